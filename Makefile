@@ -1,0 +1,31 @@
+# The commands of Logmill. `make` lists them; the longer ones live in tools/.
+
+# Programs of bench/ that `make bench` runs, in this order.
+BENCHES := queue
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint proof bench $(BENCHES:%=bench-%)
+
+help: ## list the commands
+	@sed -nE 's/^([a-z]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+	@printf '  make %-12s %s\n' bench-NAME 'run one of: $(BENCHES)'
+
+demo: ## run what exists so far, with nothing installed
+	cargo run --release -p logmill -- demo
+
+test: ## install what the tests need, lint, run every test, end with the counts
+	@tools/test.sh test
+
+lint: ## formatting, spelling, clippy
+	@tools/test.sh lint
+
+proof: ## the tests that are too long or too heavy for every run: Ceph, long seeds
+	@tools/test.sh proof
+
+bench: $(BENCHES:%=bench-%) ## run every benchmark; results go to bench/results/
+
+$(BENCHES:%=bench-%): bench-%:
+	tools/postgres.sh
+	mkdir -p bench/results
+	cd bench && cargo run --release --bin $* -- --json ../bench/results/$*.json

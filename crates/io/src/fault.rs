@@ -1,0 +1,303 @@
+//! Faults on purpose: a wrapper that makes any store fail, lose its answer, be slow, or die.
+//!
+//! A [`Faults`] plan counts the operations that pass through it, over all stores that share it, and decides
+//! about each: fail before it happens, let it happen and lose the answer, take time, or crash, after which
+//! every further operation fails, as it would for a process that is gone. [`Faulty`] puts a plan before a
+//! [`crate::MetaStore`] or a [`crate::BlobStore`]; [`crate::Sql::with_faults`] before a database.
+//!
+//! Guarantees: a plan made from the same seed and asked in the same order decides the same. Leaves to
+//! others: restarting (open a new handle on the same store, without the plan).
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::blob::{BlobMeta, BlobName, BlobStore};
+use crate::clock::Timestamp;
+use crate::entropy::Entropy;
+use crate::error::{Error, Result};
+use crate::meta::{Batch, Key, KeyRange, MetaStore, Record, Version};
+
+/// What happens to one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing unusual.
+    None,
+    /// It fails and has no effect.
+    Before,
+    /// It has its effect, and the answer is lost.
+    After,
+    /// The process dies just before it.
+    CrashBefore,
+    /// The process dies just after it.
+    CrashAfter,
+}
+
+/// Decides about each operation.
+pub struct Faults {
+    operations: AtomicU64,
+    crashed_at: AtomicU64,
+    latency: Duration,
+    rule: Rule,
+}
+
+enum Rule {
+    Never,
+    At { operation: u64, fault: Fault },
+    Chance { entropy: Arc<dyn Entropy>, before_permille: u64, after_permille: u64 },
+}
+
+const ALIVE: u64 = u64::MAX;
+
+impl Faults {
+    fn with_rule(rule: Rule) -> Arc<Self> {
+        Arc::new(Self {
+            operations: AtomicU64::new(0),
+            crashed_at: AtomicU64::new(ALIVE),
+            latency: Duration::ZERO,
+            rule,
+        })
+    }
+
+    /// Only counts.
+    pub fn none() -> Arc<Self> {
+        Self::with_rule(Rule::Never)
+    }
+
+    /// One fault, at the operation with this number (the first is 0).
+    pub fn at(operation: u64, fault: Fault) -> Arc<Self> {
+        Self::with_rule(Rule::At { operation, fault })
+    }
+
+    /// Random faults: so many in a thousand before the operation, and so many after it.
+    pub fn seeded(
+        entropy: Arc<dyn Entropy>,
+        before_permille: u64,
+        after_permille: u64,
+    ) -> Arc<Self> {
+        Self::with_rule(Rule::Chance { entropy, before_permille, after_permille })
+    }
+
+    /// Every operation takes this long.
+    pub fn slow(latency: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            operations: AtomicU64::new(0),
+            crashed_at: AtomicU64::new(ALIVE),
+            latency,
+            rule: Rule::Never,
+        })
+    }
+
+    /// How many operations have come by.
+    pub fn operations(&self) -> u64 {
+        self.operations.load(Ordering::SeqCst)
+    }
+
+    /// Whether the simulated process is dead.
+    pub fn crashed(&self) -> bool {
+        self.crashed_at.load(Ordering::SeqCst) != ALIVE
+    }
+
+    /// Runs one operation under the plan.
+    pub async fn run<T>(&self, operation: impl Future<Output = Result<T>>) -> Result<T> {
+        self.alive()?;
+        let number = self.operations.fetch_add(1, Ordering::SeqCst);
+        if !self.latency.is_zero() {
+            tokio::time::sleep(self.latency).await;
+        }
+        match self.decide(number) {
+            Fault::None => {
+                let answer = operation.await;
+                // Whoever was waiting for an answer when the process died does not get it.
+                self.alive()?;
+                answer
+            }
+            Fault::Before => Err(Error::Injected { operation: number }),
+            Fault::CrashBefore => Err(self.crash(number)),
+            Fault::After => {
+                operation.await?;
+                Err(Error::InDoubt {
+                    doing: "an operation whose answer a test took away".to_owned(),
+                    source: Box::new(Error::Injected { operation: number }),
+                })
+            }
+            Fault::CrashAfter => {
+                operation.await?;
+                Err(self.crash(number))
+            }
+        }
+    }
+
+    fn alive(&self) -> Result<()> {
+        match self.crashed_at.load(Ordering::SeqCst) {
+            ALIVE => Ok(()),
+            operation => Err(Error::Crashed { operation }),
+        }
+    }
+
+    fn crash(&self, operation: u64) -> Error {
+        self.crashed_at.store(operation, Ordering::SeqCst);
+        Error::Crashed { operation }
+    }
+
+    fn decide(&self, number: u64) -> Fault {
+        match &self.rule {
+            Rule::Never => Fault::None,
+            Rule::At { operation, fault } if *operation == number => *fault,
+            Rule::At { .. } => Fault::None,
+            Rule::Chance { entropy, before_permille, after_permille } => {
+                let drawn = entropy.below(1000);
+                if drawn < *before_permille {
+                    Fault::Before
+                } else if drawn < before_permille + after_permille {
+                    Fault::After
+                } else {
+                    Fault::None
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Faults({} operations, crashed: {})", self.operations(), self.crashed())
+    }
+}
+
+/// A store with a plan of faults before it.
+#[derive(Debug)]
+pub struct Faulty<S> {
+    store: S,
+    faults: Arc<Faults>,
+}
+
+impl<S> Faulty<S> {
+    /// Puts `faults` before `store`.
+    pub fn new(store: S, faults: Arc<Faults>) -> Self {
+        Self { store, faults }
+    }
+}
+
+#[async_trait]
+impl MetaStore for Faulty<Arc<dyn MetaStore>> {
+    async fn get(&self, key: &Key) -> Result<Option<Record>> {
+        self.faults.run(self.store.get(key)).await
+    }
+
+    async fn scan(&self, range: &KeyRange, limit: usize) -> Result<Vec<(Key, Record)>> {
+        self.faults.run(self.store.scan(range, limit)).await
+    }
+
+    async fn commit(&self, batch: Batch) -> Result<Vec<Option<Version>>> {
+        self.faults.run(self.store.commit(batch)).await
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        self.faults.run(self.store.now()).await
+    }
+}
+
+#[async_trait]
+impl BlobStore for Faulty<Arc<dyn BlobStore>> {
+    async fn put(&self, name: &BlobName, bytes: Bytes) -> Result<()> {
+        self.faults.run(self.store.put(name, bytes)).await
+    }
+
+    async fn get(&self, name: &BlobName) -> Result<Option<Bytes>> {
+        self.faults.run(self.store.get(name)).await
+    }
+
+    async fn get_range(&self, name: &BlobName, range: Range<u64>) -> Result<Option<Bytes>> {
+        self.faults.run(self.store.get_range(name, range)).await
+    }
+
+    async fn delete(&self, name: &BlobName) -> Result<()> {
+        self.faults.run(self.store.delete(name)).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&BlobName>,
+        limit: usize,
+    ) -> Result<Vec<BlobMeta>> {
+        self.faults.run(self.store.list(prefix, after, limit)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entropy::SeededEntropy;
+    use crate::meta::{Condition, MemoryMeta, MetaStoreExt};
+
+    fn store() -> Arc<dyn MetaStore> {
+        MemoryMeta::shared(crate::SystemClock::shared(), SeededEntropy::shared(1))
+    }
+
+    async fn value(store: &Arc<dyn MetaStore>, key: &Key) -> Option<Bytes> {
+        store.get(key).await.expect("the plain store works").map(|record| record.value)
+    }
+
+    #[tokio::test]
+    async fn a_fault_before_leaves_nothing_and_a_fault_after_loses_only_the_answer() {
+        let key = Key::from("k");
+        for (fault, stored) in [(Fault::Before, None), (Fault::After, Some(Bytes::from("v")))] {
+            let plain = store();
+            let faulty = Faulty::new(Arc::clone(&plain), Faults::at(0, fault));
+            let put = faulty.put(key.clone(), "v", Condition::Any).await;
+            put.expect_err("the fault shows");
+            assert_eq!(value(&plain, &key).await, stored, "{fault:?}");
+            faulty.put(key.clone(), "w", Condition::Any).await.expect("the next operation works");
+        }
+    }
+
+    #[tokio::test]
+    async fn after_a_crash_nothing_works_any_more() {
+        let key = Key::from("k");
+        for (fault, stored) in
+            [(Fault::CrashBefore, None), (Fault::CrashAfter, Some(Bytes::from("v")))]
+        {
+            let plain = store();
+            let faulty = Faulty::new(Arc::clone(&plain), Faults::at(1, fault));
+            faulty.get(&key).await.expect("operation 0 works");
+            faulty.put(key.clone(), "v", Condition::Any).await.expect_err("operation 1 dies");
+            let after = faulty.get(&key).await.expect_err("dead");
+            assert!(matches!(after, Error::Crashed { operation: 1 }), "{after}");
+            assert_eq!(value(&plain, &key).await, stored, "{fault:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn one_seed_gives_one_run() {
+        let run = async |seed| {
+            let faults = Faults::seeded(SeededEntropy::shared(seed), 200, 200);
+            let faulty = Faulty::new(store(), Arc::clone(&faults));
+            let mut outcomes = Vec::new();
+            for number in 0..50_u8 {
+                let put = faulty.put(Key::from(&[number][..]), "v", Condition::Any).await;
+                outcomes.push(put.map(|_| ()).map_err(|error| error.to_string()));
+            }
+            outcomes
+        };
+        let first = run(3).await;
+        assert_eq!(first, run(3).await);
+        assert_ne!(first, run(4).await);
+        assert!(first.iter().any(Result::is_ok) && first.iter().any(Result::is_err));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_store_takes_its_time() {
+        let faulty = Faulty::new(store(), Faults::slow(Duration::from_secs(2)));
+        let started = tokio::time::Instant::now();
+        faulty.get(&Key::from("k")).await.expect("slow, not broken");
+        assert_eq!(started.elapsed(), Duration::from_secs(2));
+    }
+}

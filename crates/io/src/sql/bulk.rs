@@ -1,0 +1,165 @@
+//! Many rows at once: prepared statements on SQLite, binary `COPY` through a staging table on PostgreSQL.
+//!
+//! Guarantees: the rows of one call have the effect of inserting them one by one with the conflict clause, in any
+//! order; with a clause that updates, no key may stand twice in one call (PostgreSQL refuses it, so we refuse it on
+//! both engines). Leaves to others: what to do on a conflict, written in the common notation.
+
+use std::collections::HashSet;
+use std::pin::pin;
+
+use tokio_postgres::binary_copy::BinaryCopyInWriter;
+use tokio_postgres::types::{ToSql, Type};
+
+use super::postgres::failed;
+use super::{Tx, TxEngine, Value};
+use crate::error::{Error, Result};
+
+/// Fewer rows than this are not worth a staging table.
+const COPY_ROWS_MIN: usize = 64;
+
+/// The type of a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ColumnType {
+    /// `BIGINT`.
+    Int,
+    /// `{name}` or `TEXT`.
+    Text,
+    /// `{bytes}`.
+    Blob,
+    /// `{amount}`.
+    Amount,
+}
+
+impl ColumnType {
+    fn postgres(self) -> (Type, &'static str) {
+        match self {
+            Self::Int => (Type::INT8, "BIGINT"),
+            Self::Text => (Type::TEXT, "TEXT"),
+            Self::Blob => (Type::BYTEA, "BYTEA"),
+            Self::Amount => (Type::NUMERIC, "NUMERIC"),
+        }
+    }
+}
+
+/// An insert of many rows into one table.
+#[derive(Clone, Copy, Debug)]
+pub struct Bulk {
+    /// The table.
+    pub table: &'static str,
+    /// Its columns, in the order of the values of each row. `Int` columns may be narrower in the table.
+    pub columns: &'static [(&'static str, ColumnType)],
+    /// How many of the first columns are the key that may conflict.
+    pub key_columns: usize,
+    /// What stands after `ON CONFLICT (key)`: `DO NOTHING`, or `DO UPDATE SET … [WHERE …]`.
+    pub on_conflict: &'static str,
+}
+
+impl Bulk {
+    fn names(&self) -> String {
+        let names: Vec<&str> = self.columns.iter().map(|(name, _)| *name).collect();
+        names.join(", ")
+    }
+
+    fn conflict(&self) -> String {
+        let key: Vec<&str> =
+            self.columns[..self.key_columns].iter().map(|(name, _)| *name).collect();
+        format!("ON CONFLICT ({}) {}", key.join(", "), self.on_conflict)
+    }
+
+    fn insert_one(&self) -> String {
+        let places: Vec<String> =
+            (1..=self.columns.len()).map(|number| format!("${number}")).collect();
+        format!(
+            "INSERT INTO {} ({}) VALUES ({}) {}",
+            self.table,
+            self.names(),
+            places.join(", "),
+            self.conflict()
+        )
+    }
+
+    fn validate(&self, rows: &[Vec<Value>]) -> Result<()> {
+        if let Some(row) = rows.iter().find(|row| row.len() != self.columns.len()) {
+            return Err(Error::invalid(format!(
+                "a row of {} values for {} columns of {}",
+                row.len(),
+                self.columns.len(),
+                self.table
+            )));
+        }
+        if self.on_conflict.starts_with("DO NOTHING") {
+            return Ok(());
+        }
+        let mut seen = HashSet::with_capacity(rows.len());
+        let twice = rows.iter().find(|row| !seen.insert(KeyOf(&row[..self.key_columns])));
+        twice.map_or(Ok(()), |row| {
+            Err(Error::invalid(format!(
+                "the key {:?} stands twice in one bulk write to {}",
+                &row[..self.key_columns],
+                self.table
+            )))
+        })
+    }
+}
+
+#[derive(PartialEq, Eq)]
+struct KeyOf<'a>(&'a [Value]);
+
+impl std::hash::Hash for KeyOf<'_> {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        for value in self.0 {
+            match value {
+                Value::Null => 0.hash(state),
+                Value::Int(value) => value.hash(state),
+                Value::Text(value) => value.hash(state),
+                Value::Blob(value) => value.hash(state),
+                Value::Amount(value) => value.hash(state),
+            }
+        }
+    }
+}
+
+impl Tx {
+    /// Inserts many rows; gives how many were inserted or updated.
+    pub async fn bulk(&self, bulk: &Bulk, rows: Vec<Vec<Value>>) -> Result<u64> {
+        bulk.validate(&rows)?;
+        if let TxEngine::Postgres(tx) = &*self.engine
+            && rows.len() >= COPY_ROWS_MIN
+        {
+            let client = tx.client().await?;
+            return self.sql.faulty(copy(&client, bulk, &rows)).await;
+        }
+        let changed = self.execute_many(&bulk.insert_one(), rows).await?;
+        Ok(changed.iter().sum())
+    }
+}
+
+async fn copy(client: &deadpool_postgres::Object, bulk: &Bulk, rows: &[Vec<Value>]) -> Result<u64> {
+    let stage = format!("stage_{}", bulk.table);
+    let columns: Vec<String> =
+        bulk.columns.iter().map(|(name, ty)| format!("{name} {}", ty.postgres().1)).collect();
+    // The staging table belongs to the connection and is emptied by the end of every transaction.
+    let create = format!(
+        "CREATE TEMP TABLE IF NOT EXISTS {stage} ({}) ON COMMIT DELETE ROWS; TRUNCATE {stage}",
+        columns.join(", ")
+    );
+    client.batch_execute(&create).await.map_err(|source| failed("make a staging table", source))?;
+    let names = bulk.names();
+    let copy = format!("COPY {stage} ({names}) FROM STDIN (FORMAT binary)");
+    let at = |source| failed(&copy, source);
+    let sink = client.copy_in(&copy).await.map_err(at)?;
+    let types: Vec<Type> = bulk.columns.iter().map(|(_, ty)| ty.postgres().0).collect();
+    let mut writer = pin!(BinaryCopyInWriter::new(sink, &types));
+    for row in rows {
+        let values: Vec<&(dyn ToSql + Sync)> =
+            row.iter().map(|value| value as &(dyn ToSql + Sync)).collect();
+        writer.as_mut().write(&values).await.map_err(at)?;
+    }
+    writer.finish().await.map_err(at)?;
+    let merge = format!(
+        "INSERT INTO {} ({names}) SELECT {names} FROM {stage} {}",
+        bulk.table,
+        bulk.conflict()
+    );
+    client.execute(&merge, &[]).await.map_err(|source| failed(&merge, source))
+}

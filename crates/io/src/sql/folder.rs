@@ -1,0 +1,111 @@
+//! The data folder: one process writes, others may read.
+//!
+//! The writer holds an exclusive lock on `logmill.lock` for as long as it lives; the operating system lets go of it
+//! when the process dies, however it dies, so there is nothing to clean up.
+//!
+//! Guarantees: two writers never have the same folder. Leaves to others: what is in it.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+const LOCK_FILE: &str = "logmill.lock";
+
+/// A folder that this process alone may write, until it is dropped.
+#[derive(Debug)]
+pub struct DataFolder {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl DataFolder {
+    /// Creates the folder if need be and takes it, or says who has it.
+    pub fn take(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        std::fs::create_dir_all(&path).map_err(|source| Error::File {
+            doing: "create the data folder",
+            path: path.clone(),
+            source,
+        })?;
+        let file = path.join(LOCK_FILE);
+        let mut lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .open(&file)
+            .map_err(|source| Error::File {
+                doing: "open for writing",
+                path: file.clone(),
+                source,
+            })?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::FolderInUse { folder: path.clone(), pid: holder(&mut lock) });
+            }
+            Err(TryLockError::Error(source)) => {
+                return Err(Error::File { doing: "lock", path: file, source });
+            }
+        }
+        let written = write_holder(&mut lock);
+        written.map_err(|source| Error::File { doing: "write", path: file, source })?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// Who has the folder, if anybody has.
+    pub fn holder(path: &Path) -> Result<Option<Option<u32>>> {
+        let file = path.join(LOCK_FILE);
+        let mut lock = match File::open(&file) {
+            Ok(lock) => lock,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(Error::File { doing: "open", path: file, source }),
+        };
+        match lock.try_lock_shared() {
+            Ok(()) => Ok(None),
+            Err(TryLockError::WouldBlock) => Ok(Some(holder(&mut lock))),
+            Err(TryLockError::Error(source)) => {
+                Err(Error::File { doing: "lock", path: file, source })
+            }
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn write_holder(lock: &mut File) -> std::io::Result<()> {
+    lock.set_len(0)?;
+    lock.seek(SeekFrom::Start(0))?;
+    writeln!(lock, "{}", std::process::id())
+}
+
+fn holder(lock: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    // Only a hint for the message: a file that can not be read or parsed gives none.
+    lock.take(32).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_writer_is_refused_by_name_and_may_come_later() {
+        let root = std::env::temp_dir().join(format!("logmill-folder-{}", std::process::id()));
+        assert_eq!(DataFolder::holder(&root).expect("nobody"), None);
+        let first = DataFolder::take(&root).expect("free");
+        let refused = DataFolder::take(&root).expect_err("taken");
+        let told = format!("(process {})", std::process::id());
+        assert!(refused.to_string().contains(&told), "{refused}");
+        assert_eq!(DataFolder::holder(&root).expect("us"), Some(Some(std::process::id())));
+        drop(first);
+        DataFolder::take(&root).expect("free again");
+        std::fs::remove_dir_all(&root).expect("cleaned up");
+    }
+}

@@ -1,0 +1,280 @@
+//! PostgreSQL: a bounded pool of connections.
+//!
+//! Guarantees: a broken connection is replaced, so work goes on after the server restarts; a transaction whose
+//! caller goes away is rolled back by closing its connection; an error while a commit was under way says that
+//! its outcome is in doubt. Leaves to others: retries, rewriting, and what to do about doubt.
+
+use std::time::Duration;
+
+use deadpool_postgres::{
+    Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime,
+    TimeoutType,
+};
+use futures::future::try_join_all;
+use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Config, NoTls, Statement};
+
+use super::{Answer, Durability, Row, Value};
+use crate::error::{Error, Result};
+
+/// How long a caller waits for a free connection.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+/// How long making a connection may take.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// How long one statement may run on the server.
+const STATEMENT_MAX: Duration = Duration::from_secs(60);
+/// Executions on the way to the server at once.
+const PIPELINE_MAX: usize = 512;
+
+/// How to reach a PostgreSQL database.
+#[derive(Clone)]
+pub struct PostgresSettings {
+    /// `postgresql://user:password@host:port/database`, or `key=value` pairs.
+    pub url: String,
+    /// The schema that holds the tables; created when missing. None for the connection's default.
+    pub schema: Option<String>,
+    /// The most connections of this process.
+    pub connections: usize,
+    /// Whether a commit waits for the server's disk.
+    pub durability: Durability,
+}
+
+impl PostgresSettings {
+    /// The usual settings.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self { url: url.into(), schema: None, connections: 8, durability: Durability::Full }
+    }
+}
+
+/// The address may hold a password.
+impl std::fmt::Debug for PostgresSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PostgresSettings")
+            .field("schema", &self.schema)
+            .field("connections", &self.connections)
+            .field("durability", &self.durability)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An open PostgreSQL database.
+#[derive(Debug)]
+pub(super) struct Postgres {
+    pool: Pool,
+    config: Config,
+    connections: usize,
+}
+
+impl Postgres {
+    pub(super) async fn connect(settings: &PostgresSettings) -> Result<Self> {
+        let mut config: Config = settings.url.parse().map_err(|source| Error::Postgres {
+            doing: "read the database address".to_owned(),
+            source,
+        })?;
+        if config.get_application_name().is_none() {
+            config.application_name("logmill");
+        }
+        config.connect_timeout(CONNECT_MAX);
+        config.keepalives_idle(Duration::from_secs(30));
+        config.options(session_options(config.get_options(), settings)?);
+        if let Some(schema) = &settings.schema {
+            create_schema(&config, schema).await?;
+        }
+        let manager = Manager::from_config(
+            config.clone(),
+            NoTls,
+            ManagerConfig { recycling_method: RecyclingMethod::Fast },
+        );
+        let pool = Pool::builder(manager)
+            .max_size(settings.connections)
+            .wait_timeout(Some(WAIT_MAX))
+            .create_timeout(Some(CONNECT_MAX))
+            .runtime(Runtime::Tokio1)
+            .post_create(Hook::async_fn(|client, _| {
+                Box::pin(async move {
+                    // Half of the cost of a small statement is planning it; the plans of ours do not depend
+                    // on the parameters.
+                    client
+                        .batch_execute("SET plan_cache_mode = force_generic_plan")
+                        .await
+                        .map_err(HookError::Backend)
+                })
+            }))
+            .build()
+            .map_err(|error| Error::invalid(format!("the database pool: {error}")))?;
+        let postgres = Self { pool, config, connections: settings.connections };
+        // Fail now, with a clear reason, rather than at the first statement.
+        drop(postgres.client().await?);
+        Ok(postgres)
+    }
+
+    /// The address, for a connection of one's own.
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(super) async fn client(&self) -> Result<Object> {
+        self.pool.get().await.map_err(|error| match error {
+            PoolError::Timeout(TimeoutType::Wait) => Error::PoolTimeout {
+                waited_ms: WAIT_MAX.as_millis() as u64,
+                connections: self.connections,
+            },
+            PoolError::Backend(source) | PoolError::PostCreateHook(HookError::Backend(source)) => {
+                Error::Postgres { doing: "connect".to_owned(), source }
+            }
+            PoolError::Timeout(_) => Error::PoolTimeout {
+                waited_ms: CONNECT_MAX.as_millis() as u64,
+                connections: self.connections,
+            },
+            other => Error::invalid(format!("the database pool: {other}")),
+        })
+    }
+
+    /// One statement in a transaction of its own.
+    pub(super) async fn one(&self, text: &str, params: &[Value]) -> Result<Answer> {
+        let client = self.client().await?;
+        let statement = prepare(&client, text).await?;
+        run(&client, &statement, text, params).await.map_err(|error| doubt_if_lost(error, text))
+    }
+
+    pub(super) async fn begin(&self) -> Result<PostgresTx> {
+        let client = self.client().await?;
+        client.batch_execute("BEGIN").await.map_err(|source| failed("BEGIN", source))?;
+        Ok(PostgresTx { client: Mutex::new(Some(client)) })
+    }
+}
+
+/// Settings that every connection starts with.
+fn session_options(given: Option<&str>, settings: &PostgresSettings) -> Result<String> {
+    let mut options = given.unwrap_or_default().to_owned();
+    let commit = match settings.durability {
+        Durability::Full => "on",
+        Durability::Relaxed => "off",
+    };
+    options.push_str(&format!(" -c synchronous_commit={commit}"));
+    options.push_str(&format!(" -c statement_timeout={}", STATEMENT_MAX.as_millis()));
+    if let Some(schema) = &settings.schema {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        if schema.is_empty() || schema.len() > 63 || !schema.bytes().all(plain) {
+            return Err(Error::invalid(format!(
+                "the schema name {schema:?}: lower-case letters, digits and underscores, at most 63"
+            )));
+        }
+        options.push_str(&format!(" -c search_path={schema}"));
+    }
+    Ok(options)
+}
+
+async fn create_schema(config: &Config, schema: &str) -> Result<()> {
+    let at = |source| Error::Postgres { doing: "connect".to_owned(), source };
+    let (client, connection) = config.connect(NoTls).await.map_err(at)?;
+    let driver = tokio::spawn(connection);
+    let text = format!("CREATE SCHEMA IF NOT EXISTS {schema}");
+    let mut created = client.batch_execute(&text).await;
+    if let Err(error) = &created
+        && error.code() == Some(&tokio_postgres::error::SqlState::UNIQUE_VIOLATION)
+    {
+        // Two processes started at once: the other one made it.
+        created = client.batch_execute(&text).await;
+    }
+    drop(client);
+    // The connection ends by itself once its client is gone; how it ended does not matter.
+    drop(driver.await);
+    created.map_err(|source| failed(&text, source))
+}
+
+/// A transaction on a connection of its own.
+#[derive(Debug)]
+pub(super) struct PostgresTx {
+    client: Mutex<Option<Object>>,
+}
+
+impl PostgresTx {
+    /// The connection, for as long as the guard lives.
+    pub(super) async fn client(&self) -> Result<MappedMutexGuard<'_, Object>> {
+        let client = self.client.lock().await;
+        MutexGuard::try_map(client, Option::as_mut)
+            .map_err(|_| Error::TransactionOver { why: "it was committed or rolled back before" })
+    }
+
+    pub(super) async fn one(&self, text: &str, params: &[Value]) -> Result<Answer> {
+        let client = self.client().await?;
+        let statement = prepare(&client, text).await?;
+        run(&client, &statement, text, params).await
+    }
+
+    /// Runs one statement for each set of parameters, many on the way at once.
+    pub(super) async fn many(&self, text: &str, sets: &[Vec<Value>]) -> Result<Vec<u64>> {
+        let client = self.client().await?;
+        let statement = prepare(&client, text).await?;
+        let mut changed = Vec::with_capacity(sets.len());
+        for sets in sets.chunks(PIPELINE_MAX) {
+            let running = sets.iter().map(|params| client.execute_raw(&statement, params.iter()));
+            changed.extend(try_join_all(running).await.map_err(|source| failed(text, source))?);
+        }
+        Ok(changed)
+    }
+
+    pub(super) async fn end(&self, commit: bool) -> Result<()> {
+        let client = self.client().await?;
+        let text = if commit { "COMMIT" } else { "ROLLBACK" };
+        let ended = client.batch_execute(text).await.map_err(|source| failed(text, source));
+        drop(client);
+        // Only after the answer: a caller dropped while waiting for it must not return an open transaction
+        // to the pool.
+        self.client.lock().await.take();
+        ended.map_err(|error| if commit { doubt_if_lost(error, "commit") } else { error })
+    }
+}
+
+impl Drop for PostgresTx {
+    fn drop(&mut self) {
+        if let Some(client) = self.client.get_mut().take() {
+            // Never back into the pool: closing the connection is what rolls the transaction back.
+            drop(Object::take(client));
+        }
+    }
+}
+
+async fn prepare(client: &Object, text: &str) -> Result<Statement> {
+    client.prepare_cached(text).await.map_err(|source| failed(text, source))
+}
+
+async fn run(
+    client: &Object,
+    statement: &Statement,
+    text: &str,
+    params: &[Value],
+) -> Result<Answer> {
+    if statement.columns().is_empty() {
+        let changed = client.execute_raw(statement, params).await;
+        let changed = changed.map_err(|source| failed(text, source))?;
+        return Ok(Answer { rows: Vec::new(), changed });
+    }
+    let params: Vec<&(dyn ToSql + Sync)> =
+        params.iter().map(|value| value as &(dyn ToSql + Sync)).collect();
+    let found = client.query(statement, &params).await.map_err(|source| failed(text, source))?;
+    let rows = found.iter().map(|row| read(row, text)).collect::<Result<Vec<_>>>()?;
+    Ok(Answer { changed: rows.len() as u64, rows })
+}
+
+fn read(row: &tokio_postgres::Row, text: &str) -> Result<Row> {
+    let values = (0..row.len()).map(|column| row.try_get(column));
+    let values = values.collect::<Result<_, _>>().map_err(|source| failed(text, source))?;
+    Ok(Row(values))
+}
+
+pub(super) fn failed(text: &str, source: tokio_postgres::Error) -> Error {
+    Error::Postgres { doing: text.to_owned(), source }
+}
+
+/// A statement that commits and whose connection broke may have happened.
+fn doubt_if_lost(error: Error, doing: &str) -> Error {
+    match &error {
+        Error::Postgres { source, .. } if crate::error::connection_lost(source) => {
+            Error::InDoubt { doing: doing.to_owned(), source: Box::new(error) }
+        }
+        _ => error,
+    }
+}

@@ -1,0 +1,184 @@
+//! Wake-ups: telling other tasks and other processes that there is something to do.
+//!
+//! In one process a wake-up is a signal in memory. Over PostgreSQL it also goes out as `NOTIFY`, outside of any
+//! transaction and at most once per [`NOTIFY_INTERVAL`] and topic (inside a transaction `NOTIFY` makes commits take
+//! turns), and comes in through a connection of its own that is made anew whenever it breaks.
+//!
+//! Guarantees: a wake-up that is sent after a waiter was made and before it waits is not lost in this process;
+//! [`Waiter::wait`] consumes every wake-up that came before it. Over the network a wake-up may be lost: whoever
+//! waits has a slow poll behind it. A process that is idle does nothing here.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::future::poll_fn;
+use tokio::sync::{Notify, watch};
+use tokio_postgres::{AsyncMessage, NoTls};
+
+use super::{Engine, Execute, Sql};
+use crate::error::{Error, Result};
+use crate::params;
+use crate::task::Tasks;
+
+/// How often a process sends at most.
+const NOTIFY_INTERVAL: Duration = Duration::from_millis(20);
+/// Different topics that are waited for or waiting to be sent, at most.
+const TOPICS_MAX: usize = 1_024;
+const RECONNECT_WAIT: Duration = Duration::from_secs(1);
+
+/// A channel of wake-ups with any number of topics. Clones are handles to the same one.
+#[derive(Clone, Debug)]
+pub struct Wakes {
+    hub: Arc<Hub>,
+    // Dropping the last handle stops listening and sending.
+    _tasks: Arc<Mutex<Tasks<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct Hub {
+    topics: Mutex<HashMap<String, watch::Sender<u64>>>,
+    outgoing: Mutex<Vec<String>>,
+    send: Notify,
+}
+
+impl Wakes {
+    /// A channel over the database, so that all processes that share it hear each other.
+    pub async fn over(sql: &Sql, channel: &'static str) -> Result<Self> {
+        let hub = Arc::new(Hub::default());
+        let mut tasks = Tasks::new();
+        if let Engine::Postgres(_) = &*sql.engine {
+            let (listening, ready) = tokio::sync::oneshot::channel();
+            tasks.spawn(listen(sql.clone(), channel, Arc::clone(&hub), listening));
+            tasks.spawn(send(sql.clone(), channel, Arc::clone(&hub)));
+            // From here on nothing is missed; a server that is down now is waited for in the background.
+            drop(ready.await);
+        }
+        Ok(Self { hub, _tasks: Arc::new(Mutex::new(tasks)) })
+    }
+
+    /// Wakes whoever waits for the topic, in this process and in all others.
+    pub fn wake(&self, topic: &str) {
+        self.hub.deliver(topic);
+        let mut outgoing = self.hub.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
+        if outgoing.len() < TOPICS_MAX && !outgoing.iter().any(|waiting| waiting == topic) {
+            outgoing.push(topic.to_owned());
+            self.hub.send.notify_one();
+        }
+    }
+
+    /// Somebody who waits for a topic.
+    pub fn waiter(&self, topic: &str) -> Result<Waiter> {
+        let mut topics = self.hub.topics.lock().unwrap_or_else(PoisonError::into_inner);
+        if topics.len() >= TOPICS_MAX && !topics.contains_key(topic) {
+            return Err(Error::invalid(format!("more than {TOPICS_MAX} topics to wait for")));
+        }
+        let sender = topics.entry(topic.to_owned()).or_insert_with(|| watch::channel(0).0);
+        Ok(Waiter { receiver: sender.subscribe() })
+    }
+}
+
+/// Waits for one topic.
+#[derive(Debug)]
+pub struct Waiter {
+    receiver: watch::Receiver<u64>,
+}
+
+impl Waiter {
+    /// Completes once the topic was woken since the last time.
+    pub async fn wait(&mut self) {
+        if self.receiver.changed().await.is_err() {
+            // The channel is gone, so nothing will ever come.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Forgets what came so far.
+    pub fn clear(&mut self) {
+        self.receiver.mark_unchanged();
+    }
+}
+
+impl Hub {
+    fn deliver(&self, topic: &str) {
+        let topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sender) = topics.get(topic) {
+            sender.send_modify(|count| *count = count.wrapping_add(1));
+        }
+    }
+
+    /// After a broken connection anything may have been missed.
+    fn deliver_all(&self) {
+        let topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
+        for sender in topics.values() {
+            sender.send_modify(|count| *count = count.wrapping_add(1));
+        }
+    }
+}
+
+async fn send(sql: Sql, channel: &'static str, hub: Arc<Hub>) {
+    loop {
+        hub.send.notified().await;
+        let topics =
+            std::mem::take(&mut *hub.outgoing.lock().unwrap_or_else(PoisonError::into_inner));
+        for topic in topics {
+            let sent = sql.execute("SELECT pg_notify($1, $2)", params![channel, topic]).await;
+            if let Err(error) = sent {
+                // The others' slow poll finds the work.
+                tracing::debug!(channel, error = error.chain(), "wake-up not sent");
+            }
+        }
+        sql.clock.sleep(NOTIFY_INTERVAL).await;
+    }
+}
+
+async fn listen(
+    sql: Sql,
+    channel: &'static str,
+    hub: Arc<Hub>,
+    ready: tokio::sync::oneshot::Sender<()>,
+) {
+    let mut ready = Some(ready);
+    loop {
+        if let Err(error) = listen_once(&sql, channel, &hub, &mut ready).await {
+            tracing::debug!(channel, error = error.chain(), "listening was interrupted");
+        }
+        ready.take();
+        sql.clock.sleep(RECONNECT_WAIT).await;
+    }
+}
+
+async fn listen_once(
+    sql: &Sql,
+    channel: &'static str,
+    hub: &Arc<Hub>,
+    ready: &mut Option<tokio::sync::oneshot::Sender<()>>,
+) -> Result<()> {
+    let Engine::Postgres(postgres) = &*sql.engine else {
+        return Ok(());
+    };
+    let at = |source| Error::Postgres { doing: format!("listen on {channel}"), source };
+    let (client, mut connection) = postgres.config().connect(NoTls).await.map_err(at)?;
+    let start = async {
+        client.batch_execute(&format!("LISTEN {channel}")).await.map_err(at)?;
+        hub.deliver_all();
+        drop(ready.take());
+        // The client must live for the connection to stay open.
+        std::future::pending::<()>().await;
+        drop(client);
+        Ok(())
+    };
+    let receive = async {
+        while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
+            if let AsyncMessage::Notification(notification) = message.map_err(at)? {
+                hub.deliver(notification.payload());
+            }
+        }
+        Ok(())
+    };
+    tokio::select! {
+        biased;
+        ended = receive => ended,
+        failed = start => failed,
+    }
+}

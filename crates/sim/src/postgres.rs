@@ -1,0 +1,193 @@
+//! A PostgreSQL server of one's own, for one test.
+//!
+//! Guarantees: it listens on loopback alone, on a free port, in a temporary folder, and is gone when its handle is, or
+//! when the test process dies. Leaves to others: having PostgreSQL installed (`make test` sees to it).
+
+use std::fmt;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+/// How often a starting server is asked whether it is up.
+const START_CHECKS_MAX: u32 = 600;
+const START_CHECK_WAIT: Duration = Duration::from_millis(50);
+
+/// A running server.
+pub struct PostgresServer {
+    binaries: PathBuf,
+    folder: TempDir,
+    port: u16,
+    password: bool,
+    process: Option<Child>,
+}
+
+impl fmt::Debug for PostgresServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PostgresServer(port {})", self.port)
+    }
+}
+
+impl PostgresServer {
+    /// Starts a server that trusts everybody on this machine.
+    ///
+    /// # Panics
+    /// If PostgreSQL is not installed or does not start: a test can not go on without it.
+    pub fn start() -> Self {
+        Self::start_with(false)
+    }
+
+    /// Starts a server that wants the password `right` of the user `postgres`.
+    pub fn start_with_password() -> Self {
+        Self::start_with(true)
+    }
+
+    fn start_with(password: bool) -> Self {
+        let binaries = binaries().expect("PostgreSQL is installed (tools/postgres.sh installs it)");
+        let folder =
+            tempfile::Builder::new().prefix("logmill-pg-").tempdir().expect("a temporary folder");
+        if is_root() {
+            run(Command::new("chown").arg("postgres").arg(folder.path()));
+        }
+        let mut server = Self { binaries, folder, port: 0, password, process: None };
+        server.init();
+        server.port = free_port();
+        server.resume();
+        server
+    }
+
+    fn init(&self) {
+        let mut initdb = self.command("initdb");
+        initdb.arg("-D").arg(self.data()).args(["-U", "postgres", "--no-sync", "-E", "UTF8"]);
+        if self.password {
+            let file = self.folder.path().join("password");
+            std::fs::write(&file, "right\n").expect("the password is written");
+            if is_root() {
+                run(Command::new("chown").arg("postgres").arg(&file));
+            }
+            initdb.args(["-A", "scram-sha-256"]).arg(format!("--pwfile={}", file.display()));
+        } else {
+            initdb.args(["-A", "trust"]);
+        }
+        run(&mut initdb);
+    }
+
+    /// Starts the server again after [`PostgresServer::stop`], on the same port and data.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub fn resume(&mut self) {
+        let log = std::fs::File::create(self.folder.path().join("log")).expect("a log file");
+        let mut postgres = self.command("postgres");
+        postgres
+            .arg("-D")
+            .arg(self.data())
+            .args(["-p", &self.port.to_string()])
+            .args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="])
+            // Tests that crash the server itself are not among these: the machine stays up.
+            .args(["-c", "fsync=off", "-c", "full_page_writes=off", "-c", "max_connections=200"])
+            .stderr(log)
+            .stdout(Stdio::null());
+        self.process = Some(postgres.spawn().expect("postgres starts"));
+        let up = (0..START_CHECKS_MAX).any(|_| {
+            let mut ready = Command::new(self.binaries.join("pg_isready"));
+            ready.args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()]);
+            let up = ready.status().is_ok_and(|status| status.success());
+            if !up {
+                std::thread::sleep(START_CHECK_WAIT);
+            }
+            up
+        });
+        assert!(up, "postgres did not come up: {}", self.log());
+    }
+
+    /// Stops the server at once, as a crash would.
+    ///
+    /// # Panics
+    /// If it can not be stopped.
+    pub fn stop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            // SIGQUIT is PostgreSQL's immediate shutdown: no goodbye to its clients.
+            run(Command::new("kill").args(["-QUIT", &process.id().to_string()]));
+            process.wait().expect("it ends");
+        }
+    }
+
+    /// Where the server is; every client may use it.
+    pub fn url(&self) -> String {
+        self.url_with_password("right")
+    }
+
+    /// The same with another password.
+    pub fn url_with_password(&self, password: &str) -> String {
+        format!("postgresql://postgres:{password}@127.0.0.1:{}/postgres", self.port)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// A program of PostgreSQL's, as a user that may run it, which dies with this process.
+    fn command(&self, program: &str) -> Command {
+        let program = self.binaries.join(program);
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "QUIT"]);
+        if is_root() {
+            command.args(["--reuid", "postgres", "--regid", "postgres", "--clear-groups"]);
+        }
+        command.arg(program).current_dir(self.folder.path());
+        command
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A port on loopback that is free right now.
+///
+/// # Panics
+/// If none is.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    listener.local_addr().expect("its address").port()
+}
+
+/// Whether somebody listens on a port of loopback.
+pub fn listens(port: u16) -> bool {
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
+}
+
+fn binaries() -> Option<PathBuf> {
+    let debian = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = debian.map(|version| version.path().join("bin")).collect();
+    // The newest version last.
+    found.sort();
+    let in_path = std::env::var_os("PATH").unwrap_or_default();
+    found.splice(0..0, std::env::split_paths(&in_path));
+    found.into_iter().rev().find(|folder| folder.join("postgres").is_file() && has_initdb(folder))
+}
+
+fn has_initdb(folder: &Path) -> bool {
+    folder.join("initdb").is_file()
+}
+
+fn is_root() -> bool {
+    // The owner of our own process folder is who we are.
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0)
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {said}");
+}

@@ -1,0 +1,103 @@
+//! S3 servers on loopback that end with the test that started them: moto, which keeps its promises, and
+//! s3s-fs, which does not.
+//!
+//! Leaves to others: Ceph, which `tools/ceph.sh` starts.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto::Builder;
+use logmill_io::Tasks;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Serves the folders under `root` as buckets until `server` is dropped; gives the endpoint.
+pub(super) async fn serve_s3s_fs(root: &Path, server: &mut Tasks<()>) -> String {
+    let files = s3s_fs::FileSystem::new(root).expect("a folder of buckets");
+    let mut service = s3s::service::S3ServiceBuilder::new(files);
+    service.set_auth(s3s::auth::SimpleAuth::from_single("key", "secret"));
+    let service = service.build();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    server.spawn(async move {
+        let mut connections = Tasks::new();
+        while let Ok((socket, _)) = listener.accept().await {
+            let service = service.clone();
+            connections.spawn(async move {
+                let http = Builder::new(TokioExecutor::new());
+                // A client that hangs up is no failure of the server.
+                let _ = http.serve_connection(TokioIo::new(socket), service).await;
+            });
+        }
+    });
+    format!("http://{address}")
+}
+
+/// A moto server of our own, which ends with the test.
+pub(super) struct Moto {
+    server: Child,
+    address: String,
+}
+
+impl Moto {
+    pub(super) fn start() -> Self {
+        let mut server = Command::new(moto_program())
+            .args(["-H", "127.0.0.1", "-p", "0"])
+            .env("PYTHONUNBUFFERED", "1")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("moto_server starts");
+        let log = BufReader::new(server.stderr.take().expect("its log"));
+        let (sender, receiver) = mpsc::channel();
+        // Reads to the end: a server whose log nobody reads stops when the pipe is full.
+        std::thread::spawn(move || {
+            for line in log.lines().map_while(std::result::Result::ok) {
+                if let Some((_, address)) = line.split_once("Running on http://") {
+                    let _ = sender.send(address.trim().to_owned());
+                }
+            }
+        });
+        let address = receiver.recv_timeout(Duration::from_secs(120));
+        if address.is_err() {
+            server.kill().expect("it can be stopped");
+        }
+        Self { server, address: address.expect("moto_server says where it listens") }
+    }
+
+    pub(super) fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub(super) async fn create_bucket(&self, bucket: &str) {
+        let mut socket = TcpStream::connect(&self.address).await.expect("a connection");
+        let request = format!(
+            "PUT /{bucket} HTTP/1.1\r\nHost: {}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            self.address
+        );
+        socket.write_all(request.as_bytes()).await.expect("the request is sent");
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).await.expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+}
+
+impl Drop for Moto {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// Where the server is; installs it on first use.
+fn moto_program() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let program = root.join(".tools/venv/bin/moto_server");
+    let installed = Command::new(root.join("tools/python.sh")).status().expect("the script runs");
+    assert!(installed.success() && program.exists(), "tools/python.sh installs moto_server");
+    program
+}

@@ -1,0 +1,235 @@
+//! A scanner for Rust source that tells code from comments and literals, and finds functions and test items.
+//!
+//! It is no parser: it knows comments, strings, characters, raw strings and brackets, and nothing of grammar.
+//! That is enough for the rules here, and it can not fall behind the language.
+//!
+//! Guarantees: [`Scan::code`] and [`Scan::comments`] have the length and the lines of the source, with all
+//! else blanked, so a position in one is a position in the others. Leaves to others: macros are not expanded.
+
+use std::iter;
+use std::ops::Range;
+
+/// A source file, split into what is code and what is comment.
+pub(super) struct Scan {
+    /// The source with comments and literals blanked.
+    pub(super) code: String,
+    /// The source with all but comments blanked.
+    pub(super) comments: String,
+}
+
+/// A function with a body.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Function {
+    /// Its name, without its type or module.
+    pub(super) name: String,
+    /// How many lines it has, from `fn` to the closing brace.
+    pub(super) lines: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Code,
+    Comment,
+    Literal,
+}
+
+impl Scan {
+    /// Scans `source`.
+    pub(super) fn new(source: &str) -> Self {
+        let mut code = Vec::with_capacity(source.len());
+        let mut comments = Vec::with_capacity(source.len());
+        let mut at = 0;
+        while at < source.len() {
+            let (kind, end) = token(source.as_bytes(), at);
+            for &byte in &source.as_bytes()[at..end] {
+                let blank = if byte == b'\n' { byte } else { b' ' };
+                code.push(if kind == Kind::Code { byte } else { blank });
+                comments.push(if kind == Kind::Comment { byte } else { blank });
+            }
+            at = end;
+        }
+        let text = |bytes| String::from_utf8(bytes).expect("tokens end between characters");
+        Self { code: text(code), comments: text(comments) }
+    }
+
+    /// Where `word` stands as a whole word of the code.
+    pub(super) fn words<'a>(&'a self, word: &'a str) -> impl Iterator<Item = usize> + 'a {
+        self.code.match_indices(word).map(|(at, _)| at).filter(move |&at| {
+            let before = at.checked_sub(1).map(|before| self.code.as_bytes()[before]);
+            let after = self.code.as_bytes().get(at + word.len()).copied();
+            !before.is_some_and(is_word) && !after.is_some_and(is_word)
+        })
+    }
+
+    /// All functions that have a body, nested ones too.
+    pub(super) fn functions(&self) -> Vec<Function> {
+        self.words("fn").filter_map(|at| self.function(at)).collect()
+    }
+
+    /// The lines, counted from zero, of items that exist only in tests.
+    pub(super) fn test_lines(&self) -> Vec<Range<usize>> {
+        let whole_file = self.code.contains("#![cfg(test)]");
+        if whole_file {
+            return iter::once(0..self.line_of(self.code.len()) + 1).collect();
+        }
+        let attribute = "#[cfg(test)]";
+        let starts = self.code.match_indices(attribute).map(|(at, _)| at);
+        starts
+            .map(|at| {
+                let end = self.item_end(at + attribute.len());
+                self.line_of(at)..self.line_of(end) + 1
+            })
+            .collect()
+    }
+
+    /// The insides of all attributes, such as `cfg(test)`.
+    pub(super) fn attributes(&self) -> Vec<&str> {
+        let opened = self.code.match_indices("#[").map(|(at, _)| at + 1);
+        let inside = |at| Some(&self.code[at + 1..self.closing(at)?]);
+        opened.filter_map(inside).collect()
+    }
+
+    /// The line of position `at`, counted from zero.
+    pub(super) fn line_of(&self, at: usize) -> usize {
+        self.code.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count()
+    }
+
+    fn function(&self, at: usize) -> Option<Function> {
+        let name: String = self.code[at + "fn".len()..]
+            .trim_start()
+            .chars()
+            .take_while(|&letter| letter == '_' || letter == '#' || letter.is_alphanumeric())
+            .collect();
+        let end = self.item_end(at);
+        let has_body = self.code.as_bytes().get(end) == Some(&b'}');
+        let lines = self.line_of(end) - self.line_of(at) + 1;
+        (has_body && !name.is_empty()).then_some(Function { name, lines })
+    }
+
+    /// The last byte of the item that starts at `at`: its `;` or the end of its first braces, whichever comes
+    /// first outside of other brackets. The end of the file when there is neither.
+    fn item_end(&self, mut at: usize) -> usize {
+        let last = self.code.len().saturating_sub(1);
+        while let Some(&byte) = self.code.as_bytes().get(at) {
+            match byte {
+                b';' => return at,
+                b'{' => return self.closing(at).unwrap_or(last),
+                b'(' | b'[' => at = self.closing(at).unwrap_or(last),
+                _ => {}
+            }
+            at += 1;
+        }
+        last
+    }
+
+    /// The bracket that closes the one at `open`.
+    fn closing(&self, open: usize) -> Option<usize> {
+        let mut depth = 0_usize;
+        for (at, byte) in self.code.bytes().enumerate().skip(open) {
+            match byte {
+                b'(' | b'[' | b'{' => depth += 1,
+                b')' | b']' | b'}' => depth = depth.checked_sub(1)?,
+                _ => {}
+            }
+            if depth == 0 {
+                return Some(at);
+            }
+        }
+        None
+    }
+}
+
+/// The kind of the token at `at` and where it ends. Code comes word by word and sign by sign.
+fn token(source: &[u8], at: usize) -> (Kind, usize) {
+    let rest = &source[at..];
+    let (kind, length) = match rest {
+        [b'/', b'/', ..] => (Kind::Comment, line_length(rest)),
+        [b'/', b'*', ..] => (Kind::Comment, block_comment_length(rest)),
+        [b'"', ..] => (Kind::Literal, quoted_length(rest, b'"')),
+        [b'\'', ..] => match character_length(rest) {
+            Some(length) => (Kind::Literal, length),
+            None => (Kind::Code, 1),
+        },
+        [first, ..] if is_word(*first) => word_or_prefixed_literal(rest),
+        _ => (Kind::Code, 1),
+    };
+    (kind, (at + length).min(source.len()))
+}
+
+/// A word, or a literal that starts with letters: `r"…"`, `b'…'`, `br#"…"#`, `c"…"`.
+fn word_or_prefixed_literal(rest: &[u8]) -> (Kind, usize) {
+    let word = rest.iter().take_while(|&&byte| is_word(byte)).count();
+    let hashes = rest[word..].iter().take_while(|&&byte| byte == b'#').count();
+    let quote = rest.get(word + hashes).copied();
+    match (&rest[..word], hashes, quote) {
+        (b"r" | b"br" | b"cr", _, Some(b'"')) => {
+            (Kind::Literal, word + hashes + raw_length(&rest[word + hashes..], hashes))
+        }
+        (b"b" | b"c", 0, Some(b'"')) => (Kind::Literal, word + quoted_length(&rest[word..], b'"')),
+        (b"b", 0, Some(b'\'')) => (Kind::Literal, word + quoted_length(&rest[word..], b'\'')),
+        _ => (Kind::Code, word),
+    }
+}
+
+fn line_length(rest: &[u8]) -> usize {
+    rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len())
+}
+
+fn block_comment_length(rest: &[u8]) -> usize {
+    let mut depth = 0_usize;
+    let mut at = 0;
+    while at < rest.len() {
+        match &rest[at..] {
+            [b'/', b'*', ..] => (depth, at) = (depth + 1, at + 2),
+            [b'*', b'/', ..] => (depth, at) = (depth - 1, at + 2),
+            _ => at += 1,
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    at
+}
+
+/// A literal between two `quote`s, where a backslash protects the next byte.
+fn quoted_length(rest: &[u8], quote: u8) -> usize {
+    let mut at = 1;
+    while at < rest.len() && rest[at] != quote {
+        at += if rest[at] == b'\\' { 2 } else { 1 };
+    }
+    at + 1
+}
+
+/// A raw string from its quote on, which ends with a quote and as many `#` as it began with.
+fn raw_length(rest: &[u8], hashes: usize) -> usize {
+    let mut end = vec![b'"'];
+    end.resize(1 + hashes, b'#');
+    let inside = &rest[1..];
+    let closes = inside.windows(end.len()).position(|window| window == end);
+    closes.map_or(rest.len(), |at| 1 + at + end.len())
+}
+
+/// A character literal; `None` when the quote starts a lifetime or a label.
+fn character_length(rest: &[u8]) -> Option<usize> {
+    match rest {
+        [_, b'\\', ..] => Some(quoted_length(rest, b'\'')),
+        [_, first, ..] => {
+            // One character of UTF-8, then the closing quote.
+            let width = match first {
+                0xf0.. => 4,
+                0xe0.. => 3,
+                0xc0.. => 2,
+                _ => 1,
+            };
+            (rest.get(1 + width) == Some(&b'\'')).then_some(width + 2)
+        }
+        _ => None,
+    }
+}
+
+fn is_word(byte: u8) -> bool {
+    byte == b'_' || byte.is_ascii_alphanumeric() || !byte.is_ascii()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,31 @@
+//! The work kernel: one way to do work once, whoever dies in the middle.
+//!
+//! - [`job`]: the life of a job as a pure state machine.
+//! - [`Queue`]: jobs in SQL; enqueue, claim, heartbeat, complete, fail, all scoped by a token.
+//! - [`Runner`]: slots that run jobs, with heartbeats, graceful stop and no way to leak a slot.
+//! - [`Lease`]: one holder at a time over a [`logmill_io::MetaStore`], with an epoch that fences writes.
+//! - [`Coverage`]: which ranges are done, changed in the transaction that writes what they speak for.
+//! - [`Cron`]: every slot of a schedule once, also those that passed while nobody ran.
+//!
+//! Guarantees: what is acknowledged is neither lost nor done twice; a holder whose time ran out can change
+//! nothing. Leaves to others: what a job does. No other crate implements locks, retries, leases or checkpoints.
+
+pub mod backoff;
+pub mod coverage;
+mod cron;
+mod error;
+pub mod intervals;
+pub mod job;
+mod lease;
+pub mod queue;
+mod runner;
+
+pub use backoff::Backoff;
+pub use coverage::{Coverage, Scope};
+pub use cron::{Cron, Missed, SLOTS_PER_TICK, Schedule};
+pub use error::{Error, Result};
+pub use intervals::{Heights, IntervalSet};
+pub use job::State;
+pub use lease::{Held, Lease, LeaseSettings};
+pub use queue::{Claim, Enqueued, NewJob, Queue};
+pub use runner::{Failure, Handler, Outcome, Retry, Runner, RunnerSettings, Running};
