@@ -6,6 +6,8 @@
 
 use std::path::PathBuf;
 
+use tokio_postgres::error::SqlState;
+
 /// Result of an operation on the outside world.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -160,7 +162,15 @@ pub enum Error {
         /// The handle.
         what: String,
     },
-    /// A transaction was used after its end, or for too long.
+    /// Something took longer than anything should.
+    #[error("{doing}: no answer within {limit_ms} ms")]
+    TooSlow {
+        /// What was being done.
+        doing: &'static str,
+        /// How long that may take.
+        limit_ms: u64,
+    },
+    /// A transaction was used after its end, or was to be committed although it had failed.
     #[error("the transaction is over: {why}")]
     TransactionOver {
         /// Why.
@@ -188,9 +198,11 @@ impl Error {
             Self::Postgres { source, .. } => postgres_kind(source),
             Self::Object { source, .. } => object_kind(source),
             Self::File { source, .. } => file_kind(source),
-            Self::PoolTimeout { .. } | Self::InDoubt { .. } | Self::Injected { .. } => {
-                ErrorKind::Transient
-            }
+            Self::Migration { source, .. } => migration_kind(source),
+            Self::PoolTimeout { .. }
+            | Self::TooSlow { .. }
+            | Self::InDoubt { .. }
+            | Self::Injected { .. } => ErrorKind::Transient,
             Self::Conflict { .. } => ErrorKind::Conflict,
             Self::Fenced { .. } => ErrorKind::Fenced,
             Self::NotFound { .. } => ErrorKind::NotFound,
@@ -198,19 +210,24 @@ impl Error {
                 ErrorKind::Invalid
             }
             Self::Corrupt { .. } => ErrorKind::Corrupt,
-            Self::Migration { .. }
-            | Self::Poisoned { .. }
-            | Self::TransactionOver { .. }
-            | Self::Crashed { .. } => ErrorKind::Internal,
+            Self::Poisoned { .. } | Self::TransactionOver { .. } | Self::Crashed { .. } => {
+                ErrorKind::Internal
+            }
         }
     }
 
     /// Whether the same transaction, run again from its start, may well succeed and can not apply twice.
     pub(crate) fn is_retryable(&self) -> bool {
         match self {
-            Self::Sqlite { .. } | Self::Postgres { .. } | Self::Injected { .. } => {
-                self.kind() == ErrorKind::Transient && !self.is_disk_full()
+            // A statement that ran into its time limit would do so ten times over.
+            Self::Postgres { source, .. } if source.code() == Some(&SqlState::QUERY_CANCELED) => {
+                false
             }
+            // A migration is one transaction that looks at the history anew.
+            Self::Sqlite { .. }
+            | Self::Postgres { .. }
+            | Self::Migration { .. }
+            | Self::Injected { .. } => self.kind() == ErrorKind::Transient && !self.is_disk_full(),
             _ => false,
         }
     }
@@ -223,15 +240,22 @@ impl Error {
         }
     }
 
+    /// The same error of a commit: one that was too slow may still happen.
+    pub(crate) fn doubt_if_slow(self) -> Self {
+        match self {
+            Self::TooSlow { doing, .. } => {
+                Self::InDoubt { doing: doing.to_owned(), source: Box::new(self) }
+            }
+            other => other,
+        }
+    }
+
     /// Whether the disk is full; trying again at once is useless, but nothing is broken.
     pub fn is_disk_full(&self) -> bool {
         match self {
-            Self::Sqlite { source, .. } => {
-                source.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull)
-            }
-            Self::Postgres { source, .. } => {
-                source.code() == Some(&tokio_postgres::error::SqlState::DISK_FULL)
-            }
+            Self::Sqlite { source, .. } => sqlite_disk_full(source),
+            Self::Postgres { source, .. } => source.code() == Some(&SqlState::DISK_FULL),
+            Self::Migration { source, .. } => migration_cause(source).is_some_and(sqlite_disk_full),
             Self::File { source, .. } => source.kind() == std::io::ErrorKind::StorageFull,
             _ => false,
         }
@@ -268,11 +292,40 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 fn sqlite_kind(error: &rusqlite::Error) -> ErrorKind {
     use rusqlite::ErrorCode as Code;
     match error.sqlite_error_code() {
-        Some(Code::DatabaseBusy | Code::DatabaseLocked | Code::DiskFull) => ErrorKind::Transient,
+        Some(
+            Code::DatabaseBusy
+            | Code::DatabaseLocked
+            | Code::FileLockingProtocolFailed
+            | Code::DiskFull,
+        ) => ErrorKind::Transient,
         Some(Code::ConstraintViolation) => ErrorKind::Conflict,
         Some(Code::DatabaseCorrupt | Code::NotADatabase) => ErrorKind::Corrupt,
         Some(Code::PermissionDenied | Code::ReadOnly | Code::CannotOpen) => ErrorKind::Invalid,
+        // A statement that is wrong, or a function of ours that refused; without a code, a wrong parameter or column.
+        Some(Code::Unknown | Code::TooBig | Code::TypeMismatch | Code::ParameterOutOfRange)
+        | None => ErrorKind::Invalid,
         _ => ErrorKind::Internal,
+    }
+}
+
+fn sqlite_disk_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull)
+}
+
+/// What the database said while it was migrated; nothing changed unless the whole migration was done.
+fn migration_kind(error: &refinery_core::Error) -> ErrorKind {
+    let of_sqlite = migration_cause(error).map(sqlite_kind);
+    let of_postgres = || migration_cause(error).map(postgres_kind);
+    match of_sqlite.or_else(of_postgres) {
+        Some(ErrorKind::Transient) => ErrorKind::Transient,
+        _ => ErrorKind::Internal,
+    }
+}
+
+fn migration_cause<E: std::error::Error + 'static>(error: &refinery_core::Error) -> Option<&E> {
+    match error.kind() {
+        refinery_core::error::Kind::Connection(_, cause) => cause.downcast_ref(),
+        _ => None,
     }
 }
 
@@ -280,11 +333,16 @@ fn postgres_kind(error: &tokio_postgres::Error) -> ErrorKind {
     let Some(code) = error.code() else {
         return if connection_lost(error) { ErrorKind::Transient } else { ErrorKind::Invalid };
     };
-    match &code.code()[..2] {
+    match code.code() {
+        // The session waited too long inside of a transaction: this process was held up.
+        "25P03" => return ErrorKind::Transient,
+        "XX001" | "XX002" => return ErrorKind::Corrupt,
+        _ => {}
+    }
+    match code.code().get(..2).unwrap_or_default() {
         "08" | "40" | "53" | "57" | "55" => ErrorKind::Transient,
         "23" => ErrorKind::Conflict,
-        "28" | "3D" | "42" | "22" => ErrorKind::Invalid,
-        "XX" => ErrorKind::Corrupt,
+        "0A" | "22" | "28" | "3D" | "42" | "54" => ErrorKind::Invalid,
         _ => ErrorKind::Internal,
     }
 }

@@ -171,6 +171,13 @@ impl Op {
             Self::Raise(_) => None,
         }
     }
+
+    fn raised(&self) -> Option<&str> {
+        match self {
+            Self::Raise(fence) => Some(&fence.name),
+            _ => None,
+        }
+    }
 }
 
 /// Operations that happen together or not at all.
@@ -236,7 +243,7 @@ impl Batch {
         self.ops.is_empty()
     }
 
-    /// Refuses what no store should be asked: too much, too long, one key twice.
+    /// Refuses what no store should be asked: too much, too long, one key or counter twice.
     pub(crate) fn validate(&self) -> Result<()> {
         if self.ops.len() > BATCH_OPS_MAX {
             return Err(Error::invalid(format!(
@@ -248,6 +255,11 @@ impl Batch {
         keys.sort_unstable();
         if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(Error::invalid(format!("a batch names the key {} twice", pair[0])));
+        }
+        let mut raised: Vec<&str> = self.ops.iter().filter_map(Op::raised).collect();
+        raised.sort_unstable();
+        if let Some(pair) = raised.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(Error::invalid(format!("a batch raises the fence {} twice", pair[0])));
         }
         self.ops.iter().try_for_each(validate_op)
     }

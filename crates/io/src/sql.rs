@@ -8,7 +8,8 @@
 //! Guarantees:
 //! - What [`Sql::write`] returns `Ok` for is committed once. An error of kind `Transient` that is
 //!   [`Error::InDoubt`] means that the commit may have happened: callers make their transactions idempotent.
-//! - A transaction that is dropped is rolled back.
+//! - A transaction that is dropped is rolled back. One of whose statements failed, or was not waited for, does not
+//!   commit, whatever its closure returns (PostgreSQL would answer such a commit with success and roll back).
 //! - [`Tx::hold`] makes a transaction fail, at its own commit, for a caller whose lease was taken over.
 //!
 //! Leaves to others: the tables. Transactions are short and await nothing but the database.
@@ -16,13 +17,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Timestamp, millis};
 use crate::entropy::Entropy;
 use crate::error::{Error, Result};
 use crate::fault::Faults;
@@ -55,7 +56,8 @@ pub use wake::{Waiter, Wakes};
 const ATTEMPTS_MAX: u32 = 10;
 const BACKOFF_MIN: Duration = Duration::from_millis(5);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
-/// How long one transaction may take in all; a caller stuck in the middle would hold SQLite's only writer.
+/// How long a transaction may wait for its begin, run, and wait for its commit, each; a caller stuck in the middle
+/// would hold SQLite's only writer.
 const TRANSACTION_MAX: Duration = Duration::from_secs(60);
 /// Rewritten statements that are kept.
 const REWRITTEN_MAX: usize = 2_048;
@@ -130,7 +132,9 @@ impl Sql {
     ) -> Result<Self> {
         let engine = Engine::Sqlite(Sqlite::open(settings, &clock)?);
         let sql = Self::new(engine, clock, entropy);
-        if !settings.read_only {
+        if settings.read_only {
+            sql.expect_migrated(&crate::meta::MIGRATIONS).await?;
+        } else {
             sql.migrate(&crate::meta::MIGRATIONS).await?;
         }
         Ok(sql)
@@ -216,21 +220,21 @@ impl Sql {
         F: FnMut(Tx) -> Fut,
         Fut: Future<Output = Result<T>>,
     {
-        let limited = tokio::time::timeout(TRANSACTION_MAX, async {
-            let tx = self.begin().await?;
-            match body(tx.clone()).await {
-                Ok(value) => {
-                    tx.commit().await?;
-                    Ok(value)
-                }
-                Err(error) => {
-                    // The first error is the one that tells; a rollback that fails as well happens anyway.
-                    drop(tx.rollback().await);
-                    Err(error.before_commit())
-                }
+        let tx = in_time("begin a transaction", self.begin()).await?;
+        match in_time("run a transaction", body(tx.clone())).await {
+            Ok(value) => {
+                let committed = in_time("commit a transaction", tx.commit()).await;
+                committed.map_err(Error::doubt_if_slow)?;
+                Ok(value)
             }
-        });
-        limited.await.unwrap_or(Err(Error::TransactionOver { why: "it took too long" }))
+            // Nobody waits any longer: dropping the transaction is what rolls it back.
+            Err(error @ Error::TooSlow { .. }) => Err(error),
+            Err(error) => {
+                // The first error is the one that tells; a rollback that fails as well happens anyway.
+                drop(tx.rollback().await);
+                Err(error.before_commit())
+            }
+        }
     }
 
     async fn begin(&self) -> Result<Tx> {
@@ -242,7 +246,7 @@ impl Sql {
         };
         // A begin whose answer is lost has no effect: the transaction is dropped with it.
         let engine = self.faulty(begin).await.map_err(Error::before_commit)?;
-        Ok(Tx { engine: Arc::new(engine), sql: self.clone() })
+        Ok(Tx { engine: Arc::new(engine), sql: self.clone(), unfinished: Arc::default() })
     }
 
     /// Runs one statement until it works or fails for good.
@@ -307,14 +311,22 @@ impl Execute for Sql {
     }
 }
 
+async fn in_time<T>(doing: &'static str, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let slow = || Error::TooSlow { doing, limit_ms: millis(TRANSACTION_MAX).unsigned_abs() };
+    tokio::time::timeout(TRANSACTION_MAX, work).await.unwrap_or_else(|_| Err(slow()))
+}
+
 /// A transaction. Clones are handles to the same one.
 #[derive(Clone, Debug)]
 pub struct Tx {
     engine: Arc<TxEngine>,
     sql: Sql,
+    /// Statements that have not worked: failed, given up, or still under way.
+    unfinished: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one per transaction, on the heap")]
 enum TxEngine {
     Sqlite(SqliteTx),
     Postgres(PostgresTx),
@@ -323,6 +335,21 @@ enum TxEngine {
 #[async_trait]
 impl Execute for Tx {
     async fn execute(&self, text: &str, params: Vec<Value>) -> Result<Answer> {
+        self.step(self.one(text, params)).await
+    }
+}
+
+impl Tx {
+    /// Waits for a statement; the transaction does not commit unless it works.
+    async fn step<T>(&self, statement: impl Future<Output = Result<T>>) -> Result<T> {
+        self.unfinished.fetch_add(1, Ordering::SeqCst);
+        // An error, or a caller who is dropped here, leaves it counted.
+        let done = statement.await?;
+        self.unfinished.fetch_sub(1, Ordering::SeqCst);
+        Ok(done)
+    }
+
+    async fn one(&self, text: &str, params: Vec<Value>) -> Result<Answer> {
         let text = self.sql.rewrite(text);
         let run = async {
             match &*self.engine {
@@ -332,9 +359,7 @@ impl Execute for Tx {
         };
         self.sql.faulty(run).await
     }
-}
 
-impl Tx {
     /// Runs one statement for each set of parameters; gives how many rows each changed.
     pub async fn execute_many(&self, text: &str, sets: Vec<Vec<Value>>) -> Result<Vec<u64>> {
         if sets.is_empty() {
@@ -347,21 +372,28 @@ impl Tx {
                 TxEngine::Postgres(tx) => tx.many(&text, &sets).await,
             }
         };
-        self.sql.faulty(run).await
+        self.step(self.sql.faulty(run)).await
     }
 
     /// The transaction commits only if `fence` still holds, and nobody can raise its counter before it has.
     pub async fn hold(&self, fence: &Fence) -> Result<()> {
         // The lock is the point: with a plain read a stale writer could commit after a take-over.
         let text = "SELECT counter FROM meta_fence WHERE name = $1 FOR SHARE";
-        let found = self.execute(text, params![fence.name.as_str()]).await?;
-        match found.rows.first().map(|row| row.int(0)).transpose()? {
-            Some(counter) if counter == fence.counter => Ok(()),
-            _ => Err(fence.stale()),
-        }
+        self.step(async {
+            let found = self.one(text, params![fence.name.as_str()]).await?;
+            match found.rows.first().map(|row| row.int(0)).transpose()? {
+                Some(counter) if counter == fence.counter => Ok(()),
+                _ => Err(fence.stale()),
+            }
+        })
+        .await
     }
 
     async fn commit(&self) -> Result<()> {
+        if self.unfinished.load(Ordering::SeqCst) > 0 {
+            drop(self.rollback().await);
+            return Err(Error::TransactionOver { why: "one of its statements did not work" });
+        }
         self.sql.faulty(self.end(true)).await
     }
 

@@ -1,2 +1,83 @@
-//! x
-fn main() {}
+//! The program: arguments, configuration, logs, and one command.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`cli`] | what can be asked |
+//! | [`config`] | settings from defaults, file, environment and flags |
+//! | [`stores`] | opening what is configured: to serve, to read, to change |
+//! | [`server`] | `logmill run` |
+//! | [`maintenance`] | what the server does on a schedule |
+//! | [`control`] | the socket through which commands reach the server |
+//! | [`jobs`] | `logmill jobs …` |
+//! | [`demo`] | `logmill demo` |
+//!
+//! Guarantees: exit code 0 when the command did what it says, 1 when it could not, 2 when it or the
+//! configuration is wrong. Leaves to others: everything else; this crate is the outermost.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command, Source};
+use config::{Config, Given};
+use error::{Error, Result};
+
+mod cli;
+mod config;
+mod control;
+mod demo;
+mod error;
+mod jobs;
+mod logs;
+mod maintenance;
+mod output;
+mod server;
+mod stores;
+
+fn main() -> ExitCode {
+    match start(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is_closed_output() => ExitCode::SUCCESS,
+        Err(error) => {
+            output::error(&error);
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn start(cli: Cli) -> Result<()> {
+    if let Command::Config(cli::Config::Default) = cli.command {
+        return output::line(config::DEFAULTS.trim_end());
+    }
+    let config = Config::load(&given(cli.source))?;
+    logs::start(config.settings.log);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|source| Error::System { doing: "start the runtime", source })?;
+    runtime.block_on(run(cli.command, &config))
+}
+
+async fn run(command: Command, config: &Config) -> Result<()> {
+    match command {
+        Command::Run => server::run(&config.settings).await,
+        Command::Jobs(command) => jobs::run(command, &config.settings).await,
+        Command::Config(cli::Config::Check) => output::line(config.shown()?.trim_end()),
+        Command::Config(cli::Config::Default) => output::line(config::DEFAULTS.trim_end()),
+        Command::Demo => demo::run().await,
+    }
+}
+
+fn given(source: Source) -> Given {
+    let data = source.data.map(|folder| ("data".to_owned(), folder));
+    let flags = source.set.into_iter().chain(data).collect();
+    Given { file: source.config, environment: environment(), flags }
+}
+
+/// The variables that are text; no other can be one of ours.
+#[expect(clippy::disallowed_methods, reason = "the one place where the environment comes in")]
+fn environment() -> BTreeMap<String, String> {
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    std::env::vars_os().filter_map(text).collect()
+}

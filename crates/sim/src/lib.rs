@@ -22,6 +22,7 @@ mod database;
 mod place;
 pub mod postgres;
 mod skip;
+pub mod worker;
 
 pub use database::{Database, START};
 pub use place::{test_data, workspace_root};

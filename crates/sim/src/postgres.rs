@@ -1,7 +1,7 @@
 //! A PostgreSQL server of one's own, for one test.
 //!
-//! Guarantees: it listens on loopback alone, on a free port, in a temporary folder, and is gone when its handle is, or
-//! when the test process dies. Leaves to others: having PostgreSQL installed (`make test` sees to it).
+//! Guarantees: it listens on loopback alone, on a free port, in a temporary folder, and is gone when its handle
+//! is, or when the test process dies. Leaves to others: having PostgreSQL installed (`make test` sees to it).
 
 use std::fmt;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

@@ -1,12 +1,12 @@
 //! `Cron`: every slot of a schedule once, across processes, also those that passed while nobody ran.
 //!
-//! A row per schedule remembers the last slot that was handed out. A tick locks it, enqueues a job for every slot since,
-//! and moves it on, in one transaction. The key of the job names the slot, so that even a tick that is run twice
-//! enqueues nothing twice.
+//! A row per schedule remembers the last slot that was handed out. A tick locks it, enqueues a job for every
+//! slot since, and moves it on, in one transaction. The key of the job names the slot, so that even a tick that
+//! is run twice enqueues nothing twice.
 //!
 //! Guarantees: each slot has exactly one job, whichever process ticks and however long all were down; at most
-//! [`SLOTS_PER_TICK`] are handed out by one tick, oldest first, and the rest by the next. Leaves to others: what the jobs do;
-//! how many missed slots are worth running is the schedule's `missed`.
+//! [`SLOTS_PER_TICK`] are handed out by one tick, oldest first, and the rest by the next. Leaves to others:
+//! what the jobs do; how many missed slots are worth running is the schedule's `missed`.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -102,8 +102,8 @@ impl Cron {
         Self { queue, schedule }
     }
 
-    /// Makes the schedule known, if it is not: slots count from now on, or from `since`. A later call changes nothing, so
-    /// that a restart loses no slot.
+    /// Makes the schedule known, if it is not: slots count from now on, or from `since`. A later call changes
+    /// nothing, so that a restart loses no slot.
     pub async fn start(&self, since: Option<Timestamp>) -> Result<()> {
         let text = "INSERT INTO cron (name, passed_at) VALUES ($1, COALESCE($2, now_ms()))
             ON CONFLICT (name) DO NOTHING";

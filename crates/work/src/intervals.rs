@@ -1,10 +1,12 @@
 //! Sets of heights as disjoint ranges, and the questions that ingesters and derivers ask of them.
 //!
-//! Guarantees: ranges are half-open, not empty, sorted, and neither touch nor overlap; every operation keeps it so, and
-//! a stored set that is otherwise is refused. Leaves to others: where a set is stored ([`crate::coverage`]).
+//! Guarantees: ranges are half-open, not empty, sorted, and neither touch nor overlap; every operation keeps it
+//! so, and a stored set that is otherwise is refused. Leaves to others: where a set is stored
+//! ([`crate::coverage`]).
 //!
-//! Stored form: version byte `1`, then for each range two LEB128 numbers: the gap since the end of the range before (or
-//! since 0), and the length; then the low 32 bits of a checksum (FNV-1a 64) of all that, little-endian.
+//! Stored form: version byte `1`, then for each range two LEB128 numbers: the gap since the end of the range
+//! before (or since 0), and the length; then the low 32 bits of a checksum (FNV-1a 64) of all that,
+//! little-endian.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,8 +1,8 @@
 //! `Lease`: one holder at a time, over a [`MetaStore`] record.
 //!
 //! The record holds the owner, the epoch and the moment it ends, in the store's time. Taking it over raises the epoch
-//! and the store's fence of the same name, together; so everything that the old holder still has under way is refused by
-//! the store itself, inside the transaction that writes.
+//! and the store's fence of the same name, together; so everything that the old holder still has under way is
+//! refused by the store itself, inside the transaction that writes.
 //!
 //! ```text
 //!   acquire ──▶ held{epoch} ──renew──▶ held{epoch} ──release──▶ free
@@ -12,10 +12,12 @@
 //!
 //! Guarantees:
 //! - The epoch (`writer_epoch`) only grows.
-//! - A holder trusts its lease until `attempt start + ttl − margin` on its own monotonic clock. The attempt starts before
+//! - A holder trusts its lease until `attempt start + ttl − margin` on its own monotonic clock. The attempt
+//!   starts before
 //!   the store's clock is read, so that moment comes before the store would let anybody else in, whatever the two
 //!   clocks show.
-//! - [`Held::fence`] makes a [`logmill_io::Batch`] or a [`logmill_io::Tx`] fail for a holder that was replaced: that is
+//! - [`Held::fence`] makes a [`logmill_io::Batch`] or a [`logmill_io::Tx`] fail for a holder that was replaced:
+//!   that is
 //!   what correctness rests on; time alone is only for knowing early.
 //!
 //! Leaves to others: what is done under the lease, and when to renew.
@@ -118,8 +120,8 @@ impl Lease {
         }
     }
 
-    /// Prolongs the lease. An error of kind `Fenced` means that it is lost; any other that it is unknown: the holder may
-    /// go on until its trust ends, and try again.
+    /// Prolongs the lease. An error of kind `Fenced` means that it is lost; any other that it is unknown: the
+    /// holder may go on until its trust ends, and try again.
     pub async fn renew(&self, held: &Held) -> Result<Held> {
         let start = self.clock.monotonic();
         let now = self.store.now().await?;

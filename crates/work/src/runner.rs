@@ -1,8 +1,9 @@
 //! `Runner`: a bounded number of slots that run the jobs of one kind.
 //!
-//! One task claims, heartbeats, acknowledges and reaps; each job runs in a task of its own. The number of free slots is
-//! not counted up and down anywhere: it is the number of slots less the number of tasks that exist. So no path through
-//! the code, be it an empty claim, a claim that fails, a handler that panics or is aborted, can leak a slot.
+//! One task claims, heartbeats, acknowledges and reaps; each job runs in a task of its own. The number of free
+//! slots is not counted up and down anywhere: it is the number of slots less the number of tasks that exist. So
+//! no path through the code, be it an empty claim, a claim that fails, a handler that panics or is aborted, can
+//! leak a slot.
 //!
 //! ```text
 //!            wake-up, a job that comes due, a lease that ends, slow poll
@@ -29,7 +30,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use logmill_io::sql::Waiter;
-use logmill_io::{Clock, Tasks};
+use logmill_io::{Clock, ErrorKind, Tasks};
 
 use crate::backoff::Backoff;
 use crate::error::{Error, Result};
@@ -209,6 +210,10 @@ impl Runner {
         loop {
             let wait = match self.step().await {
                 Ok(wait) => wait,
+                // A handle that refuses to go on will not recover: whoever started us must open it anew.
+                Err(error) if matches!(error.kind(), ErrorKind::Internal | ErrorKind::Corrupt) => {
+                    return Err(error);
+                }
                 Err(error) => {
                     // The store is away; jobs that run go on, and so do we.
                     tracing::warn!(
@@ -401,11 +406,16 @@ impl Runner {
                 () = self.clock.sleep(wait) => {}
             }
         }
+        self.collect_ended().await;
         self.tasks.abort_all();
         self.acknowledge().await?;
         let left: Vec<Claim> = self.held.values().map(|held| held.claim.clone()).collect();
         self.queue.release_many(&left).await?;
-        self.queue.retire(&self.settings.owner, &self.settings.kind).await
+        if let Err(error) = self.queue.retire(&self.settings.owner, &self.settings.kind).await {
+            // Only estimates count runners, and those forget one that is not heard of.
+            tracing::debug!(kind = self.settings.kind, error = error.chain(), "not retired");
+        }
+        Ok(())
     }
 }
 

@@ -1,8 +1,8 @@
 //! What every kind of [`MetaStore`] must do; the words of the trait as cases.
 //!
-//! Run it against a new kind with [`run`]. It writes only keys and fences below a prefix of its own, so that it can run
-//! against a store that holds other things. It must reject a store whose conditional writes lose races, so the
-//! racing cases run many rounds with many writers.
+//! Run it against a new kind with [`run`]. It writes only keys and fences below a prefix of its own, so that it
+//! can run against a store that holds other things. It must reject a store whose conditional writes lose races,
+//! so the racing cases run many rounds with many writers.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -217,6 +217,8 @@ impl Suite<'_> {
         works(case, write(5).await)?;
         let both = Batch::new().raise(self.fence("f", 6)).check(key.clone(), Condition::Absent);
         fails(case, self.store.commit(both).await, ErrorKind::Conflict)?;
+        let down = Batch::new().raise(self.fence("f", 8)).raise(self.fence("f", 7));
+        fails(case, self.store.commit(down).await, ErrorKind::Invalid)?;
         works(case, write(5).await).map(|_| ())
     }
 
@@ -335,9 +337,13 @@ fn fails<T>(case: &'static str, result: Result<T>, wanted: ErrorKind) -> Case {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "it reads like a sentence at fifty places")]
 fn same<T: PartialEq + Debug>(case: &'static str, found: T, wanted: T) -> Case {
     if found == wanted {
         return Ok(());
     }
     Err(Violation::new(case, format!("{found:?} instead of {wanted:?}")))
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@
 //! both engines). Leaves to others: what to do on a conflict, written in the common notation.
 
 use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::pin;
 
 use tokio_postgres::binary_copy::BinaryCopyInWriter;
@@ -78,6 +79,16 @@ impl Bulk {
         )
     }
 
+    /// The name of the staging table: one for each table and choice of columns, and never too long.
+    fn stage(&self) -> String {
+        let mut hasher = DefaultHasher::new();
+        self.table.hash(&mut hasher);
+        for (name, ty) in self.columns {
+            (name, ty.postgres().1).hash(&mut hasher);
+        }
+        format!("stage_{:016x}", hasher.finish())
+    }
+
     fn validate(&self, rows: &[Vec<Value>]) -> Result<()> {
         if let Some(row) = rows.iter().find(|row| row.len() != self.columns.len()) {
             return Err(Error::invalid(format!(
@@ -105,8 +116,8 @@ impl Bulk {
 #[derive(PartialEq, Eq)]
 struct KeyOf<'a>(&'a [Value]);
 
-impl std::hash::Hash for KeyOf<'_> {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+impl Hash for KeyOf<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
         for value in self.0 {
             match value {
                 Value::Null => 0.hash(state),
@@ -126,8 +137,8 @@ impl Tx {
         if let TxEngine::Postgres(tx) = &*self.engine
             && rows.len() >= COPY_ROWS_MIN
         {
-            let client = tx.client().await?;
-            return self.sql.faulty(copy(&client, bulk, &rows)).await;
+            let copied = async { copy(&*tx.client().await?, bulk, &rows).await };
+            return self.step(self.sql.faulty(copied)).await;
         }
         let changed = self.execute_many(&bulk.insert_one(), rows).await?;
         Ok(changed.iter().sum())
@@ -135,9 +146,9 @@ impl Tx {
 }
 
 async fn copy(client: &deadpool_postgres::Object, bulk: &Bulk, rows: &[Vec<Value>]) -> Result<u64> {
-    let stage = format!("stage_{}", bulk.table);
     let columns: Vec<String> =
         bulk.columns.iter().map(|(name, ty)| format!("{name} {}", ty.postgres().1)).collect();
+    let stage = bulk.stage();
     // The staging table belongs to the connection and is emptied by the end of every transaction.
     let create = format!(
         "CREATE TEMP TABLE IF NOT EXISTS {stage} ({}) ON COMMIT DELETE ROWS; TRUNCATE {stage}",

@@ -44,7 +44,7 @@ impl DataFolder {
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(Error::FolderInUse { folder: path.clone(), pid: holder(&mut lock) });
+                return Err(Error::FolderInUse { folder: path, pid: holder(&mut lock) });
             }
             Err(TryLockError::Error(source)) => {
                 return Err(Error::File { doing: "lock", path: file, source });
@@ -53,23 +53,6 @@ impl DataFolder {
         let written = write_holder(&mut lock);
         written.map_err(|source| Error::File { doing: "write", path: file, source })?;
         Ok(Self { path, _lock: lock })
-    }
-
-    /// Who has the folder, if anybody has.
-    pub fn holder(path: &Path) -> Result<Option<Option<u32>>> {
-        let file = path.join(LOCK_FILE);
-        let mut lock = match File::open(&file) {
-            Ok(lock) => lock,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(Error::File { doing: "open", path: file, source }),
-        };
-        match lock.try_lock_shared() {
-            Ok(()) => Ok(None),
-            Err(TryLockError::WouldBlock) => Ok(Some(holder(&mut lock))),
-            Err(TryLockError::Error(source)) => {
-                Err(Error::File { doing: "lock", path: file, source })
-            }
-        }
     }
 
     /// Where it is.
@@ -98,12 +81,10 @@ mod tests {
     #[test]
     fn a_second_writer_is_refused_by_name_and_may_come_later() {
         let root = std::env::temp_dir().join(format!("logmill-folder-{}", std::process::id()));
-        assert_eq!(DataFolder::holder(&root).expect("nobody"), None);
         let first = DataFolder::take(&root).expect("free");
         let refused = DataFolder::take(&root).expect_err("taken");
         let told = format!("(process {})", std::process::id());
         assert!(refused.to_string().contains(&told), "{refused}");
-        assert_eq!(DataFolder::holder(&root).expect("us"), Some(Some(std::process::id())));
         drop(first);
         DataFolder::take(&root).expect("free again");
         std::fs::remove_dir_all(&root).expect("cleaned up");

@@ -1,14 +1,17 @@
 //! Migrations: numbered statements that bring the tables of one component up to date, on both engines.
 //!
-//! Guarantees: each migration runs once, in order, in a transaction, also when several processes start at the
-//! same time; a database whose tables are newer than this program is refused before anything is touched; a
-//! migration that was changed after it had been applied is refused too. Leaves to others: the statements, which
-//! are written in the common notation of [`super::dialect`].
+//! Guarantees: what is missing runs once, in order, in one transaction together with its history, also when several
+//! processes start at the same time; a database whose tables are newer than this program is refused before anything
+//! is touched; a migration that was changed after it had been applied is refused too. Leaves to others: the
+//! statements, which are written in the common notation of [`super::dialect`].
 
+use deadpool_postgres::Object;
 use refinery_core::{Migration as Applied, Runner, Target};
+use rusqlite::{Connection, TransactionBehavior};
+use tokio_postgres::error::SqlState;
 
 use super::dialect::Dialect;
-use super::postgres::failed;
+use super::postgres::{Postgres, failed};
 use super::{Engine, Sql};
 use crate::error::{Error, Result};
 
@@ -51,7 +54,8 @@ impl Migrations {
         });
         let migrations: Vec<Applied> =
             migrations.collect::<Result<_, _>>().map_err(|error| self.failed(error))?;
-        let mut runner = Runner::new(&migrations).set_target(Target::Latest);
+        // Grouped, or a crash between a migration and its history would leave it done and not known.
+        let mut runner = Runner::new(&migrations).set_target(Target::Latest).set_grouped(true);
         runner.set_migration_table_name(self.history_table());
         Ok(runner)
     }
@@ -73,11 +77,18 @@ impl Migrations {
 impl Sql {
     /// Brings the tables of a component up to date, or refuses.
     pub async fn migrate(&self, migrations: &'static Migrations) -> Result<()> {
-        match &*self.engine {
-            Engine::Sqlite(sqlite) => {
-                sqlite.call(move |connection| migrate_sqlite(connection, migrations)).await?
+        let mut attempt = 0;
+        loop {
+            let migrated = match &*self.engine {
+                Engine::Sqlite(sqlite) => {
+                    sqlite.call(move |connection| migrate_sqlite(connection, migrations)).await?
+                }
+                Engine::Postgres(postgres) => migrate_postgres(postgres, migrations).await,
+            };
+            match migrated {
+                Err(error) => self.again(&mut attempt, error).await?,
+                done => return done,
             }
-            Engine::Postgres(_) => self.migrate_postgres(migrations).await,
         }
     }
 
@@ -87,7 +98,7 @@ impl Sql {
         let text = format!("SELECT max(version) FROM {}", migrations.history_table());
         let found = match self.query(&text, Vec::new()).await {
             Ok(answer) => answer.row()?.opt_int(0)?,
-            Err(error) if matches!(error, Error::Sqlite { .. }) => None,
+            Err(error) if is_missing_table(&error) => None,
             Err(error) => return Err(error),
         };
         migrations.accept(found)?;
@@ -102,73 +113,64 @@ impl Sql {
             migrations.known()
         )))
     }
+}
 
-    async fn migrate_postgres(&self, migrations: &'static Migrations) -> Result<()> {
-        let Engine::Postgres(postgres) = &*self.engine else {
-            return Err(Error::invalid("not a PostgreSQL database"));
-        };
-        let mut client = postgres.client().await?;
-        // Several processes that start together take turns.
-        let lock = format!(
-            "SELECT pg_advisory_lock(hashtext(current_schema() || '.{}'))",
-            migrations.history_table()
-        );
-        client
-            .batch_execute(&lock)
-            .await
-            .map_err(|source| failed("lock for migrations", source))?;
-        let outcome = self.migrate_locked(&mut client, migrations).await;
-        // The lock ends with the connection at the latest, so that is what we end if unlocking fails.
-        if client.batch_execute("SELECT pg_advisory_unlock_all()").await.is_err() {
-            drop(deadpool_postgres::Object::take(client));
-        }
-        outcome
-    }
-
-    async fn migrate_locked(
-        &self,
-        client: &mut deadpool_postgres::Object,
-        migrations: &'static Migrations,
-    ) -> Result<()> {
-        let table = migrations.history_table();
-        let exists = "SELECT to_regclass($1) IS NOT NULL";
-        let exists = client.query_one(exists, &[&table]).await;
-        let found = if exists.map_err(|source| failed("look for the history", source))?.get(0) {
-            let newest = format!("SELECT max(version)::bigint FROM {table}");
-            let row = client.query_one(&newest, &[]).await;
-            row.map_err(|source| failed("read the history", source))?.get(0)
-        } else {
-            None
-        };
-        migrations.accept(found)?;
-        if found == Some(migrations.known()) {
-            return Ok(());
-        }
-        let runner = migrations.runner(Dialect::Postgres { skew_ms: 0 })?;
-        let client: &mut tokio_postgres::Client = client;
-        runner.run_async(client).await.map(|_| ()).map_err(|error| migrations.failed(error))
+fn is_missing_table(error: &Error) -> bool {
+    match error {
+        Error::Postgres { source, .. } => source.code() == Some(&SqlState::UNDEFINED_TABLE),
+        // SQLite has no code of its own for it.
+        Error::Sqlite { source, .. } => source.to_string().contains("no such table"),
+        _ => false,
     }
 }
 
-fn migrate_sqlite(
-    connection: &mut rusqlite::Connection,
-    migrations: &'static Migrations,
-) -> Result<()> {
+async fn migrate_postgres(postgres: &Postgres, migrations: &'static Migrations) -> Result<()> {
+    // Out of the pool for good: the lock and the lifted limit end with the connection, also when the caller goes
+    // away half-way.
+    let mut client = Object::take(postgres.client().await?);
+    // Several processes that start together take turns.
+    let lock = format!(
+        "SELECT pg_advisory_lock(hashtext(current_schema() || '.{}')); SET statement_timeout = 0",
+        migrations.history_table()
+    );
+    client.batch_execute(&lock).await.map_err(|source| failed("lock for migrations", source))?;
+    let table = migrations.history_table();
+    let exists = client.query_one("SELECT to_regclass($1) IS NOT NULL", &[&table]).await;
+    if exists.map_err(|source| failed("look for the history", source))?.get(0) {
+        let newest = format!("SELECT max(version)::bigint FROM {table}");
+        let row = client.query_one(&newest, &[]).await;
+        migrations.accept(row.map_err(|source| failed("read the history", source))?.get(0))?;
+    }
+    let runner = migrations.runner(Dialect::Postgres { skew_ms: 0 })?;
+    let client: &mut tokio_postgres::Client = &mut client;
+    runner.run_async(client).await.map(|_| ()).map_err(|error| migrations.failed(error))
+}
+
+fn migrate_sqlite(connection: &mut Connection, migrations: &'static Migrations) -> Result<()> {
+    let before = sqlite_version(connection, migrations)?;
+    migrations.accept(before)?;
+    // A transaction that reads first could not become a writer beside another one.
+    connection.set_transaction_behavior(TransactionBehavior::Immediate);
+    let failed = match migrations.runner(Dialect::Sqlite)?.run(connection) {
+        Ok(_) => return Ok(()),
+        Err(error) => migrations.failed(error),
+    };
+    if sqlite_version(connection, migrations)? == before {
+        return Err(failed);
+    }
+    // Another process was faster: its history kept ours from being written, and nothing of ours happened.
+    migrate_sqlite(connection, migrations)
+}
+
+/// The version of the tables, none if there are none.
+fn sqlite_version(connection: &Connection, migrations: &Migrations) -> Result<Option<i64>> {
     let at = |source| Error::Sqlite { doing: "read the history of migrations".to_owned(), source };
     let table = migrations.history_table();
-    let exists: bool = connection
-        .query_row("SELECT count(*) > 0 FROM sqlite_master WHERE name = ?1", [&table], |row| {
-            row.get(0)
-        })
-        .map_err(at)?;
-    if exists {
-        let newest = format!("SELECT max(version) FROM {table}");
-        let found = connection.query_row(&newest, [], |row| row.get(0)).map_err(at)?;
-        migrations.accept(found)?;
-        if found == Some(migrations.known()) {
-            return Ok(());
-        }
+    let exists = "SELECT count(*) > 0 FROM sqlite_master WHERE name = ?1";
+    let exists: bool = connection.query_row(exists, [&table], |row| row.get(0)).map_err(at)?;
+    if !exists {
+        return Ok(None);
     }
-    let runner = migrations.runner(Dialect::Sqlite)?;
-    runner.run(connection).map(|_| ()).map_err(|error| migrations.failed(error))
+    let newest = format!("SELECT max(version) FROM {table}");
+    connection.query_row(&newest, [], |row| row.get(0)).map_err(at)
 }

@@ -16,6 +16,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, NoTls, Statement};
 
 use super::{Answer, Durability, Row, Value};
+use crate::clock::millis;
 use crate::error::{Error, Result};
 
 /// How long a caller waits for a free connection.
@@ -24,6 +25,13 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// How long one statement may run on the server.
 const STATEMENT_MAX: Duration = Duration::from_secs(60);
+/// How long the server waits for the next statement of a transaction. A machine that lost its power holds its locks,
+/// that of a fence among them, for no longer than this.
+const IDLE_IN_TRANSACTION_MAX: Duration = Duration::from_secs(10);
+/// How long an unanswered packet is waited for before the connection counts as broken.
+const UNANSWERED_MAX: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_RETRIES: u32 = 3;
 /// Executions on the way to the server at once.
 const PIPELINE_MAX: usize = 512;
 
@@ -68,15 +76,21 @@ pub(super) struct Postgres {
 
 impl Postgres {
     pub(super) async fn connect(settings: &PostgresSettings) -> Result<Self> {
-        let mut config: Config = settings.url.parse().map_err(|source| Error::Postgres {
-            doing: "read the database address".to_owned(),
-            source,
+        // Not with the reason: it may quote what it stumbled over, which may be a part of the password.
+        let mut config: Config = settings.url.parse().map_err(|_| {
+            Error::invalid(
+                "the database address can not be read: postgresql://user:password@host:port/database, \
+                 special characters as %XX, or key=value pairs are expected",
+            )
         })?;
         if config.get_application_name().is_none() {
             config.application_name("logmill");
         }
         config.connect_timeout(CONNECT_MAX);
-        config.keepalives_idle(Duration::from_secs(30));
+        config.keepalives_idle(UNANSWERED_MAX);
+        config.keepalives_interval(KEEPALIVE_INTERVAL);
+        config.keepalives_retries(KEEPALIVE_RETRIES);
+        config.tcp_user_timeout(UNANSWERED_MAX);
         config.options(session_options(config.get_options(), settings)?);
         if let Some(schema) = &settings.schema {
             create_schema(&config, schema).await?;
@@ -117,14 +131,14 @@ impl Postgres {
     pub(super) async fn client(&self) -> Result<Object> {
         self.pool.get().await.map_err(|error| match error {
             PoolError::Timeout(TimeoutType::Wait) => Error::PoolTimeout {
-                waited_ms: WAIT_MAX.as_millis() as u64,
+                waited_ms: millis(WAIT_MAX).unsigned_abs(),
                 connections: self.connections,
             },
             PoolError::Backend(source) | PoolError::PostCreateHook(HookError::Backend(source)) => {
                 Error::Postgres { doing: "connect".to_owned(), source }
             }
             PoolError::Timeout(_) => Error::PoolTimeout {
-                waited_ms: CONNECT_MAX.as_millis() as u64,
+                waited_ms: millis(CONNECT_MAX).unsigned_abs(),
                 connections: self.connections,
             },
             other => Error::invalid(format!("the database pool: {other}")),
@@ -139,9 +153,11 @@ impl Postgres {
     }
 
     pub(super) async fn begin(&self) -> Result<PostgresTx> {
-        let client = self.client().await?;
-        client.batch_execute("BEGIN").await.map_err(|source| failed("BEGIN", source))?;
-        Ok(PostgresTx { client: Mutex::new(Some(client)) })
+        // Before it begins: a caller who is dropped while waiting must not return an open transaction to the pool.
+        let tx = PostgresTx { client: Mutex::new(Some(self.client().await?)) };
+        let begun = tx.client().await?.batch_execute("BEGIN").await;
+        begun.map_err(|source| failed("BEGIN", source))?;
+        Ok(tx)
     }
 }
 
@@ -154,6 +170,8 @@ fn session_options(given: Option<&str>, settings: &PostgresSettings) -> Result<S
     };
     options.push_str(&format!(" -c synchronous_commit={commit}"));
     options.push_str(&format!(" -c statement_timeout={}", STATEMENT_MAX.as_millis()));
+    let idle_ms = IDLE_IN_TRANSACTION_MAX.as_millis();
+    options.push_str(&format!(" -c idle_in_transaction_session_timeout={idle_ms}"));
     if let Some(schema) = &settings.schema {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
         if schema.is_empty() || schema.len() > 63 || !schema.bytes().all(plain) {
@@ -217,13 +235,16 @@ impl PostgresTx {
     }
 
     pub(super) async fn end(&self, commit: bool) -> Result<()> {
-        let client = self.client().await?;
+        // Out of reach at once: a statement of another handle would run after the transaction.
+        let mut closing = Self { client: Mutex::new(self.client.lock().await.take()) };
         let text = if commit { "COMMIT" } else { "ROLLBACK" };
-        let ended = client.batch_execute(text).await.map_err(|source| failed(text, source));
-        drop(client);
-        // Only after the answer: a caller dropped while waiting for it must not return an open transaction
-        // to the pool.
-        self.client.lock().await.take();
+        let ended = closing.client().await?.batch_execute(text).await;
+        if ended.is_ok() {
+            // Only after the answer: a caller dropped while waiting for it must not return an open transaction
+            // to the pool.
+            closing.client.get_mut().take();
+        }
+        let ended = ended.map_err(|source| failed(text, source));
         ended.map_err(|error| if commit { doubt_if_lost(error, "commit") } else { error })
     }
 }
@@ -272,9 +293,15 @@ pub(super) fn failed(text: &str, source: tokio_postgres::Error) -> Error {
 /// A statement that commits and whose connection broke may have happened.
 fn doubt_if_lost(error: Error, doing: &str) -> Error {
     match &error {
-        Error::Postgres { source, .. } if crate::error::connection_lost(source) => {
+        Error::Postgres { source, .. } if lost(source) => {
             Error::InDoubt { doing: doing.to_owned(), source: Box::new(error) }
         }
         _ => error,
     }
+}
+
+/// The socket broke, or something between us and the server (a pooler) says that its connection did.
+fn lost(error: &tokio_postgres::Error) -> bool {
+    let told = error.code().is_some_and(|code| code.code().starts_with("08"));
+    told || crate::error::connection_lost(error)
 }

@@ -170,7 +170,10 @@ impl rusqlite::ToSql for Value {
         Ok(match self {
             Self::Null => ToSqlOutput::Borrowed(ValueRef::Null),
             Self::Int(value) => ToSqlOutput::Borrowed(ValueRef::Integer(*value)),
-            Self::Text(value) => ToSqlOutput::Borrowed(ValueRef::Text(value.as_bytes())),
+            Self::Text(value) => {
+                without_nul(value).map_err(rusqlite::Error::ToSqlConversionFailure)?;
+                ToSqlOutput::Borrowed(ValueRef::Text(value.as_bytes()))
+            }
             Self::Blob(value) => ToSqlOutput::Borrowed(ValueRef::Blob(value)),
             Self::Amount(value) => ToSqlOutput::Owned(Owned::Blob(value.encode())),
         })
@@ -195,6 +198,15 @@ impl rusqlite::types::FromSql for Value {
 
 type Boxed = Box<dyn std::error::Error + Sync + Send>;
 
+/// PostgreSQL can not store it in text, so SQLite must not either.
+fn without_nul(text: &str) -> Result<(), Boxed> {
+    if text.contains('\0') {
+        Err("text with a NUL character; bytes may hold it".into())
+    } else {
+        Ok(())
+    }
+}
+
 impl ToSql for Value {
     fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Result<IsNull, Boxed> {
         match (self, ty) {
@@ -202,7 +214,10 @@ impl ToSql for Value {
             (Self::Int(value), &Type::INT8) => out.put_i64(*value),
             (Self::Int(value), &Type::INT4) => out.put_i32(i32::try_from(*value)?),
             (Self::Int(value), &Type::INT2) => out.put_i16(i16::try_from(*value)?),
-            (Self::Text(value), &Type::TEXT | &Type::VARCHAR) => out.put_slice(value.as_bytes()),
+            (Self::Text(value), &Type::TEXT | &Type::VARCHAR) => {
+                without_nul(value)?;
+                out.put_slice(value.as_bytes());
+            }
             (Self::Blob(value), &Type::BYTEA) => out.put_slice(value),
             (Self::Amount(value), &Type::NUMERIC) => out.put_slice(&value.to_numeric()),
             (value, ty) => {

@@ -2,7 +2,8 @@
 //!
 //! In one process a wake-up is a signal in memory. Over PostgreSQL it also goes out as `NOTIFY`, outside of any
 //! transaction and at most once per [`NOTIFY_INTERVAL`] and topic (inside a transaction `NOTIFY` makes commits take
-//! turns), and comes in through a connection of its own that is made anew whenever it breaks.
+//! turns), and comes in through a connection of its own that is made anew whenever it breaks. A message is the mark
+//! of its sender, a colon and the topic: whoever sent it has been woken already.
 //!
 //! Guarantees: a wake-up that is sent after a waiter was made and before it waits is not lost in this process;
 //! [`Waiter::wait`] consumes every wake-up that came before it. Over the network a wake-up may be lost: whoever
@@ -35,8 +36,10 @@ pub struct Wakes {
     _tasks: Arc<Mutex<Tasks<()>>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Hub {
+    /// Who sends: this process, among all that share the channel. None if nobody else can hear it.
+    mark: Option<u64>,
     topics: Mutex<HashMap<String, watch::Sender<u64>>>,
     outgoing: Mutex<Vec<String>>,
     send: Notify,
@@ -45,9 +48,15 @@ struct Hub {
 impl Wakes {
     /// A channel over the database, so that all processes that share it hear each other.
     pub async fn over(sql: &Sql, channel: &'static str) -> Result<Self> {
-        let hub = Arc::new(Hub::default());
+        let shared = matches!(&*sql.engine, Engine::Postgres(_));
+        let hub = Arc::new(Hub {
+            mark: shared.then(|| sql.entropy.next_u64()),
+            topics: Mutex::default(),
+            outgoing: Mutex::default(),
+            send: Notify::new(),
+        });
         let mut tasks = Tasks::new();
-        if let Engine::Postgres(_) = &*sql.engine {
+        if shared {
             let (listening, ready) = tokio::sync::oneshot::channel();
             tasks.spawn(listen(sql.clone(), channel, Arc::clone(&hub), listening));
             tasks.spawn(send(sql.clone(), channel, Arc::clone(&hub)));
@@ -60,6 +69,9 @@ impl Wakes {
     /// Wakes whoever waits for the topic, in this process and in all others.
     pub fn wake(&self, topic: &str) {
         self.hub.deliver(topic);
+        if self.hub.mark.is_none() {
+            return;
+        }
         let mut outgoing = self.hub.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
         if outgoing.len() < TOPICS_MAX && !outgoing.iter().any(|waiting| waiting == topic) {
             outgoing.push(topic.to_owned());
@@ -107,6 +119,14 @@ impl Hub {
         }
     }
 
+    /// Wakes by a message of another process.
+    fn receive(&self, message: &str) {
+        let (mark, topic) = message.split_once(':').unwrap_or_default();
+        if u64::from_str_radix(mark, 16).ok() != self.mark {
+            self.deliver(topic);
+        }
+    }
+
     /// After a broken connection anything may have been missed.
     fn deliver_all(&self) {
         let topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,12 +137,14 @@ impl Hub {
 }
 
 async fn send(sql: Sql, channel: &'static str, hub: Arc<Hub>) {
+    let mark = hub.mark.unwrap_or_default();
     loop {
         hub.send.notified().await;
         let topics =
             std::mem::take(&mut *hub.outgoing.lock().unwrap_or_else(PoisonError::into_inner));
         for topic in topics {
-            let sent = sql.execute("SELECT pg_notify($1, $2)", params![channel, topic]).await;
+            let message = format!("{mark:016x}:{topic}");
+            let sent = sql.execute("SELECT pg_notify($1, $2)", params![channel, message]).await;
             if let Err(error) = sent {
                 // The others' slow poll finds the work.
                 tracing::debug!(channel, error = error.chain(), "wake-up not sent");
@@ -171,7 +193,7 @@ async fn listen_once(
     let receive = async {
         while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
             if let AsyncMessage::Notification(notification) = message.map_err(at)? {
-                hub.deliver(notification.payload());
+                hub.receive(notification.payload());
             }
         }
         Ok(())

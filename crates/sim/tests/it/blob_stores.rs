@@ -49,11 +49,6 @@ fn settings(endpoint: String) -> S3Settings {
     }
 }
 
-/// Says so when a machine can not do what a test needs.
-fn skip(why: &str) {
-    eprintln!("skipped: {why}");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_conforms() {
     conforms(&MemoryBlobs::shared()).await;
@@ -119,7 +114,7 @@ async fn a_missing_bucket_is_an_error_and_not_an_empty_store() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_of_the_proof_conforms() {
     let Ok(server) = std::env::var("LOGMILL_PROOF_S3") else {
-        return skip("LOGMILL_PROOF_S3 is not set (make proof sets it)");
+        return logmill_sim::skip("proof: LOGMILL_PROOF_S3 is not set (make proof sets it)");
     };
     let parts: Vec<_> = server.split(',').map(str::to_owned).collect();
     let [endpoint, access_key, secret_key] = &parts[..] else {

@@ -11,4 +11,10 @@
     reason = "tests meet the outside world themselves, and a panic is how a test fails"
 )]
 
+mod blob_stores;
+mod crash_matrix;
+mod meta_stores;
+mod processes;
+mod sql;
 mod tidy;
+mod work;

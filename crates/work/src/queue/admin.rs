@@ -1,6 +1,7 @@
 //! What operators and status pages ask of a queue: look, count, cancel, redrive, purge, pause.
 //!
-//! Guarantees: every change is a transition of [`crate::job`], or removes a finished job. Leaves to others: who may ask.
+//! Guarantees: every change is a transition of [`crate::job`], or removes a finished job. Leaves to others: who
+//! may ask.
 
 use std::time::Duration;
 

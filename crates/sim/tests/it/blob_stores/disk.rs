@@ -8,8 +8,9 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use logmill_io::blob::FileBlobs;
 use logmill_io::{BlobStore, BlobStoreExt, Error, ErrorKind, Result};
+use logmill_sim::workspace_root;
 
-use super::{name, names, skip};
+use super::{name, names};
 
 #[tokio::test]
 async fn what_a_crashed_writer_left_is_never_listed_and_goes_when_it_is_old() {
@@ -76,7 +77,7 @@ fn a_failed_sync_poisons_the_handle_and_loses_nothing_acknowledged() {
 }
 
 fn build_shim(folder: &Path) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/failing_sync.c");
+    let source = workspace_root().join("crates/sim/tests/it/failing_sync.c");
     let shim = folder.join("failing_sync.so");
     let built = Command::new("gcc")
         .args(["-Wall", "-Werror", "-shared", "-fPIC", "-o"])
@@ -163,7 +164,7 @@ impl Drop for SmallDisk {
 #[tokio::test]
 async fn a_full_disk_is_a_clear_error_that_loses_nothing_and_passes() {
     let Some(disk) = SmallDisk::mount() else {
-        return skip("mounting a small disk needs root");
+        return logmill_sim::skip("mounting a small disk needs root");
     };
     let store = FileBlobs::open(disk.folder.path()).expect("a store");
     let (small, large) = (Bytes::from("small"), Bytes::from(vec![7; 600 << 10]));

@@ -12,6 +12,7 @@ use std::time::Duration;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use logmill_io::Tasks;
+use logmill_sim::workspace_root;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -95,7 +96,7 @@ impl Drop for Moto {
 
 /// Where the server is; installs it on first use.
 fn moto_program() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = workspace_root();
     let program = root.join(".tools/venv/bin/moto_server");
     let installed = Command::new(root.join("tools/python.sh")).status().expect("the script runs");
     assert!(installed.success() && program.exists(), "tools/python.sh installs moto_server");

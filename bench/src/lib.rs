@@ -1,0 +1,16 @@
+//! The harness of Logmill's benchmarks: real servers, peers from the registry, one JSON object per benchmark.
+//!
+//! It measures engines through their public interface and checks that what they say they did is what the store
+//! holds. It leaves to the caller the choice of the machine and of when that machine is quiet.
+
+pub mod cpu;
+pub mod engine;
+pub mod logmill;
+pub mod machine;
+pub mod peers;
+pub mod pgbench;
+pub mod postgres;
+pub mod report;
+pub mod rounds;
+pub mod settings;
+pub mod tally;

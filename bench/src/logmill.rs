@@ -1,0 +1,223 @@
+//! Logmill's own queue on SQLite and PostgreSQL, as engines.
+//!
+//! One by one, each of C workers claims one job, handles it and completes it, with a commit for each. In batches,
+//! fewer workers claim and complete many at a time. The pick-up goes through a `Runner`; on PostgreSQL the job
+//! is enqueued through another handle, as another process would, so that the wake-up goes over `NOTIFY`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use futures::future::try_join_all;
+use logmill_io::sql::{PostgresSettings, SqliteSettings};
+use logmill_io::{OsEntropy, Sql, SystemClock};
+use logmill_work::queue::Claimer;
+use logmill_work::{Failure, Handler, NewJob, Outcome, Runner, RunnerSettings, Running, State};
+
+use crate::engine::{
+    Drained, Engine, Left, Mode, Offers, Payload, Place, Queue, Store, pause, shares,
+};
+use crate::tally::{Starts, Tally};
+
+const COUNT: &str = "count";
+const REPORT: &str = "report";
+const LEASE: Duration = Duration::from_secs(60);
+/// Jobs of one bulk call.
+const BULK: u64 = 5_000;
+/// Jobs of one claim, and of one acknowledgement, in batches.
+const BATCH: usize = 1_000;
+/// Workers that claim in batches: two keep the server busy while one waits for its commit.
+const BATCH_WORKERS: usize = 2;
+
+/// Our engines, in the order of the report.
+pub fn engines() -> Vec<Box<dyn Engine>> {
+    vec![Box::new(Logmill(Store::Sqlite)), Box::new(Logmill(Store::PostgreSql))]
+}
+
+struct Logmill(Store);
+
+#[async_trait]
+impl Engine for Logmill {
+    fn name(&self) -> &'static str {
+        match self.0 {
+            Store::Sqlite => "logmill-sqlite",
+            Store::PostgreSql => "logmill-postgresql",
+        }
+    }
+
+    fn store(&self) -> Store {
+        self.0
+    }
+
+    fn offers(&self) -> Offers {
+        Offers { enqueue_bulk: true, batches: true }
+    }
+
+    fn versions(&self) -> Vec<(&'static str, String)> {
+        vec![("logmill", env!("CARGO_PKG_VERSION").to_owned())]
+    }
+
+    fn tuning(&self) -> String {
+        let store = match self.0 {
+            Store::Sqlite => "synchronous=FULL in WAL mode, statements that wait share a commit",
+            Store::PostgreSql => "a pool of C connections, and one that listens",
+        };
+        format!(
+            "{store}; one by one C workers that each claim 1 and complete 1; in batches {BATCH_WORKERS} workers that \
+             claim and complete {BATCH}; bulks of {BULK}; finished jobs are kept"
+        )
+    }
+
+    async fn open(&self, place: &Place, connections: usize) -> anyhow::Result<Box<dyn Queue>> {
+        let queue = open(place, connections).await?;
+        // As another process would: with connections and wake-ups of its own.
+        let elsewhere = match place {
+            Place::PostgreSql { .. } => open(place, 2).await?,
+            Place::Sqlite { .. } => queue.clone(),
+        };
+        let next = AtomicU64::new(0);
+        Ok(Box::new(Opened { queue, elsewhere, connections, next }))
+    }
+}
+
+async fn open(place: &Place, connections: usize) -> anyhow::Result<logmill_work::Queue> {
+    let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
+    let sql = match place {
+        Place::PostgreSql { url } => {
+            let mut settings = PostgresSettings::new(url.clone());
+            settings.connections = connections;
+            Sql::postgres(&settings, clock, entropy).await?
+        }
+        Place::Sqlite { folder } => {
+            let settings = SqliteSettings::file(folder.join("work.db"));
+            Sql::sqlite(&settings, clock, entropy).await?
+        }
+    };
+    Ok(logmill_work::Queue::open(sql).await?)
+}
+
+struct Opened {
+    queue: logmill_work::Queue,
+    elsewhere: logmill_work::Queue,
+    connections: usize,
+    /// Keys are never used twice, or a job would only be found to exist.
+    next: AtomicU64,
+}
+
+impl Opened {
+    fn job(&self, kind: &str) -> anyhow::Result<NewJob> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let payload = serde_json::to_string(&Payload::new(id))?;
+        Ok(NewJob::new(kind, format!("job-{id:010}"), payload))
+    }
+
+    /// Claims and completes until enough is done or told to stop.
+    async fn work(&self, most: usize, tally: &Tally, stop: &AtomicBool) -> anyhow::Result<()> {
+        let mut claimer = Claimer::new(self.queue.clone(), COUNT, "bench", LEASE);
+        while !stop.load(Ordering::Relaxed) {
+            let claims = claimer.claim(most).await?;
+            match claims.as_slice() {
+                [] => return Ok(()),
+                [claim] if most == 1 => self.queue.complete(claim).await?,
+                _ => anyhow::ensure!(self.queue.complete_many(&claims).await?.is_empty(), "fenced"),
+            }
+            claims.iter().for_each(|_| tally.hit());
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Queue for Opened {
+    async fn enqueue_one_by_one(&self, jobs: u64) -> anyhow::Result<()> {
+        let callers = shares(jobs, self.connections).into_iter().map(|share| async move {
+            for _ in share {
+                self.queue.enqueue(&self.job(COUNT)?).await?;
+            }
+            anyhow::Ok(())
+        });
+        try_join_all(callers).await?;
+        Ok(())
+    }
+
+    async fn enqueue_bulk(&self, jobs: u64) -> anyhow::Result<()> {
+        let callers = shares(jobs, self.connections).into_iter().map(|share| async move {
+            let mut left = share.end - share.start;
+            while left > 0 {
+                let size = left.min(BULK);
+                let bulk: Vec<NewJob> =
+                    (0..size).map(|_| self.job(COUNT)).collect::<anyhow::Result<_>>()?;
+                self.queue.enqueue_many(&bulk).await?;
+                left -= size;
+            }
+            anyhow::Ok(())
+        });
+        try_join_all(callers).await?;
+        Ok(())
+    }
+
+    async fn drain(&self, mode: Mode, jobs: u64, limit: Duration) -> anyhow::Result<Drained> {
+        let tally = Tally::new(jobs);
+        let stop = AtomicBool::new(false);
+        let (workers, most) = match mode {
+            Mode::OneByOne => (self.connections, 1),
+            Mode::Batches => (BATCH_WORKERS, BATCH),
+        };
+        let start = Instant::now();
+        let working = (0..workers).map(|_| self.work(most, &tally, &stop));
+        let deadline = async {
+            tokio::time::sleep(limit).await;
+            stop.store(true, Ordering::Relaxed);
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            biased;
+            worked = try_join_all(working) => drop(worked?),
+            () = deadline => {}
+        }
+        Ok(Drained { done: tally.done(), elapsed: start.elapsed() })
+    }
+
+    async fn pickup(&self, samples: usize) -> anyhow::Result<Vec<Duration>> {
+        let (starts, mut seen) = Starts::new();
+        let settings = RunnerSettings::new(REPORT, "bench", self.connections);
+        let runner = Runner::new(self.queue.clone(), Arc::new(Report(starts)), settings)?;
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let running = tokio::spawn(runner.run(async { drop(stopped.await) }));
+        let mut latencies = Vec::with_capacity(samples);
+        for sample in 0..samples {
+            tokio::time::sleep(pause(sample)).await;
+            let job = self.job(REPORT)?;
+            let called = Instant::now();
+            self.elsewhere.enqueue(&job).await?;
+            latencies.push(seen.next().await?.duration_since(called));
+        }
+        drop(stop);
+        running.await??;
+        Ok(latencies)
+    }
+
+    async fn left(&self) -> anyhow::Result<Left> {
+        let counts = self.queue.counts().await?;
+        let jobs = |state| {
+            counts.iter().filter(|count| count.state == state).map(|count| count.jobs).sum()
+        };
+        Ok(Left { waiting: jobs(State::Pending), held: jobs(State::Running) })
+    }
+
+    async fn close(self: Box<Self>) -> anyhow::Result<()> {
+        Ok(())
+    }
+}
+
+/// A job that says when it started.
+struct Report(Starts);
+
+#[async_trait]
+impl Handler for Report {
+    async fn run(&self, _: Running) -> Result<Outcome, Failure> {
+        self.0.started();
+        Ok(Outcome::Done)
+    }
+}

@@ -1,0 +1,37 @@
+//! Well-known job queues from the registry, on the same PostgreSQL server as ours.
+//!
+//! `apalis` is the general framework with many back ends. `graphile_worker` is built for PostgreSQL alone and
+//! for throughput: it has claims of one job as well as a local queue with batched claims and batched
+//! acknowledgements, and it deletes finished jobs, so its table stays small.
+
+mod apalis;
+mod graphile;
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::ConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+
+use crate::engine::Engine;
+
+/// The peers, in the order of the report.
+pub fn engines() -> Vec<Box<dyn Engine>> {
+    vec![Box::new(apalis::Apalis), Box::new(graphile::Graphile)]
+}
+
+/// A pool without the ping that sqlx sends before each use by default: it would cost the peers a round trip per
+/// statement. All connections are made at once, before the clock starts.
+async fn pool(url: &str, connections: usize) -> anyhow::Result<PgPool> {
+    let connections = u32::try_from(connections)?;
+    let options = PgConnectOptions::from_str(url)?.disable_statement_logging();
+    Ok(PgPoolOptions::new()
+        .min_connections(connections)
+        .max_connections(connections)
+        .acquire_timeout(Duration::from_secs(60))
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .test_before_acquire(false)
+        .connect_with(options)
+        .await?)
+}

@@ -1,0 +1,252 @@
+//! `graphile_worker`, the Rust rewrite of Graphile Worker.
+//!
+//! One worker with `concurrency` slots. One by one, a slot takes one job per signal: with a backlog the signals come
+//! from the poll interval, so it is set to the least there is. In batches, the local queue claims many at once and
+//! the completion batcher deletes many at once.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use futures::future::try_join_all;
+use graphile_worker::{
+    IntoTaskHandlerResult, JobSpec, LocalQueueConfig, TaskHandler, Worker, WorkerContext,
+    WorkerOptions, WorkerUtils,
+};
+use serde::{Deserialize, Serialize};
+use sqlx::PgPool;
+use tokio::task::JoinHandle;
+
+use crate::engine::{
+    Drained, Engine, Left, Mode, Offers, Payload, Place, Queue, Store, pause, shares,
+};
+use crate::machine::crate_version;
+use crate::tally::{Starts, Tally};
+
+const SCHEMA: &str = "graphile_worker";
+
+/// Jobs that one claim of a local queue takes. In short trials on a busy machine sizes of 1 000 and 2 000, two
+/// or four queues and delays from 1 to 5 ms did alike; 500 did worse.
+const LOCAL_QUEUE: usize = 1_000;
+
+/// Local queues of the worker.
+const LOCAL_QUEUES: usize = 2;
+
+/// How long the completion batcher gathers.
+const COMPLETION_DELAY: Duration = Duration::from_millis(5);
+
+/// Jobs of one bulk insert: below the 10 000 from which it runs `ANALYZE` each time.
+const BULK: u64 = 1_000;
+
+/// With a backlog, each tick lets every slot take one job.
+const POLL_BACKLOG: Duration = Duration::from_millis(1);
+
+/// On an idle queue `NOTIFY` does the waking; this is its default.
+const POLL_IDLE: Duration = Duration::from_secs(1);
+
+pub(super) struct Graphile;
+
+#[async_trait]
+impl Engine for Graphile {
+    fn name(&self) -> &'static str {
+        "graphile-worker-postgresql"
+    }
+
+    fn store(&self) -> Store {
+        Store::PostgreSql
+    }
+
+    fn offers(&self) -> Offers {
+        Offers { enqueue_bulk: true, batches: true }
+    }
+
+    fn versions(&self) -> Vec<(&'static str, String)> {
+        ["graphile_worker", "sqlx"].map(|name| (name, crate_version(name))).into()
+    }
+
+    fn tuning(&self) -> String {
+        format!(
+            "one worker with a slot per connection and one further connection that listens for NOTIFY; poll every \
+             {POLL_BACKLOG:?} for the drains (a slot takes one job per signal) and {POLL_IDLE:?} for the pick-up; \
+             in batches {LOCAL_QUEUES} local queues of {LOCAL_QUEUE} and completions gathered for \
+             {COMPLETION_DELAY:?}; bulk inserts of {BULK}; sqlx driver, which caches statements, and no ping before \
+             use of a pooled connection"
+        )
+    }
+
+    async fn open(&self, place: &Place, connections: usize) -> anyhow::Result<Box<dyn Queue>> {
+        let Place::PostgreSql { url } = place else {
+            anyhow::bail!("graphile_worker needs PostgreSQL");
+        };
+        // One more for the listener.
+        let pool = super::pool(url, connections + 1).await?;
+        let queue = GraphileQueue { pool, connections };
+        // Migrates, and makes the task's identifier known.
+        let utils = queue.options(POLL_IDLE).define_job::<Count>().init().await?.create_utils();
+        Ok(Box::new(Opened { queue, utils }))
+    }
+}
+
+struct Opened {
+    queue: GraphileQueue,
+    utils: WorkerUtils,
+}
+
+#[async_trait]
+impl Queue for Opened {
+    async fn enqueue_one_by_one(&self, jobs: u64) -> anyhow::Result<()> {
+        let callers = shares(jobs, self.queue.connections).into_iter().map(|share| {
+            let utils = self.utils.clone();
+            tokio::spawn(async move {
+                for id in share {
+                    utils.add_job(Count(Payload::new(id)), JobSpec::default()).await?;
+                }
+                anyhow::Ok(())
+            })
+        });
+        all(callers).await
+    }
+
+    async fn enqueue_bulk(&self, jobs: u64) -> anyhow::Result<()> {
+        let callers = shares(jobs, self.queue.connections).into_iter().map(|share| {
+            let utils = self.utils.clone();
+            tokio::spawn(async move {
+                let spec = JobSpec::default();
+                let mut next = share.start;
+                while next < share.end {
+                    let end = share.end.min(next + BULK);
+                    let batch: Vec<_> =
+                        (next..end).map(|id| (Count(Payload::new(id)), &spec)).collect();
+                    utils.add_jobs(&batch).await?;
+                    next = end;
+                }
+                anyhow::Ok(())
+            })
+        });
+        all(callers).await
+    }
+
+    async fn drain(&self, mode: Mode, jobs: u64, limit: Duration) -> anyhow::Result<Drained> {
+        let tally = Tally::new(jobs);
+        let mut options = self.queue.options(POLL_BACKLOG);
+        if mode == Mode::Batches {
+            let local =
+                LocalQueueConfig::default().with_size(LOCAL_QUEUE).with_queue_count(LOCAL_QUEUES);
+            options = options.local_queue(local).complete_job_batch_delay(COMPLETION_DELAY);
+        }
+        let worker = options.add_extension(tally.clone()).define_job::<Count>().init().await?;
+        let start = Instant::now();
+        let running = Running::start(worker);
+        tally.wait(limit).await;
+        running.stop().await?;
+        Ok(Drained { done: tally.done(), elapsed: start.elapsed() })
+    }
+
+    async fn pickup(&self, samples: usize) -> anyhow::Result<Vec<Duration>> {
+        let (starts, mut seen) = Starts::new();
+        let options = self.queue.options(POLL_IDLE).add_extension(starts);
+        let worker = options.define_job::<Report>().init().await?;
+        let utils = worker.create_utils();
+        let running = Running::start(worker);
+        let mut latencies = Vec::with_capacity(samples);
+        for sample in 0..samples {
+            tokio::time::sleep(pause(sample)).await;
+            let called = Instant::now();
+            utils.add_job(Report(Payload::new(0)), JobSpec::default()).await?;
+            latencies.push(seen.next().await?.duration_since(called));
+        }
+        running.stop().await?;
+        Ok(latencies)
+    }
+
+    async fn left(&self) -> anyhow::Result<Left> {
+        // Finished jobs are deleted.
+        let (waiting, held): (i64, i64) = sqlx::query_as(
+            "SELECT count(*) FILTER (WHERE locked_at IS NULL),
+                    count(*) FILTER (WHERE locked_at IS NOT NULL)
+             FROM graphile_worker._private_jobs",
+        )
+        .fetch_one(&self.queue.pool)
+        .await?;
+        Ok(Left { waiting: u64::try_from(waiting)?, held: u64::try_from(held)? })
+    }
+
+    async fn close(self: Box<Self>) -> anyhow::Result<()> {
+        self.queue.pool.close().await;
+        Ok(())
+    }
+}
+
+struct GraphileQueue {
+    pool: PgPool,
+    connections: usize,
+}
+
+impl GraphileQueue {
+    fn options(&self, poll: Duration) -> WorkerOptions {
+        WorkerOptions::default()
+            .pg_pool(self.pool.clone())
+            .schema(SCHEMA)
+            .concurrency(self.connections)
+            .poll_interval(poll)
+            .listen_os_shutdown_signals(false)
+    }
+}
+
+/// A job that only counts.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+struct Count(Payload);
+
+impl TaskHandler for Count {
+    const IDENTIFIER: &'static str = "count";
+
+    async fn run(self, ctx: WorkerContext) -> impl IntoTaskHandlerResult {
+        match ctx.get_ext::<Tally>() {
+            Some(tally) => Ok(tally.hit()),
+            None => Err("no tally"),
+        }
+    }
+}
+
+/// A job that says when it started.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+struct Report(Payload);
+
+impl TaskHandler for Report {
+    const IDENTIFIER: &'static str = "report";
+
+    async fn run(self, ctx: WorkerContext) -> impl IntoTaskHandlerResult {
+        match ctx.get_ext::<Starts>() {
+            Some(starts) => Ok(starts.started()),
+            None => Err("no one to report to"),
+        }
+    }
+}
+
+struct Running {
+    worker: Arc<Worker>,
+    task: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Running {
+    fn start(worker: Worker) -> Self {
+        let worker = Arc::new(worker);
+        let running = Arc::clone(&worker);
+        let task = tokio::spawn(async move { Ok(running.run().await?) });
+        Self { worker, task }
+    }
+
+    /// Lets the slots finish and the batcher flush, and gives back what the local queues hold.
+    async fn stop(self) -> anyhow::Result<()> {
+        self.worker.request_shutdown();
+        self.task.await?
+    }
+}
+
+async fn all(
+    tasks: impl IntoIterator<Item = JoinHandle<anyhow::Result<()>>>,
+) -> anyhow::Result<()> {
+    try_join_all(tasks).await?.into_iter().collect()
+}

@@ -1,0 +1,154 @@
+//! The suite itself: it accepts the store in memory and rejects every store with a flaw.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+
+use super::super::{MemoryMeta, Record, SCAN_LIMIT_MAX};
+use super::*;
+use crate::clock::{SystemClock, Timestamp};
+use crate::entropy::{OsEntropy, SeededEntropy};
+use crate::error::Error;
+
+#[derive(Clone, Copy, Debug)]
+enum Flaw {
+    None,
+    /// Looks at the conditions, lets others run, and writes whatever they have done meanwhile.
+    ChecksThenWrites,
+    /// The same with the fence.
+    FenceOutsideOfTheWrite,
+    ScansBackwards,
+    IgnoresTheLimit,
+    AppliesHalfABatch,
+}
+
+#[derive(Debug)]
+struct Flawed {
+    store: Arc<dyn MetaStore>,
+    flaw: Flaw,
+}
+
+impl Flawed {
+    async fn holds(&self, op: &Op) -> Result<()> {
+        let (Op::Put { key, condition, .. }
+        | Op::Delete { key, condition }
+        | Op::Check { key, condition }) = op
+        else {
+            return Ok(());
+        };
+        let found = self.store.get(key).await?.map(|record| record.version);
+        match condition {
+            Condition::Absent if found.is_some() => {}
+            Condition::Version(version) if found != Some(*version) => {}
+            _ => return Ok(()),
+        }
+        Err(Error::Conflict { what: key.to_string() })
+    }
+}
+
+fn unconditional(op: &mut Op) {
+    if let Op::Put { condition, .. } | Op::Delete { condition, .. } | Op::Check { condition, .. } =
+        op
+    {
+        *condition = Condition::Any;
+    }
+}
+
+#[async_trait]
+impl MetaStore for Flawed {
+    async fn get(&self, key: &Key) -> Result<Option<Record>> {
+        self.store.get(key).await
+    }
+
+    async fn scan(&self, range: &KeyRange, limit: usize) -> Result<Vec<(Key, Record)>> {
+        match self.flaw {
+            Flaw::ScansBackwards => {
+                let mut found = self.store.scan(range, limit).await?;
+                found.reverse();
+                Ok(found)
+            }
+            Flaw::IgnoresTheLimit => self.store.scan(range, SCAN_LIMIT_MAX).await,
+            _ => self.store.scan(range, limit).await,
+        }
+    }
+
+    async fn commit(&self, mut batch: Batch) -> Result<Vec<Option<Version>>> {
+        batch.validate()?;
+        match self.flaw {
+            Flaw::ChecksThenWrites => {
+                for op in &batch.ops {
+                    self.holds(op).await?;
+                }
+                tokio::task::yield_now().await;
+                batch.ops.iter_mut().for_each(unconditional);
+            }
+            Flaw::FenceOutsideOfTheWrite => {
+                if let Some(fence) = batch.fence.take() {
+                    self.store.commit(Batch::new().fenced(fence)).await?;
+                    tokio::task::yield_now().await;
+                }
+            }
+            Flaw::AppliesHalfABatch => {
+                let fence = batch.fence;
+                let mut versions = Vec::new();
+                for op in batch.ops {
+                    let one = Batch { ops: vec![op], fence: fence.clone() };
+                    versions.extend(self.store.commit(one).await?);
+                }
+                return Ok(versions);
+            }
+            _ => {}
+        }
+        self.store.commit(batch).await
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        self.store.now().await
+    }
+}
+
+/// Randomness that comes round again after a few draws.
+#[derive(Debug, Default)]
+struct Periodic(AtomicU64);
+
+impl Entropy for Periodic {
+    fn fill(&self, bytes: &mut [u8]) {
+        let drawn = self.0.fetch_add(1, Ordering::SeqCst) % 7 + 1;
+        bytes.iter_mut().zip((drawn << 8).to_le_bytes()).for_each(|(byte, value)| *byte = value);
+    }
+}
+
+async fn verdict(store: Arc<dyn MetaStore>) -> Option<&'static str> {
+    run(&store, &OsEntropy).await.err().map(|violation| violation.case)
+}
+
+#[tokio::test]
+async fn the_suite_names_the_promise_that_a_store_breaks() {
+    let cases = [
+        (Flaw::None, None),
+        (Flaw::ChecksThenWrites, Some("of many inserts of one key exactly one wins")),
+        (
+            Flaw::FenceOutsideOfTheWrite,
+            Some("no write with a stale fence lands after the take-over"),
+        ),
+        (
+            Flaw::ScansBackwards,
+            Some("a scan gives the keys of its range in the order of their bytes"),
+        ),
+        (
+            Flaw::IgnoresTheLimit,
+            Some("a scan gives the keys of its range in the order of their bytes"),
+        ),
+        (Flaw::AppliesHalfABatch, Some("a batch happens whole or not at all")),
+    ];
+    for (flaw, broken) in cases {
+        let store = MemoryMeta::shared(SystemClock::shared(), SeededEntropy::shared(1));
+        assert_eq!(verdict(Arc::new(Flawed { store, flaw })).await, broken, "{flaw:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_suite_rejects_a_store_whose_versions_come_back() {
+    let store = MemoryMeta::shared(SystemClock::shared(), Arc::new(Periodic::default()));
+    assert_eq!(verdict(store).await, Some("a version is never used twice"));
+}

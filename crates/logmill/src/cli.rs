@@ -1,0 +1,191 @@
+//! The command line: what can be asked of the program.
+//!
+//! Guarantees: the help texts are those of `tests/it/help.txt`, which a test compares. Leaves to others: doing it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use logmill_work::State;
+
+/// Turns a blockchain's logs into answers, tables, meters and bills.
+#[derive(Parser)]
+#[command(version, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) source: Source,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Where settings come from.
+#[derive(Args)]
+#[command(next_help_heading = "Settings")]
+pub(crate) struct Source {
+    /// The config file [default: logmill.toml in the data folder, else in the current folder]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// The data folder; same as --set data=DIR
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) data: Option<String>,
+    /// Any key of the configuration, such as work.slots=8; may be given several times
+    #[arg(long, global = true, value_name = "KEY=VALUE", value_parser = setting)]
+    pub(crate) set: Vec<(String, String)>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Run the server until SIGINT or SIGTERM
+    Run,
+    /// Look at jobs and change them
+    #[command(subcommand)]
+    Jobs(Jobs),
+    /// Look at the configuration
+    #[command(subcommand)]
+    Config(Config),
+    /// Show what exists so far, in a folder that is removed afterwards
+    Demo,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Config {
+    /// Check the configuration and print it as TOML, with secrets hidden
+    Check,
+    /// Print the default config file, with a sentence for every key
+    Default,
+}
+
+/// Those that only look read the database beside the server; those that change something go through it, if it runs.
+#[derive(Subcommand)]
+pub(crate) enum Jobs {
+    /// Count jobs by kind and state
+    Status {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the jobs of a kind in a state, in the order of their keys
+    List {
+        /// What the job is for
+        kind: String,
+        /// pending, running, done, dead or cancelled
+        #[arg(long, value_parser = state)]
+        state: State,
+        /// Start after this key
+        #[arg(long, value_name = "KEY")]
+        after: Option<String>,
+        /// The most jobs to list
+        #[arg(long, default_value_t = 100, value_parser = limit)]
+        limit: usize,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one job, its place in the queue and how long it will probably take
+    Show {
+        /// What the job is for
+        kind: String,
+        /// Which job of its kind
+        key: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Enqueue a job, or bring back one that is dead or cancelled
+    Enqueue {
+        /// What the job is for
+        kind: String,
+        /// Which job of its kind
+        key: String,
+        /// What the job needs, as JSON
+        #[arg(long, default_value = "{}", value_name = "JSON")]
+        payload: String,
+        /// Higher goes first
+        #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true)]
+        priority: i32,
+    },
+    /// Take a job that is pending or running out of the queue
+    Cancel {
+        /// What the job is for
+        kind: String,
+        /// Which job of its kind
+        key: String,
+    },
+    /// Give a dead or cancelled job, or all dead letters of a kind, their attempts again
+    Redrive {
+        /// What the jobs are for
+        kind: String,
+        /// Which job of its kind; all dead letters if none is named
+        key: Option<String>,
+    },
+    /// Remove finished jobs of a kind
+    Purge {
+        /// What the job is for
+        kind: String,
+        /// done, dead or cancelled
+        #[arg(long, value_parser = state)]
+        state: State,
+        /// Only those that ended longer ago than this, such as 90s, 15m or 1h30m
+        #[arg(long, value_name = "TIME", value_parser = duration)]
+        older_than: Duration,
+    },
+    /// Stop claims of a kind, in all processes; jobs that run go on
+    Pause {
+        /// What the jobs are for
+        kind: String,
+    },
+    /// Allow claims of a kind again
+    Resume {
+        /// What the jobs are for
+        kind: String,
+    },
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) =
+        text.split_once('=').ok_or("a key, an equals sign and a value are needed")?;
+    Ok((key.trim().to_owned(), value.to_owned()))
+}
+
+fn state(name: &str) -> Result<State, String> {
+    State::from_name(name).ok_or_else(|| {
+        let names = State::ALL.map(State::name);
+        format!("one of {} is needed", names.join(", "))
+    })
+}
+
+fn limit(text: &str) -> Result<usize, String> {
+    let most = logmill_work::queue::LIST_MAX;
+    let limit = text.parse().ok().filter(|limit| (1..=most).contains(limit));
+    limit.ok_or_else(|| format!("a number from 1 to {most} is needed"))
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let parsed: Result<jiff::SignedDuration, _> = text.parse();
+    let parsed = parsed.ok().and_then(|duration| Duration::try_from(duration).ok());
+    parsed.ok_or_else(|| "a time such as 90s, 15m or 1h30m is needed".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn times_are_read() {
+        for (text, seconds) in
+            [("90s", 90), ("15m", 900), ("1h30m", 5_400), ("48h", 172_800), ("0s", 0)]
+        {
+            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in ["", "1", "soon", "-1h"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Layers: the sources of the configuration, laid over each other one key at a time.
+//!
+//! A key is set in the table of all keys, and the table is read as [`Settings`] at once: so an error names the
+//! very key that caused it, and the source that said so.
+//!
+//! Guarantees: no key that is not in the default file can be set; every key can be set by every source. Leaves to
+//! others: bounds ([`super::Settings::fault`]).
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use toml::{Table, Value};
+
+use super::{DEFAULTS, Settings, secret};
+use crate::error::{Error, Result};
+
+/// What the variable of a key starts with.
+const PREFIX: &str = "LOGMILL_";
+/// A variable that many programs share; ours wins over it.
+const LEVEL_VARIABLE: &str = "LOG_LEVEL";
+
+/// All keys with their values so far, and where those that were set came from.
+pub(super) struct Layers {
+    table: Table,
+    origins: BTreeMap<String, String>,
+}
+
+impl Layers {
+    pub(super) fn defaults() -> Result<Self> {
+        let origin = "config.default.toml";
+        let table = DEFAULTS.parse().map_err(|error| syntax(origin, DEFAULTS, &error))?;
+        Ok(Self { table, origins: BTreeMap::new() })
+    }
+
+    pub(super) fn add_file(&mut self, file: &Path, text: &str) -> Result<()> {
+        let origin = file.display().to_string();
+        let table: Table = text.parse().map_err(|error| syntax(&origin, text, &error))?;
+        let mut found = Vec::new();
+        flatten("", &table, &mut found);
+        found.into_iter().try_for_each(|(key, value)| self.set(&key, value, &origin))
+    }
+
+    pub(super) fn add_environment(&mut self, variables: &BTreeMap<String, String>) -> Result<()> {
+        if let Some(level) = variables.get(LEVEL_VARIABLE).filter(|level| !level.is_empty()) {
+            let origin = format!("the variable {LEVEL_VARIABLE}");
+            self.set_text("log.level", &level.to_ascii_lowercase(), &origin)?;
+        }
+        let mut keys = BTreeMap::new();
+        for (key, _) in self.leaves() {
+            let name = key.replace('.', "_").to_ascii_uppercase();
+            keys.insert(format!("{PREFIX}{name}"), key);
+        }
+        let sections = self.table.iter().filter(|(_, value)| value.is_table());
+        let sections: Vec<String> =
+            sections.map(|(name, _)| format!("{PREFIX}{}_", name.to_ascii_uppercase())).collect();
+        for (name, text) in variables {
+            let origin = || format!("the variable {name}");
+            match keys.get(name) {
+                Some(key) => self.set_text(key, text, &origin())?,
+                // Other variables with our prefix may be somebody's own; one of a section is a typing error.
+                None if sections.iter().any(|section| name.starts_with(section)) => {
+                    return Err(Error::UnknownKey {
+                        origin: "the environment".to_owned(),
+                        key: name.clone(),
+                    });
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn add_flags(&mut self, flags: &[(String, String)]) -> Result<()> {
+        flags.iter().try_for_each(|(key, text)| self.set_text(key, text, "the command line"))
+    }
+
+    pub(super) fn settings(&self) -> Result<Settings> {
+        Settings::try_from_table(&self.table).map_err(|error| Error::BadValue {
+            origin: "the configuration".to_owned(),
+            key: "a key".to_owned(),
+            why: error.message().to_owned(),
+        })
+    }
+
+    /// Where the value of a key came from.
+    pub(super) fn origin(&self, key: &str) -> String {
+        self.origins.get(key).map_or("the defaults", String::as_str).to_owned()
+    }
+
+    pub(super) fn shown(&self) -> Result<String> {
+        let mut table = self.table.clone();
+        for (key, value) in self.leaves() {
+            if let (Some(slot), Value::String(text)) = (slot(&mut table, &key), value) {
+                *slot = Value::String(secret::hidden(&key, &text));
+            }
+        }
+        let mut shown =
+            "# The effective configuration. All that is not named here is a default.\n".to_owned();
+        for (key, origin) in &self.origins {
+            shown.push_str(&format!("# {key}: {origin}\n"));
+        }
+        let text = toml::to_string(&table);
+        let text = text.map_err(|error| Error::Internal { what: error.to_string() })?;
+        Ok(format!("{shown}\n{text}"))
+    }
+
+    /// Sets a key from text, read as its default is.
+    fn set_text(&mut self, key: &str, text: &str, origin: &str) -> Result<()> {
+        let value = match slot(&mut self.table, key) {
+            Some(Value::Integer(_)) => text.parse().map(Value::Integer).ok(),
+            Some(Value::Boolean(_)) => text.parse().map(Value::Boolean).ok(),
+            _ => None,
+        };
+        // Text where a number should be fails below, with a message that says so.
+        self.set(key, value.unwrap_or_else(|| Value::String(text.to_owned())), origin)
+    }
+
+    fn set(&mut self, key: &str, value: Value, origin: &str) -> Result<()> {
+        let known = slot(&mut self.table, key);
+        let empty_section = value.as_table().is_some_and(Table::is_empty);
+        let Some(known) = known.filter(|known| !known.is_table() || empty_section) else {
+            return Err(Error::UnknownKey { origin: origin.to_owned(), key: key.to_owned() });
+        };
+        if known.is_table() {
+            return Ok(());
+        }
+        *known = value;
+        if let Err(error) = Settings::try_from_table(&self.table) {
+            // What serde says may hold the value.
+            let why = if secret::is_secret(key) { "text is needed" } else { error.message() };
+            let (origin, key, why) = (origin.to_owned(), key.to_owned(), why.trim().to_owned());
+            return Err(Error::BadValue { origin, key, why });
+        }
+        self.origins.insert(key.to_owned(), origin.to_owned());
+        Ok(())
+    }
+
+    fn leaves(&self) -> Vec<(String, Value)> {
+        let mut found = Vec::new();
+        flatten("", &self.table, &mut found);
+        found
+    }
+}
+
+impl Settings {
+    fn try_from_table(table: &Table) -> Result<Self, toml::de::Error> {
+        table.clone().try_into()
+    }
+}
+
+/// The keys of a table, those of its tables with the table's name before them; empty tables as themselves.
+fn flatten(before: &str, table: &Table, found: &mut Vec<(String, Value)>) {
+    for (name, value) in table {
+        let key = if before.is_empty() { name.clone() } else { format!("{before}.{name}") };
+        match value {
+            Value::Table(inner) if !inner.is_empty() => flatten(&key, inner, found),
+            _ => found.push((key, value.clone())),
+        }
+    }
+}
+
+fn slot<'a>(table: &'a mut Table, key: &str) -> Option<&'a mut Value> {
+    match key.split_once('.') {
+        Some((section, rest)) => slot(table.get_mut(section)?.as_table_mut()?, rest),
+        None => table.get_mut(key),
+    }
+}
+
+/// What is wrong and in which line, without the line itself, which may hold a secret.
+fn syntax(origin: &str, text: &str, error: &toml::de::Error) -> Error {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let line = before.matches('\n').count() + 1;
+    Error::ConfigSyntax { origin: origin.to_owned(), line, why: error.message().trim().to_owned() }
+}

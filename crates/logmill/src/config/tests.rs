@@ -1,0 +1,143 @@
+//! Tests of the configuration as a whole: which source wins, and what is refused by which name.
+
+use super::*;
+
+/// The outcome of variables and flags, without any file.
+fn load(variables: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Config> {
+    let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+    let given = Given {
+        file: None,
+        environment: variables.iter().map(owned).collect(),
+        flags: flags.iter().map(owned).collect(),
+    };
+    Config::load(&given)
+}
+
+fn refused(variables: &[(&str, &str)], flags: &[(&str, &str)]) -> String {
+    logmill_io::chain(&load(variables, flags).err().expect("it is refused"))
+}
+
+#[test]
+fn the_defaults_are_complete_and_valid() {
+    let settings = load(&[], &[]).expect("the defaults").settings;
+    assert!(settings.postgres().is_none() && settings.s3().is_none());
+    assert_eq!(settings.durability(), Durability::Full);
+    assert_eq!(settings.work.retention(), Duration::from_secs(7 * 24 * 3_600));
+}
+
+#[test]
+fn a_flag_wins_over_a_variable_and_that_over_a_file() {
+    let mut layers = Layers::defaults().expect("the defaults");
+    let file = "[work]\nslots = 11\nlease_ms = 111000\n[log]\nlevel = \"warn\"\n";
+    layers.add_file(Path::new("f.toml"), file).expect("a fine file");
+    let variables = [("LOGMILL_WORK_SLOTS", "12"), ("LOG_LEVEL", "DEBUG")];
+    let variables = variables.map(|(name, text)| (name.to_owned(), text.to_owned()));
+    layers.add_environment(&BTreeMap::from(variables)).expect("fine variables");
+    layers.add_flags(&[("work.slots".to_owned(), "13".to_owned())]).expect("a fine flag");
+    let settings = layers.settings().expect("settings");
+    assert_eq!((settings.work.slots, settings.work.lease_ms), (13, 111_000));
+    assert!(matches!(settings.log.level, Level::Debug));
+    assert_eq!(layers.origin("work.lease_ms"), "f.toml");
+    assert_eq!(layers.origin("work.slots"), "the command line");
+    assert_eq!(layers.origin("work.slow_poll_ms"), "the defaults");
+}
+
+#[test]
+fn every_key_has_a_variable() {
+    let defaults: toml::Table = DEFAULTS.parse().expect("the defaults");
+    for (section, keys) in &defaults {
+        for (key, value) in keys.as_table().into_iter().flatten() {
+            let name = format!("LOGMILL_{section}_{key}").to_uppercase();
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let config = load(&[(&name, &text)], &[]).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(
+                config.layers.origin(&format!("{section}.{key}")),
+                format!("the variable {name}")
+            );
+        }
+    }
+    assert_eq!(load(&[("LOGMILL_DATA", "x")], &[]).expect("fine").settings.data, Path::new("x"));
+}
+
+#[test]
+fn unknown_keys_are_refused_by_name_and_source() {
+    let file = |text| Layers::defaults().expect("the defaults").add_file(Path::new("f.toml"), text);
+    for (text, key) in [
+        ("[database]\naddress = \"x\"\n", "database.address"),
+        ("datum = 1\n", "datum"),
+        ("[metrics]\n", "metrics"),
+        ("[database.url]\nx = 1\n", "database.url.x"),
+        ("database = 1\n", "database"),
+    ] {
+        let error = file(text).expect_err(text);
+        assert_eq!(error.to_string(), format!("f.toml: unknown key {key}"), "{text}");
+    }
+    assert!(
+        refused(&[("LOGMILL_DATABASE_ADDRESS", "x")], &[]).contains("LOGMILL_DATABASE_ADDRESS")
+    );
+    assert!(refused(&[], &[("work.slot", "1")]).contains("unknown key work.slot"));
+    load(&[("LOGMILL_TEST_DATA", "x")], &[]).map(|_| ()).expect("not a key of ours");
+}
+
+#[test]
+fn bad_values_are_refused_by_name_and_source() {
+    for (key, value, why) in [
+        ("work.slots", "many", "invalid type: string \"many\", expected usize"),
+        ("work.slots", "0", "0 is not within 1 and 1000"),
+        ("work.slots", "-1", "invalid value: integer `-1`, expected usize"),
+        ("work.lease_ms", "5", "5 is not within 100 and 86400000"),
+        ("work.slow_poll_ms", "60001", "60001 is not within 1 and 60000"),
+        ("database.durability", "fast", "unknown variant `fast`, expected `full` or `relaxed`"),
+        ("database.schema", "A", "\"A\": lower-case letters, digits and underscores, at most 63"),
+        ("blobs.kind", "s3", ""),
+        ("data", "", "a folder is needed"),
+    ] {
+        let said = refused(&[], &[(key, value)]);
+        let expected = if key == "blobs.kind" {
+            "the defaults: blobs.bucket: blobs of kind s3 need it".to_owned()
+        } else {
+            format!("the command line: {key}: {why}")
+        };
+        assert_eq!(said, expected);
+    }
+}
+
+#[test]
+fn s3_needs_credentials_and_a_safe_address() {
+    let given = [
+        ("blobs.kind", "s3"),
+        ("blobs.bucket", "b"),
+        ("blobs.access_key", "a"),
+        ("blobs.secret_key", "s"),
+    ];
+    let with = |more: &[(&str, &str)]| load(&[], &[&given[..], more].concat());
+    assert!(with(&[]).expect("Amazon's own").settings.s3().is_some());
+    let plain = ("blobs.endpoint", "http://127.0.0.1:9000");
+    let refused = with(&[plain]).err().expect("not over plain http").to_string();
+    assert!(refused.starts_with("the command line: blobs.endpoint: "), "{refused}");
+    let allowed = with(&[plain, ("blobs.allow_http", "true")]).expect("allowed").settings.s3();
+    assert_eq!(allowed.and_then(|s3| s3.endpoint).as_deref(), Some(plain.1));
+}
+
+#[test]
+fn no_secret_is_in_an_error_or_in_what_is_shown() {
+    let url = "postgresql://me:tiger@h/d";
+    let config = load(&[("LOGMILL_DATABASE_URL", url), ("LOGMILL_BLOBS_SECRET_KEY", "tiger")], &[]);
+    let shown = config.expect("fine").shown().expect("shown");
+    assert!(shown.contains("postgresql://me:***@h/d") && !shown.contains("tiger"), "{shown}");
+    for url in ["tiger", "postgresql://me:ti#tiger@h/d"] {
+        assert!(!refused(&[("LOGMILL_DATABASE_URL", url)], &[]).contains("tiger"));
+    }
+    let mut layers = Layers::defaults().expect("the defaults");
+    for text in ["[blobs]\nsecret_key = 77123\n", "[blobs]\nsecret_key = 77123 77123\n"] {
+        let error = layers.add_file(Path::new("f.toml"), text).expect_err("refused");
+        assert!(!logmill_io::chain(&error).contains("77123"), "{error}");
+    }
+}
+
+#[test]
+fn a_syntax_error_names_file_and_line() {
+    let mut layers = Layers::defaults().expect("the defaults");
+    let error = layers.add_file(Path::new("f.toml"), "[work]\nslots = = 3\n").expect_err("refused");
+    assert!(error.to_string().starts_with("f.toml:2: "), "{error}");
+}

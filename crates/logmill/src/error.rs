@@ -1,0 +1,163 @@
+//! The one error of the binary: what the person at the terminal is told.
+//!
+//! Guarantees: every error has an exit code (1 for what went wrong while running, 2 for a wrong command or
+//! configuration), and where there is something to do about it, a hint. Leaves to others: printing
+//! ([`crate::output`]), and not putting secrets into messages in the first place.
+
+use std::path::PathBuf;
+
+use logmill_io::ErrorKind;
+
+/// Result of a command.
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong with a command.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("{origin}: unknown key {key}")]
+    UnknownKey { origin: String, key: String },
+    #[error("{origin}: {key}: {why}")]
+    BadValue { origin: String, key: String, why: String },
+    #[error("{origin}:{line}: {why}")]
+    ConfigSyntax { origin: String, line: usize, why: String },
+    #[error("read the config file {}", path.display())]
+    ConfigFile {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error(transparent)]
+    Store(#[from] logmill_io::Error),
+    #[error(transparent)]
+    Work(#[from] logmill_work::Error),
+    #[error("there is no database {}", path.display())]
+    NoDatabase { path: PathBuf },
+    #[error("there is no job {kind}/{key}")]
+    NoJob { kind: String, key: String },
+    #[error("{doing} the control socket {}", path.display())]
+    Socket {
+        doing: &'static str,
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error(
+        "{} has the data folder {}, but does not answer on its control socket",
+        pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}")),
+        folder.display()
+    )]
+    NoAnswer {
+        folder: PathBuf,
+        pid: Option<u32>,
+        #[source]
+        source: Box<Error>,
+    },
+    #[error("speak to the server through {}", path.display())]
+    Http {
+        path: PathBuf,
+        #[source]
+        source: hyper::Error,
+    },
+    #[error(
+        "the server did not answer within {waited_ms} ms, so the change may or may not have happened"
+    )]
+    NoAnswerInTime { waited_ms: u64 },
+    #[error("the server gave an answer that is not understood: {what}")]
+    Garbled { what: String },
+    #[error("the server refused: {message}")]
+    Refused { message: String, hint: Option<String> },
+    #[error("{task} ended unexpectedly")]
+    TaskEnded { task: &'static str },
+    #[error("{task} failed")]
+    TaskFailed {
+        task: &'static str,
+        #[source]
+        source: Box<Error>,
+    },
+    #[error("a task did not return")]
+    Panicked {
+        #[from]
+        source: logmill_io::Panicked,
+    },
+    #[error(
+        "stopped at once by a second signal: jobs that ran are given back when their leases end"
+    )]
+    StoppedAtOnce,
+    #[error("stopped by a signal")]
+    Interrupted,
+    #[error("{doing}")]
+    System {
+        doing: &'static str,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("the demo found what must not be: {what}")]
+    Demo { what: String },
+    #[error("write to standard output")]
+    Output(#[source] std::io::Error),
+    #[error("{what}")]
+    Internal { what: String },
+}
+
+impl Error {
+    /// 2 if the command or the configuration is wrong, else 1.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::UnknownKey { .. }
+            | Self::BadValue { .. }
+            | Self::ConfigSyntax { .. }
+            | Self::ConfigFile { .. } => 2,
+            _ => 1,
+        }
+    }
+
+    /// Whether whoever read our output went away, which is no failure: `logmill jobs list … | head`.
+    pub(crate) fn is_closed_output(&self) -> bool {
+        matches!(self, Self::Output(source) if source.kind() == std::io::ErrorKind::BrokenPipe)
+    }
+
+    /// What to do about it, where the message does not say.
+    pub(crate) fn hint(&self) -> Option<&str> {
+        match self {
+            Self::UnknownKey { .. } => Some("`logmill config default` shows all keys"),
+            Self::NoDatabase { .. } => {
+                Some("`logmill run` makes one; --data names another data folder")
+            }
+            Self::NoAnswer { .. } => Some("if it is starting or stopping, try again in a moment"),
+            Self::NoAnswerInTime { .. } | Self::Http { .. } => {
+                Some("every command may be given again: what has happened happens only once")
+            }
+            Self::NoJob { .. } => Some("`logmill jobs status` shows the kinds that there are"),
+            Self::Work(logmill_work::Error::Store(error)) | Self::Store(error) => store_hint(error),
+            Self::Refused { hint, .. } => hint.as_deref(),
+            Self::TaskFailed { source, .. } => source.hint(),
+            _ => None,
+        }
+    }
+}
+
+fn store_hint(error: &logmill_io::Error) -> Option<&'static str> {
+    use logmill_io::Error as E;
+    if error.is_disk_full() {
+        return Some("free some space; what was acknowledged is safe, what was not did not happen");
+    }
+    match error {
+        E::File { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            Some("run as the owner of the data folder, or name another with --data")
+        }
+        E::Sqlite { .. } if error.kind() == ErrorKind::Invalid => {
+            Some("check that this user may read and write the data folder, and all files in it")
+        }
+        E::Postgres { source, .. } => match source.code().map(|code| code.code()) {
+            Some("28P01" | "28000") => Some("check user and password of database.url"),
+            Some("3D000") => Some("create the database, or name another in database.url"),
+            Some("42501") => Some("the user of database.url needs the right to create tables"),
+            Some(_) => None,
+            None => Some("check that PostgreSQL runs, and host and port of database.url"),
+        },
+        E::PoolTimeout { .. } => {
+            Some("check that PostgreSQL runs, and host and port of database.url")
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,154 @@
+//! `logmill run`: the server, from taking its folder to giving it back.
+//!
+//! ```text
+//!   folder ─▶ stores ─▶ tasks: runner, schedule, control socket ─▶ ready
+//!                                     │
+//!        signal, or a task that ends ─┴─▶ stop ─▶ tasks wind down ─▶ stores, folder
+//! ```
+//!
+//! Guarantees: after one signal no new job is claimed, jobs that run are finished or given back within their
+//! deadline, and the exit code is 0; a second signal ends it at once. A task that fails ends the server with
+//! its error, as one that limps is worse than one that is restarted. Leaves to others: what the tasks do.
+
+use logmill_io::{Entropy, OsEntropy, Tasks};
+use logmill_work::Queue;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::config::Settings;
+use crate::control::{self, Control};
+use crate::error::{Error, Result};
+use crate::maintenance;
+use crate::stores::Stores;
+
+/// Serves until it is told to stop.
+pub(crate) async fn run(settings: &Settings) -> Result<()> {
+    // First: a signal that comes while we open must not end us half-way.
+    let mut signals = Signals::new()?;
+    let stores = Stores::open(settings).await?;
+    let queue = &stores.queue;
+    let control = stores.folder.as_ref().map(Control::listen).transpose()?;
+    let control_path = control.as_ref().map(|control| control.path().display().to_string());
+    let (stop, stopped) = watch::channel(false);
+    let mut tasks = start(settings, queue, control, &stopped)?;
+    tracing::info!(
+        pid = std::process::id(),
+        version = env!("CARGO_PKG_VERSION"),
+        data = %settings.data.display(),
+        database = queue.sql().engine_name(),
+        control = control_path,
+        slots = settings.work.slots,
+        "ready"
+    );
+    let outcome = tokio::select! {
+        biased;
+        name = signals.next() => {
+            tracing::info!(signal = name, "stopping");
+            Ok(())
+        }
+        ended = tasks.join_next() => match ended {
+            Some(Ok(Ended { task, outcome: Ok(()) })) => Err(Error::TaskEnded { task }),
+            ended => ended.map_or(Ok(()), checked),
+        },
+    };
+    // Nobody listening means that all tasks have ended.
+    let _ = stop.send(true);
+    let wound_down = tokio::select! {
+        biased;
+        wound_down = wind_down(&mut tasks) => wound_down,
+        _ = signals.next() => Err(Error::StoppedAtOnce),
+    };
+    outcome.and(wound_down)?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// A task of the server that is over.
+struct Ended {
+    task: &'static str,
+    outcome: Result<()>,
+}
+
+fn start(
+    settings: &Settings,
+    queue: &Queue,
+    control: Option<Control>,
+    stopped: &watch::Receiver<bool>,
+) -> Result<Tasks<Ended>> {
+    let owner = format!("logmill-{}-{:x}", std::process::id(), OsEntropy.mark());
+    let runner = maintenance::runner(queue, &settings.work, &owner)?;
+    let cron = maintenance::cron(queue)?;
+    let mut tasks = Tasks::new();
+    let stop = told(stopped.clone());
+    tasks.spawn(async move {
+        Ended {
+            task: "the maintenance runner",
+            outcome: runner.run(stop).await.map_err(Error::from),
+        }
+    });
+    let stop = told(stopped.clone());
+    tasks.spawn(async move {
+        let outcome = tokio::select! {
+            biased;
+            () = stop => Ok(()),
+            ended = cron.run() => ended.map_err(Error::from),
+        };
+        Ended { task: "the maintenance schedule", outcome }
+    });
+    if let Some(control) = control {
+        let (queue, stopped) = (queue.clone(), stopped.clone());
+        tasks.spawn(async move {
+            let outcome = control::serve(control, queue, || told(stopped.clone())).await;
+            Ended { task: "the control socket", outcome }
+        });
+    }
+    Ok(tasks)
+}
+
+/// Completes when the server stops.
+async fn told(mut stopped: watch::Receiver<bool>) {
+    // A sender that is gone has stopped too.
+    let _ = stopped.wait_for(|stopped| *stopped).await;
+}
+
+/// Waits for all tasks; gives the first error.
+async fn wind_down(tasks: &mut Tasks<Ended>) -> Result<()> {
+    let mut outcome = Ok(());
+    while let Some(ended) = tasks.join_next().await {
+        outcome = outcome.and(checked(ended));
+    }
+    outcome
+}
+
+fn checked(ended: Result<Ended, logmill_io::Panicked>) -> Result<()> {
+    let Ended { task, outcome } = ended?;
+    outcome.map_err(|source| Error::TaskFailed { task, source: Box::new(source) })
+}
+
+/// SIGINT and SIGTERM.
+pub(crate) struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    /// From here on they no longer end the process by themselves.
+    pub(crate) fn new() -> Result<Self> {
+        let listen = |kind| {
+            signal(kind).map_err(|source| Error::System { doing: "listen for signals", source })
+        };
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+        })
+    }
+
+    /// The name of the next one.
+    pub(crate) async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            biased;
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+        }
+    }
+}

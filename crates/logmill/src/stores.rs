@@ -1,0 +1,117 @@
+//! Opening what is configured: to serve, to read beside a server, or to change something without one.
+//!
+//! | on SQLite | the folder's lock | the file |
+//! |---|---|---|
+//! | [`Stores::open`] | taken | read and written, made if missing |
+//! | [`open_to_write`] | the caller has it | read and written, made if missing |
+//! | [`open_to_read`] | not looked at | read only |
+//!
+//! On PostgreSQL there is no lock: the server itself keeps its clients apart.
+//!
+//! Guarantees: nothing of a SQLite folder is written without its lock. Leaves to others: what is in the stores.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use logmill_io::blob::{FileBlobs, S3Blobs};
+use logmill_io::sql::{DataFolder, SqliteSettings};
+use logmill_io::{BlobStore, OsEntropy, Sql, SystemClock};
+use logmill_work::Queue;
+
+use crate::config::Settings;
+use crate::control;
+use crate::error::{Error, Result};
+
+/// The database of jobs, coverage, leases and schedules.
+const DATABASE: &str = "work.db";
+/// The folder of blobs.
+const BLOBS: &str = "blobs";
+
+/// How often and how long a server waits for a command that has the folder: two seconds in all.
+const TAKES_MAX: u32 = 40;
+const TAKE_WAIT: Duration = Duration::from_millis(50);
+
+/// Everything that a server has open.
+pub(crate) struct Stores {
+    pub(crate) queue: Queue,
+    /// Nothing is kept there yet; it is opened so that a wrong setting shows at the start.
+    _blobs: Arc<dyn BlobStore>,
+    /// The last to go: the lock is held for as long as anything is open.
+    pub(crate) folder: Option<DataFolder>,
+}
+
+impl Stores {
+    /// Opens everything to be written, and takes the folder if the database is in it.
+    pub(crate) async fn open(settings: &Settings) -> Result<Self> {
+        let folder = match settings.postgres() {
+            None => Some(take(&settings.data).await?),
+            Some(_) => None,
+        };
+        let queue = open_to_write(settings).await?;
+        let blobs = match settings.s3() {
+            Some(s3) => S3Blobs::connect(s3)?,
+            None => FileBlobs::open_with(settings.data.join(BLOBS), settings.durability())?,
+        };
+        Ok(Self { queue, _blobs: blobs, folder })
+    }
+}
+
+/// Takes the folder. A command that has it for a moment is waited for; a server is not.
+async fn take(data: &Path) -> Result<DataFolder> {
+    let clock = SystemClock::shared();
+    for _ in 0..TAKES_MAX {
+        match DataFolder::take(data) {
+            Err(logmill_io::Error::FolderInUse { .. }) if !control::is_served(data).await => {
+                clock.sleep(TAKE_WAIT).await;
+            }
+            taken => return Ok(taken?),
+        }
+    }
+    Ok(DataFolder::take(data)?)
+}
+
+/// The queue, to be changed; on SQLite by who has the folder.
+pub(crate) async fn open_to_write(settings: &Settings) -> Result<Queue> {
+    let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
+    let sql = match settings.postgres() {
+        Some(postgres) => Sql::postgres(&postgres, clock, entropy).await?,
+        None => Sql::sqlite(&sqlite(settings), clock, entropy).await?,
+    };
+    Ok(Queue::open(sql).await?)
+}
+
+/// The queue, to be looked at; beside a server or without one.
+pub(crate) async fn open_to_read(settings: &Settings) -> Result<Queue> {
+    let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
+    let sql = match settings.postgres() {
+        Some(postgres) => Sql::postgres(&postgres, clock, entropy).await?,
+        None => {
+            expect_database(&settings.data)?;
+            let settings = SqliteSettings { read_only: true, ..sqlite(settings) };
+            Sql::sqlite(&settings, clock, entropy).await?
+        }
+    };
+    Ok(Queue::open_read_only(sql).await?)
+}
+
+/// Refuses a folder without a database, so that a mistyped name makes no new one.
+pub(crate) fn expect_database(data: &Path) -> Result<()> {
+    let path = database(data);
+    match path.try_exists() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Error::NoDatabase { path }),
+        Err(source) => Err(logmill_io::Error::File { doing: "look for", path, source }.into()),
+    }
+}
+
+fn sqlite(settings: &Settings) -> SqliteSettings {
+    SqliteSettings {
+        durability: settings.durability(),
+        ..SqliteSettings::file(database(&settings.data))
+    }
+}
+
+fn database(data: &Path) -> PathBuf {
+    data.join(DATABASE)
+}

@@ -1,0 +1,17 @@
+//! The demo: it runs, it says what is not there yet, and it leaves nothing behind.
+
+use crate::process::{LOGMILL, command, finish};
+
+#[test]
+fn the_demo_shows_what_exists_and_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let ended = finish(command(LOGMILL, folder.path()).arg("demo").env("TMPDIR", folder.path()));
+    let answer = ended.answer();
+    for part in ["2999 done", "1 dead letter", "1000 heights", "epoch 2", "follow"] {
+        assert!(answer.contains(part), "{part:?} is not in {answer}");
+    }
+    assert!(ended.stderr.contains("3000"), "progress is shown: {ended:?}");
+    assert!(!ended.stderr.contains('\r'), "in plain lines: {ended:?}");
+    let left = std::fs::read_dir(folder.path()).expect("listed").count();
+    assert_eq!(left, 0, "nothing is left");
+}

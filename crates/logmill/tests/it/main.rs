@@ -1,0 +1,22 @@
+//! The program as a process: what it prints, which code it ends with, and what it leaves behind.
+//!
+//! One module per subject. The name of a test is the claim it proves.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "tests meet the outside world themselves, and a panic is how a test fails"
+)]
+
+mod config;
+mod control;
+mod demo;
+mod help;
+mod jobs;
+mod postgres;
+mod process;
+mod run;
+mod storage;

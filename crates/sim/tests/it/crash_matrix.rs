@@ -1,0 +1,248 @@
+//! The crash matrix: for every store operation of a protocol, fail there, lose the answer there, die just
+//! before or just after it; then restart, finish, and compare with the run that nothing disturbed.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use logmill_io::meta::SqlMeta;
+use logmill_io::sql::Execute;
+use logmill_io::{Condition, Fault, Faults, Key, MetaStore, MetaStoreExt, SystemClock, params};
+use logmill_sim::Database;
+use logmill_sim::postgres::PostgresServer;
+use logmill_work::intervals::From;
+use logmill_work::queue::FailedClaim;
+use logmill_work::{Claim, Coverage, Lease, LeaseSettings, NewJob, Queue};
+
+use crate::work::coverage::{claim_range, create_table, do_range, finish_and_check, scope};
+use crate::work::{in_real_time, open, simulate};
+
+const LEASE: Duration = Duration::from_secs(60);
+const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
+
+/// A protocol to be disturbed.
+trait Protocol {
+    /// What is there before.
+    fn prepare(&self, queue: &Queue) -> impl Future<Output = ()>;
+    /// One process's life; it may end anywhere with an error.
+    fn live(&self, queue: &Queue, database: &Database)
+    -> impl Future<Output = Result<(), Stopped>>;
+    /// A new process does what is left.
+    fn finish(&self, queue: &Queue, database: &Database) -> impl Future<Output = ()>;
+    /// What counts in the end.
+    fn image(&self, queue: &Queue) -> impl Future<Output = String>;
+}
+
+/// The disturbance reached the process.
+#[derive(Debug)]
+struct Stopped;
+
+impl<E: std::error::Error> std::convert::From<E> for Stopped {
+    fn from(_: E) -> Self {
+        Self
+    }
+}
+
+async fn run<P: Protocol>(protocol: &P, database: &Database, faults: Arc<Faults>) -> String {
+    let plain = open(database).await;
+    protocol.prepare(&plain).await;
+    let disturbed = plain.through(plain.sql().with_faults(Arc::clone(&faults)));
+    let _ = protocol.live(&disturbed, database).await;
+    drop(disturbed);
+    let restarted = open(database).await;
+    protocol.finish(&restarted, database).await;
+    protocol.image(&restarted).await
+}
+
+async fn matrix<P: Protocol, F: Future<Output = Database>>(protocol: P, fresh: impl Fn() -> F) {
+    let counted = Faults::none();
+    let undisturbed = run(&protocol, &fresh().await, Arc::clone(&counted)).await;
+    let operations = counted.operations();
+    assert!(operations >= 5, "the protocol has only {operations} operations");
+    for operation in 0..operations {
+        for fault in FAULTS {
+            let faults = Faults::at(operation, fault);
+            let image = run(&protocol, &fresh().await, Arc::clone(&faults)).await;
+            assert_eq!(image, undisturbed, "{fault:?} at operation {operation} of {operations}");
+            let died = matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
+            assert_eq!(faults.crashed(), died, "the fault was reached");
+        }
+    }
+}
+
+fn on_both<P: Protocol + Copy>(protocol: P) {
+    simulate(matrix(protocol, Database::memory));
+    let server = PostgresServer::start();
+    in_real_time(matrix(protocol, || async { Database::postgres(&server) }));
+}
+
+/// Enqueue, claim, heartbeat, fail, complete with an effect.
+#[derive(Clone, Copy)]
+struct Jobs;
+
+const JOBS: [&str; 4] = ["a", "b", "c", "d"];
+
+async fn effect(queue: &Queue, claim: &Claim) -> Result<(), logmill_io::Error> {
+    queue
+        .sql()
+        .write(|tx| async move {
+            tx.execute("INSERT INTO effect (key) VALUES ($1)", params![claim.key.as_str()]).await?;
+            Ok(queue.complete_in(&tx, claim).await?)
+        })
+        .await
+}
+
+async fn submit(queue: &Queue) -> Result<(), logmill_work::Error> {
+    let job = |key: &str| {
+        let mut job = NewJob::new("k", key, "{}");
+        job.attempts_max = 50;
+        job
+    };
+    queue.enqueue(&job(JOBS[0])).await?;
+    let rest: Vec<NewJob> = JOBS[1..].iter().map(|key| job(key)).collect();
+    queue.enqueue_many(&rest).await?;
+    Ok(())
+}
+
+impl Protocol for Jobs {
+    async fn prepare(&self, queue: &Queue) {
+        let text = "CREATE TABLE effect (key TEXT)";
+        queue.sql().execute(text, params![]).await.expect("a table");
+    }
+
+    async fn live(&self, queue: &Queue, _: &Database) -> Result<(), Stopped> {
+        submit(queue).await?;
+        let claims = queue.claim("k", 3, LEASE, "first").await?;
+        queue.heartbeat(&claims, LEASE).await?;
+        effect(queue, &claims[0]).await?;
+        let error = "no luck".to_owned();
+        let failed = FailedClaim { claim: claims[1].clone(), error, retry_after: Some(LEASE) };
+        queue.fail(&failed).await?;
+        queue.release_many(&claims[2..]).await?;
+        let rest = queue.claim("k", 10, LEASE, "first").await?;
+        let fenced = queue.complete_many(&[]).await?;
+        assert!(fenced.is_empty());
+        for claim in rest {
+            effect(queue, &claim).await?;
+        }
+        Ok(())
+    }
+
+    async fn finish(&self, queue: &Queue, database: &Database) {
+        // Whoever submits does so until it is told that it worked.
+        submit(queue).await.expect("works");
+        for _ in 0..3 {
+            database.advance(LEASE * 2, &[queue.sql()]);
+            queue.reap("k").await.expect("works");
+            for claim in queue.claim("k", 10, LEASE, "second").await.expect("works") {
+                effect(queue, &claim).await.expect("held");
+            }
+        }
+    }
+
+    async fn image(&self, queue: &Queue) -> String {
+        let text = "SELECT job.key, job.state, count(effect.key) FROM job
+            LEFT JOIN effect ON effect.key = job.key GROUP BY job.key, job.state ORDER BY job.key";
+        let rows = queue.sql().query(text, params![]).await.expect("works").rows;
+        let image = format!("{rows:?}");
+        assert_eq!(rows.len(), JOBS.len(), "{image}");
+        image
+    }
+}
+
+#[test]
+fn jobs_survive_a_fault_at_every_operation() {
+    on_both(Jobs);
+}
+
+/// Range claims, each with its job, done with their rows.
+#[derive(Clone, Copy)]
+struct Ranges;
+
+impl Protocol for Ranges {
+    async fn prepare(&self, queue: &Queue) {
+        create_table(queue).await;
+    }
+
+    async fn live(&self, queue: &Queue, _: &Database) -> Result<(), Stopped> {
+        for from in [From::Above, From::Below] {
+            claim_range(queue, from, 40).await?;
+            for claim in queue.claim("range", 1, LEASE, "first").await? {
+                do_range(queue, &claim).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn finish(&self, queue: &Queue, database: &Database) {
+        finish_and_check(queue, database).await;
+    }
+
+    async fn image(&self, queue: &Queue) -> String {
+        let coverage = Coverage::read(queue.sql(), &scope()).await.expect("works");
+        let rows = queue.sql().query("SELECT height FROM done ORDER BY height", params![]).await;
+        format!("{coverage:?} {:?}", rows.expect("works").rows)
+    }
+}
+
+#[test]
+fn ranges_survive_a_fault_at_every_operation() {
+    on_both(Ranges);
+}
+
+/// A new writer takes a lease over from one that is gone but not dead, and publishes.
+#[derive(Clone, Copy)]
+struct TakeOver;
+
+fn lease(store: &Arc<dyn MetaStore>, owner: &str) -> Lease {
+    let clock = SystemClock::shared();
+    Lease::new(Arc::clone(store), clock, "writer", owner, LeaseSettings::default())
+}
+
+async fn publish(queue: &Queue, owner: &str) -> Result<(), logmill_work::Error> {
+    let store = SqlMeta::shared(queue.sql().clone());
+    let lease = lease(&store, owner);
+    // A lost answer leaves the lease with us; to ask again is to take it from ourselves.
+    let Some(held) = lease.acquire().await? else {
+        return Ok(());
+    };
+    let held = lease.renew(&held).await?;
+    store.put_fenced("head", owner.to_owned(), Condition::Any, Some(held.fence())).await?;
+    lease.release(&held).await
+}
+
+impl Protocol for TakeOver {
+    async fn prepare(&self, queue: &Queue) {
+        let store = SqlMeta::shared(queue.sql().clone());
+        let old = lease(&store, "old").acquire().await.expect("works").expect("free");
+        let put = store.put_fenced("head", "old", Condition::Any, Some(old.fence())).await;
+        put.expect("held");
+    }
+
+    async fn live(&self, queue: &Queue, database: &Database) -> Result<(), Stopped> {
+        database.advance(Duration::from_secs(31), &[queue.sql()]);
+        publish(queue, "new").await?;
+        Ok(())
+    }
+
+    async fn finish(&self, queue: &Queue, database: &Database) {
+        database.advance(Duration::from_secs(31), &[queue.sql()]);
+        publish(queue, "new").await.expect("works");
+        // The old writer wakes up with its fence from long ago.
+        let store = SqlMeta::shared(queue.sql().clone());
+        let fence = logmill_io::Fence { name: "writer".to_owned(), counter: 1 };
+        let late = store.put_fenced("head", "old again", Condition::Any, Some(fence)).await;
+        late.expect_err("it was taken over");
+    }
+
+    async fn image(&self, queue: &Queue) -> String {
+        let store = SqlMeta::shared(queue.sql().clone());
+        let head = store.read(&Key::from("head")).await.expect("published");
+        format!("{:?}", head.value)
+    }
+}
+
+#[test]
+fn a_take_over_survives_a_fault_at_every_operation() {
+    on_both(TakeOver);
+}

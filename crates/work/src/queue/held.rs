@@ -1,0 +1,178 @@
+//! What becomes of claimed jobs: complete, heartbeat, fail, release, and the reaper for those who never said.
+//!
+//! Guarantees: everything here is scoped by the claim's token; what was done under an older one changes nothing
+//! and is reported as fenced. A batch is one statement. Leaves to others: claiming ([`super::Claimer`]).
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use logmill_io::sql::Execute;
+use logmill_io::{Value, millis, params};
+use serde_json::json;
+
+use super::{BATCH_MAX, Claim, ERROR_BYTES_MAX, FailedClaim, Queue, within_batch};
+use crate::error::{Error, Result};
+
+/// The claims of a batch as a table. It names the kind too, so that no engine is tempted to walk over all jobs of the
+/// kind and look into the list for each.
+macro_rules! held {
+    ($place:literal) => {
+        concat!(
+            "(SELECT CAST($1 AS TEXT) AS kind, CAST(value ->> 0 AS TEXT) AS key,
+                CAST(value ->> 1 AS BIGINT) AS token,
+                CAST(value ->> 2 AS BIGINT) AS wait_ms, CAST(value ->> 3 AS TEXT) AS error
+              FROM json_list(",
+            $place,
+            ")) AS held"
+        )
+    };
+}
+
+impl Queue {
+    /// Completes a job; fine if it is already complete under the same token.
+    pub async fn complete(&self, claim: &Claim) -> Result<()> {
+        self.complete_in(&self.sql, claim).await
+    }
+
+    /// Completes a job in a transaction of the caller's: its results and its completion happen together.
+    pub async fn complete_in(&self, on: &impl Execute, claim: &Claim) -> Result<()> {
+        let text = "
+            UPDATE job SET state = 2, finished_at = now_ms(), owner = NULL
+            WHERE kind = $1 AND key = $2 AND token = $3 AND state IN (1, 2)";
+        self.scoped(on, text, claim).await
+    }
+
+    /// Completes many jobs of one kind; gives those that were fenced.
+    pub async fn complete_many(&self, claims: &[Claim]) -> Result<Vec<Claim>> {
+        let text = concat!(
+            "UPDATE job SET state = 2, finished_at = now_ms(), owner = NULL
+             FROM ",
+            held!("$2"),
+            " WHERE job.kind = held.kind AND job.key = held.key AND job.token = held.token
+                 AND job.state IN (1, 2)
+             RETURNING job.key"
+        );
+        self.scoped_many(text, claims, None).await
+    }
+
+    /// Prolongs the leases of many jobs of one kind; gives those that were fenced.
+    pub async fn heartbeat(&self, claims: &[Claim], lease: Duration) -> Result<Vec<Claim>> {
+        let text = concat!(
+            "UPDATE job SET lease_until = now_ms() + $3 FROM ",
+            held!("$2"),
+            " WHERE job.kind = held.kind AND job.key = held.key AND job.token = held.token AND job.state = 1
+             RETURNING job.key"
+        );
+        self.scoped_many(text, claims, Some(millis(lease).into())).await
+    }
+
+    /// Records that an attempt failed.
+    pub async fn fail(&self, failed: &FailedClaim) -> Result<()> {
+        let fenced = self.fail_many(std::slice::from_ref(failed)).await?;
+        fenced.first().map_or(Ok(()), |claim| Err(claim.fenced()))
+    }
+
+    /// Records many failed attempts of one kind; gives those that were fenced.
+    pub async fn fail_many(&self, failed: &[FailedClaim]) -> Result<Vec<Claim>> {
+        let text = concat!(
+            "UPDATE job SET
+                state = CASE WHEN held.wait_ms < 0 OR attempts >= attempts_max THEN 3 ELSE 0 END,
+                finished_at = CASE WHEN held.wait_ms < 0 OR attempts >= attempts_max THEN now_ms() END,
+                due_us = CASE WHEN held.wait_ms < 0 THEN due_us
+                    ELSE (now_ms() + held.wait_ms) * 1000 END,
+                error = held.error, owner = NULL
+             FROM ",
+            held!("$2"),
+            " WHERE job.kind = held.kind AND job.key = held.key AND job.token = held.token AND job.state = 1
+             RETURNING job.key"
+        );
+        let claims: Vec<Claim> = failed.iter().map(|failed| failed.claim.clone()).collect();
+        let list = failed.iter().map(|failed| {
+            let wait_ms = failed.retry_after.map_or(-1, millis);
+            json!([failed.claim.key, failed.claim.token, wait_ms, shortened(&failed.error)])
+        });
+        self.run_scoped(text, &claims, list.collect(), None).await
+    }
+
+    /// Gives many jobs of one kind back, unharmed and at once due; gives those that were fenced.
+    pub async fn release_many(&self, claims: &[Claim]) -> Result<Vec<Claim>> {
+        let text = concat!(
+            "UPDATE job SET state = 0, attempts = attempts - 1, due_us = now_ms() * 1000, owner = NULL FROM ",
+            held!("$2"),
+            " WHERE job.kind = held.kind AND job.key = held.key AND job.token = held.token AND job.state = 1
+             RETURNING job.key"
+        );
+        let fenced = self.scoped_many(text, claims, None).await?;
+        if let Some(claim) = claims.first() {
+            self.wakes.wake(&claim.kind);
+        }
+        Ok(fenced)
+    }
+
+    async fn scoped(&self, on: &impl Execute, text: &str, claim: &Claim) -> Result<()> {
+        let params = params![claim.kind.as_str(), claim.key.as_str(), claim.token];
+        let changed = on.execute(text, params).await?.changed;
+        if changed == 0 { Err(claim.fenced()) } else { Ok(()) }
+    }
+
+    async fn scoped_many(
+        &self,
+        text: &str,
+        claims: &[Claim],
+        more: Option<Value>,
+    ) -> Result<Vec<Claim>> {
+        let list = claims.iter().map(|claim| json!([claim.key, claim.token])).collect();
+        self.run_scoped(text, claims, list, more).await
+    }
+
+    /// Runs a statement over a list of claims of one kind; gives those that it did not touch.
+    async fn run_scoped(
+        &self,
+        text: &str,
+        claims: &[Claim],
+        list: Vec<serde_json::Value>,
+        more: Option<Value>,
+    ) -> Result<Vec<Claim>> {
+        let Some(first) = claims.first() else {
+            return Ok(Vec::new());
+        };
+        within_batch(claims.len())?;
+        if claims.iter().any(|claim| claim.kind != first.kind) {
+            return Err(Error::invalid("one call is for jobs of one kind"));
+        }
+        let mut params = params![first.kind.as_str(), Value::json(&serde_json::Value::Array(list))];
+        params.extend(more);
+        let answer = self.sql.execute(text, params).await?;
+        if answer.rows.len() == claims.len() {
+            return Ok(Vec::new());
+        }
+        let touched: HashSet<&str> =
+            answer.rows.iter().map(|row| row.text(0)).collect::<Result<_, _>>()?;
+        let fenced = claims.iter().filter(|claim| !touched.contains(claim.key.as_str()));
+        Ok(fenced.cloned().collect())
+    }
+
+    /// Returns jobs of a kind whose leases ended to the queue, or makes them dead letters; gives how many. The
+    /// attempt was counted by its claim.
+    pub async fn reap(&self, kind: &str) -> Result<u64> {
+        let text = "
+            UPDATE job SET
+                state = CASE WHEN attempts >= attempts_max THEN 3 ELSE 0 END,
+                finished_at = CASE WHEN attempts >= attempts_max THEN now_ms() END,
+                due_us = now_ms() * 1000,
+                error = 'the lease of ' || COALESCE(owner, 'an unknown owner') || ' ended before the job',
+                owner = NULL
+            WHERE kind = $1 AND key any_of(
+                SELECT key FROM job WHERE kind = $1 AND state = 1 AND lease_until <= now_ms()
+                ORDER BY lease_until LIMIT $2 FOR UPDATE SKIP LOCKED)
+            RETURNING key";
+        let limit = i64::try_from(BATCH_MAX).unwrap_or(i64::MAX);
+        Ok(self.sql.execute(text, params![kind, limit]).await?.changed)
+    }
+}
+
+/// Errors can be long and can hold anything; what is kept is bounded and can be stored.
+fn shortened(error: &str) -> String {
+    let end = error.floor_char_boundary(ERROR_BYTES_MAX);
+    error[..end].replace('\0', "\u{fffd}")
+}
