@@ -13,7 +13,8 @@ const JOBS_MAX: u64 = 10_000_000;
 #[command(name = "queue", version)]
 pub struct Settings {
     /// Jobs of each measured phase.
-    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=JOBS_MAX))]
+    #[arg(long, default_value_t = 20_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=JOBS_MAX))]
     pub jobs: u64,
     /// Connections: callers that enqueue at once, workers, and clients of pgbench.
     #[arg(long, default_value_t = 8, value_parser = parse_connections)]

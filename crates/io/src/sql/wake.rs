@@ -23,7 +23,7 @@ use crate::params;
 use crate::task::Tasks;
 
 /// How often a process sends at most.
-const NOTIFY_INTERVAL: Duration = Duration::from_millis(20);
+const NOTIFY_INTERVAL: Duration = Duration::from_millis(5);
 /// Different topics that are waited for or waiting to be sent, at most.
 const TOPICS_MAX: usize = 1_024;
 const RECONNECT_WAIT: Duration = Duration::from_secs(1);

@@ -13,8 +13,8 @@ use serde_json::json;
 use super::{BATCH_MAX, Claim, ERROR_BYTES_MAX, FailedClaim, Queue, within_batch};
 use crate::error::{Error, Result};
 
-/// The claims of a batch as a table. It names the kind too, so that no engine is tempted to walk over all jobs of the
-/// kind and look into the list for each.
+/// The claims of a batch as a table. It names the kind, and has a limit (of [`BATCH_MAX`]), so that no engine takes it
+/// apart and walks over all jobs of the kind, looking into the list for each.
 macro_rules! held {
     ($place:literal) => {
         concat!(
@@ -23,7 +23,7 @@ macro_rules! held {
                 CAST(value ->> 2 AS BIGINT) AS wait_ms, CAST(value ->> 3 AS TEXT) AS error
               FROM json_list(",
             $place,
-            ")) AS held"
+            ") LIMIT 10000) AS held"
         )
     };
 }
