@@ -26,9 +26,9 @@ const LEASE: Duration = Duration::from_secs(60);
 /// Jobs of one bulk call.
 const BULK: u64 = 5_000;
 /// Jobs of one claim, and of one acknowledgement, in batches.
-const BATCH: usize = 1_000;
-/// Workers that claim in batches: two keep the server busy while one waits for its commit.
-const BATCH_WORKERS: usize = 2;
+const BATCH: usize = 2_000;
+/// Workers that claim in batches: enough to keep the server busy while some wait for their commits.
+const BATCH_WORKERS: usize = 4;
 
 /// Our engines, in the order of the report.
 pub fn engines() -> Vec<Box<dyn Engine>> {

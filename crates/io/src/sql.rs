@@ -54,6 +54,8 @@ pub use wake::{Waiter, Wakes};
 
 /// How often a transaction is tried.
 const ATTEMPTS_MAX: u32 = 10;
+/// How often a SQLite file that another process is just creating is tried.
+const OPEN_ATTEMPTS_MAX: u32 = 200;
 const BACKOFF_MIN: Duration = Duration::from_millis(5);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// How long a transaction may wait for its begin, run, and wait for its commit, each; a caller stuck in the middle
@@ -130,7 +132,7 @@ impl Sql {
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Result<Self> {
-        let engine = Engine::Sqlite(Sqlite::open(settings, &clock)?);
+        let engine = Engine::Sqlite(open_sqlite(settings, &clock).await?);
         let sql = Self::new(engine, clock, entropy);
         if settings.read_only {
             sql.expect_migrated(&crate::meta::MIGRATIONS).await?;
@@ -308,6 +310,18 @@ impl Execute for Sql {
     /// Runs one statement that commits by itself.
     async fn execute(&self, text: &str, params: Vec<Value>) -> Result<Answer> {
         self.statement(text, params, Access::Write).await
+    }
+}
+
+/// The first to open a file turns it into one with a write-ahead log, and SQLite does not wait for that.
+async fn open_sqlite(settings: &SqliteSettings, clock: &Arc<dyn Clock>) -> Result<Sqlite> {
+    let mut attempt = 0;
+    loop {
+        match Sqlite::open(settings, clock) {
+            Err(error) if attempt < OPEN_ATTEMPTS_MAX && error.is_retryable() => attempt += 1,
+            opened => return opened,
+        }
+        clock.sleep(BACKOFF_MIN).await;
     }
 }
 
