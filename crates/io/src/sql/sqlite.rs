@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::{OwnedMutexGuard, mpsc, oneshot};
 
@@ -308,6 +309,8 @@ fn connect(
     };
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
+    // Plans must not depend on parameters, or SQLite compiles a cached statement anew for every other value.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     if read_only {
         connection.pragma_update(None, "query_only", true)?;
     } else if settings.path.is_some() {
