@@ -110,6 +110,12 @@ pub enum Error {
         /// The attempt.
         token: String,
     },
+    /// The blob of a published chunk is gone.
+    #[error("{chunk}: its blob is missing")]
+    ChunkMissing {
+        /// Which chunk.
+        chunk: String,
+    },
     /// Stored bytes are not what was written.
     #[error("corrupt: {what}")]
     Corrupt {
@@ -141,7 +147,7 @@ impl Error {
             | Self::InvalidFilter { .. }
             | Self::QueryTooBroad { .. }
             | Self::Invalid { .. } => ErrorKind::Invalid,
-            Self::Corrupt { .. } => ErrorKind::Corrupt,
+            Self::Corrupt { .. } | Self::ChunkMissing { .. } => ErrorKind::Corrupt,
             Self::Degraded { .. } => ErrorKind::Internal,
         }
     }

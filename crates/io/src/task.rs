@@ -52,6 +52,17 @@ impl<T: Send + 'static> Default for Tasks<T> {
     }
 }
 
+/// Runs work that takes the processor for long, where it holds up no other task. A panic of it is a panic of the
+/// caller.
+pub async fn compute<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // The runtime is going down, and with it whoever waits here.
+        Err(_) => std::future::pending().await,
+    }
+}
+
 /// A task that did not return: it panicked, or was stopped.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]

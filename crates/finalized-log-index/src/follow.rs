@@ -1,0 +1,215 @@
+//! Following the store: from what is known to what is there now, and recovery, which is the same from nothing.
+//!
+//! Order matters. The state of the tail is read first, then the chunks, then the batches of the tail: blocks that leave
+//! the tail are in a chunk by then. If the batches do not reach from the start to the end that the state says, the
+//! tail moved on meanwhile, and all is read again.
+//!
+//! Guarantees: reads the state, the list of chunks and the tail only, never the logs of chunks. Leaves to
+//! others: what to do with it ([`crate::index`]).
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use logmill_io::{Record, Version};
+
+use crate::chunk_list::ChunkList;
+use crate::error::{Error, Result};
+use crate::index::{Followed, Shared};
+use crate::records::chunks::{Change, ChunksHead};
+use crate::records::degraded::Degraded;
+use crate::records::tail_state::TailState;
+use crate::records::{number_of, tail_batch};
+use crate::tail::Tail;
+
+/// How often a tail that moves on while it is read is read again.
+const ATTEMPTS_MAX: usize = 16;
+/// The most batches of the tail in memory at once.
+const BATCHES_PER_SCAN: usize = 64;
+/// The most changes of one scan.
+const CHANGES_PER_SCAN: usize = 256;
+
+impl Shared {
+    /// Brings what is known up to date, and shows it to readers.
+    pub(crate) async fn follow(&self, followed: &mut Followed) -> Result<()> {
+        if followed.tail_known && self.has_writer() {
+            self.follow_chunks(followed).await?;
+            self.show(followed);
+            return Ok(());
+        }
+        for _ in 0..ATTEMPTS_MAX {
+            let stored = self.stores.meta.get(&self.keys.tail_state()).await?;
+            let degraded = self.stores.meta.get(&self.keys.degraded()).await?;
+            let degraded = degraded.map(|record| Degraded::decode(&record.value)).transpose()?;
+            self.follow_chunks(followed).await?;
+            if self.follow_tail(followed, stored).await? {
+                followed.degraded = degraded;
+                followed.tail_known = true;
+                self.show(followed);
+                return Ok(());
+            }
+        }
+        Err(Error::Throttled { what: "the tail moves faster than it can be read".to_owned() })
+    }
+
+    /// Brings the list of chunks up to date.
+    pub(crate) async fn follow_chunks(&self, followed: &mut Followed) -> Result<()> {
+        for _ in 0..ATTEMPTS_MAX {
+            let Some(record) = self.stores.meta.get(&self.keys.chunks()).await? else {
+                followed.list = Arc::default();
+                followed.list_version = None;
+                return Ok(());
+            };
+            let head = ChunksHead::decode(&record.value)?;
+            if head.seq != followed.list.seq || followed.list_version.is_none() {
+                let Some(list) = self.load_list(&followed.list, head).await? else {
+                    continue;
+                };
+                followed.list = Arc::new(list);
+            }
+            followed.list_version = Some(record.version);
+            return Ok(());
+        }
+        Err(Error::Throttled {
+            what: "the list of chunks moves faster than it can be read".to_owned(),
+        })
+    }
+
+    /// The list as of `head`, from the known one or from the checkpoint; none if neither is there any more.
+    async fn load_list(&self, known: &ChunkList, head: ChunksHead) -> Result<Option<ChunkList>> {
+        if known.seq <= head.seq && known.seq >= head.checkpoint {
+            let mut list = known.clone();
+            if self.replay(&mut list, head.seq).await? {
+                return Ok(Some(list));
+            }
+        }
+        let mut list = ChunkList::default();
+        if head.checkpoint > 0 {
+            let key = self.keys.checkpoint(head.checkpoint);
+            let Some(record) = self.stores.meta.get(&key).await? else {
+                return self.unless_moved(head, "its checkpoint").await;
+            };
+            list = ChunkList::from_checkpoint(&Change::decode(&record.value)?, head.checkpoint)?;
+        }
+        if self.replay(&mut list, head.seq).await? {
+            return Ok(Some(list));
+        }
+        self.unless_moved(head, "a change").await
+    }
+
+    /// Nothing, if the list has a newer checkpoint by now; else what is missing should be there.
+    async fn unless_moved(&self, head: ChunksHead, what: &str) -> Result<Option<ChunkList>> {
+        let record = self.stores.meta.get(&self.keys.chunks()).await?;
+        let now = record.map(|record| ChunksHead::decode(&record.value)).transpose()?;
+        if now.is_some_and(|now| now.checkpoint > head.checkpoint) {
+            return Ok(None);
+        }
+        Err(Error::corrupt(format!("the list of chunks at {} lacks {what}", head.seq)))
+    }
+
+    /// Follows the changes up to `seq`; false if one is missing.
+    async fn replay(&self, list: &mut ChunkList, seq: u64) -> Result<bool> {
+        while list.seq < seq {
+            let after = self.keys.change(list.seq);
+            let range = self.keys.changes().after(after);
+            let records = self.stores.meta.scan(&range, CHANGES_PER_SCAN).await?;
+            if records.is_empty() {
+                return Ok(false);
+            }
+            for (key, record) in records {
+                if list.seq == seq {
+                    break;
+                }
+                if number_of(&key)? != list.seq + 1 {
+                    return Ok(false);
+                }
+                list.apply(&Change::decode(&record.value)?)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Brings the tail up to a stored state; false if its batches are not there any more.
+    async fn follow_tail(&self, followed: &mut Followed, stored: Option<Record>) -> Result<bool> {
+        let Some(record) = stored else {
+            followed.tail = None;
+            followed.tail_version = None;
+            return Ok(true);
+        };
+        let state = TailState::decode(&record.value)?;
+        let mut tail = match followed.tail.take().filter(|_| followed.tail_known) {
+            Some(tail) if continues(&tail, &state) => tail,
+            _ => Tail::new(self.settings.bounds(), &state),
+        };
+        if !self.read_batches(&mut tail, &state).await? {
+            return Ok(false);
+        }
+        if tail.state.head_hash != state.head_hash {
+            return Err(Error::corrupt("the tail does not end with the head's hash"));
+        }
+        tail.trim(&state);
+        tail.state = state;
+        followed.tail = Some(tail);
+        followed.tail_version = Some(record.version);
+        Ok(true)
+    }
+
+    /// Adds the batches from the tail's end to the state's; false if they are not all there.
+    async fn read_batches(&self, tail: &mut Tail, state: &TailState) -> Result<bool> {
+        let mut range = self.keys.tail_batches(state.generation);
+        let next = self.keys.tail_batch(state.generation, tail.state.end);
+        if self.stores.meta.get(&next).await?.is_some() {
+            range.start = Bound::Included(next);
+        }
+        while tail.state.end < state.end {
+            let records = self.stores.meta.scan(&range, BATCHES_PER_SCAN).await?;
+            let Some((last, _)) = records.last() else {
+                return Ok(false);
+            };
+            range = range.after(last.clone());
+            for (position, (key, record)) in records.iter().enumerate() {
+                // Nothing of a batch is wanted if the one after it starts no later than what is wanted.
+                let next = records.get(position + 1).map(|(key, _)| number_of(key)).transpose()?;
+                if next.is_some_and(|next| next <= tail.state.end) {
+                    continue;
+                }
+                if !append_batch(tail, number_of(key)?, &record.value)? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(tail.state.end == state.end)
+    }
+}
+
+/// The version that an operation of a batch wrote.
+pub(crate) fn version_at(versions: &[Option<Version>], position: usize) -> Result<Version> {
+    let version = versions.get(position).copied().flatten();
+    version.ok_or_else(|| Error::corrupt("a store gave no version for its write"))
+}
+
+/// Adds what is new of a batch; false if blocks are missing before it.
+fn append_batch(tail: &mut Tail, number: u64, record: &[u8]) -> Result<bool> {
+    let blocks = tail_batch::decode(record)?;
+    let known = |number: u64| number < tail.state.end;
+    let fresh: Vec<_> = blocks.into_iter().skip_while(|block| known(block.number)).collect();
+    let Some(first) = fresh.first() else {
+        return Ok(true);
+    };
+    if first.number != tail.state.end {
+        return Ok(false);
+    }
+    if first.parent_hash != tail.state.head_hash {
+        return Err(Error::corrupt("batches of the tail do not follow each other"));
+    }
+    tail.append(&fresh);
+    tail.note_batch(number);
+    Ok(true)
+}
+
+/// Whether a tail becomes another by adding blocks and dropping sealed ones.
+fn continues(tail: &Tail, state: &TailState) -> bool {
+    tail.state.generation == state.generation
+        && tail.state.start <= state.start
+        && tail.state.end <= state.end
+        && tail.state.end >= state.start
+}

@@ -1,0 +1,256 @@
+//! Garbage collection: blobs that nothing refers to, and records that nobody needs any more.
+//!
+//! A blob is deleted when no entry lists it and its attempt has no record, for then it can never be listed. Attempts
+//! that are over their time lose their record first. Blobs are listed before attempts are read, and attempts before
+//! the list of chunks, so a publication under way is seen in one of them.
+//!
+//! Guarantees: what is listed is never deleted; a dry run deletes nothing and says what would be. Leaves to
+//! others: when to run, and readers of merged pieces, who plan again.
+
+use std::collections::BTreeSet;
+use std::sync::PoisonError;
+
+use logmill_io::{Batch, BlobName, Condition, ErrorKind, Key, KeyRange, Timestamp};
+
+use crate::codec::as_u64;
+use crate::error::{Error, Result};
+use crate::metric;
+use crate::publish::CHECKPOINT_EVERY;
+use crate::records::chunks::token_of;
+use crate::records::degraded::Cause;
+use crate::records::tail_state::TailState;
+use crate::records::{attempt, number_of};
+use crate::settings::Guardrails;
+use crate::writer::Writer;
+
+/// The most blobs of one list.
+const BLOBS_PER_LIST: usize = 1_000;
+/// The most records of one scan.
+const RECORDS_PER_SCAN: usize = 256;
+/// The most records of one delete.
+const RECORDS_PER_DELETE: usize = 1_000;
+
+/// Whether garbage is deleted or only counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GcMode {
+    /// It is counted.
+    DryRun,
+    /// It is deleted.
+    Delete,
+}
+
+/// What garbage there was.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GcReport {
+    /// Blobs that nothing refers to: of crashed attempts, and of pieces that were merged.
+    pub orphan_chunks: Vec<BlobName>,
+    /// Their bytes.
+    pub orphan_chunk_bytes: u64,
+    /// Blobs of attempts that may still publish.
+    pub chunks_in_flight: u64,
+    /// Attempts that were given up.
+    pub attempts_given_up: u64,
+    /// Changes and checkpoints that no reader needs any more.
+    pub stale_changes: u64,
+    /// Records of the tail below its start or of a tail that was thrown away.
+    pub stale_tail_records: u64,
+    /// Whether all that was deleted.
+    pub deleted: bool,
+}
+
+/// How much garbage there was at the last count.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pressure {
+    /// The share of its limit that the worst kind has, in percent; above 100 ingest is slowed down.
+    percent: u64,
+}
+
+impl Pressure {
+    pub(crate) fn is_high(self) -> bool {
+        self.percent > 100
+    }
+}
+
+impl Writer {
+    /// Finds garbage, and deletes it unless it is a dry run. What is left decides whether ingest is slowed down,
+    /// and, if it grew since the last time, stopped.
+    pub async fn collect_garbage(&self, mode: GcMode) -> Result<GcReport> {
+        self.keep_lease().await?;
+        let mut report = self.orphans(mode).await?;
+        let changes = self.stale_changes().await?;
+        let tail_records = self.stale_tail_records().await?;
+        report.stale_changes = as_u64(changes.len());
+        report.stale_tail_records = as_u64(tail_records.len());
+        if mode == GcMode::Delete {
+            for name in &report.orphan_chunks {
+                self.shared().stores.blobs.delete(name).await?;
+            }
+            self.delete_records(changes).await?;
+            self.delete_records(tail_records).await?;
+            report.deleted = true;
+        }
+        self.judge(&report).await?;
+        Ok(report)
+    }
+
+    async fn orphans(&self, mode: GcMode) -> Result<GcReport> {
+        let mut report = GcReport::default();
+        let blobs = self.all_blobs().await?;
+        let open = self.open_attempts(mode, &mut report).await?;
+        let mut followed = self.shared().followed.lock().await;
+        self.shared().follow_chunks(&mut followed).await?;
+        let listed: BTreeSet<u64> = followed.list.iter().map(|entry| entry.token).collect();
+        drop(followed);
+        for (name, bytes) in blobs {
+            // Not a name of ours, so none of our business.
+            let Some(token) = token_of(&name).filter(|token| !listed.contains(token)) else {
+                continue;
+            };
+            if open.contains(&token) {
+                report.chunks_in_flight += 1;
+            } else {
+                report.orphan_chunk_bytes += bytes;
+                report.orphan_chunks.push(name);
+            }
+        }
+        Ok(report)
+    }
+
+    async fn all_blobs(&self) -> Result<Vec<(BlobName, u64)>> {
+        let (blobs, prefix) = (&self.shared().stores.blobs, self.shared().keys.blobs());
+        let mut all: Vec<(BlobName, u64)> = Vec::new();
+        loop {
+            let after = all.last().map(|(name, _)| name.clone());
+            let found = blobs.list(&prefix, after.as_ref(), BLOBS_PER_LIST).await?;
+            if found.is_empty() {
+                return Ok(all);
+            }
+            all.extend(found.into_iter().map(|blob| (blob.name, blob.bytes)));
+        }
+    }
+
+    /// The attempts that may still publish; those over their time are given up.
+    async fn open_attempts(&self, mode: GcMode, report: &mut GcReport) -> Result<BTreeSet<u64>> {
+        let meta = &self.shared().stores.meta;
+        let now: Timestamp = meta.now().await?;
+        let mut open = BTreeSet::new();
+        let mut range = self.shared().keys.attempts();
+        loop {
+            let records = meta.scan(&range, RECORDS_PER_SCAN).await?;
+            let Some((last, _)) = records.last() else {
+                return Ok(open);
+            };
+            range = range.after(last.clone());
+            for (key, record) in &records {
+                if attempt::decode(&record.value)? > now {
+                    open.insert(number_of(key)?);
+                    continue;
+                }
+                report.attempts_given_up += 1;
+                if mode == GcMode::DryRun {
+                    continue;
+                }
+                let given_up = Batch::new().delete(key.clone(), Condition::Version(record.version));
+                match meta.commit(given_up.fenced(self.fence())).await {
+                    // It has just been published; the list, which is read after this, says so.
+                    Err(error) if error.kind() == ErrorKind::Conflict => {}
+                    Err(error) if error.kind() == ErrorKind::Fenced => return Err(self.lost()),
+                    outcome => drop(outcome?),
+                }
+            }
+        }
+    }
+
+    /// Changes that come before the checkpoint before the last: whoever is that far behind starts anew.
+    async fn stale_changes(&self) -> Result<Vec<Key>> {
+        let keys = &self.shared().keys;
+        let seq = self.shared().followed.lock().await.list.seq;
+        let kept_from = (seq - seq % CHECKPOINT_EVERY).saturating_sub(CHECKPOINT_EVERY);
+        let mut stale = self.keys_below(keys.changes(), kept_from.saturating_add(1)).await?;
+        stale.extend(self.keys_below(keys.checkpoints(), kept_from).await?);
+        Ok(stale)
+    }
+
+    /// The keys of a range whose number is below `end`.
+    async fn keys_below(&self, mut range: KeyRange, end: u64) -> Result<Vec<Key>> {
+        let mut found = Vec::new();
+        loop {
+            let records = self.shared().stores.meta.scan(&range, RECORDS_PER_SCAN).await?;
+            let Some((last, _)) = records.last() else {
+                return Ok(found);
+            };
+            range = range.after(last.clone());
+            for (key, _) in records {
+                if number_of(&key)? >= end {
+                    return Ok(found);
+                }
+                found.push(key);
+            }
+        }
+    }
+
+    async fn stale_tail_records(&self) -> Result<Vec<Key>> {
+        let shared = self.shared();
+        let mut followed = shared.followed.lock().await;
+        if !followed.tail_known {
+            shared.follow(&mut followed).await?;
+        }
+        let state: Option<TailState> = followed.tail.as_ref().map(|tail| tail.state.clone());
+        drop(followed);
+        let Some(state) = state else {
+            return Ok(Vec::new());
+        };
+        let current = shared.keys.tail_batch(state.generation, 0);
+        let mut older = shared.keys.all_tail_batches();
+        older.end = std::ops::Bound::Excluded(current);
+        let mut stale = self.keys_below(older, u64::MAX).await?;
+        // The last batch that starts below the start may reach beyond it.
+        let mut below =
+            self.keys_below(shared.keys.tail_batches(state.generation), state.start).await?;
+        let exact = shared.keys.tail_batch(state.generation, state.start);
+        if state.end > state.start && shared.stores.meta.get(&exact).await?.is_none() {
+            below.pop();
+        }
+        stale.append(&mut below);
+        Ok(stale)
+    }
+
+    async fn delete_records(&self, keys: Vec<Key>) -> Result<()> {
+        for some in keys.chunks(RECORDS_PER_DELETE) {
+            let mut batch = Batch::new().fenced(self.fence());
+            for key in some {
+                batch = batch.delete(key.clone(), Condition::Any);
+            }
+            match self.shared().stores.meta.commit(batch).await {
+                Err(error) if error.kind() == ErrorKind::Fenced => return Err(self.lost()),
+                outcome => drop(outcome?),
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares what is left with the guardrails.
+    async fn judge(&self, report: &GcReport) -> Result<()> {
+        let (bytes, chunks) = (report.orphan_chunk_bytes, as_u64(report.orphan_chunks.len()));
+        let (changes, tail_records) = (report.stale_changes, report.stale_tail_records);
+        let left = if report.deleted { [0; 4] } else { [bytes, chunks, changes, tail_records] };
+        metric::backlog(left[0], left[1], left[2], left[3]);
+        let limits: Guardrails = self.shared().settings.guardrails;
+        let percent = |left: u64, max: u64| left.saturating_mul(100) / max.max(1);
+        let worst = percent(left[0], limits.max_orphan_chunk_bytes)
+            .max(percent(left[2], limits.max_orphan_manifest_segments))
+            .max(percent(left[3], limits.max_stale_tail_keys));
+        let now = Pressure { percent: worst };
+        let before = {
+            let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *backlog, now)
+        };
+        if now.is_high() && before.is_high() && now.percent > before.percent {
+            let what = format!("garbage is at {worst} % of its limit and grows: {left:?}");
+            let mut followed = self.shared().followed.lock().await;
+            self.degrade(&mut followed, Cause::Backlog, what.clone()).await?;
+            return Err(Error::Degraded { reason: what });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,158 @@
+//! Health, and the operator's ways out.
+//!
+//! | trouble | what is refused | way out |
+//! |---|---|---|
+//! | finality violation | writes and reads | `resolve(Keep)` if the input was wrong, else `resolve(RebuildFrom(block))` and ingest again |
+//! | corruption | writes, and queries that need those bytes | `resolve(Discard(token))` of the chunk and `build_chunk` anew, or `RebuildFrom` |
+//! | backlog | writes | `collect_garbage(Delete)`, then `resolve(Keep)` |
+//!
+//! Guarantees: nothing is resolved by itself, and each way out is one commit. Leaves to others: the command
+//! line around it.
+
+use logmill_io::{Batch, Condition, ErrorKind};
+
+use crate::error::{Error, Result};
+use crate::index::{Followed, LogIndex, Snapshot};
+use crate::records::chunks::Change;
+use crate::records::degraded::Degraded;
+use crate::records::tail_state::TailState;
+use crate::section::Before;
+use crate::types::BlockRange;
+use crate::writer::Writer;
+
+/// How an index is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthReport {
+    /// Why it refuses to go on, if it does.
+    pub degraded: Option<Degraded>,
+    /// The highest indexed block.
+    pub head: Option<u64>,
+    /// What can be queried.
+    pub coverage: Vec<BlockRange>,
+    /// Below which block history was pruned on purpose.
+    pub pruned_below: u64,
+    /// How many chunks and pieces are published.
+    pub chunks: usize,
+    /// How many of them no anchor vouches for yet.
+    pub chunks_unanchored: usize,
+    /// How many blocks are in the tail.
+    pub tail_blocks: u64,
+    /// The epoch of the last writer.
+    pub writer_epoch: u64,
+}
+
+/// What an operator decides about a degraded index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// The index is right: go on as it is.
+    Keep,
+    /// Everything from this block on is thrown away, with the chunk that holds it; ingest goes on from what is left.
+    RebuildFrom(u64),
+    /// The chunk of this attempt is thrown away; its blocks are not covered until they are built again.
+    Discard(u64),
+}
+
+impl LogIndex {
+    /// How the index is.
+    pub fn health(&self) -> HealthReport {
+        let snapshot = self.shared.snapshot();
+        let Snapshot { tail_state, list, coverage, degraded, .. } = &*snapshot;
+        let covered = |block: &u64| coverage.iter().any(|range| range.contains(block));
+        let unanchored = list.iter().filter(|entry| !covered(&entry.blocks.start)).count();
+        let head = tail_state.as_ref().and_then(|tail| tail.end.checked_sub(1)).filter(covered);
+        HealthReport {
+            degraded: degraded.clone(),
+            head,
+            coverage: coverage.clone(),
+            pruned_below: list.floor,
+            chunks: list.iter().count(),
+            chunks_unanchored: unanchored,
+            tail_blocks: tail_state.as_ref().map_or(0, |tail| tail.end - tail.start),
+            writer_epoch: tail_state.as_ref().map_or(0, |tail| tail.epoch),
+        }
+    }
+}
+
+impl Writer {
+    /// Carries out what the operator decided, and takes the degradation away, in one commit.
+    pub async fn resolve(&self, resolution: Resolution) -> Result<()> {
+        self.keep_lease().await?;
+        let shared = self.shared();
+        let mut followed = shared.followed.lock().await;
+        followed.tail_known = false;
+        shared.follow(&mut followed).await?;
+        let cleared = Batch::new().delete(shared.keys.degraded(), Condition::Any);
+        let cleared = cleared.fenced(self.fence());
+        let committed = match resolution {
+            Resolution::Keep => shared.stores.meta.commit(cleared).await.map_err(Error::from),
+            Resolution::Discard(token) => {
+                let change = followed.list.plan_remove(&[token], 0).ok_or_else(|| {
+                    Error::Invalid { what: format!("there is no chunk of attempt {token:016x}") }
+                })?;
+                shared.commit_change(&mut followed, &change, cleared).await
+            }
+            Resolution::RebuildFrom(block) => {
+                let (change, state) = self.cut_at(&followed, block)?;
+                let condition = followed.tail_version.map_or(Condition::Absent, Condition::Version);
+                let key = shared.keys.tail_state();
+                let batch = cleared.put(key, state.encode(), condition);
+                shared.commit_change(&mut followed, &change, batch).await
+            }
+        };
+        match committed {
+            Err(error) if error.kind() == ErrorKind::Fenced => return Err(self.lost()),
+            committed => drop(committed?),
+        }
+        followed.tail_known = false;
+        followed.degraded = None;
+        shared.follow(&mut followed).await
+    }
+
+    /// What is left when everything from a block on goes.
+    fn cut_at(&self, followed: &Followed, block: u64) -> Result<(Change, TailState)> {
+        let Some(tail) = &followed.tail else {
+            return Err(Error::Invalid { what: "nothing is indexed yet".to_owned() });
+        };
+        let going = followed.list.iter().filter(|entry| entry.blocks.end > block);
+        let going: Vec<_> = going.cloned().collect();
+        let (start, start_parent) = match going.first() {
+            Some(entry) => (entry.blocks.start, entry.parent_hash),
+            None => (tail.state.start, tail.state.start_parent),
+        };
+        let state = TailState {
+            epoch: self.epoch().cast_unsigned(),
+            generation: tail.state.generation + 1,
+            start,
+            start_parent,
+            end: start,
+            head_hash: start_parent,
+            chunk_start: start,
+            before: Before::default(),
+        };
+        let remove = going.iter().map(|entry| entry.token).collect();
+        // Also without an entry to remove: a change of the list makes publications under way plan again.
+        Ok((Change { add: Vec::new(), remove, floor: followed.list.floor }, state))
+    }
+
+    /// Removes chunks that lie wholly below a block, with their lookups; whoever asks for them is told so.
+    pub async fn prune_below(&self, block: u64) -> Result<usize> {
+        self.keep_lease().await?;
+        let shared = self.shared();
+        let mut followed = shared.followed.lock().await;
+        shared.follow_chunks(&mut followed).await?;
+        let going = followed.list.iter().filter(|entry| entry.blocks.end <= block);
+        let going: Vec<(u64, u64)> = going.map(|entry| (entry.token, entry.blocks.end)).collect();
+        let floor = going.iter().map(|(_, end)| *end).max().unwrap_or(0);
+        let tokens: Vec<u64> = going.iter().map(|(token, _)| *token).collect();
+        let Some(change) = followed.list.plan_remove(&tokens, floor) else {
+            return Ok(0);
+        };
+        let fenced = Batch::new().fenced(self.fence());
+        match shared.commit_change(&mut followed, &change, fenced).await {
+            Err(error) if error.kind() == ErrorKind::Fenced => return Err(self.lost()),
+            committed => drop(committed?),
+        }
+        shared.show(&followed);
+        Ok(tokens.len())
+    }
+}

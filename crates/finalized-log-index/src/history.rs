@@ -1,0 +1,123 @@
+//! History: chunks of any range, built by any number of workers in any order.
+//!
+//! A worker pushes the blocks of its range through the same sections as the tail does and publishes each chunk as it
+//! is complete. Workers coordinate only through the list of chunks: whoever comes second with a range finds it
+//! published. What they publish counts once it links to an anchor ([`crate::chunk_list`]).
+//!
+//! Guarantees: the same blocks give the same bytes, whoever builds them. Leaves to others: which range to
+//! build (jobs), and where blocks come from.
+
+use std::sync::Arc;
+
+use futures::{Stream, StreamExt, pin_mut};
+use tokio::sync::MutexGuard;
+
+use crate::chunk::{self, EncodedChunk};
+use crate::error::{Error, Result};
+use crate::index::{Followed, LogIndex};
+use crate::publish::{Beside, Role};
+use crate::records::chunks::ChunkEntry;
+use crate::section::{Before, Content, End, Section};
+use crate::types::{BlockRange, FinalizedBlock};
+
+impl LogIndex {
+    /// Builds and publishes the chunks of `range` from its blocks, which must come in order. Gives the published
+    /// entries; a range that was published before in the same bytes is fine.
+    pub async fn build_chunk(
+        &self,
+        range: BlockRange,
+        blocks: impl Stream<Item = Result<FinalizedBlock>>,
+    ) -> Result<Vec<Arc<ChunkEntry>>> {
+        if range.is_empty() {
+            return Err(Error::Invalid { what: format!("the empty range {range:?}") });
+        }
+        pin_mut!(blocks);
+        let mut published = Vec::new();
+        let mut next = range.start;
+        while next < range.end {
+            let mut building = Building::new(self, next);
+            let mut end = End::Open;
+            while end != End::Chunk && building.next < range.end {
+                let Some(block) = blocks.next().await else {
+                    return Err(Error::Invalid {
+                        what: format!("blocks of {range:?} end before {}", building.next),
+                    });
+                };
+                end = building.push(&block?)?;
+            }
+            next = building.next;
+            published.push(self.publish_built(building).await?);
+        }
+        Ok(published)
+    }
+
+    async fn publish_built(&self, building: Building) -> Result<Arc<ChunkEntry>> {
+        let anchored = building.anchored;
+        let encoded: EncodedChunk =
+            logmill_io::compute(move || chunk::encode(&building.finish())).await;
+        let role =
+            Role { chunk_start: encoded.blocks.start, ends_chunk: true, anchored, archive: None };
+        let (attempt, entry) = self.shared.upload(&encoded, role).await?;
+        let mut followed: MutexGuard<'_, Followed> = self.shared.followed.lock().await;
+        let beside = Beside::default();
+        let (entry, _) = self.shared.publish(&mut followed, &attempt, &entry, &beside).await?;
+        self.shared.show(&followed);
+        Ok(entry)
+    }
+}
+
+/// A chunk that is being built.
+struct Building {
+    section: Section,
+    first_block: u64,
+    parent_hash: Option<alloy_primitives::B256>,
+    next: u64,
+    last_hash: Option<alloy_primitives::B256>,
+    anchors: Vec<(u64, alloy_primitives::B256)>,
+    anchored: bool,
+}
+
+impl Building {
+    fn new(index: &LogIndex, first_block: u64) -> Self {
+        let settings = index.settings();
+        Self {
+            section: Section::new(settings.bounds(), first_block, Before::default()),
+            first_block,
+            parent_hash: None,
+            next: first_block,
+            last_hash: None,
+            anchors: settings.anchors.clone(),
+            anchored: false,
+        }
+    }
+
+    fn push(&mut self, block: &FinalizedBlock) -> Result<End> {
+        block.validate()?;
+        if block.number != self.next {
+            return Err(Error::InvalidSequence { expected: self.next, got: block.number });
+        }
+        if self.last_hash.is_some_and(|hash| hash != block.parent_hash) {
+            let what = "its parent is not the block before it".to_owned();
+            return Err(Error::InvalidBlock { number: block.number, what });
+        }
+        for (number, hash) in &self.anchors {
+            if *number == block.number && *hash != block.hash {
+                let what = format!("its hash is {}, but the anchor says {hash}", block.hash);
+                return Err(Error::InvalidBlock { number: block.number, what });
+            }
+            self.anchored |= *number == block.number;
+        }
+        self.parent_hash.get_or_insert(block.parent_hash);
+        self.last_hash = Some(block.hash);
+        self.next = block.number + 1;
+        Ok(self.section.push(block))
+    }
+
+    fn finish(self) -> Content {
+        Content {
+            first_block: self.first_block,
+            parent_hash: self.parent_hash.unwrap_or_default(),
+            run: self.section.finish(),
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Opening a page: checked once, then read log by log.
+//!
+//! Guarantees: after [`PageView::open`] nothing can fail but the memory of the machine; whatever bytes it is
+//! given, it neither panics nor reads beyond them, and never allocates more than a bound that its own length
+//! sets. Leaves to others: caching.
+
+use alloy_primitives::{Address, B256, Bytes};
+
+use super::{NARROW_TERMS_MAX, PAGE_LOGS_MAX, PAGE_TERMS_MAX, REFS, VERSION};
+use crate::codec::{Reader, as_u32, to_usize, unseal};
+use crate::error::{Error, Result};
+use crate::filter::Filter;
+use crate::types::{BLOCK_DATA_BYTES_MAX, BlockLog, Log, TOPICS_MAX, Topics};
+use crate::words;
+
+/// The most bytes that the packed columns of a page can have: one block's data and the small columns.
+const PACKED_BYTES_MAX: usize = BLOCK_DATA_BYTES_MAX * 2;
+const WORD: usize = 32;
+
+/// An open page.
+#[derive(Debug)]
+pub(crate) struct PageView {
+    block_hashes: Vec<u8>,
+    tx_hashes: Vec<u8>,
+    blocks: Vec<ViewBlock>,
+    tx_indexes: Vec<u32>,
+    logs: Vec<ViewLog>,
+    terms: Vec<B256>,
+    data: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ViewBlock {
+    number: u64,
+    timestamp: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct ViewLog {
+    log_index: u32,
+    block: u16,
+    tx: u16,
+    topics: u8,
+    refs: [u16; REFS],
+    data_length: u32,
+    data_at: u32,
+}
+
+impl PageView {
+    /// Opens a page.
+    pub(crate) fn open(bytes: &[u8]) -> Result<Self> {
+        let mut reader = Reader::new(unseal(bytes)?);
+        let version = reader.u8()?;
+        if version != VERSION {
+            return Err(Error::corrupt(format!("a page of version {version}")));
+        }
+        let log_count = reader.count(PAGE_LOGS_MAX)?;
+        let block_count = reader.count(log_count)?;
+        let tx_count = reader.count(log_count)?;
+        let term_count = reader.count(PAGE_TERMS_MAX)?;
+        let packed_length = reader.count(PACKED_BYTES_MAX)?;
+        let stored_length = reader.count(packed_length)?;
+        let block_hashes = reader.take(block_count * WORD)?.to_vec();
+        let tx_hashes = reader.take(tx_count * WORD)?.to_vec();
+        let terms = (0..term_count).map(|_| term(&mut reader)).collect::<Result<Vec<_>>>()?;
+        let stored = reader.take(stored_length)?;
+        reader.end()?;
+        let packed = unpack(stored, packed_length)?;
+        let mut packed = Reader::new(&packed);
+        let mut logs = vec![ViewLog::default(); log_count];
+        let blocks = read_blocks(&mut packed, block_count, &mut logs)?;
+        let tx_indexes = read_txs(&mut packed, tx_count, &mut logs)?;
+        read_log_indexes(&mut packed, &mut logs)?;
+        read_terms(&mut packed, term_count, &mut logs)?;
+        let data = read_data(&mut packed, &mut logs)?;
+        Ok(Self { block_hashes, tx_hashes, blocks, tx_indexes, logs, terms, data })
+    }
+
+    /// How many logs there are.
+    pub(crate) fn len(&self) -> usize {
+        self.logs.len()
+    }
+
+    /// About how much memory it takes.
+    pub(crate) fn weight(&self) -> usize {
+        let fixed = size_of::<Self>() + self.logs.len() * size_of::<ViewLog>();
+        fixed + self.data.len() + self.terms.len() * WORD + self.tx_hashes.len()
+    }
+
+    /// The number of the block of a log.
+    pub(crate) fn block_number(&self, position: usize) -> u64 {
+        self.blocks[usize::from(self.logs[position].block)].number
+    }
+
+    /// The block and index of a log, by which logs are ordered.
+    pub(crate) fn place(&self, position: usize) -> (u64, u32) {
+        (self.block_number(position), self.logs[position].log_index)
+    }
+
+    /// The hash of the transaction of a log.
+    pub(crate) fn transaction_hash(&self, position: usize) -> B256 {
+        word_at(&self.tx_hashes, self.logs[position].tx)
+    }
+
+    /// A whole log.
+    pub(crate) fn log(&self, position: usize) -> Log {
+        let log = &self.logs[position];
+        let block = &self.blocks[usize::from(log.block)];
+        Log {
+            block_number: block.number,
+            block_hash: word_at(&self.block_hashes, log.block),
+            block_timestamp: block.timestamp,
+            log: self.block_log(position),
+        }
+    }
+
+    fn block_log(&self, position: usize) -> BlockLog {
+        let log = &self.logs[position];
+        let topics = &log.refs[1..1 + usize::from(log.topics)];
+        BlockLog {
+            address: Address::from_word(self.terms[usize::from(log.refs[0])]),
+            topics: topics.iter().map(|term| self.terms[usize::from(*term)]).collect::<Topics>(),
+            data: self.data(log),
+            transaction_hash: word_at(&self.tx_hashes, log.tx),
+            transaction_index: self.tx_indexes[usize::from(log.tx)],
+            log_index: log.log_index,
+        }
+    }
+
+    fn data(&self, log: &ViewLog) -> Bytes {
+        let (Ok(at), Ok(length)) = (usize::try_from(log.data_at), usize::try_from(log.data_length))
+        else {
+            return Bytes::new();
+        };
+        let mut data = Vec::with_capacity(length);
+        // Passed over once when the page was opened, so it can be read.
+        let decoded = words::decode(&mut Reader::new(&self.data[at..]), length, &mut data);
+        debug_assert!(decoded.is_ok(), "the data was passed over before");
+        Bytes::from(data)
+    }
+
+    /// What of the filter this page can match: none if nothing.
+    pub(crate) fn matcher(&self, filter: &Filter) -> Option<Matcher> {
+        let mut clauses = Vec::with_capacity(REFS);
+        if !filter.addresses.is_empty() {
+            let wanted: Vec<B256> = filter.addresses.iter().map(Address::into_word).collect();
+            clauses.push((0, self.wanted(&wanted)?));
+        }
+        for (position, wanted) in filter.topics.iter().enumerate() {
+            if !wanted.is_empty() {
+                clauses.push((1 + position, self.wanted(wanted)?));
+            }
+        }
+        Some(Matcher { clauses, topics_min: filter.topics.len() })
+    }
+
+    fn wanted(&self, words: &[B256]) -> Option<Vec<u16>> {
+        let mut found = Vec::new();
+        for (reference, term) in self.terms.iter().enumerate() {
+            if words.contains(term) {
+                found.push(u16::try_from(reference).unwrap_or(u16::MAX));
+            }
+        }
+        (!found.is_empty()).then_some(found)
+    }
+
+    /// Whether a log matches.
+    pub(crate) fn matches(&self, matcher: &Matcher, position: usize) -> bool {
+        let log = &self.logs[position];
+        let topics = usize::from(log.topics);
+        topics >= matcher.topics_min
+            && matcher.clauses.iter().all(|(column, wanted)| wanted.contains(&log.refs[*column]))
+    }
+}
+
+/// A filter in the references of one page.
+#[derive(Debug)]
+pub(crate) struct Matcher {
+    clauses: Vec<(usize, Vec<u16>)>,
+    topics_min: usize,
+}
+
+fn word_at(words: &[u8], position: u16) -> B256 {
+    let start = usize::from(position) * WORD;
+    B256::from_slice(&words[start..start + WORD])
+}
+
+fn term(reader: &mut Reader<'_>) -> Result<B256> {
+    let kept = usize::from(reader.u8()?);
+    let mut term = B256::ZERO;
+    let Some(start) = WORD.checked_sub(kept) else {
+        return Err(Error::corrupt(format!("a term of {kept} bytes")));
+    };
+    term[start..].copy_from_slice(reader.take(kept)?);
+    Ok(term)
+}
+
+fn unpack(stored: &[u8], length: usize) -> Result<Vec<u8>> {
+    if stored.len() == length {
+        return Ok(stored.to_vec());
+    }
+    let unpacked = lz4_flex::block::decompress(stored, length)
+        .map_err(|error| Error::corrupt(format!("a page that does not unpack: {error}")))?;
+    if unpacked.len() != length {
+        return Err(Error::corrupt(format!("a page of {} bytes, not {length}", unpacked.len())));
+    }
+    Ok(unpacked)
+}
+
+/// Gives the next `count` logs, of which there must be some, to their block or transaction.
+fn assign<'l>(logs: &'l mut [ViewLog], at: &mut usize, count: u64) -> Result<&'l mut [ViewLog]> {
+    let end = at.checked_add(to_usize(count)?).filter(|end| *end <= logs.len() && *end > *at);
+    let Some(end) = end else {
+        return Err(Error::corrupt("the logs of a page's blocks or transactions do not add up"));
+    };
+    let start = std::mem::replace(at, end);
+    Ok(&mut logs[start..end])
+}
+
+fn all_assigned(logs: &[ViewLog], at: usize) -> Result<()> {
+    if at == logs.len() {
+        return Ok(());
+    }
+    Err(Error::corrupt("the logs of a page's blocks or transactions do not add up"))
+}
+
+fn read_blocks(
+    reader: &mut Reader<'_>,
+    count: usize,
+    logs: &mut [ViewLog],
+) -> Result<Vec<ViewBlock>> {
+    let mut blocks: Vec<ViewBlock> = Vec::with_capacity(count);
+    let mut at = 0;
+    for position in 0..count {
+        let before = blocks.last().copied().unwrap_or(ViewBlock { number: 0, timestamp: 0 });
+        let gap = reader.varint()?;
+        let number = before.number.checked_add(gap).filter(|_| gap > 0 || position == 0);
+        let number = number.ok_or_else(|| Error::corrupt("a page's blocks are not in order"))?;
+        let timestamp = reader.offset_from(before.timestamp)?;
+        for log in assign(logs, &mut at, reader.varint()?)? {
+            log.block = u16::try_from(position).unwrap_or(u16::MAX);
+        }
+        blocks.push(ViewBlock { number, timestamp });
+    }
+    all_assigned(logs, at)?;
+    Ok(blocks)
+}
+
+fn read_txs(reader: &mut Reader<'_>, count: usize, logs: &mut [ViewLog]) -> Result<Vec<u32>> {
+    let mut indexes: Vec<u32> = Vec::with_capacity(count);
+    let mut at = 0;
+    let mut block_before = None;
+    for position in 0..count {
+        let gap = reader.varint32()?;
+        let assigned = assign(logs, &mut at, reader.varint()?)?;
+        let block = assigned[0].block;
+        if assigned.iter().any(|log| log.block != block) {
+            return Err(Error::corrupt("a transaction in two blocks"));
+        }
+        let opens_block = block_before != Some(block);
+        let before = if opens_block { 0 } else { indexes.last().copied().unwrap_or(0) };
+        let index = before.checked_add(gap).filter(|_| opens_block || gap > 0);
+        let index =
+            index.ok_or_else(|| Error::corrupt("a page's transactions are not in order"))?;
+        for log in assigned {
+            log.tx = u16::try_from(position).unwrap_or(u16::MAX);
+        }
+        indexes.push(index);
+        block_before = Some(block);
+    }
+    all_assigned(logs, at)?;
+    Ok(indexes)
+}
+
+fn read_log_indexes(reader: &mut Reader<'_>, logs: &mut [ViewLog]) -> Result<()> {
+    let mut before: Option<ViewLog> = None;
+    for log in logs {
+        let gap = reader.varint32()?;
+        let follows = before.filter(|before| before.block == log.block);
+        let index = match follows {
+            None => Some(gap),
+            Some(before) => before.log_index.checked_add(1).and_then(|next| next.checked_add(gap)),
+        };
+        log.log_index = index.ok_or_else(|| Error::corrupt("a log index that is too large"))?;
+        before = Some(*log);
+    }
+    Ok(())
+}
+
+fn read_terms(reader: &mut Reader<'_>, term_count: usize, logs: &mut [ViewLog]) -> Result<()> {
+    for log in logs.iter_mut() {
+        log.topics = reader.u8()?;
+        if usize::from(log.topics) > TOPICS_MAX {
+            return Err(Error::corrupt(format!("a log of {} topics", log.topics)));
+        }
+    }
+    let narrow = term_count <= NARROW_TERMS_MAX;
+    for column in 0..REFS {
+        for log in logs.iter_mut().filter(|log| usize::from(log.topics) >= column) {
+            let low = reader.u8()?;
+            let high = if narrow { 0 } else { reader.u8()? };
+            let reference = u16::from_le_bytes([low, high]);
+            if usize::from(reference) >= term_count {
+                return Err(Error::corrupt("a log refers to a term that is not there"));
+            }
+            log.refs[column] = reference;
+        }
+    }
+    Ok(())
+}
+
+fn read_data(reader: &mut Reader<'_>, logs: &mut [ViewLog]) -> Result<Vec<u8>> {
+    for log in logs.iter_mut() {
+        log.data_length = as_u32(reader.count(BLOCK_DATA_BYTES_MAX)?);
+    }
+    let length = reader.remaining();
+    let data = reader.clone().take(length)?.to_vec();
+    for log in logs.iter_mut() {
+        log.data_at = as_u32(length - reader.remaining());
+        words::skip(reader, to_usize(u64::from(log.data_length))?)?;
+    }
+    reader.end()?;
+    Ok(data)
+}

@@ -1,0 +1,142 @@
+//! Sources of logs: a published chunk, or a section of the tail, behind one face.
+//!
+//! Guarantees: both answer the same questions in the same terms. Leaves to others: which questions.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::chunk::Directory;
+use crate::error::Result;
+use crate::page::PageView;
+use crate::query::ids::Ids;
+use crate::reader::ChunkReader;
+use crate::records::chunks::ChunkEntry;
+use crate::tail::SectionView;
+use crate::term::Fingerprint;
+use crate::terms::Group;
+use crate::types::BlockRange;
+
+/// A chunk or a section.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    Chunk(Arc<ChunkEntry>),
+    Section(Arc<SectionView>),
+}
+
+/// A source that was opened.
+#[derive(Debug)]
+pub(crate) enum Opened {
+    Chunk { entry: Arc<ChunkEntry>, directory: Arc<Directory> },
+    Section(Arc<SectionView>),
+}
+
+impl Source {
+    pub(crate) async fn open(&self, reader: &ChunkReader) -> Result<Opened> {
+        match self {
+            Self::Chunk(entry) => {
+                let directory = reader.directory(entry).await?;
+                Ok(Opened::Chunk { entry: Arc::clone(entry), directory })
+            }
+            Self::Section(section) => Ok(Opened::Section(Arc::clone(section))),
+        }
+    }
+}
+
+impl Opened {
+    /// The pages that can hold logs of these blocks.
+    pub(crate) fn pages_of(&self, blocks: &BlockRange) -> Range<usize> {
+        match self {
+            Self::Chunk { directory, .. } => directory.pages_of(blocks),
+            Self::Section(section) => section.pages().pages_of(blocks),
+        }
+    }
+
+    /// How many pages there are.
+    pub(crate) fn page_count(&self) -> usize {
+        match self {
+            Self::Chunk { directory, .. } => directory.pages(),
+            Self::Section(section) => section.pages().len(),
+        }
+    }
+
+    /// The ids of a page.
+    pub(crate) fn page_ids(&self, page: usize) -> Range<u32> {
+        match self {
+            Self::Chunk { directory, .. } => directory.page_ids(page),
+            Self::Section(section) => {
+                let page = section.pages().get(page);
+                page.first_id..page.first_id + page.logs
+            }
+        }
+    }
+
+    /// The page of an id.
+    pub(crate) fn page_of(&self, id: u32) -> usize {
+        match self {
+            Self::Chunk { directory, .. } => directory.page_of(id),
+            Self::Section(section) => section.pages().page_of(id),
+        }
+    }
+
+    /// The bytes of a page.
+    pub(crate) fn page_bytes(&self, page: usize) -> u64 {
+        match self {
+            Self::Chunk { directory, .. } => {
+                let range = directory.page_bytes(page);
+                range.end - range.start
+            }
+            Self::Section(section) => crate::codec::as_u64(section.pages().get(page).bytes.len()),
+        }
+    }
+
+    /// What is known of a term.
+    pub(crate) async fn group(
+        &self,
+        reader: &ChunkReader,
+        term: Fingerprint,
+    ) -> Result<Option<Group>> {
+        match self {
+            Self::Chunk { entry, directory } => reader.group(entry, directory, term).await,
+            Self::Section(section) => {
+                let ids = section.ids(term);
+                Ok((!ids.is_empty()).then_some(Group::Ids(ids)))
+            }
+        }
+    }
+
+    /// The ids of a group.
+    pub(crate) async fn ids(&self, reader: &ChunkReader, group: Group) -> Result<Ids> {
+        match (self, group) {
+            (_, Group::Ids(ids)) => Ok(Ids::Few(ids)),
+            (Self::Chunk { entry, directory }, Group::Stored(stored)) => {
+                Ok(Ids::Many(reader.bitmap(entry, directory, &stored).await?))
+            }
+            (Self::Section(_), Group::Stored(_)) => Ok(Ids::Few(Vec::new())),
+        }
+    }
+
+    /// An open page.
+    pub(crate) async fn page(&self, reader: &ChunkReader, page: usize) -> Result<Arc<PageView>> {
+        match self {
+            Self::Chunk { entry, directory } => reader.page(entry, directory, page).await,
+            Self::Section(section) => {
+                Ok(Arc::new(PageView::open(&section.pages().get(page).bytes)?))
+            }
+        }
+    }
+
+    /// Pages beside each other.
+    pub(crate) async fn pages(
+        &self,
+        reader: &ChunkReader,
+        pages: Range<usize>,
+    ) -> Result<Vec<Arc<PageView>>> {
+        match self {
+            Self::Chunk { entry, directory } => reader.pages(entry, directory, pages).await,
+            Self::Section(section) => {
+                let all = section.pages();
+                pages.map(|page| Ok(Arc::new(PageView::open(&all.get(page).bytes)?))).collect()
+            }
+        }
+    }
+}

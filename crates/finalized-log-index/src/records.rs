@@ -1,0 +1,145 @@
+//! The records of the index in its [`logmill_io::MetaStore`], one file each.
+//!
+//! | key below the prefix | record | who writes it |
+//! |---|---|---|
+//! | `bounds` | [`bounds`]: where sections end | whoever opens the index first |
+//! | `tail` | [`tail_state`]: head, and where the tail starts | the one writer, fenced |
+//! | `tail/GENERATION-FIRST` | [`tail_batch`]: the blocks of one commit | the one writer, fenced, once |
+//! | `chunks` | [`chunks`]: the number of the last change | whoever publishes, by version |
+//! | `chg/SEQ`, `ckp/SEQ` | [`chunks`]: a change; all entries as of a change | the same commit, once |
+//! | `build/TOKEN` | [`attempt`]: may publish as long as it is there | whoever builds, once |
+//! | `degraded` | [`degraded`]: why the index refuses to go on | the one writer, fenced |
+//!
+//! Numbers in keys are of sixteen hexadecimal digits, so that keys order as numbers do. Each value is a
+//! version byte, the fields, and a CRC-32C.
+//!
+//! Guarantees: what was encoded decodes to the same, and nothing else decodes. Leaves to others: the
+//! protocols ([`crate::writer`], [`crate::publish`]).
+
+pub(crate) mod attempt;
+pub(crate) mod bounds;
+pub(crate) mod chunks;
+pub(crate) mod degraded;
+pub(crate) mod tail_batch;
+pub(crate) mod tail_state;
+
+use alloy_primitives::B256;
+use bytes::Bytes;
+use logmill_io::{Key, KeyRange};
+
+use crate::codec::{Reader, seal, unseal};
+use crate::error::{Error, Result};
+
+/// The keys of one index.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys {
+    prefix: String,
+}
+
+impl Keys {
+    pub(crate) fn new(prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned() }
+    }
+
+    fn key(&self, rest: &str) -> Key {
+        Key::from(format!("{}/{rest}", self.prefix))
+    }
+
+    pub(crate) fn bounds(&self) -> Key {
+        self.key("bounds")
+    }
+
+    pub(crate) fn tail_state(&self) -> Key {
+        self.key("tail")
+    }
+
+    pub(crate) fn tail_batch(&self, generation: u64, first_block: u64) -> Key {
+        self.key(&format!("tail/{generation:016x}-{first_block:016x}"))
+    }
+
+    /// The batches of one generation of the tail.
+    pub(crate) fn tail_batches(&self, generation: u64) -> KeyRange {
+        KeyRange::prefix(self.key(&format!("tail/{generation:016x}-")))
+    }
+
+    /// The batches of all generations.
+    pub(crate) fn all_tail_batches(&self) -> KeyRange {
+        KeyRange::prefix(self.key("tail/"))
+    }
+
+    pub(crate) fn chunks(&self) -> Key {
+        self.key("chunks")
+    }
+
+    pub(crate) fn change(&self, seq: u64) -> Key {
+        self.key(&format!("chg/{seq:016x}"))
+    }
+
+    pub(crate) fn changes(&self) -> KeyRange {
+        KeyRange::prefix(self.key("chg/"))
+    }
+
+    pub(crate) fn checkpoint(&self, seq: u64) -> Key {
+        self.key(&format!("ckp/{seq:016x}"))
+    }
+
+    pub(crate) fn checkpoints(&self) -> KeyRange {
+        KeyRange::prefix(self.key("ckp/"))
+    }
+
+    pub(crate) fn attempt(&self, token: u64) -> Key {
+        self.key(&format!("build/{token:016x}"))
+    }
+
+    pub(crate) fn attempts(&self) -> KeyRange {
+        KeyRange::prefix(self.key("build/"))
+    }
+
+    pub(crate) fn degraded(&self) -> Key {
+        self.key("degraded")
+    }
+
+    /// The name of the writer lease.
+    pub(crate) fn lease(&self) -> String {
+        format!("{}/writer", self.prefix)
+    }
+
+    /// What the names of all blobs begin with.
+    pub(crate) fn blobs(&self) -> String {
+        format!("{}/chunks/", self.prefix)
+    }
+}
+
+/// The number at the end of a key.
+pub(crate) fn number_of(key: &Key) -> Result<u64> {
+    let digits = key.as_bytes().rsplit(|byte| b"/-".contains(byte)).next().unwrap_or_default();
+    let number = std::str::from_utf8(digits).ok().filter(|digits| digits.len() == 16);
+    let number = number.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    number.ok_or_else(|| Error::corrupt(format!("the key {key} does not end in a number")))
+}
+
+/// Starts a record.
+fn begin(version: u8) -> Vec<u8> {
+    vec![version]
+}
+
+/// Ends a record.
+fn end(mut out: Vec<u8>) -> Bytes {
+    seal(&mut out, 0);
+    Bytes::from(out)
+}
+
+/// Opens a record of a known version.
+fn open<'b>(bytes: &'b [u8], version: u8, what: &str) -> Result<Reader<'b>> {
+    let body = unseal(bytes).map_err(|error| error.within(what))?;
+    let mut reader = Reader::new(body);
+    let found = reader.u8()?;
+    if found != version {
+        return Err(Error::corrupt(format!("{what} of version {found}, but {version} is known")));
+    }
+    Ok(reader)
+}
+
+fn hash(reader: &mut Reader<'_>) -> Result<B256> {
+    reader.array().map(B256::new)
+}

@@ -1,0 +1,92 @@
+//! The records `tail/FIRST`: the blocks of one commit, as pages.
+//!
+//! The pages are those that the section cut meanwhile and the one that is still open, so no log is encoded only to
+//! be stored here. The first page may begin with logs of the commit before, which are passed over when read.
+//!
+//! Guarantees: those of [`super`]; the blocks that come back are those that went in. Leaves to others: the
+//! order of batches ([`crate::recover`]).
+
+use alloy_primitives::B256;
+use bytes::Bytes;
+
+use super::{begin, end, hash, open};
+use crate::codec::{as_u64, put_u64, put_varint, to_usize, zigzag};
+use crate::error::{Error, Result};
+use crate::page::{Page, PageView};
+use crate::section::BlockRow;
+use crate::types::FinalizedBlock;
+
+const VERSION: u8 = 1;
+const WHAT: &str = "a batch of the tail";
+/// The most blocks of one batch.
+pub(crate) const BATCH_BLOCKS_MAX: usize = 4_096;
+
+/// What is stored of a commit.
+#[derive(Debug)]
+pub(crate) struct TailBatch<'b> {
+    pub(crate) first_block: u64,
+    pub(crate) parent_hash: B256,
+    pub(crate) blocks: &'b [BlockRow],
+    pub(crate) pages: Vec<&'b Page>,
+}
+
+impl TailBatch<'_> {
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut out = begin(VERSION);
+        put_u64(&mut out, self.first_block);
+        out.extend_from_slice(self.parent_hash.as_slice());
+        put_varint(&mut out, as_u64(self.blocks.len()));
+        let mut before = 0;
+        for block in self.blocks {
+            out.extend_from_slice(block.hash.as_slice());
+            put_varint(&mut out, zigzag(block.timestamp.wrapping_sub(before).cast_signed()));
+            put_varint(&mut out, u64::from(block.logs));
+            before = block.timestamp;
+        }
+        for page in &self.pages {
+            put_varint(&mut out, as_u64(page.bytes.len()));
+            out.extend_from_slice(&page.bytes);
+        }
+        end(out)
+    }
+}
+
+/// The blocks of a batch.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<FinalizedBlock>> {
+    let mut reader = open(bytes, VERSION, WHAT)?;
+    let first_block = reader.u64()?;
+    let mut parent_hash = hash(&mut reader)?;
+    let count = reader.count(BATCH_BLOCKS_MAX)?;
+    let mut blocks = Vec::with_capacity(count);
+    let mut wanted = Vec::with_capacity(count);
+    let mut before = 0;
+    for position in 0..count {
+        let hash = hash(&mut reader)?;
+        let timestamp = reader.offset_from(before)?;
+        wanted.push(to_usize(reader.varint()?)?);
+        let number = first_block.checked_add(as_u64(position));
+        let number = number.ok_or_else(|| Error::corrupt(format!("{WHAT} beyond all blocks")))?;
+        blocks.push(FinalizedBlock { number, hash, parent_hash, timestamp, logs: Vec::new() });
+        (parent_hash, before) = (hash, timestamp);
+    }
+    while !reader.is_empty() {
+        let length = to_usize(reader.varint()?)?;
+        let page = PageView::open(reader.take(length)?)?;
+        for position in 0..page.len() {
+            let Some(offset) = page.block_number(position).checked_sub(first_block) else {
+                continue;
+            };
+            let block = usize::try_from(offset).ok().and_then(|offset| blocks.get_mut(offset));
+            let block = block.ok_or_else(|| Error::corrupt(format!("{WHAT} has foreign logs")))?;
+            let log = page.log(position);
+            if log.block_hash != block.hash {
+                return Err(Error::corrupt(format!("{WHAT} has foreign logs")));
+            }
+            block.logs.push(log.log);
+        }
+    }
+    if blocks.iter().zip(&wanted).any(|(block, wanted)| block.logs.len() != *wanted) {
+        return Err(Error::corrupt(format!("{WHAT} lacks logs")));
+    }
+    Ok(blocks)
+}

@@ -1,0 +1,322 @@
+//! The tail: finalized blocks that are not in a chunk yet, with an index over them in memory.
+//!
+//! It is a list of sections: the last one grows, those before it are complete and wait to be sealed. What a commit
+//! brings is a run of pages and sorted index entries; runs of similar size are joined, so that there are few. A
+//! [`TailView`] shares them and never changes, so readers need no lock.
+//!
+//! Guarantees: the same blocks make the same sections, however they were grouped into commits. Leaves to others:
+//! which blocks may come ([`crate::writer`]), and storing them.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use alloy_primitives::B256;
+
+use crate::chunk::pages_of_blocks;
+use crate::codec::as_u64;
+use crate::page::Page;
+use crate::records::tail_batch::TailBatch;
+use crate::records::tail_state::TailState;
+use crate::section::{Before, BlockRow, Bounds, Content, End, Run, Section};
+use crate::term::{Fingerprint, entry_fingerprint, entry_id};
+use crate::types::{BlockRange, FinalizedBlock};
+
+/// A run is joined with the one before it unless that one is at least so many times as large.
+const RUN_RATIO: usize = 2;
+
+/// The tail of the one who writes, or follows.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    bounds: Bounds,
+    /// What is stored of it, or will be once the commit under way is done.
+    pub(crate) state: TailState,
+    /// Complete sections, oldest first.
+    complete: VecDeque<Arc<SectionView>>,
+    growing: Growing,
+    /// The first block of each stored batch, as its key says.
+    batches: VecDeque<u64>,
+}
+
+#[derive(Debug)]
+struct Growing {
+    section: Section,
+    first_block: u64,
+    parent_hash: B256,
+    chunk_start: u64,
+    runs: Vec<Arc<Run>>,
+    /// The page that is not full yet, as of the last commit.
+    open: Option<Page>,
+}
+
+/// A section as it was at some moment.
+#[derive(Debug)]
+pub(crate) struct SectionView {
+    pub(crate) blocks: BlockRange,
+    pub(crate) parent_hash: B256,
+    pub(crate) last_hash: B256,
+    pub(crate) chunk_start: u64,
+    /// Whether its chunk ends with it; none while it grows.
+    pub(crate) end: Option<End>,
+    /// How much of the chunk there is with it.
+    pub(crate) before_next: Before,
+    runs: Vec<Arc<Run>>,
+    open: Option<Page>,
+    /// How many logs it has.
+    pub(crate) logs: u32,
+}
+
+/// The tail as it was at some moment: sections, oldest first.
+pub(crate) type TailView = Vec<Arc<SectionView>>;
+
+impl Tail {
+    /// The tail that starts where the state says, still without its blocks.
+    pub(crate) fn new(bounds: Bounds, state: &TailState) -> Self {
+        let growing = Growing {
+            section: Section::new(bounds, state.start, state.before),
+            first_block: state.start,
+            parent_hash: state.start_parent,
+            chunk_start: state.chunk_start,
+            runs: Vec::new(),
+            open: None,
+        };
+        let state = TailState { end: state.start, head_hash: state.start_parent, ..state.clone() };
+        Self { bounds, state, complete: VecDeque::new(), growing, batches: VecDeque::new() }
+    }
+
+    /// Adds blocks, each of which follows the one before.
+    pub(crate) fn append(&mut self, blocks: &[FinalizedBlock]) -> Appended {
+        let mut appended = Appended {
+            first_block: self.state.end,
+            parent_hash: self.state.head_hash,
+            ..Appended::default()
+        };
+        for block in blocks {
+            debug_assert_eq!(block.number, self.state.end, "blocks were to come in order");
+            let end = self.growing.section.push(block);
+            self.state.end = block.number + 1;
+            self.state.head_hash = block.hash;
+            if end != End::Open {
+                self.take_run(&mut appended);
+                self.complete_section(end);
+            }
+        }
+        self.take_run(&mut appended);
+        self.growing.open = self.growing.section.open_page();
+        appended.open.clone_from(&self.growing.open);
+        appended
+    }
+
+    fn take_run(&mut self, appended: &mut Appended) {
+        let run = self.growing.section.take_run();
+        if run.blocks.is_empty() {
+            return;
+        }
+        appended.blocks.extend_from_slice(&run.blocks);
+        appended.pages.extend_from_slice(&run.pages);
+        let runs = &mut self.growing.runs;
+        runs.push(Arc::new(run));
+        while let [.., before, last] = &runs[..]
+            && before.entries.len() < last.entries.len() * RUN_RATIO
+        {
+            let joined = before.join(last);
+            runs.truncate(runs.len() - 2);
+            runs.push(Arc::new(joined));
+        }
+    }
+
+    fn complete_section(&mut self, end: End) {
+        let section = Arc::new(self.growing_view(Some(end)));
+        let (before, chunk_start) = match end {
+            End::Chunk => (Before::default(), section.blocks.end),
+            End::Open | End::Piece => (section.before_next, section.chunk_start),
+        };
+        self.growing = Growing {
+            section: Section::new(self.bounds, section.blocks.end, before),
+            first_block: section.blocks.end,
+            parent_hash: section.last_hash,
+            chunk_start,
+            runs: Vec::new(),
+            open: None,
+        };
+        self.complete.push_back(section);
+    }
+
+    fn growing_view(&self, end: Option<End>) -> SectionView {
+        let growing = &self.growing;
+        SectionView {
+            blocks: growing.first_block..self.state.end,
+            parent_hash: growing.parent_hash,
+            last_hash: self.state.head_hash,
+            chunk_start: growing.chunk_start,
+            end,
+            before_next: growing.section.before_next(),
+            runs: growing.runs.clone(),
+            // The page that was open when a section ends has been cut.
+            open: growing.open.clone().filter(|_| end.is_none()),
+            logs: growing.section.logs(),
+        }
+    }
+
+    /// The oldest section that can be sealed.
+    pub(crate) fn sealable(&self) -> Option<&Arc<SectionView>> {
+        self.complete.front()
+    }
+
+    /// How many logs wait to be sealed.
+    pub(crate) fn logs(&self) -> u64 {
+        let complete: u64 = self.complete.iter().map(|section| u64::from(section.logs)).sum();
+        complete + u64::from(self.growing.section.logs())
+    }
+
+    /// Remembers that a batch is stored under the key of this block.
+    pub(crate) fn note_batch(&mut self, first_block: u64) {
+        self.batches.push_back(first_block);
+    }
+
+    /// The stored batches that hold no block from `end` on, at most `max`.
+    pub(crate) fn batches_below(&self, end: u64, max: usize) -> Vec<u64> {
+        let ends = self.batches.iter().skip(1).copied().chain([self.state.end]);
+        let below = self.batches.iter().zip(ends).take_while(|(_, batch_end)| *batch_end <= end);
+        below.map(|(first, _)| *first).take(max).collect()
+    }
+
+    /// The state once the oldest section is sealed.
+    pub(crate) fn state_after_seal(&self, section: &SectionView) -> TailState {
+        let (before, chunk_start) = match section.end {
+            Some(End::Piece) => (section.before_next, section.chunk_start),
+            _ => (Before::default(), section.blocks.end),
+        };
+        TailState {
+            start: section.blocks.end,
+            start_parent: section.last_hash,
+            chunk_start,
+            before,
+            ..self.state.clone()
+        }
+    }
+
+    /// Drops what lies before the start that a state says; sections that reach beyond it stay whole.
+    pub(crate) fn trim(&mut self, state: &TailState) {
+        while self.complete.front().is_some_and(|section| section.blocks.end <= state.start) {
+            self.complete.pop_front();
+        }
+        for _ in self.batches_below(state.start, usize::MAX) {
+            self.batches.pop_front();
+        }
+        self.state.start = state.start;
+        self.state.start_parent = state.start_parent;
+        self.state.chunk_start = state.chunk_start;
+        self.state.before = state.before;
+    }
+
+    /// The tail as it is now.
+    pub(crate) fn view(&self) -> TailView {
+        let mut view: TailView = self.complete.iter().cloned().collect();
+        if self.state.end > self.growing.first_block {
+            view.push(Arc::new(self.growing_view(None)));
+        }
+        view
+    }
+}
+
+/// What a commit adds to the tail, to be stored.
+#[derive(Debug, Default)]
+pub(crate) struct Appended {
+    first_block: u64,
+    parent_hash: B256,
+    blocks: Vec<BlockRow>,
+    pages: Vec<Page>,
+    open: Option<Page>,
+}
+
+impl Appended {
+    /// The record of it.
+    pub(crate) fn encode(&self) -> bytes::Bytes {
+        TailBatch {
+            first_block: self.first_block,
+            parent_hash: self.parent_hash,
+            blocks: &self.blocks,
+            pages: self.pages.iter().chain(&self.open).collect(),
+        }
+        .encode()
+    }
+}
+
+impl SectionView {
+    /// Its pages.
+    pub(crate) fn pages(&self) -> SectionPages<'_> {
+        let mut before = 0;
+        let lists = self.runs.iter().map(|run| &run.pages[..]);
+        let lists = lists.chain(self.open.as_ref().map(std::slice::from_ref));
+        let lists = lists.map(|pages| {
+            let first = before;
+            before += pages.len();
+            (first, pages)
+        });
+        SectionPages { lists: lists.collect(), count: before }
+    }
+
+    /// The ids of a term, rising.
+    pub(crate) fn ids(&self, fingerprint: Fingerprint) -> Vec<u32> {
+        let mut ids = Vec::new();
+        for run in &self.runs {
+            let first =
+                run.entries.partition_point(|e| entry_fingerprint(*e) < fingerprint.number());
+            let of_term = run.entries[first..].iter();
+            let of_term = of_term.take_while(|e| entry_fingerprint(**e) == fingerprint.number());
+            ids.extend(of_term.map(|entry| entry_id(*entry)));
+        }
+        ids
+    }
+
+    /// The rows of its blocks.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &BlockRow> {
+        self.runs.iter().flat_map(|run| &run.blocks)
+    }
+
+    /// All of it, once it is complete.
+    pub(crate) fn content(&self) -> Content {
+        let joined = self.runs.iter().fold(Run::default(), |all, run| all.join(run));
+        debug_assert!(self.open.is_none(), "a complete section has no open page");
+        debug_assert_eq!(as_u64(joined.blocks.len()), self.blocks.end - self.blocks.start);
+        Content { first_block: self.blocks.start, parent_hash: self.parent_hash, run: joined }
+    }
+}
+
+/// The pages of a section, by number.
+#[derive(Debug)]
+pub(crate) struct SectionPages<'s> {
+    /// The number of the first page of each list, and the list.
+    lists: Vec<(usize, &'s [Page])>,
+    count: usize,
+}
+
+impl<'s> SectionPages<'s> {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// One of them.
+    pub(crate) fn get(&self, page: usize) -> &'s Page {
+        let list = self.lists.partition_point(|(first, pages)| *first + pages.len() <= page);
+        let (first, pages) = self.lists[list];
+        &pages[page - first]
+    }
+
+    /// The page of an id.
+    pub(crate) fn page_of(&self, id: u32) -> usize {
+        let (mut low, mut high) = (0, self.count);
+        while low < high {
+            let middle = low.midpoint(high);
+            if self.get(middle).first_id <= id { low = middle + 1 } else { high = middle }
+        }
+        low.saturating_sub(1)
+    }
+
+    /// The pages that can hold logs of these blocks.
+    pub(crate) fn pages_of(&self, blocks: &BlockRange) -> Range<usize> {
+        pages_of_blocks(self.count, blocks, |page| self.get(page).first_block)
+    }
+}

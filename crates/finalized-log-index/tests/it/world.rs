@@ -1,0 +1,58 @@
+//! An index over stores in memory that can be opened again and again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use finalized_log_index::{FinalizedBlock, LogIndex, Settings, Stores, Writer};
+use logmill_io::blob::MemoryBlobs;
+use logmill_io::meta::MemoryMeta;
+use logmill_io::{Entropy, SeededEntropy, SystemClock};
+
+/// Stores that outlive the index.
+#[derive(Clone, Debug)]
+pub struct World {
+    pub stores: Stores,
+    pub settings: Settings,
+}
+
+/// Bounds so small that a short chain has many cells, chunks and pieces.
+pub fn small() -> Settings {
+    Settings {
+        cell_blocks: 32,
+        chunk_logs: 700,
+        piece_logs: 250,
+        merge_cpu_percent: 100,
+        query_deadline: Duration::from_secs(600),
+        ..Settings::default()
+    }
+}
+
+impl World {
+    pub fn new(seed: u64) -> Self {
+        let entropy: Arc<dyn Entropy> = SeededEntropy::shared(seed);
+        let clock = SystemClock::shared();
+        let stores = Stores {
+            meta: MemoryMeta::shared(Arc::clone(&clock), Arc::clone(&entropy)),
+            blobs: MemoryBlobs::shared(),
+            clock,
+            entropy,
+        };
+        Self { stores, settings: small() }
+    }
+
+    pub async fn open(&self) -> LogIndex {
+        LogIndex::open(self.stores.clone(), self.settings.clone()).await.expect("it opens")
+    }
+
+    /// Opens the index as its writer, whoever had it before.
+    pub async fn write(&self) -> Writer {
+        self.open().await.writer("test").await.expect("the same owner takes its lease over")
+    }
+}
+
+/// Adds blocks in commits of `batch`.
+pub async fn ingest(writer: &Writer, blocks: &[FinalizedBlock], batch: usize) {
+    for some in blocks.chunks(batch) {
+        writer.ingest_finalized_blocks(some).await.expect("they follow");
+    }
+}
