@@ -3,8 +3,9 @@
 pub mod error;
 mod filter;
 mod types;
+pub mod workload;
 
+pub use alloy_primitives::{Address, B256, Bytes};
 pub use error::{Error, Result};
 pub use filter::{Blocks, Filter};
 pub use types::*;
-pub use alloy_primitives::{Address, B256, Bytes};
