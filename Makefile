@@ -1,7 +1,7 @@
 # The commands of Logmill. `make` lists them; the longer ones live in tools/.
 
 # Programs of bench/ that `make bench` runs, in this order.
-BENCHES := queue
+BENCHES := queue index
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -27,5 +27,6 @@ bench: $(BENCHES:%=bench-%) ## run every benchmark; results go to bench/results/
 
 $(BENCHES:%=bench-%): bench-%:
 	tools/postgres.sh
+	tools/python.sh bench
 	mkdir -p bench/results
 	cd bench && cargo run --release --bin $* -- --json ../bench/results/$*.json

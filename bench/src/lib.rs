@@ -5,6 +5,7 @@
 
 pub mod cpu;
 pub mod engine;
+pub mod index;
 pub mod logmill;
 pub mod machine;
 pub mod peers;

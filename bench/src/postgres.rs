@@ -50,9 +50,18 @@ pub struct Server {
 impl Server {
     /// Makes a cluster below `parent` and starts it.
     pub fn start(parent: &Path, durability: &Durability) -> anyhow::Result<Self> {
+        Self::start_with(parent, durability, &[])
+    }
+
+    /// The same with more settings, which come after the shared ones and so win over them.
+    pub fn start_with(
+        parent: &Path,
+        durability: &Durability,
+        more: &[(&str, &str)],
+    ) -> anyhow::Result<Self> {
         let programs = Programs::find()?;
         let folder = tempfile::Builder::new()
-            .prefix("queue-bench-pg-")
+            .prefix("bench-pg-")
             .tempdir_in(parent)
             .with_context(|| format!("creating a folder in {}", parent.display()))?;
         programs.give(folder.path())?;
@@ -60,7 +69,7 @@ impl Server {
         let mut initdb = programs.command("initdb");
         initdb.args(["-A", "trust", "-U", USER, "-E", "UTF8", "--locale=C", "-D"]).arg(&data);
         run(&mut initdb)?;
-        let (port, postmaster) = start(&programs, folder.path(), &data, durability)?;
+        let (port, postmaster) = start(&programs, folder.path(), &data, durability, more)?;
         Ok(Self { programs, _folder: folder, data, port, postmaster })
     }
 
@@ -134,11 +143,12 @@ fn start(
     folder: &Path,
     data: &Path,
     durability: &Durability,
+    more: &[(&str, &str)],
 ) -> anyhow::Result<(u16, u32)> {
     let log = folder.join("log");
     for attempt in 1.. {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        configure(folder, data, port, durability)?;
+        configure(folder, data, port, durability, more)?;
         let mut start = programs.command("pg_ctl");
         start.args(["start", "-s", "-w", "-t", "60", "-l"]).arg(&log).arg("-D").arg(data);
         let Err(error) = run(&mut start) else {
@@ -152,7 +162,13 @@ fn start(
     unreachable!("the loop ends by a return")
 }
 
-fn configure(folder: &Path, data: &Path, port: u16, durability: &Durability) -> anyhow::Result<()> {
+fn configure(
+    folder: &Path,
+    data: &Path,
+    port: u16,
+    durability: &Durability,
+    more: &[(&str, &str)],
+) -> anyhow::Result<()> {
     let mut text = format!(
         "port = {port}\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = '{}'\n\
          synchronous_commit = {}\nfsync = {}\n",
@@ -160,7 +176,7 @@ fn configure(folder: &Path, data: &Path, port: u16, durability: &Durability) -> 
         durability.synchronous_commit,
         durability.fsync
     );
-    for (name, value) in FIXED_SETTINGS {
+    for (name, value) in FIXED_SETTINGS.iter().chain(more) {
         text.push_str(&format!("{name} = '{value}'\n"));
     }
     // Read last of all, and rewritten whole on every attempt.

@@ -9,7 +9,7 @@ use crate::rounds::{METRICS, Measured, Samples};
 use crate::settings::Settings;
 
 /// What stands where a figure does not exist.
-const NONE: &str = "—";
+pub(crate) const NONE: &str = "—";
 
 /// The whole result. `machine` was taken before the run, `server_version` is PostgreSQL's.
 pub fn json(
@@ -149,7 +149,7 @@ fn cell(entry: &Value, name: &str) -> String {
 }
 
 /// Whole numbers in groups of three, fractions as they are.
-fn number(value: &Value) -> Option<String> {
+pub(crate) fn number(value: &Value) -> Option<String> {
     let Some(whole) = value.as_i64() else {
         return value.as_f64().map(|fraction| format!("{fraction:.4}"));
     };
@@ -169,7 +169,7 @@ fn plain(value: &Value) -> &str {
 }
 
 /// The first column to the left, the others to the right.
-fn aligned(rows: &[Vec<String>]) -> String {
+pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
         .map(|n| rows.iter().filter_map(|row| row.get(n)).map(|c| c.chars().count()).max())
@@ -203,7 +203,7 @@ fn median(values: &[f64]) -> Option<f64> {
 
 /// With no digits a whole number, so that the JSON has no ".0".
 #[allow(clippy::cast_possible_truncation)] // Rates and microseconds are far below 2^52.
-fn rounded(value: f64, digits: i32) -> Value {
+pub(crate) fn rounded(value: f64, digits: i32) -> Value {
     if digits == 0 {
         return json!(value.round() as i64);
     }

@@ -46,6 +46,7 @@ mod term;
 mod terms;
 mod types;
 mod words;
+pub mod workload;
 mod writer;
 
 pub use alloy_primitives::{Address, B256, Bytes};

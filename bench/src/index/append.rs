@@ -1,0 +1,38 @@
+//! The limit of the machine: the bytes of a block appended to a file, and one `fsync`.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use finalized_log_index::FinalizedBlock;
+
+/// A file that grows.
+pub struct Append {
+    file: File,
+    bytes: Vec<u8>,
+}
+
+impl Append {
+    pub fn create(folder: &Path) -> anyhow::Result<Self> {
+        let file = OpenOptions::new().create_new(true).append(true).open(folder.join("append"))?;
+        Ok(Self { file, bytes: Vec::new() })
+    }
+
+    /// Appends the block's logs as they are and waits for the disk.
+    pub fn block(&mut self, block: &FinalizedBlock) -> anyhow::Result<Duration> {
+        self.bytes.clear();
+        for log in &block.logs {
+            self.bytes.extend_from_slice(log.address.as_slice());
+            for topic in &log.topics {
+                self.bytes.extend_from_slice(topic.as_slice());
+            }
+            self.bytes.extend_from_slice(log.transaction_hash.as_slice());
+            self.bytes.extend_from_slice(&log.data);
+        }
+        let start = Instant::now();
+        self.file.write_all(&self.bytes)?;
+        self.file.sync_data()?;
+        Ok(start.elapsed())
+    }
+}
