@@ -26,7 +26,7 @@ mod claimer;
 mod held;
 
 pub use admin::{JobView, KindCounts, LIST_MAX, Place};
-pub use claimer::Claimer;
+pub use claimer::{Claimer, Turn};
 
 /// The longest key of a job.
 pub const KEY_BYTES_MAX: usize = 512;
