@@ -1,7 +1,7 @@
 //! `Queue`: jobs in SQL.
 //!
-//! Every transition of [`crate::job`] is one statement here, for one job or for many, so that claiming and
-//! completing cost one commit each. Statements that belong to a larger transaction take it as their first argument:
+//! Every transition of [`crate::job`] is one statement here, for one job or for many; [`Claimer`] completes and claims
+//! in one transaction, for one commit a turn. Statements that belong to a larger transaction take it as their first argument:
 //! a handler can complete its job in the very transaction that writes its results.
 //!
 //! Guarantees:

@@ -8,7 +8,7 @@
 //! costs, the less often.
 //!
 //! Whoever works off a queue completes one job and claims the next: [`Claimer::complete_and_claim`] does both in one
-//! transaction and one trip, for one commit a turn instead of two.
+//! transaction and one trip, for one commit a turn instead of two; decision 0006 says why.
 //!
 //! Guarantees: nothing that is due is overlooked for longer than [`FULL_LOOK_MAX`], and nothing at all when there is
 //! nothing else to do. A stale token completes nothing, is reported, and does not keep the claim from happening.
