@@ -1,8 +1,8 @@
 //! `Queue`: jobs in SQL.
 //!
-//! Every transition of [`crate::job`] is one statement here, for one job or for many; [`Claimer`] completes and claims
-//! in one transaction, for one commit a turn. Statements that belong to a larger transaction take it as their first argument:
-//! a handler can complete its job in the very transaction that writes its results.
+//! Every transition of [`crate::job`] is one statement here, for one job or for many; [`Claimer`] completes and
+//! claims in one transaction, for one commit a turn. Statements that belong to a larger transaction take it as their
+//! first argument: a handler can complete its job in the very transaction that writes its results.
 //!
 //! Guarantees:
 //! - Enqueueing is idempotent by (kind, key).
