@@ -33,13 +33,18 @@ pub struct Offers {
     pub enqueue_bulk: bool,
     /// Claims and acknowledgements of many jobs at once.
     pub batches: bool,
+    /// Workers of one process that share the trips to the store, beside workers that do not.
+    pub shared_trips: bool,
 }
 
 /// How workers claim and acknowledge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// A claim takes one job.
+    /// C workers; none holds or acknowledges more than one job at a time.
     OneByOne,
+    /// The same with workers that share nothing, as those of C processes would. Engines whose workers always do so
+    /// are not asked for this.
+    Apart,
     /// A claim takes as many as serves the engine best, and so does an acknowledgement.
     Batches,
 }

@@ -1,8 +1,10 @@
 //! Logmill's own queue on SQLite and PostgreSQL, as engines.
 //!
-//! One by one, each of C workers claims one job, handles it and completes it, with a commit for each. In batches,
-//! fewer workers claim and complete many at a time. The pick-up goes through a `Runner`; on PostgreSQL the job
-//! is enqueued through another handle, as another process would, so that the wake-up goes over `NOTIFY`.
+//! One by one, a `Runner` has C slots: a slot holds one job, and is free for the next once the job's completion is
+//! committed; slots that are free at the same time share a trip. Apart, each of C workers completes one job and claims
+//! the next, in a commit of its own, as C processes would. In batches, fewer workers claim and complete many at a time.
+//! The pick-up goes through a `Runner`; on PostgreSQL the job is enqueued through another handle, as another process
+//! would, so that the wake-up goes over `NOTIFY`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,33 +27,36 @@ const REPORT: &str = "report";
 const LEASE: Duration = Duration::from_secs(60);
 /// Jobs of one bulk call.
 const BULK: u64 = 5_000;
-/// Jobs of one claim, and of one acknowledgement, in batches.
-const BATCH: usize = 2_000;
 /// Workers that claim in batches: enough to keep the server busy while some wait for their commits.
 const BATCH_WORKERS: usize = 4;
 
 /// Our engines, in the order of the report.
-pub fn engines() -> Vec<Box<dyn Engine>> {
-    vec![Box::new(Logmill(Store::Sqlite)), Box::new(Logmill(Store::PostgreSql))]
+pub fn engines(batch: usize) -> Vec<Box<dyn Engine>> {
+    let engine = |store| -> Box<dyn Engine> { Box::new(Logmill { store, batch }) };
+    vec![engine(Store::Sqlite), engine(Store::PostgreSql)]
 }
 
-struct Logmill(Store);
+struct Logmill {
+    store: Store,
+    /// Jobs of one claim, and of one acknowledgement, in batches.
+    batch: usize,
+}
 
 #[async_trait]
 impl Engine for Logmill {
     fn name(&self) -> &'static str {
-        match self.0 {
+        match self.store {
             Store::Sqlite => "logmill-sqlite",
             Store::PostgreSql => "logmill-postgresql",
         }
     }
 
     fn store(&self) -> Store {
-        self.0
+        self.store
     }
 
     fn offers(&self) -> Offers {
-        Offers { enqueue_bulk: true, batches: true }
+        Offers { enqueue_bulk: true, batches: true, shared_trips: true }
     }
 
     fn versions(&self) -> Vec<(&'static str, String)> {
@@ -59,13 +64,15 @@ impl Engine for Logmill {
     }
 
     fn tuning(&self) -> String {
-        let store = match self.0 {
+        let store = match self.store {
             Store::Sqlite => "synchronous=FULL in WAL mode, statements that wait share a commit",
             Store::PostgreSql => "a pool of C connections, and one that listens",
         };
         format!(
-            "{store}; one by one C workers that each claim 1 and complete 1; in batches {BATCH_WORKERS} workers that \
-             claim and complete {BATCH}; bulks of {BULK}; finished jobs are kept"
+            "{store}; one by one a runner with C slots, which completes what has ended and claims for free slots \
+             in one commit; apart C workers that each complete 1 and claim 1 in one commit; in batches \
+             {BATCH_WORKERS} workers that complete and claim {}; bulks of {BULK}; finished jobs are kept",
+            self.batch
         )
     }
 
@@ -77,7 +84,7 @@ impl Engine for Logmill {
             Place::Sqlite { .. } => queue.clone(),
         };
         let next = AtomicU64::new(0);
-        Ok(Box::new(Opened { queue, elsewhere, connections, next }))
+        Ok(Box::new(Opened { queue, elsewhere, connections, batch: self.batch, next }))
     }
 }
 
@@ -101,6 +108,7 @@ struct Opened {
     queue: logmill_work::Queue,
     elsewhere: logmill_work::Queue,
     connections: usize,
+    batch: usize,
     /// Keys are never used twice, or a job would only be found to exist.
     next: AtomicU64,
 }
@@ -112,17 +120,45 @@ impl Opened {
         Ok(NewJob::new(kind, format!("job-{id:010}"), payload))
     }
 
-    /// Claims and completes until enough is done or told to stop.
+    /// Completes and claims until nothing is left or told to stop.
     async fn work(&self, most: usize, tally: &Tally, stop: &AtomicBool) -> anyhow::Result<()> {
         let mut claimer = Claimer::new(self.queue.clone(), COUNT, "bench", LEASE);
-        while !stop.load(Ordering::Relaxed) {
-            let claims = claimer.claim(most).await?;
-            match claims.as_slice() {
-                [] => return Ok(()),
-                [claim] if most == 1 => self.queue.complete(claim).await?,
-                _ => anyhow::ensure!(self.queue.complete_many(&claims).await?.is_empty(), "fenced"),
-            }
-            claims.iter().for_each(|_| tally.hit());
+        let mut done = claimer.claim(most).await?;
+        while !done.is_empty() {
+            let next = if stop.load(Ordering::Relaxed) { 0 } else { most };
+            let turn = claimer.complete_and_claim(&done, next).await?;
+            anyhow::ensure!(turn.fenced.is_empty(), "fenced");
+            done.iter().for_each(|_| tally.hit());
+            done = turn.claims;
+        }
+        Ok(())
+    }
+
+    async fn run_slots(&self, tally: &Tally, limit: Duration) -> anyhow::Result<()> {
+        let settings = RunnerSettings::new(COUNT, "bench", self.connections);
+        let runner = Runner::new(self.queue.clone(), Arc::new(Count(tally.clone())), settings)?;
+        let tally = tally.clone();
+        // A task of its own, as in a server.
+        Ok(tokio::spawn(runner.run(async move { tally.wait(limit).await })).await??)
+    }
+
+    async fn run_workers(
+        &self,
+        (workers, most): (usize, usize),
+        tally: &Tally,
+        limit: Duration,
+    ) -> anyhow::Result<()> {
+        let stop = AtomicBool::new(false);
+        let working = (0..workers).map(|_| self.work(most, tally, &stop));
+        let deadline = async {
+            tokio::time::sleep(limit).await;
+            stop.store(true, Ordering::Relaxed);
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            biased;
+            worked = try_join_all(working) => drop(worked?),
+            () = deadline => {}
         }
         Ok(())
     }
@@ -159,22 +195,11 @@ impl Queue for Opened {
 
     async fn drain(&self, mode: Mode, jobs: u64, limit: Duration) -> anyhow::Result<Drained> {
         let tally = Tally::new(jobs);
-        let stop = AtomicBool::new(false);
-        let (workers, most) = match mode {
-            Mode::OneByOne => (self.connections, 1),
-            Mode::Batches => (BATCH_WORKERS, BATCH),
-        };
         let start = Instant::now();
-        let working = (0..workers).map(|_| self.work(most, &tally, &stop));
-        let deadline = async {
-            tokio::time::sleep(limit).await;
-            stop.store(true, Ordering::Relaxed);
-            std::future::pending::<()>().await;
-        };
-        tokio::select! {
-            biased;
-            worked = try_join_all(working) => drop(worked?),
-            () = deadline => {}
+        match mode {
+            Mode::OneByOne => self.run_slots(&tally, limit).await?,
+            Mode::Apart => self.run_workers((self.connections, 1), &tally, limit).await?,
+            Mode::Batches => self.run_workers((BATCH_WORKERS, self.batch), &tally, limit).await?,
         }
         Ok(Drained { done: tally.done(), elapsed: start.elapsed() })
     }
@@ -208,6 +233,17 @@ impl Queue for Opened {
 
     async fn close(self: Box<Self>) -> anyhow::Result<()> {
         Ok(())
+    }
+}
+
+/// A job that only counts.
+struct Count(Tally);
+
+#[async_trait]
+impl Handler for Count {
+    async fn run(&self, _: Running) -> Result<Outcome, Failure> {
+        self.0.hit();
+        Ok(Outcome::Done)
     }
 }
 

@@ -14,10 +14,14 @@ use sqlx::ConnectOptions;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 
 use crate::engine::Engine;
+use crate::settings::Settings;
 
 /// The peers, in the order of the report.
-pub fn engines() -> Vec<Box<dyn Engine>> {
-    vec![Box::new(apalis::Apalis), Box::new(graphile::Graphile)]
+pub fn engines(settings: &Settings) -> Vec<Box<dyn Engine>> {
+    vec![
+        Box::new(apalis::Apalis { batch: settings.apalis_batch }),
+        Box::new(graphile::Graphile { batch: settings.graphile_batch }),
+    ]
 }
 
 /// A pool without the ping that sqlx sends before each use by default: it would cost the peers a round trip per

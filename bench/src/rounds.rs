@@ -23,6 +23,7 @@ pub const METRICS: &[Metric] = &[
     "enqueue_per_s",
     "enqueue_bulk_per_s",
     "jobs_per_s",
+    "jobs_per_s_apart",
     "jobs_batched_per_s",
     "pickup_p50_us",
     "pickup_p99_us",
@@ -30,6 +31,7 @@ pub const METRICS: &[Metric] = &[
     "jobs_batched_per_s_idle_tx",
     "server_cpu_s_per_1000_jobs",
     "client_cpu_s_per_1000_jobs",
+    "server_cpu_s_per_1000_jobs_apart",
     "server_cpu_s_per_1000_jobs_batched",
     "client_cpu_s_per_1000_jobs_batched",
 ];
@@ -138,6 +140,16 @@ impl Bench<'_> {
             figures.put("server_cpu_s_per_1000_jobs", cpu);
         }
         self.empty(queue, home).await?;
+        if self.engine.offers().shared_trips {
+            self.settle(home).await?;
+            fill(queue, jobs).await?;
+            let apart = self.drain(queue, home, Mode::Apart, jobs).await?;
+            figures.put("jobs_per_s_apart", apart.per_s());
+            if let Some(cpu) = apart.server_cpu_per_1000() {
+                figures.put("server_cpu_s_per_1000_jobs_apart", cpu);
+            }
+            self.empty(queue, home).await?;
+        }
 
         self.settle(home).await?;
         if self.engine.offers().enqueue_bulk {

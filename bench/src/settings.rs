@@ -40,6 +40,15 @@ pub struct Settings {
     /// PostgreSQL's fsync.
     #[arg(long, value_enum, default_value_t = Switch::On)]
     pub fsync: Switch,
+    /// Jobs that apalis claims at once, in batches.
+    #[arg(long, default_value_t = 200, value_parser = parse_rounds)]
+    pub apalis_batch: usize,
+    /// Jobs that a local queue of graphile_worker claims at once, in batches.
+    #[arg(long, default_value_t = 1_000, value_parser = parse_rounds)]
+    pub graphile_batch: usize,
+    /// Jobs that Logmill claims and completes at once, in batches.
+    #[arg(long, default_value_t = 2_000, value_parser = parse_rounds)]
+    pub logmill_batch: usize,
     /// Only these engines, by name, separated by commas.
     #[arg(long, value_delimiter = ',')]
     pub engines: Vec<String>,

@@ -72,8 +72,8 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
 
 /// All engines, or those that `--engines` names.
 fn chosen(settings: &Settings) -> anyhow::Result<Vec<Box<dyn Engine>>> {
-    let mut engines: Vec<Box<dyn Engine>> = logmill::engines();
-    engines.extend(peers::engines());
+    let mut engines: Vec<Box<dyn Engine>> = logmill::engines(settings.logmill_batch);
+    engines.extend(peers::engines(settings));
     let names: Vec<&str> = engines.iter().map(|engine| engine.name()).collect();
     for wanted in &settings.engines {
         ensure!(

@@ -21,17 +21,16 @@ use crate::tally::{Starts, Tally};
 
 const QUEUE: &str = "bench";
 
-/// Tasks of one claim when claiming in batches. In short trials on a busy machine 500 and 1 000 did alike, 100 did
-/// half as well and 10 worse still.
-const BATCH: usize = 500;
-
 /// Tasks of one bulk insert.
 const BULK: u64 = 1_000;
 
 /// The poll behind `NOTIFY`.
 const POLL: Duration = Duration::from_millis(50);
 
-pub(super) struct Apalis;
+pub(super) struct Apalis {
+    /// Tasks of one claim when claiming in batches.
+    pub(super) batch: usize,
+}
 
 #[async_trait]
 impl Engine for Apalis {
@@ -44,7 +43,7 @@ impl Engine for Apalis {
     }
 
     fn offers(&self) -> Offers {
-        Offers { enqueue_bulk: true, batches: true }
+        Offers { enqueue_bulk: true, batches: true, shared_trips: false }
     }
 
     fn versions(&self) -> Vec<(&'static str, String)> {
@@ -52,9 +51,10 @@ impl Engine for Apalis {
     }
 
     fn tuning(&self) -> String {
+        let batch = self.batch;
         format!(
             "one worker per connection, each with a listener for NOTIFY on a further connection and a poll every \
-             {POLL:?} behind it; batch_size 1 one by one and {BATCH} in batches; acknowledgements as the worker \
+             {POLL:?} behind it; batch_size 1 one by one and {batch} in batches; acknowledgements as the worker \
              gathers them (there is no setting); lock_tasks off (the claim marks the task already); bulk inserts \
              of {BULK}; no ping before use of a pooled connection"
         )
@@ -66,7 +66,7 @@ impl Engine for Apalis {
         };
         let pool = super::pool(url, connections).await?;
         PostgresStorage::setup(&pool).await?;
-        Ok(Box::new(ApalisQueue { url: url.clone(), pool, connections }))
+        Ok(Box::new(ApalisQueue { url: url.clone(), pool, connections, batch: self.batch }))
     }
 }
 
@@ -75,6 +75,7 @@ struct ApalisQueue {
     /// For all but the workers.
     pool: PgPool,
     connections: usize,
+    batch: usize,
 }
 
 #[async_trait]
@@ -110,8 +111,8 @@ impl Queue for ApalisQueue {
 
     async fn drain(&self, mode: Mode, jobs: u64, limit: Duration) -> anyhow::Result<Drained> {
         let batch = match mode {
-            Mode::OneByOne => 1,
-            Mode::Batches => BATCH,
+            Mode::OneByOne | Mode::Apart => 1,
+            Mode::Batches => self.batch,
         };
         let tally = Tally::new(jobs);
         let pool = self.worker_pool().await?;

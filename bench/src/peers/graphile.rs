@@ -25,11 +25,8 @@ use crate::tally::{Starts, Tally};
 
 const SCHEMA: &str = "graphile_worker";
 
-/// Jobs that one claim of a local queue takes. In short trials on a busy machine sizes of 1 000 and 2 000, two
-/// or four queues and delays from 1 to 5 ms did alike; 500 did worse.
-const LOCAL_QUEUE: usize = 1_000;
-
-/// Local queues of the worker.
+/// Local queues of the worker. In short trials on a busy machine two or four of them, and delays of the completion
+/// from 1 to 5 ms, did alike.
 const LOCAL_QUEUES: usize = 2;
 
 /// How long the completion batcher gathers.
@@ -44,7 +41,10 @@ const POLL_BACKLOG: Duration = Duration::from_millis(1);
 /// On an idle queue `NOTIFY` does the waking; this is its default.
 const POLL_IDLE: Duration = Duration::from_secs(1);
 
-pub(super) struct Graphile;
+pub(super) struct Graphile {
+    /// Jobs that one claim of a local queue takes.
+    pub(super) batch: usize,
+}
 
 #[async_trait]
 impl Engine for Graphile {
@@ -57,7 +57,7 @@ impl Engine for Graphile {
     }
 
     fn offers(&self) -> Offers {
-        Offers { enqueue_bulk: true, batches: true }
+        Offers { enqueue_bulk: true, batches: true, shared_trips: false }
     }
 
     fn versions(&self) -> Vec<(&'static str, String)> {
@@ -65,10 +65,11 @@ impl Engine for Graphile {
     }
 
     fn tuning(&self) -> String {
+        let batch = self.batch;
         format!(
             "one worker with a slot per connection and one further connection that listens for NOTIFY; poll every \
              {POLL_BACKLOG:?} for the drains (a slot takes one job per signal) and {POLL_IDLE:?} for the pick-up; \
-             in batches {LOCAL_QUEUES} local queues of {LOCAL_QUEUE} and completions gathered for \
+             in batches {LOCAL_QUEUES} local queues of {batch} and completions gathered for \
              {COMPLETION_DELAY:?}; bulk inserts of {BULK}; sqlx driver, which caches statements, and no ping before \
              use of a pooled connection"
         )
@@ -80,7 +81,7 @@ impl Engine for Graphile {
         };
         // One more for the listener.
         let pool = super::pool(url, connections + 1).await?;
-        let queue = GraphileQueue { pool, connections };
+        let queue = GraphileQueue { pool, connections, batch: self.batch };
         // Migrates, and makes the task's identifier known.
         let utils = queue.options(POLL_IDLE).define_job::<Count>().init().await?.create_utils();
         Ok(Box::new(Opened { queue, utils }))
@@ -130,8 +131,9 @@ impl Queue for Opened {
         let tally = Tally::new(jobs);
         let mut options = self.queue.options(POLL_BACKLOG);
         if mode == Mode::Batches {
-            let local =
-                LocalQueueConfig::default().with_size(LOCAL_QUEUE).with_queue_count(LOCAL_QUEUES);
+            let local = LocalQueueConfig::default()
+                .with_size(self.queue.batch)
+                .with_queue_count(LOCAL_QUEUES);
             options = options.local_queue(local).complete_job_batch_delay(COMPLETION_DELAY);
         }
         let worker = options.add_extension(tally.clone()).define_job::<Count>().init().await?;
@@ -180,6 +182,7 @@ impl Queue for Opened {
 struct GraphileQueue {
     pool: PgPool,
     connections: usize,
+    batch: usize,
 }
 
 impl GraphileQueue {

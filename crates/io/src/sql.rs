@@ -64,6 +64,9 @@ const TRANSACTION_MAX: Duration = Duration::from_secs(60);
 /// Rewritten statements that are kept.
 const REWRITTEN_MAX: usize = 2_048;
 
+/// A statement as the engine wants it.
+type Statement = (Arc<str>, Vec<Value>);
+
 /// Whether a commit waits for the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
@@ -249,6 +252,31 @@ impl Sql {
         // A begin whose answer is lost has no effect: the transaction is dropped with it.
         let engine = self.faulty(begin).await.map_err(Error::before_commit)?;
         Ok(Tx { engine: Arc::new(engine), sql: self.clone(), unfinished: Arc::default() })
+    }
+
+    /// Runs several statements as one transaction and in one trip; gives their answers. Each is a change with a
+    /// `RETURNING`. None sees what another does, so no two may change the same row. The first that fails undoes all.
+    pub async fn execute_together(
+        &self,
+        statements: Vec<(&str, Vec<Value>)>,
+    ) -> Result<Vec<Answer>> {
+        let mut attempt = 0;
+        loop {
+            let rewritten: Vec<Statement> = statements
+                .iter()
+                .map(|(text, params)| (self.rewrite(text), params.clone()))
+                .collect();
+            let run = async {
+                match &*self.engine {
+                    Engine::Sqlite(sqlite) => sqlite.together(rewritten).await,
+                    Engine::Postgres(postgres) => postgres.together(&rewritten).await,
+                }
+            };
+            match self.faulty(run).await {
+                Ok(answers) => return Ok(answers),
+                Err(error) => self.again(&mut attempt, error).await?,
+            }
+        }
     }
 
     /// Runs one statement until it works or fails for good.

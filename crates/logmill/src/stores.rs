@@ -60,9 +60,12 @@ impl Stores {
 /// Takes the folder. A command that has it for a moment is waited for; a server is not.
 async fn take(data: &Path) -> Result<DataFolder> {
     let clock = SystemClock::shared();
-    for _ in 0..TAKES_MAX {
+    for take in 0..TAKES_MAX {
         match DataFolder::take(data) {
             Err(logmill_io::Error::FolderInUse { .. }) if !control::is_served(data).await => {
+                if take == 0 {
+                    tracing::info!(folder = %data.display(), "waits for the data folder");
+                }
                 clock.sleep(TAKE_WAIT).await;
             }
             taken => return Ok(taken?),

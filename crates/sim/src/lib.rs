@@ -19,11 +19,13 @@
 )]
 
 mod database;
+mod disk;
 mod place;
 pub mod postgres;
 mod skip;
 pub mod worker;
 
 pub use database::{Database, START};
+pub use disk::{SmallDisk, with_failing_syncs};
 pub use place::{test_data, workspace_root};
 pub use skip::skip;

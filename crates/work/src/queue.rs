@@ -1,8 +1,8 @@
 //! `Queue`: jobs in SQL.
 //!
-//! Every transition of [`crate::job`] is one statement here, for one job or for many, so that claiming and
-//! completing cost one commit each. Statements that belong to a larger transaction take it as their first argument:
-//! a handler can complete its job in the very transaction that writes its results.
+//! Every transition of [`crate::job`] is one statement here, for one job or for many; [`Claimer`] completes and
+//! claims in one transaction, for one commit a turn. Statements that belong to a larger transaction take it as their
+//! first argument: a handler can complete its job in the very transaction that writes its results.
 //!
 //! Guarantees:
 //! - Enqueueing is idempotent by (kind, key).
@@ -26,7 +26,7 @@ mod claimer;
 mod held;
 
 pub use admin::{JobView, KindCounts, LIST_MAX, Place};
-pub use claimer::Claimer;
+pub use claimer::{Claimer, Turn};
 
 /// The longest key of a job.
 pub const KEY_BYTES_MAX: usize = 512;

@@ -157,6 +157,8 @@ pub struct Runner {
     /// How long a job takes, as a moving average.
     job_time: Duration,
     heartbeat_at: Duration,
+    /// When to look for stale leases while busy, on the monotonic clock.
+    tidy_at: Duration,
 }
 
 struct Held {
@@ -176,6 +178,8 @@ struct Ended {
 
 /// After how long a failed statement is tried again.
 const AGAIN_WAIT: Duration = Duration::from_millis(500);
+/// How often a busy runner looks for stale leases.
+const TIDY_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Runner {
     /// A runner that has not started.
@@ -201,6 +205,7 @@ impl Runner {
             held: BTreeMap::new(),
             job_time,
             heartbeat_at: Duration::ZERO,
+            tidy_at: Duration::ZERO,
         })
     }
 
@@ -238,21 +243,36 @@ impl Runner {
     /// Everything that can be done now; gives how long until something else can, if nothing happens before.
     async fn step(&mut self) -> Result<Duration> {
         self.collect_ended().await;
-        self.acknowledge().await?;
+        self.acknowledge_failed().await?;
         self.heartbeat().await?;
         let free = self.settings.slots.saturating_sub(self.tasks.len());
         if free == 0 {
             return Ok(self.until_heartbeat());
         }
         self.waiter.clear();
-        let claims = self.claimer.claim(free).await?;
+        let claims = self.acknowledge_done(free).await?;
         let found = claims.len();
         claims.into_iter().for_each(|claim| self.start(claim));
         if found == free {
+            self.tidy().await?;
             return Ok(self.until_heartbeat());
         }
         let idle = self.until_due().await?;
         Ok(if self.held.is_empty() { idle } else { idle.min(self.until_heartbeat()) })
+    }
+
+    /// What an idle runner does whenever it looks, a busy one does at times: jobs of a dead process would else wait
+    /// behind the whole backlog.
+    async fn tidy(&mut self) -> Result<()> {
+        let now = self.clock.monotonic();
+        if now < self.tidy_at {
+            return Ok(());
+        }
+        self.tidy_at = now + TIDY_INTERVAL;
+        let (kind, owner) = (&self.settings.kind, &self.settings.owner);
+        self.queue.announce(owner, kind, self.settings.slots, self.job_time).await?;
+        self.queue.reap(kind).await?;
+        Ok(())
     }
 
     /// Ends a stale lease if there is one, and gives how long until the next job comes due or lease ends.
@@ -306,8 +326,10 @@ impl Runner {
         }
     }
 
-    /// Takes note of every task that has ended, without waiting for any.
+    /// Takes note of every task that has ended, without waiting for any but those that are just about to: what ends
+    /// together shares a trip to the store.
     async fn collect_ended(&mut self) {
+        tokio::task::yield_now().await;
         loop {
             tokio::select! {
                 biased;
@@ -317,30 +339,30 @@ impl Runner {
         }
     }
 
-    /// Completes or fails what ended, in batches. What can not be acknowledged now stays, and is heartbeated.
-    async fn acknowledge(&mut self) -> Result<()> {
-        let mut done = Vec::new();
+    /// Records what failed, in one batch. What can not be acknowledged now stays, and is heartbeated.
+    async fn acknowledge_failed(&mut self) -> Result<()> {
         let mut failed = Vec::new();
-        let mut settled = Vec::new();
         for held in self.held.values() {
-            match &held.ended {
-                None => {}
-                Some(Ok(Outcome::Completed)) => settled.push(held.claim.key.clone()),
-                Some(Ok(Outcome::Done)) => done.push(held.claim.clone()),
-                Some(Err(failure)) => failed.push(self.failed(&held.claim, failure)),
+            if let Some(Err(failure)) = &held.ended {
+                failed.push(self.failed(&held.claim, failure));
             }
         }
-        settled.iter().for_each(|key| drop(self.held.remove(key)));
-        if !done.is_empty() {
-            let fenced = self.queue.complete_many(&done).await?;
-            self.settle(&done, &fenced);
-        }
-        if !failed.is_empty() {
-            let fenced = self.queue.fail_many(&failed).await?;
-            let claims: Vec<Claim> = failed.into_iter().map(|failed| failed.claim).collect();
-            self.settle(&claims, &fenced);
-        }
+        let fenced = self.queue.fail_many(&failed).await?;
+        let claims: Vec<Claim> = failed.into_iter().map(|failed| failed.claim).collect();
+        self.settle(&claims, &fenced);
         Ok(())
+    }
+
+    /// Completes what is done and claims up to `most`, in one transaction; gives what it claimed.
+    async fn acknowledge_done(&mut self, most: usize) -> Result<Vec<Claim>> {
+        self.held.retain(|_, held| held.ended != Some(Ok(Outcome::Completed)));
+        let is_done = |held: &&Held| held.ended == Some(Ok(Outcome::Done));
+        let done = self.held.values().filter(is_done).map(|held| held.claim.clone());
+        let done: Vec<Claim> = done.collect();
+        let turn = self.claimer.complete_and_claim(&done, most).await?;
+        // Before the claims start: a job that was fenced may be among them, under its new token.
+        self.settle(&done, &turn.fenced);
+        Ok(turn.claims)
     }
 
     fn settle(&mut self, claims: &[Claim], fenced: &[Claim]) {
@@ -408,7 +430,8 @@ impl Runner {
         }
         self.collect_ended().await;
         self.tasks.abort_all();
-        self.acknowledge().await?;
+        self.acknowledge_failed().await?;
+        self.acknowledge_done(0).await?;
         let left: Vec<Claim> = self.held.values().map(|held| held.claim.clone()).collect();
         self.queue.release_many(&left).await?;
         if let Err(error) = self.queue.retire(&self.settings.owner, &self.settings.kind).await {

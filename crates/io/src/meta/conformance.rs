@@ -214,6 +214,14 @@ impl Suite<'_> {
         fails(case, raise(5).await, ErrorKind::Conflict)?;
         fails(case, raise(4).await, ErrorKind::Conflict)?;
         same(case, self.value(&key).await, Some(b"1".to_vec()))?;
+        let delete = |counter| {
+            let batch = Batch::new().delete(key.clone(), Condition::Any);
+            self.store.commit(batch.fenced(self.fence("f", counter)))
+        };
+        fails(case, delete(1).await, ErrorKind::Fenced)?;
+        same(case, self.value(&key).await, Some(b"1".to_vec()))?;
+        works(case, delete(5).await)?;
+        same(case, self.value(&key).await, None)?;
         works(case, write(5).await)?;
         let both = Batch::new().raise(self.fence("f", 6)).check(key.clone(), Condition::Absent);
         fails(case, self.store.commit(both).await, ErrorKind::Conflict)?;

@@ -40,6 +40,18 @@ pub(crate) static MIGRATIONS: Migrations = Migrations {
                 LANGUAGE sql IMMUTABLE STRICT AS 'SELECT $1 + $2';
             CREATE FUNCTION amount_text(numeric) RETURNS text
                 LANGUAGE sql IMMUTABLE STRICT AS 'SELECT CAST($1 AS text)';",
+    }, Migration {
+        name: "bounded_amounts",
+        statements: "",
+        // Not STRICT, so that it is inlined; the overflow takes its argument, or it would be evaluated with the plan.
+        postgres_only: "
+            CREATE FUNCTION amount_overflow(numeric) RETURNS numeric LANGUAGE plpgsql IMMUTABLE AS
+                'BEGIN RAISE numeric_value_out_of_range USING MESSAGE = ''an amount of more than 320 bits''; END';
+            CREATE OR REPLACE FUNCTION amount_add(numeric, numeric) RETURNS numeric
+                LANGUAGE sql IMMUTABLE AS '
+                SELECT CASE WHEN abs($1 + $2) >
+                2135987035920910082395021706169552114602704522356652769947041607822219725780640550022962086936575
+                THEN amount_overflow($1 + $2) ELSE $1 + $2 END';",
     }],
 };
 

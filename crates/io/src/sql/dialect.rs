@@ -89,6 +89,43 @@ impl Dialect {
     }
 }
 
+/// The column before those of each statement in a joined one.
+pub(super) const PART: &str = "part_of_joined";
+
+/// Statements that return rows as one for PostgreSQL, each with the number of its parameters, which come one after the
+/// other: the columns of all statements beside each other, each row with those of one of them.
+pub(super) fn joined<'a>(statements: impl Iterator<Item = (&'a str, usize)>) -> String {
+    let (mut with, mut from, mut params) = (String::new(), String::new(), 0);
+    for (number, (text, params_len)) in statements.enumerate() {
+        let text = renumbered(text, params);
+        let comma = if number == 0 { "" } else { ", " };
+        with.push_str(&format!("{comma}t{number} AS ({text})"));
+        let part = format!("(SELECT {number} AS {PART}, * FROM t{number}) AS p{number}");
+        let join = if number == 0 { part } else { format!(" FULL JOIN {part} ON false") };
+        from.push_str(&join);
+        params += params_len;
+    }
+    format!("WITH {with} SELECT * FROM {from}")
+}
+
+/// The same statement with each `$n` as `$(n + by)`.
+fn renumbered(text: &str, by: usize) -> String {
+    let mut renumbered = String::with_capacity(text.len() + 16);
+    for (quoted, part) in split_quotes(text) {
+        let mut pieces = part.split('$');
+        renumbered.push_str(pieces.next().unwrap_or_default());
+        for piece in pieces {
+            let digits = piece.find(|letter: char| !letter.is_ascii_digit());
+            let (digits, rest) = piece.split_at(digits.unwrap_or(piece.len()));
+            match digits.parse::<usize>() {
+                Ok(number) if !quoted => renumbered.push_str(&format!("${}{rest}", number + by)),
+                _ => renumbered.push_str(&format!("${piece}")),
+            }
+        }
+    }
+    renumbered
+}
+
 /// Replaces every `opening … )` by `before … after`, where the parenthesis is the one that closes `opening`.
 fn wrap<'a>(text: &'a str, opening: &str, before: &str, after: &str) -> Cow<'a, str> {
     let Some(start) = text.find(opening) else {
@@ -163,6 +200,19 @@ mod tests {
         assert!(
             now.contains("extract(epoch FROM now())") && now.contains("+ CAST(7 AS bigint)"),
             "{now}"
+        );
+    }
+
+    #[test]
+    fn joined_statements_keep_their_own_parameters() {
+        let first = "UPDATE a SET b = $1, c = '$1' WHERE d = $2 RETURNING d";
+        let parts = [(first, 2), ("DELETE FROM e WHERE f = $1 RETURNING g", 1)];
+        assert_eq!(
+            joined(parts.into_iter()),
+            "WITH t0 AS (UPDATE a SET b = $1, c = '$1' WHERE d = $2 RETURNING d), \
+             t1 AS (DELETE FROM e WHERE f = $3 RETURNING g) \
+             SELECT * FROM (SELECT 0 AS part_of_joined, * FROM t0) AS p0 \
+             FULL JOIN (SELECT 1 AS part_of_joined, * FROM t1) AS p1 ON false"
         );
     }
 

@@ -7,15 +7,15 @@
 use std::time::Duration;
 
 use deadpool_postgres::{
-    Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime,
-    TimeoutType,
+    Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, QueueMode, RecyclingMethod,
+    Runtime, TimeoutType,
 };
 use futures::future::try_join_all;
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, NoTls, Statement};
 
-use super::{Answer, Durability, Row, Value};
+use super::{Answer, Durability, Row, Value, dialect};
 use crate::clock::millis;
 use crate::error::{Error, Result};
 
@@ -102,6 +102,8 @@ impl Postgres {
         );
         let pool = Pool::builder(manager)
             .max_size(settings.connections)
+            // The one that was used last: the server's process behind it has everything at hand.
+            .queue_mode(QueueMode::Lifo)
             .wait_timeout(Some(WAIT_MAX))
             .create_timeout(Some(CONNECT_MAX))
             .runtime(Runtime::Tokio1)
@@ -150,6 +152,29 @@ impl Postgres {
         let client = self.client().await?;
         let statement = prepare(&client, text).await?;
         run(&client, &statement, text, params).await.map_err(|error| doubt_if_lost(error, text))
+    }
+
+    /// Statements in a transaction of their own, sent and answered as one statement: each answer that the server
+    /// sends by itself wakes this process, and on a busy machine that costs more than the statement.
+    pub(super) async fn together(&self, statements: &[super::Statement]) -> Result<Vec<Answer>> {
+        if let [(text, params)] = statements {
+            return Ok(vec![self.one(text, params).await?]);
+        }
+        let parts = statements.iter().map(|(text, params)| (&**text, params.len()));
+        let text = dialect::joined(parts);
+        let params: Vec<Value> =
+            statements.iter().flat_map(|(_, params)| params.iter().cloned()).collect();
+        let client = self.client().await?;
+        let statement = prepare(&client, &text).await?;
+        let names = statement.columns().iter().map(tokio_postgres::Column::name);
+        let starts: Vec<usize> = names
+            .enumerate()
+            .filter(|(_, name)| *name == dialect::PART)
+            .map(|(at, _)| at)
+            .collect();
+        let answer = run(&client, &statement, &text, &params).await;
+        let answer = answer.map_err(|error| doubt_if_lost(error, &text))?;
+        Ok(split(answer, &starts))
     }
 
     pub(super) async fn begin(&self) -> Result<PostgresTx> {
@@ -260,6 +285,21 @@ impl Drop for PostgresTx {
 
 async fn prepare(client: &Object, text: &str) -> Result<Statement> {
     client.prepare_cached(text).await.map_err(|source| failed(text, source))
+}
+
+/// Hands each row to the statement that it is of: the one whose columns, which begin at its start, are not all null.
+fn split(answer: Answer, starts: &[usize]) -> Vec<Answer> {
+    let mut answers = vec![Answer::default(); starts.len()];
+    for Row(mut values) in answer.rows {
+        for (answer, start) in answers.iter_mut().zip(starts).rev() {
+            let columns = values.split_off(*start);
+            if columns[0] != Value::Null {
+                answer.rows.push(Row(columns[1..].to_vec()));
+                answer.changed += 1;
+            }
+        }
+    }
+    answers
 }
 
 async fn run(

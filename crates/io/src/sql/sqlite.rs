@@ -24,12 +24,12 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::{OwnedMutexGuard, mpsc, oneshot};
 
-use super::{Answer, Durability, Value};
+use super::{Answer, Durability, Statement, Value};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use health::Health;
 use readers::Readers;
-use writer::{Call, Command, One, Step, alone, begin, end, run, write_loop};
+use writer::{Call, Command, Step, Unit, alone, begin, end, run, write_loop};
 
 mod health;
 mod readers;
@@ -119,17 +119,23 @@ impl Sqlite {
 
     /// One statement in a transaction of its own.
     pub(super) async fn one(&self, text: Arc<str>, params: Vec<Value>) -> Result<Answer> {
+        let answers = self.together(vec![(text, params)]).await?;
+        Ok(answers.into_iter().next().unwrap_or_default())
+    }
+
+    /// Statements in a transaction of their own.
+    pub(super) async fn together(&self, statements: Vec<Statement>) -> Result<Vec<Answer>> {
         self.health.usable()?;
         match &self.writer {
             Writer::Thread(sender) => {
                 let (answer, answered) = oneshot::channel();
-                let command = Command::One(One { text, params, answer });
+                let command = Command::Unit(Unit { statements, answer });
                 sender.send(command).await.map_err(|_| gone())?;
                 answered.await.map_err(|_| gone())?
             }
             Writer::Inline(connection) => {
                 tokio::task::yield_now().await;
-                alone(&*connection.lock().await, &text, &params, &self.health)
+                alone(&*connection.lock().await, &statements, &self.health)
             }
         }
     }

@@ -19,6 +19,8 @@ const LOOK_WAIT: Duration = Duration::from_millis(20);
 /// Lines of a server's log that are kept until somebody reads them.
 const LINES_MAX: usize = 100_000;
 
+/// What is in the line by which a server says that it is ready.
+pub(crate) const READY: &str = " ready ";
 /// The program.
 pub(crate) const LOGMILL: &str = env!("CARGO_BIN_EXE_logmill");
 
@@ -126,6 +128,11 @@ impl Place {
         Server::start(&mut self.command(&["run"]))
     }
 
+    /// Starts a server and does not wait.
+    pub(crate) fn start_server(&self) -> Server {
+        Server::spawn(&mut self.command(&["run"]))
+    }
+
     /// How many jobs of a kind are in a state.
     #[track_caller]
     pub(crate) fn count(&self, kind: &str, state: &str) -> u64 {
@@ -146,6 +153,12 @@ pub(crate) struct Server {
 impl Server {
     /// Starts it and waits until it says that it is ready.
     pub(crate) fn start(command: &mut Command) -> Self {
+        let mut server = Self::spawn(command);
+        server.expect_line(READY);
+        server
+    }
+
+    fn spawn(command: &mut Command) -> Self {
         let mut child =
             command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
         let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
@@ -157,9 +170,7 @@ impl Server {
                 }
             }
         });
-        let mut server = Self { child, lines, log: String::new() };
-        server.expect_line(" ready ");
-        server
+        Self { child, lines, log: String::new() }
     }
 
     pub(crate) fn id(&self) -> u32 {

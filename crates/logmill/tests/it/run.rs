@@ -7,7 +7,7 @@ use logmill_io::sql::SqliteSettings;
 use logmill_io::{OsEntropy, Sql, SystemClock};
 use logmill_work::{NewJob, Queue};
 
-use crate::process::{LOGMILL, Place, Server, command, finish, wait_until};
+use crate::process::{LOGMILL, Place, READY, Server, command, finish, wait_until};
 
 /// The one kind that a server runs by itself. Every ten minutes its schedule adds a job, so counts may be one higher.
 const KIND: &str = "logmill.maintenance";
@@ -42,12 +42,11 @@ fn a_second_server_on_the_same_folder_is_refused_by_folder_and_process() {
 fn a_server_waits_for_a_command_that_has_the_folder_for_a_moment() {
     let place = Place::new();
     let held = logmill_io::sql::DataFolder::take(place.data()).expect("the folder is free");
-    let command = std::thread::spawn(move || {
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        drop(held);
-    });
-    assert!(place.serve().terminate().success());
-    command.join().expect("it let go");
+    let mut server = place.start_server();
+    server.expect_line("waits for the data folder");
+    drop(held);
+    server.expect_line(READY);
+    assert!(server.terminate().success());
 }
 
 #[test]

@@ -6,16 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logmill_io::meta::SqlMeta;
-use logmill_io::sql::Execute;
 use logmill_io::{Condition, Fault, Faults, Key, MetaStore, MetaStoreExt, SystemClock, params};
 use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
 use logmill_work::intervals::From;
-use logmill_work::queue::FailedClaim;
-use logmill_work::{Claim, Coverage, Lease, LeaseSettings, NewJob, Queue};
+use logmill_work::queue::{Claimer, FailedClaim, Turn};
+use logmill_work::{Coverage, Lease, LeaseSettings, NewJob, Queue, State};
 
 use crate::work::coverage::{claim_range, create_table, do_range, finish_and_check, scope};
-use crate::work::{in_real_time, open, simulate};
+use crate::work::{create_effects, effect, in_real_time, open, simulate};
 
 const LEASE: Duration = Duration::from_secs(60);
 const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
@@ -82,16 +81,6 @@ struct Jobs;
 
 const JOBS: [&str; 4] = ["a", "b", "c", "d"];
 
-async fn effect(queue: &Queue, claim: &Claim) -> Result<(), logmill_io::Error> {
-    queue
-        .sql()
-        .write(|tx| async move {
-            tx.execute("INSERT INTO effect (key) VALUES ($1)", params![claim.key.as_str()]).await?;
-            Ok(queue.complete_in(&tx, claim).await?)
-        })
-        .await
-}
-
 async fn submit(queue: &Queue) -> Result<(), logmill_work::Error> {
     let job = |key: &str| {
         let mut job = NewJob::new("k", key, "{}");
@@ -106,8 +95,7 @@ async fn submit(queue: &Queue) -> Result<(), logmill_work::Error> {
 
 impl Protocol for Jobs {
     async fn prepare(&self, queue: &Queue) {
-        let text = "CREATE TABLE effect (key TEXT)";
-        queue.sql().execute(text, params![]).await.expect("a table");
+        create_effects(queue).await;
     }
 
     async fn live(&self, queue: &Queue, _: &Database) -> Result<(), Stopped> {
@@ -153,6 +141,57 @@ impl Protocol for Jobs {
 #[test]
 fn jobs_survive_a_fault_at_every_operation() {
     on_both(Jobs);
+}
+
+/// A claimer that completes one job and claims the next in one transaction, until there is none.
+#[derive(Clone, Copy)]
+struct Turns;
+
+impl Protocol for Turns {
+    async fn prepare(&self, queue: &Queue) {
+        submit(queue).await.expect("works");
+        // Of another priority, so that one turn claims with two statements.
+        let mut urgent = NewJob::new("k", "urgent", "{}");
+        urgent.priority = 1;
+        queue.enqueue(&urgent).await.expect("works");
+    }
+
+    async fn live(&self, queue: &Queue, _: &Database) -> Result<(), Stopped> {
+        let mut claimer = Claimer::new(queue.clone(), "k", "first", LEASE);
+        let mut held = claimer.claim(2).await?;
+        while !held.is_empty() {
+            let turn = claimer.complete_and_claim(&held, 2).await?;
+            assert!(turn.fenced.is_empty(), "they were held: {:?}", turn.fenced);
+            // To be told so is to have it so.
+            for claim in held {
+                let view = queue.get(&claim.kind, &claim.key).await?.expect("it exists");
+                assert_eq!(view.state, State::Done, "{}", claim.key);
+            }
+            held = turn.claims;
+        }
+        Ok(())
+    }
+
+    async fn finish(&self, queue: &Queue, database: &Database) {
+        database.advance(LEASE * 2, &[queue.sql()]);
+        queue.reap("k").await.expect("works");
+        let mut claimer = Claimer::new(queue.clone(), "k", "second", LEASE);
+        let rest = claimer.claim(10).await.expect("works");
+        let turn = claimer.complete_and_claim(&rest, 10).await.expect("works");
+        assert_eq!(turn, Turn::default(), "all of it was held, and there is no more");
+    }
+
+    async fn image(&self, queue: &Queue) -> String {
+        let text = "SELECT key, state FROM job ORDER BY key";
+        let rows = queue.sql().query(text, params![]).await.expect("works").rows;
+        assert_eq!(rows.len(), JOBS.len() + 1);
+        format!("{rows:?}")
+    }
+}
+
+#[test]
+fn turns_survive_a_fault_at_every_operation() {
+    on_both(Turns);
 }
 
 /// Range claims, each with its job, done with their rows.

@@ -10,9 +10,11 @@ mod runner;
 
 use std::future::Future;
 
+use logmill_io::params;
+use logmill_io::sql::Execute;
 use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
-use logmill_work::Queue;
+use logmill_work::{Claim, Queue};
 
 /// Runs a future on one thread with paused time, as simulations do.
 pub(crate) fn simulate<T>(future: impl Future<Output = T>) -> T {
@@ -38,4 +40,20 @@ pub(crate) fn on_both<F: Future<Output = ()>>(body: impl Fn(Database) -> F) {
 /// The queue of a database, as a new process would open it.
 pub(crate) async fn open(database: &Database) -> Queue {
     Queue::open(database.open().await).await.expect("the queue opens")
+}
+
+/// Makes the table of effects. It has no key: nothing but the token keeps an effect from happening twice.
+pub(crate) async fn create_effects(queue: &Queue) {
+    queue.sql().execute("CREATE TABLE effect (key TEXT)", params![]).await.expect("a table");
+}
+
+/// Writes a job's effect and completes it, in one transaction.
+pub(crate) async fn effect(queue: &Queue, claim: &Claim) -> Result<(), logmill_io::Error> {
+    queue
+        .sql()
+        .write(|tx| async move {
+            tx.execute("INSERT INTO effect (key) VALUES ($1)", params![claim.key.as_str()]).await?;
+            Ok(queue.complete_in(&tx, claim).await?)
+        })
+        .await
 }

@@ -7,17 +7,20 @@
 //! given, the index goes straight there. Every now and then it forgets, and looks at everything; the more that
 //! costs, the less often.
 //!
+//! Whoever works off a queue completes one job and claims the next: [`Claimer::complete_and_claim`] does both in one
+//! transaction and one trip, for one commit a turn instead of two; decision 0006 says why.
+//!
 //! Guarantees: nothing that is due is overlooked for longer than [`FULL_LOOK_MAX`], and nothing at all when there is
-//! nothing else to do. Leaves to others: heartbeats and the rest of a job's life.
+//! nothing else to do. A stale token completes nothing, is reported, and does not keep the claim from happening.
+//! Leaves to others: heartbeats and the rest of a job's life.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use logmill_io::sql::Execute;
-use logmill_io::{millis, params};
+use logmill_io::{Value, millis, params};
 
-use super::{Claim, Queue, within_batch};
+use super::{Claim, Queue, held, within_batch};
 use crate::error::Result;
 
 /// Enqueueing transactions commit out of order; how long after its due time a job may still appear behind us.
@@ -26,6 +29,18 @@ const SLACK: Duration = Duration::from_millis(100);
 const FULL_LOOK_SHARE: u32 = 10;
 /// The longest time between two full looks.
 const FULL_LOOK_MAX: Duration = Duration::from_secs(2);
+
+/// What [`Claimer::complete_and_claim`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Those that were to be completed and were not: they are held under another token, or by nobody.
+    pub fenced: Vec<Claim>,
+    /// The jobs that the caller holds now.
+    pub claims: Vec<Claim>,
+}
+
+/// What is still to be completed, with the statement that does it.
+type Open<'a> = Option<(&'a [Claim], (&'static str, Vec<Value>))>;
 
 /// Claims jobs of one kind for one owner.
 #[derive(Debug)]
@@ -49,23 +64,47 @@ impl Claimer {
 
     /// Claims up to `most` jobs that are due, higher priority first, then older.
     pub async fn claim(&mut self, most: usize) -> Result<Vec<Claim>> {
+        Ok(self.complete_and_claim(&[], most).await?.claims)
+    }
+
+    /// Completes jobs of this kind and claims up to `most` others, as one transaction. After an error nothing has
+    /// happened, or it is in doubt; to complete them again does no harm.
+    pub async fn complete_and_claim(&mut self, done: &[Claim], most: usize) -> Result<Turn> {
         within_batch(most)?;
+        let mut turn = Turn::default();
+        let mut open = held::complete_statement(done)?.map(|statement| (done, statement));
+        match self.look(&mut open, most, &mut turn).await {
+            // What a first transaction did must not be lost with the error of a further look, which will come again.
+            Err(error) if turn.claims.is_empty() && (done.is_empty() || open.is_some()) => {
+                return Err(error);
+            }
+            Err(error) => tracing::debug!(kind = self.kind, error = error.chain(), "cut short"),
+            Ok(()) => {}
+        }
+        if open.is_some() {
+            turn.fenced = self.queue.complete_many(done).await?;
+        }
+        Ok(turn)
+    }
+
+    /// Claims, and takes what is to be completed along with the first statement that claims.
+    async fn look(&mut self, open: &mut Open<'_>, most: usize, turn: &mut Turn) -> Result<()> {
         if most == 0 {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let started = self.queue.sql.clock().monotonic();
         if started < self.full_look_at {
-            let claims = self.claim_above_floors(most).await?;
-            if !claims.is_empty() {
-                return Ok(claims);
+            self.claim_above_floors(open, most, turn).await?;
+            if !turn.claims.is_empty() {
+                return Ok(());
             }
         }
         self.forget_floors().await?;
-        let claims = self.claim_above_floors(most).await?;
+        self.claim_above_floors(open, most, turn).await?;
         let ended = self.queue.sql.clock().monotonic();
         self.full_look_at =
             ended + (ended - started).saturating_mul(FULL_LOOK_SHARE).min(FULL_LOOK_MAX);
-        Ok(claims)
+        Ok(())
     }
 
     async fn forget_floors(&mut self) -> Result<()> {
@@ -84,28 +123,34 @@ impl Claimer {
         Ok(())
     }
 
-    async fn claim_above_floors(&mut self, most: usize) -> Result<Vec<Claim>> {
-        let mut claims = Vec::new();
+    async fn claim_above_floors(
+        &mut self,
+        open: &mut Open<'_>,
+        most: usize,
+        turn: &mut Turn,
+    ) -> Result<()> {
         let levels: Vec<(Reverse<i64>, i64)> =
             self.floors.iter().map(|(level, floor)| (*level, *floor)).collect();
         for (level, floor) in levels {
-            let (claimed, floor) = self.claim_level(level.0, floor, most - claims.len()).await?;
+            let left = most - turn.claims.len();
+            let floor = self.claim_level(open, level.0, floor, left, turn).await?;
             self.floors.insert(level, floor);
-            claims.extend(claimed);
-            if claims.len() >= most {
+            if turn.claims.len() >= most {
                 break;
             }
         }
-        Ok(claims)
+        Ok(())
     }
 
-    /// Claims jobs of one priority; gives them and the new floor.
+    /// Claims jobs of one priority; gives the new floor.
     async fn claim_level(
         &self,
+        open: &mut Open<'_>,
         priority: i64,
         floor: i64,
         most: usize,
-    ) -> Result<(Vec<Claim>, i64)> {
+        turn: &mut Turn,
+    ) -> Result<i64> {
         let text = "
             UPDATE job SET state = 1, token = token + 1, attempts = attempts + 1,
                 lease_until = now_ms() + $6, started_at = now_ms(), owner = $5
@@ -125,10 +170,17 @@ impl Claimer {
             self.owner.as_str(),
             millis(self.lease),
         ];
-        let answer = self.queue.sql.execute(text, params).await?;
-        let mut claimed = Vec::with_capacity(answer.rows.len());
+        let mut statements = Vec::with_capacity(2);
+        statements.extend(open.as_ref().map(|(_, complete)| complete.clone()));
+        statements.push((text, params));
+        let answers = self.queue.sql.execute_together(statements).await?;
+        if let (Some((done, _)), [completed, _]) = (open.take(), &*answers) {
+            turn.fenced = held::untouched(done, completed)?;
+        }
+        let rows = answers.last().map_or(&[][..], |claimed| &claimed.rows);
+        let mut claimed = Vec::with_capacity(rows.len());
         let mut new_floor = floor;
-        for row in &answer.rows {
+        for row in rows {
             let (due_us, now_ms) = (row.int(4)?, row.int(6)?);
             new_floor = new_floor.max(due_us.min((now_ms - millis(SLACK)) * 1_000));
             let claim = Claim {
@@ -142,6 +194,7 @@ impl Claimer {
         }
         // An engine returns updated rows in the order in which it came across them.
         claimed.sort_by_key(|(order, _)| *order);
-        Ok((claimed.into_iter().map(|(_, claim)| claim).collect(), new_floor))
+        turn.claims.extend(claimed.into_iter().map(|(_, claim)| claim));
+        Ok(new_floor)
     }
 }

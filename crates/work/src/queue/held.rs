@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use logmill_io::sql::Execute;
+use logmill_io::sql::{Answer, Execute};
 use logmill_io::{Value, millis, params};
 use serde_json::json;
 
@@ -14,7 +14,9 @@ use super::{BATCH_MAX, Claim, ERROR_BYTES_MAX, FailedClaim, Queue, within_batch}
 use crate::error::{Error, Result};
 
 /// The claims of a batch as a table. It names the kind, and has a limit (of [`BATCH_MAX`]), so that no engine takes it
-/// apart and walks over all jobs of the kind, looking into the list for each.
+/// apart and walks over all jobs of the kind, looking into the list for each. PostgreSQL must not see the limit when it
+/// plans: it would take the list for a hundred claims, and read the whole table rather than look so many up, for a
+/// list of two. Of a limit that it does not know it expects a tenth of that.
 macro_rules! held {
     ($place:literal) => {
         concat!(
@@ -23,9 +25,33 @@ macro_rules! held {
                 CAST(value ->> 2 AS BIGINT) AS wait_ms, CAST(value ->> 3 AS TEXT) AS error
               FROM json_list(",
             $place,
-            ") LIMIT 10000) AS held"
+            ") LIMIT 10000 + 0 * length(CAST($1 AS TEXT))) AS held"
         )
     };
+}
+
+const COMPLETE_ONE: &str = "
+    UPDATE job SET state = 2, finished_at = now_ms(), owner = NULL
+    WHERE kind = $1 AND key = $2 AND token = $3 AND state IN (1, 2)
+    RETURNING key, token";
+
+const COMPLETE_MANY: &str = concat!(
+    "UPDATE job SET state = 2, finished_at = now_ms(), owner = NULL
+     FROM ",
+    held!("$2"),
+    " WHERE job.kind = held.kind AND job.key = held.key AND job.token = held.token
+         AND job.state IN (1, 2)
+     RETURNING job.key, job.token"
+);
+
+/// The statement that completes many jobs of one kind, for [`untouched`] to read its answer; none for no jobs.
+pub(super) fn complete_statement(claims: &[Claim]) -> Result<Option<(&'static str, Vec<Value>)>> {
+    if let [claim] = claims {
+        let params = params![claim.kind.as_str(), claim.key.as_str(), claim.token];
+        return Ok(Some((COMPLETE_ONE, params)));
+    }
+    let list = claims.iter().map(key_and_token).collect();
+    Ok(scoped_params(claims, list)?.map(|params| (COMPLETE_MANY, params)))
 }
 
 impl Queue {
@@ -36,23 +62,14 @@ impl Queue {
 
     /// Completes a job in a transaction of the caller's: its results and its completion happen together.
     pub async fn complete_in(&self, on: &impl Execute, claim: &Claim) -> Result<()> {
-        let text = "
-            UPDATE job SET state = 2, finished_at = now_ms(), owner = NULL
-            WHERE kind = $1 AND key = $2 AND token = $3 AND state IN (1, 2)";
-        self.scoped(on, text, claim).await
+        let params = params![claim.kind.as_str(), claim.key.as_str(), claim.token];
+        let changed = on.execute(COMPLETE_ONE, params).await?.changed;
+        if changed == 0 { Err(claim.fenced()) } else { Ok(()) }
     }
 
     /// Completes many jobs of one kind; gives those that were fenced.
     pub async fn complete_many(&self, claims: &[Claim]) -> Result<Vec<Claim>> {
-        let text = concat!(
-            "UPDATE job SET state = 2, finished_at = now_ms(), owner = NULL
-             FROM ",
-            held!("$2"),
-            " WHERE job.kind = held.kind AND job.key = held.key AND job.token = held.token
-                 AND job.state IN (1, 2)
-             RETURNING job.key"
-        );
-        self.scoped_many(text, claims, None).await
+        self.scoped_many(COMPLETE_MANY, claims, None).await
     }
 
     /// Prolongs the leases of many jobs of one kind; gives those that were fenced.
@@ -61,7 +78,7 @@ impl Queue {
             "UPDATE job SET lease_until = now_ms() + $3 FROM ",
             held!("$2"),
             " WHERE job.kind = held.kind AND job.key = held.key AND job.token = held.token AND job.state = 1
-             RETURNING job.key"
+             RETURNING job.key, job.token"
         );
         self.scoped_many(text, claims, Some(millis(lease).into())).await
     }
@@ -84,7 +101,7 @@ impl Queue {
              FROM ",
             held!("$2"),
             " WHERE job.kind = held.kind AND job.key = held.key AND job.token = held.token AND job.state = 1
-             RETURNING job.key"
+             RETURNING job.key, job.token"
         );
         let claims: Vec<Claim> = failed.iter().map(|failed| failed.claim.clone()).collect();
         let list = failed.iter().map(|failed| {
@@ -100,7 +117,7 @@ impl Queue {
             "UPDATE job SET state = 0, attempts = attempts - 1, due_us = now_ms() * 1000, owner = NULL FROM ",
             held!("$2"),
             " WHERE job.kind = held.kind AND job.key = held.key AND job.token = held.token AND job.state = 1
-             RETURNING job.key"
+             RETURNING job.key, job.token"
         );
         let fenced = self.scoped_many(text, claims, None).await?;
         if let Some(claim) = claims.first() {
@@ -109,19 +126,13 @@ impl Queue {
         Ok(fenced)
     }
 
-    async fn scoped(&self, on: &impl Execute, text: &str, claim: &Claim) -> Result<()> {
-        let params = params![claim.kind.as_str(), claim.key.as_str(), claim.token];
-        let changed = on.execute(text, params).await?.changed;
-        if changed == 0 { Err(claim.fenced()) } else { Ok(()) }
-    }
-
     async fn scoped_many(
         &self,
         text: &str,
         claims: &[Claim],
         more: Option<Value>,
     ) -> Result<Vec<Claim>> {
-        let list = claims.iter().map(|claim| json!([claim.key, claim.token])).collect();
+        let list = claims.iter().map(key_and_token).collect();
         self.run_scoped(text, claims, list, more).await
     }
 
@@ -133,23 +144,11 @@ impl Queue {
         list: Vec<serde_json::Value>,
         more: Option<Value>,
     ) -> Result<Vec<Claim>> {
-        let Some(first) = claims.first() else {
+        let Some(mut params) = scoped_params(claims, list)? else {
             return Ok(Vec::new());
         };
-        within_batch(claims.len())?;
-        if claims.iter().any(|claim| claim.kind != first.kind) {
-            return Err(Error::invalid("one call is for jobs of one kind"));
-        }
-        let mut params = params![first.kind.as_str(), Value::json(&serde_json::Value::Array(list))];
         params.extend(more);
-        let answer = self.sql.execute(text, params).await?;
-        if answer.rows.len() == claims.len() {
-            return Ok(Vec::new());
-        }
-        let touched: HashSet<&str> =
-            answer.rows.iter().map(|row| row.text(0)).collect::<Result<_, _>>()?;
-        let fenced = claims.iter().filter(|claim| !touched.contains(claim.key.as_str()));
-        Ok(fenced.cloned().collect())
+        untouched(claims, &self.sql.execute(text, params).await?)
     }
 
     /// Returns jobs of a kind whose leases ended to the queue, or makes them dead letters; gives how many. The
@@ -169,6 +168,33 @@ impl Queue {
         let limit = i64::try_from(BATCH_MAX).unwrap_or(i64::MAX);
         Ok(self.sql.execute(text, params![kind, limit]).await?.changed)
     }
+}
+
+fn key_and_token(claim: &Claim) -> serde_json::Value {
+    json!([claim.key, claim.token])
+}
+
+/// The kind and the list of a statement over claims of one kind; none if there are none.
+fn scoped_params(claims: &[Claim], list: Vec<serde_json::Value>) -> Result<Option<Vec<Value>>> {
+    let Some(first) = claims.first() else {
+        return Ok(None);
+    };
+    within_batch(claims.len())?;
+    if claims.iter().any(|claim| claim.kind != first.kind) {
+        return Err(Error::invalid("one call is for jobs of one kind"));
+    }
+    Ok(Some(params![first.kind.as_str(), Value::json(&serde_json::Value::Array(list))]))
+}
+
+/// Those of the claims whose key and token a statement did not return.
+pub(super) fn untouched(claims: &[Claim], answer: &Answer) -> Result<Vec<Claim>> {
+    if answer.rows.len() == claims.len() {
+        return Ok(Vec::new());
+    }
+    let touched = answer.rows.iter().map(|row| Ok((row.text(0)?, row.int(1)?)));
+    let touched: HashSet<(&str, i64)> = touched.collect::<Result<_>>()?;
+    let is_touched = |claim: &&Claim| touched.contains(&(claim.key.as_str(), claim.token));
+    Ok(claims.iter().filter(|claim| !is_touched(claim)).cloned().collect())
 }
 
 /// Errors can be long and can hold anything; what is kept is bounded and can be stored.

@@ -19,6 +19,8 @@ enum Flaw {
     FenceOutsideOfTheWrite,
     ScansBackwards,
     IgnoresTheLimit,
+    /// Looks at the fence of what is written, not of what is deleted.
+    DeletesUnfenced,
     AppliesHalfABatch,
 }
 
@@ -88,6 +90,12 @@ impl MetaStore for Flawed {
                     tokio::task::yield_now().await;
                 }
             }
+            Flaw::DeletesUnfenced => {
+                let delete = |op: &Op| matches!(op, Op::Delete { .. });
+                if batch.ops.iter().all(delete) {
+                    batch.fence = None;
+                }
+            }
             Flaw::AppliesHalfABatch => {
                 let fence = batch.fence;
                 let mut versions = Vec::new();
@@ -139,6 +147,7 @@ async fn the_suite_names_the_promise_that_a_store_breaks() {
             Flaw::IgnoresTheLimit,
             Some("a scan gives the keys of its range in the order of their bytes"),
         ),
+        (Flaw::DeletesUnfenced, Some("a stale fence is refused, and counters only grow")),
         (Flaw::AppliesHalfABatch, Some("a batch happens whole or not at all")),
     ];
     for (flaw, broken) in cases {

@@ -1,34 +1,44 @@
-//! The thread that writes a SQLite file, and how a statement, a group of them and a transaction run there.
+//! The thread that writes a SQLite file, and how a caller's statements, a group of callers and a transaction run
+//! there.
 //!
-//! Guarantees: a caller is answered with `Ok` only after its commit; a statement that fails takes nobody along
-//! with whom it shared a commit; a caller who went away in the middle of a transaction is rolled back. Leaves to
+//! Guarantees: a caller is answered with `Ok` only after its commit; a caller whose statement fails takes nobody
+//! along with whom it shared a commit; a caller who went away in the middle of a transaction is rolled back. Leaves to
 //! others: who may call ([`super::SqliteTx`]).
-
-use std::sync::Arc;
 
 use rusqlite::{Connection, ffi};
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::{Answer, Row, Value};
+use super::super::{Answer, Row, Statement, Value};
 use super::health::Health;
 use crate::error::Result;
 
-/// Statements that share one commit, at most.
+/// Callers that share one commit, at most.
 const GROUP_MAX: usize = 256;
 
 /// Something to do with the writing connection.
 pub(super) type Call = Box<dyn FnOnce(&mut Connection) + Send>;
 
 pub(super) enum Command {
-    One(One),
+    Unit(Unit),
     Call(Call),
     Begin { begun: oneshot::Sender<Result<()>>, steps: mpsc::Receiver<Step> },
 }
 
-pub(super) struct One {
-    pub(super) text: Arc<str>,
-    pub(super) params: Vec<Value>,
-    pub(super) answer: oneshot::Sender<Result<Answer>>,
+/// One caller's statements, which happen together or not at all.
+pub(super) struct Unit {
+    pub(super) statements: Vec<Statement>,
+    pub(super) answer: oneshot::Sender<Result<Vec<Answer>>>,
+}
+
+impl Unit {
+    /// What to call it in an error.
+    fn text(&self) -> &str {
+        text_of(&self.statements)
+    }
+}
+
+fn text_of(statements: &[Statement]) -> &str {
+    statements.first().map_or("no statement", |(text, _)| text)
 }
 
 /// One step of a transaction.
@@ -49,11 +59,11 @@ pub(super) fn write_loop(
     let mut next = None;
     while let Some(command) = next.take().or_else(|| commands.blocking_recv()) {
         match command {
-            Command::One(first) => {
+            Command::Unit(first) => {
                 let mut group = vec![first];
                 while group.len() < GROUP_MAX {
                     match commands.try_recv() {
-                        Ok(Command::One(another)) => group.push(another),
+                        Ok(Command::Unit(another)) => group.push(another),
                         Ok(other) => {
                             next = Some(other);
                             break;
@@ -71,9 +81,9 @@ pub(super) fn write_loop(
     }
 }
 
-/// Commits several callers' statements with one sync. Each is in its own savepoint, so that one that fails
+/// Commits several callers' statements with one sync. Each caller has its own savepoint, so that one that fails
 /// takes nobody along; where a savepoint is not enough (a full disk), each is tried on its own.
-fn run_group(connection: &Connection, group: Vec<One>, health: &Health) {
+fn run_group(connection: &Connection, group: Vec<Unit>, health: &Health) {
     if group.len() == 1 || health.usable().is_err() {
         return run_alone(connection, group, health);
     }
@@ -81,8 +91,8 @@ fn run_group(connection: &Connection, group: Vec<One>, health: &Health) {
         return refuse_all(group, &error, health);
     }
     let mut answers = Vec::with_capacity(group.len());
-    for one in &group {
-        answers.push(in_savepoint(connection, one));
+    for unit in &group {
+        answers.push(in_savepoint(connection, &unit.statements));
         if connection.is_autocommit() {
             // SQLite gave the whole transaction up, and a further savepoint would commit by itself.
             return run_alone(connection, group, health);
@@ -95,45 +105,64 @@ fn run_group(connection: &Connection, group: Vec<One>, health: &Health) {
         }
         return refuse_all(group, &error, health);
     }
-    for (one, answer) in group.into_iter().zip(answers) {
-        let answer = health.check(answer, &one.text);
-        drop(one.answer.send(answer));
+    for (unit, answer) in group.into_iter().zip(answers) {
+        let answer = health.check(answer, unit.text());
+        drop(unit.answer.send(answer));
     }
 }
 
-fn run_alone(connection: &Connection, group: Vec<One>, health: &Health) {
-    for one in group {
-        let answer = alone(connection, &one.text, &one.params, health);
-        drop(one.answer.send(answer));
+fn run_alone(connection: &Connection, group: Vec<Unit>, health: &Health) {
+    for unit in group {
+        let answer = alone(connection, &unit.statements, health);
+        drop(unit.answer.send(answer));
     }
 }
 
-/// One statement in a transaction of its own.
+/// One caller's statements in a transaction of their own.
 pub(super) fn alone(
     connection: &Connection,
-    text: &str,
-    params: &[Value],
+    statements: &[Statement],
     health: &Health,
-) -> Result<Answer> {
+) -> Result<Vec<Answer>> {
     health.usable()?;
-    health.check_commit(run(connection, text, params), text)
+    if let [(text, params)] = statements {
+        // It commits by itself.
+        return Ok(vec![health.check_commit(run(connection, text, params), text)?]);
+    }
+    begin(connection, health)?;
+    match health.check(run_all(connection, statements), text_of(statements)) {
+        Ok(answers) => end(connection, true, health).map(|()| answers),
+        Err(error) => {
+            // SQLite may have done so by itself.
+            let _ = connection.execute_batch("ROLLBACK");
+            Err(error)
+        }
+    }
 }
 
-fn in_savepoint(connection: &Connection, one: &One) -> rusqlite::Result<Answer> {
+/// Stops at the first that fails.
+fn run_all(connection: &Connection, statements: &[Statement]) -> rusqlite::Result<Vec<Answer>> {
+    statements.iter().map(|(text, params)| run(connection, text, params)).collect()
+}
+
+fn in_savepoint(
+    connection: &Connection,
+    statements: &[Statement],
+) -> rusqlite::Result<Vec<Answer>> {
     connection.prepare_cached("SAVEPOINT one")?.execute([])?;
-    let answer = run(connection, &one.text, &one.params);
+    let answers = run_all(connection, statements);
     if connection.is_autocommit() {
-        return answer;
+        return answers;
     }
-    if answer.is_err() {
+    if answers.is_err() {
         connection.prepare_cached("ROLLBACK TO one")?.execute([])?;
     }
     connection.prepare_cached("RELEASE one")?.execute([])?;
-    answer
+    answers
 }
 
-fn refuse_all(group: Vec<One>, error: &rusqlite::Error, health: &Health) {
-    for one in group {
+fn refuse_all(group: Vec<Unit>, error: &rusqlite::Error, health: &Health) {
+    for unit in group {
         let copy = match error {
             rusqlite::Error::SqliteFailure(code, text) => {
                 rusqlite::Error::SqliteFailure(*code, text.clone())
@@ -143,7 +172,7 @@ fn refuse_all(group: Vec<One>, error: &rusqlite::Error, health: &Health) {
                 Some(other.to_string()),
             ),
         };
-        drop(one.answer.send(health.check_commit(Err(copy), "commit a group of statements")));
+        drop(unit.answer.send(health.check_commit(Err(copy), "commit a group of statements")));
     }
 }
 

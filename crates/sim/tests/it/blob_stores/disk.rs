@@ -1,14 +1,13 @@
 //! Blobs as files on a disk that crashes, fails or is full.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use logmill_io::blob::FileBlobs;
 use logmill_io::{BlobStore, BlobStoreExt, Error, ErrorKind, Result};
-use logmill_sim::workspace_root;
+use logmill_sim::{SmallDisk, skip, with_failing_syncs};
 
 use super::{name, names};
 
@@ -50,43 +49,10 @@ async fn a_folder_that_can_not_be_made_is_a_clear_error() {
     assert!(error.chain().starts_with("create the folder "), "{}", error.chain());
 }
 
-/// Where the second process of the next test works; set only there.
-const CHILD_FOLDER: &str = "LOGMILL_FAILING_SYNC_FOLDER";
-/// The file that makes syncs fail; see `failing_sync.c`.
-const ARMED: &str = "LOGMILL_FAILING_SYNC";
-
-/// The syncs are those of the C library, so only a process that was started with a shim can see them fail:
-/// this test runs itself again in one.
 #[test]
 fn a_failed_sync_poisons_the_handle_and_loses_nothing_acknowledged() {
-    if let Some(folder) = std::env::var_os(CHILD_FOLDER) {
-        let armed = std::env::var_os(ARMED).expect("set with the folder");
-        return fail_every_sync(Path::new(&folder), Path::new(&armed));
-    }
-    let folder = tempfile::tempdir().expect("a folder");
     let this = "blob_stores::disk::a_failed_sync_poisons_the_handle_and_loses_nothing_acknowledged";
-    let child = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", this, "--nocapture"])
-        .env("LD_PRELOAD", build_shim(folder.path()))
-        .env(CHILD_FOLDER, folder.path().join("blobs"))
-        .env(ARMED, folder.path().join("armed"))
-        .output()
-        .expect("it starts again");
-    let said = String::from_utf8_lossy(&child.stdout) + String::from_utf8_lossy(&child.stderr);
-    assert!(child.status.success() && said.contains("1 passed"), "{said}");
-}
-
-fn build_shim(folder: &Path) -> PathBuf {
-    let source = workspace_root().join("crates/sim/tests/it/failing_sync.c");
-    let shim = folder.join("failing_sync.so");
-    let built = Command::new("gcc")
-        .args(["-Wall", "-Werror", "-shared", "-fPIC", "-o"])
-        .args([&shim, &source])
-        .arg("-ldl")
-        .status()
-        .expect("gcc runs");
-    assert!(built.success(), "gcc builds the shim");
-    shim
+    with_failing_syncs(this, fail_every_sync);
 }
 
 /// Lets the first sync of a put fail, then the second, and so on until a put needs no more syncs.
@@ -137,36 +103,12 @@ async fn everything_is_refused(store: &Arc<dyn BlobStore>) {
     }
 }
 
-/// A small disk, which goes with the test.
-struct SmallDisk {
-    folder: tempfile::TempDir,
-}
-
-impl SmallDisk {
-    /// Nothing if this process may not mount.
-    fn mount() -> Option<Self> {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=1m", "logmill-small-disk"])
-            .arg(folder.path())
-            .output()
-            .is_ok_and(|mount| mount.status.success());
-        mounted.then_some(Self { folder })
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.folder.path()).status();
-    }
-}
-
 #[tokio::test]
 async fn a_full_disk_is_a_clear_error_that_loses_nothing_and_passes() {
-    let Some(disk) = SmallDisk::mount() else {
-        return logmill_sim::skip("mounting a small disk needs root");
+    let Some(disk) = SmallDisk::mount(1) else {
+        return skip("mounting a small disk needs root");
     };
-    let store = FileBlobs::open(disk.folder.path()).expect("a store");
+    let store = FileBlobs::open(disk.path()).expect("a store");
     let (small, large) = (Bytes::from("small"), Bytes::from(vec![7; 600 << 10]));
     store.put(&name("a/small"), small.clone()).await.expect("there is space");
     store.put(&name("a/large"), large.clone()).await.expect("there is still space");

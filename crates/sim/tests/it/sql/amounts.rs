@@ -103,5 +103,11 @@ async fn a_sum_beyond_320_bits_is_an_error_on_both_engines() {
             sql.execute(insert, params![amount]).await.expect("it fits");
         }
         overflows(&sql, "SELECT amount_sum(amount) FROM held", params![]).await;
+        let add = "UPDATE held SET amount = amount_add(amount, $1)";
+        let error = sql.execute(add, params![one]).await.expect_err("one of them overflows");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{sql:?}: {}", error.chain());
+        assert!(error.chain().contains("more than 320 bits"), "{sql:?}: {}", error.chain());
+        let kept = sql.query("SELECT max(amount) FROM held", params![]).await.expect("a query");
+        assert_eq!(kept.rows[0].amount(0).expect("an amount"), Amount::MAX, "{sql:?}");
     }
 }

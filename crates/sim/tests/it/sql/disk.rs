@@ -1,14 +1,13 @@
 //! SQLite on a disk that is full or fails, and beside handles that only read.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use logmill_io::meta::SqlMeta;
 use logmill_io::sql::{Execute, SqliteSettings};
 use logmill_io::{
     Batch, Condition, Error, ErrorKind, Key, OsEntropy, Result, Sql, SystemClock, params,
 };
-use logmill_sim::skip;
+use logmill_sim::{SmallDisk, skip, with_failing_syncs};
 
 use super::groups::together;
 use super::{number, run};
@@ -66,35 +65,6 @@ async fn a_handle_that_only_reads_reads_beside_the_writer_and_refuses_writes() {
     SqlMeta::shared(reader).get(&Key::from("key")).await.expect("a record can be read");
 }
 
-/// A small disk, which goes with the test.
-struct SmallDisk {
-    folder: tempfile::TempDir,
-}
-
-impl SmallDisk {
-    /// Nothing if this process may not mount.
-    fn mount() -> Option<Self> {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=4m", "logmill-small-disk"])
-            .arg(folder.path())
-            .output()
-            .is_ok_and(|mount| mount.status.success());
-        mounted.then_some(Self { folder })
-    }
-
-    fn filler(&self) -> PathBuf {
-        self.folder.path().join("filler")
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        // Lazily: the writer thread closes its file a moment after the last handle is gone.
-        let _ = Command::new("umount").arg("--lazy").arg(self.folder.path()).status();
-    }
-}
-
 fn is_full(error: &Error) {
     let chain = error.chain();
     assert!(error.is_disk_full() && error.kind() == ErrorKind::Transient, "{chain}");
@@ -102,13 +72,13 @@ fn is_full(error: &Error) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_is_a_clear_error_that_loses_nothing_and_passes() {
-    let Some(disk) = SmallDisk::mount() else {
+    let Some(disk) = SmallDisk::mount(4) else {
         return skip("mounting a small disk needs root");
     };
-    let file = disk.folder.path().join("test.db");
+    let (file, filler) = (disk.path().join("test.db"), disk.path().join("filler"));
     let sql = open(&file).await;
     entries(&sql).await;
-    std::fs::write(disk.filler(), vec![7; 1 << 20]).expect("there is space");
+    std::fs::write(&filler, vec![7; 1 << 20]).expect("there is space");
     let raw = vec![7_u8; 64 << 10];
     let mut stored = 0;
     let full = loop {
@@ -132,7 +102,7 @@ async fn a_full_disk_is_a_clear_error_that_loses_nothing_and_passes() {
     }
     assert_eq!(number(&sql, COUNT).await, stored);
 
-    std::fs::remove_file(disk.filler()).expect("space is freed");
+    std::fs::remove_file(&filler).expect("space is freed");
     sql.execute(INSERT, params![2_000_i64, raw]).await.expect("there is space again");
     drop(sql);
     let again = open(&file).await;
@@ -143,10 +113,10 @@ async fn a_full_disk_is_a_clear_error_that_loses_nothing_and_passes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_statement_too_large_for_the_disk_takes_nobody_along() {
-    let Some(disk) = SmallDisk::mount() else {
+    let Some(disk) = SmallDisk::mount(4) else {
         return skip("mounting a small disk needs root");
     };
-    let sql = open(&disk.folder.path().join("test.db")).await;
+    let sql = open(&disk.path().join("test.db")).await;
     entries(&sql).await;
     // More than SQLite keeps in memory, so that the disk is full before the commit.
     let large = vec![7_u8; 48 << 20];
@@ -176,43 +146,10 @@ async fn a_statement_too_large_for_the_disk_takes_nobody_along() {
     sql.execute(INSERT, params![13_i64, ""]).await.expect("the handle goes on");
 }
 
-/// Where the second process of the next test works; set only there.
-const CHILD_FOLDER: &str = "LOGMILL_FAILING_SYNC_FOLDER";
-/// The file that makes syncs fail; see `failing_sync.c`.
-const ARMED: &str = "LOGMILL_FAILING_SYNC";
-
-/// The syncs are those of the C library, so only a process that was started with a shim can see them fail:
-/// this test runs itself again in one.
 #[test]
 fn a_failed_sync_poisons_the_handle_and_loses_nothing_acknowledged() {
-    if let Some(folder) = std::env::var_os(CHILD_FOLDER) {
-        let armed = std::env::var_os(ARMED).expect("set with the folder");
-        return fail_a_sync(Path::new(&folder), Path::new(&armed));
-    }
-    let folder = tempfile::tempdir().expect("a folder");
     let this = "sql::disk::a_failed_sync_poisons_the_handle_and_loses_nothing_acknowledged";
-    let child = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", this, "--nocapture"])
-        .env("LD_PRELOAD", build_shim(folder.path()))
-        .env(CHILD_FOLDER, folder.path())
-        .env(ARMED, folder.path().join("armed"))
-        .output()
-        .expect("it starts again");
-    let said = String::from_utf8_lossy(&child.stdout) + String::from_utf8_lossy(&child.stderr);
-    assert!(child.status.success() && said.contains("1 passed"), "{said}");
-}
-
-fn build_shim(folder: &Path) -> PathBuf {
-    let source = logmill_sim::workspace_root().join("crates/sim/tests/it/failing_sync.c");
-    let shim = folder.join("failing_sync.so");
-    let built = Command::new("gcc")
-        .args(["-Wall", "-Werror", "-shared", "-fPIC", "-o"])
-        .args([&shim, &source])
-        .arg("-ldl")
-        .status()
-        .expect("gcc runs");
-    assert!(built.success(), "gcc builds the shim");
-    shim
+    with_failing_syncs(this, fail_a_sync);
 }
 
 #[tokio::main(flavor = "multi_thread")]

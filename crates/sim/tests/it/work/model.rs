@@ -7,7 +7,7 @@ use logmill_io::{ErrorKind, Timestamp, millis};
 use logmill_sim::postgres::PostgresServer;
 use logmill_sim::{Database, START};
 use logmill_work::job::{Event, Job, Refused, next};
-use logmill_work::queue::{FailedClaim, JobView};
+use logmill_work::queue::{Claimer, FailedClaim, JobView};
 use logmill_work::{Claim, Enqueued, NewJob, Queue, State};
 use proptest::prelude::*;
 
@@ -24,6 +24,7 @@ enum Step {
     Heartbeat { which: usize },
     Complete { which: usize },
     CompleteMany,
+    Turn { most: usize },
     Fail { which: usize, wait_s: Option<u64> },
     Release { which: usize },
     Reap,
@@ -42,6 +43,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => which.clone().prop_map(|which| Step::Heartbeat { which }),
         2 => which.clone().prop_map(|which| Step::Complete { which }),
         1 => Just(Step::CompleteMany),
+        3 => (0..4_usize).prop_map(|most| Step::Turn { most }),
         3 => (which.clone(), prop_oneof![Just(None), Just(Some(0)), Just(Some(9_u64))])
             .prop_map(|(which, wait_s)| Step::Fail { which, wait_s }),
         1 => which.prop_map(|which| Step::Release { which }),
@@ -103,6 +105,30 @@ impl Model {
         due.into_iter().take(most).map(|(_, _, key)| key.clone()).collect()
     }
 
+    /// The queue handed these out when asked for so many.
+    fn claimed(&mut self, claims: Vec<Claim>, most: usize) {
+        let mut found: Vec<String> = claims.iter().map(|claim| claim.key.clone()).collect();
+        let mut wanted = self.due(most);
+        if !self.exact {
+            found.sort();
+            wanted.sort();
+        }
+        assert_eq!(found, wanted, "of at most {most}");
+        for claim in claims {
+            let lease_until = self.now.after(LEASE);
+            self.apply(&claim.key, Event::Claim { lease_until }).expect("it was due");
+            self.claims.push(claim);
+        }
+    }
+
+    /// The queue completed these, but for some.
+    fn completed(&mut self, claims: &[Claim], fenced: &[Claim]) {
+        for claim in claims {
+            let refused = self.apply(&claim.key, Event::Complete { token: claim.token }).is_err();
+            assert_eq!(fenced.contains(claim), refused, "{claim:?}");
+        }
+    }
+
     fn same(&self, key: &str, view: &JobView) {
         let (_, job) = &self.jobs[key];
         let found = (view.state, view.token, view.attempts, view.attempts_max, view.revived);
@@ -154,18 +180,7 @@ async fn run(queue: &Queue, database: &Database, model: &mut Model, step: &Step)
             let most = if model.exact { *most } else { 100 };
             let claims =
                 queue.claim(KIND, most, LEASE, "tester").await.expect("the database works");
-            let mut found: Vec<String> = claims.iter().map(|claim| claim.key.clone()).collect();
-            let mut wanted = model.due(most);
-            if !model.exact {
-                found.sort();
-                wanted.sort();
-            }
-            assert_eq!(found, wanted, "{step:?}");
-            for claim in claims {
-                let lease_until = model.now.after(LEASE);
-                model.apply(&claim.key, Event::Claim { lease_until }).expect("it was due");
-                model.claims.push(claim);
-            }
+            model.claimed(claims, most);
         }
         Step::Reap => {
             queue.reap(KIND).await.expect("the database works");
@@ -197,6 +212,7 @@ async fn run(queue: &Queue, database: &Database, model: &mut Model, step: &Step)
             model.now = model.now.after(by);
         }
         Step::CompleteMany => complete_many(queue, model).await,
+        Step::Turn { most } => turn(queue, model, *most).await,
         Step::Heartbeat { which }
         | Step::Complete { which }
         | Step::Fail { which, .. }
@@ -204,17 +220,21 @@ async fn run(queue: &Queue, database: &Database, model: &mut Model, step: &Step)
     }
 }
 
+/// Completes everything that was ever claimed, under all tokens that there were.
 async fn complete_many(queue: &Queue, model: &mut Model) {
-    let mut latest: BTreeMap<String, Claim> = BTreeMap::new();
-    for claim in &model.claims {
-        latest.insert(claim.key.clone(), claim.clone());
-    }
-    let claims: Vec<Claim> = latest.into_values().collect();
+    let claims = model.claims.clone();
     let fenced = queue.complete_many(&claims).await.expect("the database works");
-    for claim in claims {
-        let refused = model.apply(&claim.key, Event::Complete { token: claim.token }).is_err();
-        assert_eq!(fenced.contains(&claim), refused, "{claim:?}");
-    }
+    model.completed(&claims, &fenced);
+}
+
+/// The same and claims in one transaction; what is claimed must not depend on what is fenced.
+async fn turn(queue: &Queue, model: &mut Model, most: usize) {
+    let most = if model.exact { most } else { 100 * most };
+    let claims = model.claims.clone();
+    let mut claimer = Claimer::new(queue.clone(), KIND, "tester", LEASE);
+    let turn = claimer.complete_and_claim(&claims, most).await.expect("the database works");
+    model.completed(&claims, &turn.fenced);
+    model.claimed(turn.claims, most);
 }
 
 /// A step under any claim that was ever handed out, stale ones included.

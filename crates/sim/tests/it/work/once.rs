@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use logmill_io::sql::Execute;
 use logmill_io::{ErrorKind, params};
 use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
@@ -11,7 +10,7 @@ use logmill_work::queue::FailedClaim;
 use logmill_work::{Claim, NewJob, Queue};
 use proptest::prelude::*;
 
-use super::{in_real_time, open, simulate};
+use super::{create_effects, effect, in_real_time, open, simulate};
 
 const KIND: &str = "once";
 const JOBS: usize = 6;
@@ -45,18 +44,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..60)
 }
 
-/// Writes the effect and completes the job, in one transaction. Nothing but the token keeps it from happening twice:
-/// the table has no key.
-async fn finish(queue: &Queue, claim: &Claim) -> Result<(), logmill_io::Error> {
-    queue
-        .sql()
-        .write(|tx| async move {
-            tx.execute("INSERT INTO effect (key) VALUES ($1)", params![claim.key.as_str()]).await?;
-            Ok(queue.complete_in(&tx, claim).await?)
-        })
-        .await
-}
-
 async fn enqueue(queue: &Queue) {
     let jobs: Vec<NewJob> = (0..JOBS)
         .map(|number| {
@@ -70,7 +57,7 @@ async fn enqueue(queue: &Queue) {
 
 async fn check(database: Database, steps: &[Step]) {
     let queue = open(&database).await;
-    queue.sql().execute("CREATE TABLE effect (key TEXT)", params![]).await.expect("a table");
+    create_effects(&queue).await;
     enqueue(&queue).await;
     let mut held: Vec<Vec<Claim>> = vec![Vec::new(); WORKERS];
     for step in steps {
@@ -87,12 +74,12 @@ async fn check(database: Database, steps: &[Step]) {
         database.advance(LEASE + Duration::from_secs(1), &[queue.sql()]);
         queue.reap(KIND).await.expect("the database works");
         for claim in queue.claim(KIND, JOBS, LEASE, "last").await.expect("the database works") {
-            finish(&queue, &claim).await.expect("nobody else is there");
+            effect(&queue, &claim).await.expect("nobody else is there");
         }
     }
     // Those who slept through it all wake up and finish what they think is theirs.
     for claim in held.into_iter().flatten() {
-        let late = finish(&queue, &claim).await;
+        let late = effect(&queue, &claim).await;
         assert_late(late.map_err(|error| error.kind()));
     }
     let effects =
@@ -121,7 +108,7 @@ async fn run(queue: &Queue, database: &Database, held: &mut [Vec<Claim>], step: 
         }
         Step::Finish { worker } => {
             if let Some(claim) = held[*worker].pop()
-                && let Err(error) = finish(queue, &claim).await
+                && let Err(error) = effect(queue, &claim).await
             {
                 assert_eq!(error.kind(), ErrorKind::Fenced, "{}", error.chain());
             }
