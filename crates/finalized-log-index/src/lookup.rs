@@ -108,7 +108,8 @@ impl Shared {
             let view = opened.page(&self.reader, page).await?;
             let before = logs.len();
             let of_tx = (start..view.len()).take_while(|p| view.transaction_hash(*p) == *hash);
-            logs.extend(of_tx.map(|position| view.log(position)));
+            let positions: Vec<usize> = of_tx.collect();
+            view.logs(&positions, &mut logs);
             let reached_end = logs.len() - before == view.len().saturating_sub(start);
             page += 1;
             position = (reached_end && page < opened.page_count()).then_some(0);

@@ -19,7 +19,7 @@ use alloy_primitives::B256;
 use alloy_primitives::map::B256Map;
 use bytes::Bytes;
 
-pub(crate) use view::PageView;
+pub(crate) use view::{FilterTerms, PageView};
 
 use crate::codec::{as_u32, as_u64, put_varint, seal, zigzag};
 use crate::types::{BlockLog, FinalizedBlock, TOPICS_MAX};

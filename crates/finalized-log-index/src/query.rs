@@ -123,7 +123,7 @@ impl Shared {
             Blocks::Covered(range) => clipped(&snapshot, *range.start(), *range.end()),
         };
         let accepted = Accepted { ranges, deadline, scan_only: too_broad };
-        Ok(Execution::new(Arc::clone(self), &snapshot, filter.clone(), accepted))
+        Ok(Execution::new(Arc::clone(self), &snapshot, filter, accepted))
     }
 
     async fn block_range(&self, snapshot: &Snapshot, hash: &B256) -> Result<BlockRange> {

@@ -175,30 +175,30 @@ impl ChunkReader {
             return Ok(page);
         }
         let bytes = self.bytes(chunk, directory.page_bytes(page)).await?;
-        let view = self.open_page(chunk, directory, page, &bytes)?;
+        let view = self.open_page(chunk, directory, page, bytes)?;
         self.keep(chunk, part, Cached::Page(Arc::clone(&view)));
         Ok(view)
     }
 
-    /// Several pages that lie beside each other, with one read. They are not kept: whoever scans would only drive
-    /// out what others look up.
+    /// Several pages that lie near each other, in rising order, with one read. They are not kept: whoever reads many
+    /// would only drive out what others look up.
     pub(crate) async fn pages(
         &self,
         chunk: &ChunkEntry,
         directory: &Directory,
-        pages: Range<usize>,
+        pages: &[usize],
     ) -> Result<Vec<Arc<PageView>>> {
-        let Some(last) = pages.clone().last() else {
+        let (Some(first), Some(last)) = (pages.first(), pages.last().copied()) else {
             return Ok(Vec::new());
         };
-        let start = directory.page_bytes(pages.start).start;
+        let start = directory.page_bytes(*first).start;
         let bytes = self.bytes(chunk, start..directory.page_bytes(last).end).await?;
         let mut views = Vec::with_capacity(pages.len());
-        for page in pages {
+        for page in pages.iter().copied() {
             let range = directory.page_bytes(page);
             let part = crate::codec::to_usize(range.start - start)?
                 ..crate::codec::to_usize(range.end - start)?;
-            views.push(self.open_page(chunk, directory, page, &bytes[part])?);
+            views.push(self.open_page(chunk, directory, page, bytes.slice(part))?);
         }
         Ok(views)
     }
@@ -208,7 +208,7 @@ impl ChunkReader {
         chunk: &ChunkEntry,
         directory: &Directory,
         page: usize,
-        bytes: &[u8],
+        bytes: Bytes,
     ) -> Result<Arc<PageView>> {
         let within = |error: Error| error.within(&name_of(chunk));
         let view = PageView::open(bytes).map_err(within)?;

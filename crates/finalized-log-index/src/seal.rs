@@ -7,7 +7,9 @@
 //! in none or both. Leaves to others: when to run ([`Writer::maintain`]), and deleting what is replaced
 //! ([`crate::gc`]).
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use logmill_io::ErrorKind;
 
@@ -22,6 +24,9 @@ use crate::writer::Writer;
 
 /// The most records of the tail that a seal deletes; garbage collection takes the rest.
 const DELETED_PER_SEAL: usize = 4_096;
+
+/// How long maintenance waits after an error.
+const RETRY_WAIT: Duration = Duration::from_secs(1);
 
 /// What maintenance did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +48,21 @@ impl Writer {
             done.merged += 1;
         }
         Ok(done)
+    }
+
+    /// Maintains whenever there is something to do, for as long as it is polled; ends with an error that a repetition
+    /// would not take away.
+    pub async fn maintain_always(&self) -> Result<Infallible> {
+        loop {
+            match self.maintain().await {
+                Err(error) if error.kind() == ErrorKind::Transient => {
+                    tracing::warn!(error = logmill_io::chain(&error), "maintenance is tried again");
+                    self.shared().stores.clock.sleep(RETRY_WAIT).await;
+                }
+                Err(error) => return Err(error),
+                Ok(_) => self.sealable.notified().await,
+            }
+        }
     }
 
     /// Seals the oldest complete section of the tail; false if there is none.
@@ -131,6 +151,7 @@ impl Writer {
 
     /// Merges the pieces of the oldest complete chunk; false if there is none.
     pub async fn merge_next(&self) -> Result<bool> {
+        let _merging = self.merging.lock().await;
         let shared = self.shared();
         let group = {
             let mut followed = shared.followed.lock().await;

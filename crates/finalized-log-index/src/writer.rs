@@ -56,6 +56,10 @@ pub struct Writer {
     pub(crate) backlog: std::sync::Mutex<crate::gc::Pressure>,
     /// Held by whoever seals: the same section twice would be wasted work.
     pub(crate) sealing: tokio::sync::Mutex<()>,
+    /// Held by whoever merges.
+    pub(crate) merging: tokio::sync::Mutex<()>,
+    /// Signalled when a section is complete.
+    pub(crate) sealable: tokio::sync::Notify,
 }
 
 /// A block that waits for its commit.
@@ -90,6 +94,8 @@ impl LogIndex {
             queue_room: Semaphore::new(QUEUE_BLOCKS_MAX),
             backlog: std::sync::Mutex::default(),
             sealing: tokio::sync::Mutex::default(),
+            merging: tokio::sync::Mutex::default(),
+            sealable: tokio::sync::Notify::new(),
         })
     }
 }
@@ -273,6 +279,9 @@ impl Writer {
         followed.tail_version = Some(version_at(&versions, 0)?);
         let logs: usize = fresh.iter().map(|block| block.logs.len()).sum();
         metric::tail(tail.logs(), tail.state.end - tail.state.start);
+        if tail.sealable().is_some() {
+            self.sealable.notify_one();
+        }
         followed.tail = Some(tail);
         followed.tail_known = true;
         self.shared().show(followed);

@@ -20,13 +20,23 @@ const WORD: usize = 32;
 /// An open page.
 #[derive(Debug)]
 pub(crate) struct PageView {
-    block_hashes: Vec<u8>,
-    tx_hashes: Vec<u8>,
+    /// The page itself: hashes and terms are read where they are.
+    page: bytes::Bytes,
+    block_hashes_at: usize,
+    tx_hashes_at: usize,
+    terms: Vec<TermAt>,
     blocks: Vec<ViewBlock>,
     tx_indexes: Vec<u32>,
     logs: Vec<ViewLog>,
-    terms: Vec<B256>,
-    data: Vec<u8>,
+    /// The packed columns, of which the data is read where it is.
+    packed: Vec<u8>,
+}
+
+/// Where the significant bytes of a term are.
+#[derive(Clone, Copy, Debug)]
+struct TermAt {
+    start: u32,
+    length: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -48,8 +58,9 @@ struct ViewLog {
 
 impl PageView {
     /// Opens a page.
-    pub(crate) fn open(bytes: &[u8]) -> Result<Self> {
-        let mut reader = Reader::new(unseal(bytes)?);
+    pub(crate) fn open(page: bytes::Bytes) -> Result<Self> {
+        let body = unseal(&page)?;
+        let mut reader = Reader::new(body);
         let version = reader.u8()?;
         if version != VERSION {
             return Err(Error::corrupt(format!("a page of version {version}")));
@@ -60,20 +71,30 @@ impl PageView {
         let term_count = reader.count(PAGE_TERMS_MAX)?;
         let packed_length = reader.count(PACKED_BYTES_MAX)?;
         let stored_length = reader.count(packed_length)?;
-        let block_hashes = reader.take(block_count * WORD)?.to_vec();
-        let tx_hashes = reader.take(tx_count * WORD)?.to_vec();
-        let terms = (0..term_count).map(|_| term(&mut reader)).collect::<Result<Vec<_>>>()?;
+        let block_hashes_at = body.len() - reader.remaining();
+        reader.take(block_count * WORD)?;
+        let tx_hashes_at = body.len() - reader.remaining();
+        reader.take(tx_count * WORD)?;
+        let mut terms = Vec::with_capacity(term_count);
+        for _ in 0..term_count {
+            let length = reader.u8()?;
+            if usize::from(length) > WORD {
+                return Err(Error::corrupt(format!("a term of {length} bytes")));
+            }
+            terms.push(TermAt { start: as_u32(body.len() - reader.remaining()), length });
+            reader.take(usize::from(length))?;
+        }
         let stored = reader.take(stored_length)?;
         reader.end()?;
         let packed = unpack(stored, packed_length)?;
-        let mut packed = Reader::new(&packed);
+        let mut columns = Reader::new(&packed);
         let mut logs = vec![ViewLog::default(); log_count];
-        let blocks = read_blocks(&mut packed, block_count, &mut logs)?;
-        let tx_indexes = read_txs(&mut packed, tx_count, &mut logs)?;
-        read_log_indexes(&mut packed, &mut logs)?;
-        read_terms(&mut packed, term_count, &mut logs)?;
-        let data = read_data(&mut packed, &mut logs)?;
-        Ok(Self { block_hashes, tx_hashes, blocks, tx_indexes, logs, terms, data })
+        let blocks = read_blocks(&mut columns, block_count, &mut logs)?;
+        let tx_indexes = read_txs(&mut columns, tx_count, &mut logs)?;
+        read_log_indexes(&mut columns, &mut logs)?;
+        read_terms(&mut columns, term_count, &mut logs)?;
+        read_data(&mut columns, packed.len(), &mut logs)?;
+        Ok(Self { block_hashes_at, tx_hashes_at, terms, blocks, tx_indexes, logs, packed, page })
     }
 
     /// How many logs there are.
@@ -84,7 +105,7 @@ impl PageView {
     /// About how much memory it takes.
     pub(crate) fn weight(&self) -> usize {
         let fixed = size_of::<Self>() + self.logs.len() * size_of::<ViewLog>();
-        fixed + self.data.len() + self.terms.len() * WORD + self.tx_hashes.len()
+        fixed + self.page.len() + self.packed.len() + self.terms.len() * size_of::<TermAt>()
     }
 
     /// The number of the block of a log.
@@ -99,100 +120,124 @@ impl PageView {
 
     /// The hash of the transaction of a log.
     pub(crate) fn transaction_hash(&self, position: usize) -> B256 {
-        word_at(&self.tx_hashes, self.logs[position].tx)
+        self.hash_at(self.tx_hashes_at, self.logs[position].tx)
     }
 
-    /// A whole log.
-    pub(crate) fn log(&self, position: usize) -> Log {
-        let log = &self.logs[position];
-        let block = &self.blocks[usize::from(log.block)];
-        Log {
-            block_number: block.number,
-            block_hash: word_at(&self.block_hashes, log.block),
-            block_timestamp: block.timestamp,
-            log: self.block_log(position),
+    fn hash_at(&self, hashes_at: usize, number: u16) -> B256 {
+        let start = hashes_at + usize::from(number) * WORD;
+        B256::from_slice(&self.page[start..start + WORD])
+    }
+
+    /// The significant bytes of a term.
+    fn term(&self, reference: u16) -> &[u8] {
+        let TermAt { start, length } = self.terms[usize::from(reference)];
+        let start = usize::try_from(start).unwrap_or(usize::MAX);
+        &self.page[start..start + usize::from(length)]
+    }
+
+    fn word(&self, reference: u16) -> B256 {
+        let term = self.term(reference);
+        let mut word = B256::ZERO;
+        word[WORD - term.len()..].copy_from_slice(term);
+        word
+    }
+
+    /// Appends whole logs. Their data shares one allocation.
+    pub(crate) fn logs(&self, positions: &[usize], out: &mut Vec<Log>) {
+        let lengths = positions.iter().map(|position| length_of(&self.logs[*position]));
+        let mut data = Vec::with_capacity(lengths.sum());
+        for position in positions {
+            self.append_data(&self.logs[*position], &mut data);
+        }
+        let data = Bytes::from(data);
+        let mut start = 0;
+        out.reserve(positions.len());
+        for position in positions {
+            let log = &self.logs[*position];
+            let end = start + length_of(log);
+            let block = &self.blocks[usize::from(log.block)];
+            out.push(Log {
+                block_number: block.number,
+                block_hash: self.hash_at(self.block_hashes_at, log.block),
+                block_timestamp: block.timestamp,
+                log: self.block_log(log, data.slice(start..end).into()),
+            });
+            start = end;
         }
     }
 
-    fn block_log(&self, position: usize) -> BlockLog {
-        let log = &self.logs[position];
+    fn block_log(&self, log: &ViewLog, data: Bytes) -> BlockLog {
         let topics = &log.refs[1..1 + usize::from(log.topics)];
         BlockLog {
-            address: Address::from_word(self.terms[usize::from(log.refs[0])]),
-            topics: topics.iter().map(|term| self.terms[usize::from(*term)]).collect::<Topics>(),
-            data: self.data(log),
-            transaction_hash: word_at(&self.tx_hashes, log.tx),
+            address: Address::from_word(self.word(log.refs[0])),
+            topics: topics.iter().map(|term| self.word(*term)).collect::<Topics>(),
+            data,
+            transaction_hash: self.hash_at(self.tx_hashes_at, log.tx),
             transaction_index: self.tx_indexes[usize::from(log.tx)],
             log_index: log.log_index,
         }
     }
 
-    fn data(&self, log: &ViewLog) -> Bytes {
-        let (Ok(at), Ok(length)) = (usize::try_from(log.data_at), usize::try_from(log.data_length))
-        else {
-            return Bytes::new();
-        };
-        let mut data = Vec::with_capacity(length);
+    fn append_data(&self, log: &ViewLog, out: &mut Vec<u8>) {
+        let at = usize::try_from(log.data_at).unwrap_or(usize::MAX);
         // Passed over once when the page was opened, so it can be read.
-        let decoded = words::decode(&mut Reader::new(&self.data[at..]), length, &mut data);
+        let decoded = words::decode(&mut Reader::new(&self.packed[at..]), length_of(log), out);
         debug_assert!(decoded.is_ok(), "the data was passed over before");
-        Bytes::from(data)
     }
 
-    /// What of the filter this page can match: none if nothing.
-    pub(crate) fn matcher(&self, filter: &Filter) -> Option<Matcher> {
-        let mut clauses = Vec::with_capacity(REFS);
-        if !filter.addresses.is_empty() {
-            let wanted: Vec<B256> = filter.addresses.iter().map(Address::into_word).collect();
-            clauses.push((0, self.wanted(&wanted)?));
-        }
-        for (position, wanted) in filter.topics.iter().enumerate() {
-            if !wanted.is_empty() {
-                clauses.push((1 + position, self.wanted(wanted)?));
+    /// Which of these logs match.
+    pub(crate) fn matching(&self, terms: &FilterTerms, positions: &mut Vec<usize>) {
+        positions.retain(|position| usize::from(self.logs[*position].topics) >= terms.topics_min);
+        for (column, wanted) in &terms.clauses {
+            if positions.len() <= FEW_LOGS {
+                positions.retain(|position| {
+                    let term = self.term(self.logs[*position].refs[*column]);
+                    wanted.iter().any(|wanted| wanted == term)
+                });
+            } else {
+                let found: Vec<bool> = (0..self.terms.len())
+                    .map(|reference| {
+                        let term = self.term(u16::try_from(reference).unwrap_or(u16::MAX));
+                        wanted.iter().any(|wanted| wanted == term)
+                    })
+                    .collect();
+                positions.retain(|position| found[usize::from(self.logs[*position].refs[*column])]);
             }
         }
-        Some(Matcher { clauses, topics_min: filter.topics.len() })
-    }
-
-    fn wanted(&self, words: &[B256]) -> Option<Vec<u16>> {
-        let mut found = Vec::new();
-        for (reference, term) in self.terms.iter().enumerate() {
-            if words.contains(term) {
-                found.push(u16::try_from(reference).unwrap_or(u16::MAX));
-            }
-        }
-        (!found.is_empty()).then_some(found)
-    }
-
-    /// Whether a log matches.
-    pub(crate) fn matches(&self, matcher: &Matcher, position: usize) -> bool {
-        let log = &self.logs[position];
-        let topics = usize::from(log.topics);
-        topics >= matcher.topics_min
-            && matcher.clauses.iter().all(|(column, wanted)| wanted.contains(&log.refs[*column]))
     }
 }
 
-/// A filter in the references of one page.
-#[derive(Debug)]
-pub(crate) struct Matcher {
-    clauses: Vec<(usize, Vec<u16>)>,
+/// For so few logs of a page it is not worth comparing each of its terms.
+const FEW_LOGS: usize = 32;
+
+fn length_of(log: &ViewLog) -> usize {
+    usize::try_from(log.data_length).unwrap_or(usize::MAX)
+}
+
+/// The terms of a filter as pages hold them.
+#[derive(Clone, Debug)]
+pub(crate) struct FilterTerms {
+    /// The column, and the significant bytes of each alternative.
+    clauses: Vec<(usize, Vec<Vec<u8>>)>,
     topics_min: usize,
 }
 
-fn word_at(words: &[u8], position: u16) -> B256 {
-    let start = usize::from(position) * WORD;
-    B256::from_slice(&words[start..start + WORD])
-}
-
-fn term(reader: &mut Reader<'_>) -> Result<B256> {
-    let kept = usize::from(reader.u8()?);
-    let mut term = B256::ZERO;
-    let Some(start) = WORD.checked_sub(kept) else {
-        return Err(Error::corrupt(format!("a term of {kept} bytes")));
-    };
-    term[start..].copy_from_slice(reader.take(kept)?);
-    Ok(term)
+impl FilterTerms {
+    pub(crate) fn of(filter: &Filter) -> Self {
+        let significant =
+            |word: &B256| word.iter().copied().skip_while(|byte| *byte == 0).collect::<Vec<u8>>();
+        let mut clauses = Vec::with_capacity(REFS);
+        if !filter.addresses.is_empty() {
+            let wanted = filter.addresses.iter().map(|address| significant(&address.into_word()));
+            clauses.push((0, wanted.collect()));
+        }
+        for (position, wanted) in filter.topics.iter().enumerate() {
+            if !wanted.is_empty() {
+                clauses.push((1 + position, wanted.iter().map(significant).collect()));
+            }
+        }
+        Self { clauses, topics_min: filter.topics.len() }
+    }
 }
 
 fn unpack(stored: &[u8], length: usize) -> Result<Vec<u8>> {
@@ -309,16 +354,13 @@ fn read_terms(reader: &mut Reader<'_>, term_count: usize, logs: &mut [ViewLog]) 
     Ok(())
 }
 
-fn read_data(reader: &mut Reader<'_>, logs: &mut [ViewLog]) -> Result<Vec<u8>> {
+fn read_data(reader: &mut Reader<'_>, packed: usize, logs: &mut [ViewLog]) -> Result<()> {
     for log in logs.iter_mut() {
         log.data_length = as_u32(reader.count(BLOCK_DATA_BYTES_MAX)?);
     }
-    let length = reader.remaining();
-    let data = reader.clone().take(length)?.to_vec();
     for log in logs.iter_mut() {
-        log.data_at = as_u32(length - reader.remaining());
+        log.data_at = as_u32(packed - reader.remaining());
         words::skip(reader, to_usize(u64::from(log.data_length))?)?;
     }
-    reader.end()?;
-    Ok(data)
+    reader.end()
 }

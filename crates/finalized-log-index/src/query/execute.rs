@@ -11,11 +11,12 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::codec::as_u64;
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::index::{Shared, Snapshot};
 use crate::metric;
-use crate::page::PageView;
+use crate::page::{FilterTerms, PageView};
 use crate::query::Accepted;
 use crate::query::explain::{ExplainedClause, ExplainedSource, Explanation};
 use crate::query::ids::Ids;
@@ -26,6 +27,8 @@ use crate::types::{BlockRange, Log};
 
 /// The most pages that a scan reads at once.
 const PAGES_PER_READ: usize = 32;
+/// Pages that are at most so far apart are read together: what lies between them costs less than another read.
+const PAGE_GAP_MAX: usize = 4;
 /// How often a query is planned anew before it gives up.
 const REPLANS_MAX: u64 = 100;
 
@@ -33,8 +36,8 @@ const REPLANS_MAX: u64 = 100;
 #[derive(Debug)]
 pub(crate) struct Execution {
     shared: Arc<Shared>,
-    filter: Filter,
     clauses: Vec<Clause>,
+    terms: FilterTerms,
     accepted: Accepted,
     /// What is still to be looked at, in order.
     ahead: VecDeque<(Source, BlockRange)>,
@@ -71,14 +74,14 @@ impl Execution {
     pub(crate) fn new(
         shared: Arc<Shared>,
         snapshot: &Snapshot,
-        filter: Filter,
+        filter: &Filter,
         accepted: Accepted,
     ) -> Self {
         let ahead = sources(snapshot, &accepted.ranges);
         Self {
-            clauses: Clause::of(&filter),
+            clauses: Clause::of(filter),
+            terms: FilterTerms::of(filter),
             shared,
-            filter,
             accepted,
             ahead,
             current: None,
@@ -135,9 +138,9 @@ impl Execution {
         };
         let shown = self.explanation.sources.last_mut();
         let (views, finished) = current.read(&self.shared, shown).await?;
-        let logs = current.matching(&self.filter, &views, self.last);
+        let logs = current.matching(&self.terms, views, self.last);
         if let Some(shown) = self.explanation.sources.last_mut() {
-            shown.matched += crate::codec::as_u64(logs.len());
+            shown.matched += as_u64(logs.len());
         }
         if finished {
             self.current = None;
@@ -297,82 +300,81 @@ impl Current {
         &mut self,
         shared: &Shared,
         shown: Option<&mut ExplainedSource>,
-    ) -> Result<(Vec<(Arc<PageView>, Wanted)>, bool)> {
-        let reader = &shared.reader;
-        match &mut self.todo {
-            Todo::Scan(pages) => {
-                let some = pages.start..pages.end.min(pages.start + PAGES_PER_READ);
-                let views = self.opened.pages(reader, some.clone()).await?;
-                if let Some(shown) = shown {
-                    shown.pages_read += crate::codec::as_u64(some.len());
-                    let bytes = some.clone().map(|page| self.opened.page_bytes(page));
-                    shown.bytes_read += bytes.sum::<u64>();
-                    let logs = views.iter().map(|view| view.len()).sum();
-                    shown.candidates += crate::codec::as_u64(logs);
-                }
-                pages.start = some.end;
-                let finished = pages.start >= pages.end;
-                Ok((views.into_iter().map(|view| (view, Wanted::All)).collect(), finished))
-            }
-            Todo::Ids(ids, position) => {
-                let Some(first) = ids.get(*position) else {
-                    return Ok((Vec::new(), true));
-                };
-                let page = self.opened.page_of(*first);
-                let inside = self.opened.page_ids(page);
-                let of_page = ids[*position..].iter().take_while(|id| inside.contains(id));
-                let wanted: Vec<usize> = of_page
-                    .map(|id| usize::try_from(*id - inside.start).unwrap_or(usize::MAX))
-                    .collect();
-                let view = self.opened.page(reader, page).await?;
-                if let Some(shown) = shown {
-                    shown.pages_read += 1;
-                    shown.bytes_read += self.opened.page_bytes(page);
-                }
-                *position += wanted.len().max(1);
-                let finished = *position >= ids.len();
-                Ok((vec![(view, Wanted::These(wanted))], finished))
+    ) -> Result<(Vec<(Arc<PageView>, Vec<usize>)>, bool)> {
+        let wanted = self.next_pages();
+        let finished = match &self.todo {
+            Todo::Scan(pages) => pages.start >= pages.end,
+            Todo::Ids(ids, position) => *position >= ids.len(),
+        };
+        let pages: Vec<usize> = wanted.iter().map(|(page, _)| *page).collect();
+        let views = match &pages[..] {
+            [page] => vec![self.opened.page(&shared.reader, *page).await?],
+            pages => self.opened.pages(&shared.reader, pages).await?,
+        };
+        let read = views.into_iter().zip(wanted).map(|(view, (_, ids))| {
+            let positions = ids.unwrap_or_else(|| (0..view.len()).collect());
+            (view, positions)
+        });
+        let read: Vec<(Arc<PageView>, Vec<usize>)> = read.collect();
+        if let Some(shown) = shown {
+            shown.pages_read += as_u64(pages.len());
+            shown.bytes_read += pages.iter().map(|page| self.opened.page_bytes(*page)).sum::<u64>();
+            if matches!(self.todo, Todo::Scan(_)) {
+                shown.candidates += read.iter().map(|(view, _)| as_u64(view.len())).sum::<u64>();
             }
         }
+        Ok((read, finished))
+    }
+
+    /// The next pages to read, near each other, with the positions of candidates; all of them in a scan.
+    fn next_pages(&mut self) -> Vec<(usize, Option<Vec<usize>>)> {
+        let mut next: Vec<(usize, Option<Vec<usize>>)> = Vec::new();
+        match &mut self.todo {
+            Todo::Scan(pages) => {
+                let end = pages.end.min(pages.start + PAGES_PER_READ);
+                next.extend((pages.start..end).map(|page| (page, None)));
+                pages.start = end;
+            }
+            Todo::Ids(ids, position) => {
+                while next.len() < PAGES_PER_READ
+                    && let Some(first) = ids.get(*position)
+                {
+                    let page = self.opened.page_of(*first);
+                    if next.last().is_some_and(|(last, _)| page > last + PAGE_GAP_MAX) {
+                        break;
+                    }
+                    let inside = self.opened.page_ids(page);
+                    let of_page = ids[*position..].iter().take_while(|id| inside.contains(id));
+                    let of_page: Vec<usize> = of_page
+                        .map(|id| usize::try_from(*id - inside.start).unwrap_or(usize::MAX))
+                        .collect();
+                    *position += of_page.len().max(1);
+                    next.push((page, Some(of_page)));
+                }
+            }
+        }
+        next
     }
 
     /// The logs of pages that match, after the last one given out.
     fn matching(
         &self,
-        filter: &Filter,
-        pages: &[(Arc<PageView>, Wanted)],
+        terms: &FilterTerms,
+        pages: Vec<(Arc<PageView>, Vec<usize>)>,
         last: Option<(u64, u32)>,
     ) -> Vec<Log> {
         let mut logs = Vec::new();
-        for (view, wanted) in pages {
-            let Some(matcher) = view.matcher(filter) else {
-                continue;
-            };
-            let mut take = |position: usize| {
-                if self.blocks.contains(&view.block_number(position))
-                    && view.matches(&matcher, position)
-                    && last.is_none_or(|last| view.place(position) > last)
-                {
-                    logs.push(view.log(position));
-                }
-            };
-            match wanted {
-                Wanted::All => (0..view.len()).for_each(&mut take),
-                Wanted::These(positions) => {
-                    let there = positions.iter().copied().filter(|p| *p < view.len());
-                    there.for_each(&mut take);
-                }
-            }
+        for (view, mut positions) in pages {
+            positions.retain(|position| {
+                *position < view.len()
+                    && self.blocks.contains(&view.block_number(*position))
+                    && last.is_none_or(|last| view.place(*position) > last)
+            });
+            view.matching(terms, &mut positions);
+            view.logs(&positions, &mut logs);
         }
         logs
     }
-}
-
-/// Which logs of a page are candidates.
-#[derive(Debug)]
-enum Wanted {
-    All,
-    These(Vec<usize>),
 }
 
 /// The chunks and sections that hold blocks of the ranges, in order. Chunks first: what has just been sealed is both.

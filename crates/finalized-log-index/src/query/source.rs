@@ -120,22 +120,23 @@ impl Opened {
         match self {
             Self::Chunk { entry, directory } => reader.page(entry, directory, page).await,
             Self::Section(section) => {
-                Ok(Arc::new(PageView::open(&section.pages().get(page).bytes)?))
+                Ok(Arc::new(PageView::open(section.pages().get(page).bytes.clone())?))
             }
         }
     }
 
-    /// Pages beside each other.
+    /// Pages near each other, in rising order.
     pub(crate) async fn pages(
         &self,
         reader: &ChunkReader,
-        pages: Range<usize>,
+        pages: &[usize],
     ) -> Result<Vec<Arc<PageView>>> {
         match self {
             Self::Chunk { entry, directory } => reader.pages(entry, directory, pages).await,
             Self::Section(section) => {
                 let all = section.pages();
-                pages.map(|page| Ok(Arc::new(PageView::open(&all.get(page).bytes)?))).collect()
+                let open = |page: &usize| PageView::open(all.get(*page).bytes.clone());
+                pages.iter().map(|page| open(page).map(Arc::new)).collect()
             }
         }
     }

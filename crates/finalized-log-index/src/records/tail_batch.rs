@@ -71,14 +71,15 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<FinalizedBlock>> {
     }
     while !reader.is_empty() {
         let length = to_usize(reader.varint()?)?;
-        let page = PageView::open(reader.take(length)?)?;
-        for position in 0..page.len() {
+        let page = PageView::open(Bytes::copy_from_slice(reader.take(length)?))?;
+        let mut logs = Vec::with_capacity(page.len());
+        page.logs(&(0..page.len()).collect::<Vec<_>>(), &mut logs);
+        for (position, log) in logs.into_iter().enumerate() {
             let Some(offset) = page.block_number(position).checked_sub(first_block) else {
                 continue;
             };
             let block = usize::try_from(offset).ok().and_then(|offset| blocks.get_mut(offset));
             let block = block.ok_or_else(|| Error::corrupt(format!("{WHAT} has foreign logs")))?;
-            let log = page.log(position);
             if log.block_hash != block.hash {
                 return Err(Error::corrupt(format!("{WHAT} has foreign logs")));
             }

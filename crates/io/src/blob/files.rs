@@ -15,6 +15,8 @@
 //! removing empty folders: removing one could race with a put that has just found it there, and names share
 //! few folders.
 
+mod open_files;
+
 use std::fmt;
 use std::fs::{self, DirEntry, File};
 use std::io::{ErrorKind, Write};
@@ -27,6 +29,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use self::open_files::OpenFiles;
 use super::{
     BlobMeta, BlobName, BlobStore, LIST_LIMIT_MAX, beyond_the_end, segment_is_fine, taken,
     validate_put, validate_range,
@@ -60,7 +63,12 @@ impl FileBlobs {
         root: impl Into<PathBuf>,
         durability: Durability,
     ) -> Result<Arc<dyn BlobStore>> {
-        let folder = Folder { root: root.into(), durability, poisoned: Mutex::new(false) };
+        let folder = Folder {
+            root: root.into(),
+            durability,
+            poisoned: Mutex::new(false),
+            open_files: OpenFiles::default(),
+        };
         folder.create_root()?;
         folder.remove_leftovers()?;
         Ok(Arc::new(Self { folder: Arc::new(folder) }))
@@ -109,6 +117,10 @@ impl BlobStore for FileBlobs {
 
     async fn get_range(&self, name: &BlobName, range: Range<u64>) -> Result<Option<Bytes>> {
         validate_range(name, &range)?;
+        self.folder.usable()?;
+        if let Some(bytes) = self.folder.open_files.read_now(name, &range) {
+            return Ok(Some(Bytes::from(bytes)));
+        }
         let name = name.clone();
         self.run(move |folder| folder.get_range(&name, &range)).await
     }
@@ -136,6 +148,7 @@ struct Folder {
     /// Whether a sync failed. Folders are synced under this lock: the system reports a failed write-back
     /// once, to one of those who ask, and nobody may acknowledge between that report and the poisoning.
     poisoned: Mutex<bool>,
+    open_files: OpenFiles,
 }
 
 impl Folder {
@@ -273,10 +286,12 @@ impl Folder {
             .map_err(|_| beyond_the_end(name, range, length))?;
         let mut bytes = vec![0; wanted];
         file.read_exact_at(&mut bytes, range.start).map_err(at("read the blob", &path))?;
+        self.open_files.keep(name, &Arc::new(file));
         Ok(Some(Bytes::from(bytes)))
     }
 
     fn delete(&self, name: &BlobName) -> Result<()> {
+        self.open_files.forget(name);
         let path = self.path(name);
         let removed =
             unless_missing(fs::remove_file(&path)).map_err(at("delete the blob", &path))?;

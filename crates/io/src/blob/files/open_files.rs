@@ -1,0 +1,84 @@
+//! Files that were read lately, kept open, and read at once when the system has their bytes in memory.
+//!
+//! Most reads of blobs are small and warm. Opening the file and handing the read to another thread then costs ten times
+//! the read itself; so a few files stay open, and a read that the system can answer without waiting for the disk
+//! (`RWF_NOWAIT`) happens in place.
+//!
+//! Guarantees: what is read is what a fresh open would read: blobs never change, and a file that was deleted
+//! meanwhile, by whomever, is not read. Leaves to others: reads that have to wait.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::IoSliceMut;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::io::{ReadWriteFlags, preadv2};
+
+use super::super::BlobName;
+
+/// The most files that are kept open.
+const FILES_MAX: usize = 64;
+/// Longer reads go to a thread of their own, also when they would not have to wait.
+const READ_NOW_BYTES_MAX: u64 = 1 << 20;
+
+/// Files that are kept open.
+#[derive(Debug, Default)]
+pub(super) struct OpenFiles {
+    files: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    files: HashMap<BlobName, (Arc<File>, u64)>,
+    uses: u64,
+}
+
+impl OpenFiles {
+    /// The open file of a blob.
+    pub(super) fn get(&self, name: &BlobName) -> Option<Arc<File>> {
+        let mut kept = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.uses += 1;
+        let now = kept.uses;
+        let (file, used) = kept.files.get_mut(name)?;
+        *used = now;
+        Some(Arc::clone(file))
+    }
+
+    /// Keeps a file open, in the place of the one that was not used for longest.
+    pub(super) fn keep(&self, name: &BlobName, file: &Arc<File>) {
+        let mut kept = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.uses += 1;
+        let now = kept.uses;
+        kept.files.insert(name.clone(), (Arc::clone(file), now));
+        if kept.files.len() > FILES_MAX {
+            let oldest = kept.files.iter().min_by_key(|(_, (_, used))| *used);
+            if let Some(name) = oldest.map(|(name, _)| name.clone()) {
+                kept.files.remove(&name);
+            }
+        }
+    }
+
+    /// Lets a file go.
+    pub(super) fn forget(&self, name: &BlobName) {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner).files.remove(name);
+    }
+
+    /// The bytes of a range, if the file is open, still there, and the system has them all in memory.
+    pub(super) fn read_now(&self, name: &BlobName, range: &Range<u64>) -> Option<Vec<u8>> {
+        let length = range.end - range.start;
+        if length > READ_NOW_BYTES_MAX {
+            return None;
+        }
+        let file = self.get(name)?;
+        if file.metadata().ok()?.nlink() == 0 {
+            self.forget(name);
+            return None;
+        }
+        let mut bytes = vec![0; usize::try_from(length).ok()?];
+        let mut into = [IoSliceMut::new(&mut bytes)];
+        let read = preadv2(&*file, &mut into, range.start, ReadWriteFlags::NOWAIT).ok()?;
+        (read == bytes.len()).then_some(bytes)
+    }
+}
