@@ -4,6 +4,31 @@
 //! that `eth_getLogs` can ask, faster than a node answers it, with the certainty that an answer is whole. The index
 //! stands on two small store traits of [`logmill_io`]: records that can be compared and swapped, and immutable blobs.
 //!
+//! ```
+//! # use std::sync::Arc;
+//! # use logmill_io::{OsEntropy, SystemClock, blob::MemoryBlobs, meta::MemoryMeta};
+//! use finalized_log_index::{B256, Filter, FinalizedBlock, LogIndex, Settings, Stores};
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! # let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
+//! let stores = Stores {
+//!     meta: MemoryMeta::shared(Arc::clone(&clock), Arc::clone(&entropy)),
+//!     blobs: MemoryBlobs::shared(),
+//!     clock,
+//!     entropy,
+//! };
+//! let index = LogIndex::open(stores, Settings::default()).await?;
+//! let writer = index.writer("this process").await?;
+//! let block = FinalizedBlock { number: 7, hash: B256::repeat_byte(7), ..Default::default() };
+//! writer.ingest_finalized_block(block).await?;
+//!
+//! assert_eq!(index.indexed_finalized_head()?, Some(7));
+//! assert!(index.query_finalized(&Filter::range(7..=7)).await?.logs.is_empty());
+//! assert!(index.query_finalized(&Filter::range(7..=8)).await.is_err(), "block 8 is not known");
+//! # Ok::<(), finalized_log_index::Error>(())
+//! # }).unwrap();
+//! ```
+//!
 //! # How it works
 //!
 //! Logs are packed in pages of up to 128, in columns. Pages of consecutive blocks make a chunk, an immutable blob with
