@@ -123,10 +123,7 @@ impl Writer {
         if !followed.tail_known {
             self.shared().follow(followed).await?;
         }
-        match &followed.degraded {
-            Some(degraded) => Err(Error::Degraded { reason: degraded.reason.clone() }),
-            None => Ok(()),
-        }
+        self.refuse_degraded(followed).await
     }
 
     /// Merges the pieces of the oldest complete chunk; false if there is none.
@@ -143,8 +140,7 @@ impl Writer {
         let started = shared.stores.clock.monotonic();
         let encoded = match shared.merge(&pieces).await {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
-                shared.note_corruption(&error);
-                return Err(error);
+                return self.judge_damage(&pieces, error).await;
             }
             encoded => encoded?,
         };
@@ -180,6 +176,21 @@ impl Writer {
         let percent = shared.settings.merge_cpu_percent;
         shared.stores.clock.sleep(took * (100 - percent) / percent).await;
         Ok(true)
+    }
+}
+
+impl Writer {
+    /// Pieces that can not be read are damage, unless another writer has merged them meanwhile.
+    async fn judge_damage(&self, pieces: &[Arc<ChunkEntry>], error: Error) -> Result<bool> {
+        self.renew().await?;
+        let shared = self.shared();
+        let mut followed = shared.followed.lock().await;
+        shared.follow_chunks(&mut followed).await?;
+        if pieces.iter().any(|piece| followed.list.by_token(piece.token).is_none()) {
+            return Ok(true);
+        }
+        shared.note_corruption(&error, None);
+        Err(error)
     }
 }
 

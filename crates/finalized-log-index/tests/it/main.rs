@@ -2,6 +2,15 @@
 //!
 //! The model of everything is a plain list of blocks and a scan over it.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a panic is how a test fails"
+)]
+
 mod chain;
+mod crash_matrix;
 mod differential;
+mod life;
 mod world;
