@@ -76,7 +76,7 @@ impl LogIndex {
 impl Writer {
     /// Carries out what the operator decided, and takes the degradation away, in one commit.
     pub async fn resolve(&self, resolution: Resolution) -> Result<()> {
-        self.keep_lease().await?;
+        self.renew().await?;
         let shared = self.shared();
         let mut followed = shared.followed.lock().await;
         followed.tail_known = false;
@@ -149,7 +149,7 @@ impl Writer {
 
     /// Removes chunks that lie wholly below a block, with their lookups; whoever asks for them is told so.
     pub async fn prune_below(&self, block: u64) -> Result<usize> {
-        self.keep_lease().await?;
+        self.renew().await?;
         let shared = self.shared();
         let mut followed = shared.followed.lock().await;
         shared.follow_chunks(&mut followed).await?;

@@ -95,8 +95,8 @@ impl Writer {
         let published = shared.publish(&mut followed, &attempt, &entry, &beside).await;
         let version = match published {
             Err(Error::Standby) => return Err(self.lost()),
-            Err(error) => return Err(error),
-            Ok((_, None)) => return Ok(true),
+            Err(error) => return Err(self.unless_lost(error).await),
+            Ok((_, None)) => return self.renew().await.map(|()| true),
             Ok((_, version)) => version,
         };
         followed.tail_version = version;
@@ -160,8 +160,9 @@ impl Writer {
             let mut followed = shared.followed.lock().await;
             match shared.publish(&mut followed, &attempt, &entry, &beside).await {
                 Err(Error::Standby) => return Err(self.lost()),
-                published => published?,
-            };
+                Err(error) => return Err(self.unless_lost(error).await),
+                Ok(_) => {}
+            }
             shared.show(&followed);
         }
         tracing::info!(
@@ -180,6 +181,14 @@ impl Writer {
 }
 
 impl Writer {
+    /// Why something could not be published: before all, because somebody else has done it, who writes now.
+    async fn unless_lost(&self, error: Error) -> Error {
+        if error.kind() != ErrorKind::Conflict {
+            return error;
+        }
+        self.renew().await.err().filter(|lost| lost.kind() == ErrorKind::Fenced).unwrap_or(error)
+    }
+
     /// Pieces that can not be read are damage, unless another writer has merged them meanwhile.
     async fn judge_damage(&self, pieces: &[Arc<ChunkEntry>], error: Error) -> Result<bool> {
         self.renew().await?;

@@ -17,7 +17,7 @@ const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fau
 
 /// Stores in memory whose time can be moved.
 pub(crate) struct Ground {
-    clock: Arc<SimClock>,
+    pub(crate) clock: Arc<SimClock>,
     pub(crate) stores: Stores,
 }
 
@@ -103,7 +103,7 @@ async fn an_index_that_crashes_again_and_again_is_finished_all_the_same() {
         let reader = reader(&ground).await;
         for _ in 0..1_000 {
             let fault = if dice.one_in(2) { Fault::CrashBefore } else { Fault::CrashAfter };
-            let faults = Faults::at(dice.below(300), fault);
+            let faults = Faults::at(dice.below(150), fault);
             let disturbed = ground.through(&faults);
             live(&disturbed, &blocks, || faults.crashed(), async || {}).await;
             look(&reader, &blocks).await;

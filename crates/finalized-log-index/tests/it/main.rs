@@ -12,5 +12,7 @@
 mod chain;
 mod crash_matrix;
 mod differential;
+mod fence;
+mod fencing;
 mod life;
 mod world;
