@@ -153,23 +153,24 @@ pub(crate) fn scan(blocks: &[FinalizedBlock], filter: &Filter) -> Vec<Log> {
         Blocks::Hash(hash) => block.hash == *hash,
     };
     let all = blocks.iter().filter(wanted).flat_map(|block| {
-        block.logs.iter().map(move |log| Log {
+        let matching = block.logs.iter().filter(|log| naive_match(filter, log));
+        matching.map(move |log| Log {
             block_number: block.number,
             block_hash: block.hash,
             block_timestamp: block.timestamp,
             log: log.clone(),
         })
     });
-    all.filter(|log| naive_match(filter, log)).collect()
+    all.collect()
 }
 
 /// Written apart from `Filter::matches`, so that a mistake there shows.
-fn naive_match(filter: &Filter, log: &Log) -> bool {
-    if !filter.addresses.is_empty() && !filter.addresses.iter().any(|a| *a == log.log.address) {
+fn naive_match(filter: &Filter, log: &BlockLog) -> bool {
+    if !filter.addresses.is_empty() && !filter.addresses.iter().any(|a| *a == log.address) {
         return false;
     }
     for (position, wanted) in filter.topics.iter().enumerate() {
-        match log.log.topics.get(position) {
+        match log.topics.get(position) {
             None => return false,
             Some(topic) => {
                 if !wanted.is_empty() && !wanted.iter().any(|w| w == topic) {

@@ -8,7 +8,7 @@ use finalized_log_index::{
 };
 use logmill_io::{ErrorKind, KeyRange};
 
-use crate::life::{self, check_answers};
+use super::life::{self, check_answers};
 
 /// Stores that several processes share, and their time.
 pub(crate) trait Place {

@@ -12,7 +12,7 @@ use finalized_log_index::{
 use futures::stream::iter;
 use logmill_io::KeyRange;
 
-use crate::chain::{Skew, address, block_hash, chain, scan, word};
+use super::chain::{Skew, address, block_hash, chain, scan, word};
 
 /// How many blocks are history, built by workers.
 const HISTORY: usize = 20;
