@@ -10,7 +10,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use logmill_io::{Record, Version};
+use logmill_io::{KeyRange, Record, Version};
 
 use crate::chunk_list::ChunkList;
 use crate::error::{Error, Result};
@@ -31,30 +31,68 @@ const CHANGES_PER_SCAN: usize = 256;
 impl Shared {
     /// Brings what is known up to date, and shows it to readers.
     pub(crate) async fn follow(&self, followed: &mut Followed) -> Result<()> {
-        if followed.tail_known && self.has_writer() {
-            self.follow_chunks(followed).await?;
-            self.show(followed);
+        if followed.tail_known && self.has_writer() && self.follow_as_writer(followed).await? {
             return Ok(());
         }
+        let mut lacking = None;
         for _ in 0..ATTEMPTS_MAX {
             let stored = self.stores.meta.get(&self.keys.tail_state()).await?;
             let degraded = self.stores.meta.get(&self.keys.degraded()).await?;
             let degraded = degraded.map(|record| Degraded::decode(&record.value)).transpose()?;
+            let seq_before = followed.list.seq;
             self.follow_chunks(followed).await?;
+            if followed.list.seq != seq_before && self.start_moved(stored.as_ref()).await? {
+                continue;
+            }
+            let version = stored.as_ref().map(|record| record.version);
             if self.follow_tail(followed, stored).await? {
                 followed.degraded = degraded;
                 followed.tail_known = true;
                 self.show(followed);
                 return Ok(());
             }
+            // The same state twice, so nobody has moved the tail on meanwhile.
+            if lacking == Some(version) {
+                return Err(Error::corrupt("the tail lacks blocks, or the record of where it is"));
+            }
+            lacking = Some(version);
         }
         Err(Error::Throttled { what: "the tail moves faster than it can be read".to_owned() })
+    }
+
+    /// Follows the chunks of others; false if the tail is somebody else's by now, and is to be loaded anew.
+    async fn follow_as_writer(&self, followed: &mut Followed) -> Result<bool> {
+        let seq_before = followed.list.seq;
+        self.follow_chunks(followed).await?;
+        if followed.list.seq != seq_before {
+            let stored = self.stores.meta.get(&self.keys.tail_state()).await?;
+            if stored.map(|record| record.version) != followed.tail_version {
+                return Ok(false);
+            }
+        }
+        self.show(followed);
+        Ok(true)
+    }
+
+    /// Whether the tail starts elsewhere than when its state was read. It does so only together with a change of
+    /// the chunks; a list read in between would hold blocks that the tail holds too.
+    async fn start_moved(&self, stored: Option<&Record>) -> Result<bool> {
+        let now = self.stores.meta.get(&self.keys.tail_state()).await?;
+        let (Some(stored), Some(now)) = (stored, &now) else {
+            return Ok(stored.is_some() || now.is_some());
+        };
+        let (stored, now) = (TailState::decode(&stored.value)?, TailState::decode(&now.value)?);
+        Ok((stored.generation, stored.start) != (now.generation, now.start))
     }
 
     /// Brings the list of chunks up to date.
     pub(crate) async fn follow_chunks(&self, followed: &mut Followed) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(record) = self.stores.meta.get(&self.keys.chunks()).await? else {
+                if self.is_any(&self.keys.changes()).await? {
+                    self.unless_moved(ChunksHead::default(), "the record of where it ends").await?;
+                    continue;
+                }
                 followed.list = Arc::default();
                 followed.list_version = None;
                 return Ok(());
@@ -100,10 +138,15 @@ impl Shared {
     async fn unless_moved(&self, head: ChunksHead, what: &str) -> Result<Option<ChunkList>> {
         let record = self.stores.meta.get(&self.keys.chunks()).await?;
         let now = record.map(|record| ChunksHead::decode(&record.value)).transpose()?;
-        if now.is_some_and(|now| now.checkpoint > head.checkpoint) {
+        let moved = |now: ChunksHead| now.checkpoint > head.checkpoint || head.seq == 0;
+        if now.is_some_and(moved) {
             return Ok(None);
         }
         Err(Error::corrupt(format!("the list of chunks at {} lacks {what}", head.seq)))
+    }
+
+    async fn is_any(&self, range: &KeyRange) -> Result<bool> {
+        Ok(!self.stores.meta.scan(range, 1).await?.is_empty())
     }
 
     /// Follows the changes up to `seq`; false if one is missing.
@@ -130,13 +173,15 @@ impl Shared {
 
     /// Brings the tail up to a stored state; false if its batches are not there any more.
     async fn follow_tail(&self, followed: &mut Followed, stored: Option<Record>) -> Result<bool> {
+        // Not known until all of it is read: this may fail, or be given up, half way.
+        let was_known = std::mem::replace(&mut followed.tail_known, false);
+        let known = followed.tail.take().filter(|_| was_known);
         let Some(record) = stored else {
-            followed.tail = None;
             followed.tail_version = None;
-            return Ok(true);
+            return Ok(!self.is_any(&self.keys.all_tail_batches()).await?);
         };
         let state = TailState::decode(&record.value)?;
-        let mut tail = match followed.tail.take().filter(|_| followed.tail_known) {
+        let mut tail = match known {
             Some(tail) if continues(&tail, &state) => tail,
             _ => Tail::new(self.settings.bounds(), &state),
         };

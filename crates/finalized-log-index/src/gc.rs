@@ -75,7 +75,8 @@ impl Writer {
     /// Finds garbage, and deletes it unless it is a dry run. What is left decides whether ingest is slowed down,
     /// and, if it grew since the last time, stopped.
     pub async fn collect_garbage(&self, mode: GcMode) -> Result<GcReport> {
-        self.keep_lease().await?;
+        // Blobs can not be fenced: who deletes some asks first.
+        self.renew().await?;
         let mut report = self.orphans(mode).await?;
         let changes = self.stale_changes().await?;
         let tail_records = self.stale_tail_records().await?;

@@ -76,7 +76,7 @@ impl LogIndex {
 impl Writer {
     /// Carries out what the operator decided, and takes the degradation away, in one commit.
     pub async fn resolve(&self, resolution: Resolution) -> Result<()> {
-        self.keep_lease().await?;
+        self.renew().await?;
         let shared = self.shared();
         let mut followed = shared.followed.lock().await;
         followed.tail_known = false;
@@ -96,6 +96,8 @@ impl Writer {
                 let condition = followed.tail_version.map_or(Condition::Absent, Condition::Version);
                 let key = shared.keys.tail_state();
                 let batch = cleared.put(key, state.encode(), condition);
+                // Should the answer be lost, the tail is loaded anew.
+                followed.tail_known = false;
                 shared.commit_change(&mut followed, &change, batch).await
             }
         };
@@ -105,6 +107,7 @@ impl Writer {
         }
         followed.tail_known = false;
         followed.degraded = None;
+        shared.forget_noted();
         shared.follow(&mut followed).await
     }
 
@@ -113,21 +116,31 @@ impl Writer {
         let Some(tail) = &followed.tail else {
             return Err(Error::Invalid { what: "nothing is indexed yet".to_owned() });
         };
-        let going = followed.list.iter().filter(|entry| entry.blocks.end > block);
+        // With all pieces of the chunk, so that it ends where it would have ended.
+        let cut = followed.list.iter().find(|entry| entry.blocks.end > block);
+        let cut = cut.map_or(u64::MAX, |entry| entry.chunk_start);
+        let going = followed.list.iter().filter(|entry| entry.blocks.start >= cut);
         let going: Vec<_> = going.cloned().collect();
-        let (start, start_parent) = match going.first() {
-            Some(entry) => (entry.blocks.start, entry.parent_hash),
-            None => (tail.state.start, tail.state.start_parent),
-        };
-        let state = TailState {
-            epoch: self.epoch().cast_unsigned(),
-            generation: tail.state.generation + 1,
-            start,
-            start_parent,
-            end: start,
-            head_hash: start_parent,
-            chunk_start: start,
-            before: Before::default(),
+        let epoch = self.epoch().cast_unsigned();
+        let generation = tail.state.generation + 1;
+        let state = match going.first() {
+            Some(first) => TailState {
+                epoch,
+                generation,
+                start: first.blocks.start,
+                start_parent: first.parent_hash,
+                end: first.blocks.start,
+                head_hash: first.parent_hash,
+                chunk_start: first.blocks.start,
+                before: Before::default(),
+            },
+            None => TailState {
+                epoch,
+                generation,
+                end: tail.state.start,
+                head_hash: tail.state.start_parent,
+                ..tail.state.clone()
+            },
         };
         let remove = going.iter().map(|entry| entry.token).collect();
         // Also without an entry to remove: a change of the list makes publications under way plan again.
@@ -136,7 +149,7 @@ impl Writer {
 
     /// Removes chunks that lie wholly below a block, with their lookups; whoever asks for them is told so.
     pub async fn prune_below(&self, block: u64) -> Result<usize> {
-        self.keep_lease().await?;
+        self.renew().await?;
         let shared = self.shared();
         let mut followed = shared.followed.lock().await;
         shared.follow_chunks(&mut followed).await?;

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use logmill_io::{
     BlobStore, Clock, Condition, Entropy, ErrorKind, MetaStore, MetaStoreExt, Version,
 };
@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     /// What is known of the store. Whoever changes or follows it holds this; readers do not.
     pub(crate) followed: Mutex<Followed>,
     snapshot: ArcSwap<Snapshot>,
+    /// Damage that a reader or builder of this process came upon and that no writer has stored yet.
+    noted: ArcSwapOption<Noted>,
     /// Whether a writer of this process keeps the tail.
     pub(crate) writes: AtomicBool,
 }
@@ -70,6 +72,14 @@ pub(crate) struct Followed {
     /// Whether `tail` is what the store holds; else it is loaded anew before it is used.
     pub(crate) tail_known: bool,
     pub(crate) degraded: Option<Degraded>,
+}
+
+/// Damage that was found but is not stored.
+#[derive(Debug)]
+struct Noted {
+    degraded: Degraded,
+    /// The chunk it was found in, if it was in one.
+    token: Option<u64>,
 }
 
 /// What a query works on.
@@ -97,6 +107,7 @@ impl LogIndex {
                 reader,
                 followed: Mutex::default(),
                 snapshot: ArcSwap::default(),
+                noted: ArcSwapOption::default(),
                 writes: AtomicBool::new(false),
             }),
         };
@@ -170,21 +181,31 @@ impl Shared {
             let shown = self.snapshot();
             (shown.tail_state.clone(), shown.tail.clone())
         };
+        let tail_state = tail_state.map(|state| above_chunks(state, &followed.list));
         self.snapshot.store(Arc::new(Snapshot {
             list: Arc::clone(&followed.list),
             coverage: followed.list.coverage(tail_state.as_ref()),
             tail,
             tail_state,
-            degraded: followed.degraded.clone(),
+            degraded: followed.degraded.clone().or_else(|| self.noted(&followed.list)),
         }));
     }
 
+    /// The damage that was noted, unless the chunk it was found in is gone.
+    fn noted(&self, list: &ChunkList) -> Option<Degraded> {
+        let noted = self.noted.load_full()?;
+        let listed = noted.token.is_none_or(|token| list.by_token(token).is_some());
+        listed.then(|| noted.degraded.clone())
+    }
+
     /// Notes damage that a reader or builder came upon. The writer stops at its next step and stores the reason.
-    pub(crate) fn note_corruption(&self, error: &Error) {
+    pub(crate) fn note_corruption(&self, error: &Error, token: Option<u64>) {
         let reason = logmill_io::chain(error);
         tracing::error!(reason, "the log index is damaged");
+        let found = Degraded { cause: Cause::Corruption, reason };
+        self.noted.store(Some(Arc::new(Noted { degraded: found.clone(), token })));
         self.snapshot.rcu(|snapshot| {
-            let found = Degraded { cause: Cause::Corruption, reason: reason.clone() };
+            let found = found.clone();
             Snapshot {
                 list: Arc::clone(&snapshot.list),
                 tail_state: snapshot.tail_state.clone(),
@@ -193,6 +214,11 @@ impl Shared {
                 degraded: snapshot.degraded.clone().or(Some(found)),
             }
         });
+    }
+
+    /// Forgets what was noted: an operator has looked.
+    pub(crate) fn forget_noted(&self) {
+        self.noted.store(None);
     }
 
     /// Stores the bounds, or compares them with what was stored.
@@ -230,4 +256,20 @@ impl Shared {
     pub(crate) fn has_writer(&self) -> bool {
         self.writes.load(Ordering::SeqCst)
     }
+}
+
+/// A state of the tail without the blocks that chunks hold by now: where somebody else has become the writer, chunks are
+/// followed before the tail is.
+fn above_chunks(mut state: TailState, list: &ChunkList) -> TailState {
+    if let Some(last) = list.iter().next_back()
+        && last.blocks.end > state.start
+    {
+        state.start = last.blocks.end;
+        state.start_parent = last.last_hash;
+        if state.end <= state.start {
+            state.end = state.start;
+            state.head_hash = last.last_hash;
+        }
+    }
+    state
 }

@@ -3,10 +3,13 @@
 //! Guarantees: a fingerprint only points at candidates; the hash itself is compared. Only covered blocks are found.
 //! Leaves to others: transactions without logs, which the index does not know.
 
+use std::sync::Arc;
+
 use alloy_primitives::B256;
+use logmill_io::ErrorKind;
 
 use crate::codec::as_u64;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::index::{LogIndex, Shared, Snapshot};
 use crate::query::{Opened, Source};
 use crate::section::BlockRow;
@@ -14,12 +17,56 @@ use crate::term::{Fingerprint, Kind};
 use crate::terms::Group;
 use crate::types::{BlockInfo, BlockRange, Log};
 
+/// How often a lookup is tried again because chunks were merged or pruned meanwhile.
+const REPLANS_MAX: usize = 100;
+
 impl LogIndex {
     /// A covered block, by its number.
     pub async fn block_by_number(&self, number: u64) -> Result<Option<BlockInfo>> {
-        let snapshot = self.shared.readable()?;
-        for source in sources(&snapshot, &(number..number.saturating_add(1))) {
-            let (start, rows, parent) = self.shared.rows(&source).await?;
+        let shared = &self.shared;
+        shared.replanning(async |snapshot| shared.block_at(snapshot, number).await).await
+    }
+
+    /// A covered block, by its hash.
+    pub async fn block_by_hash(&self, hash: &B256) -> Result<Option<BlockInfo>> {
+        let shared = &self.shared;
+        shared.replanning(async |snapshot| shared.find_block(snapshot, hash).await).await
+    }
+
+    /// The logs of a transaction in a covered block; none if no transaction with logs has this hash.
+    pub async fn logs_of_transaction(&self, hash: &B256) -> Result<Vec<Log>> {
+        let shared = &self.shared;
+        shared.replanning(async |snapshot| shared.find_transaction(snapshot, hash).await).await
+    }
+}
+
+impl Shared {
+    /// Looks something up, again if a chunk was merged away or pruned since the snapshot was taken.
+    pub(crate) async fn replanning<T>(
+        &self,
+        look_up: impl AsyncFn(&Arc<Snapshot>) -> Result<T>,
+    ) -> Result<T> {
+        for _ in 0..REPLANS_MAX {
+            let snapshot = self.readable()?;
+            let error = match look_up(&snapshot).await {
+                Err(error) if error.kind() == ErrorKind::Corrupt => error,
+                outcome => return outcome,
+            };
+            let mut followed = self.followed.lock().await;
+            self.follow(&mut followed).await?;
+            let replanned = followed.list.seq != snapshot.list.seq;
+            drop(followed);
+            if !replanned || !matches!(error, Error::ChunkMissing { .. }) {
+                self.note_corruption(&error, None);
+                return Err(error);
+            }
+        }
+        Err(Error::Throttled { what: "chunks change faster than they can be read".to_owned() })
+    }
+
+    async fn block_at(&self, snapshot: &Snapshot, number: u64) -> Result<Option<BlockInfo>> {
+        for source in sources(snapshot, &(number..number.saturating_add(1))) {
+            let (start, rows, parent) = self.rows(&source).await?;
             let Some(position) = position(start, number, rows.len()) else {
                 continue;
             };
@@ -28,20 +75,12 @@ impl LogIndex {
         Ok(None)
     }
 
-    /// A covered block, by its hash.
-    pub async fn block_by_hash(&self, hash: &B256) -> Result<Option<BlockInfo>> {
-        let snapshot = self.shared.readable()?;
-        self.shared.find_block(&snapshot, hash).await
-    }
-
-    /// The logs of a transaction in a covered block; none if no transaction with logs has this hash.
-    pub async fn logs_of_transaction(&self, hash: &B256) -> Result<Vec<Log>> {
-        let snapshot = self.shared.readable()?;
+    async fn find_transaction(&self, snapshot: &Snapshot, hash: &B256) -> Result<Vec<Log>> {
         let term = Fingerprint::of_word(Kind::Transaction, hash);
-        for source in all_sources(&snapshot) {
-            let opened = source.open(&self.shared.reader).await?;
-            for id in self.shared.ids(&opened, term).await? {
-                let logs = self.shared.transaction_at(&opened, id, hash).await?;
+        for source in all_sources(snapshot) {
+            let opened = source.open(&self.reader).await?;
+            for id in self.ids(&opened, term).await? {
+                let logs = self.transaction_at(&opened, id, hash).await?;
                 if !logs.is_empty() {
                     return Ok(logs);
                 }
@@ -49,9 +88,7 @@ impl LogIndex {
         }
         Ok(Vec::new())
     }
-}
 
-impl Shared {
     /// A covered block of a snapshot, by its hash.
     pub(crate) async fn find_block(
         &self,
@@ -102,6 +139,9 @@ impl Shared {
     /// The logs of the transaction that starts at an id, if it has this hash.
     async fn transaction_at(&self, opened: &Opened, id: u32, hash: &B256) -> Result<Vec<Log>> {
         let mut logs = Vec::new();
+        if opened.page_count() == 0 {
+            return Ok(logs);
+        }
         let mut page = opened.page_of(id);
         let mut position = id.checked_sub(opened.page_ids(page).start);
         while let Some(start) = position.and_then(|start| usize::try_from(start).ok()) {

@@ -110,7 +110,11 @@ impl Shared {
                 Planned::Published(published) => return Ok((published, None)),
                 Planned::Change(change) => change,
             };
-            let batch = self.batch_of(attempt, beside, followed.tail_version);
+            let mut batch = self.batch_of(attempt, beside, followed.tail_version);
+            if tail.is_none() {
+                // The first commit of a tail looks at the list; so whichever is second sees the other.
+                batch = batch.check(self.keys.tail_state(), Condition::Absent);
+            }
             match self.commit_change(followed, &change, batch).await {
                 Err(error) if error.kind() == ErrorKind::Conflict => {
                     metric::cas_retried();

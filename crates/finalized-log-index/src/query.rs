@@ -116,9 +116,13 @@ impl Shared {
             return Err(Error::QueryTooBroad { actual, max });
         }
         let deadline = self.stores.clock.monotonic() + self.settings.query_deadline;
-        let snapshot = self.readable()?;
+        let mut snapshot = self.readable()?;
         let ranges = match &filter.blocks {
-            Blocks::Hash(hash) => vec![self.block_range(&snapshot, hash).await?],
+            Blocks::Hash(hash) => {
+                let range;
+                (range, snapshot) = self.block_range(hash).await?;
+                vec![range]
+            }
             Blocks::Range(range) => vec![required(&snapshot, *range.start(), *range.end())?],
             Blocks::Covered(range) => clipped(&snapshot, *range.start(), *range.end()),
         };
@@ -126,10 +130,15 @@ impl Shared {
         Ok(Execution::new(Arc::clone(self), &snapshot, filter, accepted))
     }
 
-    async fn block_range(&self, snapshot: &Snapshot, hash: &B256) -> Result<BlockRange> {
-        let found = self.find_block(snapshot, hash).await?;
+    /// The block of a hash, and the snapshot in which it was found.
+    async fn block_range(&self, hash: &B256) -> Result<(BlockRange, Arc<Snapshot>)> {
+        let found = self.replanning(async |snapshot| {
+            let found = self.find_block(snapshot, hash).await?;
+            Ok((found, Arc::clone(snapshot)))
+        });
+        let (found, snapshot) = found.await?;
         let block = found.ok_or(Error::BlockNotFound { hash: *hash })?;
-        Ok(block.number..block.number + 1)
+        Ok((block.number..block.number + 1, snapshot))
     }
 }
 

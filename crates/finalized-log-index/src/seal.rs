@@ -115,8 +115,8 @@ impl Writer {
         let published = shared.publish(&mut followed, &attempt, &entry, &beside).await;
         let version = match published {
             Err(Error::Standby) => return Err(self.lost()),
-            Err(error) => return Err(error),
-            Ok((_, None)) => return Ok(true),
+            Err(error) => return Err(self.unless_lost(error).await),
+            Ok((_, None)) => return self.renew().await.map(|()| true),
             Ok((_, version)) => version,
         };
         followed.tail_version = version;
@@ -143,10 +143,7 @@ impl Writer {
         if !followed.tail_known {
             self.shared().follow(followed).await?;
         }
-        match &followed.degraded {
-            Some(degraded) => Err(Error::Degraded { reason: degraded.reason.clone() }),
-            None => Ok(()),
-        }
+        self.refuse_degraded(followed).await
     }
 
     /// Merges the pieces of the oldest complete chunk; false if there is none.
@@ -164,8 +161,7 @@ impl Writer {
         let started = shared.stores.clock.monotonic();
         let encoded = match shared.merge(&pieces).await {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
-                shared.note_corruption(&error);
-                return Err(error);
+                return self.judge_damage(&pieces, error).await;
             }
             encoded => encoded?,
         };
@@ -185,8 +181,9 @@ impl Writer {
             let mut followed = shared.followed.lock().await;
             match shared.publish(&mut followed, &attempt, &entry, &beside).await {
                 Err(Error::Standby) => return Err(self.lost()),
-                published => published?,
-            };
+                Err(error) => return Err(self.unless_lost(error).await),
+                Ok(_) => {}
+            }
             shared.show(&followed);
         }
         tracing::info!(
@@ -201,6 +198,29 @@ impl Writer {
         let percent = shared.settings.merge_cpu_percent;
         shared.stores.clock.sleep(took * (100 - percent) / percent).await;
         Ok(true)
+    }
+}
+
+impl Writer {
+    /// Why something could not be published: before all, because somebody else has done it, who writes now.
+    async fn unless_lost(&self, error: Error) -> Error {
+        if error.kind() != ErrorKind::Conflict {
+            return error;
+        }
+        self.renew().await.err().filter(|lost| lost.kind() == ErrorKind::Fenced).unwrap_or(error)
+    }
+
+    /// Pieces that can not be read are damage, unless another writer has merged them meanwhile.
+    async fn judge_damage(&self, pieces: &[Arc<ChunkEntry>], error: Error) -> Result<bool> {
+        self.renew().await?;
+        let shared = self.shared();
+        let mut followed = shared.followed.lock().await;
+        shared.follow_chunks(&mut followed).await?;
+        if pieces.iter().any(|piece| followed.list.by_token(piece.token).is_none()) {
+            return Ok(true);
+        }
+        shared.note_corruption(&error, None);
+        Err(error)
     }
 }
 

@@ -261,6 +261,7 @@ impl Writer {
         // loaded anew.
         let tail = followed.tail.take();
         followed.tail_known = false;
+        let is_first = tail.is_none();
         let mut tail = tail.unwrap_or_else(|| self.first_tail(first));
         tail.state.epoch = self.epoch().cast_unsigned();
         let appended = tail.append(fresh);
@@ -268,10 +269,15 @@ impl Writer {
         let condition = followed.tail_version.map_or(Condition::Absent, Condition::Version);
         let key = self.shared().keys.tail_batch(tail.state.generation, first.number);
         // The visibility barrier: the head moves with the batch that it stands for, or not at all.
-        let batch = Batch::new()
+        let mut batch = Batch::new()
             .put(self.shared().keys.tail_state(), tail.state.encode(), condition)
             .put(key, appended.encode(), Condition::Absent)
             .fenced(self.fence());
+        if is_first {
+            // A chunk of these blocks that was published meanwhile would be beside the tail, not below it.
+            let condition = followed.list_version.map_or(Condition::Absent, Condition::Version);
+            batch = batch.check(self.shared().keys.chunks(), condition);
+        }
         let versions = match self.shared().stores.meta.commit(batch).await {
             Err(error) if error.kind() == ErrorKind::Fenced => return Err(self.lost()),
             versions => versions?,
@@ -318,6 +324,11 @@ impl Writer {
             let outcome = self.shared().follow(followed).await;
             self.store_corruption(followed, outcome).await?;
         }
+        self.refuse_degraded(followed).await
+    }
+
+    /// Refuses to write to a degraded index; damage that was only noted so far is stored.
+    pub(crate) async fn refuse_degraded(&self, followed: &mut Followed) -> Result<()> {
         let noted = self.shared().snapshot().degraded.clone();
         if followed.degraded.is_none()
             && let Some(noted) = noted
@@ -380,6 +391,9 @@ impl Writer {
             match head {
                 None => self.check_first(followed, block)?,
                 Some((end, _)) if block.number < end => {
+                    if outcomes.contains(&IngestOutcome::Indexed) {
+                        return Err(Error::InvalidSequence { expected: end, got: block.number });
+                    }
                     self.check_known(block, end).await?;
                     outcomes.push(IngestOutcome::AlreadyIndexed);
                     continue;
@@ -405,13 +419,23 @@ impl Writer {
 
     /// The first block may be any that no chunk reaches beyond.
     fn check_first(&self, followed: &Followed, block: &FinalizedBlock) -> Result<()> {
-        let highest = followed.list.iter().next_back();
-        match highest.filter(|highest| highest.blocks.end > block.number) {
-            None => Ok(()),
-            Some(highest) => {
-                Err(Error::InvalidSequence { expected: highest.blocks.end, got: block.number })
-            }
+        let Some(highest) = followed.list.iter().next_back() else {
+            return Ok(());
+        };
+        let end = highest.blocks.end;
+        if end > block.number {
+            return Err(Error::InvalidSequence { expected: end, got: block.number });
         }
+        let anchored = followed.list.coverage(None).last().is_some_and(|last| last.end == end);
+        if end == block.number && anchored && highest.last_hash != block.parent_hash {
+            return Err(Error::FinalityViolation {
+                what: format!(
+                    "block {} has the parent {}, but {} is anchored",
+                    block.number, block.parent_hash, highest.last_hash
+                ),
+            });
+        }
+        Ok(())
     }
 
     /// A block at or below the head must be the one that is indexed.
@@ -437,12 +461,17 @@ impl Writer {
     ) -> Result<()> {
         tracing::error!(reason, writer_epoch = self.epoch(), "the log index is degraded");
         let degraded = Degraded { cause, reason };
-        followed.degraded = Some(degraded.clone());
+        let before = followed.degraded.replace(degraded.clone());
         self.shared().show(followed);
         let key = self.shared().keys.degraded();
         let batch = Batch::new().put(key, degraded.encode(), Condition::Any).fenced(self.fence());
         match self.shared().stores.meta.commit(batch).await {
-            Err(error) if error.kind() == ErrorKind::Fenced => Err(self.lost()),
+            Err(error) if error.kind() == ErrorKind::Fenced => {
+                // Judged by a head that is not the head any more: it says nothing about the index.
+                followed.degraded = before;
+                self.shared().show(followed);
+                Err(self.lost())
+            }
             stored => Ok(stored.map(|_| ())?),
         }
     }

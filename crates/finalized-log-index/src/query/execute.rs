@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::codec::as_u64;
 use crate::error::{Error, Result};
-use crate::filter::Filter;
+use crate::filter::{Blocks, Filter};
 use crate::index::{Shared, Snapshot};
 use crate::metric;
 use crate::page::{FilterTerms, PageView};
@@ -117,7 +117,7 @@ impl Execution {
                 Ok(Step::Done) => return Ok(None),
                 Err(Error::ChunkMissing { chunk }) => self.replan(chunk).await?,
                 Err(error @ Error::Corrupt { .. }) => {
-                    self.shared.note_corruption(&error);
+                    self.shared.note_corruption(&error, self.reading());
                     return Err(error);
                 }
                 Err(error) => return Err(error),
@@ -244,31 +244,36 @@ impl Execution {
         Ok(left.unwrap_or(Ids::Few(Vec::new())))
     }
 
+    /// The attempt of the chunk that is being read, if it is one.
+    fn reading(&self) -> Option<u64> {
+        let source = match &self.current {
+            Some(current) => Some(&current.source),
+            None => self.ahead.front().map(|(source, _)| source),
+        };
+        source.and_then(Source::token)
+    }
+
     /// Makes a new plan for what is left, unless the missing chunk is still listed.
     async fn replan(&mut self, chunk: String) -> Result<()> {
         self.explanation.replans += 1;
-        let gone = match &self.current {
-            Some(current) => Some(current.source.clone()),
-            None => self.ahead.front().map(|(source, _)| source.clone()),
-        };
+        let gone = self.reading();
         {
             let mut followed = self.shared.followed.lock().await;
             self.shared.follow(&mut followed).await?;
         }
         let snapshot = self.shared.readable()?;
-        let listed = match gone {
-            Some(Source::Chunk(entry)) => snapshot.list.by_token(entry.token).is_some(),
-            _ => false,
-        };
+        let listed = gone.is_some_and(|token| snapshot.list.by_token(token).is_some());
         if listed || self.explanation.replans > REPLANS_MAX {
             let error = Error::ChunkMissing { chunk };
-            self.shared.note_corruption(&error);
+            self.shared.note_corruption(&error, gone);
             return Err(error);
         }
-        let from = match (&self.current, self.last) {
-            (_, Some((block, _))) => block,
-            _ => 0,
-        };
+        if let Blocks::Hash(hash) = &self.filter.blocks
+            && self.shared.find_block(&snapshot, hash).await?.is_none()
+        {
+            return Err(Error::BlockNotFound { hash: *hash });
+        }
+        let from = self.last.map_or(0, |(block, _)| block);
         let left = self.accepted.ranges.iter().map(|range| range.start.max(from)..range.end);
         let left: Vec<BlockRange> = left.filter(|range| range.start < range.end).collect();
         let covered = |wanted: &BlockRange| {

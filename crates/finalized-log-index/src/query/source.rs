@@ -31,6 +31,14 @@ pub(crate) enum Opened {
 }
 
 impl Source {
+    /// The attempt of a chunk.
+    pub(crate) fn token(&self) -> Option<u64> {
+        match self {
+            Self::Chunk(entry) => Some(entry.token),
+            Self::Section(_) => None,
+        }
+    }
+
     pub(crate) async fn open(&self, reader: &ChunkReader) -> Result<Opened> {
         match self {
             Self::Chunk(entry) => {

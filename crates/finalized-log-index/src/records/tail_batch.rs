@@ -89,5 +89,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<FinalizedBlock>> {
     if blocks.iter().zip(&wanted).any(|(block, wanted)| block.logs.len() != *wanted) {
         return Err(Error::corrupt(format!("{WHAT} lacks logs")));
     }
+    let valid = blocks.iter().try_for_each(FinalizedBlock::validate);
+    valid.map_err(|error| Error::corrupt(format!("{WHAT}: {error}")))?;
     Ok(blocks)
 }

@@ -11,6 +11,7 @@ use super::{begin, end, hash, open};
 use crate::codec::{put_u32, put_u64};
 use crate::error::{Error, Result};
 use crate::section::Before;
+use crate::term::ID_MAX;
 
 const VERSION: u8 = 1;
 const WHAT: &str = "the record of the tail";
@@ -58,7 +59,7 @@ impl TailState {
         let before = Before { logs: reader.u32()?, page_bytes };
         let (start_parent, head_hash) = (hash(&mut reader)?, hash(&mut reader)?);
         reader.end()?;
-        if end < start || chunk_start > start {
+        if end < start || chunk_start > start || before.logs > ID_MAX {
             return Err(Error::corrupt(format!("{WHAT} contradicts itself")));
         }
         Ok(Self { epoch, generation, start, start_parent, end, head_hash, chunk_start, before })

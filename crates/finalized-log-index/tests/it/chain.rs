@@ -6,14 +6,14 @@ use finalized_log_index::{
 
 /// A small generator of random numbers.
 #[derive(Clone, Debug)]
-pub struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -21,18 +21,18 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    pub fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end.max(1)
     }
 
-    pub fn one_in(&mut self, chances: u64) -> bool {
+    pub(crate) fn one_in(&mut self, chances: u64) -> bool {
         self.below(chances) == 0
     }
 }
 
 /// How terms are spread over logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Skew {
+pub(crate) enum Skew {
     /// Every term about as often.
     Even,
     /// A few terms in nearly all logs.
@@ -45,7 +45,8 @@ pub enum Skew {
     Sparse,
 }
 
-pub const SKEWS: [Skew; 5] = [Skew::Even, Skew::Hot, Skew::OneOff, Skew::Bursts, Skew::Sparse];
+pub(crate) const SKEWS: [Skew; 5] =
+    [Skew::Even, Skew::Hot, Skew::OneOff, Skew::Bursts, Skew::Sparse];
 
 /// How many different terms there are, so that filters hit.
 const TERMS: u64 = 12;
@@ -71,7 +72,7 @@ fn term(dice: &mut Dice, skew: Skew, block: u64, log: u64) -> u64 {
     }
 }
 
-pub fn word(number: u64) -> B256 {
+pub(crate) fn word(number: u64) -> B256 {
     // Some terms look like addresses or numbers, others like hashes.
     if number.is_multiple_of(2) {
         B256::left_padding_from(&number.to_be_bytes())
@@ -82,7 +83,7 @@ pub fn word(number: u64) -> B256 {
     }
 }
 
-pub fn address(number: u64) -> Address {
+pub(crate) fn address(number: u64) -> Address {
     Address::from_word(word(number | 1))
 }
 
@@ -123,16 +124,16 @@ fn logs(dice: &mut Dice, skew: Skew, number: u64) -> Vec<BlockLog> {
     logs
 }
 
-pub fn transaction_hash(block: u64, index: u32) -> B256 {
+pub(crate) fn transaction_hash(block: u64, index: u32) -> B256 {
     B256::from(*blake3::hash(format!("tx {block} {index}").as_bytes()).as_bytes())
 }
 
-pub fn block_hash(number: u64, branch: &str) -> B256 {
+pub(crate) fn block_hash(number: u64, branch: &str) -> B256 {
     B256::from(*blake3::hash(format!("block {number} {branch}").as_bytes()).as_bytes())
 }
 
 /// A chain of `count` blocks from `first` on.
-pub fn chain(seed: u64, skew: Skew, first: u64, count: u64) -> Vec<FinalizedBlock> {
+pub(crate) fn chain(seed: u64, skew: Skew, first: u64, count: u64) -> Vec<FinalizedBlock> {
     let mut dice = Dice::new(seed);
     (first..first + count)
         .map(|number| FinalizedBlock {
@@ -146,29 +147,30 @@ pub fn chain(seed: u64, skew: Skew, first: u64, count: u64) -> Vec<FinalizedBloc
 }
 
 /// All matching logs, the slow way.
-pub fn scan(blocks: &[FinalizedBlock], filter: &Filter) -> Vec<Log> {
+pub(crate) fn scan(blocks: &[FinalizedBlock], filter: &Filter) -> Vec<Log> {
     let wanted = |block: &&FinalizedBlock| match &filter.blocks {
         Blocks::Range(range) | Blocks::Covered(range) => range.contains(&block.number),
         Blocks::Hash(hash) => block.hash == *hash,
     };
     let all = blocks.iter().filter(wanted).flat_map(|block| {
-        block.logs.iter().map(move |log| Log {
+        let matching = block.logs.iter().filter(|log| naive_match(filter, log));
+        matching.map(move |log| Log {
             block_number: block.number,
             block_hash: block.hash,
             block_timestamp: block.timestamp,
             log: log.clone(),
         })
     });
-    all.filter(|log| naive_match(filter, log)).collect()
+    all.collect()
 }
 
 /// Written apart from `Filter::matches`, so that a mistake there shows.
-fn naive_match(filter: &Filter, log: &Log) -> bool {
-    if !filter.addresses.is_empty() && !filter.addresses.iter().any(|a| *a == log.log.address) {
+fn naive_match(filter: &Filter, log: &BlockLog) -> bool {
+    if !filter.addresses.is_empty() && !filter.addresses.iter().any(|a| *a == log.address) {
         return false;
     }
     for (position, wanted) in filter.topics.iter().enumerate() {
-        match log.log.topics.get(position) {
+        match log.topics.get(position) {
             None => return false,
             Some(topic) => {
                 if !wanted.is_empty() && !wanted.iter().any(|w| w == topic) {
@@ -181,7 +183,7 @@ fn naive_match(filter: &Filter, log: &Log) -> bool {
 }
 
 /// A random filter within the blocks of a chain.
-pub fn filter(dice: &mut Dice, blocks: &[FinalizedBlock]) -> Filter {
+pub(crate) fn filter(dice: &mut Dice, blocks: &[FinalizedBlock]) -> Filter {
     let (first, last) = (blocks[0].number, blocks[blocks.len() - 1].number);
     let a = first + dice.below(last - first + 1);
     let b = first + dice.below(last - first + 1);

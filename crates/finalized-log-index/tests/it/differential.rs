@@ -9,7 +9,12 @@ use crate::chain::{Dice, SKEWS, chain, filter, scan};
 use crate::world::World;
 
 /// Compares random queries with the scan.
-pub async fn compare(index: &LogIndex, known: &[FinalizedBlock], dice: &mut Dice, queries: usize) {
+pub(crate) async fn compare(
+    index: &LogIndex,
+    known: &[FinalizedBlock],
+    dice: &mut Dice,
+    queries: usize,
+) {
     for _ in 0..queries {
         let mut filter = filter(dice, known);
         let expected = scan(known, &filter);

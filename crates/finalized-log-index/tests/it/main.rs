@@ -2,6 +2,17 @@
 //!
 //! The model of everything is a plain list of blocks and a scan over it.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a panic is how a test fails"
+)]
+
 mod chain;
+mod crash_matrix;
 mod differential;
+mod fence;
+mod fencing;
+mod life;
 mod world;

@@ -10,13 +10,13 @@ use logmill_io::{Entropy, SeededEntropy, SystemClock};
 
 /// Stores that outlive the index.
 #[derive(Clone, Debug)]
-pub struct World {
-    pub stores: Stores,
-    pub settings: Settings,
+pub(crate) struct World {
+    pub(crate) stores: Stores,
+    pub(crate) settings: Settings,
 }
 
 /// Bounds so small that a short chain has many cells, chunks and pieces.
-pub fn small() -> Settings {
+pub(crate) fn small() -> Settings {
     Settings {
         cell_blocks: 32,
         chunk_logs: 700,
@@ -28,7 +28,7 @@ pub fn small() -> Settings {
 }
 
 impl World {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let entropy: Arc<dyn Entropy> = SeededEntropy::shared(seed);
         let clock = SystemClock::shared();
         let stores = Stores {
@@ -40,18 +40,18 @@ impl World {
         Self { stores, settings: small() }
     }
 
-    pub async fn open(&self) -> LogIndex {
+    pub(crate) async fn open(&self) -> LogIndex {
         LogIndex::open(self.stores.clone(), self.settings.clone()).await.expect("it opens")
     }
 
     /// Opens the index as its writer, whoever had it before.
-    pub async fn write(&self) -> Writer {
+    pub(crate) async fn write(&self) -> Writer {
         self.open().await.writer("test").await.expect("the same owner takes its lease over")
     }
 }
 
 /// Adds blocks in commits of `batch`.
-pub async fn ingest(writer: &Writer, blocks: &[FinalizedBlock], batch: usize) {
+pub(crate) async fn ingest(writer: &Writer, blocks: &[FinalizedBlock], batch: usize) {
     for some in blocks.chunks(batch) {
         writer.ingest_finalized_blocks(some).await.expect("they follow");
     }

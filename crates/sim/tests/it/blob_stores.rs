@@ -16,10 +16,12 @@ use logmill_io::{
 };
 use tokio::net::TcpListener;
 
-use servers::{Moto, serve_s3s_fs};
+use servers::serve_s3s_fs;
 
 mod disk;
 mod servers;
+
+pub(crate) use servers::Moto;
 
 fn name(name: &str) -> BlobName {
     BlobName::new(name).expect("a fine name")
@@ -37,7 +39,7 @@ async fn conforms(store: &Arc<dyn BlobStore>) {
     assert!(names(store).await.is_empty(), "the suite leaves nothing behind");
 }
 
-fn settings(endpoint: String) -> S3Settings {
+pub(crate) fn settings(endpoint: String) -> S3Settings {
     S3Settings {
         bucket: "logmill-proof".to_owned(),
         endpoint: Some(endpoint),

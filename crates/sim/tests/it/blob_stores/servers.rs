@@ -39,13 +39,13 @@ pub(super) async fn serve_s3s_fs(root: &Path, server: &mut Tasks<()>) -> String 
 }
 
 /// A moto server of our own, which ends with the test.
-pub(super) struct Moto {
+pub(crate) struct Moto {
     server: Child,
     address: String,
 }
 
 impl Moto {
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let mut server = Command::new(moto_program())
             .args(["-H", "127.0.0.1", "-p", "0"])
             .env("PYTHONUNBUFFERED", "1")
@@ -70,11 +70,11 @@ impl Moto {
         Self { server, address: address.expect("moto_server says where it listens") }
     }
 
-    pub(super) fn endpoint(&self) -> String {
+    pub(crate) fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    pub(super) async fn create_bucket(&self, bucket: &str) {
+    pub(crate) async fn create_bucket(&self, bucket: &str) {
         let mut socket = TcpStream::connect(&self.address).await.expect("a connection");
         let request = format!(
             "PUT /{bucket} HTTP/1.1\r\nHost: {}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",

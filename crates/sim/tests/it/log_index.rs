@@ -1,0 +1,147 @@
+//! The log index on databases, files and S3, and on real chain data.
+
+#[path = "../../../finalized-log-index/tests/it/chain.rs"]
+#[allow(dead_code, reason = "the index's own tests use all of it")]
+mod chain;
+#[path = "../../../finalized-log-index/tests/it/fence.rs"]
+mod fence;
+#[path = "../../../finalized-log-index/tests/it/life.rs"]
+mod life;
+mod real;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use finalized_log_index::{FinalizedBlock, LogIndex, Stores};
+use logmill_io::blob::{FileBlobs, S3Blobs};
+use logmill_io::meta::SqlMeta;
+use logmill_io::{BlobStore, Fault, Faults, Faulty, OsEntropy, SystemClock};
+use logmill_sim::Database;
+use logmill_sim::postgres::PostgresServer;
+use tempfile::TempDir;
+
+use self::fence::{Place, all_tries};
+use self::life::{PAUSE, collect, finish, image, live, look};
+use crate::blob_stores::{Moto, settings as s3_settings};
+use crate::work::in_real_time;
+
+const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
+
+/// A database and a place for blobs, of one test.
+struct Ground {
+    database: Database,
+    blobs: Blobs,
+}
+
+enum Blobs {
+    Files(TempDir),
+    S3(Arc<dyn BlobStore>),
+}
+
+impl Ground {
+    fn new(database: Database) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        Self { database, blobs: Blobs::Files(folder) }
+    }
+
+    fn through(plain: &Stores, faults: &Arc<Faults>) -> Stores {
+        let (meta, blobs) = (Arc::clone(&plain.meta), Arc::clone(&plain.blobs));
+        Stores {
+            meta: Arc::new(Faulty::new(meta, Arc::clone(faults))),
+            blobs: Arc::new(Faulty::new(blobs, Arc::clone(faults))),
+            ..plain.clone()
+        }
+    }
+}
+
+impl Place for Ground {
+    async fn open(&self) -> Stores {
+        let blobs = match &self.blobs {
+            Blobs::Files(folder) => FileBlobs::open(folder.path().join("blobs")).expect("a folder"),
+            Blobs::S3(blobs) => Arc::clone(blobs),
+        };
+        Stores {
+            meta: SqlMeta::shared(self.database.open().await),
+            blobs,
+            clock: SystemClock::shared(),
+            entropy: OsEntropy::shared(),
+        }
+    }
+
+    fn advance(&self, by: Duration) {
+        self.database.advance(by, &[]);
+    }
+}
+
+/// One life under faults, on a ground of its own, and what is left of it.
+async fn run(ground: &Ground, faults: &Arc<Faults>, blocks: &[FinalizedBlock]) -> String {
+    let plain = ground.open().await;
+    let reader = LogIndex::open(plain.clone(), life::settings()).await.expect("it opens");
+    let disturbed = Ground::through(&plain, faults);
+    live(&disturbed, blocks, || faults.crashed(), async || {}).await;
+    look(&reader, blocks).await;
+    drop((plain, disturbed));
+    for _ in 0..2 {
+        ground.advance(PAUSE);
+        let restarted = ground.open().await;
+        finish(&restarted, blocks).await;
+    }
+    ground.advance(PAUSE);
+    let restarted = ground.open().await;
+    collect(&restarted).await;
+    look(&reader, blocks).await;
+    image(&restarted, blocks).await
+}
+
+/// Faults at every `step`th operation, each kind in turn.
+async fn thinned(fresh: impl Fn() -> Ground, step: usize) {
+    let blocks = life::blocks();
+    let counted = Faults::none();
+    let undisturbed = run(&fresh(), &counted, &blocks).await;
+    let kind = AtomicU64::new(0);
+    for operation in (0..counted.operations()).step_by(step) {
+        let fault =
+            FAULTS[usize::try_from(kind.fetch_add(1, Ordering::SeqCst) % 4).expect("small")];
+        let image = run(&fresh(), &Faults::at(operation, fault), &blocks).await;
+        assert_eq!(image, undisturbed, "{fault:?} at operation {operation}");
+    }
+}
+
+#[test]
+fn an_index_on_sqlite_and_files_survives_faults() {
+    in_real_time(thinned(|| Ground::new(Database::file()), 5));
+}
+
+#[test]
+fn an_index_on_postgres_and_files_survives_faults() {
+    let server = PostgresServer::start();
+    in_real_time(thinned(|| Ground::new(Database::postgres(&server)), 7));
+}
+
+#[test]
+fn an_index_on_sqlite_and_s3_survives_faults() {
+    let moto = Moto::start();
+    let number = AtomicU64::new(0);
+    let fresh = || {
+        let mut settings = s3_settings(moto.endpoint());
+        settings.prefix = format!("index-{}/", number.fetch_add(1, Ordering::SeqCst));
+        let blobs = S3Blobs::connect(settings).expect("a store");
+        Ground { database: Database::file(), blobs: Blobs::S3(blobs) }
+    };
+    in_real_time(async {
+        moto.create_bucket("logmill-proof").await;
+        thinned(fresh, 37).await;
+    });
+}
+
+#[test]
+fn a_fenced_out_writer_publishes_nothing_on_sqlite() {
+    in_real_time(async { all_tries(&Ground::new(Database::file())).await });
+}
+
+#[test]
+fn a_fenced_out_writer_publishes_nothing_on_postgres() {
+    let server = PostgresServer::start();
+    in_real_time(async { all_tries(&Ground::new(Database::postgres(&server))).await });
+}
