@@ -9,10 +9,13 @@ import json
 import struct
 import sys
 import time
+import warnings
 
 import duckdb
 import pyarrow as pa
 
+# It recommends `con.sql` over `execute` for Arrow; measured here, the two take the same time.
+warnings.filterwarnings("ignore", message="Arrow output")
 stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
 
 # Hash and time of the block are in every row: runs of equal values cost a column store next to nothing.
@@ -103,6 +106,8 @@ def run(db, request):
 def main():
     db = duckdb.connect(sys.argv[1], config=json.loads(sys.argv[2]))
     db.execute(SCHEMA)
+    for column in json.loads(sys.argv[3]):
+        db.execute(f"CREATE INDEX by_{column} ON logs ({column})")
     operations = {"ingest": ingest, "query": query, "run": run}
     hello = {"duckdb": duckdb.__version__, "pyarrow": pa.__version__}
     stdout.write(json.dumps(hello).encode() + b"\n")

@@ -85,7 +85,9 @@ fn figures_json(figures: &Figures, measured: &Measured) -> Map<String, Value> {
     put("ingest_commit_per_block_ms", value(1e3 / per_block, 3));
     put("ingest_commit_per_block_logs_per_s", value(rate(singles.logs, singles.cost.elapsed), 0));
     put("bytes_per_log", value(per(to_float(figures.disk_bytes), measured.logs), 1));
-    let index = figures.index_bytes.map(|bytes| per(to_float(bytes), measured.values));
+    let index = figures
+        .index_size
+        .map(|size| per(to_float(size.bytes), size.values.unwrap_or(measured.values)));
     put("index_bytes_per_value", json!(index.map(|bytes| value(bytes, 2))));
     let queries =
         figures.asked.iter().map(|(class, asked)| (class.name().to_owned(), asked_json(asked)));
