@@ -9,6 +9,7 @@ pub mod copy;
 pub mod duckdb;
 pub mod engine;
 pub mod filter_sql;
+pub mod logmill;
 pub mod postgres;
 pub mod queries;
 pub mod report;

@@ -9,6 +9,7 @@ use clap::Parser;
 use logmill_bench::index::append::Append;
 use logmill_bench::index::duckdb::DuckDb;
 use logmill_bench::index::engine::Engine;
+use logmill_bench::index::logmill::Logmill;
 use logmill_bench::index::postgres::{Postgres, SERVER_SETTINGS};
 use logmill_bench::index::settings::Settings;
 use logmill_bench::index::sqlite::Sqlite;
@@ -18,7 +19,7 @@ use logmill_bench::postgres::{Durability, Server};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The engines in the order of the report.
-const ENGINES: [&str; 3] = ["sqlite", "postgresql", "duckdb"];
+const ENGINES: [&str; 5] = ["logmill", "sqlite", "postgresql", "duckdb", "duckdb-art"];
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -94,8 +95,11 @@ async fn open(name: &str, parent: &Path, settings: &Settings) -> anyhow::Result<
     let folder = parent.join(name);
     std::fs::create_dir(&folder)?;
     Ok(match name {
+        "logmill" => Box::new(Logmill::create(&folder).await?),
         "sqlite" => Box::new(Sqlite::create(&folder)?),
-        "duckdb" => Box::new(DuckDb::create(&settings.python(), &folder)?),
+        "duckdb" | "duckdb-art" => {
+            Box::new(DuckDb::create(&settings.python(), &folder, name == "duckdb-art")?)
+        }
         "postgresql" => {
             let durability =
                 Durability { synchronous_commit: "on".to_owned(), fsync: "on".to_owned() };

@@ -41,6 +41,14 @@ pub enum Found {
     Encoded(Vec<u8>),
 }
 
+/// How large an index of terms is.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexSize {
+    pub bytes: u64,
+    /// Its values, if they are not exactly the addresses and topics of all logs.
+    pub values: Option<u64>,
+}
+
 /// Whether the logs are wanted, or only the time they take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
@@ -73,8 +81,8 @@ pub trait Engine: Send {
     /// Bytes on disk, all in.
     async fn disk_bytes(&mut self) -> anyhow::Result<u64>;
 
-    /// Of these, the bytes that find terms, where the engine can tell.
-    async fn index_bytes(&mut self) -> anyhow::Result<Option<u64>> {
+    /// What of it is there to find terms, where the engine can tell.
+    async fn index_size(&mut self) -> anyhow::Result<Option<IndexSize>> {
         Ok(None)
     }
 

@@ -12,7 +12,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
 use super::copy::Rows;
-use super::engine::{Answer, Cost, Engine, Found, Want, Watch, trim};
+use super::engine::{Answer, Cost, Engine, Found, IndexSize, Want, Watch, trim};
 use super::filter_sql::Conditions;
 use crate::cpu;
 use crate::postgres::Server;
@@ -242,9 +242,10 @@ impl Engine for Postgres {
         Ok(u64::try_from(self.client.query_one(sql, &[]).await?.get::<_, i64>(0))?)
     }
 
-    async fn index_bytes(&mut self) -> anyhow::Result<Option<u64>> {
+    async fn index_size(&mut self) -> anyhow::Result<Option<IndexSize>> {
         let sql = "SELECT (pg_indexes_size('logs') - pg_relation_size('logs_pkey'))::bigint";
-        Ok(Some(u64::try_from(self.client.query_one(sql, &[]).await?.get::<_, i64>(0))?))
+        let bytes = u64::try_from(self.client.query_one(sql, &[]).await?.get::<_, i64>(0))?;
+        Ok(Some(IndexSize { bytes, values: None }))
     }
 
     fn server_cpu_s(&self) -> anyhow::Result<f64> {

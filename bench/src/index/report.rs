@@ -85,7 +85,12 @@ fn figures_json(figures: &Figures, measured: &Measured) -> Map<String, Value> {
     put("ingest_commit_per_block_ms", value(1e3 / per_block, 3));
     put("ingest_commit_per_block_logs_per_s", value(rate(singles.logs, singles.cost.elapsed), 0));
     put("bytes_per_log", value(per(to_float(figures.disk_bytes), measured.logs), 1));
-    let index = figures.index_bytes.map(|bytes| per(to_float(bytes), measured.values));
+    // What is still in the tail of our own index has no chunk, and so no index on disk.
+    let index = figures
+        .index_size
+        .map(|size| (size.bytes, size.values.unwrap_or(measured.values)))
+        .filter(|(_, values)| *values > 0)
+        .map(|(bytes, values)| per(to_float(bytes), values));
     put("index_bytes_per_value", json!(index.map(|bytes| value(bytes, 2))));
     let queries =
         figures.asked.iter().map(|(class, asked)| (class.name().to_owned(), asked_json(asked)));
@@ -135,7 +140,6 @@ pub fn table(result: &Value) -> String {
     let settings = &result["settings"];
     let engines: Vec<(&String, &Value)> =
         result["engines"].as_object().into_iter().flatten().collect();
-    let shown = |value: &Value| number(value).unwrap_or_else(|| NONE.to_owned());
     let row = |name: &str, cell: &dyn Fn(&Value) -> String| -> Vec<String> {
         let cells = engines.iter().map(|(_, entry)| cell(entry));
         std::iter::once(name.to_owned()).chain(cells).collect()
@@ -167,6 +171,16 @@ pub fn table(result: &Value) -> String {
         aligned(&rows),
         shown(&result["append_and_fsync_per_block"]["ms"]),
     )
+}
+
+/// Whole from 100 on, else as it is.
+fn shown(value: &Value) -> String {
+    match value.as_f64() {
+        Some(large) if large >= 100.0 => number(&rounded(large, 0)),
+        Some(small) => Some(small.to_string()),
+        None => None,
+    }
+    .unwrap_or_else(|| NONE.to_owned())
 }
 
 /// How many a second.

@@ -15,7 +15,7 @@ use finalized_log_index::workload::{Workload, WorkloadSettings};
 
 use super::answer::digest;
 use super::append::Append;
-use super::engine::{Cost, Engine, Want};
+use super::engine::{Cost, Engine, IndexSize, Want};
 use super::queries::{Chain, Class};
 use super::settings::{COMMIT_BLOCKS, Settings};
 
@@ -51,7 +51,7 @@ pub struct Figures {
     /// What was put off during ingest.
     pub settle: Slice,
     pub disk_bytes: u64,
-    pub index_bytes: Option<u64>,
+    pub index_size: Option<IndexSize>,
     pub asked: BTreeMap<Class, Asked>,
 }
 
@@ -83,7 +83,7 @@ pub async fn run(
         figures.settle.server_cpu_s = engine.server_cpu_s()? - cpu;
         engine.prepare_queries().await.context("preparing queries")?;
         figures.disk_bytes = engine.disk_bytes().await?;
-        figures.index_bytes = engine.index_bytes().await?;
+        figures.index_size = engine.index_size().await?;
         eprintln!("  {}: settled in {:?}", engine.name(), figures.settle.cost.elapsed);
     }
     compare(engines, &chain).await?;
@@ -177,6 +177,8 @@ async fn slice(
         slice.blocks += count;
         slice.logs += u64::try_from(batch.iter().map(|block| block.logs.len()).sum::<usize>())?;
         slice.cost += engine.ingest(batch).await?;
+        // Engines in this process never wait: an interrupt is seen here.
+        tokio::task::yield_now().await;
     }
     slice.server_cpu_s = engine.server_cpu_s()? - cpu;
     Ok(slice)
@@ -228,6 +230,7 @@ async fn ask(
         asked.results += u64::try_from(answer.results)?;
         spent += answer.elapsed;
         times.push(answer.elapsed);
+        tokio::task::yield_now().await;
     }
     asked.times.push(times);
     Ok(())

@@ -12,22 +12,27 @@ pub const COMMIT_BLOCKS: u64 = 64;
 #[command(name = "index", version)]
 pub struct Settings {
     /// Blocks to ingest with a commit per 64 blocks.
-    #[arg(long, default_value_t = 16_000, value_parser = clap::value_parser!(u64).range(64..=100_000_000))]
+    #[arg(long, default_value_t = 16_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(64..=100_000_000))]
     pub blocks: u64,
     /// Logs per block on average.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub logs_per_block: u32,
     /// Blocks to ingest after them with a commit per block.
-    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 300)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub single_blocks: u64,
     /// Queries of each class in each round.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 100)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub queries: u64,
     /// Seconds after which an engine gets no more queries of a class in a round; it has had three at least.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    #[arg(long, default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
     pub class_limit_s: u64,
     /// Rounds: into how many turns the ingest is split, and how often the queries are asked.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    #[arg(long, default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000))]
     pub rounds: u64,
     /// The seed of the chain.
     #[arg(long, default_value_t = 1)]

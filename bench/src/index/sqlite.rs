@@ -108,9 +108,12 @@ impl Sqlite {
     fn find(&self, filter: &Filter) -> anyhow::Result<Vec<Log>> {
         let Some((first, last)) = self.range(filter)? else { return Ok(Vec::new()) };
         let conditions = Conditions::of(filter, '?', 4);
+        // Left to itself, SQLite sometimes prefers to walk over all rows of the range.
+        let hint = if filter.addresses.is_empty() { "" } else { "INDEXED BY by_address" };
         // The row numbers alone are sorted and cut, from the index, before a row is read.
         let is_limited = filter.max_results.is_some();
-        let inner = format!("WHERE id BETWEEN ?1 AND ?2{} ORDER BY id LIMIT ?3", conditions.and());
+        let inner =
+            format!("{hint} WHERE id BETWEEN ?1 AND ?2{} ORDER BY id LIMIT ?3", conditions.and());
         let sql = if is_limited {
             format!("SELECT * FROM logs WHERE id IN (SELECT id FROM logs {inner}) ORDER BY id")
         } else {
