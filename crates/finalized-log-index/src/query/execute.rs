@@ -11,6 +11,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
+use alloy_primitives::B256;
+
 use crate::codec::as_u64;
 use crate::error::{Error, Result};
 use crate::filter::{Blocks, Filter};
@@ -38,6 +40,8 @@ pub(crate) struct Execution {
     shared: Arc<Shared>,
     clauses: Vec<Clause>,
     terms: FilterTerms,
+    /// The block that is asked for, if it is one by its hash.
+    block_hash: Option<B256>,
     accepted: Accepted,
     /// What is still to be looked at, in order.
     ahead: VecDeque<(Source, BlockRange)>,
@@ -81,6 +85,10 @@ impl Execution {
         Self {
             clauses: Clause::of(filter),
             terms: FilterTerms::of(filter),
+            block_hash: match &filter.blocks {
+                Blocks::Hash(hash) => Some(*hash),
+                Blocks::Range(_) | Blocks::Covered(_) => None,
+            },
             shared,
             accepted,
             ahead,
@@ -268,10 +276,10 @@ impl Execution {
             self.shared.note_corruption(&error, gone);
             return Err(error);
         }
-        if let Blocks::Hash(hash) = &self.filter.blocks
-            && self.shared.find_block(&snapshot, hash).await?.is_none()
+        if let Some(hash) = self.block_hash
+            && self.shared.find_block(&snapshot, &hash).await?.is_none()
         {
-            return Err(Error::BlockNotFound { hash: *hash });
+            return Err(Error::BlockNotFound { hash });
         }
         let from = self.last.map_or(0, |(block, _)| block);
         let left = self.accepted.ranges.iter().map(|range| range.start.max(from)..range.end);
