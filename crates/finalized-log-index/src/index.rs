@@ -8,7 +8,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use logmill_io::{
@@ -59,6 +59,8 @@ pub(crate) struct Shared {
     noted: ArcSwapOption<Noted>,
     /// Whether a writer of this process keeps the tail.
     pub(crate) writes: AtomicBool,
+    /// How many queries there were.
+    pub(crate) queries: AtomicU64,
 }
 
 /// What is known of the store.
@@ -109,6 +111,7 @@ impl LogIndex {
                 snapshot: ArcSwap::default(),
                 noted: ArcSwapOption::default(),
                 writes: AtomicBool::new(false),
+                queries: AtomicU64::new(0),
             }),
         };
         index.shared.check_bounds().await?;

@@ -79,6 +79,12 @@ impl LogIndex {
         let looked_at = execution.looked_at();
         let took = self.shared.stores.clock.monotonic().saturating_sub(started);
         metric::queried(took);
+        tracing::debug!(
+            query_id = execution.query_id,
+            results = collected.logs.len(),
+            took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+            "answered"
+        );
         let mut explanation = execution.explain();
         explanation.results = as_u64(collected.logs.len());
         explanation.took = took;

@@ -33,7 +33,7 @@ use logmill_io::blob::FileBlobs;
 use logmill_io::meta::SqlMeta;
 use logmill_io::sql::{Durability, SqliteSettings};
 use logmill_io::{OsEntropy, Sql, SystemClock, Tasks};
-use measure::{cpu_seconds, folder_bytes, peak_rss_bytes};
+use measure::{cpu_seconds, folder_bytes, peak_rss_bytes, topic0_bits_per_log};
 
 /// Fills an index with a chain like mainnet and asks it.
 #[derive(Clone, Debug, Parser)]
@@ -125,6 +125,7 @@ async fn run(options: &Options) {
         "ingest_s": seconds,
         "bytes_per_log": bytes as f64 / ingested.logs as f64,
         "index_bytes_per_value": index_bytes as f64 / values.max(1) as f64,
+        "topic0_bits_per_log": topic0_bits_per_log(Workload::new(workload), 1 << 20),
         "chunks": chunks.len(),
         "peak_rss_bytes": peak_rss,
         "answers_checked": checked,

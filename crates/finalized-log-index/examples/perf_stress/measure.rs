@@ -1,6 +1,11 @@
 //! What the system says of this process and of folders.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+
+use finalized_log_index::B256;
+use finalized_log_index::workload::Workload;
+use roaring::RoaringBitmap;
 
 /// Ticks of `/proc/self/stat` in a second; a constant of Linux.
 const TICKS_PER_S: f64 = 100.0;
@@ -12,6 +17,25 @@ pub(crate) fn cpu_seconds() -> f64 {
     let fields: Vec<&str> = after_name.split_whitespace().collect();
     let ticks = |field: usize| fields[field].parse::<f64>().expect("a number");
     (ticks(11) + ticks(12)) / TICKS_PER_S
+}
+
+/// What exactness of `topic0` costs at log level: the size of the bitmaps of all its values over so many logs.
+pub(crate) fn topic0_bits_per_log(chain: Workload, logs_max: u32) -> f64 {
+    let mut bitmaps: BTreeMap<B256, RoaringBitmap> = BTreeMap::new();
+    let mut id = 0;
+    for block in chain {
+        for log in &block.logs {
+            if let Some(topic) = log.topics.first() {
+                bitmaps.entry(*topic).or_default().insert(id);
+            }
+            id += 1;
+        }
+        if id >= logs_max {
+            break;
+        }
+    }
+    let bytes: usize = bitmaps.values().map(RoaringBitmap::serialized_size).sum();
+    bytes as f64 * 8.0 / f64::from(id)
 }
 
 /// The most memory that this process ever had.

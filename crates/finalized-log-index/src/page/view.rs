@@ -160,7 +160,7 @@ impl PageView {
                 block_number: block.number,
                 block_hash: self.hash_at(self.block_hashes_at, log.block),
                 block_timestamp: block.timestamp,
-                log: self.block_log(log, data.slice(start..end).into()),
+                log: self.block_log(log, data.slice(start..end)),
             });
             start = end;
         }

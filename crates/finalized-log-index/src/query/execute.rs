@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use alloy_primitives::B256;
 
@@ -37,6 +38,8 @@ const REPLANS_MAX: u64 = 100;
 /// A query that runs.
 #[derive(Debug)]
 pub(crate) struct Execution {
+    /// Tells the lines of this query in the log from others'.
+    pub(crate) query_id: u64,
     shared: Arc<Shared>,
     clauses: Vec<Clause>,
     terms: FilterTerms,
@@ -83,6 +86,7 @@ impl Execution {
     ) -> Self {
         let ahead = sources(snapshot, &accepted.ranges);
         Self {
+            query_id: shared.queries.fetch_add(1, Ordering::Relaxed),
             clauses: Clause::of(filter),
             terms: FilterTerms::of(filter),
             block_hash: match &filter.blocks {
@@ -205,7 +209,14 @@ impl Execution {
         for clause in &self.clauses {
             let mut groups = Vec::new();
             for term in &clause.terms {
-                groups.extend(opened.group(&self.shared.reader, *term).await?);
+                let group = opened.group(&self.shared.reader, *term).await?;
+                tracing::trace!(
+                    query_id = self.query_id,
+                    stream_id = format_args!("{}/{term}", clause.kind),
+                    found = group.is_some(),
+                    "looked up"
+                );
+                groups.extend(group);
             }
             groups.retain(|group| estimate(group, ids) > 0);
             let total: u64 = groups.iter().map(|group| estimate(group, ids)).sum();
