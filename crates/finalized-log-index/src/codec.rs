@@ -94,6 +94,11 @@ impl<'b> Reader<'b> {
         self.rest.is_empty()
     }
 
+    /// What has not been read yet.
+    pub(crate) fn rest(&self) -> &'b [u8] {
+        self.rest
+    }
+
     pub(crate) fn remaining(&self) -> usize {
         self.rest.len()
     }
@@ -133,6 +138,13 @@ impl<'b> Reader<'b> {
     }
 
     pub(crate) fn varint(&mut self) -> Result<u64> {
+        // Most numbers are small.
+        if let [byte, rest @ ..] = self.rest
+            && *byte < 0x80
+        {
+            self.rest = rest;
+            return Ok(u64::from(*byte));
+        }
         let mut number = 0_u64;
         for (position, byte) in self.rest.iter().enumerate().take(10) {
             let digits = u64::from(byte & 0x7f);

@@ -333,18 +333,21 @@ fn read_log_indexes(reader: &mut Reader<'_>, logs: &mut [ViewLog]) -> Result<()>
 }
 
 fn read_terms(reader: &mut Reader<'_>, term_count: usize, logs: &mut [ViewLog]) -> Result<()> {
-    for log in logs.iter_mut() {
-        log.topics = reader.u8()?;
+    let counts = reader.take(logs.len())?;
+    for (log, topics) in logs.iter_mut().zip(counts) {
+        log.topics = *topics;
         if usize::from(log.topics) > TOPICS_MAX {
             return Err(Error::corrupt(format!("a log of {} topics", log.topics)));
         }
     }
-    let narrow = term_count <= NARROW_TERMS_MAX;
+    let width = if term_count <= NARROW_TERMS_MAX { 1 } else { 2 };
     for column in 0..REFS {
-        for log in logs.iter_mut().filter(|log| usize::from(log.topics) >= column) {
-            let low = reader.u8()?;
-            let high = if narrow { 0 } else { reader.u8()? };
-            let reference = u16::from_le_bytes([low, high]);
+        let entries = counts.iter().filter(|topics| usize::from(**topics) >= column).count();
+        let references = reader.take(entries * width)?.chunks_exact(width);
+        let with_column = logs.iter_mut().filter(|log| usize::from(log.topics) >= column);
+        for (log, bytes) in with_column.zip(references) {
+            let high = bytes.get(1).copied().unwrap_or(0);
+            let reference = u16::from_le_bytes([bytes[0], high]);
             if usize::from(reference) >= term_count {
                 return Err(Error::corrupt("a log refers to a term that is not there"));
             }
