@@ -11,6 +11,8 @@
 
 mod chain;
 mod crash_matrix;
+mod damage;
+mod degraded;
 mod differential;
 mod fence;
 mod fencing;
