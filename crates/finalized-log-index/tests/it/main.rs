@@ -16,5 +16,7 @@ mod degraded;
 mod differential;
 mod fence;
 mod fencing;
+mod hook;
 mod life;
+mod readers;
 mod world;
