@@ -3,8 +3,6 @@
 //! Guarantees: a fingerprint only points at candidates; the hash itself is compared. Only covered blocks are found.
 //! Leaves to others: transactions without logs, which the index does not know.
 
-use std::sync::Arc;
-
 use alloy_primitives::B256;
 use logmill_io::ErrorKind;
 
@@ -23,45 +21,63 @@ const REPLANS_MAX: usize = 100;
 impl LogIndex {
     /// A covered block, by its number.
     pub async fn block_by_number(&self, number: u64) -> Result<Option<BlockInfo>> {
-        let shared = &self.shared;
-        shared.replanning(async |snapshot| shared.block_at(snapshot, number).await).await
+        let mut tries = 0;
+        loop {
+            let snapshot = self.shared.readable()?;
+            match self.shared.block_at(&snapshot, number).await {
+                Err(error) => self.shared.look_again(&snapshot, error, &mut tries).await?,
+                found => return found,
+            }
+        }
     }
 
     /// A covered block, by its hash.
     pub async fn block_by_hash(&self, hash: &B256) -> Result<Option<BlockInfo>> {
-        let shared = &self.shared;
-        shared.replanning(async |snapshot| shared.find_block(snapshot, hash).await).await
+        let mut tries = 0;
+        loop {
+            let snapshot = self.shared.readable()?;
+            match self.shared.find_block(&snapshot, hash).await {
+                Err(error) => self.shared.look_again(&snapshot, error, &mut tries).await?,
+                found => return found,
+            }
+        }
     }
 
     /// The logs of a transaction in a covered block; none if no transaction with logs has this hash.
     pub async fn logs_of_transaction(&self, hash: &B256) -> Result<Vec<Log>> {
-        let shared = &self.shared;
-        shared.replanning(async |snapshot| shared.find_transaction(snapshot, hash).await).await
+        let mut tries = 0;
+        loop {
+            let snapshot = self.shared.readable()?;
+            match self.shared.find_transaction(&snapshot, hash).await {
+                Err(error) => self.shared.look_again(&snapshot, error, &mut tries).await?,
+                found => return found,
+            }
+        }
     }
 }
 
 impl Shared {
-    /// Looks something up, again if a chunk was merged away or pruned since the snapshot was taken.
-    pub(crate) async fn replanning<T>(
+    /// After a lookup that failed: fine if a chunk was merged away or pruned since the snapshot was taken, so that it is
+    /// worth another try; else the error, noted if it is damage.
+    pub(crate) async fn look_again(
         &self,
-        look_up: impl AsyncFn(&Arc<Snapshot>) -> Result<T>,
-    ) -> Result<T> {
-        for _ in 0..REPLANS_MAX {
-            let snapshot = self.readable()?;
-            let error = match look_up(&snapshot).await {
-                Err(error) if error.kind() == ErrorKind::Corrupt => error,
-                outcome => return outcome,
-            };
-            let mut followed = self.followed.lock().await;
-            self.follow(&mut followed).await?;
-            let replanned = followed.list.seq != snapshot.list.seq;
-            drop(followed);
-            if !replanned || !matches!(error, Error::ChunkMissing { .. }) {
-                self.note_corruption(&error, None);
-                return Err(error);
-            }
+        snapshot: &Snapshot,
+        error: Error,
+        tries: &mut usize,
+    ) -> Result<()> {
+        if error.kind() != ErrorKind::Corrupt {
+            return Err(error);
         }
-        Err(Error::Throttled { what: "chunks change faster than they can be read".to_owned() })
+        let mut followed = self.followed.lock().await;
+        self.follow(&mut followed).await?;
+        *tries += 1;
+        let is_missing = matches!(error, Error::ChunkMissing { .. });
+        if is_missing && followed.list.seq != snapshot.list.seq && *tries < REPLANS_MAX {
+            return Ok(());
+        }
+        drop(followed);
+        self.note_corruption(&error, None);
+        Err(error)
     }
 
     async fn block_at(&self, snapshot: &Snapshot, number: u64) -> Result<Option<BlockInfo>> {

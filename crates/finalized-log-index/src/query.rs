@@ -138,11 +138,14 @@ impl Shared {
 
     /// The block of a hash, and the snapshot in which it was found.
     async fn block_range(&self, hash: &B256) -> Result<(BlockRange, Arc<Snapshot>)> {
-        let found = self.replanning(async |snapshot| {
-            let found = self.find_block(snapshot, hash).await?;
-            Ok((found, Arc::clone(snapshot)))
-        });
-        let (found, snapshot) = found.await?;
+        let mut tries = 0;
+        let (found, snapshot) = loop {
+            let snapshot = self.readable()?;
+            match self.find_block(&snapshot, hash).await {
+                Err(error) => self.look_again(&snapshot, error, &mut tries).await?,
+                Ok(found) => break (found, snapshot),
+            }
+        };
         let block = found.ok_or(Error::BlockNotFound { hash: *hash })?;
         Ok((block.number..block.number + 1, snapshot))
     }

@@ -11,8 +11,12 @@
 
 mod chain;
 mod crash_matrix;
+mod damage;
+mod degraded;
 mod differential;
 mod fence;
 mod fencing;
+mod hook;
 mod life;
+mod readers;
 mod world;

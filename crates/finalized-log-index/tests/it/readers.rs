@@ -1,0 +1,223 @@
+//! Readers beside a writer, in another process: whatever happens between two of their operations, they see one moment.
+
+use std::sync::Arc;
+
+use finalized_log_index::{Error, Filter, GcMode, LogIndex, Resolution, Writer};
+use futures::{StreamExt, TryStreamExt};
+
+use crate::chain::scan;
+use crate::crash_matrix::Ground;
+use crate::hook::Hook;
+use crate::life::{self, STEPS, check_answers, look, step, write};
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_is_right_between_any_two_operations_of_the_writer() {
+    let ground = Ground::new(4);
+    let blocks = Arc::new(life::blocks());
+    let reader = LogIndex::open(ground.stores.clone(), life::settings()).await.expect("it opens");
+    let hook = {
+        let blocks = Arc::clone(&blocks);
+        Hook::new(move |_| {
+            let (reader, blocks) = (reader.clone(), Arc::clone(&blocks));
+            Box::pin(async move { look(&reader, &blocks).await })
+        })
+    };
+    let writer = write(&hook.before(&ground.stores)).await.expect("it opens");
+    for number in 0..STEPS {
+        step(&writer, &blocks, number).await.expect("nothing is in the way");
+    }
+    assert!(hook.operations() > 100, "{hook:?}");
+}
+
+/// Two steps of the life happen just before the operation `at` of a reader that follows; gives how many it had.
+async fn follow_while(first: usize, at: u64) -> u64 {
+    let ground = Ground::new(4);
+    let blocks = Arc::new(life::blocks());
+    let writer = Arc::new(write(&ground.stores).await.expect("it opens"));
+    for number in 0..first {
+        step(&writer, &blocks, number).await.expect("nothing is in the way");
+    }
+    let start = Arc::new(std::sync::atomic::AtomicU64::new(u64::MAX));
+    let hook = {
+        let (blocks, start) = (Arc::clone(&blocks), Arc::clone(&start));
+        Hook::new(move |number| {
+            let now = start.load(std::sync::atomic::Ordering::SeqCst).checked_add(at);
+            let (writer, blocks) = (Arc::clone(&writer), Arc::clone(&blocks));
+            Box::pin(async move {
+                if now == Some(number) {
+                    for number in first..STEPS.min(first + 2) {
+                        step(&writer, &blocks, number).await.expect("nothing is in the way");
+                    }
+                }
+            })
+        })
+    };
+    let stores = hook.before(&ground.stores);
+    let reader = LogIndex::open(stores.clone(), life::settings()).await.expect("it opens");
+    let opened = hook.operations();
+    // One that was open before, and one that opens meanwhile.
+    for reader in [Some(reader), None] {
+        start.store(hook.operations(), std::sync::atomic::Ordering::SeqCst);
+        let reader = match reader {
+            Some(reader) => {
+                reader.refresh().await.expect("it can be followed");
+                reader
+            }
+            None => LogIndex::open(stores.clone(), life::settings()).await.expect("it opens"),
+        };
+        start.store(u64::MAX, std::sync::atomic::Ordering::SeqCst);
+        look(&reader, &blocks).await;
+    }
+    opened
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_follows_while_the_writer_moves_on_sees_one_moment() {
+    for first in 0..STEPS {
+        let mut at = 0;
+        while at < follow_while(first, at).await {
+            at += 1;
+        }
+    }
+}
+
+async fn disturb(writer: &Writer) {
+    writer.maintain().await.expect("it works");
+    writer.collect_garbage(GcMode::Delete).await.expect("it works");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_reader_whose_chunks_were_merged_away_plans_again() {
+    let blocks = Arc::new(life::blocks());
+    let filters = life::filters(&blocks, 0, 49);
+    let mut replanned = 0;
+    for filter in filters {
+        for at in 0..40 {
+            let ground = Ground::new(4);
+            let writer = Arc::new(write(&ground.stores).await.expect("it opens"));
+            writer.ingest_finalized_blocks(&blocks[..50]).await.expect("they follow");
+            while writer.seal_next().await.expect("it works") {}
+            let start = Arc::new(std::sync::atomic::AtomicU64::new(u64::MAX));
+            let hook = {
+                let (start, writer) = (Arc::clone(&start), Arc::clone(&writer));
+                Hook::new(move |number| {
+                    let now = start.load(std::sync::atomic::Ordering::SeqCst);
+                    let writer = Arc::clone(&writer);
+                    Box::pin(async move {
+                        if now == number {
+                            disturb(&writer).await;
+                        }
+                    })
+                })
+            };
+            let stores = hook.before(&ground.stores);
+            let reader = LogIndex::open(stores, life::settings()).await.expect("it opens");
+            start.store(hook.operations() + at, std::sync::atomic::Ordering::SeqCst);
+            let before = hook.operations();
+            let page = reader.query_finalized(&filter).await.expect("all is there");
+            assert_eq!(page.logs, scan(&blocks, &filter), "{filter:?} at {at}");
+            assert_eq!(reader.health().degraded, None, "{filter:?} at {at}");
+            replanned += usize::from(reader.chunks().len() < 5);
+            if hook.operations() <= before + at {
+                break;
+            }
+        }
+    }
+    assert!(replanned > 10, "plans were made anew {replanned} times");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_goes_on_where_it_was_when_its_chunks_are_gone() {
+    let blocks = life::blocks();
+    let ground = Ground::new(4);
+    let writer = write(&ground.stores).await.expect("it opens");
+    writer.ingest_finalized_blocks(&blocks[..50]).await.expect("they follow");
+    while writer.seal_next().await.expect("it works") {}
+    let reader = LogIndex::open(ground.stores.clone(), life::settings()).await.expect("it opens");
+    let filter = Filter::range(0..=49);
+    let mut stream = Box::pin(reader.query_stream(filter.clone()));
+    let mut logs = stream.next().await.expect("there is some").expect("all is there");
+    disturb(&writer).await;
+    logs.extend(stream.try_concat().await.expect("it plans again"));
+    assert_eq!(logs, scan(&blocks, &filter));
+}
+
+#[tokio::test(start_paused = true)]
+async fn lookups_find_what_was_merged_away_since() {
+    let blocks = life::blocks();
+    let ground = Ground::new(4);
+    let writer = write(&ground.stores).await.expect("it opens");
+    writer.ingest_finalized_blocks(&blocks[..50]).await.expect("they follow");
+    while writer.seal_next().await.expect("it works") {}
+    let open =
+        async || LogIndex::open(ground.stores.clone(), life::settings()).await.expect("it opens");
+    let readers = [open().await, open().await, open().await, open().await];
+    disturb(&writer).await;
+    let block = blocks.iter().find(|block| block.logs.len() > 5).expect("there is one");
+    let found = readers[0].block_by_number(block.number).await.expect("it looks again");
+    assert_eq!(found, Some(block.info()));
+    let found = readers[1].block_by_hash(&block.hash).await.expect("it looks again");
+    assert_eq!(found, Some(block.info()));
+    let found = readers[2].logs_of_transaction(&block.logs[0].transaction_hash).await;
+    assert_eq!(found.expect("it looks again")[0].log, block.logs[0]);
+    let page = readers[3].query_finalized(&Filter::block_hash(block.hash)).await;
+    assert_eq!(page.expect("it looks again").logs.len(), block.logs.len());
+    assert!(readers.iter().all(|reader| reader.health().degraded.is_none()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_whose_blocks_were_pruned_or_thrown_away_is_told_so() {
+    let blocks = life::blocks();
+    for pruned in [true, false] {
+        let ground = Ground::new(4);
+        let writer = write(&ground.stores).await.expect("it opens");
+        writer.ingest_finalized_blocks(&blocks[..50]).await.expect("they follow");
+        writer.maintain().await.expect("it works");
+        let settings = life::settings();
+        let reader = LogIndex::open(ground.stores.clone(), settings).await.expect("it opens");
+        if pruned {
+            assert!(writer.prune_below(20).await.expect("it works") > 0);
+        } else {
+            writer.resolve(Resolution::RebuildFrom(0)).await.expect("it works");
+        }
+        writer.collect_garbage(GcMode::Delete).await.expect("it works");
+        let outcome = reader.query_finalized(&Filter::range(0..=40)).await;
+        match outcome {
+            Err(Error::Pruned { floor }) => assert!(pruned && floor > 0),
+            Err(Error::NotCovered { covered, .. }) => assert!(!pruned && covered.is_empty()),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(reader.health().degraded, None);
+        check_answers(&reader, &blocks).await.expect("what is left is there");
+    }
+}
+
+/// Servers spawn them.
+#[test]
+fn the_futures_of_queries_and_writes_can_move_between_threads() {
+    fn send<T: Send>(_: impl FnOnce() -> T) {}
+    fn index() -> &'static LogIndex {
+        unreachable!("only its type is looked at")
+    }
+    fn writer() -> &'static Writer {
+        unreachable!("only its type is looked at")
+    }
+    send(|| index().query_finalized(&FILTER));
+    send(|| index().explain(&FILTER));
+    send(|| index().query_stream(FILTER.clone()));
+    send(|| index().block_by_number(0));
+    send(|| index().block_by_hash(&finalized_log_index::B256::ZERO));
+    send(|| index().logs_of_transaction(&finalized_log_index::B256::ZERO));
+    send(|| index().refresh());
+    send(|| writer().maintain());
+    send(|| writer().ingest_finalized_blocks(&[]));
+    send(|| writer().collect_garbage(GcMode::DryRun));
+    send(|| writer().resolve(Resolution::Keep));
+}
+
+static FILTER: Filter = Filter {
+    blocks: finalized_log_index::Blocks::Hash(finalized_log_index::B256::ZERO),
+    addresses: Vec::new(),
+    topics: Vec::new(),
+    max_results: None,
+};
