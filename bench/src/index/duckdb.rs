@@ -181,7 +181,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-#[async_trait]
+#[async_trait(?Send)]
 impl Engine for DuckDb {
     fn name(&self) -> &'static str {
         if self.has_indexes { "duckdb-art" } else { "duckdb" }
@@ -226,6 +226,10 @@ impl Engine for DuckDb {
 
     async fn disk_bytes(&mut self) -> anyhow::Result<u64> {
         super::engine::folder_bytes(&self.folder)
+    }
+
+    fn works_in_this_process(&self) -> bool {
+        false
     }
 
     fn server_cpu_s(&self) -> anyhow::Result<f64> {

@@ -56,9 +56,9 @@ pub enum Want {
     Logs,
 }
 
-/// One store, open and empty at first. Nobody else uses its place.
-#[async_trait]
-pub trait Engine: Send {
+/// One store, open and empty at first. Nobody else uses its place. The harness asks from one task only.
+#[async_trait(?Send)]
+pub trait Engine {
     /// The name in the report.
     fn name(&self) -> &'static str;
     /// What is behind it, with versions, for the report.
@@ -86,6 +86,11 @@ pub trait Engine: Send {
         Ok(None)
     }
 
+    /// Whether the CPU of this process is the engine's, or only that of feeding it.
+    fn works_in_this_process(&self) -> bool {
+        true
+    }
+
     /// CPU seconds so far of the processes beside this one.
     fn server_cpu_s(&self) -> anyhow::Result<f64> {
         Ok(0.0)
@@ -109,8 +114,17 @@ impl Watch {
 }
 
 /// User and system time of this process, finer than the ticks of `/proc`.
-fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+pub fn cpu_time() -> Duration {
+    clock(rustix::time::ClockId::ProcessCPUTime)
+}
+
+/// The same of this thread alone.
+pub fn thread_cpu_time() -> Duration {
+    clock(rustix::time::ClockId::ThreadCPUTime)
+}
+
+fn clock(id: rustix::time::ClockId) -> Duration {
+    let time = rustix::time::clock_gettime(id);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 

@@ -195,7 +195,7 @@ fn log(row: &Row) -> anyhow::Result<BlockLog> {
     })
 }
 
-#[async_trait]
+#[async_trait(?Send)]
 impl Engine for Postgres {
     fn name(&self) -> &'static str {
         "postgresql"

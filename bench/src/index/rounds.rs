@@ -15,7 +15,7 @@ use finalized_log_index::workload::{Workload, WorkloadSettings};
 
 use super::answer::digest;
 use super::append::Append;
-use super::engine::{Cost, Engine, IndexSize, Want};
+use super::engine::{Cost, Engine, IndexSize, Want, cpu_time, thread_cpu_time};
 use super::queries::{Chain, Class};
 use super::settings::{COMMIT_BLOCKS, Settings};
 
@@ -171,9 +171,14 @@ async fn slice(
 ) -> anyhow::Result<Slice> {
     let mut slice = Slice::default();
     let cpu = engine.server_cpu_s()?;
+    // Over the whole slice, for what works in the background; less the making of blocks.
+    let client_cpu = cpu_time();
+    let mut making = Duration::ZERO;
     while slice.blocks < blocks {
         let count = commit.min(blocks - slice.blocks);
+        let before = thread_cpu_time();
         let batch: Vec<_> = source.by_ref().take(usize::try_from(count)?).collect();
+        making += thread_cpu_time().saturating_sub(before);
         slice.blocks += count;
         slice.logs += u64::try_from(batch.iter().map(|block| block.logs.len()).sum::<usize>())?;
         slice.cost += engine.ingest(batch).await?;
@@ -181,6 +186,9 @@ async fn slice(
         tokio::task::yield_now().await;
     }
     slice.server_cpu_s = engine.server_cpu_s()? - cpu;
+    if engine.works_in_this_process() {
+        slice.cost.client_cpu = (cpu_time() - client_cpu).saturating_sub(making);
+    }
     Ok(slice)
 }
 

@@ -175,7 +175,7 @@ fn log(row: &Row<'_>, number: u64, hash: B256, timestamp: u64) -> rusqlite::Resu
     })
 }
 
-#[async_trait]
+#[async_trait(?Send)]
 impl Engine for Sqlite {
     fn name(&self) -> &'static str {
         "sqlite"
