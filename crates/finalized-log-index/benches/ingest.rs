@@ -6,7 +6,7 @@
 
 #![expect(clippy::expect_used, reason = "a benchmark stops at the first error")]
 
-#[path = "support/mod.rs"]
+#[path = "support/index.rs"]
 mod support;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};

@@ -2,9 +2,9 @@
 //!
 //! | trouble | what is refused | way out |
 //! |---|---|---|
-//! | finality violation | writes and reads | `resolve(Keep)` if the input was wrong, else `resolve(RebuildFrom(block))` and ingest again |
-//! | corruption | writes, and queries that need those bytes | `resolve(Discard(token))` of the chunk and `build_chunk` anew, or `RebuildFrom` |
-//! | backlog | writes | `collect_garbage(Delete)`, then `resolve(Keep)` |
+//! | finality violation | writes and reads | `Keep` if the input was wrong, else `RebuildFrom` and ingest again |
+//! | corruption | writes, and queries that need those bytes | `Discard` and `build_chunk`, or `RebuildFrom` |
+//! | backlog | writes | `collect_garbage(Delete)`, then `Keep` |
 //!
 //! Guarantees: nothing is resolved by itself, and each way out is one commit. Leaves to others: the command
 //! line around it.

@@ -1,8 +1,8 @@
 //! Running a query: source by source, page by page, in order.
 //!
-//! A chunk whose blob is gone was merged or pruned since the snapshot was taken, or is lost. The list is read again: if
-//! the chunk is still listed it is lost, the index is degraded and the query fails; else the rest is planned anew, after
-//! the last log that was given out.
+//! A chunk whose blob is gone was merged or pruned since the snapshot was taken, or is lost. The list is read
+//! again: if the chunk is still listed it is lost, the index is degraded and the query fails; else the rest is
+//! planned anew, after the last log that was given out.
 //!
 //! Guarantees: logs come in order, each once, also when the plan is made anew. Between two reads it looks at the
 //! deadline; dropping it stops it. Leaves to others: limits ([`super::Collected`]).
@@ -31,7 +31,7 @@ use crate::types::{BlockRange, Log};
 /// The most pages that a scan reads at once.
 const PAGES_PER_READ: usize = 32;
 /// Pages that are at most so far apart are read together: what lies between them costs less than another read.
-const PAGE_GAP_MAX: usize = 4;
+const PAGE_GAP_MAX: usize = 2;
 /// How often a query is planned anew before it gives up.
 const REPLANS_MAX: u64 = 100;
 

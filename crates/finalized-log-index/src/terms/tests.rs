@@ -91,7 +91,10 @@ proptest! {
     }
 
     #[test]
-    fn a_flipped_bit_is_found(pairs in prop::collection::vec((0_u32..9, 0_u32..500), 1..400), at: usize) {
+    fn a_flipped_bit_is_found(
+        pairs in prop::collection::vec((0_u32..9, 0_u32..500), 1..400),
+        at: usize,
+    ) {
         let mut encoded = encode(&sorted(&pairs));
         let bits = (encoded.buckets.len() + encoded.postings.len()) * 8;
         let (byte, bit) = ((at % bits) / 8, at % 8);
@@ -105,7 +108,10 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..80), term: u32) {
+    fn any_bytes_are_read_without_panic(
+        bytes in prop::collection::vec(any::<u8>(), 0..80),
+        term: u32,
+    ) {
         let mut sealed = bytes;
         seal(&mut sealed, 0);
         let _ = find(&sealed, fingerprint(term), 0);

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use finalized_log_index::{
-    Address, B256, BlockLog, Bytes, Filter, FinalizedBlock, LogIndex, Settings, Stores, Topics,
+    Address, B256, BlockLog, Bytes, ChunkEntry, Filter, FinalizedBlock, LogIndex, Settings, Stores,
+    Topics,
 };
 use flate2::read::GzDecoder;
 use futures::stream::iter;
@@ -169,17 +170,20 @@ async fn check(index: &LogIndex, blocks: &[FinalizedBlock], seed: u64) {
     }
 }
 
-/// The tail, its pieces, the merged chunks and history built by a worker: all answer the same, and the last two are
-/// the same bytes.
-async fn index_and_check(blocks: &[FinalizedBlock]) {
-    let clock = SystemClock::shared();
-    let entropy = OsEntropy::shared();
-    let stores = Stores {
+fn stores() -> Stores {
+    let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
+    Stores {
         meta: MemoryMeta::shared(Arc::clone(&clock), Arc::clone(&entropy)),
         blobs: MemoryBlobs::shared(),
         clock,
         entropy,
-    };
+    }
+}
+
+/// The tail, its pieces, the merged chunks and history built by a worker: all answer the same, and the last two are
+/// the same bytes.
+async fn index_and_check(blocks: &[FinalizedBlock]) {
+    let stores = stores();
     let live = Settings {
         cell_blocks: 64,
         chunk_logs: 6_000,
@@ -247,4 +251,25 @@ fn a_chain_from_genesis_with_a_huge_log_is_found_as_a_scan_finds_it() {
         });
     }
     in_real_time(index_and_check(&blocks));
+}
+
+#[test]
+fn a_real_log_takes_at_most_75_bytes_and_an_indexed_value_3_6() {
+    let Some(folder) = logmill_sim::test_data() else {
+        return logmill_sim::skip("no recorded chain data");
+    };
+    let blocks = mainnet(&folder);
+    in_real_time(async {
+        let settings = Settings::default();
+        let index = LogIndex::open(stores(), settings).await.expect("it opens");
+        let range = blocks[0].number..blocks[blocks.len() - 1].number + 1;
+        let built = index.build_chunk(range, iter(blocks.iter().cloned().map(Ok))).await;
+        let built = built.expect("it is free");
+        let sum = |part: fn(&ChunkEntry) -> u64| built.iter().map(|entry| part(entry)).sum::<u64>();
+        let (bytes, logs) = (sum(|entry| entry.bytes), sum(|entry| u64::from(entry.logs)));
+        let (index_bytes, values) = (sum(|entry| entry.index_bytes), sum(|entry| entry.values));
+        println!("{bytes} bytes for {logs} logs, {index_bytes} of them for {values} values");
+        assert!(bytes <= 75 * logs, "{bytes} bytes for {logs} logs");
+        assert!(index_bytes * 10 <= 36 * values, "{index_bytes} bytes for {values} values");
+    });
 }
