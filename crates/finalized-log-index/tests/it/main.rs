@@ -19,4 +19,7 @@ mod fencing;
 mod hook;
 mod life;
 mod readers;
+mod semantics;
+mod shown;
+mod traps;
 mod world;
