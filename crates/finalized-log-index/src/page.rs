@@ -250,3 +250,6 @@ impl PageBuilder {
         Page { first_id, logs: as_u32(self.len()), first_block: self.first_block(), bytes }
     }
 }
+
+#[cfg(test)]
+mod tests;
