@@ -212,7 +212,10 @@ mod tests {
         }
 
         #[test]
-        fn a_flipped_bit_breaks_the_seal(body in prop::collection::vec(any::<u8>(), 0..64), at: usize) {
+        fn a_flipped_bit_breaks_the_seal(
+            body in prop::collection::vec(any::<u8>(), 0..64),
+            at: usize,
+        ) {
             let mut bytes = body.clone();
             seal(&mut bytes, 0);
             prop_assert_eq!(unseal(&bytes).expect("sealed"), &body[..]);

@@ -1,10 +1,10 @@
 //! Health, and the operator's ways out.
 //!
-//! | trouble | what is refused | way out |
+//! | trouble | what is refused | way out, by [`Writer::resolve`] |
 //! |---|---|---|
-//! | finality violation | writes and reads | `resolve(Keep)` if the input was wrong, else `resolve(RebuildFrom(block))` and ingest again |
-//! | corruption | writes, and queries that need those bytes | `resolve(Discard(token))` of the chunk and `build_chunk` anew, or `RebuildFrom` |
-//! | backlog | writes | `collect_garbage(Delete)`, then `resolve(Keep)` |
+//! | finality violation | writes and reads | `Keep` if the input was wrong, else `RebuildFrom(block)`, ingest again |
+//! | corruption | writes, queries that need those bytes | `Discard(token)` and `build_chunk` anew, or `RebuildFrom` |
+//! | backlog | writes | `collect_garbage(Delete)`, then `Keep` |
 //!
 //! Guarantees: nothing is resolved by itself, and each way out is one commit. Leaves to others: the command
 //! line around it.

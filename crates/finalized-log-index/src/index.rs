@@ -258,8 +258,8 @@ impl Shared {
     }
 }
 
-/// A state of the tail without the blocks that chunks hold by now: where somebody else has become the writer, chunks are
-/// followed before the tail is.
+/// A state of the tail without the blocks that chunks hold by now: where somebody else has become the writer,
+/// chunks are followed before the tail is.
 fn above_chunks(mut state: TailState, list: &ChunkList) -> TailState {
     if let Some(last) = list.iter().next_back()
         && last.blocks.end > state.start

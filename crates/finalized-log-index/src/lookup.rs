@@ -57,8 +57,8 @@ impl LogIndex {
 }
 
 impl Shared {
-    /// After a lookup that failed: fine if a chunk was merged away or pruned since the snapshot was taken, so that it is
-    /// worth another try; else the error, noted if it is damage.
+    /// After a lookup that failed: fine if a chunk was merged away or pruned since the snapshot was taken, so that
+    /// it is worth another try; else the error, noted if it is damage.
     pub(crate) async fn look_again(
         &self,
         snapshot: &Snapshot,

@@ -1,7 +1,8 @@
 //! Queries: from a filter and a snapshot to logs in order.
 //!
 //! ```text
-//!   snapshot ──▶ chunks and sections of the range, lowest first ──▶ per source: terms → plan → ids → pages → exact match
+//!   snapshot ──▶ chunks and sections of the range, lowest first
+//!                per source: terms ──▶ plan ──▶ ids ──▶ pages ──▶ exact match
 //! ```
 //!
 //! The index only finds candidates; a log is in the answer when [`Filter::matches`] says so.

@@ -104,12 +104,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn data_comes_back(bytes in prop::collection::vec(prop_oneof![3 => Just(0_u8), 1 => any::<u8>()], 0..200)) {
+        fn data_comes_back(
+            bytes in prop::collection::vec(prop_oneof![3 => Just(0_u8), 1 => any::<u8>()], 0..200),
+        ) {
             check(&bytes);
         }
 
         #[test]
-        fn any_bytes_decode_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..99), length in 0_usize..200) {
+        fn any_bytes_decode_without_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..99),
+            length in 0_usize..200,
+        ) {
             let _ = skip(&mut Reader::new(&bytes), length);
             let _ = decode(&mut Reader::new(&bytes), length, &mut Vec::new());
         }

@@ -58,7 +58,8 @@ proptest! {
         let encoded = encode(&content(&blocks));
         let (_, directory) = parts(&encoded);
         let range = directory.blocks_bytes();
-        let range = usize::try_from(range.start).expect("small")..usize::try_from(range.end).expect("small");
+        let small = |number: u64| usize::try_from(number).expect("small");
+        let range = small(range.start)..small(range.end);
         let rows = directory.decode_blocks(&resealed(&encoded.bytes[range], &edits));
         if let Ok(rows) = rows {
             prop_assert_eq!(rows.len(), blocks.len());

@@ -1,5 +1,6 @@
 //! Pages come back log by log; whatever else they are given is an error, never a panic.
 
+use alloy_primitives::Address;
 use proptest::prelude::*;
 
 use super::*;
@@ -43,7 +44,7 @@ proptest! {
         let filters = [
             Filter::range(0..=0),
             Filter::range(0..=0).topic(0, topic),
-            Filter::range(0..=0).topic(2, topic).address(alloy_primitives::Address::from_word(address)),
+            Filter::range(0..=0).topic(2, topic).address(Address::from_word(address)),
         ];
         for view in &views {
             filters.iter().for_each(|filter| use_all(view, filter));
@@ -57,7 +58,11 @@ proptest! {
     }
 
     #[test]
-    fn edited_pages_with_the_right_checksum_do_no_harm(blocks in blocks(), edits in edits(), topic in word()) {
+    fn edited_pages_with_the_right_checksum_do_no_harm(
+        blocks in blocks(),
+        edits in edits(),
+        topic in word(),
+    ) {
         for page in content(&blocks).run.pages {
             if let Ok(view) = PageView::open(&resealed(&page.bytes, &edits)) {
                 use_all(&view, &Filter::range(0..=0).topic(1, topic));

@@ -1,8 +1,8 @@
 //! Running a query: source by source, page by page, in order.
 //!
-//! A chunk whose blob is gone was merged or pruned since the snapshot was taken, or is lost. The list is read again: if
-//! the chunk is still listed it is lost, the index is degraded and the query fails; else the rest is planned anew, after
-//! the last log that was given out.
+//! A chunk whose blob is gone was merged or pruned since the snapshot was taken, or is lost. The list is read again:
+//! if the chunk is still listed it is lost, the index is degraded and the query fails; else the rest is planned anew,
+//! after the last log that was given out.
 //!
 //! Guarantees: logs come in order, each once, also when the plan is made anew. Between two reads it looks at the
 //! deadline; dropping it stops it. Leaves to others: limits ([`super::Collected`]).

@@ -126,7 +126,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn they_behave_like_sets(sets in sets(), many: [bool; 5], start in 0_u32..300, length in 0_u32..300) {
+        fn they_behave_like_sets(
+            sets in sets(),
+            many: [bool; 5],
+            start in 0_u32..300,
+            length in 0_u32..300,
+        ) {
             let all = sets.iter().zip(many).map(|(set, many)| ids(set, many)).collect();
             let union: BTreeSet<u32> = sets.iter().flatten().copied().collect();
             prop_assert_eq!(Ids::union(all).to_vec(), union.iter().copied().collect::<Vec<_>>());

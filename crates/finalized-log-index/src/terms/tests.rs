@@ -91,7 +91,10 @@ proptest! {
     }
 
     #[test]
-    fn a_flipped_bit_is_found(pairs in prop::collection::vec((0_u32..9, 0_u32..500), 1..400), at: usize) {
+    fn a_flipped_bit_is_found(
+        pairs in prop::collection::vec((0_u32..9, 0_u32..500), 1..400),
+        at: usize,
+    ) {
         let mut encoded = encode(&sorted(&pairs));
         let bits = (encoded.buckets.len() + encoded.postings.len()) * 8;
         let (byte, bit) = ((at % bits) / 8, at % 8);
@@ -116,9 +119,8 @@ proptest! {
         if let Ok(Some(Group::Ids(ids))) = find(&bucket, fingerprint(term), encoded.bucket_bits) {
             prop_assert!(ids.is_sorted() && ids.iter().all(|id| *id <= ID_MAX));
         }
-        if let Some(Group::Stored(stored)) =
-            find(&encoded.buckets[at(0)..at(1)], fingerprint(term), encoded.bucket_bits).expect("encoded")
-        {
+        let whole = find(&encoded.buckets[at(0)..at(1)], fingerprint(term), encoded.bucket_bits);
+        if let Some(Group::Stored(stored)) = whole.expect("encoded") {
             let small = |number: u64| usize::try_from(number).expect("small");
             let range = small(stored.bytes.start)..small(stored.bytes.end);
             let bitmap = crate::samples::resealed(&encoded.postings[range], &edits);
@@ -129,7 +131,10 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..80), term: u32) {
+    fn any_bytes_are_read_without_panic(
+        bytes in prop::collection::vec(any::<u8>(), 0..80),
+        term: u32,
+    ) {
         let mut sealed = bytes;
         seal(&mut sealed, 0);
         let _ = find(&sealed, fingerprint(term), 0);
