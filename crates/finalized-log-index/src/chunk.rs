@@ -373,3 +373,6 @@ pub(crate) fn decode_content(bytes: &Bytes, directory_at: u64) -> Result<Content
     let run = Run { blocks, pages, entries };
     Ok(Content { first_block: directory.blocks.start, parent_hash: directory.parent_hash, run })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! Health, and the operator's ways out.
 //!
-//! | trouble | what is refused | way out |
+//! | trouble | what is refused | way out, by [`Writer::resolve`] |
 //! |---|---|---|
 //! | finality violation | writes and reads | `Keep` if the input was wrong, else `RebuildFrom` and ingest again |
 //! | corruption | writes, and queries that need those bytes | `Discard` and `build_chunk`, or `RebuildFrom` |

@@ -63,6 +63,8 @@ mod publish;
 mod query;
 mod reader;
 mod records;
+#[cfg(test)]
+mod samples;
 mod seal;
 mod section;
 mod settings;

@@ -161,7 +161,7 @@ impl Shared {
         let mut page = opened.page_of(id);
         let mut position = id.checked_sub(opened.page_ids(page).start);
         while let Some(start) = position.and_then(|start| usize::try_from(start).ok()) {
-            let view = opened.page(&self.reader, page).await?;
+            let view = opened.view(page, opened.page(&self.reader, page).await?)?;
             let before = logs.len();
             let of_tx = (start..view.len()).take_while(|p| view.transaction_hash(*p) == *hash);
             let positions: Vec<usize> = of_tx.collect();

@@ -13,12 +13,14 @@
 //!
 //! Stored form: `docs/formats.md`, "Pages".
 
+mod pick;
 mod view;
 
 use alloy_primitives::B256;
 use alloy_primitives::map::B256Map;
 use bytes::Bytes;
 
+pub(crate) use pick::{Wanted, pick};
 pub(crate) use view::{FilterTerms, PageView};
 
 use crate::codec::{as_u32, as_u64, put_varint, seal, zigzag};
@@ -250,3 +252,6 @@ impl PageBuilder {
         Page { first_id, logs: as_u32(self.len()), first_block: self.first_block(), bytes }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! Reading parts of chunks, through one bounded cache.
 //!
-//! Guarantees: every part is checked before it is used or cached; what is absent is never cached. A part that is
+//! Guarantees: every part is checked before it is used, pages by whoever opens them; what is absent is never cached. A part that is
 //! damaged or missing is an error that names the chunk. Leaves to others: what to do about it
 //! ([`crate::query`]).
 
@@ -14,10 +14,9 @@ use quick_cache::sync::Cache;
 use roaring::RoaringBitmap;
 
 use crate::chunk::{Directory, decode_content};
-use crate::codec::as_u64;
+use crate::codec::{as_u64, to_usize};
 use crate::error::{Error, Result};
 use crate::metric;
-use crate::page::PageView;
 use crate::records::chunks::ChunkEntry;
 use crate::section::{BlockRow, Content};
 use crate::term::Fingerprint;
@@ -41,7 +40,7 @@ enum Cached {
     Directory(Arc<Directory>),
     Bucket(Bytes),
     Bitmap(Arc<RoaringBitmap>),
-    Page(Arc<PageView>),
+    Page(Bytes),
     Blocks(Arc<Vec<BlockRow>>),
 }
 
@@ -54,7 +53,7 @@ impl Weighter<(u64, Part), Cached> for Weigh {
             Cached::Directory(directory) => directory.weight(),
             Cached::Bucket(bucket) => bucket.len(),
             Cached::Bitmap(bitmap) => bitmap.serialized_size(),
-            Cached::Page(page) => page.weight(),
+            Cached::Page(page) => page.len(),
             Cached::Blocks(blocks) => blocks.len() * size_of::<BlockRow>(),
         };
         as_u64(bytes + size_of::<(u64, Part)>() + size_of::<Cached>())
@@ -163,21 +162,20 @@ impl ChunkReader {
         Ok(bitmap)
     }
 
-    /// An open page.
+    /// A page, which whoever opens it checks.
     pub(crate) async fn page(
         &self,
         chunk: &ChunkEntry,
         directory: &Directory,
         page: usize,
-    ) -> Result<Arc<PageView>> {
+    ) -> Result<Bytes> {
         let part = Part::Page(page);
         if let Some(Cached::Page(page)) = self.cached(chunk, part) {
             return Ok(page);
         }
         let bytes = self.bytes(chunk, directory.page_bytes(page)).await?;
-        let view = self.open_page(chunk, directory, page, bytes)?;
-        self.keep(chunk, part, Cached::Page(Arc::clone(&view)));
-        Ok(view)
+        self.keep(chunk, part, Cached::Page(bytes.clone()));
+        Ok(bytes)
     }
 
     /// Several pages that lie near each other, in rising order, with one read. They are not kept: whoever reads many
@@ -187,38 +185,17 @@ impl ChunkReader {
         chunk: &ChunkEntry,
         directory: &Directory,
         pages: &[usize],
-    ) -> Result<Vec<Arc<PageView>>> {
+    ) -> Result<Vec<Bytes>> {
         let (Some(first), Some(last)) = (pages.first(), pages.last().copied()) else {
             return Ok(Vec::new());
         };
         let start = directory.page_bytes(*first).start;
         let bytes = self.bytes(chunk, start..directory.page_bytes(last).end).await?;
-        let mut views = Vec::with_capacity(pages.len());
-        for page in pages.iter().copied() {
-            let range = directory.page_bytes(page);
-            let part = crate::codec::to_usize(range.start - start)?
-                ..crate::codec::to_usize(range.end - start)?;
-            views.push(self.open_page(chunk, directory, page, bytes.slice(part))?);
-        }
-        Ok(views)
-    }
-
-    fn open_page(
-        &self,
-        chunk: &ChunkEntry,
-        directory: &Directory,
-        page: usize,
-        bytes: Bytes,
-    ) -> Result<Arc<PageView>> {
-        let within = |error: Error| error.within(&name_of(chunk));
-        let view = PageView::open(bytes).map_err(within)?;
-        let ids = directory.page_ids(page);
-        let last = view.len().saturating_sub(1);
-        let inside = |position| directory.blocks.contains(&view.block_number(position));
-        if as_u64(view.len()) != u64::from(ids.end - ids.start) || !inside(0) || !inside(last) {
-            return Err(within(Error::corrupt("a page does not fit its directory")));
-        }
-        Ok(Arc::new(view))
+        let slices = pages.iter().map(|page| {
+            let range = directory.page_bytes(*page);
+            Ok(bytes.slice(to_usize(range.start - start)?..to_usize(range.end - start)?))
+        });
+        slices.collect()
     }
 
     /// The blocks.

@@ -143,3 +143,6 @@ fn open<'b>(bytes: &'b [u8], version: u8, what: &str) -> Result<Reader<'b>> {
 fn hash(reader: &mut Reader<'_>) -> Result<B256> {
     reader.array().map(B256::new)
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,8 @@
 //! given, it neither panics nor reads beyond them, and never allocates more than a bound that its own length
 //! sets. Leaves to others: caching.
 
+use std::borrow::Cow;
+
 use alloy_primitives::{Address, B256, Bytes};
 
 use super::{NARROW_TERMS_MAX, PAGE_LOGS_MAX, PAGE_TERMS_MAX, REFS, VERSION};
@@ -22,9 +24,7 @@ const WORD: usize = 32;
 pub(crate) struct PageView {
     /// The page itself: hashes and terms are read where they are.
     page: bytes::Bytes,
-    block_hashes_at: usize,
-    tx_hashes_at: usize,
-    terms: Vec<TermAt>,
+    header: Header,
     blocks: Vec<ViewBlock>,
     tx_indexes: Vec<u32>,
     logs: Vec<ViewLog>,
@@ -34,7 +34,7 @@ pub(crate) struct PageView {
 
 /// Where the significant bytes of a term are.
 #[derive(Clone, Copy, Debug)]
-struct TermAt {
+pub(super) struct TermAt {
     start: u32,
     length: u8,
 }
@@ -56,56 +56,106 @@ struct ViewLog {
     data_at: u32,
 }
 
-impl PageView {
-    /// Opens a page.
-    pub(crate) fn open(page: bytes::Bytes) -> Result<Self> {
-        let body = unseal(&page)?;
+/// What comes before the packed columns, and where it is.
+#[derive(Debug)]
+pub(super) struct Header {
+    pub(super) logs: usize,
+    pub(super) blocks: usize,
+    pub(super) txs: usize,
+    /// The length of the packed columns.
+    pub(super) packed: usize,
+    stored_at: usize,
+    stored: usize,
+    pub(super) block_hashes_at: usize,
+    pub(super) tx_hashes_at: usize,
+    pub(super) terms: Vec<TermAt>,
+}
+
+impl Header {
+    /// Checks a page and reads its header.
+    pub(super) fn read(page: &[u8]) -> Result<Self> {
+        let body = unseal(page)?;
         let mut reader = Reader::new(body);
         let version = reader.u8()?;
         if version != VERSION {
             return Err(Error::corrupt(format!("a page of version {version}")));
         }
-        let log_count = reader.count(PAGE_LOGS_MAX)?;
-        let block_count = reader.count(log_count)?;
-        let tx_count = reader.count(log_count)?;
+        let logs = reader.count(PAGE_LOGS_MAX)?;
+        let blocks = reader.count(logs)?;
+        let txs = reader.count(logs)?;
         let term_count = reader.count(PAGE_TERMS_MAX)?;
-        let packed_length = reader.count(PACKED_BYTES_MAX)?;
-        let stored_length = reader.count(packed_length)?;
+        let packed = reader.count(PACKED_BYTES_MAX)?;
+        let stored = reader.count(packed)?;
         let block_hashes_at = body.len() - reader.remaining();
-        reader.take(block_count * WORD)?;
+        reader.take(blocks * WORD)?;
         let tx_hashes_at = body.len() - reader.remaining();
-        reader.take(tx_count * WORD)?;
-        let mut terms = Vec::with_capacity(term_count);
-        for _ in 0..term_count {
-            let length = reader.u8()?;
-            if usize::from(length) > WORD {
-                return Err(Error::corrupt(format!("a term of {length} bytes")));
-            }
-            terms.push(TermAt { start: as_u32(body.len() - reader.remaining()), length });
-            reader.take(usize::from(length))?;
-        }
-        let stored = reader.take(stored_length)?;
+        reader.take(txs * WORD)?;
+        let terms = read_term_places(&mut reader, body.len(), term_count)?;
+        let stored_at = body.len() - reader.remaining();
+        reader.take(stored)?;
         reader.end()?;
-        let packed = unpack(stored, packed_length)?;
+        Ok(Self {
+            logs,
+            blocks,
+            txs,
+            packed,
+            stored_at,
+            stored,
+            block_hashes_at,
+            tx_hashes_at,
+            terms,
+        })
+    }
+
+    /// The packed columns as they are stored.
+    pub(super) fn stored<'p>(&self, page: &'p [u8]) -> Result<&'p [u8]> {
+        let stored = page.get(self.stored_at..self.stored_at + self.stored);
+        stored.ok_or_else(|| Error::corrupt("a page that is too short"))
+    }
+
+    /// The significant bytes of a term.
+    pub(super) fn term<'p>(&self, page: &'p [u8], reference: usize) -> &'p [u8] {
+        let TermAt { start, length } = self.terms[reference];
+        let start = usize::try_from(start).unwrap_or(usize::MAX);
+        &page[start..start + usize::from(length)]
+    }
+}
+
+fn read_term_places(reader: &mut Reader<'_>, body: usize, count: usize) -> Result<Vec<TermAt>> {
+    let bytes = reader.rest();
+    let start = body - bytes.len();
+    let mut terms = Vec::with_capacity(count);
+    let mut at = 0;
+    for _ in 0..count {
+        let length = bytes.get(at).copied().unwrap_or(u8::MAX);
+        if usize::from(length) > WORD {
+            return Err(Error::corrupt(format!("a term of {length} bytes")));
+        }
+        terms.push(TermAt { start: as_u32(start + at + 1), length });
+        at += 1 + usize::from(length);
+    }
+    reader.take(at)?;
+    Ok(terms)
+}
+
+impl PageView {
+    /// Opens a page.
+    pub(crate) fn open(page: bytes::Bytes) -> Result<Self> {
+        let header = Header::read(&page)?;
+        let packed = unpack(header.stored(&page)?, header.packed)?.into_owned();
         let mut columns = Reader::new(&packed);
-        let mut logs = vec![ViewLog::default(); log_count];
-        let blocks = read_blocks(&mut columns, block_count, &mut logs)?;
-        let tx_indexes = read_txs(&mut columns, tx_count, &mut logs)?;
+        let mut logs = vec![ViewLog::default(); header.logs];
+        let blocks = read_blocks(&mut columns, header.blocks, &mut logs)?;
+        let tx_indexes = read_txs(&mut columns, header.txs, &mut logs)?;
         read_log_indexes(&mut columns, &mut logs)?;
-        read_terms(&mut columns, term_count, &mut logs)?;
+        read_terms(&mut columns, header.terms.len(), &mut logs)?;
         read_data(&mut columns, packed.len(), &mut logs)?;
-        Ok(Self { block_hashes_at, tx_hashes_at, terms, blocks, tx_indexes, logs, packed, page })
+        Ok(Self { header, blocks, tx_indexes, logs, packed, page })
     }
 
     /// How many logs there are.
     pub(crate) fn len(&self) -> usize {
         self.logs.len()
-    }
-
-    /// About how much memory it takes.
-    pub(crate) fn weight(&self) -> usize {
-        let fixed = size_of::<Self>() + self.logs.len() * size_of::<ViewLog>();
-        fixed + self.page.len() + self.packed.len() + self.terms.len() * size_of::<TermAt>()
     }
 
     /// The number of the block of a log.
@@ -120,7 +170,7 @@ impl PageView {
 
     /// The hash of the transaction of a log.
     pub(crate) fn transaction_hash(&self, position: usize) -> B256 {
-        self.hash_at(self.tx_hashes_at, self.logs[position].tx)
+        self.hash_at(self.header.tx_hashes_at, self.logs[position].tx)
     }
 
     fn hash_at(&self, hashes_at: usize, number: u16) -> B256 {
@@ -128,11 +178,8 @@ impl PageView {
         B256::from_slice(&self.page[start..start + WORD])
     }
 
-    /// The significant bytes of a term.
     fn term(&self, reference: u16) -> &[u8] {
-        let TermAt { start, length } = self.terms[usize::from(reference)];
-        let start = usize::try_from(start).unwrap_or(usize::MAX);
-        &self.page[start..start + usize::from(length)]
+        self.header.term(&self.page, usize::from(reference))
     }
 
     fn word(&self, reference: u16) -> B256 {
@@ -158,7 +205,7 @@ impl PageView {
             let block = &self.blocks[usize::from(log.block)];
             out.push(Log {
                 block_number: block.number,
-                block_hash: self.hash_at(self.block_hashes_at, log.block),
+                block_hash: self.hash_at(self.header.block_hashes_at, log.block),
                 block_timestamp: block.timestamp,
                 log: self.block_log(log, data.slice(start..end)),
             });
@@ -172,7 +219,7 @@ impl PageView {
             address: Address::from_word(self.word(log.refs[0])),
             topics: topics.iter().map(|term| self.word(*term)).collect::<Topics>(),
             data,
-            transaction_hash: self.hash_at(self.tx_hashes_at, log.tx),
+            transaction_hash: self.hash_at(self.header.tx_hashes_at, log.tx),
             transaction_index: self.tx_indexes[usize::from(log.tx)],
             log_index: log.log_index,
         }
@@ -195,7 +242,7 @@ impl PageView {
                     wanted.iter().any(|wanted| wanted == term)
                 });
             } else {
-                let found: Vec<bool> = (0..self.terms.len())
+                let found: Vec<bool> = (0..self.header.terms.len())
                     .map(|reference| {
                         let term = self.term(u16::try_from(reference).unwrap_or(u16::MAX));
                         wanted.iter().any(|wanted| wanted == term)
@@ -218,8 +265,8 @@ fn length_of(log: &ViewLog) -> usize {
 #[derive(Clone, Debug)]
 pub(crate) struct FilterTerms {
     /// The column, and the significant bytes of each alternative.
-    clauses: Vec<(usize, Vec<Vec<u8>>)>,
-    topics_min: usize,
+    pub(super) clauses: Vec<(usize, Vec<Vec<u8>>)>,
+    pub(super) topics_min: usize,
 }
 
 impl FilterTerms {
@@ -240,16 +287,17 @@ impl FilterTerms {
     }
 }
 
-fn unpack(stored: &[u8], length: usize) -> Result<Vec<u8>> {
+/// The packed columns; as they are if they were stored plain.
+pub(super) fn unpack(stored: &[u8], length: usize) -> Result<Cow<'_, [u8]>> {
     if stored.len() == length {
-        return Ok(stored.to_vec());
+        return Ok(Cow::Borrowed(stored));
     }
     let unpacked = lz4_flex::block::decompress(stored, length)
         .map_err(|error| Error::corrupt(format!("a page that does not unpack: {error}")))?;
     if unpacked.len() != length {
         return Err(Error::corrupt(format!("a page of {} bytes, not {length}", unpacked.len())));
     }
-    Ok(unpacked)
+    Ok(Cow::Owned(unpacked))
 }
 
 /// Gives the next `count` logs, of which there must be some, to their block or transaction.

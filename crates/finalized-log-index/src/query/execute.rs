@@ -13,13 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use alloy_primitives::B256;
+use bytes::Bytes;
 
 use crate::codec::as_u64;
 use crate::error::{Error, Result};
 use crate::filter::{Blocks, Filter};
 use crate::index::{Shared, Snapshot};
 use crate::metric;
-use crate::page::{FilterTerms, PageView};
+use crate::page::{FilterTerms, Wanted, pick};
 use crate::query::Accepted;
 use crate::query::explain::{ExplainedClause, ExplainedSource, Explanation};
 use crate::query::ids::Ids;
@@ -32,6 +33,8 @@ use crate::types::{BlockRange, Log};
 const PAGES_PER_READ: usize = 32;
 /// Pages that are at most so far apart are read together: what lies between them costs less than another read.
 const PAGE_GAP_MAX: usize = 2;
+/// Up to so many logs of a page are picked; for more it is opened.
+const PICKED_MAX: usize = 16;
 /// How often a query is planned anew before it gives up.
 const REPLANS_MAX: u64 = 100;
 
@@ -149,8 +152,8 @@ impl Execution {
             return Ok(Step::Done);
         };
         let shown = self.explanation.sources.last_mut();
-        let (views, finished) = current.read(&self.shared, shown).await?;
-        let logs = current.matching(&self.terms, views, self.last);
+        let (pages, finished) = current.read(&self.shared, shown).await?;
+        let logs = current.matching(&self.terms, pages, self.last)?;
         if let Some(shown) = self.explanation.sources.last_mut() {
             shown.matched += as_u64(logs.len());
         }
@@ -324,30 +327,28 @@ impl Current {
         &mut self,
         shared: &Shared,
         shown: Option<&mut ExplainedSource>,
-    ) -> Result<(Vec<(Arc<PageView>, Vec<usize>)>, bool)> {
+    ) -> Result<(Vec<ReadPage>, bool)> {
         let wanted = self.next_pages();
         let finished = match &self.todo {
             Todo::Scan(pages) => pages.start >= pages.end,
             Todo::Ids(ids, position) => *position >= ids.len(),
         };
         let pages: Vec<usize> = wanted.iter().map(|(page, _)| *page).collect();
-        let views = match &pages[..] {
+        let bytes = match &pages[..] {
             [page] => vec![self.opened.page(&shared.reader, *page).await?],
             pages => self.opened.pages(&shared.reader, pages).await?,
         };
-        let read = views.into_iter().zip(wanted).map(|(view, (_, ids))| {
-            let positions = ids.unwrap_or_else(|| (0..view.len()).collect());
-            (view, positions)
-        });
-        let read: Vec<(Arc<PageView>, Vec<usize>)> = read.collect();
         if let Some(shown) = shown {
             shown.pages_read += as_u64(pages.len());
             shown.bytes_read += pages.iter().map(|page| self.opened.page_bytes(*page)).sum::<u64>();
             if matches!(self.todo, Todo::Scan(_)) {
-                shown.candidates += read.iter().map(|(view, _)| as_u64(view.len())).sum::<u64>();
+                let ids = pages.iter().map(|page| self.opened.page_ids(*page));
+                shown.candidates += ids.map(|ids| u64::from(ids.end - ids.start)).sum::<u64>();
             }
         }
-        Ok((read, finished))
+        let read = bytes.into_iter().zip(wanted);
+        let read = read.map(|(bytes, (page, positions))| ReadPage { page, bytes, positions });
+        Ok((read.collect(), finished))
     }
 
     /// The next pages to read, near each other, with the positions of candidates; all of them in a scan.
@@ -384,21 +385,40 @@ impl Current {
     fn matching(
         &self,
         terms: &FilterTerms,
-        pages: Vec<(Arc<PageView>, Vec<usize>)>,
-        last: Option<(u64, u32)>,
-    ) -> Vec<Log> {
-        let mut logs = Vec::new();
-        for (view, mut positions) in pages {
+        pages: Vec<ReadPage>,
+        after: Option<(u64, u32)>,
+    ) -> Result<Vec<Log>> {
+        let mut found = Vec::new();
+        for ReadPage { page, bytes, positions } in pages {
+            if let Some(positions) = positions.as_ref().filter(|list| list.len() <= PICKED_MAX) {
+                let ids = self.opened.page_ids(page);
+                let logs = usize::try_from(ids.end - ids.start).unwrap_or(usize::MAX);
+                let wanted = Wanted { positions, logs, blocks: &self.blocks, after };
+                pick(&bytes, &wanted, terms, &mut found)
+                    .map_err(|error| self.opened.named(error))?;
+                continue;
+            }
+            let view = self.opened.view(page, bytes)?;
+            let mut positions = positions.unwrap_or_else(|| (0..view.len()).collect());
             positions.retain(|position| {
                 *position < view.len()
                     && self.blocks.contains(&view.block_number(*position))
-                    && last.is_none_or(|last| view.place(*position) > last)
+                    && after.is_none_or(|after| view.place(*position) > after)
             });
             view.matching(terms, &mut positions);
-            view.logs(&positions, &mut logs);
+            view.logs(&positions, &mut found);
         }
-        logs
+        Ok(found)
     }
+}
+
+/// A page that was read.
+#[derive(Debug)]
+struct ReadPage {
+    page: usize,
+    bytes: Bytes,
+    /// Which of its logs are candidates; all in a scan.
+    positions: Option<Vec<usize>>,
 }
 
 /// The chunks and sections that hold blocks of the ranges, in order. Chunks first: what has just been sealed is both.

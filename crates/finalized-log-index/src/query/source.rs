@@ -5,11 +5,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::chunk::Directory;
-use crate::error::Result;
+use crate::codec::as_u64;
+use crate::error::{Error, Result};
 use crate::page::PageView;
 use crate::query::ids::Ids;
-use crate::reader::ChunkReader;
+use crate::reader::{ChunkReader, name_of};
 use crate::records::chunks::ChunkEntry;
 use crate::tail::SectionView;
 use crate::term::Fingerprint;
@@ -93,7 +96,7 @@ impl Opened {
                 let range = directory.page_bytes(page);
                 range.end - range.start
             }
-            Self::Section(section) => crate::codec::as_u64(section.pages().get(page).bytes.len()),
+            Self::Section(section) => as_u64(section.pages().get(page).bytes.len()),
         }
     }
 
@@ -123,29 +126,51 @@ impl Opened {
         }
     }
 
-    /// An open page.
-    pub(crate) async fn page(&self, reader: &ChunkReader, page: usize) -> Result<Arc<PageView>> {
+    /// A page.
+    pub(crate) async fn page(&self, reader: &ChunkReader, page: usize) -> Result<Bytes> {
         match self {
             Self::Chunk { entry, directory } => reader.page(entry, directory, page).await,
-            Self::Section(section) => {
-                Ok(Arc::new(PageView::open(section.pages().get(page).bytes.clone())?))
-            }
+            Self::Section(section) => Ok(section.pages().get(page).bytes.clone()),
         }
     }
 
     /// Pages near each other, in rising order.
-    pub(crate) async fn pages(
-        &self,
-        reader: &ChunkReader,
-        pages: &[usize],
-    ) -> Result<Vec<Arc<PageView>>> {
+    pub(crate) async fn pages(&self, reader: &ChunkReader, pages: &[usize]) -> Result<Vec<Bytes>> {
         match self {
             Self::Chunk { entry, directory } => reader.pages(entry, directory, pages).await,
             Self::Section(section) => {
                 let all = section.pages();
-                let open = |page: &usize| PageView::open(all.get(*page).bytes.clone());
-                pages.iter().map(|page| open(page).map(Arc::new)).collect()
+                Ok(pages.iter().map(|page| all.get(*page).bytes.clone()).collect())
             }
+        }
+    }
+
+    /// Opens a page that was read.
+    pub(crate) fn view(&self, page: usize, bytes: Bytes) -> Result<PageView> {
+        let view = PageView::open(bytes).map_err(|error| self.named(error))?;
+        let ids = self.page_ids(page);
+        let fits = as_u64(view.len()) == u64::from(ids.end - ids.start)
+            && (0..view.len()).all(|position| self.holds(view.block_number(position)));
+        if fits {
+            Ok(view)
+        } else {
+            Err(self.named(Error::corrupt("a page does not fit its directory")))
+        }
+    }
+
+    /// Whether a block is one of this source's.
+    fn holds(&self, block: u64) -> bool {
+        match self {
+            Self::Chunk { directory, .. } => directory.blocks.contains(&block),
+            Self::Section(section) => section.blocks.contains(&block),
+        }
+    }
+
+    /// An error that says where the damage is.
+    pub(crate) fn named(&self, error: Error) -> Error {
+        match self {
+            Self::Chunk { entry, .. } => error.within(&name_of(entry)),
+            Self::Section(_) => error,
         }
     }
 }

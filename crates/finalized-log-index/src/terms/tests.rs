@@ -108,6 +108,29 @@ proptest! {
     }
 
     #[test]
+    fn edited_buckets_and_bitmaps_do_no_harm(
+        pairs in prop::collection::vec((0_u32..9, 0_u32..500), 1..400),
+        edits in crate::samples::edits(),
+        term in 0_u32..9,
+    ) {
+        let encoded = encode(&sorted(&pairs));
+        let at = |index: usize| usize::try_from(encoded.bucket_starts[index]).expect("small");
+        let bucket = crate::samples::resealed(&encoded.buckets[at(0)..at(1)], &edits);
+        if let Ok(Some(Group::Ids(ids))) = find(&bucket, fingerprint(term), encoded.bucket_bits) {
+            prop_assert!(ids.is_sorted() && ids.iter().all(|id| *id <= ID_MAX));
+        }
+        let whole = find(&encoded.buckets[at(0)..at(1)], fingerprint(term), encoded.bucket_bits);
+        if let Some(Group::Stored(stored)) = whole.expect("encoded") {
+            let small = |number: u64| usize::try_from(number).expect("small");
+            let range = small(stored.bytes.start)..small(stored.bytes.end);
+            let bitmap = crate::samples::resealed(&encoded.postings[range], &edits);
+            if let Ok(bitmap) = read_bitmap(&bitmap, &stored) {
+                prop_assert_eq!(bitmap.len(), bitmap.iter().count() as u64);
+            }
+        }
+    }
+
+    #[test]
     fn any_bytes_are_read_without_panic(
         bytes in prop::collection::vec(any::<u8>(), 0..80),
         term: u32,

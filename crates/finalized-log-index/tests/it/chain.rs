@@ -166,7 +166,7 @@ pub(crate) fn scan(blocks: &[FinalizedBlock], filter: &Filter) -> Vec<Log> {
 
 /// Written apart from `Filter::matches`, so that a mistake there shows.
 fn naive_match(filter: &Filter, log: &BlockLog) -> bool {
-    if !filter.addresses.is_empty() && !filter.addresses.iter().any(|a| *a == log.address) {
+    if !filter.addresses.is_empty() && !filter.addresses.contains(&log.address) {
         return false;
     }
     for (position, wanted) in filter.topics.iter().enumerate() {

@@ -5,8 +5,9 @@
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
+    clippy::single_range_in_vec_init,
     clippy::unwrap_used,
-    reason = "a panic is how a test fails"
+    reason = "a panic is how a test fails, and one range is what is often covered"
 )]
 
 mod chain;
@@ -19,4 +20,7 @@ mod fencing;
 mod hook;
 mod life;
 mod readers;
+mod semantics;
+mod shown;
+mod traps;
 mod world;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use finalized_log_index::{FinalizedBlock, LogIndex, Settings, Stores, Writer};
+use finalized_log_index::{LogIndex, Settings, Stores, Writer};
 use logmill_io::blob::MemoryBlobs;
 use logmill_io::meta::MemoryMeta;
 use logmill_io::{Entropy, SeededEntropy, SystemClock};
@@ -47,12 +47,5 @@ impl World {
     /// Opens the index as its writer, whoever had it before.
     pub(crate) async fn write(&self) -> Writer {
         self.open().await.writer("test").await.expect("the same owner takes its lease over")
-    }
-}
-
-/// Adds blocks in commits of `batch`.
-pub(crate) async fn ingest(writer: &Writer, blocks: &[FinalizedBlock], batch: usize) {
-    for some in blocks.chunks(batch) {
-        writer.ingest_finalized_blocks(some).await.expect("they follow");
     }
 }

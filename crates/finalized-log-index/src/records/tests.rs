@@ -1,0 +1,198 @@
+//! Every record comes back as it was, a flipped bit is found, and an edited one with the right checksum does no harm.
+
+use std::sync::Arc;
+
+use logmill_io::{BlobName, Timestamp};
+use proptest::prelude::*;
+
+use super::*;
+use crate::records::chunks::{BlobRef, Change, ChunkEntry, ChunksHead};
+use crate::records::degraded::{Cause, Degraded};
+use crate::records::tail_batch::TailBatch;
+use crate::records::tail_state::TailState;
+use crate::samples::{Edit, blocks, content, edits, resealed, word};
+use crate::section::{Before, Bounds};
+use crate::tail::Tail;
+use crate::term::ID_MAX;
+use crate::types::FinalizedBlock;
+
+/// What came in comes back; what was damaged does not; what was edited may, if it makes sense.
+fn check<T: PartialEq + std::fmt::Debug>(
+    value: &T,
+    bytes: &[u8],
+    decode: impl Fn(&[u8]) -> Result<T>,
+    edits: &[Edit],
+    at: usize,
+) {
+    assert_eq!(&decode(bytes).expect("just written"), value);
+    let mut damaged = bytes.to_vec();
+    let bit = at % (damaged.len() * 8);
+    damaged[bit / 8] ^= 1 << (bit % 8);
+    assert!(decode(&damaged).is_err());
+    assert!(decode(&bytes[..at % bytes.len()]).is_err());
+    let _ = decode(&resealed(bytes, edits));
+    let mut other_version = bytes[..bytes.len() - 4].to_vec();
+    other_version[0] = 99;
+    seal(&mut other_version, 0);
+    let error = decode(&other_version).expect_err("a version that is not known");
+    assert!(error.to_string().contains("version 99"), "{error}");
+}
+
+fn state() -> impl Strategy<Value = TailState> {
+    let numbers = (any::<u64>(), any::<u64>(), 0..u64::MAX / 4, 0..u64::MAX / 4);
+    (numbers, word(), word(), 0..=ID_MAX, any::<u64>(), 0_u64..100).prop_map(
+        |((epoch, generation, start, length), start_parent, head_hash, logs, page_bytes, piece)| {
+            TailState {
+                epoch,
+                generation,
+                start,
+                start_parent,
+                end: start + length,
+                head_hash,
+                chunk_start: start.saturating_sub(piece),
+                before: Before { logs, page_bytes },
+            }
+        },
+    )
+}
+
+fn entry() -> impl Strategy<Value = Arc<ChunkEntry>> {
+    let blocks = (0..u64::MAX / 2, 1_u64..1 << 24, 0_u64..1 << 20);
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    let sizes = (any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>(), 1..u64::MAX);
+    (blocks, flags, sizes, word(), word()).prop_map(|(blocks, flags, sizes, one, other)| {
+        let (start, length, piece) = blocks;
+        let (logs, values, index_bytes, token, bytes) = sizes;
+        let archive = || BlobRef {
+            name: BlobName::new(format!("archive/{token:x}")).expect("a name"),
+            bytes: values,
+            blake3: *other,
+        };
+        Arc::new(ChunkEntry {
+            blocks: start..start + length,
+            parent_hash: one,
+            last_hash: other,
+            logs,
+            values,
+            index_bytes,
+            token,
+            bytes,
+            blake3: *one,
+            directory_at: token % bytes,
+            chunk_start: start.saturating_sub(piece),
+            ends_chunk: flags.0,
+            anchored: flags.1,
+            archive: flags.2.then(archive),
+        })
+    })
+}
+
+fn batch(blocks: &[FinalizedBlock]) -> Bytes {
+    let content = content(blocks);
+    TailBatch {
+        first_block: content.first_block,
+        parent_hash: content.parent_hash,
+        blocks: &content.run.blocks,
+        pages: content.run.pages.iter().collect(),
+    }
+    .encode()
+}
+
+proptest! {
+    #[test]
+    fn the_state_of_the_tail(state in state(), edits in edits(), at: usize) {
+        check(&state, &state.encode(), TailState::decode, &edits, at);
+    }
+
+    #[test]
+    fn a_batch_of_the_tail(blocks in blocks(), edits in edits(), at: usize) {
+        let bytes = batch(&blocks);
+        check(&blocks, &bytes, tail_batch::decode, &edits, at);
+        // What decodes can be appended, whatever it was.
+        if let Ok(edited) = tail_batch::decode(&resealed(&bytes, &edits))
+            && let Some(first) = edited.first()
+        {
+            let start = TailState {
+                epoch: 0,
+                generation: 0,
+                start: first.number,
+                start_parent: first.parent_hash,
+                end: first.number,
+                head_hash: first.parent_hash,
+                chunk_start: first.number,
+                before: Before::default(),
+            };
+            let bounds = Bounds { cell_blocks: 16, chunk_logs: 200, piece_logs: 70 };
+            Tail::new(bounds, &start).append(&edited);
+        }
+    }
+
+    #[test]
+    fn a_change_of_the_chunks(
+        add in prop::collection::vec(entry(), 0..5),
+        remove in prop::collection::vec(any::<u64>(), 0..5),
+        floor: u64,
+        edits in edits(),
+        at: usize,
+    ) {
+        let change = Change { add, remove, floor };
+        check(&change, &change.encode(), Change::decode, &edits, at);
+    }
+
+    #[test]
+    fn the_head_of_the_chunks(seq: u64, before: u64, edits in edits(), at: usize) {
+        let head = ChunksHead { seq, checkpoint: seq.saturating_sub(before) };
+        check(&head, &head.encode(), ChunksHead::decode, &edits, at);
+    }
+
+    #[test]
+    fn an_attempt(until: i64, edits in edits(), at: usize) {
+        let until = Timestamp(until);
+        check(&until, &attempt::encode(until), attempt::decode, &edits, at);
+    }
+
+    #[test]
+    fn the_bounds(cell_blocks: u64, chunk_logs: u32, piece_logs: u32, edits in edits(), at: usize) {
+        let bounds = Bounds { cell_blocks, chunk_logs, piece_logs };
+        check(&bounds, &bounds::encode(&bounds), bounds::decode, &edits, at);
+    }
+
+    #[test]
+    fn a_degradation(cause in 0..3_usize, reason in "\\PC{0,80}", edits in edits(), at: usize) {
+        let cause = [Cause::FinalityViolation, Cause::Corruption, Cause::Backlog][cause];
+        let degraded = Degraded { cause, reason };
+        check(&degraded, &degraded.encode(), Degraded::decode, &edits, at);
+    }
+
+    #[test]
+    fn any_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let mut sealed = bytes;
+        sealed.insert(0, 1);
+        seal(&mut sealed, 0);
+        let _ = TailState::decode(&sealed);
+        let _ = tail_batch::decode(&sealed);
+        let _ = Change::decode(&sealed);
+        let _ = ChunksHead::decode(&sealed);
+        let _ = attempt::decode(&sealed);
+        let _ = bounds::decode(&sealed);
+        let _ = Degraded::decode(&sealed);
+    }
+
+    #[test]
+    fn keys_order_as_their_numbers_do(one: u64, other: u64) {
+        let keys = Keys::new("p");
+        prop_assert_eq!(keys.change(one) < keys.change(other), one < other);
+        prop_assert_eq!(number_of(&keys.change(one)).expect("a number"), one);
+        prop_assert_eq!(number_of(&keys.tail_batch(other, one)).expect("a number"), one);
+        prop_assert_eq!(number_of(&keys.attempt(one)).expect("a number"), one);
+        let generations = keys.tail_batch(one, other) < keys.tail_batch(other, one);
+        prop_assert_eq!(generations, one < other);
+    }
+}
+
+#[test]
+fn a_long_reason_is_cut_between_letters() {
+    let degraded = Degraded { cause: Cause::Corruption, reason: "ä".repeat(5_000) };
+    let kept = Degraded::decode(&degraded.encode()).expect("just written").reason;
+    assert!(kept.len() <= 4_096 && kept.chars().all(|letter| letter == 'ä'));
+}
