@@ -121,3 +121,18 @@ async fn an_index_that_crashes_again_and_again_is_finished_all_the_same() {
         assert_eq!(image(&ground.stores, &blocks).await, undisturbed, "seed {seed}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_life_has_all_that_is_to_be_disturbed() {
+    let blocks = life::blocks();
+    let ground = Ground::new(5);
+    let writer = life::write(&ground.stores).await.expect("it opens");
+    let mut merged = 0;
+    for number in 0..life::STEPS {
+        merged += writer.maintain().await.expect("it works").merged;
+        life::step(&writer, &blocks, number).await.expect("nothing is in the way");
+    }
+    assert!(merged > 0, "pieces are merged");
+    let health = writer.index().health();
+    assert!(health.pruned_below > 0 && health.tail_blocks > 0, "{health:?}");
+}

@@ -1,8 +1,11 @@
 //! Readers beside a writer, in another process: whatever happens between two of their operations, they see one moment.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
 
 use finalized_log_index::{Error, Filter, GcMode, LogIndex, Resolution, Writer};
+use futures::stream::iter;
 use futures::{StreamExt, TryStreamExt};
 
 use crate::chain::scan;
@@ -37,11 +40,11 @@ async fn follow_while(first: usize, at: u64) -> u64 {
     for number in 0..first {
         step(&writer, &blocks, number).await.expect("nothing is in the way");
     }
-    let start = Arc::new(std::sync::atomic::AtomicU64::new(u64::MAX));
+    let start = Arc::new(AtomicU64::new(u64::MAX));
     let hook = {
         let (blocks, start) = (Arc::clone(&blocks), Arc::clone(&start));
         Hook::new(move |number| {
-            let now = start.load(std::sync::atomic::Ordering::SeqCst).checked_add(at);
+            let now = start.load(SeqCst).checked_add(at);
             let (writer, blocks) = (Arc::clone(&writer), Arc::clone(&blocks));
             Box::pin(async move {
                 if now == Some(number) {
@@ -57,7 +60,7 @@ async fn follow_while(first: usize, at: u64) -> u64 {
     let opened = hook.operations();
     // One that was open before, and one that opens meanwhile.
     for reader in [Some(reader), None] {
-        start.store(hook.operations(), std::sync::atomic::Ordering::SeqCst);
+        start.store(hook.operations(), SeqCst);
         let reader = match reader {
             Some(reader) => {
                 reader.refresh().await.expect("it can be followed");
@@ -65,7 +68,7 @@ async fn follow_while(first: usize, at: u64) -> u64 {
             }
             None => LogIndex::open(stores.clone(), life::settings()).await.expect("it opens"),
         };
-        start.store(u64::MAX, std::sync::atomic::Ordering::SeqCst);
+        start.store(u64::MAX, SeqCst);
         look(&reader, &blocks).await;
     }
     opened
@@ -78,6 +81,71 @@ async fn a_reader_that_follows_while_the_writer_moves_on_sees_one_moment() {
         while at < follow_while(first, at).await {
             at += 1;
         }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_block_that_is_sealed_while_a_reader_follows_is_not_seen_twice() {
+    let blocks = life::blocks();
+    // One batch that no seal deletes before all of it is sealed, so that the tail can be read however late.
+    for at in 0..9 {
+        for opens in [false, true] {
+            let ground = Ground::new(4);
+            let writer = Arc::new(write(&ground.stores).await.expect("it opens"));
+            let settings = life::settings();
+            let known = LogIndex::open(ground.stores.clone(), settings.clone()).await;
+            drop(known.expect("it opens"));
+            writer.ingest_finalized_blocks(&blocks).await.expect("they follow");
+            let armed = Arc::new(AtomicU64::new(u64::MAX));
+            let hook = {
+                let (writer, armed) = (Arc::clone(&writer), Arc::clone(&armed));
+                Hook::new(move |number| {
+                    let now = armed.load(SeqCst) == number;
+                    let writer = Arc::clone(&writer);
+                    Box::pin(async move {
+                        if now {
+                            assert!(writer.seal_next().await.expect("it works"));
+                        }
+                    })
+                })
+            };
+            let stores = hook.before(&ground.stores);
+            if opens {
+                armed.store(at, SeqCst);
+            }
+            let reader = LogIndex::open(stores, settings).await.expect("it opens");
+            if !opens {
+                armed.store(hook.operations() + at, SeqCst);
+                reader.refresh().await.expect("it can be followed");
+            }
+            check_answers(&reader, &blocks).await.expect("all is there");
+            assert_eq!(reader.coverage(), [0..56], "at {at}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_process_of_a_writer_that_was_replaced_reads_what_the_new_one_wrote() {
+    let blocks = life::blocks();
+    for builds in [false, true] {
+        let ground = Ground::new(4);
+        let old = write(&ground.stores).await.expect("it opens");
+        old.ingest_finalized_blocks(&blocks[10..40]).await.expect("they follow");
+        let new = LogIndex::open(ground.stores.clone(), life::settings()).await.expect("it opens");
+        ground.pause();
+        let new = new.writer("two").await.expect("the old one's lease is over");
+        new.ingest_finalized_blocks(&blocks[40..]).await.expect("they follow");
+        new.maintain().await.expect("it works");
+        // It does not know yet that it was replaced.
+        if builds {
+            let history = iter(blocks[..10].iter().cloned().map(Ok));
+            old.index().build_chunk(0..10, history).await.expect("anybody may build");
+        } else {
+            old.index().refresh().await.expect("it can be followed");
+        }
+        let covered = old.index().coverage();
+        assert!(covered.windows(2).all(|pair| pair[0].end < pair[1].start), "{covered:?}");
+        check_answers(old.index(), &blocks).await.expect("all is there");
     }
 }
 
@@ -97,11 +165,11 @@ async fn a_slow_reader_whose_chunks_were_merged_away_plans_again() {
             let writer = Arc::new(write(&ground.stores).await.expect("it opens"));
             writer.ingest_finalized_blocks(&blocks[..50]).await.expect("they follow");
             while writer.seal_next().await.expect("it works") {}
-            let start = Arc::new(std::sync::atomic::AtomicU64::new(u64::MAX));
+            let start = Arc::new(AtomicU64::new(u64::MAX));
             let hook = {
                 let (start, writer) = (Arc::clone(&start), Arc::clone(&writer));
                 Hook::new(move |number| {
-                    let now = start.load(std::sync::atomic::Ordering::SeqCst);
+                    let now = start.load(SeqCst);
                     let writer = Arc::clone(&writer);
                     Box::pin(async move {
                         if now == number {
@@ -112,7 +180,7 @@ async fn a_slow_reader_whose_chunks_were_merged_away_plans_again() {
             };
             let stores = hook.before(&ground.stores);
             let reader = LogIndex::open(stores, life::settings()).await.expect("it opens");
-            start.store(hook.operations() + at, std::sync::atomic::Ordering::SeqCst);
+            start.store(hook.operations() + at, SeqCst);
             let before = hook.operations();
             let page = reader.query_finalized(&filter).await.expect("all is there");
             assert_eq!(page.logs, scan(&blocks, &filter), "{filter:?} at {at}");

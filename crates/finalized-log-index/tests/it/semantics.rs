@@ -2,6 +2,8 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use finalized_log_index::{
@@ -14,6 +16,7 @@ use logmill_io::{ErrorKind, Faults, Faulty};
 
 use crate::chain::{address, block_hash, scan, word};
 use crate::crash_matrix::Ground;
+use crate::hook::Hook;
 use crate::life::{self, check_answers};
 
 async fn open(stores: &Stores, settings: &Settings) -> LogIndex {
@@ -305,5 +308,67 @@ async fn a_log_of_several_megabytes_is_given_back_whole() {
         let page = reader.query_finalized(&filter).await.expect("it is covered");
         assert!(page.logs == scan(&blocks, &filter));
         writer.maintain().await.expect("it works");
+    }
+}
+
+/// The first block of a tail comes just before the operation `at` of a builder, or the other way round; gives whether
+/// it came at all.
+async fn race(at: u64, builder_is_hooked: bool) -> bool {
+    let ground = Ground::new(1);
+    let blocks = Arc::new(life::blocks());
+    let settings = life::settings();
+    let writer = Arc::new(writer(&ground.stores, &settings).await);
+    let other = open(&ground.stores, &settings).await;
+    let armed = Arc::new(AtomicU64::new(u64::MAX));
+    let hook = {
+        let (armed, blocks) = (Arc::clone(&armed), Arc::clone(&blocks));
+        let (writer, other) = (Arc::clone(&writer), other.clone());
+        Hook::new(move |number| {
+            let now = armed.load(SeqCst) == number;
+            let (writer, other, blocks) = (Arc::clone(&writer), other.clone(), Arc::clone(&blocks));
+            Box::pin(async move {
+                if now && builder_is_hooked {
+                    writer
+                        .ingest_finalized_block(blocks[5].clone())
+                        .await
+                        .expect("it is the first");
+                } else if now {
+                    let part = iter(blocks[..10].iter().cloned().map(Ok));
+                    other.build_chunk(0..10, part).await.expect("nothing is there");
+                }
+            })
+        })
+    };
+    let hooked = open(&hook.before(&ground.stores), &settings).await;
+    if builder_is_hooked {
+        armed.store(hook.operations() + at, SeqCst);
+        let part = iter(blocks[..10].iter().cloned().map(Ok));
+        let built = hooked.build_chunk(0..10, part).await;
+        assert!(matches!(built, Ok(_) | Err(Error::Unpublishable { .. })), "{built:?}");
+    } else {
+        let late = hooked.writer("one").await.expect("the same owner takes it over");
+        armed.store(hook.operations() + at, SeqCst);
+        let first = late.ingest_finalized_block(blocks[5].clone()).await;
+        let conflict = |error: &Error| error.kind() == ErrorKind::Conflict;
+        assert!(first.as_ref().err().is_none_or(conflict), "{first:?}");
+    }
+    let came = hook.operations() > armed.load(SeqCst);
+    let reader = open(&ground.stores, &settings).await;
+    let chunks = reader.chunks();
+    let tail = reader.health().tail_blocks;
+    let in_both = tail > 0 && chunks.iter().any(|chunk| chunk.blocks.end > 5);
+    assert!(!in_both || !came, "{chunks:?} beside a tail of {tail} from 5 on, at {at}");
+    check_answers(&reader, &blocks).await.expect("all is there");
+    came
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_block_of_a_tail_and_a_chunk_of_history_never_overlap() {
+    for builder_is_hooked in [true, false] {
+        let mut at = 0;
+        while race(at, builder_is_hooked).await {
+            at += 1;
+        }
+        assert!(at > 0, "they met");
     }
 }
