@@ -1,6 +1,9 @@
 //! Indexes that refuse to go on, and the commands that heal them.
 
 use finalized_log_index::{Error, GcMode};
+use logmill_io::meta::SqlMeta;
+use logmill_io::sql::SqliteSettings;
+use logmill_io::{Condition, Key, MetaStoreExt, OsEntropy, Sql, SystemClock};
 
 use super::ground::{FIRST, Ground, blocks, fork};
 use super::{ask, check_logs, range};
@@ -118,6 +121,57 @@ fn a_damaged_chunk_is_named_and_thrown_away_and_built_again() {
     assert!(place.run(&["index", "gc"]).answer().ends_with("yes"));
     assert!(!file.exists(), "the damaged bytes are gone");
     check_logs(place, &ours, FIRST, FIRST + 59);
+}
+
+#[test]
+fn a_missing_chunk_that_was_put_back_is_kept() {
+    let ground = Ground::new();
+    let ours = blocks(60);
+    ground.ingest(&ours[..50]);
+    let chunk = ground.with(async |writer| writer.index().chunks()[1].clone());
+    let (first, last) = (chunk.blocks.start, chunk.blocks.end - 1);
+    let file = find_blob(&ground.blob_folder(), &format!("{:016x}", chunk.token)).expect("a file");
+    let away = ground.place.root().join("away");
+    std::fs::rename(&file, &away).expect("moved");
+    ground.place.run(&ask(&range(first, last), &[])).refused(1, &["its blob is missing"]);
+    ground.with(async |writer| {
+        let filter = finalized_log_index::Filter::range(first..=last);
+        writer.index().query_finalized(&filter).await.expect_err("it is missing");
+        writer.ingest_finalized_blocks(&ours[50..]).await.expect_err("it stops");
+    });
+    std::fs::rename(&away, &file).expect("moved");
+    let kept = ground.place.run(&["index", "resolve", "keep"]);
+    assert!(kept.answer().contains("unless what was damaged was restored"), "{kept:?}");
+    ground.ingest(&ours[50..]);
+    check_logs(&ground.place, &ours, FIRST, FIRST + 59);
+}
+
+#[test]
+fn a_damaged_record_is_named_and_an_index_can_be_made_anew_beside_old_blobs() {
+    let ground = Ground::new();
+    let ours = blocks(40);
+    ground.ingest(&ours);
+    let file = ground.place.data().join("index.db");
+    ground.run(async {
+        let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
+        let sql = Sql::sqlite(&SqliteSettings::file(&file), clock, entropy).await;
+        let meta = SqlMeta::shared(sql.expect("a database"));
+        let damage = meta.put(Key::from("log-index/1/tail"), "damaged", Condition::Any);
+        damage.await.expect("written");
+    });
+    for arguments in [&["index", "status"][..], &["index", "resolve", "keep"]] {
+        let refused = ground.place.run(arguments);
+        refused.refused(1, &["the log index of chain 1", "corrupt"]);
+        assert!(refused.stderr.contains("hint: docs/runbooks/corrupt-chunk.md"), "{refused:?}");
+    }
+    for name in ["index.db", "index.db-wal", "index.db-shm"] {
+        // The last two are there only while somebody has the database open.
+        let _ = std::fs::remove_file(ground.place.data().join(name));
+    }
+    ground.ingest(&ours);
+    check_logs(&ground.place, &ours, FIRST, FIRST + 39);
+    ground.place.run(&["index", "gc"]).answer();
+    check_logs(&ground.place, &ours, FIRST, FIRST + 39);
 }
 
 fn find_blob(folder: &std::path::Path, token: &str) -> Option<std::path::PathBuf> {
