@@ -9,11 +9,14 @@
 //! Guarantees: nothing is resolved by itself, and each way out is one commit. Leaves to others: the command
 //! line around it.
 
+use std::sync::Arc;
+
 use logmill_io::{Batch, Condition, ErrorKind};
 
+use crate::chunk_list::ChunkList;
 use crate::error::{Error, Result};
 use crate::index::{Followed, LogIndex, Snapshot};
-use crate::records::chunks::Change;
+use crate::records::chunks::{Change, ChunkEntry};
 use crate::records::degraded::Degraded;
 use crate::records::tail_state::TailState;
 use crate::section::Before;
@@ -37,6 +40,10 @@ pub struct HealthReport {
     pub chunks_unanchored: usize,
     /// How many blocks are in the tail.
     pub tail_blocks: u64,
+    /// How many logs are in published chunks and in the tail.
+    pub logs: u64,
+    /// The bytes of published chunks.
+    pub bytes: u64,
     /// The epoch of the last writer.
     pub writer_epoch: u64,
 }
@@ -52,11 +59,41 @@ pub enum Resolution {
     Discard(u64),
 }
 
+/// What [`Resolution::RebuildFrom`] throws away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RebuildPlan {
+    /// The first block that goes, and the one that ingest goes on with.
+    pub first_block: u64,
+    /// How many chunks and pieces go.
+    pub chunks: usize,
+    /// How many blocks of the tail go: all of it.
+    pub tail_blocks: u64,
+    /// How many logs go.
+    pub logs: u64,
+}
+
 impl LogIndex {
+    /// What a rebuild from a block would throw away; none if nothing is indexed yet.
+    pub fn plan_rebuild(&self, block: u64) -> Option<RebuildPlan> {
+        let snapshot = self.shared.snapshot();
+        let state = snapshot.tail_state.as_ref()?;
+        let going = going_from(&snapshot.list, block);
+        let sealed_logs: u64 = going.iter().map(|entry| u64::from(entry.logs)).sum();
+        let tail_logs: u64 = snapshot.tail.iter().map(|section| u64::from(section.logs)).sum();
+        Some(RebuildPlan {
+            first_block: going.first().map_or(state.start, |entry| entry.blocks.start),
+            chunks: going.len(),
+            tail_blocks: state.end - state.start,
+            logs: sealed_logs + tail_logs,
+        })
+    }
+
     /// How the index is.
     pub fn health(&self) -> HealthReport {
         let snapshot = self.shared.snapshot();
-        let Snapshot { tail_state, list, coverage, degraded, .. } = &*snapshot;
+        let Snapshot { tail_state, tail, list, coverage, degraded } = &*snapshot;
+        let sealed_logs: u64 = list.iter().map(|entry| u64::from(entry.logs)).sum();
+        let tail_logs: u64 = tail.iter().map(|section| u64::from(section.logs)).sum();
         let covered = |block: &u64| coverage.iter().any(|range| range.contains(block));
         let unanchored = list.iter().filter(|entry| !covered(&entry.blocks.start)).count();
         let head = tail_state.as_ref().and_then(|tail| tail.end.checked_sub(1)).filter(covered);
@@ -68,6 +105,8 @@ impl LogIndex {
             chunks: list.iter().count(),
             chunks_unanchored: unanchored,
             tail_blocks: tail_state.as_ref().map_or(0, |tail| tail.end - tail.start),
+            logs: sealed_logs + tail_logs,
+            bytes: list.iter().map(|entry| entry.bytes).sum(),
             writer_epoch: tail_state.as_ref().map_or(0, |tail| tail.epoch),
         }
     }
@@ -116,11 +155,7 @@ impl Writer {
         let Some(tail) = &followed.tail else {
             return Err(Error::Invalid { what: "nothing is indexed yet".to_owned() });
         };
-        // With all pieces of the chunk, so that it ends where it would have ended.
-        let cut = followed.list.iter().find(|entry| entry.blocks.end > block);
-        let cut = cut.map_or(u64::MAX, |entry| entry.chunk_start);
-        let going = followed.list.iter().filter(|entry| entry.blocks.start >= cut);
-        let going: Vec<_> = going.cloned().collect();
+        let going = going_from(&followed.list, block);
         let epoch = self.epoch().cast_unsigned();
         let generation = tail.state.generation + 1;
         let state = match going.first() {
@@ -168,4 +203,11 @@ impl Writer {
         shared.show(&followed);
         Ok(tokens.len())
     }
+}
+
+/// The chunks that hold blocks from `block` on, with all pieces of the first, so that it ends where it would have ended.
+fn going_from(list: &ChunkList, block: u64) -> Vec<Arc<ChunkEntry>> {
+    let cut = list.iter().find(|entry| entry.blocks.end > block);
+    let cut = cut.map_or(u64::MAX, |entry| entry.chunk_start);
+    list.iter().filter(|entry| entry.blocks.start >= cut).cloned().collect()
 }

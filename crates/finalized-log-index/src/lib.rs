@@ -80,7 +80,7 @@ pub use alloy_primitives::{Address, B256, Bytes};
 pub use error::{Error, Result};
 pub use filter::{Blocks, Filter};
 pub use gc::{GcMode, GcReport};
-pub use health::{HealthReport, Resolution};
+pub use health::{HealthReport, RebuildPlan, Resolution};
 pub use index::{LogIndex, Stores};
 pub use query::{ExplainedClause, ExplainedSource, Explanation, LogPage, Strategy};
 pub use records::chunks::{BlobRef, ChunkEntry};

@@ -8,6 +8,10 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use logmill_work::State;
 
+pub(crate) use index::Index;
+
+pub(crate) mod index;
+
 /// Turns a blockchain's logs into answers, tables, meters and bills.
 #[derive(Parser)]
 #[command(version, disable_help_subcommand = true)]
@@ -40,6 +44,9 @@ pub(crate) enum Command {
     /// Look at jobs and change them
     #[command(subcommand)]
     Jobs(Jobs),
+    /// Ask the log index, look after it, and heal it
+    #[command(subcommand)]
+    Index(Index),
     /// Look at the configuration
     #[command(subcommand)]
     Config(Config),

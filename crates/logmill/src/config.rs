@@ -16,8 +16,10 @@ use logmill_io::sql::{Durability, PostgresSettings};
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
+use index::Index;
 use layers::Layers;
 
+mod index;
 mod layers;
 mod secret;
 #[cfg(test)]
@@ -48,6 +50,7 @@ pub(crate) struct Settings {
     pub(crate) work: Work,
     pub(crate) log: Log,
     pub(crate) blobs: Blobs,
+    index: Index,
 }
 
 /// Where the database is.
@@ -167,18 +170,18 @@ impl Settings {
         }
     }
 
+    /// How the log index of a chain works, all but its prefix.
+    pub(crate) fn index(&self) -> finalized_log_index::Settings {
+        self.index.settings()
+    }
+
     /// The first key whose value is out of bounds, and why.
-    fn fault(&self) -> Option<(&'static str, String)> {
+    fn fault(&self) -> Option<Fault> {
         let work = &self.work;
         let s3 = matches!(self.blobs.kind, BlobKind::S3);
-        let within = |key, value: u64, least: u64, most: u64| {
-            let why = format!("{value} is not within {least} and {most}");
-            (!(least..=most).contains(&value)).then_some((key, why))
-        };
         let named = |key, value: &str| {
             (s3 && value.is_empty()).then(|| (key, "blobs of kind s3 need it".to_owned()))
         };
-        let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         let schema = &self.database.schema;
         let faults = [
             self.data.as_os_str().is_empty().then(|| ("data", "a folder is needed".to_owned())),
@@ -206,6 +209,7 @@ impl Settings {
             named("blobs.region", &self.blobs.region),
             named("blobs.access_key", &self.blobs.access_key),
             named("blobs.secret_key", &self.blobs.secret_key),
+            self.index.fault(),
         ];
         faults.into_iter().flatten().next()
     }
@@ -235,6 +239,18 @@ impl Work {
     pub(crate) fn retention(&self) -> Duration {
         Duration::from_secs(self.retention_hours.saturating_mul(3_600))
     }
+}
+
+/// A key, and what is wrong with its value.
+type Fault = (&'static str, String);
+
+fn within(key: &'static str, value: u64, least: u64, most: u64) -> Option<Fault> {
+    let why = || format!("{value} is not within {least} and {most}");
+    (!(least..=most).contains(&value)).then(|| (key, why()))
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 fn given(text: &str) -> Option<String> {

@@ -34,6 +34,23 @@ pub(crate) enum Error {
     NoDatabase { path: PathBuf },
     #[error("there is no job {kind}/{key}")]
     NoJob { kind: String, key: String },
+    #[error("there is no log index: nothing is in {place}")]
+    NoIndex { place: String },
+    #[error("there is no log index of chain {chain}, but of {}", list(known))]
+    NoIndexOfChain { chain: u64, known: Vec<u64> },
+    #[error("there are log indexes of several chains: {}", list(known))]
+    ManyIndexes { known: Vec<u64> },
+    #[error("the log index of chain {chain}")]
+    Index {
+        chain: u64,
+        #[source]
+        source: Box<finalized_log_index::Error>,
+    },
+    #[error(
+        "{} has the data folder {}, and this command needs it for itself",
+        holder(*pid), folder.display()
+    )]
+    FolderNeeded { folder: PathBuf, pid: Option<u32> },
     #[error("{doing} the control socket {}", path.display())]
     Socket {
         doing: &'static str,
@@ -43,8 +60,7 @@ pub(crate) enum Error {
     },
     #[error(
         "{} has the data folder {}, but does not answer on its control socket",
-        pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}")),
-        folder.display()
+        holder(*pid), folder.display()
     )]
     NoAnswer {
         folder: PathBuf,
@@ -100,13 +116,20 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// What the log index of a chain refuses.
+    pub(crate) fn of_index(chain: u64) -> impl Fn(finalized_log_index::Error) -> Self {
+        move |error| Self::Index { chain, source: Box::new(error) }
+    }
+
     /// 2 if the command or the configuration is wrong, else 1.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::UnknownKey { .. }
             | Self::BadValue { .. }
             | Self::ConfigSyntax { .. }
-            | Self::ConfigFile { .. } => 2,
+            | Self::ConfigFile { .. }
+            | Self::ManyIndexes { .. } => 2,
+            Self::Index { source, .. } if is_wrong_question(source) => 2,
             _ => 1,
         }
     }
@@ -123,6 +146,15 @@ impl Error {
             Self::NoDatabase { .. } => {
                 Some("`logmill run` makes one; --data names another data folder")
             }
+            Self::NoIndex { .. } => {
+                Some("ingest makes it with the first block; --data names another data folder")
+            }
+            Self::NoIndexOfChain { .. } => Some("`logmill index status` shows all that there are"),
+            Self::ManyIndexes { .. } => Some("--chain says which is meant"),
+            Self::Index { source, .. } => index_hint(source),
+            Self::FolderNeeded { .. } => Some(
+                "stop it, or wait until it has ended; `logmill index status` and `logs` work beside it",
+            ),
             Self::NoAnswer { .. } => Some("if it is starting or stopping, try again in a moment"),
             Self::NoAnswerInTime { .. } | Self::Http { .. } => {
                 Some("every command may be given again: what has happened happens only once")
@@ -133,6 +165,41 @@ impl Error {
             Self::TaskFailed { source, .. } => source.hint(),
             _ => None,
         }
+    }
+}
+
+fn holder(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+}
+
+fn list(chains: &[u64]) -> String {
+    chains.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn is_wrong_question(error: &finalized_log_index::Error) -> bool {
+    matches!(error, finalized_log_index::Error::InvalidFilter { .. })
+}
+
+fn index_hint(error: &finalized_log_index::Error) -> Option<&'static str> {
+    use finalized_log_index::Error as E;
+    match error {
+        E::Store(error) => store_hint(error),
+        E::Degraded { .. } => {
+            Some("`logmill index status` says what to do; see docs/runbooks in the source tree")
+        }
+        E::Standby => Some(
+            "stop the process that writes it, and try again; if it crashed, its lease ends within \
+             half a minute",
+        ),
+        E::Corrupt { .. } | E::ChunkMissing { .. } => {
+            Some("docs/runbooks/corrupt-chunk.md in the source tree says what to do")
+        }
+        E::NotCovered { .. } | E::Pruned { .. } => {
+            Some("`logmill index status` shows what is covered")
+        }
+        E::QueryTooBroad { .. } => Some("see index.max_or_terms and index.broad_policy"),
+        E::DeadlineExceeded { .. } => Some("ask for fewer blocks, or see index.query_deadline_ms"),
+        _ => None,
     }
 }
 

@@ -9,6 +9,7 @@
 //! | [`maintenance`] | what the server does on a schedule |
 //! | [`control`] | the socket through which commands reach the server |
 //! | [`jobs`] | `logmill jobs …` |
+//! | [`index`] | `logmill index …` |
 //! | [`demo`] | `logmill demo` |
 //!
 //! Guarantees: exit code 0 when the command did what it says, 1 when it could not, 2 when it or the
@@ -28,6 +29,7 @@ mod config;
 mod control;
 mod demo;
 mod error;
+mod index;
 mod jobs;
 mod logs;
 mod maintenance;
@@ -61,6 +63,7 @@ async fn run(command: Command, config: &Config) -> Result<()> {
     match command {
         Command::Run => server::run(&config.settings).await,
         Command::Jobs(command) => jobs::run(command, &config.settings).await,
+        Command::Index(command) => index::run(command, &config.settings).await,
         Command::Config(cli::Config::Check) => output::line(config.shown()?.trim_end()),
         Command::Config(cli::Config::Default) => output::line(config::DEFAULTS.trim_end()),
         Command::Demo => demo::run().await,

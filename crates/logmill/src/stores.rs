@@ -6,6 +6,8 @@
 //! | [`open_to_write`] | the caller has it | read and written, made if missing |
 //! | [`open_to_read`] | not looked at | read only |
 //!
+//! The log index has a database of its own, which [`index`] opens in the same three ways.
+//!
 //! On PostgreSQL there is no lock: the server itself keeps its clients apart.
 //!
 //! Guarantees: nothing of a SQLite folder is written without its lock. Leaves to others: what is in the stores.
@@ -22,6 +24,8 @@ use logmill_work::Queue;
 use crate::config::Settings;
 use crate::control;
 use crate::error::{Error, Result};
+
+pub(crate) mod index;
 
 /// The database of jobs, coverage, leases and schedules.
 const DATABASE: &str = "work.db";
@@ -49,16 +53,20 @@ impl Stores {
             Some(_) => None,
         };
         let queue = open_to_write(settings).await?;
-        let blobs = match settings.s3() {
-            Some(s3) => S3Blobs::connect(s3)?,
-            None => FileBlobs::open_with(settings.data.join(BLOBS), settings.durability())?,
-        };
-        Ok(Self { queue, _blobs: blobs, folder })
+        Ok(Self { queue, _blobs: open_blobs(settings)?, folder })
     }
 }
 
+/// The blobs: unfenced, so that there is one way to open them.
+fn open_blobs(settings: &Settings) -> Result<Arc<dyn BlobStore>> {
+    Ok(match settings.s3() {
+        Some(s3) => S3Blobs::connect(s3)?,
+        None => FileBlobs::open_with(settings.data.join(BLOBS), settings.durability())?,
+    })
+}
+
 /// Takes the folder. A command that has it for a moment is waited for; a server is not.
-async fn take(data: &Path) -> Result<DataFolder> {
+pub(crate) async fn take(data: &Path) -> Result<DataFolder> {
     let clock = SystemClock::shared();
     for take in 0..TAKES_MAX {
         match DataFolder::take(data) {

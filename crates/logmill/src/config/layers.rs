@@ -135,7 +135,7 @@ impl Layers {
         Ok(())
     }
 
-    fn leaves(&self) -> Vec<(String, Value)> {
+    pub(super) fn leaves(&self) -> Vec<(String, Value)> {
         let mut found = Vec::new();
         flatten("", &self.table, &mut found);
         found

@@ -22,6 +22,7 @@ fn the_defaults_are_complete_and_valid() {
     let settings = load(&[], &[]).expect("the defaults").settings;
     assert!(settings.postgres().is_none() && settings.s3().is_none());
     assert_eq!(settings.durability(), Durability::Full);
+    assert_eq!(settings.index(), finalized_log_index::Settings::default());
     assert_eq!(settings.work.retention(), Duration::from_secs(7 * 24 * 3_600));
 }
 
@@ -44,17 +45,14 @@ fn a_flag_wins_over_a_variable_and_that_over_a_file() {
 
 #[test]
 fn every_key_has_a_variable() {
-    let defaults: toml::Table = DEFAULTS.parse().expect("the defaults");
-    for (section, keys) in &defaults {
-        for (key, value) in keys.as_table().into_iter().flatten() {
-            let name = format!("LOGMILL_{section}_{key}").to_uppercase();
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            let config = load(&[(&name, &text)], &[]).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(
-                config.layers.origin(&format!("{section}.{key}")),
-                format!("the variable {name}")
-            );
+    for (key, value) in Layers::defaults().expect("the defaults").leaves() {
+        if key == "data" {
+            continue;
         }
+        let name = format!("LOGMILL_{}", key.replace('.', "_")).to_uppercase();
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let config = load(&[(&name, &text)], &[]).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(config.layers.origin(&key), format!("the variable {name}"));
     }
     assert_eq!(load(&[("LOGMILL_DATA", "x")], &[]).expect("fine").settings.data, Path::new("x"));
 }
@@ -68,6 +66,8 @@ fn unknown_keys_are_refused_by_name_and_source() {
         ("[metrics]\n", "metrics"),
         ("[database.url]\nx = 1\n", "database.url.x"),
         ("database = 1\n", "database"),
+        ("[index]\nprefix = \"x\"\n", "index.prefix"),
+        ("[index.guardrails]\nthrottle = 1\n", "index.guardrails.throttle"),
     ] {
         let error = file(text).expect_err(text);
         assert_eq!(error.to_string(), format!("f.toml: unknown key {key}"), "{text}");
@@ -80,6 +80,22 @@ fn unknown_keys_are_refused_by_name_and_source() {
 }
 
 #[test]
+fn the_log_index_accepts_the_largest_and_smallest_of_all_settings() {
+    let most = [
+        ("index.cell_blocks", "1048576"),
+        ("index.chunk_logs", "8388608"),
+        ("index.piece_logs", "8388608"),
+        ("index.commit_blocks", "4096"),
+        ("index.merge_cpu_percent", "100"),
+    ];
+    let least = most.map(|(key, _)| (key, "1"));
+    for flags in [most, least] {
+        let settings = load(&[], &flags).expect("within bounds").settings.index();
+        settings.validate().expect("the index accepts them");
+    }
+}
+
+#[test]
 fn bad_values_are_refused_by_name_and_source() {
     for (key, value, why) in [
         ("work.slots", "many", "invalid type: string \"many\", expected usize"),
@@ -89,6 +105,11 @@ fn bad_values_are_refused_by_name_and_source() {
         ("work.slow_poll_ms", "60001", "60001 is not within 1 and 60000"),
         ("database.durability", "fast", "unknown variant `fast`, expected `full` or `relaxed`"),
         ("database.schema", "A", "\"A\": lower-case letters, digits and underscores, at most 63"),
+        ("index.cell_blocks", "1000", "1000 is no power of two"),
+        ("index.cell_blocks", "0", "0 is not within 1 and 1048576"),
+        ("index.piece_logs", "2000000", "2000000 is not within 1 and 1048576"),
+        ("index.broad_policy", "scan", "unknown variant `scan`, expected `error` or `block_scan`"),
+        ("index.guardrails.throttle_ms", "-1", "invalid value: integer `-1`, expected u64"),
         ("blobs.kind", "s3", ""),
         ("data", "", "a folder is needed"),
     ] {

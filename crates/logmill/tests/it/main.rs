@@ -15,6 +15,7 @@ mod config;
 mod control;
 mod demo;
 mod help;
+mod index;
 mod jobs;
 mod postgres;
 mod process;
