@@ -1,6 +1,7 @@
 //! Reading parts of chunks, through one bounded cache.
 //!
-//! Guarantees: every part is checked before it is used, pages by whoever opens them; what is absent is never cached. A part that is
+//! Guarantees: every part is checked before it is used, pages by whoever opens them; what is absent is never
+//! cached. A part that is
 //! damaged or missing is an error that names the chunk. Leaves to others: what to do about it
 //! ([`crate::query`]).
 
