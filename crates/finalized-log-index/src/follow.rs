@@ -2,7 +2,9 @@
 //!
 //! Order matters. The state of the tail is read first, then the chunks, then the batches of the tail: blocks that leave
 //! the tail are in a chunk by then. If the batches do not reach from the start to the end that the state says, the
-//! tail moved on meanwhile, and all is read again.
+//! tail moved on meanwhile, and all is read again. So it is if the list changed and the tail starts elsewhere by
+//! then: such a list would hold blocks that the tail holds too. A tail that lacks blocks while nobody moves it is
+//! damaged.
 //!
 //! Guarantees: reads the state, the list of chunks and the tail only, never the logs of chunks. Leaves to
 //! others: what to do with it ([`crate::index`]).
