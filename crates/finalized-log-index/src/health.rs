@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | finality violation | writes and reads | `Keep` if the input was wrong, else `RebuildFrom` and ingest again |
 //! | corruption | writes, and queries that need those bytes | `Discard` and `build_chunk`, or `RebuildFrom` |
+//! | damaged records | writes and reads | restore them, or start anew under another prefix |
 //! | backlog | writes | `collect_garbage(Delete)`, then `Keep` |
 //!
 //! Guarantees: nothing is resolved by itself, and each way out is one commit. Leaves to others: the command

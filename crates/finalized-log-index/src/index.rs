@@ -120,10 +120,18 @@ impl LogIndex {
         Ok(index)
     }
 
-    /// Follows what others wrote. In the process of the writer only chunks of others can be new.
+    /// Follows what others wrote. In the process of the writer only chunks of others can be new. Damaged records stop
+    /// reads until they can be read again.
     pub async fn refresh(&self) -> Result<()> {
         let mut followed = self.shared.followed.lock().await;
-        self.shared.follow(&mut followed).await
+        self.shared.forget_metadata();
+        let outcome = self.shared.follow(&mut followed).await;
+        if let Err(error) = &outcome
+            && error.kind() == ErrorKind::Corrupt
+        {
+            self.shared.note(Cause::Metadata, error, None);
+        }
+        outcome
     }
 
     /// The highest indexed block, if there is one.
@@ -203,9 +211,13 @@ impl Shared {
 
     /// Notes damage that a reader or builder came upon. The writer stops at its next step and stores the reason.
     pub(crate) fn note_corruption(&self, error: &Error, token: Option<u64>) {
+        self.note(Cause::Corruption, error, token);
+    }
+
+    fn note(&self, cause: Cause, error: &Error, token: Option<u64>) {
         let reason = logmill_io::chain(error);
         tracing::error!(reason, "the log index is damaged");
-        let found = Degraded { cause: Cause::Corruption, reason };
+        let found = Degraded { cause, reason };
         self.noted.store(Some(Arc::new(Noted { degraded: found.clone(), token })));
         self.snapshot.rcu(|snapshot| {
             let found = found.clone();
@@ -217,6 +229,14 @@ impl Shared {
                 degraded: snapshot.degraded.clone().or(Some(found)),
             }
         });
+    }
+
+    /// Forgets damaged records: they are about to be read again.
+    fn forget_metadata(&self) {
+        let noted = self.noted.load();
+        if noted.as_ref().is_some_and(|noted| noted.degraded.cause == Cause::Metadata) {
+            self.noted.store(None);
+        }
     }
 
     /// Forgets what was noted: an operator has looked.
@@ -251,7 +271,13 @@ impl Shared {
     async fn warm(&self) -> Result<()> {
         let snapshot = self.snapshot();
         for chunk in snapshot.list.iter().rev().take(self.settings.warm_chunks) {
-            self.reader.directory(chunk).await?;
+            match self.reader.directory(chunk).await {
+                // What needs this chunk fails; all else goes on.
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    self.note_corruption(&error, Some(chunk.token));
+                }
+                outcome => drop(outcome?),
+            }
         }
         Ok(())
     }

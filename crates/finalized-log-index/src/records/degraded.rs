@@ -31,6 +31,8 @@ pub enum Cause {
     Corruption,
     /// Too much garbage, and collecting it does not help: writes stop.
     Backlog,
+    /// Records of the index itself are damaged: neither writes nor reads go on.
+    Metadata,
 }
 
 impl Degraded {
@@ -40,6 +42,7 @@ impl Degraded {
             Cause::FinalityViolation => 1,
             Cause::Corruption => 2,
             Cause::Backlog => 3,
+            Cause::Metadata => 4,
         });
         let kept = self.reason.floor_char_boundary(REASON_BYTES_MAX);
         put_varint(&mut out, as_u64(kept));
@@ -53,6 +56,7 @@ impl Degraded {
             1 => Cause::FinalityViolation,
             2 => Cause::Corruption,
             3 => Cause::Backlog,
+            4 => Cause::Metadata,
             other => return Err(Error::corrupt(format!("{WHAT} names the cause {other}"))),
         };
         let length = to_usize(reader.varint()?)?;
@@ -63,6 +67,6 @@ impl Degraded {
 
     /// Whether reads stop too.
     pub fn stops_reads(&self) -> bool {
-        self.cause == Cause::FinalityViolation
+        matches!(self.cause, Cause::FinalityViolation | Cause::Metadata)
     }
 }

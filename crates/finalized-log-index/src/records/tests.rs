@@ -158,8 +158,10 @@ proptest! {
     }
 
     #[test]
-    fn a_degradation(cause in 0..3_usize, reason in "\\PC{0,80}", edits in edits(), at: usize) {
-        let cause = [Cause::FinalityViolation, Cause::Corruption, Cause::Backlog][cause];
+    fn a_degradation(cause in 0..4_usize, reason in "\\PC{0,80}", edits in edits(), at: usize) {
+        let causes =
+            [Cause::FinalityViolation, Cause::Corruption, Cause::Backlog, Cause::Metadata];
+        let cause = causes[cause];
         let degraded = Degraded { cause, reason };
         check(&degraded, &degraded.encode(), Degraded::decode, &edits, at);
     }

@@ -2,7 +2,9 @@
 //! and never a panic.
 
 use bytes::Bytes;
-use finalized_log_index::{Error, FinalizedBlock, GcMode, LogIndex, Stores};
+use finalized_log_index::{
+    Cause, Error, Filter, FinalizedBlock, GcMode, LogIndex, Settings, Stores,
+};
 use futures::stream::iter;
 use logmill_io::{BlobName, Condition, ErrorKind, Key, KeyRange, MetaStoreExt};
 
@@ -195,4 +197,45 @@ async fn swapped_records_are_not_taken_for_each_other() {
             put(stores, other, &others.value).await;
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_that_are_damaged_under_an_open_index_stop_its_reads_until_they_are_mended() {
+    let (ground, blocks) = small().await;
+    let stores = &ground.stores;
+    let index = LogIndex::open(stores.clone(), life::settings()).await.expect("it opens");
+    let head = blocks[blocks.len() - 1].number;
+    let all = Filter::range(blocks[0].number..=head);
+    let key = Key::from("logindex/tail");
+    let record = stores.meta.get(&key).await.expect("it works").expect("it is there");
+    put(stores, &key, &record.value.slice(1..)).await;
+    let error = index.refresh().await.expect_err("it is damaged");
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    let degraded = index.health().degraded.expect("health says so");
+    assert_eq!(degraded.cause, Cause::Metadata);
+    assert!(degraded.reason.contains("tail"), "{}", degraded.reason);
+    let error = index.query_finalized(&all).await.expect_err("reads stop");
+    assert!(matches!(error, Error::Degraded { .. }), "{error}");
+    put(stores, &key, &record.value).await;
+    index.refresh().await.expect("it is mended");
+    assert_eq!(index.health().degraded, None);
+    index.query_finalized(&all).await.expect("reads go on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_chunk_does_not_keep_an_index_that_warms_up_from_opening() {
+    let (ground, blocks) = small().await;
+    let stores = &ground.stores;
+    let index = LogIndex::open(stores.clone(), life::settings()).await.expect("it opens");
+    let newest = index.chunks().last().expect("there is one").blocks.clone();
+    let blobs = all_blobs(stores).await;
+    let start = format!("{:016x}-{:016x}-", newest.start, newest.end);
+    let (name, bytes) = blobs.iter().find(|(name, _)| name.as_str().contains(&start)).expect("it");
+    replace(stores, name, &bytes.slice(..bytes.len() - 9)).await;
+    let warm = Settings { warm_chunks: 3, ..life::settings() };
+    let index = LogIndex::open(stores.clone(), warm).await.expect("it opens all the same");
+    let degraded = index.health().degraded.expect("health says so");
+    assert_eq!(degraded.cause, Cause::Corruption);
+    let before = Filter::range(blocks[0].number..=blocks[0].number);
+    index.query_finalized(&before).await.expect("another chunk");
 }

@@ -17,6 +17,7 @@ mod degraded;
 mod differential;
 mod fence;
 mod fencing;
+mod guardrails;
 mod hook;
 mod life;
 mod readers;

@@ -92,6 +92,7 @@ fn cause_name(cause: Cause) -> &'static str {
         Cause::FinalityViolation => "finality_violation",
         Cause::Corruption => "corruption",
         Cause::Backlog => "backlog",
+        Cause::Metadata => "metadata",
     }
 }
 
@@ -133,6 +134,11 @@ fn degraded_rows(degraded: &Degraded) -> [(&'static str, String); 4] {
              see docs/runbooks/corrupt-chunk.md",
         ),
         Cause::Backlog => ("backlog", "writes", "`index gc`, then `index resolve keep`"),
+        Cause::Metadata => (
+            "metadata",
+            "writes and reads",
+            "restore the damaged record; see docs/runbooks/corrupt-chunk.md",
+        ),
     };
     [
         ("state", format!("degraded: {cause}")),

@@ -83,6 +83,7 @@ fn after_keep(cause: Cause) -> &'static str {
             "queries that need the damaged bytes still fail, and writes stop again when they meet them, \
              unless what was damaged was restored"
         }
+        Cause::Metadata => "reads and writes stop again unless the damaged record was restored",
         Cause::Backlog => "run `logmill index gc` more often, or raise index.guardrails",
     }
 }
