@@ -23,8 +23,10 @@ use crate::section::{BlockRow, Content};
 use crate::term::Fingerprint;
 use crate::terms::{self, Group, Stored};
 
-/// About the size of what is cached: many buckets, pages of some kilobytes, few large directories.
-const CACHED_BYTES_ROUGHLY: u64 = 4_096;
+/// About the size of a directory.
+const DIRECTORY_BYTES_ROUGHLY: u64 = 64 << 10;
+/// About the size of a bucket or page.
+const PART_BYTES_ROUGHLY: u64 = 4 << 10;
 
 /// Which part of which chunk; chunks are told apart by the attempt that built them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,13 +68,21 @@ impl Weighter<(u64, Part), Cached> for Weigh {
 pub(crate) struct ChunkReader {
     blobs: Arc<dyn BlobStore>,
     prefix: String,
-    cache: Cache<(u64, Part), Cached, Weigh>,
+    /// Directories: every query of a chunk needs its.
+    directories: Cache<(u64, Part), Cached, Weigh>,
+    /// All else, kept apart so that it drives no directory out.
+    parts: Cache<(u64, Part), Cached, Weigh>,
 }
 
 impl ChunkReader {
     pub(crate) fn new(blobs: Arc<dyn BlobStore>, prefix: String, cache_bytes: u64) -> Self {
-        let items = usize::try_from(cache_bytes / CACHED_BYTES_ROUGHLY).unwrap_or(usize::MAX);
-        Self { blobs, prefix, cache: Cache::with_weighter(items.max(16), cache_bytes, Weigh) }
+        let half = cache_bytes / 2;
+        let cache = |item_bytes: u64| {
+            let items = usize::try_from(half / item_bytes).unwrap_or(usize::MAX);
+            Cache::with_weighter(items.max(16), half, Weigh)
+        };
+        let (directories, parts) = (cache(DIRECTORY_BYTES_ROUGHLY), cache(PART_BYTES_ROUGHLY));
+        Self { blobs, prefix, directories, parts }
     }
 
     async fn bytes(&self, chunk: &ChunkEntry, range: Range<u64>) -> Result<Bytes> {
@@ -89,13 +99,17 @@ impl ChunkReader {
     }
 
     fn cached(&self, chunk: &ChunkEntry, part: Part) -> Option<Cached> {
-        let cached = self.cache.get(&(chunk.token, part));
+        let cached = self.cache(part).get(&(chunk.token, part));
         metric::cache_looked_up(cached.is_some());
         cached
     }
 
     fn keep(&self, chunk: &ChunkEntry, part: Part, cached: Cached) {
-        self.cache.insert((chunk.token, part), cached);
+        self.cache(part).insert((chunk.token, part), cached);
+    }
+
+    fn cache(&self, part: Part) -> &Cache<(u64, Part), Cached, Weigh> {
+        if part == Part::Directory { &self.directories } else { &self.parts }
     }
 
     /// Where everything is.

@@ -249,6 +249,9 @@ impl Content {
         let Some(mut all) = pieces.next() else {
             return Err(Error::Invalid { what: "nothing to merge".to_owned() });
         };
+        // All at once: growing step by step would take twice the memory.
+        let more: usize = pieces.as_slice().iter().map(|piece| piece.run.entries.len()).sum();
+        all.run.entries.reserve_exact(more);
         for piece in pieces {
             if piece.first_block != all.blocks().end || piece.parent_hash != all.last_hash() {
                 return Err(Error::corrupt(format!(

@@ -107,7 +107,8 @@ fn encode_group(group: &[u64], out: &mut EncodedTerms) {
     }
     let (min, max) = (entry_id(group[0]), entry_id(group[group.len() - 1]));
     let start = out.postings.len();
-    let bitmap: RoaringBitmap = ids.collect();
+    // Rising, so that it never fails; should it, the ids are collected the slow way.
+    let bitmap = RoaringBitmap::from_sorted_iter(ids.clone()).unwrap_or_else(|_| ids.collect());
     // Writing to memory can not fail.
     let written = bitmap.serialize_into(&mut out.postings);
     debug_assert!(written.is_ok(), "memory takes everything");

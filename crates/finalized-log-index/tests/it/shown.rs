@@ -1,6 +1,7 @@
 //! What the index shows of its work: plans and figures of a query, and metrics.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use finalized_log_index::{Filter, GcMode, LogIndex, Settings, Strategy};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
@@ -113,4 +114,57 @@ fn every_documented_metric_is_counted() {
     for name in ["gc_stale_changes", "gc_stale_tail_records"] {
         assert!(gauge(&format!("log_index_{name}")) >= 0.0, "{name}");
     }
+}
+
+/// What was logged, as lines of JSON.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("nobody panics").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn log_lines_carry_the_fields_that_the_document_names() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .json()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(move || writer.clone())
+        .finish();
+    tracing::subscriber::with_default(subscriber, || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let ground = Ground::new(2);
+            let writer = write(&ground.stores).await.expect("it opens");
+            let blocks = chain(3, Skew::Hot, 0, 20);
+            writer.ingest_finalized_blocks(&blocks).await.expect("they follow");
+            let filter = Filter::range(0..=19).address(address(0));
+            writer.index().query_finalized(&filter).await.expect("it is covered");
+        });
+    });
+    let lines = lines.0.lock().expect("nobody panics").clone();
+    let text = String::from_utf8(lines).expect("text");
+    let with = |message: &str| {
+        let found = text.lines().find(|line| line.contains(&format!("\"message\":\"{message}\"")));
+        let line = found.unwrap_or_else(|| panic!("no line says {message}:\n{text}"));
+        serde_json::from_str::<serde_json::Value>(line).expect("JSON")["fields"].clone()
+    };
+    let indexed = with("indexed");
+    assert_eq!(indexed["block_num"], 19);
+    assert_eq!(indexed["writer_epoch"], 1);
+    assert!(indexed["state_version"].is_i64(), "{indexed}");
+    let looked_up = with("looked up");
+    assert_eq!(looked_up["query_id"], 0);
+    let stream = looked_up["stream_id"].as_str().expect("a text");
+    assert!(stream.starts_with("addr/") && stream.len() == 15, "{stream}");
+    assert_eq!(with("answered")["query_id"], 0);
 }

@@ -19,7 +19,7 @@ use rustix::io::{ReadWriteFlags, preadv2};
 use super::super::BlobName;
 
 /// The most files that are kept open.
-const FILES_MAX: usize = 64;
+const FILES_MAX: usize = 256;
 /// Longer reads go to a thread of their own, also when they would not have to wait.
 const READ_NOW_BYTES_MAX: u64 = 1 << 20;
 
