@@ -5,7 +5,7 @@ BENCHES := queue index
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint proof bench $(BENCHES:%=bench-%)
+.PHONY: help demo test lint proof bench growth $(BENCHES:%=bench-%)
 
 help: ## list the commands
 	@sed -nE 's/^([a-z]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -24,6 +24,9 @@ proof: ## the tests that are too long or too heavy for every run: Ceph, long see
 	@tools/test.sh proof
 
 bench: $(BENCHES:%=bench-%) ## run every benchmark; results go to bench/results/
+
+growth: ## how the log index grows from 1 to 50 million logs
+	tools/index-growth.sh
 
 $(BENCHES:%=bench-%): bench-%:
 	tools/postgres.sh

@@ -51,9 +51,12 @@ pub(crate) struct EncodedChunk {
 }
 
 /// Writes a chunk.
-pub(crate) fn encode(content: &Content) -> EncodedChunk {
-    let Content { run, .. } = content;
-    let terms = terms::encode(&run.entries);
+pub(crate) fn encode(mut content: Content) -> EncodedChunk {
+    let values = as_u64(content.run.entries.len());
+    let terms = terms::encode(&content.run.entries);
+    // Not needed any more, and as large as the index itself.
+    content.run.entries = Vec::new();
+    let run = &content.run;
     let page_bytes: usize = run.pages.iter().map(|page| page.bytes.len()).sum();
     let rough = page_bytes + terms.buckets.len() + terms.postings.len() + run.blocks.len() * 40;
     let mut out = Vec::with_capacity(rough + run.pages.len() * 12 + terms.bucket_starts.len() * 5);
@@ -75,7 +78,7 @@ pub(crate) fn encode(content: &Content) -> EncodedChunk {
         blocks: content.blocks(),
         logs: content.logs(),
         groups: terms.groups,
-        values: as_u64(run.entries.len()),
+        values,
         parent_hash: content.parent_hash,
         last_hash: content.last_hash(),
         postings_at,

@@ -54,7 +54,7 @@ impl LogIndex {
     async fn publish_built(&self, building: Building) -> Result<Arc<ChunkEntry>> {
         let anchored = building.anchored;
         let encoded: EncodedChunk =
-            logmill_io::compute(move || chunk::encode(&building.finish())).await;
+            logmill_io::compute(move || chunk::encode(building.finish())).await;
         let role =
             Role { chunk_start: encoded.blocks.start, ends_chunk: true, anchored, archive: None };
         let (attempt, entry) = self.shared.upload(&encoded, role).await?;

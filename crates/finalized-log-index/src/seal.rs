@@ -78,7 +78,7 @@ impl Writer {
             return Ok(false);
         };
         let content = Arc::clone(&section);
-        let encoded = logmill_io::compute(move || chunk::encode(&content.content())).await;
+        let encoded = logmill_io::compute(move || chunk::encode(content.content())).await;
         let role = Role {
             chunk_start: section.chunk_start,
             ends_chunk: section.end == Some(End::Chunk),
@@ -230,6 +230,6 @@ impl Shared {
         for piece in pieces {
             contents.push(self.reader.content(piece).await?);
         }
-        logmill_io::compute(move || Ok(chunk::encode(&Content::concat(contents)?))).await
+        logmill_io::compute(move || Ok(chunk::encode(Content::concat(contents)?))).await
     }
 }

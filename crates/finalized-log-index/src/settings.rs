@@ -86,7 +86,7 @@ impl Default for Settings {
         Self {
             cell_blocks: 8_192,
             chunk_logs: 1 << 20,
-            piece_logs: 1 << 18,
+            piece_logs: 1 << 17,
             prefix: "logindex".to_owned(),
             commit_blocks: 64,
             commit_wait: Duration::ZERO,
