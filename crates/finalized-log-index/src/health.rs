@@ -2,8 +2,8 @@
 //!
 //! | trouble | what is refused | way out, by [`Writer::resolve`] |
 //! |---|---|---|
-//! | finality violation | writes and reads | `Keep` if the input was wrong, else `RebuildFrom` and ingest again |
-//! | corruption | writes, and queries that need those bytes | `Discard` and `build_chunk`, or `RebuildFrom` |
+//! | finality violation | writes and reads | `Keep` if the input was wrong, else `RebuildFrom`, ingest |
+//! | corruption | writes, queries that need it | `Discard` and `build_chunk`, or `RebuildFrom` |
 //! | damaged records | writes and reads | restore them, or start anew under another prefix |
 //! | backlog | writes | `collect_garbage(Delete)`, then `Keep` |
 //!
@@ -206,7 +206,8 @@ impl Writer {
     }
 }
 
-/// The chunks that hold blocks from `block` on, with all pieces of the first, so that it ends where it would have ended.
+/// The chunks that hold blocks from `block` on, with all pieces of the first, so that it ends where it would
+/// have ended.
 fn going_from(list: &ChunkList, block: u64) -> Vec<Arc<ChunkEntry>> {
     let cut = list.iter().find(|entry| entry.blocks.end > block);
     let cut = cut.map_or(u64::MAX, |entry| entry.chunk_start);
