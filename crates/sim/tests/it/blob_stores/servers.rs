@@ -46,8 +46,8 @@ pub(crate) struct Moto {
 
 impl Moto {
     pub(crate) fn start() -> Self {
-        let mut server = Command::new(moto_program())
-            .args(["-H", "127.0.0.1", "-p", "0"])
+        let mut server = Command::new(moto_python())
+            .args(["-c", MOTO, "-H", "127.0.0.1", "-p", "0"])
             .env("PYTHONUNBUFFERED", "1")
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -94,11 +94,25 @@ impl Drop for Moto {
     }
 }
 
-/// Where the server is; installs it on first use.
-fn moto_program() -> PathBuf {
+/// Starts moto with one of its defects mended: it computes the ETag of an object from the file that readers of the
+/// object seek in, without the lock that they hold, so that a reader of a fresh object may get a part of it.
+const MOTO: &str = "
+import sys
+from moto.s3 import models
+etag = models.FakeKey.etag.fget
+def locked(key):
+    with key.lock:
+        return etag(key)
+models.FakeKey.etag = property(locked)
+from moto.server import main
+main(sys.argv[1:])
+";
+
+/// The Python that has moto; installs it on first use.
+fn moto_python() -> PathBuf {
     let root = workspace_root();
-    let program = root.join(".tools/venv/bin/moto_server");
+    let program = root.join(".tools/venv/bin/python");
     let installed = Command::new(root.join("tools/python.sh")).status().expect("the script runs");
-    assert!(installed.success() && program.exists(), "tools/python.sh installs moto_server");
+    assert!(installed.success() && program.exists(), "tools/python.sh installs moto");
     program
 }
