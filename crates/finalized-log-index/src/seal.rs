@@ -41,13 +41,16 @@ impl Writer {
     /// Seals and merges everything that is due. Runs beside ingest and queries.
     pub async fn maintain(&self) -> Result<Maintained> {
         let mut done = Maintained::default();
-        while self.seal_next().await? {
-            done.sealed += 1;
-        }
-        while self.merge_next().await? {
+        loop {
+            // Between any two merges: the tail waits for a seal, and nobody waits for a merge.
+            while self.seal_next().await? {
+                done.sealed += 1;
+            }
+            if !self.merge_next().await? {
+                return Ok(done);
+            }
             done.merged += 1;
         }
-        Ok(done)
     }
 
     /// Maintains whenever there is something to do, for as long as it is polled; ends with an error that a repetition

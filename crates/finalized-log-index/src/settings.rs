@@ -42,7 +42,8 @@ pub struct Settings {
     pub cache_bytes: u64,
     /// How many of the newest chunks have their directories read when the index is opened.
     pub warm_chunks: usize,
-    /// The share of one core that merging may use, in percent.
+    /// The share of the time in which merges may compute, read and write, in percent: their budget of one core and of
+    /// the disk.
     pub merge_cpu_percent: u32,
     /// When garbage slows ingest down, and then stops it.
     pub guardrails: Guardrails,
