@@ -1,0 +1,26 @@
+//! Blocks, where they come from, and the proof that they are whole.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`block`] | a block with its transactions, receipts and logs; what of it is canonical bytes |
+//! | [`mod@verify`] | the checks of a block against its own header |
+//! | [`source`] | [`ChainSource`]: where blocks are asked for |
+//! | [`stored`] | a block as bytes, for records and archives |
+//!
+//! Guarantees: a block says what was checked of it ([`Block::verified`]), and no source calls a block more verified
+//! than it is. Leaves to others: which blocks to ask for, and keeping them.
+
+pub mod block;
+mod error;
+pub mod source;
+pub mod stored;
+pub mod verify;
+
+pub use alloy_primitives::{Address, B256, Bloom, Bytes, U256};
+pub use block::{
+    Block, BlockRef, Header, Log, Outcome, Receipt, TOPICS_MAX, Topics, Transaction,
+    TransactionForm,
+};
+pub use error::{Error, Result};
+pub use source::{ChainInfo, ChainSource, Finality, Heads, NodeStatus};
+pub use verify::{Mismatch, Verify, verify};

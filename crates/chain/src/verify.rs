@@ -1,0 +1,287 @@
+//! The checks of a block against its own header.
+//!
+//! | level | what is checked |
+//! |---|---|
+//! | `full` | header hash, its fields, transactions and their root, receipts root, bloom, gas, withdrawals, uncles |
+//! | `bloom` | as many receipts as transactions, and the bloom of the logs; the header hash where it can be made |
+//! | `off` | nothing |
+//!
+//! Guarantees: a block that passes `full` holds exactly the transactions and logs that its hash stands for. Leaves
+//! to others: whether the block is canonical (parent hashes up to an anchor), and asking another node.
+
+use std::fmt;
+use std::str::FromStr;
+
+use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, Header as EvmHeader};
+use alloy_eips::eip4895::Withdrawal;
+use alloy_primitives::{B256, Bloom, keccak256};
+use alloy_rlp::{BufMut, Decodable, Encodable, Header as RlpHeader};
+use alloy_trie::root::{ordered_trie_root, ordered_trie_root_with_encoder};
+use serde::{Deserialize, Serialize};
+
+use crate::block::{Block, Header, Log, Outcome, Receipt, TransactionForm};
+
+/// How much of a block is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verify {
+    /// Nothing.
+    Off,
+    /// The bloom of its logs.
+    Bloom,
+    /// Everything that its hash stands for.
+    Full,
+}
+
+/// What is wrong with a block.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Mismatch {
+    /// The header does not have the hash.
+    #[error("its header has the hash {computed}")]
+    HeaderHash {
+        /// The hash that it has.
+        computed: B256,
+    },
+    /// A header that we can not encode, so that its hash can not be checked.
+    #[error(
+        "its header has fields that we do not know: `verify = \"bloom\"` accepts it unverified"
+    )]
+    ForeignHeader,
+    /// A transaction that we can not encode.
+    #[error(
+        "transaction {index} is of a kind that we do not know: `verify = \"bloom\"` accepts it unverified"
+    )]
+    ForeignTransaction {
+        /// Its position.
+        index: usize,
+    },
+    /// A field of the header is not what the block says.
+    #[error("its {field} is not that of its header")]
+    Field {
+        /// Which.
+        field: &'static str,
+    },
+    /// A hash of its parts is not what the header says.
+    #[error("its {what} make {computed}, but its header says {expected}")]
+    Root {
+        /// Of what.
+        what: &'static str,
+        /// What they make.
+        computed: B256,
+        /// What the header says.
+        expected: B256,
+    },
+    /// Logs are missing, or there are too many.
+    #[error("its logs do not make the bloom of its header")]
+    LogsBloom,
+    /// There are logs, but no receipts to verify them by.
+    #[error("its receipts are not known: `verify = \"bloom\"` accepts it by its logs")]
+    NoReceipts,
+    /// The numbers of transactions and receipts differ.
+    #[error("{transactions} transactions and {receipts} receipts")]
+    Receipts {
+        /// How many transactions.
+        transactions: usize,
+        /// How many receipts.
+        receipts: usize,
+    },
+    /// Something that can not be read.
+    #[error("{what}")]
+    Malformed {
+        /// What.
+        what: String,
+    },
+}
+
+/// Checks a block, and notes in it what was checked.
+pub fn verify(block: &mut Block, level: Verify) -> Result<(), Mismatch> {
+    block.verified = Verify::Off;
+    match level {
+        Verify::Off => {}
+        Verify::Bloom => check_bloom(block)?,
+        Verify::Full => check_all(block)?,
+    }
+    block.verified = level;
+    Ok(())
+}
+
+fn check_bloom(block: &Block) -> Result<(), Mismatch> {
+    check_counts(block)?;
+    if let Header::Canonical(bytes) = &block.header {
+        check_hash(block, bytes)?;
+    }
+    let bloom = block.header.bloom().map_err(malformed)?;
+    if bloom.is_some_and(|bloom| bloom != bloom_of(block)) {
+        return Err(Mismatch::LogsBloom);
+    }
+    Ok(())
+}
+
+fn check_all(block: &Block) -> Result<(), Mismatch> {
+    let Header::Canonical(bytes) = &block.header else {
+        return Err(Mismatch::ForeignHeader);
+    };
+    check_hash(block, bytes)?;
+    check_counts(block)?;
+    if block.receipts.iter().any(|receipt| receipt.outcome == Outcome::Unknown) {
+        return Err(Mismatch::NoReceipts);
+    }
+    let header = block.header.decode().map_err(malformed)?.ok_or(Mismatch::ForeignHeader)?;
+    check_fields(block, &header)?;
+    check_transactions(block, header.transactions_root)?;
+    check_withdrawals(block, header.withdrawals_root)?;
+    // Cheaper than the receipts root, and the first to tell of a log that was dropped.
+    if header.logs_bloom != bloom_of(block) {
+        return Err(Mismatch::LogsBloom);
+    }
+    let computed = receipts_root(&block.receipts);
+    same("receipts", computed, header.receipts_root)
+}
+
+fn check_hash(block: &Block, header: &[u8]) -> Result<(), Mismatch> {
+    let computed = keccak256(header);
+    if computed != block.at.hash {
+        return Err(Mismatch::HeaderHash { computed });
+    }
+    Ok(())
+}
+
+fn check_counts(block: &Block) -> Result<(), Mismatch> {
+    let (transactions, receipts) = (block.transactions.len(), block.receipts.len());
+    if transactions != receipts {
+        return Err(Mismatch::Receipts { transactions, receipts });
+    }
+    Ok(())
+}
+
+fn check_fields(block: &Block, header: &EvmHeader) -> Result<(), Mismatch> {
+    let gas_used = block.receipts.last().map_or(0, |receipt| receipt.cumulative_gas_used);
+    let fields = [
+        ("number", header.number == block.at.number),
+        ("parent hash", header.parent_hash == block.at.parent_hash),
+        ("timestamp", header.timestamp == block.at.timestamp),
+        ("gas used", header.gas_used == gas_used),
+        ("uncles", (header.ommers_hash == EMPTY_OMMER_ROOT_HASH) == block.uncles.is_empty()),
+        ("withdrawals", header.withdrawals_root.is_some() == block.withdrawals.is_some()),
+    ];
+    match fields.into_iter().find(|(_, same)| !same) {
+        Some((field, _)) => Err(Mismatch::Field { field }),
+        None => Ok(()),
+    }
+}
+
+fn check_transactions(block: &Block, expected: B256) -> Result<(), Mismatch> {
+    let mut canonical = Vec::with_capacity(block.transactions.len());
+    for (index, transaction) in block.transactions.iter().enumerate() {
+        let TransactionForm::Canonical(bytes) = &transaction.form else {
+            return Err(Mismatch::ForeignTransaction { index });
+        };
+        let computed = keccak256(bytes);
+        same("bytes of a transaction", computed, transaction.hash)?;
+        canonical.push(bytes);
+    }
+    let computed = ordered_trie_root_with_encoder(&canonical, |bytes, out| out.put_slice(bytes));
+    same("transactions", computed, expected)
+}
+
+fn check_withdrawals(block: &Block, expected: Option<B256>) -> Result<(), Mismatch> {
+    let (Some(bytes), Some(expected)) = (&block.withdrawals, expected) else {
+        return Ok(());
+    };
+    let decoded = Vec::<Withdrawal>::decode(&mut &bytes[..]).map_err(malformed)?;
+    same("withdrawals", ordered_trie_root(&decoded), expected)
+}
+
+fn same(what: &'static str, computed: B256, expected: B256) -> Result<(), Mismatch> {
+    if computed != expected {
+        return Err(Mismatch::Root { what, computed, expected });
+    }
+    Ok(())
+}
+
+fn malformed(error: impl fmt::Display) -> Mismatch {
+    Mismatch::Malformed { what: error.to_string() }
+}
+
+fn bloom_of(block: &Block) -> Bloom {
+    let mut bloom = Bloom::ZERO;
+    let logs = block.receipts.iter().flat_map(|receipt| &receipt.logs);
+    logs.for_each(|log| log.accrue(&mut bloom));
+    bloom
+}
+
+/// The root of a block's receipts.
+pub fn receipts_root(receipts: &[Receipt]) -> B256 {
+    ordered_trie_root_with_encoder(receipts, |receipt, out| encode_receipt(receipt, out))
+}
+
+/// A receipt as the receipts root has it: EIP-2718 bytes.
+pub fn encode_receipt(receipt: &Receipt, out: &mut dyn BufMut) {
+    if receipt.tx_type != 0 {
+        out.put_u8(receipt.tx_type);
+    }
+    let bloom = receipt.bloom();
+    let logs = logs_length(&receipt.logs);
+    let logs_header = RlpHeader { list: true, payload_length: logs };
+    let outcome_length = match &receipt.outcome {
+        Outcome::Status(status) => status.length(),
+        Outcome::StateRoot(root) => root.length(),
+        Outcome::Unknown => 1,
+    };
+    let payload_length = outcome_length
+        + receipt.cumulative_gas_used.length()
+        + bloom.length()
+        + logs_header.length_with_payload();
+    RlpHeader { list: true, payload_length }.encode(out);
+    match &receipt.outcome {
+        Outcome::Status(status) => status.encode(out),
+        Outcome::StateRoot(root) => root.encode(out),
+        Outcome::Unknown => false.encode(out),
+    }
+    receipt.cumulative_gas_used.encode(out);
+    bloom.encode(out);
+    logs_header.encode(out);
+    receipt.logs.iter().for_each(|log| encode_log(log, out));
+}
+
+fn logs_length(logs: &[Log]) -> usize {
+    let lengths = logs.iter().map(|log| {
+        let payload_length = log_payload_length(log);
+        RlpHeader { list: true, payload_length }.length_with_payload()
+    });
+    lengths.sum()
+}
+
+fn log_payload_length(log: &Log) -> usize {
+    log.address.length() + alloy_rlp::list_length::<_, B256>(&log.topics) + log.data.length()
+}
+
+fn encode_log(log: &Log, out: &mut dyn BufMut) {
+    RlpHeader { list: true, payload_length: log_payload_length(log) }.encode(out);
+    log.address.encode(out);
+    alloy_rlp::encode_list::<_, B256>(&log.topics, out);
+    log.data.encode(out);
+}
+
+impl fmt::Display for Verify {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::Bloom => "bloom",
+            Self::Full => "full",
+        })
+    }
+}
+
+impl FromStr for Verify {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "off" => Ok(Self::Off),
+            "bloom" => Ok(Self::Bloom),
+            "full" => Ok(Self::Full),
+            _ => Err(format!("{name:?} is not one of full, bloom, off")),
+        }
+    }
+}
