@@ -17,7 +17,8 @@ use logmill_io::{OsEntropy, SystemClock};
 
 fn block(number: u64, parent_hash: B256, logs: Vec<BlockLog>) -> FinalizedBlock {
     let hash = B256::with_last_byte(u8::try_from(number).unwrap_or(u8::MAX));
-    FinalizedBlock { number, hash, parent_hash, timestamp: 1_700_000_000 + number * 12, logs }
+    let timestamp = 1_700_000_000 + number * 12;
+    FinalizedBlock { number, hash, parent_hash, timestamp, logs, body: None }
 }
 
 #[tokio::main(flavor = "current_thread")]

@@ -42,6 +42,12 @@ impl ChunkList {
         self.entries.values()
     }
 
+    /// The entry that holds a block.
+    pub(crate) fn containing(&self, block: u64) -> Option<&Arc<ChunkEntry>> {
+        let (_, entry) = self.entries.range(..=block).next_back()?;
+        entry.blocks.contains(&block).then_some(entry)
+    }
+
     /// The entry of an attempt.
     pub(crate) fn by_token(&self, token: u64) -> Option<&Arc<ChunkEntry>> {
         self.iter().find(|entry| entry.token == token)

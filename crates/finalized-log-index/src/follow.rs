@@ -236,7 +236,7 @@ pub(crate) fn version_at(versions: &[Option<Version>], position: usize) -> Resul
 
 /// Adds what is new of a batch; false if blocks are missing before it.
 fn append_batch(tail: &mut Tail, number: u64, record: &[u8]) -> Result<bool> {
-    let blocks = tail_batch::decode(record)?;
+    let (blocks, transactions) = tail_batch::decode(record)?;
     let known = |number: u64| number < tail.state.end;
     let fresh: Vec<_> = blocks.into_iter().skip_while(|block| known(block.number)).collect();
     let Some(first) = fresh.first() else {
@@ -248,7 +248,9 @@ fn append_batch(tail: &mut Tail, number: u64, record: &[u8]) -> Result<bool> {
     if first.parent_hash != tail.state.head_hash {
         return Err(Error::corrupt("batches of the tail do not follow each other"));
     }
+    let first = first.number;
     tail.append(&fresh);
+    tail.note_transactions(transactions.into_iter().filter(|at| at.block >= first).collect());
     tail.note_batch(number);
     Ok(true)
 }

@@ -25,8 +25,8 @@ use crate::writer::Writer;
 
 /// The most blobs of one list.
 const BLOBS_PER_LIST: usize = 1_000;
-/// The most records of one scan.
-const RECORDS_PER_SCAN: usize = 256;
+/// The most records of one scan; bodies of blocks are among them.
+const RECORDS_PER_SCAN: usize = 64;
 /// The most records of one delete.
 const RECORDS_PER_DELETE: usize = 1_000;
 
@@ -100,11 +100,18 @@ impl Writer {
         let open = self.open_attempts(mode, &mut report).await?;
         let mut followed = self.shared().followed.lock().await;
         self.shared().follow_chunks(&mut followed).await?;
-        let listed: BTreeSet<u64> = followed.list.iter().map(|entry| entry.token).collect();
+        let prefix = self.shared().keys.blobs();
+        let mut listed = BTreeSet::new();
+        for entry in followed.list.iter() {
+            listed.insert(entry.blob_name(&prefix)?);
+            for bodies in &entry.bodies {
+                listed.insert(bodies.blob_name(&prefix)?);
+            }
+        }
         drop(followed);
         for (name, bytes) in blobs {
             // Not a name of ours, so none of our business.
-            let Some(token) = token_of(&name).filter(|token| !listed.contains(token)) else {
+            let Some(token) = token_of(&name).filter(|_| !listed.contains(&name)) else {
                 continue;
             };
             if open.contains(&token) {
@@ -154,7 +161,10 @@ impl Writer {
                 let given_up = Batch::new().delete(key.clone(), Condition::Version(record.version));
                 match meta.commit(given_up.fenced(self.fence())).await {
                     // It has just been published; the list, which is read after this, says so.
-                    Err(error) if error.kind() == ErrorKind::Conflict => {}
+                    // Or it was renewed.
+                    Err(error) if error.kind() == ErrorKind::Conflict => {
+                        open.insert(number_of(key)?);
+                    }
                     Err(error) if error.kind() == ErrorKind::Fenced => return Err(self.lost()),
                     outcome => drop(outcome?),
                 }
@@ -213,6 +223,11 @@ impl Writer {
             below.pop();
         }
         stale.append(&mut below);
+        let mut older = shared.keys.all_bodies();
+        older.end = std::ops::Bound::Excluded(shared.keys.body(state.generation, 0));
+        stale.append(&mut self.keys_below(older, u64::MAX).await?);
+        let bodies = shared.keys.bodies_of(state.generation);
+        stale.append(&mut self.keys_below(bodies, state.start).await?);
         Ok(stale)
     }
 

@@ -92,7 +92,7 @@ impl LogIndex {
     /// How the index is.
     pub fn health(&self) -> HealthReport {
         let snapshot = self.shared.snapshot();
-        let Snapshot { tail_state, tail, list, coverage, degraded } = &*snapshot;
+        let Snapshot { tail_state, tail, list, coverage, degraded, .. } = &*snapshot;
         let sealed_logs: u64 = list.iter().map(|entry| u64::from(entry.logs)).sum();
         let tail_logs: u64 = tail.iter().map(|section| u64::from(section.logs)).sum();
         let covered = |block: &u64| coverage.iter().any(|range| range.contains(block));

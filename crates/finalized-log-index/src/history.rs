@@ -12,6 +12,7 @@ use std::sync::Arc;
 use futures::{Stream, StreamExt, pin_mut};
 use tokio::sync::MutexGuard;
 
+use crate::bodies::BodiesUpload;
 use crate::chunk::{self, EncodedChunk};
 use crate::error::{Error, Result};
 use crate::index::{Followed, LogIndex};
@@ -43,7 +44,9 @@ impl LogIndex {
                         what: format!("blocks of {range:?} end before {}", building.next),
                     });
                 };
-                end = building.push(&block?)?;
+                let block = block?;
+                end = building.push(&block)?;
+                building.push_body(self, block).await?;
             }
             next = building.next;
             published.push(self.publish_built(building).await?);
@@ -52,16 +55,19 @@ impl LogIndex {
     }
 
     async fn publish_built(&self, building: Building) -> Result<Arc<ChunkEntry>> {
+        let shared = &self.shared;
         let anchored = building.anchored;
-        let encoded: EncodedChunk =
-            logmill_io::compute(move || chunk::encode(building.finish())).await;
-        let role =
-            Role { chunk_start: encoded.blocks.start, ends_chunk: true, anchored, archive: None };
-        let (attempt, entry) = self.shared.upload(&encoded, role).await?;
-        let mut followed: MutexGuard<'_, Followed> = self.shared.followed.lock().await;
+        let (content, bodies) = building.finish();
+        let (mut attempt, bodies) = bodies.finish(shared).await?;
+        let encoded: EncodedChunk = logmill_io::compute(move || chunk::encode(content)).await;
+        shared.keep_attempt(&mut attempt).await?;
+        let chunk_start = encoded.blocks.start;
+        let role = Role { chunk_start, ends_chunk: true, anchored, bodies };
+        let entry = shared.upload(&attempt, &encoded, role).await?;
+        let mut followed: MutexGuard<'_, Followed> = shared.followed.lock().await;
         let beside = Beside::default();
-        let (entry, _) = self.shared.publish(&mut followed, &attempt, &entry, &beside).await?;
-        self.shared.show(&followed);
+        let (entry, _) = shared.publish(&mut followed, &attempt, &entry, &beside).await?;
+        shared.show(&followed);
         Ok(entry)
     }
 }
@@ -75,6 +81,7 @@ struct Building {
     last_hash: Option<alloy_primitives::B256>,
     anchors: Vec<(u64, alloy_primitives::B256)>,
     anchored: bool,
+    bodies: BodiesUpload,
 }
 
 impl Building {
@@ -88,6 +95,7 @@ impl Building {
             last_hash: None,
             anchors: settings.anchors.clone(),
             anchored: false,
+            bodies: BodiesUpload::default(),
         }
     }
 
@@ -113,11 +121,16 @@ impl Building {
         Ok(self.section.push(block))
     }
 
-    fn finish(self) -> Content {
-        Content {
+    async fn push_body(&mut self, index: &LogIndex, block: FinalizedBlock) -> Result<()> {
+        self.bodies.push(&index.shared, block.number, block.body).await
+    }
+
+    fn finish(self) -> (Content, BodiesUpload) {
+        let content = Content {
             first_block: self.first_block,
             parent_hash: self.parent_hash.unwrap_or_default(),
             run: self.section.finish(),
-        }
+        };
+        (content, self.bodies)
     }
 }

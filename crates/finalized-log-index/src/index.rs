@@ -16,6 +16,7 @@ use logmill_io::{
 };
 use tokio::sync::Mutex;
 
+use crate::bodies::{BodyReader, TransactionRuns};
 use crate::chunk_list::ChunkList;
 use crate::error::{Error, Result};
 use crate::reader::ChunkReader;
@@ -26,6 +27,9 @@ use crate::records::{Keys, bounds};
 use crate::settings::Settings;
 use crate::tail::{Tail, TailView};
 use crate::types::BlockRange;
+
+/// The cache of bodies has this share of what the cache of logs has, beside it.
+const BODIES_CACHE_SHARE: u64 = 4;
 
 /// What an index stands on.
 #[derive(Clone, Debug)]
@@ -52,6 +56,7 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) keys: Keys,
     pub(crate) reader: ChunkReader,
+    pub(crate) bodies: BodyReader,
     /// What is known of the store. Whoever changes or follows it holds this; readers do not.
     pub(crate) followed: Mutex<Followed>,
     snapshot: ArcSwap<Snapshot>,
@@ -90,6 +95,8 @@ pub(crate) struct Snapshot {
     pub(crate) list: Arc<ChunkList>,
     pub(crate) tail_state: Option<TailState>,
     pub(crate) tail: TailView,
+    /// In which blocks of the tail transactions are.
+    pub(crate) transactions: TransactionRuns,
     pub(crate) coverage: Vec<BlockRange>,
     pub(crate) degraded: Option<Degraded>,
 }
@@ -101,12 +108,18 @@ impl LogIndex {
         let keys = Keys::new(&settings.prefix);
         let reader =
             ChunkReader::new(Arc::clone(&stores.blobs), keys.blobs(), settings.cache_bytes);
+        let bodies = BodyReader::new(
+            Arc::clone(&stores.blobs),
+            keys.blobs(),
+            settings.cache_bytes / BODIES_CACHE_SHARE,
+        );
         let index = Self {
             shared: Arc::new(Shared {
                 stores,
                 settings,
                 keys,
                 reader,
+                bodies,
                 followed: Mutex::default(),
                 snapshot: ArcSwap::default(),
                 noted: ArcSwapOption::default(),
@@ -184,19 +197,22 @@ impl Shared {
 
     /// Puts a snapshot of what is known in place.
     pub(crate) fn show(&self, followed: &Followed) {
-        let (tail_state, tail) = if followed.tail_known {
-            let state = followed.tail.as_ref().map(|tail| tail.state.clone());
-            (state, followed.tail.as_ref().map(Tail::view).unwrap_or_default())
+        let (tail_state, tail, transactions) = if followed.tail_known {
+            let tail = followed.tail.as_ref();
+            let transactions = tail.map(|tail| tail.transactions().clone()).unwrap_or_default();
+            let state = tail.map(|tail| tail.state.clone());
+            (state, tail.map(Tail::view).unwrap_or_default(), transactions)
         } else {
             // The outcome of a commit is open; what was shown before it still holds.
             let shown = self.snapshot();
-            (shown.tail_state.clone(), shown.tail.clone())
+            (shown.tail_state.clone(), shown.tail.clone(), shown.transactions.clone())
         };
         let tail_state = tail_state.map(|state| above_chunks(state, &followed.list));
         self.snapshot.store(Arc::new(Snapshot {
             list: Arc::clone(&followed.list),
             coverage: followed.list.coverage(tail_state.as_ref()),
             tail,
+            transactions,
             tail_state,
             degraded: followed.degraded.clone().or_else(|| self.noted(&followed.list)),
         }));
@@ -225,6 +241,7 @@ impl Shared {
                 list: Arc::clone(&snapshot.list),
                 tail_state: snapshot.tail_state.clone(),
                 tail: snapshot.tail.clone(),
+                transactions: snapshot.transactions.clone(),
                 coverage: snapshot.coverage.clone(),
                 degraded: snapshot.degraded.clone().or(Some(found)),
             }

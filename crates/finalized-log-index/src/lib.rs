@@ -46,6 +46,7 @@
 //!
 //! Leaves to others: which blocks are final, what is above them, and JSON-RPC.
 
+mod bodies;
 mod chunk;
 mod chunk_list;
 mod codec;
@@ -83,13 +84,13 @@ pub use gc::{GcMode, GcReport};
 pub use health::{HealthReport, RebuildPlan, Resolution};
 pub use index::{LogIndex, Stores};
 pub use query::{ExplainedClause, ExplainedSource, Explanation, LogPage, Strategy};
-pub use records::chunks::{BlobRef, ChunkEntry};
+pub use records::chunks::{BodiesRef, ChunkEntry};
 pub use records::degraded::{Cause, Degraded};
 pub use seal::Maintained;
 pub use settings::{BroadPolicy, Guardrails, Settings};
 pub use term::{Fingerprint, Kind};
 pub use types::{
-    BLOCK_DATA_BYTES_MAX, BLOCK_LOGS_MAX, BlockInfo, BlockLog, BlockRange, FinalizedBlock, Log,
-    TOPICS_MAX, Topics,
+    BLOCK_BODY_BYTES_MAX, BLOCK_DATA_BYTES_MAX, BLOCK_LOGS_MAX, BLOCK_TRANSACTIONS_MAX, BlockInfo,
+    BlockLog, BlockRange, Body, FinalizedBlock, Log, TOPICS_MAX, Topics,
 };
 pub use writer::{IngestOutcome, Writer};

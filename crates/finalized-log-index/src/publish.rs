@@ -11,9 +11,11 @@
 //! and it is tried again. Leaves to others: what is published ([`crate::seal`], [`crate::history`]).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use logmill_io::{Batch, Condition, ErrorKind, Fence, MetaStoreExt, Version};
 
+use crate::bodies::EncodedBodies;
 use crate::chunk::EncodedChunk;
 use crate::chunk_list::Planned;
 use crate::error::{Error, Result};
@@ -21,7 +23,7 @@ use crate::follow::version_at;
 use crate::index::{Followed, Shared};
 use crate::metric;
 use crate::records::attempt;
-use crate::records::chunks::{BlobRef, Change, ChunkEntry, ChunksHead, blob_name};
+use crate::records::chunks::{BodiesRef, Change, ChunkEntry, ChunksHead, blob_name};
 use crate::records::tail_state::TailState;
 
 /// How often a publication that loses races plans again.
@@ -34,6 +36,8 @@ pub(crate) const CHECKPOINT_EVERY: u64 = 1_000;
 pub(crate) struct Attempt {
     token: u64,
     version: Version,
+    /// When it was begun or renewed.
+    renewed: Duration,
 }
 
 /// What a chunk is, beside its bytes.
@@ -42,7 +46,8 @@ pub(crate) struct Role {
     pub(crate) chunk_start: u64,
     pub(crate) ends_chunk: bool,
     pub(crate) anchored: bool,
-    pub(crate) archive: Option<BlobRef>,
+    /// The blobs of bodies that were written for it, or that it takes over.
+    pub(crate) bodies: Vec<BodiesRef>,
 }
 
 /// What a publication does beside listing its entry.
@@ -59,16 +64,61 @@ pub(crate) struct Beside {
 }
 
 impl Shared {
-    /// Writes a chunk's blob under a new attempt.
-    pub(crate) async fn upload(
-        &self,
-        chunk: &EncodedChunk,
-        role: Role,
-    ) -> Result<(Attempt, Arc<ChunkEntry>)> {
+    /// Begins an attempt: from now on blobs under its name are safe from garbage collection, for a time.
+    pub(crate) async fn begin_attempt(&self) -> Result<Attempt> {
         let token = self.stores.entropy.next_u64();
+        let version = self.put_attempt(token, Condition::Absent).await?;
+        Ok(Attempt { token, version, renewed: self.stores.clock.monotonic() })
+    }
+
+    /// Renews an attempt of which half the time has passed.
+    pub(crate) async fn keep_attempt(&self, attempt: &mut Attempt) -> Result<()> {
+        let now = self.stores.clock.monotonic();
+        if now.saturating_sub(attempt.renewed) < self.settings.build_ttl / 2 {
+            return Ok(());
+        }
+        let renewed = self.put_attempt(attempt.token, Condition::Version(attempt.version)).await;
+        attempt.version = renewed.map_err(|error| match error {
+            Error::Store(error) if error.kind() == ErrorKind::Conflict => {
+                Error::AttemptOver { token: format!("{:016x}", attempt.token) }
+            }
+            error => error,
+        })?;
+        attempt.renewed = now;
+        Ok(())
+    }
+
+    async fn put_attempt(&self, token: u64, condition: Condition) -> Result<Version> {
         let until = self.stores.meta.now().await?.after(self.settings.build_ttl);
         let key = self.keys.attempt(token);
-        let version = self.stores.meta.put(key, attempt::encode(until), Condition::Absent).await?;
+        Ok(self.stores.meta.put(key, attempt::encode(until), condition).await?)
+    }
+
+    /// Writes a blob of bodies.
+    pub(crate) async fn upload_bodies(
+        &self,
+        attempt: &Attempt,
+        encoded: EncodedBodies,
+    ) -> Result<BodiesRef> {
+        let entry = BodiesRef {
+            blocks: encoded.blocks,
+            token: attempt.token,
+            bytes: crate::codec::as_u64(encoded.bytes.len()),
+            directory_at: encoded.directory_at,
+            blake3: *blake3::hash(&encoded.bytes).as_bytes(),
+        };
+        self.stores.blobs.put(&entry.blob_name(&self.keys.blobs())?, encoded.bytes).await?;
+        Ok(entry)
+    }
+
+    /// Writes a chunk's blob.
+    pub(crate) async fn upload(
+        &self,
+        attempt: &Attempt,
+        chunk: &EncodedChunk,
+        role: Role,
+    ) -> Result<Arc<ChunkEntry>> {
+        let token = attempt.token;
         let entry = ChunkEntry {
             blocks: chunk.blocks.clone(),
             parent_hash: chunk.parent_hash,
@@ -83,12 +133,12 @@ impl Shared {
             chunk_start: role.chunk_start,
             ends_chunk: role.ends_chunk,
             anchored: role.anchored,
-            archive: role.archive,
+            bodies: role.bodies,
         };
         let name = blob_name(&self.keys.blobs(), &entry.blocks, token)?;
         self.stores.blobs.put(&name, chunk.bytes.clone()).await?;
         metric::chunk_written(entry.bytes);
-        Ok((Attempt { token, version }, Arc::new(entry)))
+        Ok(Arc::new(entry))
     }
 
     /// Lists an uploaded entry; with a new state of the tail, also the version of that.

@@ -5,6 +5,7 @@
 //! | `bounds` | [`bounds`]: where sections end | whoever opens the index first |
 //! | `tail` | [`tail_state`]: head, and where the tail starts | the one writer, fenced |
 //! | `tail/GENERATION-FIRST` | [`tail_batch`]: the blocks of one commit | the one writer, fenced, once |
+//! | `body/GENERATION-NUMBER` | [`body`]: the body of a block of the tail | the same commit, once |
 //! | `chunks` | [`chunks`]: the number of the last change | whoever publishes, by version |
 //! | `chg/SEQ`, `ckp/SEQ` | [`chunks`]: a change; all entries as of a change | the same commit, once |
 //! | `build/TOKEN` | [`attempt`]: may publish as long as it is there | whoever builds, once |
@@ -17,6 +18,7 @@
 //! protocols ([`crate::writer`], [`crate::publish`]).
 
 pub(crate) mod attempt;
+pub(crate) mod body;
 pub(crate) mod bounds;
 pub(crate) mod chunks;
 pub(crate) mod degraded;
@@ -65,6 +67,20 @@ impl Keys {
     /// The batches of all generations.
     pub(crate) fn all_tail_batches(&self) -> KeyRange {
         KeyRange::prefix(self.key("tail/"))
+    }
+
+    pub(crate) fn body(&self, generation: u64, number: u64) -> Key {
+        self.key(&format!("body/{generation:016x}-{number:016x}"))
+    }
+
+    /// The bodies of one generation of the tail.
+    pub(crate) fn bodies_of(&self, generation: u64) -> KeyRange {
+        KeyRange::prefix(self.key(&format!("body/{generation:016x}-")))
+    }
+
+    /// The bodies of all generations.
+    pub(crate) fn all_bodies(&self) -> KeyRange {
+        KeyRange::prefix(self.key("body/"))
     }
 
     pub(crate) fn chunks(&self) -> Key {

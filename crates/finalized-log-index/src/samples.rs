@@ -58,7 +58,7 @@ fn in_order(number: u64, timestamp: u64, mut logs: Vec<BlockLog>) -> FinalizedBl
         index += 1;
     }
     let parent_hash = hash(number.wrapping_sub(1), 0);
-    FinalizedBlock { number, hash: hash(number, 0), parent_hash, timestamp, logs }
+    FinalizedBlock { number, hash: hash(number, 0), parent_hash, timestamp, logs, body: None }
 }
 
 fn hash(block: u64, part: u64) -> B256 {

@@ -11,7 +11,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use logmill_io::ErrorKind;
+use logmill_io::{ErrorKind, Key};
 
 use crate::chunk;
 use crate::error::{Error, Result};
@@ -75,20 +75,22 @@ impl Writer {
         let section = {
             let mut followed = shared.followed.lock().await;
             self.usable(&mut followed).await?;
-            followed.tail.as_ref().and_then(|tail| tail.sealable()).cloned()
+            let tail = followed.tail.as_ref();
+            tail.and_then(|tail| Some((Arc::clone(tail.sealable()?), tail.state.generation)))
         };
-        let Some(section) = section else {
+        let Some((section, generation)) = section else {
             return Ok(false);
         };
+        let (attempt, bodies) = shared.seal_bodies(&section, generation).await?;
         let content = Arc::clone(&section);
         let encoded = logmill_io::compute(move || chunk::encode(content.content())).await;
         let role = Role {
             chunk_start: section.chunk_start,
             ends_chunk: section.end == Some(End::Chunk),
             anchored: true,
-            archive: None,
+            bodies,
         };
-        let (attempt, entry) = shared.upload(&encoded, role).await?;
+        let entry = shared.upload(&attempt, &encoded, role).await?;
         let mut followed = shared.followed.lock().await;
         self.usable(&mut followed).await?;
         let Some(tail) = followed.tail.as_ref() else {
@@ -104,7 +106,11 @@ impl Writer {
         let stale = tail.batches_below(section.blocks.end, DELETED_PER_SEAL);
         let stale =
             stale.into_iter().map(|first| shared.keys.tail_batch(tail.state.generation, first));
-        let delete = stale.collect();
+        let mut delete: Vec<Key> = stale.collect();
+        if !entry.bodies.is_empty() {
+            let sealed = section.blocks.clone().take(DELETED_PER_SEAL);
+            delete.extend(sealed.map(|number| shared.keys.body(generation, number)));
+        }
         let mut after = tail.state_after_seal(&section);
         after.epoch = self.epoch().cast_unsigned();
         let beside = Beside {
@@ -172,9 +178,10 @@ impl Writer {
             chunk_start: encoded.blocks.start,
             ends_chunk: true,
             anchored: pieces.iter().any(|piece| piece.anchored),
-            archive: None,
+            bodies: pieces.iter().flat_map(|piece| piece.bodies.iter().cloned()).collect(),
         };
-        let (attempt, entry) = shared.upload(&encoded, role).await?;
+        let attempt = shared.begin_attempt().await?;
+        let entry = shared.upload(&attempt, &encoded, role).await?;
         let beside = Beside {
             replaced: pieces.iter().map(|piece| piece.token).collect(),
             fence: Some(self.fence()),

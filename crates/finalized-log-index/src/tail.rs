@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use alloy_primitives::B256;
 
+use crate::bodies::{TransactionAt, TransactionRuns};
 use crate::chunk::pages_of_blocks;
 use crate::codec::as_u64;
 use crate::page::Page;
@@ -36,6 +37,7 @@ pub(crate) struct Tail {
     growing: Growing,
     /// The first block of each stored batch, as its key says.
     batches: VecDeque<u64>,
+    transactions: TransactionRuns,
 }
 
 #[derive(Debug)]
@@ -81,7 +83,14 @@ impl Tail {
             open: None,
         };
         let state = TailState { end: state.start, head_hash: state.start_parent, ..state.clone() };
-        Self { bounds, state, complete: VecDeque::new(), growing, batches: VecDeque::new() }
+        Self {
+            bounds,
+            state,
+            complete: VecDeque::new(),
+            growing,
+            batches: VecDeque::new(),
+            transactions: TransactionRuns::default(),
+        }
     }
 
     /// Adds blocks, each of which follows the one before.
@@ -169,6 +178,16 @@ impl Tail {
         complete + u64::from(self.growing.section.logs())
     }
 
+    /// Remembers in which blocks transactions are.
+    pub(crate) fn note_transactions(&mut self, transactions: Vec<TransactionAt>) {
+        self.transactions.add(transactions);
+    }
+
+    /// In which blocks transactions are.
+    pub(crate) fn transactions(&self) -> &TransactionRuns {
+        &self.transactions
+    }
+
     /// Remembers that a batch is stored under the key of this block.
     pub(crate) fn note_batch(&mut self, first_block: u64) {
         self.batches.push_back(first_block);
@@ -204,6 +223,7 @@ impl Tail {
         for _ in self.batches_below(state.start, usize::MAX) {
             self.batches.pop_front();
         }
+        self.transactions.forget_below(state.start);
         self.state.start = state.start;
         self.state.start_parent = state.start_parent;
         self.state.chunk_start = state.chunk_start;
@@ -232,11 +252,12 @@ pub(crate) struct Appended {
 
 impl Appended {
     /// The record of it.
-    pub(crate) fn encode(&self) -> bytes::Bytes {
+    pub(crate) fn encode(&self, transactions: &[TransactionAt]) -> bytes::Bytes {
         TailBatch {
             first_block: self.first_block,
             parent_hash: self.parent_hash,
             blocks: &self.blocks,
+            transactions,
             pages: self.pages.iter().chain(&self.open).collect(),
         }
         .encode()

@@ -18,6 +18,11 @@ pub const BLOCK_LOGS_MAX: usize = 1 << 20;
 /// The most bytes of data of one block's logs.
 pub const BLOCK_DATA_BYTES_MAX: usize = 32 << 20;
 
+/// The most bytes of one block's body.
+pub const BLOCK_BODY_BYTES_MAX: usize = 32 << 20;
+/// The most transactions of one block's body.
+pub const BLOCK_TRANSACTIONS_MAX: usize = 1 << 17;
+
 /// The topics of a log.
 pub type Topics = ArrayVec<B256, TOPICS_MAX>;
 
@@ -34,6 +39,18 @@ pub struct FinalizedBlock {
     pub timestamp: u64,
     /// Its logs, in the order of their `log_index`.
     pub logs: Vec<BlockLog>,
+    /// What else is kept of it, if anything is.
+    pub body: Option<Body>,
+}
+
+/// What is kept of a block beside its logs. The index does not look inside; it gives it back by the block's number,
+/// and by the hash of any of its transactions.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Body {
+    /// Any bytes.
+    pub bytes: Bytes,
+    /// The hashes of the block's transactions.
+    pub transactions: Vec<B256>,
 }
 
 /// A log within its block.
@@ -94,6 +111,15 @@ impl FinalizedBlock {
         let bytes: usize = self.logs.iter().map(|log| log.data.len()).sum();
         if bytes > BLOCK_DATA_BYTES_MAX {
             return invalid(format!("{bytes} bytes of data, at most {BLOCK_DATA_BYTES_MAX}"));
+        }
+        if let Some(body) = &self.body {
+            let (bytes, transactions) = (body.bytes.len(), body.transactions.len());
+            if bytes > BLOCK_BODY_BYTES_MAX || transactions > BLOCK_TRANSACTIONS_MAX {
+                return invalid(format!(
+                    "a body of {bytes} bytes and {transactions} transactions, at most \
+                     {BLOCK_BODY_BYTES_MAX} and {BLOCK_TRANSACTIONS_MAX}"
+                ));
+            }
         }
         for pair in self.logs.windows(2) {
             let (before, after) = (&pair[0], &pair[1]);

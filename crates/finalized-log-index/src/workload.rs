@@ -161,7 +161,7 @@ impl Iterator for Workload {
         let (number, parent_hash) = (self.number, self.parent_hash);
         self.number = number.checked_add(1)?;
         self.parent_hash = hash;
-        Some(FinalizedBlock { number, hash, parent_hash, timestamp, logs })
+        Some(FinalizedBlock { number, hash, parent_hash, timestamp, logs, body: None })
     }
 }
 

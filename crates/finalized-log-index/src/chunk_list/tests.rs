@@ -24,7 +24,7 @@ fn chunk(blocks: BlockRange, parent: u8, branch: u8) -> ChunkEntry {
         chunk_start: blocks.start,
         ends_chunk: true,
         anchored: false,
-        archive: None,
+        bodies: Vec::new(),
         blocks,
     }
 }

@@ -21,7 +21,8 @@ use crate::types::BlockRange;
 const VERSION: u8 = 1;
 /// The most entries of one record; a hundred chains of a billion blocks have fewer.
 const ENTRIES_MAX: usize = 10_000_000;
-const NAME_BYTES_MAX: usize = 512;
+/// The most blobs of bodies of one chunk: each but the last is of some megabytes.
+const BODIES_MAX: usize = 65_536;
 
 /// A published chunk or piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,19 +54,51 @@ pub struct ChunkEntry {
     /// Whether its blocks are known to be canonical by themselves: sealed from the tail, or holding a configured
     /// anchor. Others count only when parent hashes link them to one that is.
     pub anchored: bool,
-    /// The blob of the archive of the same blocks, if there is one.
-    pub archive: Option<BlobRef>,
+    /// The blobs of the bodies of its blocks, lowest first; none if no bodies are kept.
+    pub bodies: Vec<BodiesRef>,
 }
 
-/// A blob of somebody else that is published with a chunk.
+/// A blob of bodies that is published with a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BlobRef {
-    /// Its name.
-    pub name: BlobName,
+pub struct BodiesRef {
+    /// The blocks whose bodies it holds.
+    pub blocks: BlockRange,
+    /// The attempt that built it; part of its name.
+    pub token: u64,
     /// Its length.
     pub bytes: u64,
+    /// Where the directory starts in it.
+    pub directory_at: u64,
     /// Its BLAKE3.
     pub blake3: [u8; 32],
+}
+
+impl BodiesRef {
+    /// The name of its blob, below the prefix of the index's blobs.
+    pub(crate) fn blob_name(&self, prefix: &str) -> Result<BlobName> {
+        bodies_name(prefix, &self.blocks, self.token)
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_u64(out, self.blocks.start);
+        put_varint(out, self.blocks.end - self.blocks.start);
+        for number in [self.token, self.bytes, self.directory_at] {
+            put_u64(out, number);
+        }
+        out.extend_from_slice(&self.blake3);
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self> {
+        let start = reader.u64()?;
+        let length = reader.varint()?;
+        let end = start.checked_add(length).filter(|_| (1..=CHUNK_BLOCKS_MAX).contains(&length));
+        let end = end.ok_or_else(|| Error::corrupt("bodies of impossible blocks"))?;
+        let (token, bytes, directory_at) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        if directory_at >= bytes {
+            return Err(Error::corrupt("an entry of bodies that contradicts itself"));
+        }
+        Ok(Self { blocks: start..end, token, bytes, directory_at, blake3: reader.array()? })
+    }
 }
 
 impl ChunkEntry {
@@ -85,7 +118,7 @@ impl ChunkEntry {
         put_varint(out, self.blocks.start - self.chunk_start);
         let flags = u8::from(self.ends_chunk)
             | u8::from(self.anchored) << 1
-            | u8::from(self.archive.is_some()) << 2;
+            | u8::from(!self.bodies.is_empty()) << 2;
         out.push(flags);
         put_u32(out, self.logs);
         for number in [self.token, self.bytes, self.directory_at, self.values, self.index_bytes] {
@@ -94,11 +127,9 @@ impl ChunkEntry {
         out.extend_from_slice(self.parent_hash.as_slice());
         out.extend_from_slice(self.last_hash.as_slice());
         out.extend_from_slice(&self.blake3);
-        if let Some(archive) = &self.archive {
-            put_varint(out, as_u64(archive.name.as_str().len()));
-            out.extend_from_slice(archive.name.as_str().as_bytes());
-            put_u64(out, archive.bytes);
-            out.extend_from_slice(&archive.blake3);
+        if !self.bodies.is_empty() {
+            put_varint(out, as_u64(self.bodies.len()));
+            self.bodies.iter().for_each(|bodies| bodies.encode(out));
         }
     }
 
@@ -116,7 +147,8 @@ impl ChunkEntry {
         let (values, index_bytes) = (reader.u64()?, reader.u64()?);
         let (parent_hash, last_hash) = (hash(reader)?, hash(reader)?);
         let blake3 = reader.array()?;
-        let archive = if flags & 4 == 0 { None } else { Some(archive(reader)?) };
+        let bodies = if flags & 4 == 0 { 0 } else { reader.count(BODIES_MAX)? };
+        let bodies = (0..bodies).map(|_| BodiesRef::decode(reader)).collect::<Result<Vec<_>>>()?;
         if flags > 7 || directory_at >= bytes {
             return Err(Error::corrupt("a chunk entry that contradicts itself"));
         }
@@ -134,22 +166,20 @@ impl ChunkEntry {
             chunk_start,
             ends_chunk: flags & 1 != 0,
             anchored: flags & 2 != 0,
-            archive,
+            bodies,
         })
     }
-}
-
-fn archive(reader: &mut Reader<'_>) -> Result<BlobRef> {
-    let length = reader.count(NAME_BYTES_MAX)?;
-    let name = std::str::from_utf8(reader.take(length)?).ok();
-    let name = name.and_then(|name| BlobName::new(name).ok());
-    let name = name.ok_or_else(|| Error::corrupt("an archive with an impossible name"))?;
-    Ok(BlobRef { name, bytes: reader.u64()?, blake3: reader.array()? })
 }
 
 /// The name of the blob of an attempt.
 pub(crate) fn blob_name(prefix: &str, blocks: &BlockRange, token: u64) -> Result<BlobName> {
     let name = format!("{prefix}{:016x}-{:016x}-{token:016x}", blocks.start, blocks.end);
+    Ok(BlobName::new(name)?)
+}
+
+/// The name of a blob of bodies of an attempt.
+pub(crate) fn bodies_name(prefix: &str, blocks: &BlockRange, token: u64) -> Result<BlobName> {
+    let name = format!("{prefix}{:016x}-{:016x}-bodies-{token:016x}", blocks.start, blocks.end);
     Ok(BlobName::new(name)?)
 }
 

@@ -10,13 +10,14 @@ use alloy_primitives::B256;
 use bytes::Bytes;
 
 use super::{begin, end, hash, open};
-use crate::codec::{as_u64, put_u64, put_varint, to_usize, zigzag};
+use crate::bodies::TransactionAt;
+use crate::codec::{Reader, as_u64, put_u64, put_varint, to_usize, zigzag};
 use crate::error::{Error, Result};
 use crate::page::{Page, PageView};
 use crate::section::BlockRow;
 use crate::types::FinalizedBlock;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const WHAT: &str = "a batch of the tail";
 /// The most blocks of one batch.
 pub(crate) const BATCH_BLOCKS_MAX: usize = 4_096;
@@ -27,6 +28,7 @@ pub(crate) struct TailBatch<'b> {
     pub(crate) first_block: u64,
     pub(crate) parent_hash: B256,
     pub(crate) blocks: &'b [BlockRow],
+    pub(crate) transactions: &'b [TransactionAt],
     pub(crate) pages: Vec<&'b Page>,
 }
 
@@ -43,6 +45,11 @@ impl TailBatch<'_> {
             put_varint(&mut out, u64::from(block.logs));
             before = block.timestamp;
         }
+        put_varint(&mut out, as_u64(self.transactions.len()));
+        for transaction in self.transactions {
+            put_u64(&mut out, transaction.key);
+            put_varint(&mut out, transaction.block - self.first_block);
+        }
         for page in &self.pages {
             put_varint(&mut out, as_u64(page.bytes.len()));
             out.extend_from_slice(&page.bytes);
@@ -51,8 +58,8 @@ impl TailBatch<'_> {
     }
 }
 
-/// The blocks of a batch.
-pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<FinalizedBlock>> {
+/// The blocks of a batch, without their bodies, and where the transactions of those are.
+pub(crate) fn decode(bytes: &[u8]) -> Result<(Vec<FinalizedBlock>, Vec<TransactionAt>)> {
     let mut reader = open(bytes, VERSION, WHAT)?;
     let first_block = reader.u64()?;
     let mut parent_hash = hash(&mut reader)?;
@@ -66,9 +73,11 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<FinalizedBlock>> {
         wanted.push(to_usize(reader.varint()?)?);
         let number = first_block.checked_add(as_u64(position));
         let number = number.ok_or_else(|| Error::corrupt(format!("{WHAT} beyond all blocks")))?;
-        blocks.push(FinalizedBlock { number, hash, parent_hash, timestamp, logs: Vec::new() });
+        let (logs, body) = (Vec::new(), None);
+        blocks.push(FinalizedBlock { number, hash, parent_hash, timestamp, logs, body });
         (parent_hash, before) = (hash, timestamp);
     }
+    let transactions = decode_transactions(&mut reader, first_block, count)?;
     while !reader.is_empty() {
         let length = to_usize(reader.varint()?)?;
         let page = PageView::open(Bytes::copy_from_slice(reader.take(length)?))?;
@@ -91,5 +100,20 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<FinalizedBlock>> {
     }
     let valid = blocks.iter().try_for_each(FinalizedBlock::validate);
     valid.map_err(|error| Error::corrupt(format!("{WHAT}: {error}")))?;
-    Ok(blocks)
+    Ok((blocks, transactions))
+}
+
+fn decode_transactions(
+    reader: &mut Reader<'_>,
+    first_block: u64,
+    blocks: usize,
+) -> Result<Vec<TransactionAt>> {
+    let count = reader.count(reader.remaining())?;
+    let mut transactions = Vec::with_capacity(count);
+    for _ in 0..count {
+        let key = reader.u64()?;
+        let offset = reader.count(blocks.saturating_sub(1))?;
+        transactions.push(TransactionAt { key, block: first_block + as_u64(offset) });
+    }
+    Ok(transactions)
 }

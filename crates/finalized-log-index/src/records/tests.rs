@@ -6,7 +6,7 @@ use logmill_io::{BlobName, Timestamp};
 use proptest::prelude::*;
 
 use super::*;
-use crate::records::chunks::{BlobRef, Change, ChunkEntry, ChunksHead};
+use crate::records::chunks::{BodiesRef, Change, ChunkEntry, ChunksHead};
 use crate::records::degraded::{Cause, Degraded};
 use crate::records::tail_batch::TailBatch;
 use crate::records::tail_state::TailState;
@@ -63,9 +63,11 @@ fn entry() -> impl Strategy<Value = Arc<ChunkEntry>> {
     (blocks, flags, sizes, word(), word()).prop_map(|(blocks, flags, sizes, one, other)| {
         let (start, length, piece) = blocks;
         let (logs, values, index_bytes, token, bytes) = sizes;
-        let archive = || BlobRef {
-            name: BlobName::new(format!("archive/{token:x}")).expect("a name"),
-            bytes: values,
+        let bodies = || BodiesRef {
+            blocks: start..start + 1,
+            token,
+            bytes,
+            directory_at: token % bytes,
             blake3: *other,
         };
         Arc::new(ChunkEntry {
@@ -82,7 +84,7 @@ fn entry() -> impl Strategy<Value = Arc<ChunkEntry>> {
             chunk_start: start.saturating_sub(piece),
             ends_chunk: flags.0,
             anchored: flags.1,
-            archive: flags.2.then(archive),
+            bodies: flags.2.then(bodies).into_iter().collect(),
         })
     })
 }
@@ -93,6 +95,7 @@ fn batch(blocks: &[FinalizedBlock]) -> Bytes {
         first_block: content.first_block,
         parent_hash: content.parent_hash,
         blocks: &content.run.blocks,
+        transactions: &[],
         pages: content.run.pages.iter().collect(),
     }
     .encode()

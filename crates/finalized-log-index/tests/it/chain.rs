@@ -142,8 +142,41 @@ pub(crate) fn chain(seed: u64, skew: Skew, first: u64, count: u64) -> Vec<Finali
             parent_hash: number.checked_sub(1).map_or(B256::ZERO, |n| block_hash(n, "main")),
             timestamp: 1_700_000_000 + number * 12,
             logs: logs(&mut dice, skew, number),
+            body: body(seed, number),
         })
         .collect()
+}
+
+/// The body of a block: every third chain has none.
+pub(crate) fn body(seed: u64, number: u64) -> Option<Body> {
+    let hash = blake3::hash(format!("body {seed} {number}").as_bytes());
+    let word = hash.as_bytes();
+    let length = usize::from(word[0]) * usize::from(word[1] % 8);
+    let bytes: Vec<u8> = word.iter().copied().cycle().take(length).collect();
+    let transactions = (0..u64::from(word[2] % 5)).map(|index| body_transaction(seed, number, index));
+    (seed % 3 != 0).then(|| Body { bytes: bytes.into(), transactions: transactions.collect() })
+}
+
+/// The hash of a transaction of a body.
+pub(crate) fn body_transaction(seed: u64, number: u64, index: u64) -> B256 {
+    B256::from(*blake3::hash(format!("tx {seed} {number} {index}").as_bytes()).as_bytes())
+}
+
+/// Fails unless the bodies of these blocks are found by number and by transaction, and others are not.
+pub(crate) async fn check_bodies(index: &LogIndex, blocks: &[FinalizedBlock]) {
+    for block in blocks {
+        let found = index.body(block.number).await.expect("looked up");
+        let expected = block.body.as_ref().map(|body| body.bytes.clone());
+        assert_eq!(found, expected, "the body of block {}", block.number);
+        for transaction in block.body.iter().flat_map(|body| &body.transactions) {
+            let found = index.blocks_of_transaction(transaction).await.expect("looked up");
+            assert_eq!(found, [block.number], "the block of {transaction}");
+        }
+    }
+    let beyond = blocks.last().map_or(0, |last| last.number + 1);
+    assert_eq!(index.body(beyond).await.expect("looked up"), None);
+    let unknown = index.blocks_of_transaction(&B256::repeat_byte(0xee)).await;
+    assert!(unknown.expect("looked up").is_empty());
 }
 
 /// All matching logs, the slow way.

@@ -30,6 +30,7 @@ fn one_topic(
             })
             .into_iter()
             .collect(),
+        body: None,
     };
     numbers.map(block).collect()
 }

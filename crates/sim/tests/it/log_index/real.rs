@@ -77,6 +77,7 @@ fn mainnet(folder: &Path) -> Vec<FinalizedBlock> {
                 parent_hash,
                 timestamp: number(&value["blockTimestamp"]) - 1,
                 logs: Vec::new(),
+                body: None,
             };
             blocks.push(empty);
             blocks.push(FinalizedBlock {
@@ -85,6 +86,7 @@ fn mainnet(folder: &Path) -> Vec<FinalizedBlock> {
                 parent_hash: hash,
                 timestamp: number(&value["blockTimestamp"]),
                 logs: Vec::new(),
+                body: None,
             });
         }
         blocks.last_mut().expect("just pushed").logs.push(log(&value));
@@ -107,6 +109,7 @@ fn execution_apis(folder: &Path) -> Vec<FinalizedBlock> {
             logs: receipts
                 .flat_map(|receipt| receipt["logs"].as_array().expect("a list").iter().map(log))
                 .collect(),
+            body: None,
         }
     };
     value.as_array().expect("a list").iter().map(block).collect()
@@ -248,6 +251,7 @@ fn a_chain_from_genesis_with_a_huge_log_is_found_as_a_scan_finds_it() {
             parent_hash: last.hash,
             timestamp,
             logs: Vec::new(),
+                body: None,
         });
     }
     in_real_time(index_and_check(&blocks));

@@ -1,0 +1,318 @@
+//! The bodies of blocks: what is kept of them beside their logs, in blobs of their own.
+//!
+//! In the tail a body is a record. When a section is sealed, or a chunk is built, its bodies are written to blobs that
+//! the chunk's entry names; a merge takes them over as they are. They are found by the number of their block, and by
+//! the hashes of its transactions.
+//!
+//! Guarantees: a body that is found is the one that was given with its block; damage is an error that names the blob.
+//! Leaves to others: what is in a body, and comparing the hash of a transaction (only its beginning is kept).
+
+mod blob;
+mod upload;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use alloy_primitives::{B256, Bytes};
+use logmill_io::BlobStore;
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+
+pub(crate) use blob::EncodedBodies;
+pub(crate) use upload::BodiesUpload;
+
+use crate::codec::{as_u64, to_usize};
+use crate::error::{Error, Result};
+use crate::index::{LogIndex, Shared, Snapshot};
+use crate::records;
+use crate::records::chunks::BodiesRef;
+use crate::types::FinalizedBlock;
+use blob::{BodiesDirectory, offsets_in};
+
+/// Hardly slower than lz4, and a quarter smaller.
+const COMPRESSION: i32 = 1;
+/// Runs of the tail are joined unless the one before is at least so many times as large.
+const RUN_RATIO: usize = 2;
+/// About the size of a directory or group in memory.
+const PART_BYTES_ROUGHLY: u64 = 256 << 10;
+/// How often a lookup is tried again because blocks were sealed or merged meanwhile.
+const REPLANS_MAX: usize = 100;
+
+/// In which block a transaction is, by the beginning of its hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TransactionAt {
+    pub(crate) key: u64,
+    pub(crate) block: u64,
+}
+
+/// The transactions of the tail, in sorted runs that are shared with readers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TransactionRuns {
+    runs: Vec<Arc<Vec<TransactionAt>>>,
+}
+
+impl TransactionRuns {
+    pub(crate) fn add(&mut self, mut fresh: Vec<TransactionAt>) {
+        if fresh.is_empty() {
+            return;
+        }
+        fresh.sort_unstable();
+        while let Some(before) = self.runs.pop_if(|run| run.len() < fresh.len() * RUN_RATIO) {
+            fresh.extend_from_slice(&before);
+            fresh.sort_unstable();
+        }
+        self.runs.push(Arc::new(fresh));
+    }
+
+    pub(crate) fn forget_below(&mut self, block: u64) {
+        for run in &mut self.runs {
+            if run.iter().any(|at| at.block < block) {
+                *run = Arc::new(run.iter().filter(|at| at.block >= block).copied().collect());
+            }
+        }
+        self.runs.retain(|run| !run.is_empty());
+    }
+
+    fn blocks_of(&self, key: u64) -> impl Iterator<Item = u64> {
+        self.runs.iter().flat_map(move |run| {
+            let first = run.partition_point(|at| at.key < key);
+            run[first..].iter().take_while(move |at| at.key == key).map(|at| at.block)
+        })
+    }
+}
+
+/// The transactions of blocks that come with bodies.
+pub(crate) fn transactions_of(blocks: &[FinalizedBlock]) -> Vec<TransactionAt> {
+    let bodies = blocks.iter().filter_map(|block| Some((block.number, block.body.as_ref()?)));
+    let all = bodies.flat_map(|(block, body)| {
+        body.transactions.iter().map(move |hash| TransactionAt { key: key_of(hash), block })
+    });
+    all.collect()
+}
+
+/// The beginning of a transaction's hash.
+fn key_of(hash: &B256) -> u64 {
+    let [first, ..] = hash.0.as_chunks::<8>().0 else {
+        return 0;
+    };
+    u64::from_be_bytes(*first)
+}
+
+pub(crate) fn compress(bytes: &[u8]) -> Vec<u8> {
+    // Compressing into memory does not fail; what would come out then is refused when it is read.
+    zstd::bulk::compress(bytes, COMPRESSION).unwrap_or_default()
+}
+
+pub(crate) fn decompress(bytes: &[u8], length: usize) -> Result<bytes::Bytes> {
+    let raw = zstd::bulk::decompress(bytes, length);
+    let raw = raw.map_err(|error| Error::corrupt(format!("not decompressed: {error}")))?;
+    if raw.len() != length {
+        return Err(Error::corrupt(format!("{} bytes, not {length}", raw.len())));
+    }
+    Ok(bytes::Bytes::from(raw))
+}
+
+impl LogIndex {
+    /// The body of a covered block; none if the block is not covered or has none.
+    pub async fn body(&self, number: u64) -> Result<Option<Bytes>> {
+        let mut tries = 0;
+        loop {
+            let snapshot = self.shared.readable()?;
+            match self.shared.body_at(&snapshot, number).await {
+                Err(error) => self.shared.look_again(&snapshot, error, &mut tries).await?,
+                Ok(Found::Body(body)) => return Ok(body),
+                Ok(Found::NotInTail) => {
+                    self.refresh().await?;
+                    tries += 1;
+                    // Where nothing was sealed meanwhile, there is none.
+                    if tail_start(&snapshot) == tail_start(&self.shared.snapshot()) {
+                        return Ok(None);
+                    }
+                    if tries > REPLANS_MAX {
+                        let what = "the tail moves faster than it can be read".to_owned();
+                        return Err(Error::Throttled { what });
+                    }
+                }
+            }
+        }
+    }
+
+    /// The covered blocks that may hold a transaction, newest first: nearly always one, or none. Only blocks with
+    /// bodies are looked at.
+    pub async fn blocks_of_transaction(&self, hash: &B256) -> Result<Vec<u64>> {
+        let mut tries = 0;
+        loop {
+            let snapshot = self.shared.readable()?;
+            match self.shared.transaction_blocks(&snapshot, hash).await {
+                Err(error) => self.shared.look_again(&snapshot, error, &mut tries).await?,
+                found => return found,
+            }
+        }
+    }
+}
+
+/// What became of a lookup.
+enum Found {
+    Body(Option<Bytes>),
+    /// The tail has no such record, or has none any more.
+    NotInTail,
+}
+
+fn tail_start(snapshot: &Snapshot) -> Option<(u64, u64)> {
+    snapshot.tail_state.as_ref().map(|tail| (tail.generation, tail.start))
+}
+
+impl Shared {
+    async fn body_at(&self, snapshot: &Snapshot, number: u64) -> Result<Found> {
+        if !snapshot.coverage.iter().any(|range| range.contains(&number)) {
+            return Ok(Found::Body(None));
+        }
+        if let Some(tail) = snapshot.tail_state.as_ref().filter(|tail| number >= tail.start) {
+            let record = self.stores.meta.get(&self.keys.body(tail.generation, number)).await?;
+            let Some(record) = record else {
+                return Ok(Found::NotInTail);
+            };
+            return Ok(Found::Body(Some(records::body::decode(&record.value)?.bytes)));
+        }
+        let bodies = snapshot.list.containing(number).and_then(|entry| {
+            entry.bodies.iter().find(|bodies| bodies.blocks.contains(&number)).cloned()
+        });
+        match bodies {
+            None => Ok(Found::Body(None)),
+            Some(bodies) => Ok(Found::Body(self.bodies.body(&bodies, number).await?)),
+        }
+    }
+
+    async fn transaction_blocks(&self, snapshot: &Snapshot, hash: &B256) -> Result<Vec<u64>> {
+        let key = key_of(hash);
+        let covered = |block: &u64| snapshot.coverage.iter().any(|range| range.contains(block));
+        let mut found: Vec<u64> = snapshot.transactions.blocks_of(key).filter(covered).collect();
+        for entry in snapshot.list.iter().rev() {
+            if !covered(&entry.blocks.start) {
+                continue;
+            }
+            for bodies in entry.bodies.iter().rev() {
+                found.extend(self.bodies.blocks_of(bodies, key).await?);
+            }
+            if !found.is_empty() {
+                break;
+            }
+        }
+        found.sort_unstable_by(|a, b| b.cmp(a));
+        found.dedup();
+        Ok(found)
+    }
+}
+
+/// Reads blobs of bodies, through a bounded cache.
+#[derive(Debug)]
+pub(crate) struct BodyReader {
+    blobs: Arc<dyn BlobStore>,
+    prefix: String,
+    cache: Cache<(u64, u64, Part), Cached, Weigh>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Part {
+    Directory,
+    Group(usize),
+}
+
+#[derive(Clone, Debug)]
+enum Cached {
+    Directory(Arc<BodiesDirectory>),
+    Group(bytes::Bytes),
+}
+
+#[derive(Clone, Debug)]
+struct Weigh;
+
+impl Weighter<(u64, u64, Part), Cached> for Weigh {
+    fn weight(&self, _: &(u64, u64, Part), cached: &Cached) -> u64 {
+        let bytes = match cached {
+            Cached::Directory(directory) => directory.weight(),
+            Cached::Group(group) => group.len(),
+        };
+        as_u64(bytes + size_of::<Cached>())
+    }
+}
+
+impl BodyReader {
+    pub(crate) fn new(blobs: Arc<dyn BlobStore>, prefix: String, cache_bytes: u64) -> Self {
+        let items = usize::try_from(cache_bytes / PART_BYTES_ROUGHLY).unwrap_or(usize::MAX);
+        let cache = Cache::with_weighter(items.max(16), cache_bytes, Weigh);
+        Self { blobs, prefix, cache }
+    }
+
+    async fn body(&self, bodies: &BodiesRef, number: u64) -> Result<Option<Bytes>> {
+        let directory = self.directory(bodies).await?;
+        let offset = to_usize(number - bodies.blocks.start)?;
+        let Some((group, place)) = directory.place(offset) else {
+            return Ok(None);
+        };
+        Ok(Some(Bytes::from(self.group(bodies, &directory, group).await?.slice(place))))
+    }
+
+    async fn blocks_of(&self, bodies: &BodiesRef, key: u64) -> Result<Vec<u64>> {
+        let directory = self.directory(bodies).await?;
+        let mut found = Vec::new();
+        for bucket in directory.buckets(key) {
+            let bytes = self.bytes(bodies, bucket).await?;
+            let offsets = offsets_in(&bytes, key).map_err(|error| self.damaged(bodies, error))?;
+            found.extend(offsets.into_iter().map(|offset| bodies.blocks.start + offset));
+        }
+        found.retain(|number| bodies.blocks.contains(number));
+        Ok(found)
+    }
+
+    async fn directory(&self, bodies: &BodiesRef) -> Result<Arc<BodiesDirectory>> {
+        let key = (bodies.token, bodies.blocks.start, Part::Directory);
+        if let Some(Cached::Directory(directory)) = self.cache.get(&key) {
+            return Ok(directory);
+        }
+        let bytes = self.bytes(bodies, bodies.directory_at..bodies.bytes).await?;
+        let directory = BodiesDirectory::decode(&bytes);
+        let directory = Arc::new(directory.map_err(|error| self.damaged(bodies, error))?);
+        self.cache.insert(key, Cached::Directory(Arc::clone(&directory)));
+        Ok(directory)
+    }
+
+    async fn group(
+        &self,
+        bodies: &BodiesRef,
+        directory: &BodiesDirectory,
+        group: usize,
+    ) -> Result<bytes::Bytes> {
+        let key = (bodies.token, bodies.blocks.start, Part::Group(group));
+        if let Some(Cached::Group(bytes)) = self.cache.get(&key) {
+            return Ok(bytes);
+        }
+        let bytes = self.bytes(bodies, directory.group(group)).await?;
+        let raw = directory.open_group(group, &bytes);
+        let raw = raw.map_err(|error| self.damaged(bodies, error))?;
+        self.cache.insert(key, Cached::Group(raw.clone()));
+        Ok(raw)
+    }
+
+    async fn bytes(&self, bodies: &BodiesRef, range: Range<u64>) -> Result<bytes::Bytes> {
+        let name = bodies.blob_name(&self.prefix)?;
+        match self.blobs.get_range(&name, range).await {
+            Ok(Some(bytes)) => Ok(bytes),
+            Ok(None) => Err(Error::ChunkMissing { chunk: name.to_string() }),
+            Err(error) if error.kind() == logmill_io::ErrorKind::Invalid => {
+                Err(Error::corrupt(format!("{name}: {error}")))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn damaged(&self, bodies: &BodiesRef, error: Error) -> Error {
+        match bodies.blob_name(&self.prefix) {
+            Ok(name) => error.within(name.as_str()),
+            Err(_) => error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,32 @@
+//! The records `body/GENERATION-NUMBER`: the body of one block of the tail, until it is sealed.
+//!
+//! Guarantees: those of [`super`]. Leaves to others: bodies of sealed blocks ([`crate::bodies`]).
+
+use bytes::Bytes;
+
+use super::{begin, end, hash, open};
+use crate::bodies::{compress, decompress};
+use crate::codec::{as_u64, put_varint};
+use crate::error::Result;
+use crate::types::{BLOCK_BODY_BYTES_MAX, BLOCK_TRANSACTIONS_MAX, Body};
+
+const VERSION: u8 = 1;
+const WHAT: &str = "the body of a block of the tail";
+
+pub(crate) fn encode(body: &Body) -> Bytes {
+    let mut out = begin(VERSION);
+    put_varint(&mut out, as_u64(body.transactions.len()));
+    body.transactions.iter().for_each(|hash| out.extend_from_slice(hash.as_slice()));
+    put_varint(&mut out, as_u64(body.bytes.len()));
+    out.extend_from_slice(&compress(&body.bytes));
+    end(out)
+}
+
+pub(crate) fn decode(bytes: &[u8]) -> Result<Body> {
+    let mut reader = open(bytes, VERSION, WHAT)?;
+    let count = reader.count(BLOCK_TRANSACTIONS_MAX)?;
+    let transactions = (0..count).map(|_| hash(&mut reader)).collect::<Result<Vec<_>>>()?;
+    let length = reader.count(BLOCK_BODY_BYTES_MAX)?;
+    let bytes = decompress(reader.rest(), length).map_err(|error| error.within(WHAT))?;
+    Ok(Body { bytes: bytes.into(), transactions })
+}

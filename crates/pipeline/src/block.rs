@@ -1,0 +1,78 @@
+//! How a block of a source becomes one of the log index, and comes back.
+//!
+//! The index holds the logs; everything else is the body that it keeps beside them.
+//!
+//! Guarantees: [`restored`] of [`finalized`] is the same block. Leaves to others: when a block is final.
+
+use finalized_log_index::{BlockLog, Body, FinalizedBlock, Log as IndexedLog};
+use logmill_chain::{Block, Log, stored};
+
+use crate::error::{Error, Result};
+
+/// A block as the log index takes it.
+pub fn finalized(block: Block) -> FinalizedBlock {
+    let at = block.at;
+    let transactions: Vec<_> = block.transactions.iter().map(|tx| tx.hash).collect();
+    let (bytes, logs) = stored::encode_apart(block);
+    let mut placed = Vec::with_capacity(logs.iter().map(Vec::len).sum());
+    for (index, (logs, hash)) in logs.into_iter().zip(&transactions).enumerate() {
+        for log in logs {
+            placed.push(BlockLog {
+                address: log.address,
+                topics: log.topics,
+                data: log.data,
+                transaction_hash: *hash,
+                transaction_index: number(index),
+                log_index: number(placed.len()),
+            });
+        }
+    }
+    FinalizedBlock {
+        number: at.number,
+        hash: at.hash,
+        parent_hash: at.parent_hash,
+        timestamp: at.timestamp,
+        logs: placed,
+        body: Some(Body { bytes: bytes.into(), transactions }),
+    }
+}
+
+/// The block of a body and its logs.
+pub fn restored(body: &[u8], logs: Vec<IndexedLog>) -> Result<Block> {
+    let logs = logs.into_iter().map(|log| Log {
+        address: log.log.address,
+        topics: log.log.topics,
+        data: log.log.data,
+    });
+    Ok(stored::with_logs(body, logs)?)
+}
+
+/// The logs of a block as the index would give them.
+pub(crate) fn logs_of(block: &Block) -> impl Iterator<Item = IndexedLog> + '_ {
+    block.logs().map(|placed| IndexedLog {
+        block_number: block.at.number,
+        block_hash: block.at.hash,
+        block_timestamp: block.at.timestamp,
+        log: BlockLog {
+            address: placed.log.address,
+            topics: placed.log.topics.clone(),
+            data: placed.log.data.clone(),
+            transaction_hash: placed.transaction_hash,
+            transaction_index: number(placed.transaction_index),
+            log_index: number(placed.log_index),
+        },
+    })
+}
+
+/// A position in a block; what does not fit is refused by the index.
+fn number(position: usize) -> u32 {
+    u32::try_from(position).unwrap_or(u32::MAX)
+}
+
+/// Refuses a block whose body is of another block.
+pub(crate) fn same_block(block: &Block, number: u64) -> Result<()> {
+    if block.at.number != number {
+        return Err(Error::corrupt(format!("the body of block {number} is of another block")));
+    }
+    Ok(())
+}

@@ -1,0 +1,22 @@
+//! From a chain to stored history: ingest, tip, finality, archive, and one view over all of it.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`chain`] | [`Chain`]: what is stored of one chain, to be read |
+//! | [`view`] | [`View`]: all of it at one moment, tip and finalized history joined |
+//! | [`tip`] | blocks that are not final yet |
+//! | [`block`] | how a block of a source becomes one of the log index, and comes back |
+//!
+//! Guarantees: what a view answers is whole, or an error says what is missing; listeners hear of a block after it is
+//! stored. Leaves to others: HTTP, and deriving tables.
+
+pub mod block;
+pub mod chain;
+mod error;
+mod record;
+pub mod tip;
+pub mod view;
+
+pub use chain::{Chain, Change};
+pub use error::{Error, Result};
+pub use view::View;

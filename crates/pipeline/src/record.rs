@@ -1,0 +1,96 @@
+//! The form of every record: a version byte, the contents, and a CRC-32C.
+//!
+//! Guarantees: a flipped bit anywhere is found before the contents are looked at. Leaves to others: what is in it.
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::{Error, Result};
+
+const VERSION: u8 = 1;
+const CRC_BYTES: usize = 4;
+/// Hardly slower than lz4, and a quarter smaller.
+const COMPRESSION: i32 = 1;
+const LENGTH_BYTES: usize = 4;
+
+/// A record of a value, in postcard.
+pub(crate) fn encode(value: &impl Serialize) -> Bytes {
+    // Serializing into memory fails only for types that postcard does not know, and ours are none of those.
+    sealed(postcard::to_extend(value, vec![VERSION]).unwrap_or_default())
+}
+
+/// The value of a record.
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8], what: &str) -> Result<T> {
+    let contents = opened(bytes, what)?;
+    postcard::from_bytes(contents).map_err(|error| Error::corrupt(format!("{what}: {error}")))
+}
+
+/// A record of bytes, compressed.
+pub(crate) fn compress(bytes: &[u8]) -> Bytes {
+    let mut out = vec![VERSION];
+    let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    out.extend_from_slice(&length.to_le_bytes());
+    // Compressing into memory does not fail; what would come out then is refused when it is read.
+    out.extend_from_slice(&zstd::bulk::compress(bytes, COMPRESSION).unwrap_or_default());
+    sealed(out)
+}
+
+/// The bytes of a compressed record, at most `bytes_max`.
+pub(crate) fn decompress(bytes: &[u8], bytes_max: usize, what: &str) -> Result<Vec<u8>> {
+    let contents = opened(bytes, what)?;
+    let parts = contents.split_first_chunk::<LENGTH_BYTES>();
+    let (length, rest) = parts.ok_or_else(|| Error::corrupt(format!("{what} is too short")))?;
+    let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
+    if length > bytes_max {
+        return Err(Error::corrupt(format!("{what} has {length} bytes, at most {bytes_max}")));
+    }
+    let raw = zstd::bulk::decompress(rest, length);
+    let raw = raw.map_err(|error| Error::corrupt(format!("{what}: {error}")))?;
+    if raw.len() != length {
+        return Err(Error::corrupt(format!("{what} has {} bytes, not {length}", raw.len())));
+    }
+    Ok(raw)
+}
+
+fn sealed(mut out: Vec<u8>) -> Bytes {
+    let crc = crc32c::crc32c(&out);
+    out.extend_from_slice(&crc.to_le_bytes());
+    Bytes::from(out)
+}
+
+fn opened<'b>(bytes: &'b [u8], what: &str) -> Result<&'b [u8]> {
+    let Some((body, crc)) = bytes.split_last_chunk::<CRC_BYTES>() else {
+        return Err(Error::corrupt(format!("{what} is too short")));
+    };
+    if crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
+        return Err(Error::corrupt(format!("{what} does not have its checksum")));
+    }
+    match body.split_first() {
+        Some((&VERSION, contents)) => Ok(contents),
+        _ => Err(Error::corrupt(format!("{what} is of an unknown version"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_in_comes_out_and_a_flipped_bit_is_found() {
+        let bytes = compress(b"some bytes that come back");
+        assert_eq!(decompress(&bytes, 100, "it").expect("read"), b"some bytes that come back");
+        assert!(decompress(&bytes, 10, "it").is_err(), "too long");
+        let value = encode(&(7_u64, "seven".to_owned()));
+        let (number, name): (u64, String) = decode(&value, "it").expect("read");
+        assert_eq!((number, name.as_str()), (7, "seven"));
+        for record in [bytes, value] {
+            for bit in 0..record.len() * 8 {
+                let mut damaged = record.to_vec();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                assert!(decompress(&damaged, 100, "it").is_err());
+                assert!(decode::<(u64, String)>(&damaged, "it").is_err());
+            }
+        }
+    }
+}

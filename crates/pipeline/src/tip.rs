@@ -1,0 +1,163 @@
+//! The tip: blocks that are not final yet, as records and in memory.
+//!
+//! | key below the prefix | what | who writes it |
+//! |---|---|---|
+//! | `tip` | which blocks the tip has, by number and hash, and the safe block | the one writer, fenced |
+//! | `tip/NUMBER-HASH` | a block with everything | the commit that lists it, which alone makes it count |
+//!
+//! Guarantees: the tip changes in one commit, fenced by the lease of the index's writer; its blocks link to each other. A
+//! [`Moment`] never changes. Leaves to others: what the tip should be (the forward ingester).
+
+use std::sync::Arc;
+
+use alloy_primitives::B256;
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use logmill_chain::{Block, BlockRef, stored};
+use logmill_io::{Batch, Condition, Fence, Key, MetaStore, Version};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::record;
+
+/// The largest block of the tip, encoded.
+const BLOCK_BYTES_MAX: usize = 128 << 20;
+
+/// The tip at one moment.
+#[derive(Debug, Default)]
+pub struct Moment {
+    /// Its blocks, lowest first; each is the parent of the next.
+    pub(crate) blocks: Vec<Arc<Block>>,
+    /// The safe block, if the chain has told of one.
+    pub(crate) safe: Option<BlockRef>,
+    /// The record that says so.
+    version: Option<Version>,
+}
+
+/// The tip of one chain.
+#[derive(Debug)]
+pub struct Tip {
+    meta: Arc<dyn MetaStore>,
+    prefix: String,
+    now: ArcSwap<Moment>,
+}
+
+/// The record `tip`.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Listed {
+    blocks: Vec<(u64, B256)>,
+    safe: Option<BlockRef>,
+}
+
+impl Tip {
+    /// The tip whose records begin with `prefix`, as it is stored.
+    pub async fn open(meta: Arc<dyn MetaStore>, prefix: impl Into<String>) -> Result<Self> {
+        let tip = Self { meta, prefix: prefix.into(), now: ArcSwap::default() };
+        tip.reload().await?;
+        Ok(tip)
+    }
+
+    /// The tip at this moment.
+    pub fn now(&self) -> Arc<Moment> {
+        self.now.load_full()
+    }
+
+    /// Reads the tip anew, as another process may have changed it.
+    pub async fn reload(&self) -> Result<()> {
+        let Some(record) = self.meta.get(&self.state_key()).await? else {
+            self.now.store(Arc::default());
+            return Ok(());
+        };
+        let known = self.now();
+        if known.version == Some(record.version) {
+            return Ok(());
+        }
+        let listed: Listed = record::decode(&record.value, "the record of the tip")?;
+        let mut blocks = Vec::with_capacity(listed.blocks.len());
+        for (number, hash) in listed.blocks {
+            let in_memory = known.blocks.iter().find(|block| block.at.hash == hash);
+            match in_memory {
+                Some(block) => blocks.push(Arc::clone(block)),
+                None => blocks.push(Arc::new(self.read(number, hash).await?)),
+            }
+        }
+        let moment = Moment { blocks, safe: listed.safe, version: Some(record.version) };
+        self.now.store(Arc::new(moment));
+        Ok(())
+    }
+
+    async fn read(&self, number: u64, hash: B256) -> Result<Block> {
+        let key = self.block_key(number, &hash);
+        let record = self.meta.get(&key).await?;
+        let record = record.ok_or_else(|| Error::corrupt(format!("{key} is missing")))?;
+        let raw = record::decompress(&record.value, BLOCK_BYTES_MAX, &key.to_string())?;
+        let block = stored::decode(&raw)?;
+        if block.at.hash != hash || block.at.number != number {
+            return Err(Error::corrupt(format!("{key} holds another block")));
+        }
+        Ok(block)
+    }
+
+    /// Makes these blocks the tip, in one commit: the barrier after which they are seen. Blocks that it has already
+    /// are not written again. Returns what came and what went.
+    pub(crate) async fn replace(
+        &self,
+        blocks: Vec<Arc<Block>>,
+        safe: Option<BlockRef>,
+        fence: Fence,
+    ) -> Result<Replaced> {
+        let before = self.now();
+        let has = |list: &[Arc<Block>], block: &Block| {
+            list.iter().any(|other| other.at.hash == block.at.hash)
+        };
+        let added: Vec<Arc<Block>> =
+            blocks.iter().filter(|block| !has(&before.blocks, block)).cloned().collect();
+        let gone: Vec<Arc<Block>> =
+            before.blocks.iter().filter(|block| !has(&blocks, block)).cloned().collect();
+        if added.is_empty() && gone.is_empty() && safe == before.safe {
+            return Ok(Replaced { added, gone });
+        }
+        let listed = blocks.iter().map(|block| (block.at.number, block.at.hash)).collect();
+        let listed = record::encode(&Listed { blocks: listed, safe });
+        let condition = before.version.map_or(Condition::Absent, Condition::Version);
+        let mut batch = Batch::new().put(self.state_key(), listed, condition);
+        for (key, value) in self.records(added.clone()).await {
+            batch = batch.put(key, value, Condition::Any);
+        }
+        for block in &gone {
+            let key = self.block_key(block.at.number, &block.at.hash);
+            batch = batch.delete(key, Condition::Any);
+        }
+        let versions = self.meta.commit(batch.fenced(fence)).await?;
+        let version = versions.first().copied().flatten();
+        self.now.store(Arc::new(Moment { blocks, safe, version }));
+        Ok(Replaced { added, gone })
+    }
+
+    async fn records(&self, blocks: Vec<Arc<Block>>) -> Vec<(Key, Bytes)> {
+        let keyed: Vec<(Key, Arc<Block>)> = blocks
+            .into_iter()
+            .map(|block| (self.block_key(block.at.number, &block.at.hash), block))
+            .collect();
+        let encode =
+            |(key, block): (Key, Arc<Block>)| (key, record::compress(&stored::encode(&block)));
+        logmill_io::compute(move || keyed.into_iter().map(encode).collect()).await
+    }
+
+    fn state_key(&self) -> Key {
+        Key::from(format!("{}/tip", self.prefix))
+    }
+
+    fn block_key(&self, number: u64, hash: &B256) -> Key {
+        Key::from(format!("{}/tip/{number:016x}-{hash:x}", self.prefix))
+    }
+}
+
+/// What a commit of the tip did.
+#[derive(Debug)]
+pub(crate) struct Replaced {
+    /// Blocks that came, lowest first.
+    pub(crate) added: Vec<Arc<Block>>,
+    /// Blocks that went, lowest first: replaced, or final by now.
+    pub(crate) gone: Vec<Arc<Block>>,
+}

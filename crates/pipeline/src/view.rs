@@ -1,0 +1,238 @@
+//! `View`: a chain at one moment, finalized history and tip joined.
+//!
+//! The tip is taken first, then what is finalized: a block leaves the tip only after it was indexed, so no order of
+//! events leaves a gap. A block that is in both counts once, as the tip's.
+//!
+//! Guarantees: answers are whole. Blocks that are not stored are an error ([`Error::NotCovered`]), never an empty
+//! answer. Leaves to others: tags, error codes, limits of requests.
+
+use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
+
+use alloy_primitives::B256;
+use finalized_log_index::{Blocks, Filter, LogIndex, LogPage};
+use logmill_chain::{Block, BlockRef};
+
+use crate::block;
+use crate::chain::Shared;
+use crate::error::{Error, Result};
+use crate::tip::Moment;
+
+/// A chain at one moment.
+#[derive(Clone, Debug)]
+pub struct View {
+    shared: Arc<Shared>,
+    tip: Arc<Moment>,
+    finalized: Option<BlockRef>,
+}
+
+impl View {
+    pub(crate) fn new(shared: Arc<Shared>, tip: Arc<Moment>, finalized: Option<BlockRef>) -> Self {
+        Self { shared, tip, finalized }
+    }
+
+    /// The newest block.
+    pub fn head(&self) -> Option<BlockRef> {
+        self.tip.blocks.last().map(|block| block.at).or(self.finalized)
+    }
+
+    /// The newest block that will hardly be replaced, if the chain said so.
+    pub fn safe(&self) -> Option<BlockRef> {
+        let head = self.head()?;
+        self.tip.safe.filter(|safe| safe.number <= head.number)
+    }
+
+    /// The newest block that is final.
+    pub fn finalized(&self) -> Option<BlockRef> {
+        self.finalized
+    }
+
+    /// What is stored, lowest first.
+    pub fn covered(&self) -> Vec<Range<u64>> {
+        covered(&self.shared.index, &self.tip)
+    }
+
+    /// Whether everything from the first block of the chain to the head is stored.
+    pub fn is_complete(&self) -> bool {
+        matches!(&self.covered()[..], [all] if all.start == 0)
+    }
+
+    /// The first block of the tip, if it has any.
+    fn base(&self) -> Option<u64> {
+        self.tip.blocks.first().map(|block| block.at.number)
+    }
+
+    fn in_tip(&self, number: u64) -> Option<&Arc<Block>> {
+        let offset = usize::try_from(number.checked_sub(self.base()?)?).ok()?;
+        self.tip.blocks.get(offset)
+    }
+
+    fn in_tip_by_hash(&self, hash: &B256) -> Option<&Arc<Block>> {
+        self.tip.blocks.iter().find(|block| block.at.hash == *hash)
+    }
+
+    /// The place of a block, by its number.
+    pub async fn block_ref(&self, number: u64) -> Result<Option<BlockRef>> {
+        match self.in_tip(number) {
+            Some(block) => Ok(Some(block.at)),
+            None => self.shared.block_ref(number).await,
+        }
+    }
+
+    /// The place of a block, by its hash.
+    pub async fn block_ref_by_hash(&self, hash: &B256) -> Result<Option<BlockRef>> {
+        match self.in_tip_by_hash(hash) {
+            Some(block) => Ok(Some(block.at)),
+            None => self.shared.block_ref_by_hash(hash).await,
+        }
+    }
+
+    /// A block with everything, by its number; none if it is not stored, or only its logs are.
+    pub async fn block(&self, number: u64) -> Result<Option<Arc<Block>>> {
+        match self.in_tip(number) {
+            Some(block) => Ok(Some(Arc::clone(block))),
+            None => self.shared.archived(number).await,
+        }
+    }
+
+    /// A block with everything, by its hash.
+    pub async fn block_by_hash(&self, hash: &B256) -> Result<Option<Arc<Block>>> {
+        if let Some(block) = self.in_tip_by_hash(hash) {
+            return Ok(Some(Arc::clone(block)));
+        }
+        match self.shared.block_ref_by_hash(hash).await? {
+            Some(at) => self.shared.archived(at.number).await,
+            None => Ok(None),
+        }
+    }
+
+    /// The block of a transaction, and the transaction's position in it.
+    pub async fn transaction(&self, hash: &B256) -> Result<Option<(Arc<Block>, usize)>> {
+        let position = |block: &Block| block.transactions.iter().position(|tx| tx.hash == *hash);
+        for block in self.tip.blocks.iter().rev() {
+            if let Some(position) = position(block) {
+                return Ok(Some((Arc::clone(block), position)));
+            }
+        }
+        for number in self.shared.index.blocks_of_transaction(hash).await? {
+            let Some(block) = self.shared.archived(number).await? else {
+                continue;
+            };
+            if let Some(position) = position(&block) {
+                return Ok(Some((block, position)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The logs that match, in order, up to the filter's limit; `next` says from which block on there is more.
+    pub async fn logs(&self, filter: &Filter) -> Result<LogPage> {
+        match &filter.blocks {
+            Blocks::Hash(hash) => match self.in_tip_by_hash(hash) {
+                Some(block) => {
+                    filter.validate()?;
+                    let number = block.at.number;
+                    let mut page = empty(number..=number);
+                    self.add_tip_logs(filter, number..=number, &mut page);
+                    Ok(page)
+                }
+                None => self.indexed_logs(filter).await,
+            },
+            Blocks::Range(range) => self.logs_of_range(filter, range.clone()).await,
+            Blocks::Covered(_) => {
+                let what = "a view is asked for whole ranges".to_owned();
+                Err(Error::Invalid { what })
+            }
+        }
+    }
+
+    async fn logs_of_range(&self, filter: &Filter, range: RangeInclusive<u64>) -> Result<LogPage> {
+        filter.validate()?;
+        let (from, to) = (*range.start(), *range.end());
+        let base = self.base().unwrap_or(u64::MAX);
+        let mut page = empty(range);
+        if from < base {
+            let below = to.min(base - 1);
+            let below_filter = Filter { blocks: Blocks::Range(from..=below), ..filter.clone() };
+            let found = self.indexed_logs(&below_filter).await?;
+            page.logs = found.logs;
+            page.next = found.next;
+            if page.next.is_some() {
+                return Ok(page);
+            }
+        }
+        if to >= base {
+            if self.head().is_none_or(|head| head.number < to) {
+                return Err(self.not_covered(from..to.saturating_add(1)));
+            }
+            self.add_tip_logs(filter, from.max(base)..=to, &mut page);
+        }
+        Ok(page)
+    }
+
+    async fn indexed_logs(&self, filter: &Filter) -> Result<LogPage> {
+        use finalized_log_index::Error as IndexError;
+        match self.shared.index.query_finalized(filter).await {
+            Err(IndexError::NotCovered { wanted, .. }) => Err(self.not_covered(wanted)),
+            Err(IndexError::Pruned { floor }) => {
+                Err(Error::Pruned { floor, covered: self.covered() })
+            }
+            Err(IndexError::BlockNotFound { hash }) => Err(Error::BlockNotFound { hash }),
+            page => Ok(page?),
+        }
+    }
+
+    fn not_covered(&self, wanted: Range<u64>) -> Error {
+        Error::NotCovered { wanted, covered: self.covered() }
+    }
+
+    /// Adds the matching logs of blocks of the tip; a block that would exceed the limit is left for the next page,
+    /// unless it is the first.
+    fn add_tip_logs(&self, filter: &Filter, range: RangeInclusive<u64>, page: &mut LogPage) {
+        let limit = filter.max_results.unwrap_or(usize::MAX);
+        for number in range {
+            let Some(block) = self.in_tip(number) else {
+                continue;
+            };
+            let before = page.logs.len();
+            page.logs.extend(block::logs_of(block).filter(|log| filter.matches(&log.log)));
+            if page.logs.len() > limit && before > 0 {
+                page.logs.truncate(before);
+                page.next = Some(number);
+                return;
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// A finalized block with everything; none if it is not stored, or only its logs are.
+    pub(crate) async fn archived(&self, number: u64) -> Result<Option<Arc<Block>>> {
+        let Some(body) = self.index.body(number).await? else {
+            return Ok(None);
+        };
+        let logs = self.index.query_finalized(&Filter::range(number..=number)).await?.logs;
+        let block = block::restored(&body, logs)?;
+        block::same_block(&block, number)?;
+        Ok(Some(Arc::new(block)))
+    }
+}
+
+fn empty(range: RangeInclusive<u64>) -> LogPage {
+    let (from, to) = range.into_inner();
+    LogPage { logs: Vec::new(), next: None, looked_at: vec![from..to.saturating_add(1)] }
+}
+
+/// What is stored, lowest first.
+pub(crate) fn covered(index: &LogIndex, tip: &Moment) -> Vec<Range<u64>> {
+    let mut covered = index.coverage();
+    let (Some(first), Some(last)) = (tip.blocks.first(), tip.blocks.last()) else {
+        return covered;
+    };
+    let tip = first.at.number..last.at.number + 1;
+    match covered.last_mut().filter(|below| below.end >= tip.start) {
+        Some(below) => below.end = below.end.max(tip.end),
+        None => covered.push(tip),
+    }
+    covered
+}
