@@ -39,6 +39,8 @@ pub struct HealthReport {
     pub chunks: usize,
     /// How many of them no anchor vouches for yet.
     pub chunks_unanchored: usize,
+    /// Where the tail starts, once there is one.
+    pub tail_start: Option<u64>,
     /// How many blocks are in the tail.
     pub tail_blocks: u64,
     /// How many logs are in published chunks and in the tail.
@@ -105,6 +107,7 @@ impl LogIndex {
             pruned_below: list.floor,
             chunks: list.iter().count(),
             chunks_unanchored: unanchored,
+            tail_start: tail_state.as_ref().map(|tail| tail.start),
             tail_blocks: tail_state.as_ref().map_or(0, |tail| tail.end - tail.start),
             logs: sealed_logs + tail_logs,
             bytes: list.iter().map(|entry| entry.bytes).sum(),

@@ -5,6 +5,7 @@
 //! | [`chain`] | [`Chain`]: what is stored of one chain, to be read |
 //! | [`view`] | [`View`]: all of it at one moment, tip and finalized history joined |
 //! | [`tip`] | blocks that are not final yet |
+//! | [`ingest`] | the forward and the backward ingester |
 //! | [`block`] | how a block of a source becomes one of the log index, and comes back |
 //!
 //! Guarantees: what a view answers is whole, or an error says what is missing; listeners hear of a block after it is
@@ -13,6 +14,7 @@
 pub mod block;
 pub mod chain;
 mod error;
+pub mod ingest;
 mod record;
 pub mod tip;
 pub mod view;

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use logmill_io::{BlobName, Timestamp};
+use logmill_io::Timestamp;
 use proptest::prelude::*;
 
 use super::*;
+use crate::bodies::TransactionAt;
 use crate::records::chunks::{BodiesRef, Change, ChunkEntry, ChunksHead};
 use crate::records::degraded::{Cause, Degraded};
 use crate::records::tail_batch::TailBatch;
@@ -14,7 +15,7 @@ use crate::samples::{Edit, blocks, content, edits, resealed, word};
 use crate::section::{Before, Bounds};
 use crate::tail::Tail;
 use crate::term::ID_MAX;
-use crate::types::FinalizedBlock;
+use crate::types::{Body, FinalizedBlock};
 
 /// What came in comes back; what was damaged does not; what was edited may, if it makes sense.
 fn check<T: PartialEq + std::fmt::Debug>(
@@ -89,13 +90,13 @@ fn entry() -> impl Strategy<Value = Arc<ChunkEntry>> {
     })
 }
 
-fn batch(blocks: &[FinalizedBlock]) -> Bytes {
+fn batch(blocks: &[FinalizedBlock], transactions: &[TransactionAt]) -> Bytes {
     let content = content(blocks);
     TailBatch {
         first_block: content.first_block,
         parent_hash: content.parent_hash,
         blocks: &content.run.blocks,
-        transactions: &[],
+        transactions,
         pages: content.run.pages.iter().collect(),
     }
     .encode()
@@ -109,10 +110,14 @@ proptest! {
 
     #[test]
     fn a_batch_of_the_tail(blocks in blocks(), edits in edits(), at: usize) {
-        let bytes = batch(&blocks);
-        check(&blocks, &bytes, tail_batch::decode, &edits, at);
+        let transactions: Vec<_> = blocks.iter().map(|block| TransactionAt {
+            key: block.timestamp,
+            block: block.number,
+        }).collect();
+        let bytes = batch(&blocks, &transactions);
+        check(&(blocks, transactions), &bytes, tail_batch::decode, &edits, at);
         // What decodes can be appended, whatever it was.
-        if let Ok(edited) = tail_batch::decode(&resealed(&bytes, &edits))
+        if let Ok((edited, _)) = tail_batch::decode(&resealed(&bytes, &edits))
             && let Some(first) = edited.first()
         {
             let start = TailState {
@@ -170,6 +175,17 @@ proptest! {
     }
 
     #[test]
+    fn a_body(
+        bytes in prop::collection::vec(any::<u8>(), 0..3_000),
+        transactions in prop::collection::vec(word(), 0..5),
+        edits in edits(),
+        at: usize,
+    ) {
+        let body = Body { bytes: bytes.into(), transactions };
+        check(&body, &body::encode(&body), body::decode, &edits, at);
+    }
+
+    #[test]
     fn any_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let mut sealed = bytes;
         sealed.insert(0, 1);
@@ -178,6 +194,7 @@ proptest! {
         let _ = tail_batch::decode(&sealed);
         let _ = Change::decode(&sealed);
         let _ = ChunksHead::decode(&sealed);
+        let _ = body::decode(&sealed);
         let _ = attempt::decode(&sealed);
         let _ = bounds::decode(&sealed);
         let _ = Degraded::decode(&sealed);

@@ -12,7 +12,7 @@ use finalized_log_index::{
 use futures::stream::iter;
 use logmill_io::KeyRange;
 
-use super::chain::{Skew, address, chain, scan, word};
+use super::chain::{Skew, address, chain, check_bodies, scan, word};
 
 /// How many blocks are history, built by workers.
 const HISTORY: usize = 20;
@@ -160,6 +160,8 @@ pub(crate) fn filters(blocks: &[FinalizedBlock], first: u64, last: u64) -> Vec<F
 pub(crate) async fn check_answers(index: &LogIndex, blocks: &[FinalizedBlock]) -> Result<usize> {
     let mut logs = 0;
     for range in index.coverage() {
+        let covered = blocks.iter().filter(|block| range.contains(&block.number));
+        check_bodies(index, covered).await?;
         for filter in filters(blocks, range.start, range.end - 1) {
             let page = index.query_finalized(&filter).await?;
             assert_eq!(page.logs, scan(blocks, &filter), "{filter:?}");
