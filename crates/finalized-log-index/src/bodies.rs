@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use alloy_primitives::{B256, Bytes};
 use logmill_io::BlobStore;
+use logmill_work::IntervalSet;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
@@ -45,14 +46,47 @@ pub(crate) struct TransactionAt {
     pub(crate) block: u64,
 }
 
-/// The transactions of the tail, in sorted runs that are shared with readers.
+/// Which of some blocks have bodies, and which transactions those have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BodyKeys {
+    /// The blocks with bodies, rising.
+    pub(crate) blocks: Vec<u64>,
+    pub(crate) transactions: Vec<TransactionAt>,
+}
+
+impl BodyKeys {
+    pub(crate) fn of(blocks: &[FinalizedBlock]) -> Self {
+        let mut keys = Self::default();
+        for (block, body) in blocks.iter().filter_map(|b| Some((b.number, b.body.as_ref()?))) {
+            keys.blocks.push(block);
+            let transactions = body.transactions.iter();
+            keys.transactions
+                .extend(transactions.map(|hash| TransactionAt { key: key_of(hash), block }));
+        }
+        keys
+    }
+
+    /// Those of blocks from `first` on.
+    pub(crate) fn from(mut self, first: u64) -> Self {
+        self.blocks.retain(|block| *block >= first);
+        self.transactions.retain(|at| at.block >= first);
+        self
+    }
+}
+
+/// What is known of the bodies of the tail, shared with readers: transactions in sorted runs.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TransactionRuns {
+pub(crate) struct TailBodies {
+    blocks: IntervalSet,
     runs: Vec<Arc<Vec<TransactionAt>>>,
 }
 
-impl TransactionRuns {
-    pub(crate) fn add(&mut self, mut fresh: Vec<TransactionAt>) {
+impl TailBodies {
+    pub(crate) fn add(&mut self, fresh: BodyKeys) {
+        for block in fresh.blocks {
+            self.blocks.insert(&(block..block + 1));
+        }
+        let mut fresh = fresh.transactions;
         if fresh.is_empty() {
             return;
         }
@@ -65,6 +99,7 @@ impl TransactionRuns {
     }
 
     pub(crate) fn forget_below(&mut self, block: u64) {
+        self.blocks.remove(&(0..block));
         for run in &mut self.runs {
             if run.iter().any(|at| at.block < block) {
                 *run = Arc::new(run.iter().filter(|at| at.block >= block).copied().collect());
@@ -79,15 +114,6 @@ impl TransactionRuns {
             run[first..].iter().take_while(move |at| at.key == key).map(|at| at.block)
         })
     }
-}
-
-/// The transactions of blocks that come with bodies.
-pub(crate) fn transactions_of(blocks: &[FinalizedBlock]) -> Vec<TransactionAt> {
-    let bodies = blocks.iter().filter_map(|block| Some((block.number, block.body.as_ref()?)));
-    let all = bodies.flat_map(|(block, body)| {
-        body.transactions.iter().map(move |hash| TransactionAt { key: key_of(hash), block })
-    });
-    all.collect()
 }
 
 /// The beginning of a transaction's hash.
@@ -124,9 +150,12 @@ impl LogIndex {
                 Ok(Found::NotInTail) => {
                     self.refresh().await?;
                     tries += 1;
-                    // Where nothing was sealed meanwhile, there is none.
+                    // It should be there, unless its block was sealed meanwhile.
                     if tail_start(&snapshot) == tail_start(&self.shared.snapshot()) {
-                        return Ok(None);
+                        let what = format!("the body of block {number} is missing in the tail");
+                        let error = Error::corrupt(what);
+                        self.shared.note_corruption(&error, None);
+                        return Err(error);
                     }
                     if tries > REPLANS_MAX {
                         let what = "the tail moves faster than it can be read".to_owned();
@@ -168,6 +197,9 @@ impl Shared {
             return Ok(Found::Body(None));
         }
         if let Some(tail) = snapshot.tail_state.as_ref().filter(|tail| number >= tail.start) {
+            if !snapshot.bodies.blocks.contains(number) {
+                return Ok(Found::Body(None));
+            }
             let record = self.stores.meta.get(&self.keys.body(tail.generation, number)).await?;
             let Some(record) = record else {
                 return Ok(Found::NotInTail);
@@ -186,7 +218,7 @@ impl Shared {
     async fn transaction_blocks(&self, snapshot: &Snapshot, hash: &B256) -> Result<Vec<u64>> {
         let key = key_of(hash);
         let covered = |block: &u64| snapshot.coverage.iter().any(|range| range.contains(block));
-        let mut found: Vec<u64> = snapshot.transactions.blocks_of(key).filter(covered).collect();
+        let mut found: Vec<u64> = snapshot.bodies.blocks_of(key).filter(covered).collect();
         for entry in snapshot.list.iter().rev() {
             if !covered(&entry.blocks.start) {
                 continue;

@@ -236,7 +236,7 @@ pub(crate) fn version_at(versions: &[Option<Version>], position: usize) -> Resul
 
 /// Adds what is new of a batch; false if blocks are missing before it.
 fn append_batch(tail: &mut Tail, number: u64, record: &[u8]) -> Result<bool> {
-    let (blocks, transactions) = tail_batch::decode(record)?;
+    let (blocks, bodies) = tail_batch::decode(record)?;
     let known = |number: u64| number < tail.state.end;
     let fresh: Vec<_> = blocks.into_iter().skip_while(|block| known(block.number)).collect();
     let Some(first) = fresh.first() else {
@@ -250,7 +250,7 @@ fn append_batch(tail: &mut Tail, number: u64, record: &[u8]) -> Result<bool> {
     }
     let first = first.number;
     tail.append(&fresh);
-    tail.note_transactions(transactions.into_iter().filter(|at| at.block >= first).collect());
+    tail.note_bodies(bodies.from(first));
     tail.note_batch(number);
     Ok(true)
 }

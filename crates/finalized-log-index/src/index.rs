@@ -16,7 +16,7 @@ use logmill_io::{
 };
 use tokio::sync::Mutex;
 
-use crate::bodies::{BodyReader, TransactionRuns};
+use crate::bodies::{BodyReader, TailBodies};
 use crate::chunk_list::ChunkList;
 use crate::error::{Error, Result};
 use crate::reader::ChunkReader;
@@ -95,8 +95,8 @@ pub(crate) struct Snapshot {
     pub(crate) list: Arc<ChunkList>,
     pub(crate) tail_state: Option<TailState>,
     pub(crate) tail: TailView,
-    /// In which blocks of the tail transactions are.
-    pub(crate) transactions: TransactionRuns,
+    /// What is known of the bodies of the tail.
+    pub(crate) bodies: TailBodies,
     pub(crate) coverage: Vec<BlockRange>,
     pub(crate) degraded: Option<Degraded>,
 }
@@ -197,22 +197,22 @@ impl Shared {
 
     /// Puts a snapshot of what is known in place.
     pub(crate) fn show(&self, followed: &Followed) {
-        let (tail_state, tail, transactions) = if followed.tail_known {
+        let (tail_state, tail, bodies) = if followed.tail_known {
             let tail = followed.tail.as_ref();
-            let transactions = tail.map(|tail| tail.transactions().clone()).unwrap_or_default();
+            let bodies = tail.map(|tail| tail.bodies().clone()).unwrap_or_default();
             let state = tail.map(|tail| tail.state.clone());
-            (state, tail.map(Tail::view).unwrap_or_default(), transactions)
+            (state, tail.map(Tail::view).unwrap_or_default(), bodies)
         } else {
             // The outcome of a commit is open; what was shown before it still holds.
             let shown = self.snapshot();
-            (shown.tail_state.clone(), shown.tail.clone(), shown.transactions.clone())
+            (shown.tail_state.clone(), shown.tail.clone(), shown.bodies.clone())
         };
         let tail_state = tail_state.map(|state| above_chunks(state, &followed.list));
         self.snapshot.store(Arc::new(Snapshot {
             list: Arc::clone(&followed.list),
             coverage: followed.list.coverage(tail_state.as_ref()),
             tail,
-            transactions,
+            bodies,
             tail_state,
             degraded: followed.degraded.clone().or_else(|| self.noted(&followed.list)),
         }));
@@ -241,7 +241,7 @@ impl Shared {
                 list: Arc::clone(&snapshot.list),
                 tail_state: snapshot.tail_state.clone(),
                 tail: snapshot.tail.clone(),
-                transactions: snapshot.transactions.clone(),
+                bodies: snapshot.bodies.clone(),
                 coverage: snapshot.coverage.clone(),
                 degraded: snapshot.degraded.clone().or(Some(found)),
             }

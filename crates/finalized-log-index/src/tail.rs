@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use alloy_primitives::B256;
 
-use crate::bodies::{TransactionAt, TransactionRuns};
+use crate::bodies::{BodyKeys, TailBodies};
 use crate::chunk::pages_of_blocks;
 use crate::codec::as_u64;
 use crate::page::Page;
@@ -37,7 +37,7 @@ pub(crate) struct Tail {
     growing: Growing,
     /// The first block of each stored batch, as its key says.
     batches: VecDeque<u64>,
-    transactions: TransactionRuns,
+    bodies: TailBodies,
 }
 
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl Tail {
             complete: VecDeque::new(),
             growing,
             batches: VecDeque::new(),
-            transactions: TransactionRuns::default(),
+            bodies: TailBodies::default(),
         }
     }
 
@@ -178,14 +178,14 @@ impl Tail {
         complete + u64::from(self.growing.section.logs())
     }
 
-    /// Remembers in which blocks transactions are.
-    pub(crate) fn note_transactions(&mut self, transactions: Vec<TransactionAt>) {
-        self.transactions.add(transactions);
+    /// Remembers which blocks have bodies, and in which of them transactions are.
+    pub(crate) fn note_bodies(&mut self, keys: BodyKeys) {
+        self.bodies.add(keys);
     }
 
-    /// In which blocks transactions are.
-    pub(crate) fn transactions(&self) -> &TransactionRuns {
-        &self.transactions
+    /// What is known of the bodies of its blocks.
+    pub(crate) fn bodies(&self) -> &TailBodies {
+        &self.bodies
     }
 
     /// Remembers that a batch is stored under the key of this block.
@@ -223,7 +223,7 @@ impl Tail {
         for _ in self.batches_below(state.start, usize::MAX) {
             self.batches.pop_front();
         }
-        self.transactions.forget_below(state.start);
+        self.bodies.forget_below(state.start);
         self.state.start = state.start;
         self.state.start_parent = state.start_parent;
         self.state.chunk_start = state.chunk_start;
@@ -252,12 +252,12 @@ pub(crate) struct Appended {
 
 impl Appended {
     /// The record of it.
-    pub(crate) fn encode(&self, transactions: &[TransactionAt]) -> bytes::Bytes {
+    pub(crate) fn encode(&self, bodies: &BodyKeys) -> bytes::Bytes {
         TailBatch {
             first_block: self.first_block,
             parent_hash: self.parent_hash,
             blocks: &self.blocks,
-            transactions,
+            bodies,
             pages: self.pages.iter().chain(&self.open).collect(),
         }
         .encode()

@@ -20,7 +20,7 @@ use logmill_io::{Batch, Condition, ErrorKind, Fence};
 use logmill_work::{Held, Lease, LeaseSettings};
 use tokio::sync::{MutexGuard, Semaphore, oneshot};
 
-use crate::bodies;
+use crate::bodies::BodyKeys;
 use crate::codec::as_u64;
 use crate::error::{Error, Result};
 use crate::follow::version_at;
@@ -268,20 +268,20 @@ impl Writer {
         let mut tail = tail.unwrap_or_else(|| self.first_tail(first));
         tail.state.epoch = self.epoch().cast_unsigned();
         let appended = tail.append(fresh);
-        let transactions = bodies::transactions_of(fresh);
+        let bodies = BodyKeys::of(fresh);
         tail.note_batch(first.number);
         let condition = followed.tail_version.map_or(Condition::Absent, Condition::Version);
         let key = self.shared().keys.tail_batch(tail.state.generation, first.number);
         // The visibility barrier: the head moves with the batch that it stands for, or not at all.
         let mut batch = Batch::new()
             .put(self.shared().keys.tail_state(), tail.state.encode(), condition)
-            .put(key, appended.encode(&transactions), Condition::Absent)
+            .put(key, appended.encode(&bodies), Condition::Absent)
             .fenced(self.fence());
         for (number, record) in body_records(fresh).await {
             let key = self.shared().keys.body(tail.state.generation, number);
             batch = batch.put(key, record, Condition::Absent);
         }
-        tail.note_transactions(transactions);
+        tail.note_bodies(bodies);
         if is_first {
             // A chunk of these blocks that was published meanwhile would be beside the tail, not below it.
             let condition = followed.list_version.map_or(Condition::Absent, Condition::Version);

@@ -10,7 +10,7 @@ use alloy_primitives::B256;
 use bytes::Bytes;
 
 use super::{begin, end, hash, open};
-use crate::bodies::TransactionAt;
+use crate::bodies::{BodyKeys, TransactionAt};
 use crate::codec::{Reader, as_u64, put_u64, put_varint, to_usize, zigzag};
 use crate::error::{Error, Result};
 use crate::page::{Page, PageView};
@@ -28,7 +28,7 @@ pub(crate) struct TailBatch<'b> {
     pub(crate) first_block: u64,
     pub(crate) parent_hash: B256,
     pub(crate) blocks: &'b [BlockRow],
-    pub(crate) transactions: &'b [TransactionAt],
+    pub(crate) bodies: &'b BodyKeys,
     pub(crate) pages: Vec<&'b Page>,
 }
 
@@ -45,8 +45,12 @@ impl TailBatch<'_> {
             put_varint(&mut out, u64::from(block.logs));
             before = block.timestamp;
         }
-        put_varint(&mut out, as_u64(self.transactions.len()));
-        for transaction in self.transactions {
+        put_varint(&mut out, as_u64(self.bodies.blocks.len()));
+        for block in &self.bodies.blocks {
+            put_varint(&mut out, block - self.first_block);
+        }
+        put_varint(&mut out, as_u64(self.bodies.transactions.len()));
+        for transaction in &self.bodies.transactions {
             put_u64(&mut out, transaction.key);
             put_varint(&mut out, transaction.block - self.first_block);
         }
@@ -58,8 +62,8 @@ impl TailBatch<'_> {
     }
 }
 
-/// The blocks of a batch, without their bodies, and where the transactions of those are.
-pub(crate) fn decode(bytes: &[u8]) -> Result<(Vec<FinalizedBlock>, Vec<TransactionAt>)> {
+/// The blocks of a batch, without their bodies, and what is known of those.
+pub(crate) fn decode(bytes: &[u8]) -> Result<(Vec<FinalizedBlock>, BodyKeys)> {
     let mut reader = open(bytes, VERSION, WHAT)?;
     let first_block = reader.u64()?;
     let mut parent_hash = hash(&mut reader)?;
@@ -77,7 +81,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(Vec<FinalizedBlock>, Vec<Transacti
         blocks.push(FinalizedBlock { number, hash, parent_hash, timestamp, logs, body });
         (parent_hash, before) = (hash, timestamp);
     }
-    let transactions = decode_transactions(&mut reader, first_block, count)?;
+    let bodies = decode_bodies(&mut reader, first_block, count)?;
     while !reader.is_empty() {
         let length = to_usize(reader.varint()?)?;
         let page = PageView::open(Bytes::copy_from_slice(reader.take(length)?))?;
@@ -100,20 +104,22 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(Vec<FinalizedBlock>, Vec<Transacti
     }
     let valid = blocks.iter().try_for_each(FinalizedBlock::validate);
     valid.map_err(|error| Error::corrupt(format!("{WHAT}: {error}")))?;
-    Ok((blocks, transactions))
+    Ok((blocks, bodies))
 }
 
-fn decode_transactions(
-    reader: &mut Reader<'_>,
-    first_block: u64,
-    blocks: usize,
-) -> Result<Vec<TransactionAt>> {
-    let count = reader.count(reader.remaining())?;
-    let mut transactions = Vec::with_capacity(count);
-    for _ in 0..count {
+fn decode_bodies(reader: &mut Reader<'_>, first_block: u64, blocks: usize) -> Result<BodyKeys> {
+    let mut bodies = BodyKeys::default();
+    for _ in 0..reader.count(blocks)? {
+        let offset = reader.count(blocks.saturating_sub(1))?;
+        bodies.blocks.push(first_block + as_u64(offset));
+    }
+    if bodies.blocks.windows(2).any(|pair| pair[0] >= pair[1]) {
+        return Err(Error::corrupt(format!("{WHAT} has bodies out of order")));
+    }
+    for _ in 0..reader.count(reader.remaining())? {
         let key = reader.u64()?;
         let offset = reader.count(blocks.saturating_sub(1))?;
-        transactions.push(TransactionAt { key, block: first_block + as_u64(offset) });
+        bodies.transactions.push(TransactionAt { key, block: first_block + as_u64(offset) });
     }
-    Ok(transactions)
+    Ok(bodies)
 }

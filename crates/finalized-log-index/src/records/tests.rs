@@ -6,7 +6,7 @@ use logmill_io::Timestamp;
 use proptest::prelude::*;
 
 use super::*;
-use crate::bodies::TransactionAt;
+use crate::bodies::{BodyKeys, TransactionAt};
 use crate::records::chunks::{BodiesRef, Change, ChunkEntry, ChunksHead};
 use crate::records::degraded::{Cause, Degraded};
 use crate::records::tail_batch::TailBatch;
@@ -90,13 +90,13 @@ fn entry() -> impl Strategy<Value = Arc<ChunkEntry>> {
     })
 }
 
-fn batch(blocks: &[FinalizedBlock], transactions: &[TransactionAt]) -> Bytes {
+fn batch(blocks: &[FinalizedBlock], bodies: &BodyKeys) -> Bytes {
     let content = content(blocks);
     TailBatch {
         first_block: content.first_block,
         parent_hash: content.parent_hash,
         blocks: &content.run.blocks,
-        transactions,
+        bodies,
         pages: content.run.pages.iter().collect(),
     }
     .encode()
@@ -110,12 +110,13 @@ proptest! {
 
     #[test]
     fn a_batch_of_the_tail(blocks in blocks(), edits in edits(), at: usize) {
-        let transactions: Vec<_> = blocks.iter().map(|block| TransactionAt {
-            key: block.timestamp,
-            block: block.number,
-        }).collect();
-        let bytes = batch(&blocks, &transactions);
-        check(&(blocks, transactions), &bytes, tail_batch::decode, &edits, at);
+        let with_body = blocks.iter().filter(|block| block.timestamp % 3 != 0);
+        let with_body: Vec<u64> = with_body.map(|block| block.number).collect();
+        let place = |block: &u64| TransactionAt { key: block.wrapping_mul(77), block: *block };
+        let transactions = with_body.iter().map(place).collect();
+        let bodies = BodyKeys { blocks: with_body, transactions };
+        let bytes = batch(&blocks, &bodies);
+        check(&(blocks, bodies), &bytes, tail_batch::decode, &edits, at);
         // What decodes can be appended, whatever it was.
         if let Ok((edited, _)) = tail_batch::decode(&resealed(&bytes, &edits))
             && let Some(first) = edited.first()

@@ -8,7 +8,7 @@ use finalized_log_index::{
 use futures::stream::iter;
 use logmill_io::{BlobName, Condition, ErrorKind, Key, KeyRange, MetaStoreExt};
 
-use crate::chain::scan;
+use crate::chain::{check_bodies, scan};
 use crate::crash_matrix::Ground;
 use crate::life::{self, filters};
 
@@ -52,6 +52,9 @@ async fn ask(stores: &Stores, blocks: &[FinalizedBlock]) -> Result<(), Error> {
             Ok(found) => assert_eq!(found, Some(block.info())),
             Err(error) => trouble = Err(error),
         }
+    }
+    if let Err(error) = check_bodies(&index, blocks.iter()).await {
+        trouble = Err(error);
     }
     let block = &blocks[BLOCKS / 2];
     match index.block_by_hash(&block.hash).await {

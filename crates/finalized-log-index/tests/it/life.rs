@@ -199,14 +199,15 @@ pub(crate) async fn image(stores: &Stores, blocks: &[FinalizedBlock]) -> String 
             (blake3, chunk.chunk_start, chunk.ends_chunk, chunk.anchored),
         );
     }
-    let names: BTreeSet<String> =
-        chunks.iter().map(|chunk| format!("{:016x}", chunk.token)).collect();
+    let bodies = || chunks.iter().flat_map(|chunk| &chunk.bodies);
+    let tokens = chunks.iter().map(|chunk| chunk.token).chain(bodies().map(|b| b.token));
+    let names: BTreeSet<String> = tokens.map(|token| format!("{token:016x}")).collect();
     let blobs = stores.blobs.list("", None, 1_000).await.expect("it lists");
     for blob in &blobs {
         let token = blob.name.as_str().rsplit('-').next().expect("a name");
         assert!(names.contains(token), "the orphan {} is left", blob.name);
     }
-    assert_eq!(blobs.len(), chunks.len(), "every chunk has its blob");
+    assert_eq!(blobs.len(), chunks.len() + bodies().count(), "every chunk has its blobs");
     let attempts = KeyRange::prefix(format!("{}/build/", settings().prefix).as_str());
     let attempts = stores.meta.scan(&attempts, 10).await.expect("it scans");
     assert!(attempts.is_empty(), "{attempts:?}");

@@ -1,0 +1,330 @@
+//! The backward ingester (`history_ingester`): fills history, newest first, by any number of workers and processes.
+//!
+//! The unit is a cell of the log index. [`Backward::plan`] finds what is missing and makes a job of each cell, a few at a
+//! time; whoever runs such a job fetches, builds, publishes. What is missing follows from what is published, so
+//! nothing else has to be remembered, and a cell whose job was lost is found again.
+//!
+//! Guarantees: a cell is published whole, once, whoever builds it and however often; a cell that fails is tried again
+//! while others go on. No listener hears of history. Leaves to others: running jobs ([`logmill_work::Runner`]).
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use finalized_log_index::{Error as IndexError, FinalizedBlock, LogIndex};
+use futures::{Stream, StreamExt, stream};
+use logmill_chain::{Block, ChainSource, Error as ChainError};
+use logmill_io::Clock;
+use logmill_work::{Enqueued, Failure, Handler, NewJob, Outcome, Queue, Running, State};
+use serde::{Deserialize, Serialize};
+
+use super::{IngestSettings, Progress};
+use crate::block::finalized;
+use crate::chain::Chain;
+use crate::error::{Error, Result};
+
+/// The kind of the jobs, before the chain's id.
+pub const CELL_JOB: &str = "history-cell";
+/// Cells that wait for each worker: enough that none idles, few enough that the newest go first.
+const WAITING_PER_WORKER: usize = 2;
+/// How often what is missing is looked for.
+const PLAN_EVERY: Duration = Duration::from_secs(2);
+/// A cell that is missing though its job is done gets a job under another name, at most so many times.
+const REPEATS_MAX: u32 = 16;
+/// Batches that one job fetches ahead of what it builds.
+const FETCHED_AHEAD: usize = 3;
+
+/// Fills the history of one chain.
+#[derive(Debug)]
+pub struct Backward {
+    chain: Chain,
+    source: Arc<dyn ChainSource>,
+    queue: Queue,
+    settings: IngestSettings,
+    progress: Arc<Progress>,
+    clock: Arc<dyn Clock>,
+    /// Below which block the nodes have nothing; learned anew by each process, as nodes come and go.
+    floor: AtomicU64,
+    /// When dead letters were last brought back, on the monotonic clock.
+    revived: std::sync::Mutex<Duration>,
+}
+
+/// How long a cell that was given up waits until it is tried again.
+const REVIVE_EVERY: Duration = Duration::from_secs(600);
+
+/// What a job needs.
+#[derive(Debug, Serialize, Deserialize)]
+struct Cell {
+    start: u64,
+    end: u64,
+}
+
+impl Backward {
+    /// An ingester that has done nothing yet.
+    pub fn new(
+        chain: Chain,
+        source: Arc<dyn ChainSource>,
+        queue: Queue,
+        settings: IngestSettings,
+        progress: Arc<Progress>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let floor = AtomicU64::new(settings.history_stop);
+        let revived = std::sync::Mutex::new(clock.monotonic());
+        Self { chain, source, queue, settings, progress, clock, floor, revived }
+    }
+
+    /// The kind of its jobs.
+    pub fn kind(&self) -> String {
+        kind(self.chain.chain_id())
+    }
+
+    /// Plans for as long as it is polled.
+    pub async fn run(&self) -> Result<std::convert::Infallible> {
+        loop {
+            if let Err(error) = self.plan().await {
+                let said = logmill_io::chain(&error);
+                tracing::warn!(chain = self.chain.chain_id(), error = said, "plan history");
+                self.progress.failed(said);
+                self.clock.sleep(self.settings.error_wait).await;
+            }
+            self.clock.sleep(PLAN_EVERY).await;
+        }
+    }
+
+    /// Makes jobs of the newest cells that are missing; gives how many blocks are missing in all.
+    pub async fn plan(&self) -> Result<u64> {
+        let index = self.chain.index();
+        index.refresh().await?;
+        let floor = self.floor.load(Ordering::SeqCst).max(index.pruned_below());
+        let missing = missing(index, floor);
+        let blocks: u64 = missing.iter().map(|range| range.end - range.start).sum();
+        self.progress.history_left(blocks, floor);
+        let most = self.settings.history_workers.max(1) * WAITING_PER_WORKER;
+        let now = self.clock.monotonic();
+        let revive = {
+            let mut revived =
+                self.revived.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let due = now.saturating_sub(*revived) >= REVIVE_EVERY;
+            if due {
+                *revived = now;
+            }
+            due
+        };
+        for range in missing.iter().rev().take(most) {
+            self.enqueue(range, revive).await?;
+        }
+        Ok(blocks)
+    }
+
+    /// Makes a job of a range, unless it has one; one that is done, though the range is missing, gets a successor.
+    async fn enqueue(&self, range: &Range<u64>, revive: bool) -> Result<()> {
+        for repeat in 0..REPEATS_MAX {
+            let job = self.job(range, repeat)?;
+            if !revive && let Some(known) = self.queue.get(&job.kind, &job.key).await? {
+                if known.state == State::Done {
+                    continue;
+                }
+                return Ok(());
+            }
+            match self.queue.enqueue(&job).await? {
+                Enqueued::Exists(State::Done) => {}
+                _ => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    fn job(&self, range: &Range<u64>, repeat: u32) -> Result<NewJob> {
+        let cell = Cell { start: range.start, end: range.end };
+        let payload = serde_json::to_string(&cell);
+        let payload = payload.map_err(|error| Error::Invalid { what: error.to_string() })?;
+        let key = format!("{:016x}-{:016x}-{repeat}", range.start, range.end);
+        let mut job = NewJob::new(self.kind(), key, payload);
+        // Newest first.
+        let cells = range.start / self.chain.index().settings().cell_blocks;
+        job.priority = i32::try_from(cells).unwrap_or(i32::MAX);
+        Ok(job)
+    }
+
+    /// Fetches, builds and publishes what is missing of a cell.
+    pub async fn fill(&self, range: Range<u64>) -> Result<()> {
+        let index = self.chain.index();
+        index.refresh().await?;
+        let floor = self.floor.load(Ordering::SeqCst);
+        let start = range.start.max(floor).min(range.end);
+        for part in gaps(index, start..range.end) {
+            match self.build(part.clone()).await {
+                Err(Error::Chain(ChainError::Pruned { .. })) => {
+                    let floor = self.find_floor(part.clone()).await?;
+                    self.floor.fetch_max(floor, Ordering::SeqCst);
+                    let chain = self.chain.chain_id();
+                    tracing::info!(chain, floor, "the nodes keep no history below");
+                    if floor < part.end {
+                        self.build(floor..part.end).await?;
+                    }
+                }
+                built => built?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn build(&self, range: Range<u64>) -> Result<()> {
+        let failure = Arc::new(std::sync::Mutex::new(None));
+        let blocks = self.stream(range.clone(), Arc::clone(&failure));
+        let built = self.chain.index().build_chunk(range.clone(), blocks).await;
+        let cause = failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        match (built, cause) {
+            (Err(_), Some(cause)) => Err(cause),
+            // Another process was faster.
+            (Err(IndexError::Unpublishable { .. }), None)
+                if gaps(self.chain.index(), range).is_empty() =>
+            {
+                Ok(())
+            }
+            (built, _) => Ok(built.map(|_| ())?),
+        }
+    }
+
+    /// The blocks of a range, fetched ahead. An error of the source is put into `failure`.
+    fn stream(
+        &self,
+        range: Range<u64>,
+        failure: Arc<std::sync::Mutex<Option<Error>>>,
+    ) -> impl Stream<Item = finalized_log_index::Result<FinalizedBlock>> {
+        let batch = self.settings.history_batch.max(1);
+        let starts = range.clone().step_by(usize::try_from(batch).unwrap_or(usize::MAX));
+        let ranges = starts.map(move |start| start..(start + batch).min(range.end));
+        let (source, progress) = (Arc::clone(&self.source), Arc::clone(&self.progress));
+        let batches = stream::iter(ranges).map(move |range| {
+            let (source, progress) = (Arc::clone(&source), Arc::clone(&progress));
+            async move { prepare(&*source, &progress, range).await }
+        });
+        batches.buffered(FETCHED_AHEAD).flat_map(move |fetched| {
+            let items: Vec<finalized_log_index::Result<FinalizedBlock>> = match fetched {
+                Ok(blocks) => blocks.into_iter().map(Ok).collect(),
+                Err(error) => {
+                    let what = logmill_io::chain(&error);
+                    let mut failure =
+                        failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    *failure = Some(error);
+                    vec![Err(IndexError::Invalid { what })]
+                }
+            };
+            stream::iter(items)
+        })
+    }
+
+    /// The lowest block of a range that the nodes still have; its end if they have none of it.
+    async fn find_floor(&self, range: Range<u64>) -> Result<u64> {
+        let (mut low, mut high) = (range.start, range.end);
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.source.blocks(middle..middle + 1).await {
+                Err(ChainError::Pruned { .. }) => low = middle + 1,
+                Err(error) => return Err(error.into()),
+                Ok(_) => high = middle,
+            }
+        }
+        Ok(low)
+    }
+}
+
+/// All blocks of a range, as the index takes them.
+async fn prepare(
+    source: &dyn ChainSource,
+    progress: &Progress,
+    range: Range<u64>,
+) -> Result<Vec<FinalizedBlock>> {
+    let mut next = range.start;
+    let mut all = Vec::new();
+    while next < range.end {
+        let fetched = source.blocks(next..range.end).await?;
+        let Some(last) = fetched.last() else {
+            return Err(ChainError::NotYet { number: next }.into());
+        };
+        next = last.at.number + 1;
+        let logs: usize = fetched.iter().map(Block::log_count).sum();
+        progress.history(fetched.len() as u64, logs as u64);
+        let prepare = move || fetched.into_iter().map(finalized).collect::<Vec<_>>();
+        all.extend(logmill_io::compute(prepare).await);
+    }
+    Ok(all)
+}
+
+/// The kind of the jobs of a chain.
+pub(crate) fn kind(chain_id: u64) -> String {
+    format!("{CELL_JOB}-{chain_id}")
+}
+
+/// What is missing below the tail, cell by cell, lowest first.
+pub(crate) fn missing(index: &LogIndex, floor: u64) -> Vec<Range<u64>> {
+    let Some(end) = index.health().tail_start else {
+        return Vec::new();
+    };
+    let cell = index.settings().cell_blocks;
+    let mut cells = Vec::new();
+    for gap in gaps(index, floor..end.max(floor)) {
+        let mut start = gap.start;
+        while start < gap.end {
+            let next = (start - start % cell + cell).min(gap.end);
+            cells.push(start..next);
+            start = next;
+        }
+    }
+    cells
+}
+
+/// The parts of a range that no chunk or tail holds.
+fn gaps(index: &LogIndex, range: Range<u64>) -> Vec<Range<u64>> {
+    let mut gaps = Vec::new();
+    let mut next = range.start;
+    let tail = index.health().tail_start.map(|start| start..u64::MAX);
+    let chunks = index.chunks();
+    for held in chunks.iter().map(|entry| entry.blocks.clone()).chain(tail) {
+        if held.end <= next {
+            continue;
+        }
+        if held.start >= range.end {
+            break;
+        }
+        if held.start > next {
+            gaps.push(next..held.start);
+        }
+        next = held.end;
+    }
+    if next < range.end {
+        gaps.push(next..range.end);
+    }
+    gaps
+}
+
+/// Runs the jobs of a [`Backward`].
+#[derive(Debug)]
+pub struct CellHandler(pub Arc<Backward>);
+
+#[async_trait]
+impl Handler for CellHandler {
+    async fn run(&self, running: Running) -> Result<Outcome, Failure> {
+        let cell: Cell = serde_json::from_str(&running.claim.payload)
+            .map_err(|error| Failure::for_good(format!("the job's payload: {error}")))?;
+        if cell.start >= cell.end {
+            return Err(Failure::for_good("the job's cell is empty"));
+        }
+        match self.0.fill(cell.start..cell.end).await {
+            Ok(()) => Ok(Outcome::Done),
+            Err(error) => {
+                let said = logmill_io::chain(&error);
+                self.0.progress.failed(format!(
+                    "blocks {} to {}: {said}",
+                    cell.start,
+                    cell.end - 1
+                ));
+                Err(Failure::again(said))
+            }
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! The forward ingester (`main_ingester`): follows the head.
+//!
+//! One step asks where the chain is, brings the blocks that are missing, and saves them:
+//!
+//! - Blocks that are final by then go to the index at once, many to a commit.
+//! - Others make up the tip. When the chain has changed, the common ancestor is looked for, and the tip is replaced from
+//!   there on in one commit.
+//! - Blocks of the tip that have become final go to the index, and leave the tip after that.
+//!
+//! Guarantees: the tip links to the index at any time; a reorganization is one commit; a chain that changes deeper than
+//! `max_reorg_depth`, or below what it called final, stops the ingester with an error that says so. Leaves to others:
+//! holding the writer lease, sealing ([`Writer::maintain_always`]).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use finalized_log_index::{FinalizedBlock, Writer};
+use futures::{StreamExt, stream};
+use logmill_chain::{Block, BlockRef, ChainSource, Heads};
+use logmill_io::{Clock, ErrorKind};
+
+use super::{IngestSettings, Progress, batch_size};
+use crate::block::finalized;
+use crate::chain::{Chain, Change};
+use crate::error::{Error, Result};
+
+/// The most blocks that one look back at the chain fetches while the common ancestor is searched.
+const LOOK_BACK_MAX: u64 = 64;
+/// Listeners hear of blocks that were final when they came only if they are this near to the head.
+const TOLD_WITHIN: u64 = 64;
+
+/// Follows the head of one chain.
+#[derive(Debug)]
+pub struct Forward {
+    chain: Chain,
+    source: Arc<dyn ChainSource>,
+    writer: Arc<Writer>,
+    settings: IngestSettings,
+    progress: Arc<Progress>,
+    clock: Arc<dyn Clock>,
+}
+
+/// What a step leaves to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// There is more: go on at once.
+    Behind,
+    /// All there is is stored.
+    CaughtUp,
+}
+
+impl Forward {
+    /// An ingester that has done nothing yet.
+    pub fn new(
+        chain: Chain,
+        source: Arc<dyn ChainSource>,
+        writer: Arc<Writer>,
+        settings: IngestSettings,
+        progress: Arc<Progress>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self { chain, source, writer, settings, progress, clock }
+    }
+
+    /// Follows the head for as long as it is polled; ends with an error that a repetition would not take away.
+    pub async fn run(&self) -> Result<std::convert::Infallible> {
+        loop {
+            match self.step().await {
+                Ok(Step::Behind) => {}
+                Ok(Step::CaughtUp) => self.source.changed(self.settings.poll).await,
+                Err(error) if ends(&error) => return Err(error),
+                Err(error) => {
+                    let said = logmill_io::chain(&error);
+                    tracing::warn!(chain = self.chain.chain_id(), error = said, "forward ingest");
+                    self.progress.failed(said);
+                    self.clock.sleep(self.settings.error_wait).await;
+                }
+            }
+        }
+    }
+
+    /// One look at the chain, and what follows from it.
+    pub async fn step(&self) -> Result<Step> {
+        let heads = self.source.heads().await?;
+        self.link_to_index().await?;
+        let ours = self.chain.view().await?.head();
+        self.progress.at(ours.map(|head| head.number), heads.latest.number);
+        let saved = match ours {
+            None => self.start(&heads).await?,
+            Some(ours) => self.follow(ours, &heads).await?,
+        };
+        self.finalize(&heads).await?;
+        self.report(&heads).await?;
+        Ok(if saved { Step::Behind } else { Step::CaughtUp })
+    }
+
+    /// Drops blocks of the tip that are indexed: a crash came between the two.
+    async fn link_to_index(&self) -> Result<()> {
+        let tip = self.chain.shared.tip.now();
+        let Some(indexed) = self.chain.index().indexed_finalized_head()? else {
+            return Ok(());
+        };
+        let left = tip.blocks.iter().filter(|block| block.at.number > indexed).cloned();
+        let left: Vec<Arc<Block>> = left.collect();
+        if left.len() < tip.blocks.len() {
+            self.chain.shared.tip.replace(left, tip.safe, self.writer.fence()).await?;
+        }
+        Ok(())
+    }
+
+    /// The first blocks of an empty store: from the boundary of the cell that holds the finalized head.
+    async fn start(&self, heads: &Heads) -> Result<bool> {
+        let cell = self.chain.index().settings().cell_blocks;
+        let finalized = heads.finalized.map_or(0, |at| at.number);
+        let published = self.chain.index().chunks().last().map_or(0, |entry| entry.blocks.end);
+        let from = (finalized - finalized % cell).max(self.settings.history_stop).max(published);
+        if from > heads.latest.number {
+            return Ok(false);
+        }
+        self.append(None, from, heads).await
+    }
+
+    async fn follow(&self, ours: BlockRef, heads: &Heads) -> Result<bool> {
+        let latest = heads.latest;
+        if latest.number <= ours.number {
+            let known = self.chain.view().await?.block_ref(latest.number).await?;
+            return match known {
+                // Another branch, as long as ours or shorter; or a node that is behind.
+                Some(known) if known.hash != latest.hash => self.reorganize(ours, heads).await,
+                _ => Ok(false),
+            };
+        }
+        self.append(Some(ours), ours.number + 1, heads).await
+    }
+
+    /// Fetches and saves the next blocks.
+    async fn append(&self, ours: Option<BlockRef>, from: u64, heads: &Heads) -> Result<bool> {
+        let fetched = self.fetch(from, heads).await?;
+        let Some(first) = fetched.first() else {
+            return Ok(false);
+        };
+        if ours.is_some_and(|ours| ours.hash != first.at.parent_hash) {
+            return match ours {
+                Some(ours) => self.reorganize(ours, heads).await,
+                None => Ok(false),
+            };
+        }
+        self.save(fetched, heads).await
+    }
+
+    /// The next blocks, as many as fit: several fetches side by side.
+    async fn fetch(&self, from: u64, heads: &Heads) -> Result<Vec<Block>> {
+        let behind = (heads.latest.number + 1).saturating_sub(from);
+        let batch = batch_size(&self.settings, behind);
+        let workers = u64::try_from(self.settings.latest_workers.max(1)).unwrap_or(1);
+        let starts = (0..workers).map(|worker| from + worker * batch);
+        let ranges: Vec<Range<u64>> = starts
+            .map(|start| start..(start + batch).min(heads.latest.number + 1))
+            .filter(|range| !range.is_empty())
+            .collect();
+        let wanted: Vec<u64> = ranges.iter().map(|range| range.end - range.start).collect();
+        let fetches = ranges.into_iter().map(|range| self.source.blocks(range));
+        let fetches: Vec<_> =
+            stream::iter(fetches).buffered(self.settings.latest_workers.max(1)).collect().await;
+        let mut blocks: Vec<Block> = Vec::new();
+        for (fetched, wanted) in fetches.into_iter().zip(wanted) {
+            let fetched: Vec<Block> = match fetched {
+                Ok(fetched) => fetched,
+                // What comes before the first that failed is saved; the rest is asked for again.
+                Err(_) if !blocks.is_empty() => return Ok(blocks),
+                Err(error) => return Err(error.into()),
+            };
+            let links = |last: &Block| {
+                fetched.first().is_none_or(|first| first.at.parent_hash == last.at.hash)
+            };
+            if !blocks.last().is_none_or(links) {
+                return Ok(blocks);
+            }
+            let whole = u64::try_from(fetched.len()).is_ok_and(|count| count == wanted);
+            blocks.extend(fetched);
+            if !whole {
+                return Ok(blocks);
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// Saves blocks that follow ours: final ones in the index, others in the tip. False if there was no room.
+    async fn save(&self, blocks: Vec<Block>, heads: &Heads) -> Result<bool> {
+        let tip = self.chain.shared.tip.now();
+        let finalized_to = heads.finalized.map(|at| at.number);
+        let is_final = |block: &Block| finalized_to.is_some_and(|to| block.at.number <= to);
+        let (count, logs) = counts(&blocks);
+        let mut blocks = blocks.into_iter().peekable();
+        let mut direct = Vec::new();
+        if tip.blocks.is_empty() {
+            while let Some(block) = blocks.next_if(|block| is_final(block)) {
+                direct.push(block);
+            }
+        }
+        if !direct.is_empty() {
+            self.save_final(direct, heads).await?;
+        }
+        let rest: Vec<Arc<Block>> = blocks.map(Arc::new).collect();
+        if !rest.is_empty() {
+            if tip.blocks.len() + rest.len() > self.settings.max_unfinal_blocks {
+                self.stall(tip.blocks.len());
+                return Ok(false);
+            }
+            let all = tip.blocks.iter().cloned().chain(rest).collect();
+            self.put_tip(all, heads).await?;
+        }
+        self.progress.stalled(None);
+        self.progress.forward(count, logs);
+        Ok(true)
+    }
+
+    fn stall(&self, blocks: usize) {
+        let why = format!(
+            "{blocks} blocks wait to become final, and max_unfinal_blocks allows no more: is finality stalled?"
+        );
+        tracing::warn!(chain = self.chain.chain_id(), why, "forward ingest waits");
+        self.progress.stalled(Some(why));
+    }
+
+    /// Saves blocks that were final when they came.
+    async fn save_final(&self, blocks: Vec<Block>, heads: &Heads) -> Result<()> {
+        if let Some(at) = heads.finalized
+            && let Some(block) = blocks.iter().find(|block| block.at.number == at.number)
+            && block.at.hash != at.hash
+        {
+            let (number, stored, said) = (at.number, block.at.hash, at.hash);
+            return Err(Error::FinalityReverted { number, stored, said });
+        }
+        let near = |block: &Block| heads.latest.number - block.at.number < TOLD_WITHIN;
+        let told: Vec<Arc<Block>> =
+            blocks.iter().filter(|block| near(block)).cloned().map(Arc::new).collect();
+        self.index(blocks).await?;
+        if !told.is_empty() {
+            self.tell(Change { removed: Vec::new(), added: told });
+        }
+        Ok(())
+    }
+
+    /// Indexes blocks, a commit's worth at a time.
+    async fn index(&self, blocks: Vec<Block>) -> Result<()> {
+        let commit = self.chain.index().settings().commit_blocks;
+        let prepared: Vec<FinalizedBlock> =
+            logmill_io::compute(move || blocks.into_iter().map(finalized).collect()).await;
+        for some in prepared.chunks(commit.max(1)) {
+            self.writer.ingest_finalized_blocks(some).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes these blocks the tip, and tells listeners what changed.
+    async fn put_tip(&self, blocks: Vec<Arc<Block>>, heads: &Heads) -> Result<()> {
+        let replaced =
+            self.chain.shared.tip.replace(blocks, heads.safe, self.writer.fence()).await?;
+        let removed: Vec<Arc<Block>> = replaced.gone.into_iter().rev().collect();
+        self.tell(Change { removed, added: replaced.added });
+        Ok(())
+    }
+
+    fn tell(&self, change: Change) {
+        // Nobody may be listening.
+        let _ = self.chain.shared.changes.send(Arc::new(change));
+    }
+
+    /// Blocks of the tip that are final by now go to the index, and then leave the tip.
+    async fn finalize(&self, heads: &Heads) -> Result<()> {
+        let tip = self.chain.shared.tip.now();
+        let Some(at) = heads.finalized else {
+            return self.note_safe(heads).await;
+        };
+        if let Some(block) = tip.blocks.iter().find(|block| block.at.number == at.number)
+            && block.at.hash != at.hash
+        {
+            // Our branch is dead from there on or below.
+            let ours = tip.blocks.last().map_or(block.at, |last| last.at);
+            self.reorganize(ours, heads).await?;
+            return Ok(());
+        }
+        let is_final = |block: &Arc<Block>| block.at.number <= at.number;
+        let (done, left): (Vec<_>, Vec<_>) = tip.blocks.iter().cloned().partition(is_final);
+        if done.is_empty() {
+            return self.note_safe(heads).await;
+        }
+        self.index(done.iter().map(|block| (**block).clone()).collect()).await?;
+        // After publication: no reader can find them nowhere.
+        self.chain.shared.tip.replace(left, heads.safe, self.writer.fence()).await?;
+        Ok(())
+    }
+
+    async fn note_safe(&self, heads: &Heads) -> Result<()> {
+        let tip = self.chain.shared.tip.now();
+        if tip.safe != heads.safe && !tip.blocks.is_empty() {
+            let blocks = tip.blocks.clone();
+            self.chain.shared.tip.replace(blocks, heads.safe, self.writer.fence()).await?;
+        }
+        Ok(())
+    }
+
+    /// The chain has changed: finds where the branches part, and replaces the tip from there on in one commit.
+    async fn reorganize(&self, ours: BlockRef, heads: &Heads) -> Result<bool> {
+        let tip = self.chain.shared.tip.now();
+        let lowest = ours.number.saturating_sub(self.settings.max_reorg_depth);
+        let mut end = ours.number.min(heads.latest.number) + 1;
+        let mut branch: Vec<Block> = Vec::new();
+        let mut step = 1;
+        loop {
+            let start = end.saturating_sub(step).max(lowest);
+            step = (step * 2).min(LOOK_BACK_MAX);
+            let fetched = self.source.blocks(start..end).await?;
+            if fetched.len() as u64 != end - start || !links(&fetched, &branch) {
+                // The chain changes while we look; the next step looks again.
+                return Ok(true);
+            }
+            branch.splice(0..0, fetched);
+            if let Some(ancestor) = self.ancestor(&branch, start).await? {
+                return self.switch(ancestor, branch, &tip.blocks, heads).await;
+            }
+            if start == lowest {
+                return Err(Error::ReorgTooDeep {
+                    number: lowest,
+                    max: self.settings.max_reorg_depth,
+                });
+            }
+            end = start;
+        }
+    }
+
+    /// The number of the block below which both branches are one: the parent of the first of `branch` that is not
+    /// ours. None if even the parent of the first is not.
+    async fn ancestor(&self, branch: &[Block], start: u64) -> Result<Option<u64>> {
+        let view = self.chain.view().await?;
+        for block in branch.iter().rev() {
+            let known = view.block_ref(block.at.number).await?;
+            if known.is_some_and(|known| known.hash == block.at.hash) {
+                return Ok(Some(block.at.number));
+            }
+        }
+        let Some(first) = branch.first() else {
+            return Ok(None);
+        };
+        let indexed = view.finalized();
+        if let Some(at) = indexed.filter(|at| at.number >= start) {
+            // The branch reaches below what is final, and has it otherwise.
+            let said = branch.iter().find(|block| block.at.number == at.number);
+            let said = said.map_or(first.at.hash, |block| block.at.hash);
+            return Err(Error::FinalityReverted { number: at.number, stored: at.hash, said });
+        }
+        let Some(before) = start.checked_sub(1) else {
+            return Ok(None);
+        };
+        let known = view.block_ref(before).await?;
+        let tip_starts_here =
+            known.is_none() && view.covered().iter().all(|range| range.start >= start);
+        Ok((known.is_some_and(|known| known.hash == first.at.parent_hash) || tip_starts_here)
+            .then_some(before))
+    }
+
+    async fn switch(
+        &self,
+        ancestor: u64,
+        branch: Vec<Block>,
+        tip: &[Arc<Block>],
+        heads: &Heads,
+    ) -> Result<bool> {
+        let kept = tip.iter().filter(|block| block.at.number <= ancestor).cloned();
+        let fresh = branch.into_iter().filter(|block| block.at.number > ancestor).map(Arc::new);
+        let all: Vec<Arc<Block>> = kept.chain(fresh).collect();
+        let depth = tip.last().map_or(0, |last| last.at.number.saturating_sub(ancestor));
+        tracing::info!(chain = self.chain.chain_id(), ancestor, depth, "the chain has changed");
+        self.put_tip(all, heads).await?;
+        self.progress.reorganized(depth);
+        Ok(true)
+    }
+
+    async fn report(&self, heads: &Heads) -> Result<()> {
+        let head = self.chain.view().await?.head().map(|head| head.number);
+        self.progress.at(head, heads.latest.number);
+        Ok(())
+    }
+}
+
+fn links(below: &[Block], above: &[Block]) -> bool {
+    match (below.last(), above.first()) {
+        (Some(below), Some(above)) => below.at.hash == above.at.parent_hash,
+        _ => true,
+    }
+}
+
+fn counts(blocks: &[Block]) -> (u64, u64) {
+    let logs: usize = blocks.iter().map(Block::log_count).sum();
+    (blocks.len() as u64, logs as u64)
+}
+
+/// Whether trying again is of no use: an operator has to look, or another process writes now.
+fn ends(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Fenced | ErrorKind::Corrupt)
+        || matches!(error, Error::Index(finalized_log_index::Error::Degraded { .. }))
+}
