@@ -5,6 +5,7 @@
 //! | [`block`] | a block with its transactions, receipts and logs; what of it is canonical bytes |
 //! | [`mod@verify`] | the checks of a block against its own header |
 //! | [`source`] | [`ChainSource`]: where blocks are asked for |
+//! | [`era1`] | history files: read, verified, written |
 //! | [`sim`] | a chain in process, made from a seed, with reorgs, faults and lies |
 //! | [`body`] | a block's body in RLP |
 //! | [`stored`] | a block as bytes, for records and archives |
@@ -14,6 +15,7 @@
 
 pub mod block;
 pub mod body;
+pub mod era1;
 mod error;
 pub mod sim;
 pub mod source;

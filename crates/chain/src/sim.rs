@@ -24,6 +24,7 @@ pub mod action;
 mod build;
 mod draw;
 mod envelope;
+mod history;
 pub mod lie;
 mod shape;
 mod sign;
