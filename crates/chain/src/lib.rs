@@ -5,13 +5,19 @@
 //! | [`block`] | a block with its transactions, receipts and logs; what of it is canonical bytes |
 //! | [`mod@verify`] | the checks of a block against its own header |
 //! | [`source`] | [`ChainSource`]: where blocks are asked for |
+//! | [`era1`] | history files: read, verified, written |
+//! | [`sim`] | a chain in process, made from a seed, with reorgs, faults and lies |
+//! | [`body`] | a block's body in RLP |
 //! | [`stored`] | a block as bytes, for records and archives |
 //!
 //! Guarantees: a block says what was checked of it ([`Block::verified`]), and no source calls a block more verified
 //! than it is. Leaves to others: which blocks to ask for, and keeping them.
 
 pub mod block;
+pub mod body;
+pub mod era1;
 mod error;
+pub mod sim;
 pub mod source;
 pub mod stored;
 pub mod verify;

@@ -1,0 +1,219 @@
+//! One block of an era1 file: from four entries to a verified block.
+//!
+//! Nothing is decoded that is not needed: transactions stay the bytes that they are, and only receipts are taken apart,
+//! down to logs whose data stays where it was decompressed.
+//!
+//! Guarantees: what comes out has passed [`Verify::Full`] and its uncles are those of its header; everything else is
+//! an error, never a panic. Leaves to others: which block it should be.
+
+use alloy_consensus::Header as EvmHeader;
+use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use alloy_rlp::{Decodable, Header as RlpHeader};
+
+use super::entry::{self, BODY, HEADER, RECEIPTS, TOTAL_DIFFICULTY};
+use super::frame;
+use crate::block::{
+    Block, BlockRef, Header, Log, Outcome, Receipt, TOPICS_MAX, Topics, Transaction,
+};
+use crate::body;
+use crate::verify::{Mismatch, Verify, verify};
+
+/// The most bytes of a header, a body and the receipts of a block, decompressed.
+pub(super) const HEADER_BYTES_MAX: usize = 4 << 10;
+const BODY_BYTES_MAX: usize = 64 << 20;
+const RECEIPTS_BYTES_MAX: usize = 256 << 20;
+
+/// A header as it is in a file.
+pub(super) struct RawHeader {
+    pub(super) bytes: Bytes,
+    pub(super) hash: B256,
+    pub(super) fields: EvmHeader,
+}
+
+/// The block that the bytes begin with.
+pub(super) fn block(mut bytes: &[u8]) -> Result<Block, String> {
+    let header = header(entry::take(&mut bytes, HEADER)?)?;
+    let body = frame::decompress(entry::take(&mut bytes, BODY)?, BODY_BYTES_MAX)?;
+    let receipts = frame::decompress(entry::take(&mut bytes, RECEIPTS)?, RECEIPTS_BYTES_MAX)?;
+    total_difficulty(entry::take(&mut bytes, TOTAL_DIFFICULTY)?)?;
+    let (body, receipts) = (Bytes::from(body), Bytes::from(receipts));
+    let parts = split_body(&body, &header)?;
+    let mut block = Block {
+        at: BlockRef {
+            number: header.fields.number,
+            hash: header.hash,
+            parent_hash: header.fields.parent_hash,
+            timestamp: header.fields.timestamp,
+        },
+        size: body::size(header.bytes.len(), parts.payload_bytes),
+        header: Header::Canonical(header.bytes),
+        uncles: parts.uncles,
+        withdrawals: parts.withdrawals,
+        transactions: parts.transactions,
+        receipts: split_receipts(&receipts)?,
+        verified: Verify::Off,
+    };
+    verify(&mut block, Verify::Full).map_err(|mismatch| mismatch.to_string())?;
+    Ok(block)
+}
+
+/// A header of compressed bytes.
+pub(super) fn header(compressed: &[u8]) -> Result<RawHeader, String> {
+    let bytes = Bytes::from(frame::decompress(compressed, HEADER_BYTES_MAX)?);
+    let mut rest = &bytes[..];
+    let fields = EvmHeader::decode(&mut rest).map_err(|error| format!("a header: {error}"))?;
+    if !rest.is_empty() {
+        return Err("a header with bytes after its end".to_owned());
+    }
+    Ok(RawHeader { hash: keccak256(&bytes), fields, bytes })
+}
+
+/// A total difficulty, which is not compressed.
+pub(super) fn total_difficulty(data: &[u8]) -> Result<U256, String> {
+    let bytes: [u8; 32] = data.try_into().map_err(|_| "a total difficulty not of 32 bytes")?;
+    Ok(U256::from_le_bytes(bytes))
+}
+
+struct Parts {
+    transactions: Vec<Transaction>,
+    uncles: Vec<B256>,
+    withdrawals: Option<Bytes>,
+    payload_bytes: usize,
+}
+
+fn split_body(body: &Bytes, header: &RawHeader) -> Result<Parts, String> {
+    let mut rest = whole_list(body, "a body")?;
+    let payload_bytes = rest.len();
+    let mut list = take_list(&mut rest, "transactions")?;
+    let mut transactions = Vec::new();
+    while !list.is_empty() {
+        let raw = take_item(&mut list, "a transaction")?;
+        // A typed one is wrapped as a string, a legacy one is the list itself.
+        let bytes = match raw.first() {
+            Some(first) if *first >= 0xc0 => raw,
+            _ => unwrap_string(raw, "a transaction")?,
+        };
+        transactions.push(Transaction::canonical(body.slice_ref(bytes)));
+    }
+    let uncles_list = take_item(&mut rest, "uncles")?;
+    let computed = keccak256(uncles_list);
+    let expected = header.fields.ommers_hash;
+    if computed != expected {
+        return Err(Mismatch::Root { what: "uncles", computed, expected }.to_string());
+    }
+    let mut list = whole_list(uncles_list, "uncles")?;
+    let mut uncles = Vec::new();
+    while !list.is_empty() {
+        uncles.push(keccak256(take_item(&mut list, "an uncle")?));
+    }
+    let withdrawals = match rest {
+        [] => None,
+        _ => Some(body.slice_ref(take_item(&mut rest, "withdrawals")?)),
+    };
+    if !rest.is_empty() {
+        return Err("a body with more parts than three".to_owned());
+    }
+    Ok(Parts { transactions, uncles, withdrawals, payload_bytes })
+}
+
+fn split_receipts(receipts: &Bytes) -> Result<Vec<Receipt>, String> {
+    let mut list = whole_list(receipts, "receipts")?;
+    let mut out = Vec::new();
+    while !list.is_empty() {
+        let raw = take_item(&mut list, "a receipt")?;
+        let (tx_type, fields) = match raw.first() {
+            Some(first) if *first >= 0xc0 => (0, raw),
+            _ => {
+                let typed = unwrap_string(raw, "a receipt")?;
+                let (tx_type, fields) = typed.split_first().ok_or("an empty receipt")?;
+                (*tx_type, fields)
+            }
+        };
+        out.push(receipt(receipts, tx_type, whole_list(fields, "a receipt")?)?);
+    }
+    Ok(out)
+}
+
+fn receipt(whole: &Bytes, tx_type: u8, mut rest: &[u8]) -> Result<Receipt, String> {
+    let outcome = take_string(&mut rest, "an outcome")?;
+    let outcome = match outcome {
+        [] => Outcome::Status(false),
+        [1] => Outcome::Status(true),
+        root => match <[u8; 32]>::try_from(root) {
+            Ok(root) => Outcome::StateRoot(root.into()),
+            Err(_) => return Err("a receipt that neither succeeded nor failed".to_owned()),
+        },
+    };
+    let cumulative_gas_used =
+        u64::decode(&mut rest).map_err(|error| format!("gas of a receipt: {error}"))?;
+    // The bloom follows from the logs, and the receipts root has it.
+    take_string(&mut rest, "a bloom")?;
+    let mut list = take_list(&mut rest, "logs")?;
+    if !rest.is_empty() {
+        return Err("a receipt with more than four fields".to_owned());
+    }
+    let mut logs = Vec::new();
+    while !list.is_empty() {
+        logs.push(log(whole, &mut list)?);
+    }
+    Ok(Receipt { tx_type, outcome, cumulative_gas_used, logs, extra: None })
+}
+
+fn log(whole: &Bytes, list: &mut &[u8]) -> Result<Log, String> {
+    let mut rest = take_list(list, "a log")?;
+    let address = Address::try_from(take_string(&mut rest, "an address")?)
+        .map_err(|_| "an address not of 20 bytes")?;
+    let mut words = take_list(&mut rest, "topics")?;
+    let mut topics = Topics::new();
+    while !words.is_empty() {
+        let topic = B256::try_from(take_string(&mut words, "a topic")?)
+            .map_err(|_| "a topic not of 32 bytes")?;
+        if topics.try_push(topic).is_err() {
+            return Err(format!("a log with more than {TOPICS_MAX} topics"));
+        }
+    }
+    let data = take_string(&mut rest, "data")?;
+    if !rest.is_empty() {
+        return Err("a log with more than three fields".to_owned());
+    }
+    let data = if data.is_empty() { Bytes::new() } else { whole.slice_ref(data) };
+    Ok(Log { address, topics, data })
+}
+
+/// The payload of bytes that are one list and nothing else.
+fn whole_list<'a>(mut bytes: &'a [u8], what: &str) -> Result<&'a [u8], String> {
+    let payload = take_list(&mut bytes, what)?;
+    if !bytes.is_empty() {
+        return Err(format!("{what} with bytes after the end"));
+    }
+    Ok(payload)
+}
+
+fn take_list<'a>(bytes: &mut &'a [u8], what: &str) -> Result<&'a [u8], String> {
+    RlpHeader::decode_bytes(bytes, true).map_err(|error| format!("{what}: {error}"))
+}
+
+fn take_string<'a>(bytes: &mut &'a [u8], what: &str) -> Result<&'a [u8], String> {
+    RlpHeader::decode_bytes(bytes, false).map_err(|error| format!("{what}: {error}"))
+}
+
+/// The payload of bytes that are one string and nothing else.
+fn unwrap_string<'a>(mut bytes: &'a [u8], what: &str) -> Result<&'a [u8], String> {
+    let payload = take_string(&mut bytes, what)?;
+    if !bytes.is_empty() {
+        return Err(format!("{what} with bytes after the end"));
+    }
+    Ok(payload)
+}
+
+/// The next item, with its head.
+fn take_item<'a>(bytes: &mut &'a [u8], what: &str) -> Result<&'a [u8], String> {
+    let start = *bytes;
+    let head = RlpHeader::decode(bytes).map_err(|error| format!("{what}: {error}"))?;
+    // Of a single byte nothing was taken as a head.
+    let head_bytes = start.len() - bytes.len();
+    let length = head_bytes.saturating_add(head.payload_length);
+    let (item, rest) = start.split_at_checked(length).ok_or_else(|| format!("half of {what}"))?;
+    *bytes = rest;
+    Ok(item)
+}

@@ -1,0 +1,96 @@
+//! What nodes do to blocks: lies that a block's own header gives away.
+//!
+//! Guarantees: [`Lie::tell`] changes a block so that [`crate::verify`] refuses it, or says that the block has nothing to
+//! lie about. Leaves to others: who lies, and when.
+
+use alloy_primitives::{B256, Bytes};
+
+use crate::block::{Block, Log};
+
+/// A way to give a wrong block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    /// The last log is not there.
+    DropLog,
+    /// A log is there that nobody wrote.
+    AddLog,
+    /// The data of a log is another.
+    ChangeLog,
+    /// Two receipts have changed places.
+    SwapReceipts,
+    /// The last receipt is not there.
+    DropReceipt,
+    /// The last transaction is not there, nor its receipt.
+    DropTransaction,
+    /// The parent is another.
+    WrongParent,
+    /// The hash is another.
+    WrongHash,
+    /// The time is another.
+    WrongTime,
+}
+
+impl Lie {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::DropLog,
+        Self::AddLog,
+        Self::ChangeLog,
+        Self::SwapReceipts,
+        Self::DropReceipt,
+        Self::DropTransaction,
+        Self::WrongParent,
+        Self::WrongHash,
+        Self::WrongTime,
+    ];
+
+    /// Changes a block. False if it has nothing to lie about: then it stays as it is.
+    pub fn tell(self, block: &mut Block) -> bool {
+        match self {
+            Self::DropLog => with_logs(block).is_some_and(|logs| logs.pop().is_some()),
+            Self::AddLog => block.receipts.last_mut().is_some_and(|receipt| {
+                receipt.logs.push(Log { data: Bytes::from_static(b"lie"), ..Log::default() });
+                true
+            }),
+            Self::ChangeLog => {
+                with_logs(block).and_then(|logs| logs.last_mut()).is_some_and(|log| {
+                    let mut data = log.data.to_vec();
+                    match data.last_mut() {
+                        Some(last) => *last ^= 1,
+                        None => data.push(1),
+                    }
+                    log.data = data.into();
+                    true
+                })
+            }
+            Self::SwapReceipts => {
+                // Gas grows from one to the next, so two receipts always differ.
+                let enough = block.receipts.len() > 1;
+                if enough {
+                    block.receipts.swap(0, 1);
+                }
+                enough
+            }
+            Self::DropReceipt => block.receipts.pop().is_some(),
+            Self::DropTransaction => {
+                block.receipts.pop().is_some() && block.transactions.pop().is_some()
+            }
+            Self::WrongParent => change(&mut block.at.parent_hash),
+            Self::WrongHash => change(&mut block.at.hash),
+            Self::WrongTime => {
+                block.at.timestamp ^= 1;
+                true
+            }
+        }
+    }
+}
+
+fn with_logs(block: &mut Block) -> Option<&mut Vec<Log>> {
+    let receipt = block.receipts.iter_mut().rev().find(|receipt| !receipt.logs.is_empty());
+    receipt.map(|receipt| &mut receipt.logs)
+}
+
+fn change(hash: &mut B256) -> bool {
+    hash[0] ^= 1;
+    true
+}

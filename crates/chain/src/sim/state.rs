@@ -1,0 +1,190 @@
+//! Which blocks a simulated chain has: those of now, those that a reorg left behind, and the last ones built.
+//!
+//! Guarantees: the blocks of now link by parent hash from 0 on; nothing final is ever replaced. Leaves to others:
+//! building blocks, and telling who waits.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use alloy_primitives::B256;
+
+use super::refused;
+use crate::block::{Block, BlockRef};
+use crate::error::Result;
+use crate::source::Heads;
+
+/// How many bytes of built blocks a chain keeps, as their sizes say.
+pub const CACHE_BYTES_MAX: u64 = 32 << 20;
+/// How many blocks a chain remembers of those that it no longer has.
+pub const DEAD_BLOCKS_MAX: usize = 4_096;
+
+/// A block's place and branch: all that it is built from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) at: BlockRef,
+    pub(super) branch: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    canonical: Vec<Entry>,
+    numbers: BTreeMap<B256, usize>,
+    dead: BTreeMap<B256, Entry>,
+    dead_order: VecDeque<B256>,
+    /// The branches so far; the next reorg begins one more.
+    branches: u32,
+    finalized: Option<usize>,
+    finality_lag: Option<u64>,
+    cache: Cache,
+}
+
+#[derive(Debug, Default)]
+struct Cache {
+    blocks: BTreeMap<B256, Arc<Block>>,
+    order: VecDeque<B256>,
+    bytes: u64,
+}
+
+impl State {
+    pub(super) fn new(genesis: Block, finality_lag: Option<u64>) -> Self {
+        let mut state = Self {
+            canonical: Vec::new(),
+            numbers: BTreeMap::new(),
+            dead: BTreeMap::new(),
+            dead_order: VecDeque::new(),
+            branches: 0,
+            finalized: None,
+            finality_lag,
+            cache: Cache::default(),
+        };
+        state.push(genesis, 0);
+        state
+    }
+
+    pub(super) fn latest(&self) -> BlockRef {
+        // There is always the first block.
+        self.canonical.last().map(|entry| entry.at).unwrap_or_default()
+    }
+
+    /// The branch of the newest block.
+    pub(super) fn branch(&self) -> u32 {
+        self.canonical.last().map_or(0, |entry| entry.branch)
+    }
+
+    pub(super) fn canonical(&self, number: u64) -> Option<Entry> {
+        self.canonical.get(usize::try_from(number).ok()?).copied()
+    }
+
+    pub(super) fn by_hash(&self, hash: B256) -> Option<Entry> {
+        let canonical = self.numbers.get(&hash).and_then(|at| self.canonical.get(*at));
+        canonical.or_else(|| self.dead.get(&hash)).copied()
+    }
+
+    pub(super) fn push(&mut self, block: Block, branch: u32) {
+        self.numbers.insert(block.at.hash, self.canonical.len());
+        self.canonical.push(Entry { at: block.at, branch });
+        self.cache.put(Arc::new(block));
+        self.advance_finality();
+    }
+
+    /// Takes the last blocks off, and gives the branch that comes instead.
+    pub(super) fn cut(&mut self, depth: u64) -> Result<u32> {
+        let latest = self.latest().number;
+        let kept = self.finalized.unwrap_or(0) + 1;
+        let left = usize::try_from(depth)
+            .ok()
+            .and_then(|depth| self.canonical.len().checked_sub(depth).filter(|left| *left >= kept));
+        let Some(left) = left else {
+            return refused(format!(
+                "{depth} blocks can not be replaced: the newest is {latest}, and what is final below {kept} stays"
+            ));
+        };
+        for entry in self.canonical.split_off(left) {
+            self.numbers.remove(&entry.at.hash);
+            self.dead.insert(entry.at.hash, entry);
+            self.dead_order.push_back(entry.at.hash);
+        }
+        while self.dead_order.len() > DEAD_BLOCKS_MAX {
+            let forgotten = self.dead_order.pop_front();
+            forgotten.and_then(|hash| self.dead.remove(&hash));
+        }
+        self.branches += 1;
+        Ok(self.branches)
+    }
+
+    pub(super) fn set_finalized(&mut self, number: u64) -> Result<()> {
+        let at = usize::try_from(number).ok().filter(|at| *at < self.canonical.len());
+        let Some(at) = at else {
+            return refused(format!("block {number} can not be final before it exists"));
+        };
+        if self.finalized.is_some_and(|now| at < now) {
+            return refused(format!("what is final above {number} stays final"));
+        }
+        self.finalized = Some(at);
+        Ok(())
+    }
+
+    pub(super) fn set_finality_lag(&mut self, lag: Option<u64>) {
+        self.finality_lag = lag;
+        self.advance_finality();
+    }
+
+    pub(super) fn heads(&self) -> Heads {
+        let top = self.canonical.len().saturating_sub(1);
+        let at = |at: usize| self.canonical.get(at).map(|entry| entry.at);
+        // As on mainnet, the safe block is half way up.
+        let safe = self.finalized.map(|finalized| finalized + (top - finalized.min(top)) / 2);
+        Heads {
+            latest: self.latest(),
+            safe: safe.and_then(at),
+            finalized: self.finalized.and_then(at),
+        }
+    }
+
+    pub(super) fn cached(&self, hash: B256) -> Option<Arc<Block>> {
+        self.cache.blocks.get(&hash).cloned()
+    }
+
+    pub(super) fn cache(&mut self, block: Arc<Block>) {
+        self.cache.put(block);
+    }
+
+    /// Drops all that was built.
+    #[cfg(test)]
+    pub(super) fn forget(&mut self) {
+        self.cache = Cache::default();
+    }
+
+    fn advance_finality(&mut self) {
+        let Some(lag) = self.finality_lag.and_then(|lag| usize::try_from(lag).ok()) else {
+            return;
+        };
+        let final_now = self.canonical.len().saturating_sub(1).checked_sub(lag);
+        self.finalized = self.finalized.max(final_now);
+    }
+}
+
+impl Cache {
+    fn put(&mut self, block: Arc<Block>) {
+        let (hash, size) = (block.at.hash, weight(&block));
+        if self.blocks.insert(hash, block).is_some() {
+            return;
+        }
+        self.order.push_back(hash);
+        self.bytes += size;
+        while self.bytes > CACHE_BYTES_MAX {
+            let Some(block) = self.order.pop_front().and_then(|hash| self.blocks.remove(&hash))
+            else {
+                return;
+            };
+            self.bytes = self.bytes.saturating_sub(weight(&block));
+        }
+    }
+}
+
+/// About how much memory a block takes.
+fn weight(block: &Block) -> u64 {
+    let logs = block.receipts.iter().flat_map(|receipt| &receipt.logs);
+    let logs: usize = logs.map(|log| size_of_val(log) + log.data.len()).sum();
+    block.size.saturating_mul(2).saturating_add(u64::try_from(logs).unwrap_or(u64::MAX))
+}

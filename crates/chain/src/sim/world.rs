@@ -1,0 +1,127 @@
+//! Who there is on a simulated chain: accounts, wallets, tokens, collections, pools, integrators.
+//!
+//! Guarantees: everybody's address follows from the seed and their rank; low ranks take part most. Leaves to others: what
+//! they do.
+
+use alloy_primitives::{Address, address};
+
+use super::draw::{self, Draw};
+use super::shape::Shape;
+use super::sign::{Account, Signers};
+
+/// The contract with the most logs: wrapped ether.
+pub const WETH: Address = address!("0xc02aaa39b223fe8d0a0e5c4f27ead9083c756cc2");
+/// The contract that collects fees for integrators.
+pub const FEE_COLLECTOR: Address = address!("0xbd6c7b0d2f68c2b7805d88388319cfb6ecb50ea9");
+
+const TOKENS: u64 = 1;
+const COLLECTIONS: u64 = 2;
+const POOLS: u64 = 3;
+const WALLETS: u64 = 4;
+const INTEGRATORS: u64 = 5;
+const ROUTERS: u64 = 6;
+const OTHERS: u64 = 8;
+
+/// How many routers lead to pools, and other contracts there are.
+const ROUTERS_COUNT: u32 = 4;
+const OTHERS_COUNT: u32 = 64;
+
+/// Of 1 024 draws of a token, those of wrapped ether.
+const WETH_SHARE: u64 = 260;
+
+/// Everybody on a chain.
+#[derive(Clone, Debug)]
+pub struct World {
+    seed: u64,
+    shape: Shape,
+    signers: Signers,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, shape: Shape) -> Self {
+        Self { seed, shape, signers: Signers::new(seed, shape.accounts) }
+    }
+
+    /// The token of a rank: wrapped ether is the first.
+    pub fn token(&self, rank: u64) -> Address {
+        if rank == 0 { WETH } else { self.name(TOKENS, rank) }
+    }
+
+    /// The collection of NFTs of a rank. Those of even ranks are of ERC-721, the others of ERC-1155.
+    pub fn collection(&self, rank: u64) -> Address {
+        self.name(COLLECTIONS, rank)
+    }
+
+    /// The pool of a rank, and its two tokens in their order. Those of even ranks are of Uniswap V2, the others of V3.
+    pub fn pool(&self, rank: u64) -> (Address, [Address; 2]) {
+        let tokens = u64::from(self.shape.tokens.max(1));
+        let mut pair = [self.token(0), self.token(1 + rank % tokens)];
+        pair.sort();
+        (self.name(POOLS, rank), pair)
+    }
+
+    /// The integrator of a rank.
+    pub fn integrator(&self, rank: u64) -> Address {
+        self.name(INTEGRATORS, rank)
+    }
+
+    /// The account of a rank: one that sends transactions.
+    pub fn account(&self, rank: u64) -> Address {
+        self.signers.account(rank).address
+    }
+
+    pub(super) fn signers(&self) -> &Signers {
+        &self.signers
+    }
+
+    pub(super) fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    pub(super) fn draw_sender(&self, draw: &mut Draw) -> Account {
+        self.signers.account(draw.rank(self.shape.accounts))
+    }
+
+    /// Somebody: as often one that sends as one that only receives.
+    pub(super) fn draw_party(&self, draw: &mut Draw) -> Address {
+        if draw.chance(512) {
+            return self.draw_sender(draw).address;
+        }
+        self.name(WALLETS, draw.rank(self.shape.wallets))
+    }
+
+    pub(super) fn draw_token(&self, draw: &mut Draw) -> Address {
+        if draw.chance(WETH_SHARE) {
+            return WETH;
+        }
+        self.token(1 + draw.rank(self.shape.tokens))
+    }
+
+    /// A collection of one kind or the other.
+    pub(super) fn draw_collection(&self, draw: &mut Draw, multi: bool) -> Address {
+        self.collection(draw.rank(self.shape.tokens) / 2 * 2 + u64::from(multi))
+    }
+
+    /// A pool of one version or the other.
+    pub(super) fn draw_pool(&self, draw: &mut Draw, v3: bool) -> (Address, [Address; 2]) {
+        self.pool(draw.rank(self.shape.pools) / 2 * 2 + u64::from(v3))
+    }
+
+    pub(super) fn draw_integrator(&self, draw: &mut Draw) -> Address {
+        self.integrator(draw.rank(self.shape.integrators))
+    }
+
+    pub(super) fn draw_router(&self, draw: &mut Draw) -> Address {
+        self.name(ROUTERS, draw.rank(ROUTERS_COUNT))
+    }
+
+    /// A contract of events that nobody knows, and its number.
+    pub(super) fn draw_other(&self, draw: &mut Draw) -> (Address, u64) {
+        let rank = draw.rank(OTHERS_COUNT);
+        (self.name(OTHERS, rank), rank)
+    }
+
+    fn name(&self, kind: u64, rank: u64) -> Address {
+        draw::address(self.seed, kind, rank)
+    }
+}

@@ -1,0 +1,170 @@
+//! Plain files that others made or will read: history files, not our own data.
+//!
+//! Guarantees: a [`ReadFile`] reads at any place from any thread, from disk or from memory; a [`NewFile`] never
+//! replaces a file. All of it blocks on the disk: call it inside [`crate::compute`]. Leaves to others: what is in the
+//! files, and durability, which is [`crate::BlobStore`]'s.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::error::{Error, Result};
+
+/// The most bytes of one read.
+pub const READ_BYTES_MAX: usize = 256 << 20;
+/// The most entries of a folder that is listed.
+pub const FOLDER_ENTRIES_MAX: usize = 100_000;
+/// How much is gathered before it is written.
+const WRITE_BUFFER_BYTES: usize = 1 << 20;
+
+/// A file that is read at any place.
+#[derive(Clone, Debug)]
+pub struct ReadFile {
+    path: Arc<Path>,
+    bytes: u64,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Disk(Arc<File>),
+    Memory(Bytes),
+}
+
+impl ReadFile {
+    /// Opens a file. Blocks on the disk.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(at("open", path))?;
+        let bytes = file.metadata().map_err(at("look at", path))?.len();
+        Ok(Self { path: path.into(), bytes, kind: Kind::Disk(Arc::new(file)) })
+    }
+
+    /// A file in memory, under a name.
+    pub fn memory(name: &str, bytes: Bytes) -> Self {
+        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        Self { path: Path::new(name).into(), bytes: length, kind: Kind::Memory(bytes) }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How many bytes it had when it was opened.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Reads this many bytes from `offset` on; fewer are an error. Blocks on the disk.
+    pub fn read_at(&self, offset: u64, length: usize) -> Result<Bytes> {
+        if length > READ_BYTES_MAX {
+            let what = format!("{length} bytes are more than can be read at once");
+            return Err(Error::Invalid { what });
+        }
+        match &self.kind {
+            Kind::Disk(file) => {
+                let mut bytes = vec![0; length];
+                file.read_exact_at(&mut bytes, offset).map_err(at("read", &self.path))?;
+                Ok(bytes.into())
+            }
+            Kind::Memory(bytes) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX);
+                let part = start.checked_add(length).filter(|end| *end <= bytes.len());
+                let eof = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+                match part {
+                    Some(end) => Ok(bytes.slice(start..end)),
+                    None => Err(at("read", &self.path)(eof)),
+                }
+            }
+        }
+    }
+}
+
+/// A file that is being made.
+#[derive(Debug)]
+pub struct NewFile {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl NewFile {
+    /// Makes a file that is not there yet. Blocks on the disk.
+    pub fn create(path: &Path) -> Result<Self> {
+        let file = File::create_new(path).map_err(at("create", path))?;
+        let file = BufWriter::with_capacity(WRITE_BUFFER_BYTES, file);
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// Writes what is left, and gives the file another name in its folder, which must be free. Blocks on the disk.
+    pub fn finish(mut self, name: &str) -> Result<PathBuf> {
+        self.file.flush().map_err(at("write", &self.path))?;
+        self.file.get_ref().sync_all().map_err(at("sync", &self.path))?;
+        let path = self.path.with_file_name(name);
+        if path != self.path {
+            // A link, as a rename would replace what is there.
+            fs::hard_link(&self.path, &path).map_err(at("give its name to", &path))?;
+            fs::remove_file(&self.path).map_err(at("remove", &self.path))?;
+        }
+        Ok(path)
+    }
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// The files of a folder whose names end so, in the order of their names. Blocks on the disk.
+pub fn files_of(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    let entries = fs::read_dir(folder).map_err(at("list the folder", folder))?;
+    for (count, entry) in entries.enumerate() {
+        if count >= FOLDER_ENTRIES_MAX {
+            let what = format!(
+                "the folder {} has more than {FOLDER_ENTRIES_MAX} entries",
+                folder.display()
+            );
+            return Err(Error::Invalid { what });
+        }
+        let entry = entry.map_err(at("list the folder", folder))?;
+        let path = entry.path();
+        let named = path.file_name().and_then(|name| name.to_str());
+        if named.is_some_and(|name| name.ends_with(ending)) && path.is_file() {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn at(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::File { doing, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_read_whole_or_not_at_all() {
+        let file = ReadFile::memory("notes", Bytes::from_static(b"0123456789"));
+        assert_eq!(file.bytes(), 10);
+        assert_eq!(file.read_at(3, 4).expect("inside"), "3456");
+        assert_eq!(file.read_at(10, 0).expect("nothing"), "");
+        for (offset, length) in [(7, 4), (11, 0), (u64::MAX, 1)] {
+            let error = file.read_at(offset, length).expect_err("beyond the end");
+            assert!(error.to_string().contains("read notes"), "{error}");
+        }
+        file.read_at(0, READ_BYTES_MAX + 1).expect_err("too much");
+    }
+}
