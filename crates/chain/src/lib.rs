@@ -12,6 +12,7 @@
 
 pub mod block;
 mod error;
+pub mod evm;
 pub mod source;
 pub mod stored;
 pub mod verify;
