@@ -17,6 +17,7 @@ pub mod block;
 pub mod body;
 pub mod era1;
 mod error;
+pub mod evm;
 pub mod sim;
 pub mod source;
 pub mod stored;

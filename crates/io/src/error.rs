@@ -124,6 +124,36 @@ pub enum Error {
         #[source]
         source: object_store::Error,
     },
+    /// A server could not be reached by HTTP, or the connection broke.
+    #[error("http: {doing} {place}")]
+    Http {
+        /// What was being done.
+        doing: &'static str,
+        /// Host and port.
+        place: String,
+        /// What went wrong, without the address.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// A WebSocket or a Unix socket could not be opened, or broke.
+    #[error("socket: {doing} {place}")]
+    Socket {
+        /// What was being done.
+        doing: &'static str,
+        /// Host and port, or the name of the file.
+        place: String,
+        /// What went wrong.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// An answer is larger than it may be.
+    #[error("the answer of {what} has more than {limit_bytes} bytes")]
+    TooLarge {
+        /// Whose answer.
+        what: String,
+        /// How large it may be.
+        limit_bytes: usize,
+    },
     /// The condition of a write did not hold.
     #[error("{what} was changed by somebody else")]
     Conflict {
@@ -201,6 +231,9 @@ impl Error {
             Self::Migration { source, .. } => migration_kind(source),
             Self::PoolTimeout { .. }
             | Self::TooSlow { .. }
+            | Self::Http { .. }
+            | Self::Socket { .. }
+            | Self::TooLarge { .. }
             | Self::InDoubt { .. }
             | Self::Injected { .. } => ErrorKind::Transient,
             Self::Conflict { .. } => ErrorKind::Conflict,

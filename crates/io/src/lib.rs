@@ -1,4 +1,4 @@
-//! The outside world: time, randomness, tasks, stores and SQL.
+//! The outside world: time, randomness, tasks, stores, SQL and other people's servers.
 //!
 //! Everything that Logmill does not decide itself comes in through this crate, in a real kind, an in-memory
 //! kind and a faulty kind, so that the crates above can be tested to death on one thread.
@@ -8,6 +8,7 @@
 //! - [`BlobStore`]: large immutable things.
 //! - [`file`]: plain files that others made or will read.
 //! - [`Sql`]: one thin face over SQLite and PostgreSQL.
+//! - [`wire`]: clients of other people's servers, by HTTP, WebSocket and Unix socket.
 //! - [`Faulty`], [`Faults`]: failure on purpose.
 //! - [`meta::conformance`], [`blob::conformance`]: what every kind must pass.
 //!
@@ -27,6 +28,7 @@ pub mod meta;
 pub mod sql;
 mod task;
 mod violation;
+pub mod wire;
 
 pub use blob::{BlobMeta, BlobName, BlobStore, BlobStoreExt};
 pub use clock::{Clock, SimClock, SystemClock, Timestamp, millis};

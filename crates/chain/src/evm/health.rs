@@ -1,0 +1,114 @@
+//! Whether a node is asked at the moment.
+//!
+//! Guarantees: pure; a node that fails rests longer each time, one that lies much longer, and one that answers is
+//! healthy again. Leaves to others: what counts as a failure.
+
+use std::time::Duration;
+
+use logmill_io::Entropy;
+use logmill_work::Backoff;
+
+/// After failures.
+const FAILURE: Backoff = Backoff::Exponential {
+    first: Duration::from_millis(500),
+    max: Duration::from_secs(60),
+    jitter_percent: 20,
+};
+
+/// After lies.
+const LIE: Backoff = Backoff::Exponential {
+    first: Duration::from_secs(10),
+    max: Duration::from_secs(3600),
+    jitter_percent: 20,
+};
+
+/// The health of a node.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Health {
+    failed_in_a_row: i64,
+    lies: u64,
+    resting_until: Duration,
+}
+
+impl Health {
+    /// How much longer it rests; none if it can be asked.
+    pub(super) fn rest(&self, now: Duration) -> Option<Duration> {
+        self.resting_until.checked_sub(now).filter(|rest| !rest.is_zero())
+    }
+
+    pub(super) fn lies(&self) -> u64 {
+        self.lies
+    }
+
+    pub(super) fn answered(&mut self) {
+        self.failed_in_a_row = 0;
+    }
+
+    /// It failed, and may have said how long it wants to be left alone.
+    pub(super) fn failed(
+        &mut self,
+        now: Duration,
+        retry_after: Option<Duration>,
+        entropy: &dyn Entropy,
+    ) {
+        self.failed_in_a_row += 1;
+        let rest = FAILURE.wait(self.failed_in_a_row, entropy).max(retry_after.unwrap_or_default());
+        self.rest_until(now.saturating_add(rest));
+    }
+
+    pub(super) fn lied(&mut self, now: Duration, entropy: &dyn Entropy) {
+        self.lies = self.lies.saturating_add(1);
+        let lies = i64::try_from(self.lies).unwrap_or(i64::MAX);
+        self.rest_until(now.saturating_add(LIE.wait(lies, entropy)));
+    }
+
+    pub(super) fn rest_until(&mut self, until: Duration) {
+        self.resting_until = self.resting_until.max(until);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use logmill_io::SeededEntropy;
+
+    use super::*;
+
+    #[test]
+    fn each_failure_rests_longer_and_an_answer_forgives() {
+        let entropy = SeededEntropy::shared(3);
+        let mut health = Health::default();
+        let now = Duration::from_secs(1000);
+        assert_eq!(health.rest(now), None);
+        health.failed(now, None, &*entropy);
+        let first = health.rest(now).expect("it rests");
+        assert!((400..=600).contains(&first.as_millis()), "{first:?}");
+        health.failed(now + first, None, &*entropy);
+        let second = health.rest(now + first).expect("it rests");
+        assert!((800..=1200).contains(&second.as_millis()), "{second:?}");
+        health.answered();
+        let later = now + Duration::from_secs(100);
+        assert_eq!(health.rest(later), None);
+        health.failed(later, None, &*entropy);
+        assert!(health.rest(later).expect("it rests") <= Duration::from_millis(600));
+    }
+
+    #[test]
+    fn a_node_is_left_alone_as_long_as_it_asks_for() {
+        let mut health = Health::default();
+        let asked = Duration::from_secs(90);
+        health.failed(Duration::ZERO, Some(asked), &*SeededEntropy::shared(1));
+        assert_eq!(health.rest(Duration::ZERO), Some(asked));
+    }
+
+    #[test]
+    fn lies_are_remembered() {
+        let entropy = SeededEntropy::shared(1);
+        let mut health = Health::default();
+        for _ in 0..5 {
+            health.lied(Duration::ZERO, &*entropy);
+            health.answered();
+        }
+        assert_eq!(health.lies(), 5);
+        assert!(health.rest(Duration::ZERO).expect("it rests") > Duration::from_secs(120));
+    }
+}

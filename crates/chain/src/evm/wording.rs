@@ -1,0 +1,266 @@
+//! What the errors of nodes mean. Codes are used for many things, so words are looked at as well.
+//!
+//! Guarantees: pure. An error that says nothing we know is [`Meaning::Other`]. Leaves to others: what to do.
+
+use super::rpc::{RpcError, quantity};
+
+/// What an error means to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Meaning {
+    /// The range or the result is too large; the node may say which range would do.
+    TooMuch {
+        /// How many blocks would do.
+        blocks: Option<u64>,
+    },
+    /// The batch is too large.
+    BatchTooLarge,
+    /// There are no batches.
+    NoBatches,
+    /// Too many requests.
+    Throttled,
+    /// The node took too long and gave up.
+    Slow,
+    /// There is no such method.
+    NoMethod,
+    /// The node does not keep history that far down.
+    Pruned,
+    /// The node does not know the block.
+    NoBlock,
+    /// Something else.
+    Other,
+}
+
+const PRUNED: &[&str] = &[
+    "pruned",
+    "history unavailable",
+    "historical state",
+    "history is not available",
+    "missing trie node",
+    "before the earliest available",
+    "below the earliest",
+    "old data not available",
+    "is not available on this node",
+];
+
+const NO_BATCHES: &[&str] = &[
+    "batch requests are not",
+    "batch is not supported",
+    "batching is not",
+    "batch not supported",
+    "batches are not",
+    "batch request is not",
+    "batch requests not",
+];
+
+const BATCH_TOO_LARGE: &[&str] = &[
+    "batch too large",
+    "batch size",
+    "batch limit",
+    "too many requests in batch",
+    "maximum batch",
+    "max batch",
+    "batch of more than",
+    "batch items",
+    "calls in batch",
+    "response too large",
+    "content too large",
+    "request entity too large",
+    "payload too large",
+    "exceeds the limit of response",
+    "response size exceeded",
+    "response size is larger",
+];
+
+const TOO_MUCH: &[&str] = &[
+    "block range",
+    "blocks range",
+    "range is too",
+    "range too large",
+    "too wide",
+    "max range",
+    "maximum range",
+    "maximum allowed range",
+    "range limit",
+    "exceeds the range",
+    "too many results",
+    "too many logs",
+    "more than 10000 results",
+    "query returned more than",
+    "max results",
+    "returns too many",
+    "response size should not",
+    "log response size exceeded",
+    "logs matched by query exceeds",
+    "logs over",
+    "eth_getlogs is limited",
+    "eth_getlogs and eth_newfilter are limited",
+    "query exceeds",
+    "should work",
+];
+
+const THROTTLED: &[&str] = &[
+    "rate limit",
+    "rate-limit",
+    "ratelimit",
+    "too many requests",
+    "request limit",
+    "compute units per second",
+    "capacity exceeded",
+    "quota",
+    "throttle",
+    "exceeded its throughput",
+    "daily request count exceeded",
+    "call rate",
+];
+
+const SLOW: &[&str] =
+    &["timed out", "timeout", "took too long", "deadline exceeded", "execution aborted"];
+
+const NO_METHOD: &[&str] = &[
+    "method not found",
+    "does not exist/is not available",
+    "method does not exist",
+    "method not supported",
+    "unsupported method",
+    "method is not supported",
+    "method is not available",
+    "is not supported",
+    "not whitelisted",
+    "method not allowed",
+    "unknown method",
+    "not implemented",
+];
+
+const NO_BLOCK: &[&str] = &[
+    "block not found",
+    "header not found",
+    "unknown block",
+    "header for hash not found",
+    "cannot find block",
+    "could not find block",
+    "resource not found",
+    "beyond current head",
+    "block does not exist",
+    "in the future",
+    "requested resource not found",
+];
+
+/// What an error means.
+pub(super) fn meaning(error: &RpcError) -> Meaning {
+    let message = error.message.to_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    if error.code == 4444 || has(PRUNED) {
+        return Meaning::Pruned;
+    }
+    if has(NO_BATCHES) {
+        return Meaning::NoBatches;
+    }
+    // Before the method: "block range … not supported".
+    if has(TOO_MUCH) && !has(NO_BLOCK) {
+        return Meaning::TooMuch { blocks: suggested(error, &message) };
+    }
+    if has(THROTTLED) || error.code == 429 {
+        return Meaning::Throttled;
+    }
+    if has(BATCH_TOO_LARGE) {
+        return Meaning::BatchTooLarge;
+    }
+    if error.code == -32_601 || error.code == -32_004 || has(NO_METHOD) {
+        return Meaning::NoMethod;
+    }
+    if error.code == -39_001 || error.code == -32_001 || has(NO_BLOCK) {
+        return Meaning::NoBlock;
+    }
+    if has(SLOW) || matches!(error.code, -32_002 | -32_016) {
+        return Meaning::Slow;
+    }
+    // Says "limit exceeded" of whatever; less of everything helps.
+    if error.code == -32_005 {
+        return Meaning::TooMuch { blocks: suggested(error, &message) };
+    }
+    Meaning::Other
+}
+
+/// Whether an error to a question for a tag says that there is no such block *yet*.
+pub(super) fn is_young(error: &RpcError) -> bool {
+    let message = error.message.to_lowercase();
+    let unknown = ["not found", "unknown block", "not available yet", "no finalized", "no safe"];
+    error.code == -39_001 || unknown.iter().any(|words| message.contains(words))
+}
+
+/// How many blocks the node says would do: as data, as "[0x1, 0x9]", as "range 1-9", or as the number of a limit.
+fn suggested(error: &RpcError, message: &str) -> Option<u64> {
+    let length = |from: u64, to: u64| to.checked_sub(from)?.checked_add(1);
+    if let Some((from, to)) = error.suggested {
+        return length(from, to);
+    }
+    let hexes: Vec<u64> =
+        message.split(|c: char| !c.is_ascii_alphanumeric()).filter_map(quantity).take(2).collect();
+    if let [from, to] = hexes[..] {
+        return length(from, to);
+    }
+    if let Some((_, rest)) = message.split_once("with the range ")
+        && let Some((from, to)) = rest.split_once('-')
+    {
+        let to: String = to.chars().take_while(char::is_ascii_digit).collect();
+        return length(from.trim().parse().ok()?, to.parse().ok()?);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(code: i64, message: &str, expected: Meaning) {
+        let error = RpcError { code, message: message.to_owned(), suggested: None };
+        assert_eq!(meaning(&error), expected, "{code} {message}");
+    }
+
+    #[test]
+    fn the_wordings_of_nodes_and_providers() {
+        let too_much = |blocks| Meaning::TooMuch { blocks };
+        check(-32_602, "exceed maximum block range: 5000", too_much(None));
+        check(-32_602, "query exceeds max block range 100000", too_much(None));
+        let reth = "query exceeds max results 20000, retry with the range 100-149";
+        check(-32_602, reth, too_much(Some(50)));
+        let alchemy = "Log response size exceeded. this block range should work: [0x1, 0xa]";
+        check(-32_602, alchemy, too_much(Some(10)));
+        check(-32_005, "query returned more than 10000 results", too_much(None));
+        check(-32_005, "Too many logs requested. Max logs per response is 20000.", too_much(None));
+        check(-32_005, "limit exceeded", too_much(None));
+        check(-32_005, "daily request count exceeded, request rate limited", Meaning::Throttled);
+        check(429, "nope", Meaning::Throttled);
+        check(-32_000, "Too Many Requests", Meaning::Throttled);
+        check(-32_600, "batch too large", Meaning::BatchTooLarge);
+        check(-32_003, "response too large", Meaning::BatchTooLarge);
+        check(-32_600, "Batch requests are not supported", Meaning::NoBatches);
+        check(-32_601, "the method eth_x does not exist/is not available", Meaning::NoMethod);
+        check(-32_004, "Method not supported", Meaning::NoMethod);
+        check(4444, "whatever", Meaning::Pruned);
+        check(-32_000, "missing trie node 1234", Meaning::Pruned);
+        check(-39_001, "Unknown block", Meaning::NoBlock);
+        check(-32_001, "block not found: 0x12", Meaning::NoBlock);
+        check(-32_602, "block range extends beyond current head block", Meaning::NoBlock);
+        check(-32_002, "request timed out", Meaning::Slow);
+        check(-32_000, "execution reverted", Meaning::Other);
+    }
+
+    #[test]
+    fn a_range_in_the_data_of_an_error_is_used() {
+        let message = "query returned more than 10000 results".to_owned();
+        let error = RpcError { code: -32_005, message, suggested: Some((5, 14)) };
+        assert_eq!(meaning(&error), Meaning::TooMuch { blocks: Some(10) });
+        let backwards = RpcError { suggested: Some((14, 5)), ..error };
+        assert_eq!(meaning(&backwards), Meaning::TooMuch { blocks: None });
+    }
+
+    #[test]
+    fn a_young_chain_is_told_from_an_unknown_tag() {
+        let error =
+            |code, message: &str| RpcError { code, message: message.to_owned(), suggested: None };
+        assert!(is_young(&error(-39_001, "Unknown block")));
+        assert!(is_young(&error(-32_000, "finalized block not found")));
+        assert!(!is_young(&error(-32_602, "invalid argument 0: hex string without 0x prefix")));
+    }
+}

@@ -1,0 +1,130 @@
+//! JSON by HTTP.
+//!
+//! Guarantees: redirects are answers like any other, proxies of the environment are not used, a body is cut off at
+//! its limit while it arrives, and errors carry the place of a server alone. Leaves to others: statuses.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::redirect::Policy;
+
+use super::endpoint::{Endpoint, Scheme};
+use super::{Answer, Limits, Wire, within};
+use crate::clock::Clock;
+use crate::error::{Error, Result};
+
+/// How many idle connections to one host are kept.
+const IDLE_PER_HOST_MAX: usize = 16;
+
+/// How long an idle connection is kept: less than servers usually do.
+const IDLE_MAX: Duration = Duration::from_secs(30);
+
+/// The longest until a connection stands.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+
+/// The longest rest that a server may ask for; more is taken as this.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
+
+/// What is allocated for a body before any of it has come.
+const BODY_FIRST_MAX: usize = 1 << 20;
+
+/// A client with its connections. Cheap to clone.
+#[derive(Clone)]
+pub struct HttpClient {
+    client: reqwest::Client,
+    clock: Arc<dyn Clock>,
+}
+
+impl HttpClient {
+    /// A client without connections yet.
+    pub fn new(clock: Arc<dyn Clock>) -> Result<Self> {
+        let client = reqwest::Client::builder()
+            .redirect(Policy::none())
+            .no_proxy()
+            .referer(false)
+            .connect_timeout(CONNECT_MAX)
+            .pool_idle_timeout(IDLE_MAX)
+            .pool_max_idle_per_host(IDLE_PER_HOST_MAX)
+            .tcp_nodelay(true)
+            .user_agent(concat!("logmill/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|source| failed("make a client", "http", source))?;
+        Ok(Self { client, clock })
+    }
+
+    /// Posts JSON, and gives what came back, whatever its status.
+    pub async fn post_json(&self, to: &Endpoint, body: Bytes, limits: Limits) -> Result<Answer> {
+        within(&*self.clock, "post by http", limits.timeout, self.post(to, body, limits)).await
+    }
+
+    async fn post(&self, to: &Endpoint, body: Bytes, limits: Limits) -> Result<Answer> {
+        let (Some(url), Scheme::Http) = (to.url(), to.scheme()) else {
+            return Err(Error::invalid(format!("{to} is not spoken to by http")));
+        };
+        let place = to.place();
+        let request = self.client.post(url.clone());
+        let request = request.header(CONTENT_TYPE, "application/json");
+        let request = request.header(ACCEPT, "application/json").body(body);
+        let sent = request.send().await;
+        let mut response = sent.map_err(|source| failed("post to", &place, source))?;
+        let status = response.status().as_u16();
+        let retry_after = retry_after(response.headers());
+        let too_large = || Error::TooLarge { what: place.clone(), limit_bytes: limits.bytes_max };
+        let announced = response.content_length().unwrap_or(0);
+        if usize::try_from(announced).unwrap_or(usize::MAX) > limits.bytes_max {
+            return Err(too_large());
+        }
+        let first = usize::try_from(announced).unwrap_or(0).min(BODY_FIRST_MAX);
+        let mut body = BytesMut::with_capacity(first);
+        let read = |source| failed("read the answer of", &place, source);
+        while let Some(chunk) = response.chunk().await.map_err(read)? {
+            if body.len().saturating_add(chunk.len()) > limits.bytes_max {
+                return Err(too_large());
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(Answer { status, retry_after, body: body.freeze() })
+    }
+}
+
+impl fmt::Debug for HttpClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HttpClient")
+    }
+}
+
+/// A server that is posted to.
+#[derive(Clone, Debug)]
+pub struct HttpWire {
+    client: HttpClient,
+    to: Endpoint,
+}
+
+impl HttpWire {
+    /// The server at `to`.
+    pub fn new(client: HttpClient, to: Endpoint) -> Self {
+        Self { client, to }
+    }
+}
+
+#[async_trait]
+impl Wire for HttpWire {
+    async fn exchange(&self, body: Bytes, limits: Limits) -> Result<Answer> {
+        self.client.post_json(&self.to, body, limits).await
+    }
+}
+
+/// In seconds; the form with a date is rare, and then our own backoff is as good.
+fn retry_after(headers: &HeaderMap<HeaderValue>) -> Option<Duration> {
+    let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
+}
+
+fn failed(doing: &'static str, place: &str, source: reqwest::Error) -> Error {
+    // Without the URL, which is where keys are.
+    Error::Http { doing, place: place.to_owned(), source: source.without_url() }
+}
