@@ -70,6 +70,27 @@ impl Chain {
         Ok(View::new(Arc::clone(&self.shared), tip, finalized))
     }
 
+    /// Looks at what another process has written, and tells listeners of it.
+    pub async fn follow(&self) -> Result<()> {
+        let before = self.shared.tip.now();
+        self.shared.tip.reload().await?;
+        self.shared.index.refresh().await?;
+        let now = self.shared.tip.now();
+        let has = |list: &[Arc<Block>], block: &Arc<Block>| {
+            list.iter().any(|other| other.at.hash == block.at.hash)
+        };
+        let finalized = self.shared.index.indexed_finalized_head()?;
+        let final_now = |block: &Arc<Block>| finalized.is_some_and(|to| block.at.number <= to);
+        let gone = before.blocks.iter().rev().filter(|b| !has(&now.blocks, b) && !final_now(b));
+        let added = now.blocks.iter().filter(|block| !has(&before.blocks, block));
+        let change = Change { removed: gone.cloned().collect(), added: added.cloned().collect() };
+        if !change.removed.is_empty() || !change.added.is_empty() {
+            // Nobody may be listening.
+            let _ = self.shared.changes.send(Arc::new(change));
+        }
+        Ok(())
+    }
+
     /// Changes of the tip from now on.
     pub fn changes(&self) -> broadcast::Receiver<Arc<Change>> {
         self.shared.changes.subscribe()

@@ -12,6 +12,7 @@
 pub mod backward;
 pub mod forward;
 pub mod layered;
+pub mod process;
 pub mod progress;
 
 use std::time::Duration;
@@ -19,6 +20,7 @@ use std::time::Duration;
 pub use backward::{Backward, CELL_JOB};
 pub use forward::Forward;
 pub use layered::Layered;
+pub use process::{Ingest, Roles};
 pub use progress::{Progress, ProgressReport};
 
 /// How ingest works.

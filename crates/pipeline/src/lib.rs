@@ -6,16 +6,19 @@
 //! | [`view`] | [`View`]: all of it at one moment, tip and finalized history joined |
 //! | [`tip`] | blocks that are not final yet |
 //! | [`ingest`] | the forward and the backward ingester |
+//! | [`audit`], [`repair`] | what is stored, checked again, and fetched again |
 //! | [`block`] | how a block of a source becomes one of the log index, and comes back |
 //!
 //! Guarantees: what a view answers is whole, or an error says what is missing; listeners hear of a block after it is
 //! stored. Leaves to others: HTTP, and deriving tables.
 
+pub mod audit;
 pub mod block;
 pub mod chain;
 mod error;
 pub mod ingest;
 mod record;
+pub mod repair;
 pub mod tip;
 pub mod view;
 

@@ -94,12 +94,18 @@ impl Forward {
         Ok(if saved { Step::Behind } else { Step::CaughtUp })
     }
 
-    /// Drops blocks of the tip that are indexed: a crash came between the two.
+    /// Drops blocks of the tip that are indexed, as a crash came between the two; and all, if they do not link.
     async fn link_to_index(&self) -> Result<()> {
         let tip = self.chain.shared.tip.now();
         let Some(indexed) = self.chain.index().indexed_finalized_head()? else {
             return Ok(());
         };
+        if tip.blocks.first().is_some_and(|first| first.at.number > indexed + 1) {
+            // Blocks below were thrown away to be fetched again.
+            return Ok(drop(
+                self.chain.shared.tip.replace(Vec::new(), None, self.writer.fence()).await?,
+            ));
+        }
         let left = tip.blocks.iter().filter(|block| block.at.number > indexed).cloned();
         let left: Vec<Arc<Block>> = left.collect();
         if left.len() < tip.blocks.len() {
