@@ -39,19 +39,90 @@ pub(crate) struct Source {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Run the server until SIGINT or SIGTERM
-    Run,
+    /// Run the server until SIGINT or SIGTERM: follow a chain, fill its history, answer
+    Run(Run),
     /// Look at jobs and change them
     #[command(subcommand)]
     Jobs(Jobs),
     /// Ask the log index, look after it, and heal it
     #[command(subcommand)]
     Index(Index),
+    /// Check stored blocks against their headers
+    Verify(Verify),
+    /// Throw stored blocks away and have them fetched again by the server
+    Repair(Repair),
     /// Look at the configuration
     #[command(subcommand)]
     Config(Config),
     /// Show what exists so far, in a folder that is removed afterwards
     Demo,
+}
+
+/// Settings that most people give by hand; each stands for a key of the configuration.
+#[derive(Args, Default)]
+pub(crate) struct Run {
+    /// A node of the chain; may be given several times; same as --set chain.rpc_urls=URL,URL
+    #[arg(long, value_name = "URL")]
+    rpc_url: Vec<String>,
+    /// Where to serve; same as --set server.listen=ADDRESS
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// The lowest block that is wanted; same as --set ingest.history_stop_height=N
+    #[arg(long, value_name = "N")]
+    start_block: Option<u64>,
+    /// How many blocks on top make a block final; same as --set chain.confirmations=N
+    #[arg(long, value_name = "N")]
+    confirmations: Option<u64>,
+    /// A folder of era1 files; same as --set chain.era1=DIR
+    #[arg(long, value_name = "DIR")]
+    era1: Option<String>,
+    /// The id of the chain; same as --set chain.id=N
+    #[arg(long, value_name = "N")]
+    chain_id: Option<u64>,
+}
+
+impl Run {
+    /// The keys that these flags stand for, and their values.
+    pub(crate) fn settings(&self) -> Vec<(String, String)> {
+        let urls = (!self.rpc_url.is_empty()).then(|| self.rpc_url.join(","));
+        let number = |number: Option<u64>| number.map(|number| number.to_string());
+        let all = [
+            ("chain.rpc_urls", urls),
+            ("server.listen", self.listen.clone()),
+            ("ingest.history_stop_height", number(self.start_block)),
+            ("chain.confirmations", number(self.confirmations)),
+            ("chain.era1", self.era1.clone()),
+            ("chain.id", number(self.chain_id)),
+        ];
+        let given = all.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+        given.collect()
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct Verify {
+    /// The first block to check [default: the lowest that is stored]
+    #[arg(long, value_name = "N")]
+    pub(crate) from: Option<u64>,
+    /// The last block to check [default: the highest that is final]
+    #[arg(long, value_name = "N")]
+    pub(crate) to: Option<u64>,
+    /// Of which chain; may be left out if there is only one
+    #[arg(long, value_name = "ID")]
+    pub(crate) chain: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Repair {
+    /// The blocks to fetch again: one, or two with a dash between
+    #[arg(value_name = "FIRST-LAST", value_parser = blocks)]
+    pub(crate) range: std::ops::RangeInclusive<u64>,
+    /// Of which chain; may be left out if there is only one
+    #[arg(long, value_name = "ID")]
+    pub(crate) chain: Option<u64>,
 }
 
 #[derive(Subcommand)]
@@ -152,6 +223,16 @@ fn setting(text: &str) -> Result<(String, String), String> {
     let (key, value) =
         text.split_once('=').ok_or("a key, an equals sign and a value are needed")?;
     Ok((key.trim().to_owned(), value.to_owned()))
+}
+
+fn blocks(text: &str) -> Result<std::ops::RangeInclusive<u64>, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    let range = number(first).zip(number(last)).filter(|(first, last)| first <= last);
+    let range = range.filter(|(_, last)| *last < u64::MAX);
+    range
+        .map(|(first, last)| first..=last)
+        .ok_or_else(|| "blocks such as 100-199 are needed".to_owned())
 }
 
 fn state(name: &str) -> Result<State, String> {

@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use index::Index;
 use layers::Layers;
 
+mod chain;
 mod index;
 mod layers;
 mod secret;
@@ -51,6 +52,8 @@ pub(crate) struct Settings {
     pub(crate) log: Log,
     pub(crate) blobs: Blobs,
     index: Index,
+    pub(crate) chain: chain::Chain,
+    pub(crate) ingest: chain::Ingest,
 }
 
 /// Where the database is.
@@ -210,6 +213,8 @@ impl Settings {
             named("blobs.access_key", &self.blobs.access_key),
             named("blobs.secret_key", &self.blobs.secret_key),
             self.index.fault(),
+            self.chain.fault(),
+            self.ingest.fault(),
         ];
         faults.into_iter().flatten().next()
     }

@@ -30,6 +30,12 @@ pub(crate) enum Error {
     Store(#[from] logmill_io::Error),
     #[error(transparent)]
     Work(#[from] logmill_work::Error),
+    #[error(transparent)]
+    Chain(#[from] logmill_chain::Error),
+    #[error(transparent)]
+    Pipeline(#[from] logmill_pipeline::Error),
+    #[error("{blocks} stored blocks are damaged")]
+    Damaged { blocks: u64 },
     #[error("there is no database {}", path.display())]
     NoDatabase { path: PathBuf },
     #[error("there is no job {kind}/{key}")]

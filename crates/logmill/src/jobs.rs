@@ -107,7 +107,7 @@ pub(crate) enum Jobs {
 
 impl Jobs {
     /// Finds out who has the database.
-    async fn open(settings: &Settings) -> Result<Self> {
+    pub(crate) async fn open(settings: &Settings) -> Result<Self> {
         if settings.postgres().is_some() {
             let queue = stores::open_to_write(settings).await?;
             return Ok(Self::Direct { queue, folder: None });
@@ -137,7 +137,7 @@ impl Jobs {
     }
 
     /// Makes one change.
-    async fn change<C: Change>(self, change: &C) -> Result<C::Answer> {
+    pub(crate) async fn change<C: Change>(self, change: &C) -> Result<C::Answer> {
         match self {
             // The folder first, so that it is the last to be dropped.
             Self::Direct { folder, queue } => {

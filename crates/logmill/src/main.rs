@@ -6,6 +6,8 @@
 //! | [`config`] | settings from defaults, file, environment and flags |
 //! | [`stores`] | opening what is configured: to serve, to read, to change |
 //! | [`server`] | `logmill run` |
+//! | [`chains`] | what the server does for the chain it follows |
+//! | [`history`] | `logmill verify`, `logmill repair` |
 //! | [`maintenance`] | what the server does on a schedule |
 //! | [`control`] | the socket through which commands reach the server |
 //! | [`jobs`] | `logmill jobs …` |
@@ -24,11 +26,13 @@ use cli::{Cli, Command, Source};
 use config::{Config, Given};
 use error::{Error, Result};
 
+mod chains;
 mod cli;
 mod config;
 mod control;
 mod demo;
 mod error;
+mod history;
 mod index;
 mod jobs;
 mod logs;
@@ -52,7 +56,7 @@ fn start(cli: Cli) -> Result<()> {
     if let Command::Config(cli::Config::Default) = cli.command {
         return output::line(config::DEFAULTS.trim_end());
     }
-    let config = Config::load(&given(cli.source))?;
+    let config = Config::load(&given(cli.source, &cli.command))?;
     logs::start(config.settings.log);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|source| Error::System { doing: "start the runtime", source })?;
@@ -61,7 +65,9 @@ fn start(cli: Cli) -> Result<()> {
 
 async fn run(command: Command, config: &Config) -> Result<()> {
     match command {
-        Command::Run => server::run(&config.settings).await,
+        Command::Run(_) => server::run(&config.settings).await,
+        Command::Verify(asked) => history::verify(&asked, &config.settings).await,
+        Command::Repair(asked) => history::repair(&asked, &config.settings).await,
         Command::Jobs(command) => jobs::run(command, &config.settings).await,
         Command::Index(command) => index::run(command, &config.settings).await,
         Command::Config(cli::Config::Check) => output::line(config.shown()?.trim_end()),
@@ -70,9 +76,13 @@ async fn run(command: Command, config: &Config) -> Result<()> {
     }
 }
 
-fn given(source: Source) -> Given {
+fn given(source: Source, command: &Command) -> Given {
     let data = source.data.map(|folder| ("data".to_owned(), folder));
-    let flags = source.set.into_iter().chain(data).collect();
+    let of_command = match command {
+        Command::Run(run) => run.settings(),
+        _ => Vec::new(),
+    };
+    let flags = source.set.into_iter().chain(data).chain(of_command).collect();
     Given { file: source.config, environment: environment(), flags }
 }
 

@@ -10,16 +10,20 @@
 //! deadline, and the exit code is 0; a second signal ends it at once. A task that fails ends the server with
 //! its error, as one that limps is worse than one that is restarted. Leaves to others: what the tasks do.
 
+use std::sync::Arc;
+
 use logmill_io::{Entropy, OsEntropy, Tasks};
 use logmill_work::Queue;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::chains::{self, OpenChain};
 use crate::config::Settings;
 use crate::control::{self, Control};
 use crate::error::{Error, Result};
 use crate::maintenance;
 use crate::stores::Stores;
+use crate::stores::index::IndexStores;
 
 /// Serves until it is told to stop.
 pub(crate) async fn run(settings: &Settings) -> Result<()> {
@@ -30,7 +34,18 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
     let control = stores.folder.as_ref().map(Control::listen).transpose()?;
     let control_path = control.as_ref().map(|control| control.path().display().to_string());
     let (stop, stopped) = watch::channel(false);
-    let mut tasks = start(settings, queue, control, &stopped)?;
+    let owner = format!("logmill-{}-{:x}", std::process::id(), OsEntropy.mark());
+    let indexes = IndexStores::open_to_write(settings).await?;
+    let chains = chains::open(settings, queue, &indexes, &owner).await?;
+    let chains: Vec<Arc<OpenChain>> = chains.into_iter().map(Arc::new).collect();
+    let mut tasks = start(settings, queue, control, &owner, &stopped)?;
+    for chain in &chains {
+        let (chain, stopped) = (Arc::clone(chain), stopped.clone());
+        tasks.spawn(async move {
+            let outcome = chain.run(|| told(stopped.clone())).await;
+            Ended { task: "the chain", outcome }
+        });
+    }
     tracing::info!(
         pid = std::process::id(),
         version = env!("CARGO_PKG_VERSION"),
@@ -73,10 +88,10 @@ fn start(
     settings: &Settings,
     queue: &Queue,
     control: Option<Control>,
+    owner: &str,
     stopped: &watch::Receiver<bool>,
 ) -> Result<Tasks<Ended>> {
-    let owner = format!("logmill-{}-{:x}", std::process::id(), OsEntropy.mark());
-    let runner = maintenance::runner(queue, &settings.work, &owner)?;
+    let runner = maintenance::runner(queue, &settings.work, owner)?;
     let cron = maintenance::cron(queue)?;
     let mut tasks = Tasks::new();
     let stop = told(stopped.clone());

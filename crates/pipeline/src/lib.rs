@@ -24,4 +24,5 @@ pub mod view;
 
 pub use chain::{Chain, Change};
 pub use error::{Error, Result};
+pub use tip::Tip;
 pub use view::View;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use finalized_log_index::{Resolution, Writer};
-use logmill_work::{Failure, Handler, NewJob, Outcome, Queue, Running};
+use logmill_work::{Failure, Handler, NewJob, Outcome, Running};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -30,16 +30,15 @@ pub fn kind(chain_id: u64) -> String {
     format!("{REPAIR_JOB}-{chain_id}")
 }
 
-/// Asks for a repair; `mark` makes it another than those before.
-pub async fn ask(queue: &Queue, chain_id: u64, range: Range<u64>, mark: &str) -> Result<String> {
+/// The job of a repair; `mark` makes it another than those before.
+pub fn job(chain_id: u64, range: Range<u64>, mark: &str) -> Result<NewJob> {
     if range.is_empty() {
         return Err(Error::Invalid { what: format!("the range {range:?} is empty") });
     }
     let payload = serde_json::to_string(&Asked { start: range.start, end: range.end });
     let payload = payload.map_err(|error| Error::Invalid { what: error.to_string() })?;
     let key = format!("{}-{}-{mark}", range.start, range.end - 1);
-    queue.enqueue(&NewJob::new(kind(chain_id), key.clone(), payload)).await?;
-    Ok(key)
+    Ok(NewJob::new(kind(chain_id), key, payload))
 }
 
 /// Repairs: the jobs of one chain, where its writer is.

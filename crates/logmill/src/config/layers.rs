@@ -16,8 +16,19 @@ use crate::error::{Error, Result};
 
 /// What the variable of a key starts with.
 const PREFIX: &str = "LOGMILL_";
-/// A variable that many programs share; ours wins over it.
-const LEVEL_VARIABLE: &str = "LOG_LEVEL";
+/// Variables that other programs share or that our ancestors had; ours win over them.
+const OTHER_VARIABLES: [(&str, &str); 10] = [
+    ("LOG_LEVEL", "log.level"),
+    ("LATEST_WORKER_COUNT", "ingest.latest_worker_count"),
+    ("LATEST_BATCH_SIZE", "ingest.latest_batch_size"),
+    ("HISTORY_WORKER_COUNT", "ingest.history_worker_count"),
+    ("HISTORY_BATCH_SIZE", "ingest.history_batch_size"),
+    ("HISTORY_STOP_HEIGHT", "ingest.history_stop_height"),
+    ("ENABLE_FORWARD_INGESTER", "ingest.forward"),
+    ("ENABLE_HISTORY_INGESTER", "ingest.history"),
+    ("RAW_ONLY", "ingest.raw_only"),
+    ("MAX_REORG_DEPTH", "ingest.max_reorg_depth"),
+];
 
 /// All keys with their values so far, and where those that were set came from.
 pub(super) struct Layers {
@@ -41,9 +52,11 @@ impl Layers {
     }
 
     pub(super) fn add_environment(&mut self, variables: &BTreeMap<String, String>) -> Result<()> {
-        if let Some(level) = variables.get(LEVEL_VARIABLE).filter(|level| !level.is_empty()) {
-            let origin = format!("the variable {LEVEL_VARIABLE}");
-            self.set_text("log.level", &level.to_ascii_lowercase(), &origin)?;
+        for (name, key) in OTHER_VARIABLES {
+            if let Some(text) = variables.get(name).filter(|text| !text.is_empty()) {
+                let origin = format!("the variable {name}");
+                self.set_text(key, &text.to_ascii_lowercase(), &origin)?;
+            }
         }
         let mut keys = BTreeMap::new();
         for (key, _) in self.leaves() {

@@ -8,13 +8,17 @@ const HIDDEN: &str = "***";
 
 /// Whether the value of a key must not be shown as it is.
 pub(super) fn is_secret(key: &str) -> bool {
-    matches!(key, "database.url" | "blobs.secret_key")
+    matches!(
+        key,
+        "database.url" | "blobs.secret_key" | "chain.rpc_urls" | "chain.historic_rpc_urls"
+    )
 }
 
 /// The value of a key as it may be shown.
 pub(super) fn hidden(key: &str, value: &str) -> String {
     match key {
         "database.url" => hidden_url(value),
+        "chain.rpc_urls" | "chain.historic_rpc_urls" => super::chain::shown_nodes(value),
         "blobs.secret_key" if !value.is_empty() => HIDDEN.to_owned(),
         _ => value.to_owned(),
     }

@@ -17,6 +17,7 @@ use finalized_log_index::LogIndex;
 use logmill_io::meta::SqlMeta;
 use logmill_io::sql::SqliteSettings;
 use logmill_io::{Key, KeyRange, OsEntropy, Sql, SystemClock};
+use logmill_pipeline::{Chain, Tip};
 
 use super::open_blobs;
 use crate::config::Settings;
@@ -27,6 +28,8 @@ use crate::error::{Error, Result};
 const DATABASE: &str = "index.db";
 /// What the keys and blobs of all log indexes begin with.
 const PREFIX: &str = "log-index/";
+/// What the keys of all tips begin with.
+const TIP_PREFIX: &str = "chain/";
 /// The most chains of one database.
 const CHAINS_MAX: usize = 10_000;
 
@@ -107,6 +110,13 @@ impl IndexStores {
             (None, [chain]) => Ok(*chain),
             (None, _) => Err(Error::ManyIndexes { known }),
         }
+    }
+
+    /// What is stored of a chain: its index, and its tip.
+    pub(crate) async fn chain(&self, chain: u64) -> Result<Chain> {
+        let index = self.index(chain).await?;
+        let tip = Tip::open(self.stores.meta.clone(), format!("{TIP_PREFIX}{chain}")).await?;
+        Ok(Chain::new(chain, index, tip))
     }
 
     /// The index of a chain; made if missing, unless these stores only read.
