@@ -2,7 +2,7 @@
 //!
 //! Tokens, NFTs, swaps, collected fees and plain transfers, by few who do much and many who do little. The blocks are
 //! real: signed transactions, receipts and headers that hash to what they say. A chain grows and is reorganised when it
-//! is told to; [`SimSource`] asks it as a node would be asked, with faults.
+//! is told to; [`SimSource`] asks it as a node would be asked, with faults; [`rpc`] answers for it in JSON.
 //!
 //! ```
 //! use logmill_chain::sim::{Shape, SimChain};
@@ -26,6 +26,7 @@ mod draw;
 mod envelope;
 mod history;
 pub mod lie;
+pub mod rpc;
 mod shape;
 mod sign;
 pub mod source;
@@ -107,6 +108,18 @@ impl SimChain {
             state: Mutex::new(State::new(genesis, settings.finality_lag)),
             version: watch::Sender::new(0),
             settings,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// A chain that has been the same up to now, and goes its own way from here.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        let inner = Inner {
+            settings: self.inner.settings,
+            world: self.inner.world.clone(),
+            state: Mutex::new(self.state().clone()),
+            version: watch::Sender::new(self.version()),
         };
         Self { inner: Arc::new(inner) }
     }

@@ -25,7 +25,7 @@ pub(super) struct Entry {
     pub(super) branch: u32,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct State {
     canonical: Vec<Entry>,
     numbers: BTreeMap<B256, usize>,
@@ -38,7 +38,7 @@ pub(super) struct State {
     cache: Cache,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Cache {
     blocks: BTreeMap<B256, Arc<Block>>,
     order: VecDeque<B256>,

@@ -1,0 +1,262 @@
+//! A simulated chain over JSON-RPC, without the socket: a request goes in as text, the answer comes out as text.
+//!
+//! The JSON is made by the types of `alloy`, apart from how the rest of this crate reads and writes JSON, so that each
+//! checks the other. [`SimNode`] adds what real nodes do wrong.
+//!
+//! Guarantees: every request has an answer, if only an error; nothing in it makes this panic. Leaves to others: sockets,
+//! and the time that answers take.
+
+mod filter;
+mod node;
+mod render;
+
+use alloy_primitives::B256;
+use serde_json::{Value, json};
+
+use super::SimChain;
+use crate::block::Block;
+use crate::source::Heads;
+use filter::{Filter, Span};
+
+pub use node::{NodeFaults, Reply, SimNode};
+
+/// The most requests of a batch.
+pub const BATCH_MAX: usize = 1_000;
+/// The most logs of an answer.
+pub const LOGS_MAX: usize = 20_000;
+/// The most blocks that are looked through for logs.
+pub const RANGE_MAX: u64 = 100_000;
+/// How far down a transaction is looked for.
+pub const SCAN_MAX: u64 = 10_000;
+
+/// What the node calls itself.
+const CLIENT: &str = "logmill-sim/1";
+
+/// The answer to a request, or to a batch of them.
+pub fn answer(chain: &SimChain, request: &str) -> String {
+    View { chain, behind: 0, floor: 0, change: &|block| Some(block) }.answer(request)
+}
+
+/// A chain as a node shows it.
+struct View<'a> {
+    chain: &'a SimChain,
+    /// How many of the newest blocks it does not have yet.
+    behind: u64,
+    /// The first block that it still has.
+    floor: u64,
+    /// What it makes of a block; none if it hides it.
+    change: &'a dyn Fn(Block) -> Option<Block>,
+}
+
+/// Why there is no result.
+#[derive(Debug)]
+struct Refusal {
+    code: i64,
+    message: String,
+}
+
+type Answer = Result<Value, Refusal>;
+
+impl View<'_> {
+    fn answer(&self, request: &str) -> String {
+        let answer = match serde_json::from_str::<Value>(request) {
+            Err(error) => {
+                response(&Value::Null, Err(refusal(-32_700, format!("parse error: {error}"))))
+            }
+            Ok(Value::Array(requests)) if requests.is_empty() || requests.len() > BATCH_MAX => {
+                let message = format!("a batch has 1 to {BATCH_MAX} requests");
+                response(&Value::Null, Err(refusal(-32_600, message)))
+            }
+            Ok(Value::Array(requests)) => requests.iter().map(|one| self.one(one)).collect(),
+            Ok(request) => self.one(&request),
+        };
+        answer.to_string()
+    }
+
+    fn one(&self, request: &Value) -> Value {
+        let id = request.get("id").unwrap_or(&Value::Null);
+        let Some(method) = request.get("method").and_then(Value::as_str) else {
+            return response(id, Err(refusal(-32_600, "a request names a method")));
+        };
+        response(id, self.call(method, request.get("params").unwrap_or(&Value::Null)))
+    }
+
+    fn call(&self, method: &str, params: &Value) -> Answer {
+        let chain_id = self.chain.settings().chain_id;
+        let param = |at: usize| params.get(at).unwrap_or(&Value::Null);
+        match method {
+            "eth_chainId" => Ok(json!(format!("{chain_id:#x}"))),
+            "net_version" => Ok(json!(chain_id.to_string())),
+            "web3_clientVersion" => Ok(json!(CLIENT)),
+            "eth_syncing" => Ok(json!(false)),
+            "eth_blockNumber" => Ok(json!(format!("{:#x}", self.heads().latest.number))),
+            "eth_getBlockByNumber" => self.block(self.by_tag(param(0))?, param(1)),
+            "eth_getBlockByHash" => self.block(self.by_hash(hash(param(0))?)?, param(1)),
+            "eth_getBlockReceipts" => {
+                let block = match hash(param(0)) {
+                    Ok(hash) => self.by_hash(hash)?,
+                    Err(_) => self.by_tag(param(0))?,
+                };
+                match block {
+                    Some(block) => render::receipts(&block).map_err(internal),
+                    None => Ok(Value::Null),
+                }
+            }
+            "eth_getTransactionReceipt" => self.of_transaction(param(0), render::receipts),
+            "eth_getTransactionByHash" => self.of_transaction(param(0), render::transactions),
+            "eth_getLogs" => self.logs(param(0)),
+            _ => Err(refusal(-32_601, format!("the method {method} does not exist"))),
+        }
+    }
+
+    fn heads(&self) -> Heads {
+        let mut heads = self.chain.heads();
+        let number = heads.latest.number.saturating_sub(self.behind);
+        heads.latest = self.chain.at(number).unwrap_or(heads.latest);
+        heads.safe = heads.safe.filter(|at| at.number <= number);
+        heads.finalized = heads.finalized.filter(|at| at.number <= number);
+        heads
+    }
+
+    fn block(&self, block: Option<Block>, full: &Value) -> Answer {
+        match block {
+            Some(block) => render::block(&block, full == &Value::Bool(true)).map_err(internal),
+            None => Ok(Value::Null),
+        }
+    }
+
+    fn by_tag(&self, tag: &Value) -> Result<Option<Block>, Refusal> {
+        self.at(self.number(tag)?)
+    }
+
+    fn at(&self, number: u64) -> Result<Option<Block>, Refusal> {
+        if number > self.heads().latest.number {
+            return Ok(None);
+        }
+        if number < self.floor {
+            return Err(refusal(4_444, "pruned history unavailable"));
+        }
+        let block = self.chain.block(number);
+        Ok(block.and_then(|block| (self.change)(Block::clone(&block))))
+    }
+
+    fn by_hash(&self, hash: B256) -> Result<Option<Block>, Refusal> {
+        let Some(block) = self.chain.block_by_hash(hash) else {
+            return Ok(None);
+        };
+        if block.at.number > self.heads().latest.number {
+            return Ok(None);
+        }
+        if block.at.number < self.floor {
+            return Err(refusal(4_444, "pruned history unavailable"));
+        }
+        Ok((self.change)(Block::clone(&block)))
+    }
+
+    /// The number that a tag or a number in hex stands for.
+    fn number(&self, tag: &Value) -> Result<u64, Refusal> {
+        let heads = self.heads();
+        let known = |at: Option<crate::BlockRef>| {
+            at.map(|at| at.number).ok_or_else(|| refusal(-39_001, "unknown block"))
+        };
+        match tag.as_str() {
+            Some("latest" | "pending") => Ok(heads.latest.number),
+            Some("safe") => known(heads.safe),
+            Some("finalized") => known(heads.finalized),
+            Some("earliest") => Ok(0),
+            Some(text) => {
+                let digits = text.strip_prefix("0x");
+                let number = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+                number.ok_or_else(|| invalid(format!("{text:?} is no block")))
+            }
+            None => Err(invalid("a block is a tag or a number in hex")),
+        }
+    }
+
+    /// The part of a transaction in what is made of its block.
+    fn of_transaction(
+        &self,
+        wanted: &Value,
+        render: fn(&Block) -> Result<Value, String>,
+    ) -> Answer {
+        let wanted = hash(wanted)?;
+        let latest = self.heads().latest.number;
+        for number in (latest.saturating_sub(SCAN_MAX).max(self.floor)..=latest).rev() {
+            let Some(block) = self.at(number)? else { continue };
+            let index = block.transactions.iter().position(|tx| tx.hash == wanted);
+            if let Some(index) = index {
+                let mut all = render(&block).map_err(internal)?;
+                return Ok(all.get_mut(index).map(Value::take).unwrap_or_default());
+            }
+        }
+        Ok(Value::Null)
+    }
+
+    fn logs(&self, filter: &Value) -> Answer {
+        let filter = Filter::parse(filter).map_err(invalid)?;
+        let mut found = Vec::new();
+        for block in self.span(&filter.span)? {
+            let Some(block) = block? else { continue };
+            let matching = block.logs().filter(|placed| filter.matches(placed.log));
+            found.extend(matching.map(|placed| render::log(&block, &placed)));
+            if found.len() > LOGS_MAX {
+                return Err(refusal(-32_005, format!("query exceeds max results {LOGS_MAX}")));
+            }
+        }
+        serde_json::to_value(found).map_err(|error| internal(error.to_string()))
+    }
+
+    /// The blocks that a filter looks through.
+    #[expect(clippy::type_complexity, reason = "the one place that has such a type")]
+    fn span<'a>(
+        &'a self,
+        span: &Span,
+    ) -> Result<Box<dyn Iterator<Item = Result<Option<Block>, Refusal>> + 'a>, Refusal> {
+        let (from, to) = match span {
+            Span::Hash(hash) => match self.by_hash(*hash)? {
+                Some(block) => return Ok(Box::new(std::iter::once(Ok(Some(block))))),
+                None => return Err(refusal(-32_000, "unknown block")),
+            },
+            Span::Range { from, to } => (self.number(from)?, self.number(to)?),
+        };
+        if from > to {
+            return Err(invalid("invalid block range params"));
+        }
+        if to > self.heads().latest.number {
+            return Err(invalid("block range extends beyond current head block"));
+        }
+        if to - from >= RANGE_MAX {
+            return Err(invalid(format!("query exceeds max block range {RANGE_MAX}")));
+        }
+        Ok(Box::new((from..=to).map(|number| self.at(number))))
+    }
+}
+
+fn response(id: &Value, answer: Answer) -> Value {
+    match answer {
+        Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
+        Err(Refusal { code, message }) => {
+            json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } })
+        }
+    }
+}
+
+fn hash(value: &Value) -> Result<B256, Refusal> {
+    let parsed = value.as_str().and_then(|text| text.parse().ok());
+    parsed.ok_or_else(|| invalid("a hash has 32 bytes in hex"))
+}
+
+fn refusal(code: i64, message: impl Into<String>) -> Refusal {
+    Refusal { code, message: message.into() }
+}
+
+fn invalid(message: impl Into<String>) -> Refusal {
+    refusal(-32_602, message)
+}
+
+fn internal(message: String) -> Refusal {
+    refusal(-32_603, message)
+}
+
+#[cfg(test)]
+mod tests;
