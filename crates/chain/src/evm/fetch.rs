@@ -123,7 +123,8 @@ async fn by_transaction(node: &Node, wanted: &Wanted, level: Verify) -> Result<G
 
 async fn by_logs(node: &Node, wanted: &Wanted, level: Verify) -> Result<Got, Trouble> {
     if level == Verify::Full {
-        return Err(Trouble::NoMethod { why: Mismatch::NoReceipts.to_string() });
+        let why = Mismatch::NoReceipts.to_string();
+        return Err(node.note(Trouble::NoMethod { why }));
     }
     let Got { blocks, trouble } = drafts(node, wanted).await?;
     let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else {

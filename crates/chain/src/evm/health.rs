@@ -51,8 +51,13 @@ impl Health {
         retry_after: Option<Duration>,
         entropy: &dyn Entropy,
     ) {
+        let asked_for = retry_after.unwrap_or_default();
+        if self.rest(now).is_some() {
+            // Requests that were on their way together fail together: that is one failure.
+            return self.rest_until(now.saturating_add(asked_for));
+        }
         self.failed_in_a_row += 1;
-        let rest = FAILURE.wait(self.failed_in_a_row, entropy).max(retry_after.unwrap_or_default());
+        let rest = FAILURE.wait(self.failed_in_a_row, entropy).max(asked_for);
         self.rest_until(now.saturating_add(rest));
     }
 
@@ -90,6 +95,16 @@ mod tests {
         assert_eq!(health.rest(later), None);
         health.failed(later, None, &*entropy);
         assert!(health.rest(later).expect("it rests") <= Duration::from_millis(600));
+    }
+
+    #[test]
+    fn requests_that_fail_together_are_one_failure() {
+        let entropy = SeededEntropy::shared(3);
+        let mut health = Health::default();
+        for _ in 0..8 {
+            health.failed(Duration::ZERO, None, &*entropy);
+        }
+        assert!(health.rest(Duration::ZERO).expect("it rests") <= Duration::from_millis(600));
     }
 
     #[test]

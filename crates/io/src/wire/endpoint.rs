@@ -50,6 +50,10 @@ impl Endpoint {
         if let Some(path) = path {
             return Self::socket(path);
         }
+        // A URL parser takes the first word of the path for the host then, and a host is shown.
+        if address.contains(":///") {
+            return Err(Error::invalid("an address without a host"));
+        }
         let url = Url::parse(address)
             .map_err(|error| Error::invalid(format!("an address that is no URL: {error}")))?;
         if !matches!(url.scheme(), "http" | "https" | "ws" | "wss") {

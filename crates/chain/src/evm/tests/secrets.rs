@@ -1,0 +1,47 @@
+//! No secret of an address is ever shown, whatever a node says.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Everything that is shown about a chain whose node repeats its own address in all it says.
+async fn shown(address: &str, quirks: Quirks) -> String {
+    let set = |_, node: &mut NodeSettings| {
+        *node = NodeSettings::new(Endpoint::parse(address).expect("fine"));
+    };
+    let patience = |settings: &mut EvmSettings| settings.patience = Duration::from_secs(1);
+    let stage = stage_of(vec![quirks], patience, set);
+    let mut shown = Vec::new();
+    let debug = |error: Error| format!("{error} {error:?}");
+    shown.extend(stage.source.info().await.err().map(debug));
+    shown.extend(stage.blocks(1..2).await.err().map(debug));
+    shown.extend(stage.source.heads().await.err().map(debug));
+    shown.extend(stage.source.pass("eth_call", "[]").await.err().map(debug));
+    assert!(shown.len() >= 3, "it fails: {shown:?}");
+    shown.push(format!("{:?} {:?}", stage.source, stage.source.nodes()));
+    shown.join("\n")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn no_secret_of_an_address_is_shown(
+        user in "u[a-z]{6}", pass in "p[A-Z0-9]{8}", key in "[a-f0-9]{20}", token in "[A-Za-z0-9]{16}", way in 0..4,
+    ) {
+        let address = format!("https://{user}:{pass}@node.example/v3/{key}?token={token}");
+        let said = format!("no project {key} of {user}:{pass}, see {address}");
+        let mut quirks = Quirks::default();
+        match way {
+            0 => quirks.error = Some((-32_000, said)),
+            1 => quirks.body = Some(format!(r#"{{"id":0,"error":"{said}"}}"#)),
+            2 => quirks.error = Some((-32_005, format!("rate limit: {said}"))),
+            _ => quirks.tamper = tamper(move |_, result| *result = json!(said)),
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        let shown = runtime.expect("a runtime").block_on(shown(&address, quirks));
+        for secret in [&user, &pass, &key, &token] {
+            prop_assert!(!shown.contains(secret.as_str()), "{} in {}", secret, shown);
+        }
+    }
+}
