@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`block`] | a block with its transactions, receipts and logs; what of it is canonical bytes |
 //! | [`mod@verify`] | the checks of a block against its own header |
+//! | [`render`] | blocks as the JSON that Ethereum clients know |
 //! | [`source`] | [`ChainSource`]: where blocks are asked for |
 //! | [`stored`] | a block as bytes, for records and archives |
 //!
@@ -12,6 +13,7 @@
 
 pub mod block;
 mod error;
+pub mod render;
 pub mod source;
 pub mod stored;
 pub mod verify;

@@ -22,6 +22,8 @@ use layers::Layers;
 mod index;
 mod layers;
 mod secret;
+#[allow(dead_code, reason = "`run` serves nothing before a chain is ingested")]
+mod server;
 #[cfg(test)]
 mod tests;
 
@@ -51,6 +53,8 @@ pub(crate) struct Settings {
     pub(crate) log: Log,
     pub(crate) blobs: Blobs,
     index: Index,
+    pub(crate) server: server::Server,
+    pub(crate) rpc: server::Rpc,
 }
 
 /// Where the database is.
@@ -210,6 +214,8 @@ impl Settings {
             named("blobs.access_key", &self.blobs.access_key),
             named("blobs.secret_key", &self.blobs.secret_key),
             self.index.fault(),
+            self.server.fault(),
+            self.rpc.fault(),
         ];
         faults.into_iter().flatten().next()
     }

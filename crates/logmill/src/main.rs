@@ -8,6 +8,8 @@
 //! | [`server`] | `logmill run` |
 //! | [`maintenance`] | what the server does on a schedule |
 //! | [`control`] | the socket through which commands reach the server |
+//! | [`http`] | HTTP: JSON-RPC, WebSockets, what operators ask |
+//! | [`rpc`] | what Ethereum clients ask, answered from what is stored |
 //! | [`jobs`] | `logmill jobs …` |
 //! | [`index`] | `logmill index …` |
 //! | [`demo`] | `logmill demo` |
@@ -29,11 +31,15 @@ mod config;
 mod control;
 mod demo;
 mod error;
+#[allow(dead_code, reason = "`run` serves nothing before a chain is ingested")]
+mod http;
 mod index;
 mod jobs;
 mod logs;
 mod maintenance;
 mod output;
+#[allow(dead_code, reason = "as `http`")]
+mod rpc;
 mod server;
 mod stores;
 

@@ -153,7 +153,8 @@ pub(crate) fn body(seed: u64, number: u64) -> Option<Body> {
     let word = hash.as_bytes();
     let length = usize::from(word[0]) * usize::from(word[1] % 8);
     let bytes: Vec<u8> = word.iter().copied().cycle().take(length).collect();
-    let transactions = (0..u64::from(word[2] % 5)).map(|index| body_transaction(seed, number, index));
+    let transactions =
+        (0..u64::from(word[2] % 5)).map(|index| body_transaction(seed, number, index));
     (seed % 3 != 0).then(|| Body { bytes: bytes.into(), transactions: transactions.collect() })
 }
 

@@ -8,14 +8,14 @@ const HIDDEN: &str = "***";
 
 /// Whether the value of a key must not be shown as it is.
 pub(super) fn is_secret(key: &str) -> bool {
-    matches!(key, "database.url" | "blobs.secret_key")
+    matches!(key, "database.url" | "blobs.secret_key" | "server.keys")
 }
 
 /// The value of a key as it may be shown.
 pub(super) fn hidden(key: &str, value: &str) -> String {
     match key {
         "database.url" => hidden_url(value),
-        "blobs.secret_key" if !value.is_empty() => HIDDEN.to_owned(),
+        "blobs.secret_key" | "server.keys" if !value.is_empty() => HIDDEN.to_owned(),
         _ => value.to_owned(),
     }
 }
@@ -84,6 +84,7 @@ mod tests {
         }
         assert_eq!(hidden("blobs.secret_key", "tiger"), "***");
         assert_eq!(hidden("blobs.secret_key", ""), "");
+        assert_eq!(hidden("server.keys", "me:tiger:read"), "***");
         assert_eq!(hidden("blobs.bucket", "b"), "b");
     }
 

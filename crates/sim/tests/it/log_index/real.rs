@@ -251,7 +251,7 @@ fn a_chain_from_genesis_with_a_huge_log_is_found_as_a_scan_finds_it() {
             parent_hash: last.hash,
             timestamp,
             logs: Vec::new(),
-                body: None,
+            body: None,
         });
     }
     in_real_time(index_and_check(&blocks));
