@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`block`] | a block with its transactions, receipts and logs; what of it is canonical bytes |
 //! | [`mod@verify`] | the checks of a block against its own header |
+//! | [`render`] | blocks as the JSON that Ethereum clients know |
 //! | [`source`] | [`ChainSource`]: where blocks are asked for |
 //! | [`era1`] | history files: read, verified, written |
 //! | [`sim`] | a chain in process, made from a seed, with reorgs, faults and lies |
@@ -18,6 +19,7 @@ pub mod body;
 pub mod era1;
 mod error;
 pub mod evm;
+pub mod render;
 pub mod sim;
 pub mod source;
 pub mod stored;

@@ -18,6 +18,7 @@ use logmill_work::{Queue, RunnerSettings};
 
 use crate::config::Settings;
 use crate::error::{Error, Result};
+use crate::rpc::{Progress as Shown, Served};
 use crate::stores::index::IndexStores;
 
 /// How often progress is told.
@@ -25,7 +26,7 @@ const TOLD_EVERY: Duration = Duration::from_secs(10);
 /// How often a chain without ingest in this process is looked at.
 const FOLLOW_EVERY: Duration = Duration::from_millis(500);
 /// How far behind the head a chain may be and still be called caught up.
-pub(crate) const CAUGHT_UP_WITHIN: u64 = 2;
+const CAUGHT_UP_WITHIN: u64 = 2;
 
 /// A chain of this server.
 #[derive(Debug)]
@@ -172,6 +173,15 @@ fn ingest(
 }
 
 impl OpenChain {
+    /// The chain as it is served.
+    pub(crate) fn served(self: &Arc<Self>) -> Served {
+        Served {
+            chain: self.chain.clone(),
+            source: self.ingest.as_ref().map(|ingest| Arc::clone(&ingest.source)),
+            progress: Arc::clone(self) as Arc<dyn Shown>,
+        }
+    }
+
     /// Works for the chain until `stop` completes.
     pub(crate) async fn run<S>(&self, stop: impl Fn() -> S) -> Result<()>
     where
@@ -199,6 +209,35 @@ impl OpenChain {
             ended = ingest.run(&stop) => Ok(ended?),
             () = told => Ok(()),
         }
+    }
+}
+
+impl Shown for OpenChain {
+    fn behind(&self) -> Option<String> {
+        let report = self.ingest.as_ref()?.progress.report();
+        if let Some(why) = report.stalled {
+            return Some(why);
+        }
+        match report.behind {
+            None => Some("the chain has not been reached yet".to_owned()),
+            Some(blocks) if blocks > CAUGHT_UP_WITHIN => Some(format!("{blocks} blocks behind")),
+            Some(_) => None,
+        }
+    }
+
+    fn shown(&self) -> serde_json::Value {
+        let Some(ingest) = &self.ingest else {
+            return serde_json::Value::Null;
+        };
+        serde_json::json!({
+            "ingest": ingest.progress.report(),
+            "audit": ingest.auditor.report(),
+            "main_ingester": { "enabled": ingest.roles.forward },
+            "history_ingester": {
+                "enabled": ingest.roles.history,
+                "nodes": ingest.historic.nodes(),
+            },
+        })
     }
 }
 

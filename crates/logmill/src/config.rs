@@ -23,6 +23,7 @@ mod chain;
 mod index;
 mod layers;
 mod secret;
+mod server;
 #[cfg(test)]
 mod tests;
 
@@ -54,6 +55,8 @@ pub(crate) struct Settings {
     index: Index,
     pub(crate) chain: chain::Chain,
     pub(crate) ingest: chain::Ingest,
+    pub(crate) server: server::Server,
+    pub(crate) rpc: server::Rpc,
 }
 
 /// Where the database is.
@@ -215,6 +218,8 @@ impl Settings {
             self.index.fault(),
             self.chain.fault(),
             self.ingest.fault(),
+            self.server.fault(),
+            self.rpc.fault(),
         ];
         faults.into_iter().flatten().next()
     }

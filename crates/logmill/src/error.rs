@@ -107,6 +107,14 @@ pub(crate) enum Error {
     StoppedAtOnce,
     #[error("stopped by a signal")]
     Interrupted,
+    #[error("listen on {address}")]
+    Listen {
+        address: std::net::SocketAddr,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{address} can be reached from elsewhere, and there are no keys")]
+    NoKeys { address: std::net::SocketAddr },
     #[error("{doing}")]
     System {
         doing: &'static str,
@@ -134,7 +142,8 @@ impl Error {
             | Self::BadValue { .. }
             | Self::ConfigSyntax { .. }
             | Self::ConfigFile { .. }
-            | Self::ManyIndexes { .. } => 2,
+            | Self::ManyIndexes { .. }
+            | Self::NoKeys { .. } => 2,
             Self::Index { source, .. } if is_wrong_question(source) => 2,
             _ => 1,
         }
@@ -165,6 +174,8 @@ impl Error {
             Self::NoAnswerInTime { .. } | Self::Http { .. } => {
                 Some("every command may be given again: what has happened happens only once")
             }
+            Self::NoKeys { .. } => Some("set server.keys, or listen on 127.0.0.1"),
+            Self::Listen { .. } => Some("server.listen names another address or port"),
             Self::NoJob { .. } => Some("`logmill jobs status` shows the kinds that there are"),
             Self::Work(logmill_work::Error::Store(error)) | Self::Store(error) => store_hint(error),
             Self::Refused { hint, .. } => hint.as_deref(),

@@ -10,6 +10,8 @@
 //! | [`history`] | `logmill verify`, `logmill repair` |
 //! | [`maintenance`] | what the server does on a schedule |
 //! | [`control`] | the socket through which commands reach the server |
+//! | [`http`] | HTTP: JSON-RPC, WebSockets, what operators ask |
+//! | [`rpc`] | what Ethereum clients ask, answered from what is stored |
 //! | [`jobs`] | `logmill jobs …` |
 //! | [`index`] | `logmill index …` |
 //! | [`demo`] | `logmill demo` |
@@ -33,11 +35,13 @@ mod control;
 mod demo;
 mod error;
 mod history;
+mod http;
 mod index;
 mod jobs;
 mod logs;
 mod maintenance;
 mod output;
+mod rpc;
 mod server;
 mod stores;
 

@@ -10,10 +10,12 @@
 //! deadline, and the exit code is 0; a second signal ends it at once. A task that fails ends the server with
 //! its error, as one that limps is worse than one that is restarted. Leaves to others: what the tasks do.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use logmill_io::{Entropy, OsEntropy, Tasks};
+use logmill_io::{Entropy, OsEntropy, SystemClock, Tasks};
 use logmill_work::Queue;
+use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
@@ -21,6 +23,7 @@ use crate::chains::{self, OpenChain};
 use crate::config::Settings;
 use crate::control::{self, Control};
 use crate::error::{Error, Result};
+use crate::http;
 use crate::maintenance;
 use crate::stores::Stores;
 use crate::stores::index::IndexStores;
@@ -34,6 +37,8 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
     let control = stores.folder.as_ref().map(Control::listen).transpose()?;
     let control_path = control.as_ref().map(|control| control.path().display().to_string());
     let (stop, stopped) = watch::channel(false);
+    let http = listen(settings).await?;
+    let http_address = http.as_ref().map(|(_, address)| address.to_string());
     let owner = format!("logmill-{}-{:x}", std::process::id(), OsEntropy.mark());
     let indexes = IndexStores::open_to_write(settings).await?;
     let chains = chains::open(settings, queue, &indexes, &owner).await?;
@@ -46,12 +51,20 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
             Ended { task: "the chain", outcome }
         });
     }
+    if let Some((listener, _)) = http {
+        let state = state(settings, &chains)?;
+        let stop = told(stopped.clone());
+        tasks.spawn(async move {
+            Ended { task: "the HTTP server", outcome: http::serve(listener, state, stop).await }
+        });
+    }
     tracing::info!(
         pid = std::process::id(),
         version = env!("CARGO_PKG_VERSION"),
         data = %settings.data.display(),
         database = queue.sql().engine_name(),
         control = control_path,
+        http = http_address,
         slots = settings.work.slots,
         "ready"
     );
@@ -118,6 +131,30 @@ fn start(
         });
     }
     Ok(tasks)
+}
+
+/// Listens for HTTP, if it is to be served; first of all, so that a port that is taken shows at once.
+async fn listen(settings: &Settings) -> Result<Option<(TcpListener, SocketAddr)>> {
+    let Some(address) = settings.server.listen() else {
+        return Ok(None);
+    };
+    let listener = http::listen(address).await?;
+    let address = listener.local_addr();
+    let address =
+        address.map_err(|source| Error::System { doing: "read the address served", source })?;
+    Ok(Some((listener, address)))
+}
+
+/// What is served.
+fn state(settings: &Settings, chains: &[Arc<OpenChain>]) -> Result<http::State> {
+    Ok(http::State {
+        chains: chains.iter().map(|open| (open.chain.chain_id(), open.served())).collect(),
+        limits: settings.server.limits(),
+        rpc: settings.rpc.limits(),
+        clock: SystemClock::shared(),
+        entropy: OsEntropy::shared(),
+        metrics: Some(http::record_metrics()?),
+    })
 }
 
 /// Completes when the server stops.

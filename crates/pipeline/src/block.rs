@@ -48,7 +48,7 @@ pub fn restored(body: &[u8], logs: Vec<IndexedLog>) -> Result<Block> {
 }
 
 /// The logs of a block as the index would give them.
-pub(crate) fn logs_of(block: &Block) -> impl Iterator<Item = IndexedLog> + '_ {
+pub fn logs_of(block: &Block) -> impl Iterator<Item = IndexedLog> + '_ {
     block.logs().map(|placed| IndexedLog {
         block_number: block.at.number,
         block_hash: block.at.hash,

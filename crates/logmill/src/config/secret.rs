@@ -10,7 +10,11 @@ const HIDDEN: &str = "***";
 pub(super) fn is_secret(key: &str) -> bool {
     matches!(
         key,
-        "database.url" | "blobs.secret_key" | "chain.rpc_urls" | "chain.historic_rpc_urls"
+        "database.url"
+            | "blobs.secret_key"
+            | "chain.rpc_urls"
+            | "chain.historic_rpc_urls"
+            | "server.keys"
     )
 }
 
@@ -19,7 +23,7 @@ pub(super) fn hidden(key: &str, value: &str) -> String {
     match key {
         "database.url" => hidden_url(value),
         "chain.rpc_urls" | "chain.historic_rpc_urls" => super::chain::shown_nodes(value),
-        "blobs.secret_key" if !value.is_empty() => HIDDEN.to_owned(),
+        "blobs.secret_key" | "server.keys" if !value.is_empty() => HIDDEN.to_owned(),
         _ => value.to_owned(),
     }
 }
@@ -88,6 +92,7 @@ mod tests {
         }
         assert_eq!(hidden("blobs.secret_key", "tiger"), "***");
         assert_eq!(hidden("blobs.secret_key", ""), "");
+        assert_eq!(hidden("server.keys", "me:tiger:read"), "***");
         assert_eq!(hidden("blobs.bucket", "b"), "b");
     }
 

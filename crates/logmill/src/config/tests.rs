@@ -110,6 +110,9 @@ fn bad_values_are_refused_by_name_and_source() {
         ("index.piece_logs", "2000000", "2000000 is not within 1 and 1048576"),
         ("index.broad_policy", "scan", "unknown variant `scan`, expected `error` or `block_scan`"),
         ("index.guardrails.throttle_ms", "-1", "invalid value: integer `-1`, expected u64"),
+        ("server.listen", "here", "\"here\" is not an address and port"),
+        ("server.keys", "me:short:read", "a secret has at least 16 signs"),
+        ("rpc.max_results", "0", "0 is not within 1 and 1000000"),
         ("blobs.kind", "s3", ""),
         ("data", "", "a folder is needed"),
     ] {
@@ -161,4 +164,18 @@ fn a_syntax_error_names_file_and_line() {
     let mut layers = Layers::defaults().expect("the defaults");
     let error = layers.add_file(Path::new("f.toml"), "[work]\nslots = = 3\n").expect_err("refused");
     assert!(error.to_string().starts_with("f.toml:2: "), "{error}");
+}
+
+#[test]
+fn beyond_this_machine_keys_are_needed() {
+    let open = [("server.listen", "0.0.0.0:8645")];
+    let said = refused(&[], &open);
+    assert!(said.starts_with("the defaults: server.keys: 0.0.0.0:8645 can be reached"), "{said}");
+    let keys = ("server.keys", "me:0123456789abcdef:read");
+    let settings = load(&[], &[open[0], keys]).expect("with keys").settings;
+    assert!(!settings.server.limits().keys.is_empty());
+    assert!(load(&[], &[("server.listen", "[::1]:1")]).is_ok(), "this machine alone");
+    assert!(load(&[], &[("server.listen", "")]).expect("fine").settings.server.listen().is_none());
+    let shown = load(&[], &[keys]).expect("fine").shown().expect("shown");
+    assert!(!shown.contains("0123456789abcdef"), "{shown}");
 }

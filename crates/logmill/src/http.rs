@@ -1,0 +1,373 @@
+//! HTTP: JSON-RPC, WebSockets, and what operators ask.
+//!
+//! | path | what | needs |
+//! |---|---|---|
+//! | `POST /`, `/rpc`, `/rpc/{chain}` | JSON-RPC | `read` |
+//! | the same as WebSocket | JSON-RPC with subscriptions | `read` |
+//! | `GET /` | `Api Running` | nothing |
+//! | `/ws`, `/ws/{chain}` | the feed of blocks and transactions | `read` |
+//! | `/health`, `/ready` | whether it is up, whether it is caught up | nothing |
+//! | `/status`, `/metrics` | figures for operators | `read` |
+//!
+//! Guarantees: without keys nothing is served beyond this machine; bodies, requests under way, connections and time are
+//! bounded. Leaves to others: what is answered ([`crate::rpc`]), and being wired to what ingests.
+
+mod auth;
+mod connection;
+mod feed;
+mod operator;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::{Path, Request as HttpRequest, State as FromState};
+use axum::http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::get;
+use bytes::Bytes;
+use futures::stream::unfold;
+use logmill_io::{Clock, Entropy, Tasks};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+
+pub(crate) use auth::{Keys, Scope};
+
+use crate::error::{Error, Result};
+use crate::rpc::answer::{Answers, PIECE_BYTES};
+use crate::rpc::request::Request;
+use crate::rpc::{self, Rpc, Served};
+use auth::Refused;
+use feed::Feed;
+use socket::{RpcSession, talk};
+
+/// How much is served at a time, and for whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// The most connections.
+    pub(crate) max_connections: usize,
+    /// The most requests that are worked on.
+    pub(crate) max_requests: usize,
+    /// The largest body, and the largest message of a WebSocket.
+    pub(crate) max_body_bytes: usize,
+    /// The chain of paths that name none; the only one if this does not say.
+    pub(crate) default_chain: Option<u64>,
+    /// Who may ask; everybody on this machine if there are none.
+    pub(crate) keys: Keys,
+}
+
+/// Everything that serving needs.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// The chains, by their ids.
+    pub(crate) chains: BTreeMap<u64, Served>,
+    pub(crate) limits: Limits,
+    pub(crate) rpc: rpc::Limits,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    /// What `/metrics` shows; see [`record_metrics`].
+    pub(crate) metrics: Option<PrometheusHandle>,
+}
+
+/// What handlers share.
+#[derive(Debug)]
+struct Shared {
+    chains: BTreeMap<u64, Arc<Served>>,
+    feeds: BTreeMap<u64, Feed>,
+    limits: Limits,
+    rpc: Arc<Rpc>,
+    clock: Arc<dyn Clock>,
+    started: Duration,
+    requests: Arc<Semaphore>,
+    metrics: Option<PrometheusHandle>,
+    stop: watch::Receiver<bool>,
+}
+
+/// Listens where it is told to; requests wait until [`serve`].
+#[expect(clippy::disallowed_methods, reason = "the one place where the program listens")]
+pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })
+}
+
+/// Records metrics from here on, once for the process.
+pub(crate) fn record_metrics() -> Result<PrometheusHandle> {
+    let recorder = PrometheusBuilder::new().install_recorder();
+    recorder.map_err(|error| Error::Internal { what: format!("record metrics: {error}") })
+}
+
+/// Serves until `stop` completes.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    state: State,
+    stop: impl Future<Output = ()> + Send,
+) -> Result<()> {
+    let address = listener.local_addr();
+    let address =
+        address.map_err(|source| Error::System { doing: "read the address served", source })?;
+    if !address.ip().is_loopback() && state.limits.keys.is_empty() {
+        return Err(Error::NoKeys { address });
+    }
+    let (stopping, stopped) = watch::channel(false);
+    let shared = Arc::new(Shared::new(state, stopped.clone()));
+    let mut feeds: Tasks<()> = Tasks::new();
+    for (chain, feed) in &shared.feeds {
+        if let Some(served) = shared.chains.get(chain) {
+            let (feed, chain) = (feed.clone(), served.chain.clone());
+            feeds.spawn(async move { feed.run(&chain).await });
+        }
+    }
+    let clock = Arc::clone(&shared.clock);
+    let connections = shared.limits.max_connections;
+    let accepting = connection::accept(listener, router(shared), connections, clock, stopped);
+    let stop = async {
+        stop.await;
+        // Nobody listening means that it has ended.
+        let _ = stopping.send(true);
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        biased;
+        () = accepting => {}
+        () = stop => {}
+    }
+    Ok(())
+}
+
+impl Shared {
+    fn new(state: State, stop: watch::Receiver<bool>) -> Self {
+        let State { chains, limits, rpc, clock, entropy, metrics } = state;
+        Self {
+            feeds: chains.keys().map(|chain| (*chain, Feed::new())).collect(),
+            chains: chains.into_iter().map(|(id, served)| (id, Arc::new(served))).collect(),
+            rpc: Arc::new(Rpc::new(rpc, Arc::clone(&clock), entropy)),
+            started: clock.monotonic(),
+            requests: Arc::new(Semaphore::new(limits.max_requests)),
+            limits,
+            clock,
+            metrics,
+            stop,
+        }
+    }
+
+    /// The chain that a path names, or the one that is meant without a name.
+    fn chain(&self, named: Option<u64>) -> Option<(u64, &Arc<Served>)> {
+        let only = || self.chains.keys().next().copied().filter(|_| self.chains.len() == 1);
+        let chain = named.or(self.limits.default_chain).or_else(only)?;
+        self.chains.get(&chain).map(|served| (chain, served))
+    }
+}
+
+fn router(shared: Arc<Shared>) -> Router {
+    let guarded = Router::new()
+        .route("/rpc", get(rpc_get).post(rpc_post))
+        .route("/rpc/{chain}", get(rpc_get).post(rpc_post))
+        .route("/ws", get(feed_get))
+        .route("/ws/{chain}", get(feed_get))
+        .route("/status", get(operator::status))
+        .route("/metrics", get(operator::metrics))
+        .route_layer(from_fn_with_state(Arc::clone(&shared), guard));
+    Router::new()
+        .route("/", get(root_get).post(root_post))
+        .route("/health", get(operator::health))
+        .route("/ready", get(operator::ready))
+        .merge(guarded)
+        .fallback(async || problem(StatusCode::NOT_FOUND, "there is nothing here"))
+        .method_not_allowed_fallback(async || {
+            problem(StatusCode::METHOD_NOT_ALLOWED, "JSON-RPC is sent with POST, the rest with GET")
+        })
+        .with_state(shared)
+}
+
+/// Lets nobody past without the key that is needed.
+async fn guard(
+    FromState(shared): FromState<Arc<Shared>>,
+    request: HttpRequest,
+    next: Next,
+) -> Response {
+    match refusal(&shared, request.headers()) {
+        Some(refusal) => refusal,
+        None => next.run(request).await,
+    }
+}
+
+fn refusal(shared: &Shared, headers: &HeaderMap) -> Option<Response> {
+    let refused = shared.limits.keys.check(headers, Scope::Read).err()?;
+    metrics::counter!("logmill_http_refused_total").increment(1);
+    Some(match refused {
+        Refused::Unknown => {
+            let why = "a key is needed, as `Authorization: Bearer …` or `x-apikey`";
+            ([(WWW_AUTHENTICATE, "Bearer")], problem(StatusCode::UNAUTHORIZED, why)).into_response()
+        }
+        Refused::Forbidden => problem(StatusCode::FORBIDDEN, "the key does not allow this"),
+    })
+}
+
+/// An answer that is not JSON-RPC's.
+fn problem(status: StatusCode, error: &str) -> Response {
+    (status, Json(json!({"error": error}))).into_response()
+}
+
+type Upgrade = std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
+
+async fn root_get(
+    FromState(shared): FromState<Arc<Shared>>,
+    headers: HeaderMap,
+    upgrade: Upgrade,
+) -> Response {
+    match upgrade {
+        Err(_) => "Api Running".into_response(),
+        Ok(upgrade) => match refusal(&shared, &headers) {
+            Some(refusal) => refusal,
+            None => converse(shared, None, upgrade),
+        },
+    }
+}
+
+async fn root_post(
+    FromState(shared): FromState<Arc<Shared>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    match refusal(&shared, &headers) {
+        Some(refusal) => refusal,
+        None => answer(shared, None, &headers, body).await,
+    }
+}
+
+async fn rpc_get(
+    FromState(shared): FromState<Arc<Shared>>,
+    chain: Option<Path<u64>>,
+    upgrade: Upgrade,
+) -> Response {
+    match upgrade {
+        Err(_) => problem(StatusCode::METHOD_NOT_ALLOWED, "JSON-RPC is sent with POST"),
+        Ok(upgrade) => converse(shared, chain.map(|Path(chain)| chain), upgrade),
+    }
+}
+
+async fn rpc_post(
+    FromState(shared): FromState<Arc<Shared>>,
+    chain: Option<Path<u64>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    answer(shared, chain.map(|Path(chain)| chain), &headers, body).await
+}
+
+async fn feed_get(
+    FromState(shared): FromState<Arc<Shared>>,
+    chain: Option<Path<u64>>,
+    upgrade: Upgrade,
+) -> Response {
+    let upgrade = match upgrade {
+        Ok(upgrade) => upgrade,
+        Err(rejection) => return problem(rejection.status(), "this is a WebSocket"),
+    };
+    let chain = shared.chain(chain.map(|Path(chain)| chain));
+    let Some(feed) = chain.and_then(|(chain, _)| shared.feeds.get(&chain)) else {
+        return no_chain();
+    };
+    let (session, clock, stop) = (feed.session(), Arc::clone(&shared.clock), shared.stop.clone());
+    let upgrade = limited(upgrade, &shared);
+    upgrade.on_upgrade(move |socket| talk(socket, session, clock, stop))
+}
+
+fn converse(shared: Arc<Shared>, chain: Option<u64>, upgrade: WebSocketUpgrade) -> Response {
+    let Some((_, served)) = shared.chain(chain) else {
+        return no_chain();
+    };
+    let (rpc, requests) = (Arc::clone(&shared.rpc), Arc::clone(&shared.requests));
+    let session = RpcSession::new(rpc, Arc::clone(served), requests);
+    let (clock, stop) = (Arc::clone(&shared.clock), shared.stop.clone());
+    let upgrade = limited(upgrade, &shared);
+    upgrade.on_upgrade(move |socket| talk(socket, session, clock, stop))
+}
+
+fn limited(upgrade: WebSocketUpgrade, shared: &Shared) -> WebSocketUpgrade {
+    let bytes = shared.limits.max_body_bytes;
+    upgrade.max_message_size(bytes).max_frame_size(bytes)
+}
+
+fn no_chain() -> Response {
+    problem(StatusCode::NOT_FOUND, "this chain is not served, or none is said where there are many")
+}
+
+/// Answers a request of JSON-RPC: at once if that is short, in pieces if not.
+async fn answer(
+    shared: Arc<Shared>,
+    chain: Option<u64>,
+    headers: &HeaderMap,
+    body: Body,
+) -> Response {
+    let Some((_, served)) = shared.chain(chain) else {
+        return no_chain();
+    };
+    if !is_json(headers) {
+        let why = "the content type of JSON-RPC is application/json";
+        return problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, why);
+    }
+    let timeout = shared.rpc.limits().timeout;
+    let max = shared.limits.max_body_bytes;
+    let read = async {
+        // Never closed, so a permit always comes.
+        let permit = Arc::clone(&shared.requests).acquire_owned().await.ok();
+        (permit, axum::body::to_bytes(body, max).await)
+    };
+    let (permit, body) = tokio::select! {
+        biased;
+        read = read => read,
+        () = shared.clock.sleep(timeout) => {
+            return problem(StatusCode::REQUEST_TIMEOUT, "the request did not come in time");
+        }
+    };
+    let Ok(body) = body else {
+        let why = format!("the body could not be read, or has more than {max} bytes");
+        return problem(StatusCode::PAYLOAD_TOO_LARGE, &why);
+    };
+    let request = Request::read(&body, shared.rpc.limits().max_batch);
+    let (rpc, served) = (Arc::clone(&shared.rpc), Arc::clone(served));
+    let mut answers = Answers::new(rpc, served, request, permit);
+    let Some(first) = answers.next(None).await else {
+        return StatusCode::NO_CONTENT.into_response();
+    };
+    let body = match first.len() < PIECE_BYTES {
+        true => Body::from(first),
+        false => streamed(first, answers),
+    };
+    ([(CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+fn streamed(first: Bytes, answers: Answers) -> Body {
+    type Step = std::result::Result<Bytes, std::convert::Infallible>;
+    let pieces = unfold((Some(first), answers), |(first, mut answers)| async move {
+        let piece = match first {
+            Some(first) => first,
+            None => answers.next(None).await?,
+        };
+        Some((Step::Ok(piece), (None, answers)))
+    });
+    Body::from_stream(pieces)
+}
+
+/// As geth has it, and leniently where nothing is said.
+fn is_json(headers: &HeaderMap) -> bool {
+    let Some(said) = headers.get(CONTENT_TYPE) else {
+        return true;
+    };
+    let said = said.to_str().unwrap_or_default().split(';').next().unwrap_or_default();
+    let known = ["application/json", "application/json-rpc", "application/jsonrequest"];
+    known.iter().any(|known| said.trim().eq_ignore_ascii_case(known))
+}

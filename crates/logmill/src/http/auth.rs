@@ -1,0 +1,170 @@
+//! API keys: who may ask what.
+//!
+//! Guarantees: secrets are kept and compared as hashes, in a time that tells nothing of them, and are never shown or
+//! logged. Without keys everybody may ask: [`crate::http::serve`] then serves this machine alone. Leaves to others:
+//! which path needs which scope.
+
+use std::fmt;
+
+use axum::http::HeaderMap;
+use axum::http::header::AUTHORIZATION;
+
+/// The header of a key, if it is not `Authorization: Bearer`.
+const KEY_HEADER: &str = "x-apikey";
+/// Shorter secrets can be guessed.
+const SECRET_SIGNS_MIN: usize = 16;
+/// The most keys.
+const KEYS_MAX: usize = 10_000;
+
+/// What a key allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// To ask.
+    Read,
+    /// To change how the server works.
+    Admin,
+}
+
+/// All keys.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Keys(Vec<Key>);
+
+#[derive(Clone, PartialEq, Eq)]
+struct Key {
+    name: String,
+    /// `blake3::Hash` compares in constant time.
+    secret: blake3::Hash,
+    is_admin: bool,
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|key| &key.name)).finish()
+    }
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// There is no key, or a wrong one.
+    Unknown,
+    /// The key does not allow this.
+    Forbidden,
+}
+
+impl Keys {
+    /// Of a setting: `NAME:SECRET:SCOPES`, with commas between.
+    pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
+        let mut keys: Vec<Key> = Vec::new();
+        for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+            let mut parts = entry.split(':');
+            let (Some(name), Some(secret), Some(scopes), None) =
+                (parts.next(), parts.next(), parts.next(), parts.next())
+            else {
+                return Err("a key is NAME:SECRET:SCOPES, and several have commas between");
+            };
+            if name.is_empty() || keys.iter().any(|key| key.name == name) {
+                return Err("every key has a name of its own");
+            }
+            if secret.len() < SECRET_SIGNS_MIN {
+                return Err("a secret has at least 16 signs");
+            }
+            let is_admin = match scopes {
+                "read" => false,
+                "read+admin" | "admin+read" | "admin" => true,
+                _ => return Err("the scopes of a key are read, or read+admin"),
+            };
+            let secret = blake3::hash(secret.as_bytes());
+            keys.push(Key { name: name.to_owned(), secret, is_admin });
+        }
+        if keys.len() > KEYS_MAX {
+            return Err("there are more than 10000 keys");
+        }
+        Ok(Self(keys))
+    }
+
+    /// Whether there are none, so that everybody may ask.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a request with these headers may do what needs a scope; gives the name of its key.
+    pub(crate) fn check(&self, headers: &HeaderMap, scope: Scope) -> Result<Option<&str>, Refused> {
+        if self.is_empty() {
+            return Ok(None);
+        }
+        let given = secret_of(headers).ok_or(Refused::Unknown)?;
+        let given = blake3::hash(given);
+        // All are compared, so that the time does not tell which one it was.
+        let mut found = None;
+        for key in &self.0 {
+            if key.secret == given {
+                found = Some(key);
+            }
+        }
+        let key = found.ok_or(Refused::Unknown)?;
+        if scope == Scope::Admin && !key.is_admin {
+            return Err(Refused::Forbidden);
+        }
+        Ok(Some(&key.name))
+    }
+}
+
+fn secret_of(headers: &HeaderMap) -> Option<&[u8]> {
+    if let Some(key) = headers.get(KEY_HEADER) {
+        return Some(key.as_bytes());
+    }
+    let (scheme, secret) =
+        headers.get(AUTHORIZATION)?.as_bytes().split_at_checked("bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then_some(secret.trim_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(name: &'static str, value: &str) -> HeaderMap {
+        HeaderMap::from_iter([(
+            axum::http::HeaderName::from_static(name),
+            value.parse().expect("a header"),
+        )])
+    }
+
+    #[test]
+    fn a_key_opens_what_its_scopes_say_and_nothing_else() {
+        let keys = "me:0123456789abcdef:read, boss:fedcba9876543210:read+admin";
+        let keys = Keys::parse(keys).expect("two keys");
+        for (name, value, scope, expected) in [
+            ("authorization", "Bearer 0123456789abcdef", Scope::Read, Ok(Some("me"))),
+            ("authorization", "bearer 0123456789abcdef", Scope::Read, Ok(Some("me"))),
+            ("x-apikey", "0123456789abcdef", Scope::Read, Ok(Some("me"))),
+            ("x-apikey", "0123456789abcdef", Scope::Admin, Err(Refused::Forbidden)),
+            ("x-apikey", "fedcba9876543210", Scope::Admin, Ok(Some("boss"))),
+            ("x-apikey", "0123456789abcde", Scope::Read, Err(Refused::Unknown)),
+            ("x-apikey", "", Scope::Read, Err(Refused::Unknown)),
+            ("authorization", "Basic 0123456789abcdef", Scope::Read, Err(Refused::Unknown)),
+            ("authorization", "Bearer", Scope::Read, Err(Refused::Unknown)),
+            ("cookie", "0123456789abcdef", Scope::Read, Err(Refused::Unknown)),
+        ] {
+            assert_eq!(keys.check(&headers(name, value), scope), expected, "{name}: {value}");
+        }
+        assert!(Keys::default().check(&HeaderMap::new(), Scope::Admin).is_ok(), "no keys: open");
+        assert!(!format!("{keys:?}").contains("0123456789abcdef"));
+    }
+
+    #[test]
+    fn keys_that_are_not_keys_are_refused() {
+        for text in [
+            "me",
+            "me:0123456789abcdef",
+            "me:short:read",
+            ":0123456789abcdef:read",
+            "me:0123456789abcdef:write",
+            "me:0123456789abcdef:read:x",
+            "a:0123456789abcdef:read,a:0123456789abcdef:read",
+        ] {
+            assert!(Keys::parse(text).is_err(), "{text}");
+        }
+        assert!(Keys::parse(" , ").expect("none").is_empty());
+    }
+}

@@ -1,0 +1,98 @@
+//! What operators and their machines ask: `/health`, `/ready`, `/status`, `/metrics`.
+//!
+//! Guarantees: `/health` answers as long as the process does; `/ready` only when every chain is caught up; nothing here
+//! shows a secret. Leaves to others: what being caught up means ([`crate::rpc::Progress`]).
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Json, Response};
+use serde_json::{Value, json};
+
+use super::Shared;
+use crate::rpc::Served;
+
+/// The most intervals of coverage that are shown.
+const INTERVALS_MAX: usize = 1_000;
+/// The format of Prometheus.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+pub(super) async fn health() -> Response {
+    Json(json!({"status": "ok"})).into_response()
+}
+
+pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> Response {
+    let mut reasons = Vec::new();
+    for (chain, served) in &shared.chains {
+        let why = match served.progress.behind() {
+            None => served.chain.view().await.err().map(|_| "it can not be read".to_owned()),
+            why => why,
+        };
+        if let Some(why) = why {
+            reasons.push(json!({"chain_id": chain, "reason": why}));
+        }
+    }
+    let (status, ready) = match reasons.is_empty() {
+        true => (StatusCode::OK, true),
+        false => (StatusCode::SERVICE_UNAVAILABLE, false),
+    };
+    (status, Json(json!({"ready": ready, "reasons": reasons}))).into_response()
+}
+
+pub(super) async fn status(State(shared): State<Arc<Shared>>) -> Response {
+    let mut chains = Vec::new();
+    for served in shared.chains.values() {
+        chains.push(chain(served).await);
+    }
+    let uptime = shared.clock.monotonic().saturating_sub(shared.started);
+    let status = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "uptime_seconds": uptime.as_secs(),
+        "chains": chains,
+    });
+    Json(status).into_response()
+}
+
+async fn chain(served: &Served) -> Value {
+    let covered = served.chain.covered();
+    let newest = covered.len().saturating_sub(INTERVALS_MAX);
+    let shown =
+        covered[newest..].iter().map(|range| json!({"start": range.start, "end": range.end}));
+    let behind = served.progress.behind();
+    let mut status = json!({
+        "chain_id": served.chain.chain_id(),
+        "ready": behind.is_none(),
+        "reason": behind,
+        "covered": shown.collect::<Value>(),
+        "nodes": served.source.as_ref().map(|source| source.nodes()).unwrap_or_default(),
+        "ingest": served.progress.shown(),
+    });
+    match served.chain.view().await {
+        Ok(view) => {
+            let block = |block: Option<logmill_chain::BlockRef>| {
+                block.map(|block| {
+                    json!({"number": block.number, "hash": block.hash, "timestamp": block.timestamp})
+                })
+            };
+            status["head"] = json!(block(view.head()));
+            status["safe"] = json!(block(view.safe()));
+            status["finalized"] = json!(block(view.finalized()));
+        }
+        Err(error) => {
+            let error = crate::output::brief(&logmill_io::chain(&error));
+            tracing::warn!(error, "a chain can not be read");
+            status["error"] = json!("it can not be read; the log says why");
+        }
+    }
+    status
+}
+
+pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+    let Some(recorder) = &shared.metrics else {
+        return super::problem(StatusCode::NOT_FOUND, "metrics are not recorded");
+    };
+    recorder.run_upkeep();
+    ([(CONTENT_TYPE, METRICS_TYPE)], recorder.render()).into_response()
+}

@@ -1,0 +1,272 @@
+//! Answers: calls are run one after the other, and what they answer goes out in pieces as it is rendered.
+//!
+//! ```text
+//!   [ {"jsonrpc":"2.0","id":1,"result":[ log log log … ]} , {"jsonrpc":"2.0","id":2,"error":{…}} ]
+//!   └────────────── a piece ──────────────┘└────────── a piece ──────────────┘
+//! ```
+//!
+//! Guarantees: one call's results are held at a time, and of their text no more than a piece; a request as a whole has
+//! one deadline and one limit of bytes; an answer that has begun is whole. Leaves to others: what the calls do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use finalized_log_index::Log;
+use logmill_chain::render;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::error::{RpcError, RpcResult};
+use super::request::{Call, Request};
+use super::subscriptions::Subscriptions;
+use super::{Rpc, Served};
+
+/// About how many bytes go out at a time.
+pub(crate) const PIECE_BYTES: usize = 64 << 10;
+/// What is around a result.
+const ENVELOPE_BYTES: usize = 64;
+
+/// What a call answers.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// JSON.
+    Text(Vec<u8>),
+    /// Logs, rendered while they are sent.
+    Logs(LogAnswer),
+}
+
+/// Logs as a list, with JSON before and after it.
+#[derive(Debug)]
+pub(crate) struct LogAnswer {
+    pub(crate) before: Vec<u8>,
+    pub(crate) logs: Vec<Log>,
+    pub(crate) after: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) fn json(value: &impl serde::Serialize) -> RpcResult<Self> {
+        serde_json::to_vec(value).map(Self::Text).map_err(|_| RpcError::internal())
+    }
+
+    pub(crate) fn null() -> Self {
+        Self::Text(b"null".to_vec())
+    }
+
+    pub(crate) fn quantity(number: u64) -> Self {
+        let mut out = Vec::new();
+        render::quantity(&mut out, number);
+        Self::Text(out)
+    }
+
+    pub(crate) fn logs(logs: Vec<Log>) -> Self {
+        Self::Logs(LogAnswer { before: Vec::new(), logs, after: Vec::new() })
+    }
+
+    /// The most bytes that it takes.
+    fn bytes_max(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Logs(LogAnswer { before, logs, after }) => {
+                let logs: usize = logs.iter().map(log_bytes).sum();
+                before.len() + logs + after.len()
+            }
+        }
+    }
+}
+
+/// The most bytes of a log, with its comma.
+pub(crate) fn log_bytes(log: &Log) -> usize {
+    1 + render::log_bytes_max(log.log.topics.len(), log.log.data.len())
+}
+
+/// Writes a log of the index.
+pub(crate) fn write_log(out: &mut Vec<u8>, log: &Log, removed: bool) {
+    render::log(
+        out,
+        &render::LogFields {
+            address: &log.log.address,
+            topics: &log.log.topics,
+            data: &log.log.data,
+            block_number: log.block_number,
+            block_hash: &log.block_hash,
+            block_timestamp: log.block_timestamp,
+            transaction_hash: &log.log.transaction_hash,
+            transaction_index: log.log.transaction_index.into(),
+            log_index: log.log.log_index.into(),
+            removed,
+        },
+    );
+}
+
+/// The answers to a request, in pieces.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    rpc: Arc<Rpc>,
+    served: Arc<Served>,
+    calls: std::vec::IntoIter<Call>,
+    is_batch: bool,
+    /// Whether an answer was written.
+    has_begun: bool,
+    has_ended: bool,
+    /// Logs that are being written, the next of them, and what follows.
+    under_way: Option<(Vec<Log>, usize, Vec<u8>)>,
+    bytes_left: usize,
+    /// By the clock that never goes back.
+    deadline: Duration,
+    /// Until all is sent: what is held for a client that reads slowly counts.
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Answers {
+    pub(crate) fn new(
+        rpc: Arc<Rpc>,
+        served: Arc<Served>,
+        request: Request,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Self {
+        let deadline = rpc.clock.monotonic() + rpc.limits.timeout;
+        let bytes_left = rpc.limits.max_response_bytes;
+        Self {
+            rpc,
+            served,
+            calls: request.calls.into_iter(),
+            is_batch: request.is_batch,
+            has_begun: false,
+            has_ended: false,
+            under_way: None,
+            bytes_left,
+            deadline,
+            _permit: permit,
+        }
+    }
+
+    /// The next piece; none after the last. A request of notifications alone has none at all.
+    pub(crate) async fn next(&mut self, mut session: Option<&mut Subscriptions>) -> Option<Bytes> {
+        let mut out = Vec::new();
+        while out.len() < PIECE_BYTES && !self.has_ended {
+            if let Some((logs, position, after)) = &mut self.under_way {
+                write_logs(&mut out, logs, position);
+                if *position == logs.len() {
+                    out.extend_from_slice(after);
+                    self.under_way = None;
+                }
+                continue;
+            }
+            match self.calls.next() {
+                Some(call) => self.answer(call, &mut out, session.as_deref_mut()).await,
+                None => {
+                    self.has_ended = true;
+                    if self.is_batch && self.has_begun {
+                        out.push(b']');
+                    }
+                }
+            }
+        }
+        (!out.is_empty()).then(|| Bytes::from(out))
+    }
+
+    async fn answer(&mut self, call: Call, out: &mut Vec<u8>, session: Option<&mut Subscriptions>) {
+        let Some(id) = call.id else {
+            // Nobody would hear what it answers, and no call does anything else that lasts.
+            return;
+        };
+        let outcome = match call.asked {
+            Ok(asked) => self.run(&asked.method, asked.params.as_deref(), session).await,
+            Err(error) => Err(error),
+        };
+        if self.is_batch {
+            out.push(if self.has_begun { b',' } else { b'[' });
+        }
+        self.has_begun = true;
+        out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+        out.extend_from_slice(id.as_bytes());
+        let bytes = id.len() + ENVELOPE_BYTES;
+        self.bytes_left = self.bytes_left.saturating_sub(bytes);
+        match outcome.and_then(|answer| self.within_limit(answer)) {
+            Ok(Answer::Text(text)) => {
+                out.extend_from_slice(b",\"result\":");
+                out.extend_from_slice(&text);
+                out.push(b'}');
+            }
+            Ok(Answer::Logs(LogAnswer { before, logs, mut after })) => {
+                out.extend_from_slice(b",\"result\":");
+                out.extend_from_slice(&before);
+                out.push(b'[');
+                after.splice(..0, *b"]");
+                after.push(b'}');
+                self.under_way = Some((logs, 0, after));
+            }
+            Err(error) => {
+                out.extend_from_slice(b",\"error\":");
+                error.write(out);
+                out.push(b'}');
+            }
+        }
+    }
+
+    async fn run(
+        &self,
+        method: &str,
+        params: Option<&serde_json::value::RawValue>,
+        session: Option<&mut Subscriptions>,
+    ) -> RpcResult<Answer> {
+        let left = self.deadline.saturating_sub(self.rpc.clock.monotonic());
+        if left.is_zero() {
+            return Err(RpcError::timeout());
+        }
+        tokio::select! {
+            biased;
+            answer = self.rpc.call(&self.served, method, params, session) => answer,
+            () = self.rpc.clock.sleep(left) => Err(RpcError::timeout()),
+        }
+    }
+
+    /// Refuses what would be more than a request may be answered with.
+    fn within_limit(&mut self, answer: Answer) -> RpcResult<Answer> {
+        let bytes = answer.bytes_max();
+        match self.bytes_left.checked_sub(bytes) {
+            Some(left) => {
+                self.bytes_left = left;
+                Ok(answer)
+            }
+            None => Err(self.too_large(&answer)),
+        }
+    }
+
+    fn too_large(&self, answer: &Answer) -> RpcError {
+        let max = self.rpc.limits.max_response_bytes;
+        let limit = u64::try_from(max).unwrap_or(u64::MAX);
+        let why = format!("query exceeds max response size {max}");
+        let Answer::Logs(LogAnswer { logs, .. }) = answer else {
+            return RpcError::limit(why, limit);
+        };
+        // The blocks before the one with which it is too much.
+        let mut bytes = 0;
+        let over = logs.iter().find(|log| {
+            bytes += log_bytes(log);
+            bytes > self.bytes_left
+        });
+        let (Some(first), Some(over)) = (logs.first(), over) else {
+            return RpcError::limit(why, limit);
+        };
+        if over.block_number <= first.block_number {
+            return RpcError::limit(why, limit);
+        }
+        let (from, to) = (first.block_number, over.block_number - 1);
+        let why = format!("{why}, retry with the range {from}-{to}");
+        RpcError::limit_of_range(why, limit, from, to, "bytes")
+    }
+}
+
+fn write_logs(out: &mut Vec<u8>, logs: &[Log], position: &mut usize) {
+    while let Some(log) = logs.get(*position) {
+        if *position > 0 {
+            out.push(b',');
+        }
+        write_log(out, log, false);
+        *position += 1;
+        if out.len() >= PIECE_BYTES {
+            return;
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The errors of JSON-RPC: every code, in one place, and which failure has which.
+//!
+//! | code | when |
+//! |---|---|
+//! | −32700 | the request is not JSON |
+//! | −32600 | it is no request of JSON-RPC 2.0, or a batch that is empty or too long |
+//! | −32601 | there is no such method |
+//! | −32602 | its parameters make no sense |
+//! | −32603 | something is wrong here; the log says what |
+//! | −32000 | no block, filter or subscription is known by this name |
+//! | −32002 | not in time, or not at the moment: ask again |
+//! | −32005 | more than is allowed; `data` says of what, and what would do |
+//! | −39001 | the tag names no block yet |
+//! | 4444 | not stored here; `data` says what is |
+//!
+//! Guarantees: causes that are ours alone are logged and not sent. Leaves to others: HTTP statuses.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use logmill_io::ErrorKind;
+use serde_json::{Value, json};
+
+/// The outcome of a call.
+pub(crate) type RpcResult<T> = std::result::Result<T, RpcError>;
+
+const PARSE: i64 = -32_700;
+const INVALID_REQUEST: i64 = -32_600;
+const METHOD_NOT_FOUND: i64 = -32_601;
+const INVALID_PARAMS: i64 = -32_602;
+const INTERNAL: i64 = -32_603;
+const SERVER: i64 = -32_000;
+const UNAVAILABLE: i64 = -32_002;
+const LIMIT: i64 = -32_005;
+const UNKNOWN_BLOCK: i64 = -39_001;
+const NOT_STORED: i64 = 4_444;
+
+/// The most intervals of coverage that an error carries.
+const INTERVALS_MAX: usize = 1_000;
+
+/// What a call is answered with if it can not be answered.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RpcError {
+    pub(crate) code: i64,
+    pub(crate) message: Cow<'static, str>,
+    pub(crate) data: Option<Value>,
+}
+
+impl RpcError {
+    fn new(code: i64, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, message: message.into(), data: None }
+    }
+
+    pub(crate) fn parse() -> Self {
+        Self::new(PARSE, "parse error")
+    }
+
+    pub(crate) fn invalid_request(why: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(INVALID_REQUEST, why)
+    }
+
+    pub(crate) fn no_method(name: &str) -> Self {
+        Self::new(METHOD_NOT_FOUND, format!("the method {name} does not exist/is not available"))
+    }
+
+    pub(crate) fn params(why: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(INVALID_PARAMS, why)
+    }
+
+    pub(crate) fn internal() -> Self {
+        Self::new(INTERNAL, "internal error")
+    }
+
+    /// A name of ours, such as a filter's, that nobody knows.
+    pub(crate) fn unknown(why: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(SERVER, why)
+    }
+
+    pub(crate) fn block_not_found() -> Self {
+        Self::new(SERVER, "Block not found.")
+    }
+
+    pub(crate) fn timeout() -> Self {
+        Self::new(UNAVAILABLE, "request timed out")
+    }
+
+    pub(crate) fn unavailable(why: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(UNAVAILABLE, why)
+    }
+
+    /// A tag that names no block yet.
+    pub(crate) fn unknown_block(tag: &str) -> Self {
+        Self::new(UNKNOWN_BLOCK, format!("Unknown block: there is no {tag} block yet"))
+    }
+
+    /// More than is allowed.
+    pub(crate) fn limit(why: impl Into<Cow<'static, str>>, limit: u64) -> Self {
+        let data = json!({"limit": limit});
+        Self { data: Some(data), ..Self::new(LIMIT, why) }
+    }
+
+    /// More than is allowed, and the blocks for which it would not be.
+    pub(crate) fn limit_of_range(
+        why: String,
+        limit: u64,
+        from: u64,
+        to: u64,
+        reason: &str,
+    ) -> Self {
+        let (from, to) = (format!("0x{from:x}"), format!("0x{to:x}"));
+        let data = json!({"from": from, "to": to, "limit": limit, "reason": reason});
+        Self { data: Some(data), ..Self::new(LIMIT, why) }
+    }
+
+    /// Blocks that are not stored here.
+    pub(crate) fn not_stored(what: &str, covered: &[Range<u64>]) -> Self {
+        let message = format!("Pruned history unavailable: {what}");
+        Self {
+            data: Some(json!({"covered": intervals(covered)})),
+            ..Self::new(NOT_STORED, message)
+        }
+    }
+
+    /// What a node said to a call that was passed on.
+    pub(crate) fn of_node(error: logmill_chain::Error) -> Self {
+        match error {
+            logmill_chain::Error::Rpc { code, message } => Self::new(code, message),
+            error => logged(&error, error.kind()),
+        }
+    }
+
+    /// As JSON.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        let mut error = json!({"code": self.code, "message": self.message});
+        if let Some(data) = &self.data {
+            error["data"] = data.clone();
+        }
+        out.extend_from_slice(error.to_string().as_bytes());
+    }
+}
+
+/// Ranges as clients are shown them: both ends included. The newest, if there are too many.
+pub(crate) fn intervals(covered: &[Range<u64>]) -> Value {
+    let newest = covered.len().saturating_sub(INTERVALS_MAX);
+    let shown = covered[newest..].iter().filter(|range| !range.is_empty()).map(|range| {
+        json!({"from": format!("0x{:x}", range.start), "to": format!("0x{:x}", range.end - 1)})
+    });
+    shown.collect()
+}
+
+impl From<logmill_pipeline::Error> for RpcError {
+    fn from(error: logmill_pipeline::Error) -> Self {
+        use finalized_log_index::Error as IndexError;
+        use logmill_pipeline::Error;
+        match &error {
+            Error::NotCovered { covered, .. } | Error::Pruned { covered, .. } => {
+                Self::not_stored(&error.to_string(), covered)
+            }
+            Error::BlockNotFound { .. } | Error::Index(IndexError::BlockNotFound { .. }) => {
+                Self::block_not_found()
+            }
+            Error::Index(IndexError::QueryTooBroad { actual, max }) => too_broad(*actual, *max),
+            Error::Index(IndexError::DeadlineExceeded { .. }) => Self::timeout(),
+            Error::Index(IndexError::InvalidFilter { what }) | Error::Invalid { what } => {
+                Self::params(what.clone())
+            }
+            Error::Index(IndexError::Degraded { .. }) => {
+                logged(&error, ErrorKind::Internal);
+                Self::unavailable("the index is degraded and refuses to answer")
+            }
+            _ => logged(&error, error.kind()),
+        }
+    }
+}
+
+impl From<logmill_chain::Error> for RpcError {
+    fn from(error: logmill_chain::Error) -> Self {
+        logged(&error, error.kind())
+    }
+}
+
+impl From<finalized_log_index::Error> for RpcError {
+    fn from(error: finalized_log_index::Error) -> Self {
+        Self::from(logmill_pipeline::Error::from(error))
+    }
+}
+
+/// Too many alternatives at one position.
+pub(crate) fn too_broad(actual: usize, max: usize) -> RpcError {
+    let why =
+        format!("query too broad: {actual} addresses or topics at one position, at most {max}");
+    RpcError::limit(why, u64::try_from(max).unwrap_or(u64::MAX))
+}
+
+/// A failure of ours: the log says what, the client what to do.
+fn logged(error: &dyn std::error::Error, kind: ErrorKind) -> RpcError {
+    tracing::warn!(error = crate::output::brief(&logmill_io::chain(error)), "a call failed");
+    match kind {
+        ErrorKind::Transient | ErrorKind::Conflict | ErrorKind::Fenced => {
+            RpcError::unavailable("not available at the moment")
+        }
+        _ => RpcError::internal(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use finalized_log_index::Error as IndexError;
+    use logmill_pipeline::Error;
+
+    #[test]
+    fn every_failure_has_its_code() {
+        let covered = vec![0..5, 9..12];
+        for (error, code) in [
+            (Error::NotCovered { wanted: 3..8, covered: covered.clone() }, 4_444),
+            (Error::Pruned { floor: 3, covered: covered.clone() }, 4_444),
+            (Error::BlockNotFound { hash: Default::default() }, -32_000),
+            (IndexError::QueryTooBroad { actual: 3, max: 2 }.into(), -32_005),
+            (IndexError::DeadlineExceeded { limit_ms: 3 }.into(), -32_002),
+            (IndexError::InvalidFilter { what: "x".to_owned() }.into(), -32_602),
+            (IndexError::Degraded { reason: "x".to_owned() }.into(), -32_002),
+            (IndexError::Corrupt { what: "secret place".to_owned() }.into(), -32_603),
+            (Error::Corrupt { what: "secret place".to_owned() }, -32_603),
+            (logmill_io::Error::from(logmill_io::Violation::new("x")).into(), -32_603),
+        ] {
+            let said = format!("{error:?}");
+            let error = RpcError::from(error);
+            assert_eq!(error.code, code, "{said}");
+            assert!(!error.message.contains("secret place"));
+        }
+        let error = RpcError::from(Error::NotCovered { wanted: 3..8, covered });
+        let shown = json!([{"from": "0x0", "to": "0x4"}, {"from": "0x9", "to": "0xb"}]);
+        assert_eq!(error.data, Some(json!({"covered": shown})));
+    }
+}
