@@ -33,6 +33,7 @@ install_tools() {
     tools/python.sh
     if [[ $1 != lint ]]; then
         tools/postgres.sh
+        tools/node.sh
     fi
 }
 
