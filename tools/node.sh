@@ -22,6 +22,7 @@ rm -rf "$folder"
 mkdir -p "$folder"
 cp "$pins/package.json" "$pins/package-lock.json" "$folder/"
 # No package's own script is run: the binaries are in the packages.
-(cd "$folder" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error)
+# Not `npm ci`: it wants packages of other platforms in the list, which the list of this platform lacks.
+(cd "$folder" && npm install --ignore-scripts --no-audit --no-fund --no-save --loglevel=error)
 # The last write: whoever sees the stamp may use the tools.
 cp "$pins/package-lock.json" "$stamp"
