@@ -5,7 +5,7 @@
 //! BlockIndex data: first number u64 │ offset i64 each, from the index entry back │ count u64
 //! ```
 //!
-//! Guarantees: a [`CheckedFile`] has an accumulator that its blocks make and its name begins with; its headers link, and
+//! Guarantees: a [`CheckedFile`] has an accumulator that its blocks make and its name says; its headers link, and
 //! its difficulties add up. What it gives are those blocks. Leaves to others: other files.
 
 use std::ops::Range;

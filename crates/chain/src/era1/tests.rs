@@ -131,7 +131,10 @@ proptest! {
         damaged[at] ^= 1 << bit;
         match read_all(damaged) {
             Err(error) => prop_assert_eq!(error.kind(), ErrorKind::Corrupt, "{}", error),
-            Ok(blocks) => prop_assert!(blocks == read_all(bytes.clone()).expect("whole"), "{} {}", at, bit),
+            Ok(blocks) => {
+                let whole = read_all(bytes.clone()).expect("whole");
+                prop_assert!(blocks == whole, "byte {at}, bit {bit}");
+            }
         }
     }
 
