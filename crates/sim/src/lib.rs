@@ -20,6 +20,7 @@
 
 mod database;
 mod disk;
+pub mod node;
 mod place;
 pub mod postgres;
 mod skip;

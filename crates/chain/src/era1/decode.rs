@@ -20,8 +20,12 @@ use crate::verify::{Mismatch, Verify, verify};
 
 /// The most bytes of a header, a body and the receipts of a block, decompressed.
 pub(super) const HEADER_BYTES_MAX: usize = 4 << 10;
-const BODY_BYTES_MAX: usize = 64 << 20;
-const RECEIPTS_BYTES_MAX: usize = 256 << 20;
+const BODY_BYTES_MAX: usize = 32 << 20;
+const RECEIPTS_BYTES_MAX: usize = 64 << 20;
+/// The most transactions and logs of a block. Their gas allows for far fewer; a hostile file could else make a byte
+/// of its own cost a hundred of memory.
+const TRANSACTIONS_MAX: usize = 100_000;
+const LOGS_MAX: usize = 400_000;
 
 /// A header as it is in a file.
 pub(super) struct RawHeader {
@@ -30,12 +34,15 @@ pub(super) struct RawHeader {
     pub(super) fields: EvmHeader,
 }
 
-/// The block that the bytes begin with.
-pub(super) fn block(mut bytes: &[u8]) -> Result<Block, String> {
+/// The block of these bytes. Only after the last one of a file there may be something else.
+pub(super) fn block(mut bytes: &[u8], is_last: bool) -> Result<Block, String> {
     let header = header(entry::take(&mut bytes, HEADER)?)?;
     let body = frame::decompress(entry::take(&mut bytes, BODY)?, BODY_BYTES_MAX)?;
     let receipts = frame::decompress(entry::take(&mut bytes, RECEIPTS)?, RECEIPTS_BYTES_MAX)?;
     total_difficulty(entry::take(&mut bytes, TOTAL_DIFFICULTY)?)?;
+    if !bytes.is_empty() && !is_last {
+        return Err("a block with bytes after its end".to_owned());
+    }
     let (body, receipts) = (Bytes::from(body), Bytes::from(receipts));
     let parts = split_body(&body, &header)?;
     let mut block = Block {
@@ -93,6 +100,9 @@ fn split_body(body: &Bytes, header: &RawHeader) -> Result<Parts, String> {
             Some(first) if *first >= 0xc0 => raw,
             _ => unwrap_string(raw, "a transaction")?,
         };
+        if transactions.len() >= TRANSACTIONS_MAX {
+            return Err(format!("more than {TRANSACTIONS_MAX} transactions"));
+        }
         transactions.push(Transaction::canonical(body.slice_ref(bytes)));
     }
     let uncles_list = take_item(&mut rest, "uncles")?;
@@ -118,7 +128,7 @@ fn split_body(body: &Bytes, header: &RawHeader) -> Result<Parts, String> {
 
 fn split_receipts(receipts: &Bytes) -> Result<Vec<Receipt>, String> {
     let mut list = whole_list(receipts, "receipts")?;
-    let mut out = Vec::new();
+    let (mut out, mut logs) = (Vec::new(), 0);
     while !list.is_empty() {
         let raw = take_item(&mut list, "a receipt")?;
         let (tx_type, fields) = match raw.first() {
@@ -129,7 +139,12 @@ fn split_receipts(receipts: &Bytes) -> Result<Vec<Receipt>, String> {
                 (*tx_type, fields)
             }
         };
-        out.push(receipt(receipts, tx_type, whole_list(fields, "a receipt")?)?);
+        let receipt = receipt(receipts, tx_type, whole_list(fields, "a receipt")?)?;
+        logs += receipt.logs.len();
+        if logs > LOGS_MAX || out.len() >= TRANSACTIONS_MAX {
+            return Err(format!("more than {TRANSACTIONS_MAX} receipts or {LOGS_MAX} logs"));
+        }
+        out.push(receipt);
     }
     Ok(out)
 }
@@ -154,6 +169,9 @@ fn receipt(whole: &Bytes, tx_type: u8, mut rest: &[u8]) -> Result<Receipt, Strin
     }
     let mut logs = Vec::new();
     while !list.is_empty() {
+        if logs.len() >= LOGS_MAX {
+            return Err(format!("more than {LOGS_MAX} logs"));
+        }
         logs.push(log(whole, &mut list)?);
     }
     Ok(Receipt { tx_type, outcome, cumulative_gas_used, logs, extra: None })

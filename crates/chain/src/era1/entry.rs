@@ -13,7 +13,7 @@ use crate::error::Error;
 /// How many bytes come before an entry's data.
 pub(super) const HEAD_BYTES: usize = 8;
 /// The most bytes of an entry; the largest real ones have a few megabytes.
-pub(super) const ENTRY_BYTES_MAX: usize = 64 << 20;
+pub(super) const ENTRY_BYTES_MAX: usize = 32 << 20;
 
 /// Types of entries.
 pub(super) const VERSION: u16 = 0x3265;

@@ -5,7 +5,7 @@
 //! BlockIndex data: first number u64 │ offset i64 each, from the index entry back │ count u64
 //! ```
 //!
-//! Guarantees: a [`CheckedFile`] has an accumulator that its blocks make and its name begins with; its headers link, and
+//! Guarantees: a [`CheckedFile`] has an accumulator that its blocks make and its name says; its headers link, and
 //! its difficulties add up. What it gives are those blocks. Leaves to others: other files.
 
 use std::ops::Range;
@@ -152,7 +152,8 @@ impl CheckedFile {
             let at = self.offset(number);
             let from = usize::try_from(at - start).unwrap_or(usize::MAX);
             let to = usize::try_from(self.offset(number + 1) - start).unwrap_or(usize::MAX);
-            let decoded = decode::block(bytes.get(from..to).unwrap_or_default());
+            let is_last = number == self.last.number;
+            let decoded = decode::block(bytes.get(from..to).unwrap_or_default(), is_last);
             let decoded = decoded.and_then(|block| self.expected(number, block));
             let decoded = decoded
                 .map_err(|what| corrupt(self.file.path(), at, format!("block {number}: {what}")));

@@ -131,7 +131,10 @@ proptest! {
         damaged[at] ^= 1 << bit;
         match read_all(damaged) {
             Err(error) => prop_assert_eq!(error.kind(), ErrorKind::Corrupt, "{}", error),
-            Ok(blocks) => prop_assert!(blocks == read_all(bytes.clone()).expect("whole"), "{} {}", at, bit),
+            Ok(blocks) => {
+                let whole = read_all(bytes.clone()).expect("whole");
+                prop_assert!(blocks == whole, "byte {at}, bit {bit}");
+            }
         }
     }
 
@@ -140,6 +143,51 @@ proptest! {
         let error = read_all(bytes).expect_err("noise");
         prop_assert_eq!(error.kind(), ErrorKind::Corrupt);
     }
+}
+
+/// Puts a file together of one block with this body, in front of a true index.
+fn with_body(body: &[u8]) -> Vec<u8> {
+    use std::io::Write;
+    let (original, _) = bytes_of(&SimChain::new(21, Shape::sparse().at(Fork::London)));
+    let head_at = |at: usize| {
+        let length: [u8; 4] = original[at + 2..at + 6].try_into().expect("four bytes");
+        8 + usize::try_from(u32::from_le_bytes(length)).expect("small")
+    };
+    let body_at = 8 + head_at(8);
+    let after = body_at + head_at(body_at);
+    let mut frames = snap::write::FrameEncoder::new(Vec::new());
+    frames.write_all(body).expect("memory");
+    let frames = frames.into_inner().expect("memory");
+    let mut bytes = original[..body_at].to_vec();
+    bytes.extend(entry::Head { kind: entry::BODY, length: frames.len() }.encode());
+    bytes.extend(&frames);
+    let index_at = original.len() - 32;
+    bytes.extend(&original[after..index_at]);
+    let back = 8u64.wrapping_sub(u64::try_from(bytes.len()).expect("small"));
+    bytes.extend(&original[index_at..index_at + 16]);
+    bytes.extend(back.to_le_bytes());
+    bytes.extend(1u64.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn a_body_that_would_take_all_memory_is_corrupt() {
+    let list = |payload: Vec<u8>| {
+        let mut out = Vec::new();
+        alloy_rlp::Header { list: true, payload_length: payload.len() }.encode(&mut out);
+        out.extend(payload);
+        out
+    };
+    let two = |transactions: Vec<u8>| list([list(transactions), vec![0xc0]].concat());
+    assert_eq!(read_all(with_body(&two(Vec::new()))).expect("empty, as it was").len(), 1);
+    let error = read_all(with_body(&two(vec![0x80; 200_000]))).expect_err("too many");
+    assert!(error.to_string().contains("more than 100000 transactions"), "{error}");
+    let error = read_all(with_body(&vec![0; 33 << 20])).expect_err("too large");
+    assert!(error.to_string().contains("more than 33554432 bytes"), "{error}");
+    // Lists in lists in lists: nothing here goes down with them.
+    let nested = (0..10_000).fold(vec![0xc0], |inner, _| list(inner));
+    let error = read_all(with_body(&nested)).expect_err("no body");
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
 }
 
 fn small() -> &'static (Vec<u8>, String) {

@@ -1,4 +1,4 @@
-//! Writes era1 files.
+//! Writes era1 files, block by block.
 //!
 //! Guarantees: what it writes any reader of the format reads, and ours verifies; a file has consecutive, linked blocks.
 //! Blocks with uncles are refused, as their headers are not kept. Withdrawals, which the format's time did not know,

@@ -3,8 +3,8 @@
 //! The JSON is made by the types of `alloy`, apart from how the rest of this crate reads and writes JSON, so that each
 //! checks the other. [`SimNode`] adds what real nodes do wrong.
 //!
-//! Guarantees: every request has an answer, if only an error; nothing in it makes this panic. Leaves to others: sockets,
-//! and the time that answers take.
+//! Guarantees: every request has an answer, if only an error; nothing in it makes this panic. Leaves to others:
+//! sockets, and the time that answers take.
 
 mod filter;
 mod node;

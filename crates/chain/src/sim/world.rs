@@ -1,7 +1,7 @@
 //! Who there is on a simulated chain: accounts, wallets, tokens, collections, pools, integrators.
 //!
-//! Guarantees: everybody's address follows from the seed and their rank; low ranks take part most. Leaves to others: what
-//! they do.
+//! Guarantees: everybody's address follows from the seed and their rank; low ranks take part most. Leaves to others:
+//! what they do.
 
 use alloy_primitives::{Address, address};
 

@@ -12,6 +12,7 @@
 )]
 
 mod blob_stores;
+mod chain;
 mod crash_matrix;
 mod log_index;
 mod meta_stores;

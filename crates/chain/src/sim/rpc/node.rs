@@ -44,7 +44,7 @@ pub enum Reply {
     Status(u16),
 }
 
-/// A node of a simulated chain. Clones are the same node. Give it a [`SimChain::fork`] to put it on a branch of its own.
+/// A node of a simulated chain. Clones are the same node. Given a [`SimChain::fork`], it is on a branch of its own.
 #[derive(Clone, Debug)]
 pub struct SimNode {
     inner: Arc<Inner>,

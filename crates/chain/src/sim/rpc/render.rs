@@ -1,6 +1,7 @@
 //! Blocks as JSON, by the types of `alloy`.
 //!
-//! Guarantees: the JSON is that of real nodes, and of what the block says, right or wrong. Leaves to others: which block.
+//! Guarantees: the JSON is that of real nodes, and of what the block says, right or wrong. Leaves to others: which
+//! block.
 
 use alloy_consensus::transaction::{Recovered, SignerRecoverable};
 use alloy_consensus::{
