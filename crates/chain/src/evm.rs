@@ -9,8 +9,8 @@
 //! | `rpc`, `wording`, `trouble` | calls, answers, and what their errors mean |
 //! | `heads`, `wake` | what the chain is, where it is, and being told of news |
 //!
-//! Guarantees: those of [`ChainSource`]; a node that gives a false block is named in log, metric and status, and another is
-//! asked. Leaves to others: which blocks are asked for, and keeping them.
+//! Guarantees: those of [`ChainSource`]; a node that gives a false block is named in log, metric and status, and
+//! another is asked. Leaves to others: which blocks are asked for, and keeping them.
 
 mod adapt;
 mod choice;

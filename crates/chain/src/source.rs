@@ -1,7 +1,7 @@
 //! Where blocks are asked for.
 //!
-//! Guarantees: what a source gives is checked as far as it says ([`crate::Block::verified`]), consecutive blocks link by
-//! parent hash, and a block that can not be had is an error. Leaves to others: which blocks, and in what order.
+//! Guarantees: what a source gives is checked as far as it says ([`crate::Block::verified`]), consecutive blocks link
+//! by parent hash, and a block that can not be had is an error. Leaves to others: which blocks, and in what order.
 
 use std::ops::Range;
 use std::time::Duration;

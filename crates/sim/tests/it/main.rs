@@ -13,6 +13,7 @@
 
 mod blob_stores;
 mod crash_matrix;
+mod evm;
 mod log_index;
 mod meta_stores;
 mod processes;

@@ -224,7 +224,10 @@ impl FakeNode {
         let method = call["method"].as_str().expect("a method");
         self.called.lock().unwrap().push(method.to_owned());
         let quirks = self.quirks.lock().unwrap().clone();
-        let error = |code: i64, message: &str| json!({"jsonrpc": "2.0", "id": call["id"], "error": {"code": code, "message": message}});
+        let error = |code: i64, message: &str| {
+            let error = json!({"code": code, "message": message});
+            json!({"jsonrpc": "2.0", "id": call["id"], "error": error})
+        };
         if let Some((code, message)) = &quirks.error {
             return error(*code, message);
         }
