@@ -5,6 +5,7 @@
 //! | [`block`] | a block with its transactions, receipts and logs; what of it is canonical bytes |
 //! | [`mod@verify`] | the checks of a block against its own header |
 //! | [`source`] | [`ChainSource`]: where blocks are asked for |
+//! | [`evm`] | EVM chains, by the JSON-RPC of their nodes |
 //! | [`stored`] | a block as bytes, for records and archives |
 //!
 //! Guarantees: a block says what was checked of it ([`Block::verified`]), and no source calls a block more verified

@@ -8,7 +8,9 @@ use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use logmill_chain::evm::{EvmSettings, EvmSource, NodeSettings};
 use logmill_chain::{ChainSource, Verify};
-use logmill_io::wire::{Endpoint, HttpClient, HttpWire, IpcWire, Limits, Wire};
+use logmill_io::wire::{
+    Endpoint, Feed, HttpClient, HttpWire, IpcWire, Limits, WebSocketFeed, Wire,
+};
 use logmill_io::{Error, OsEntropy, SystemClock, Tasks};
 use logmill_sim::skip;
 use tokio::net::TcpListener;
@@ -31,7 +33,7 @@ fn source(address: &str, set: impl FnOnce(&mut NodeSettings)) -> EvmSource {
     let mut node = NodeSettings::new(endpoint(address));
     set(&mut node);
     let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
-    EvmSource::new(vec![node], EvmSettings::new("test"), &client(), clock, entropy).expect("fine")
+    EvmSource::new(vec![node], EvmSettings::new("test"), &client(), clock, &entropy).expect("fine")
 }
 
 async fn post(reply: Reply, limits: Limits, with: &str) -> Result<logmill_io::wire::Answer, Error> {
@@ -179,4 +181,19 @@ async fn a_web_socket_wakes_and_one_that_breaks_is_opened_again() {
     let source = source(&format!("ws://{address}/v2/key"), |_| {});
     let hour = Duration::from_secs(3600);
     tokio::time::timeout(Duration::from_secs(60), source.changed(hour)).await.expect("it is woken");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_does_not_speak_tls_is_an_error() {
+    let mut server = Tasks::new();
+    let plain: Reply = Arc::new(|_, _| http("200 OK", "", "{}"));
+    let address = serve_http(plain, &mut server).await;
+    let wire = HttpWire::new(client(), endpoint(&format!("https://{address}/secretkey")));
+    let limits = Limits { timeout: Duration::from_secs(2), ..LIMITS };
+    let error = wire.exchange(Bytes::from_static(b"{}"), limits).await.expect_err("no TLS");
+    assert!(!format!("{error:?}").contains("secretkey"), "{error:?}");
+    let to = endpoint(&format!("wss://{address}/secretkey"));
+    let feed = WebSocketFeed::new(to, SystemClock::shared());
+    let Err(error) = feed.open(String::new(), limits).await else { panic!("no TLS") };
+    assert!(!format!("{error:?}").contains("secretkey"), "{error:?}");
 }
