@@ -9,8 +9,8 @@
 //! | `rpc`, `wording`, `trouble` | calls, answers, and what their errors mean |
 //! | `heads`, `wake` | what the chain is, where it is, and being told of news |
 //!
-//! Guarantees: those of [`ChainSource`]; a node that gives a false block is named in log, metric and status, and another is
-//! asked. Leaves to others: which blocks are asked for, and keeping them.
+//! Guarantees: those of [`ChainSource`]; a node that gives a false block is named in log, metric and status, and
+//! another is asked. Leaves to others: which blocks are asked for, and keeping them.
 
 mod adapt;
 mod choice;
@@ -89,7 +89,7 @@ impl EvmSource {
         settings: EvmSettings,
         http: &HttpClient,
         clock: Arc<dyn Clock>,
-        entropy: Arc<dyn Entropy>,
+        entropy: &Arc<dyn Entropy>,
     ) -> Result<Self> {
         let reached: Result<Vec<(NodeSettings, Reach)>> = nodes
             .into_iter()
@@ -110,7 +110,7 @@ impl EvmSource {
         nodes: Vec<(NodeSettings, Reach)>,
         settings: EvmSettings,
         clock: Arc<dyn Clock>,
-        entropy: Arc<dyn Entropy>,
+        entropy: &Arc<dyn Entropy>,
     ) -> Result<Self> {
         if nodes.is_empty() || nodes.len() > NODES_MAX {
             let what =
@@ -123,10 +123,10 @@ impl EvmSource {
         for (node, reach) in nodes {
             if let Some(feed) = reach.feed {
                 let (wake, clock, entropy) =
-                    (Arc::clone(&wake), Arc::clone(&clock), Arc::clone(&entropy));
+                    (Arc::clone(&wake), Arc::clone(&clock), Arc::clone(entropy));
                 listeners.spawn(wake::listen(node.name(), feed, wake, clock, entropy));
             }
-            let (clock, entropy) = (Arc::clone(&clock), Arc::clone(&entropy));
+            let (clock, entropy) = (Arc::clone(&clock), Arc::clone(entropy));
             pooled.push(Arc::new(Node::new(&node, &settings, reach.wire, clock, entropy)));
         }
         let (chain_id, finalized) = (OnceLock::new(), AtomicU64::new(0));

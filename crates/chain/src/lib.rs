@@ -6,6 +6,7 @@
 //! | [`mod@verify`] | the checks of a block against its own header |
 //! | [`render`] | blocks as the JSON that Ethereum clients know |
 //! | [`source`] | [`ChainSource`]: where blocks are asked for |
+//! | [`evm`] | EVM chains, by the JSON-RPC of their nodes |
 //! | [`era1`] | history files: read, verified, written |
 //! | [`sim`] | a chain in process, made from a seed, with reorgs, faults and lies |
 //! | [`body`] | a block's body in RLP |

@@ -154,7 +154,6 @@ async fn by_depth(node: &Node, depth: u64) -> Result<Heads, Trouble> {
     let latest = node.call(vec![header_by("latest")], read).await?;
     let finalized = match latest.number.checked_sub(depth) {
         None => None,
-        Some(0) if depth > 0 && latest.number == 0 => None,
         Some(number) => {
             let at = node.call(vec![header_by(&format!("{number:#x}"))], read).await?;
             if at.number != number {

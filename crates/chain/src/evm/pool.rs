@@ -85,9 +85,8 @@ impl Pool {
         let mut from = range.start;
         let mut turn = self.turn(format!("block {from}"), Some(from));
         while from < range.end {
-            let (index, node) = match self.next(&mut turn).await {
-                Ok(next) => next,
-                Err(()) => return Part { blocks, error: Some(turn.verdict(&self.nodes)) },
+            let Ok((index, node)) = self.next(&mut turn).await else {
+                return Part { blocks, error: Some(turn.verdict(&self.nodes)) };
             };
             let asked = node.blocks_at_once().min(range.end - from);
             let at_last_resort = asked == 1 && node.calls_at_once() == 1;

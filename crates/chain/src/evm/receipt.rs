@@ -214,7 +214,8 @@ mod tests {
     fn broken_receipts_are_refused() {
         let topics = vec![format!("\"{HASH}\""); 5].join(",");
         let five = format!(
-            r#"{{"transactionHash":"{HASH}","cumulativeGasUsed":"0x1","logs":[{{"address":"0x{}","data":"0x","topics":[{topics}]}}]}}"#,
+            r#"{{"transactionHash":"{HASH}","cumulativeGasUsed":"0x1",
+            "logs":[{{"address":"0x{}","data":"0x","topics":[{topics}]}}]}}"#,
             "00".repeat(20)
         );
         let kind = format!(

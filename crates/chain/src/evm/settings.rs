@@ -38,7 +38,7 @@ impl EvmSettings {
             chain_id: None,
             confirmations: None,
             request_timeout: Duration::from_secs(30),
-            response_bytes_max: 256 << 20,
+            response_bytes_max: 128 << 20,
             patience: Duration::from_secs(30),
             concurrent_max: 8,
         }

@@ -64,7 +64,7 @@ fn stage_with(
         nodes.push(fake);
     }
     let entropy = SeededEntropy::shared(1);
-    let source = EvmSource::reached_by(reached, settings, Arc::clone(&clock), entropy);
+    let source = EvmSource::reached_by(reached, settings, Arc::clone(&clock), &entropy);
     Stage { source: source.expect("fine settings"), nodes, clock }
 }
 
@@ -172,7 +172,8 @@ async fn blocks_before_a_lie_are_given() {
 
 #[tokio::test(start_paused = true)]
 async fn lies_of_all_sorts_are_refused() {
-    let lies: [(&str, fn(&mut Value)); 6] = [
+    type Lie = (&'static str, fn(&mut Value));
+    let lies: [Lie; 6] = [
         ("eth_getBlockReceipts", |receipts| receipts.as_array_mut().expect("a list").swap(0, 1)),
         ("eth_getBlockReceipts", |receipts| drop(receipts.as_array_mut().expect("a list").pop())),
         ("eth_getBlockReceipts", |receipts| receipts[0]["logs"][0]["data"] = json!("0x01")),

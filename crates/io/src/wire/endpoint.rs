@@ -1,4 +1,4 @@
-//! Where a server is.
+//! Where a server is: a URL or a socket, printed without its secrets.
 //!
 //! Guarantees: [`Endpoint`] prints as scheme, host and port; credentials, path and query of it are printed nowhere,
 //! and [`Endpoint::redact`] takes them out of texts that a server gave. Leaves to others: connecting.

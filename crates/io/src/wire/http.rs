@@ -1,4 +1,4 @@
-//! JSON by HTTP.
+//! JSON by HTTP: one body out, one body in.
 //!
 //! Guarantees: redirects are answers like any other, proxies of the environment are not used, a body is cut off at
 //! its limit while it arrives, and errors carry the place of a server alone. Leaves to others: statuses.

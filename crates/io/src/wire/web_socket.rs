@@ -1,4 +1,4 @@
-//! Texts by WebSocket.
+//! Texts by WebSocket: what a server sends by itself.
 //!
 //! Guarantees: a message is at most as large as allowed; a frame that can not be read is an error of its connection.
 //! Leaves to others: connecting again.

@@ -14,6 +14,7 @@
 mod blob_stores;
 mod chain;
 mod crash_matrix;
+mod evm;
 mod log_index;
 mod meta_stores;
 mod processes;

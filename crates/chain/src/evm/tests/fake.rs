@@ -106,7 +106,7 @@ fn transaction(nonce: u64, branch: u64) -> (RawBytes, Value) {
     let input = RawBytes::from_static(&[0xab, 0xcd]);
     let value = U256::from(5);
     let mut json = common;
-    let bytes = if nonce % 2 == 0 {
+    let bytes = if nonce.is_multiple_of(2) {
         json["type"] = json!("0x0");
         json["gasPrice"] = json!("0x1");
         json["v"] = json!(format!("{:#x}", 35 + 2 * 1337 + u64::from(signature.v())));
@@ -143,7 +143,7 @@ fn receipt(number: u64, index: u64, branch: u64) -> Receipt {
         topics: [keccak256((number * 7 + branch).to_be_bytes())].into_iter().collect(),
         data: RawBytes::from(vec![u8::try_from(number % 250).expect("small"); 64]),
     });
-    let tx_type = if (number * 10 + index) % 2 == 0 { 0 } else { 2 };
+    let tx_type = if (number * 10 + index).is_multiple_of(2) { 0 } else { 2 };
     let cumulative_gas_used = (index + 1) * 50_000;
     Receipt {
         tx_type,
@@ -224,7 +224,10 @@ impl FakeNode {
         let method = call["method"].as_str().expect("a method");
         self.called.lock().unwrap().push(method.to_owned());
         let quirks = self.quirks.lock().unwrap().clone();
-        let error = |code: i64, message: &str| json!({"jsonrpc": "2.0", "id": call["id"], "error": {"code": code, "message": message}});
+        let error = |code: i64, message: &str| {
+            let error = json!({"code": code, "message": message});
+            json!({"jsonrpc": "2.0", "id": call["id"], "error": error})
+        };
         if let Some((code, message)) = &quirks.error {
             return error(*code, message);
         }

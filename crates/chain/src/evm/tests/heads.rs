@@ -135,7 +135,7 @@ async fn news_wake_and_a_broken_socket_only_means_waiting_longer() {
     let node = NodeSettings::new(Endpoint::parse("ws://node.example").expect("fine"));
     let reach = Reach { wire: fake, feed: Some(feed) };
     let (settings, entropy) = (EvmSettings::new("test"), SeededEntropy::shared(1));
-    let source = EvmSource::reached_by(vec![(node, reach)], settings, Arc::clone(&clock), entropy);
+    let source = EvmSource::reached_by(vec![(node, reach)], settings, Arc::clone(&clock), &entropy);
     let source = source.expect("fine");
     let minute = Duration::from_secs(60);
     let waited = async |at_most: Duration| {

@@ -38,7 +38,8 @@ proptest! {
             2 => quirks.error = Some((-32_005, format!("rate limit: {said}"))),
             _ => quirks.tamper = tamper(move |_, result| *result = json!(said)),
         }
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().start_paused(true).build();
         let shown = runtime.expect("a runtime").block_on(shown(&address, quirks));
         for secret in [&user, &pass, &key, &token] {
             prop_assert!(!shown.contains(secret.as_str()), "{} in {}", secret, shown);

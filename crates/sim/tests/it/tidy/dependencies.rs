@@ -19,7 +19,7 @@ const DECISION: &str = "docs/decisions/0001-dependencies.md";
 const LICENCE_EXCEPTIONS: [(&str, &str); 0] = [];
 
 /// Packages through which a program reaches disk, network or randomness.
-const OUTSIDE_WORLD: [&str; 8] = [
+const OUTSIDE_WORLD: [&str; 9] = [
     "deadpool-postgres",
     "getrandom",
     "object_store",
@@ -28,6 +28,7 @@ const OUTSIDE_WORLD: [&str; 8] = [
     "reqwest",
     "rusqlite",
     "tokio-postgres",
+    "tokio-tungstenite",
 ];
 
 #[test]
