@@ -103,7 +103,7 @@ async fn sources(settings: &Settings, clock: &Arc<dyn Clock>) -> Result<(Source,
 fn evm(settings: &Settings, nodes: Vec<NodeSettings>, clock: &Arc<dyn Clock>) -> Result<Source> {
     let http = HttpClient::new(Arc::clone(clock))?;
     let (evm, entropy) = (settings.chain.evm(), OsEntropy::shared());
-    Ok(Arc::new(EvmSource::new(nodes, evm, &http, clock, &entropy)?))
+    Ok(Arc::new(EvmSource::new(nodes, evm, &http, Arc::clone(clock), &entropy)?))
 }
 
 /// Which chain it is: what the source says, or what is known if it does not answer.

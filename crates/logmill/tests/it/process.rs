@@ -105,6 +105,8 @@ impl Place {
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = command(LOGMILL, self.folder.path());
         command.args(arguments).arg("--data").arg(self.data());
+        // Servers of several tests run at a time.
+        command.env("LOGMILL_SERVER_LISTEN", "127.0.0.1:0");
         for setting in &self.settings {
             command.args(["--set", setting]);
         }
