@@ -6,7 +6,7 @@
 //! - [`Clock`], [`Entropy`], [`Tasks`]: the only places that read a clock, draw randomness or start tasks.
 //! - [`MetaStore`]: small mutable records with versions, atomic batches and fences.
 //! - [`BlobStore`]: large immutable things.
-//! - [`file`]: plain files that others made or will read.
+//! - [`mod@file`]: plain files that others made or will read.
 //! - [`Sql`]: one thin face over SQLite and PostgreSQL.
 //! - [`wire`]: clients of other people's servers, by HTTP, WebSocket and Unix socket.
 //! - [`Faulty`], [`Faults`]: failure on purpose.

@@ -1,7 +1,7 @@
 //! What nodes do to blocks: lies that a block's own header gives away.
 //!
-//! Guarantees: [`Lie::tell`] changes a block so that [`crate::verify`] refuses it, or says that there is nothing to lie
-//! about. Leaves to others: who lies, and when.
+//! Guarantees: [`Lie::tell`] changes a block so that [`crate::verify()`] refuses it, or says that there is nothing to
+//! lie about. Leaves to others: who lies, and when.
 
 use alloy_primitives::{B256, Bytes};
 
