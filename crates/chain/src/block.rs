@@ -4,7 +4,7 @@
 //! be computed and proofs made from what is stored. Chains whose blocks we can not encode keep what their node said,
 //! as JSON; such parts are never verified.
 //!
-//! Guarantees: none beyond the types; [`crate::verify`] checks. Leaves to others: JSON.
+//! Guarantees: none beyond the types; [`crate::verify()`] checks. Leaves to others: JSON.
 
 use alloy_consensus::Header as EvmHeader;
 use alloy_primitives::{Address, B256, Bloom, BloomInput, Bytes, keccak256};
