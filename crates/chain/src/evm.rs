@@ -33,6 +33,7 @@ mod wake;
 mod wording;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
@@ -120,7 +121,9 @@ impl EvmSource {
         let wake = Wake::new();
         let mut listeners = Tasks::new();
         let mut pooled = Vec::with_capacity(nodes.len());
-        for (node, reach) in nodes {
+        let mut names = BTreeSet::new();
+        for (mut node, reach) in nodes {
+            node.name = Some(unique(&mut names, node.name()));
             if let Some(feed) = reach.feed {
                 let (wake, clock, entropy) =
                     (Arc::clone(&wake), Arc::clone(&clock), Arc::clone(entropy));
@@ -133,6 +136,15 @@ impl EvmSource {
         let pool = Pool { nodes: pooled, settings, clock, chain_id, finalized };
         Ok(Self { pool, wake, _listeners: listeners })
     }
+}
+
+/// A name that no other node has: two may differ in what of their address is not shown.
+fn unique(taken: &mut BTreeSet<String>, name: String) -> String {
+    let numbered = (2..).map(|number| format!("{name}#{number}"));
+    let free = std::iter::once(name.clone()).chain(numbered).find(|name| !taken.contains(name));
+    let free = free.unwrap_or(name);
+    taken.insert(free.clone());
+    free
 }
 
 fn wire(to: &Endpoint, http: &HttpClient, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Wire>> {

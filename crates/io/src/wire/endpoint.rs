@@ -10,8 +10,11 @@ use reqwest::Url;
 
 use crate::error::{Error, Result};
 
-/// Parts of an address shorter than this are words such as `v3`, not secrets.
-const SECRET_LENGTH_MIN: usize = 8;
+/// Parts of a path shorter than this are words such as `v3`, not secrets.
+const PATH_SECRET_LENGTH_MIN: usize = 6;
+
+/// Values of a query shorter than this are numbers and flags.
+const QUERY_SECRET_LENGTH_MIN: usize = 3;
 
 /// The most characters that an address may have.
 const ADDRESS_LENGTH_MAX: usize = 4096;
@@ -127,14 +130,12 @@ impl Endpoint {
         let Form::Url(url) = &self.form else {
             return Vec::new();
         };
-        let mut secrets: Vec<String> = Vec::new();
         let path = url.path_segments().into_iter().flatten().map(str::to_owned);
-        secrets.extend(path);
-        for (name, value) in url.query_pairs() {
-            secrets.extend([name.into_owned(), value.into_owned()]);
-        }
-        secrets.extend(url.query().map(str::to_owned));
-        secrets.retain(|secret| secret.len() >= SECRET_LENGTH_MIN);
+        let path = path.filter(|part| part.len() >= PATH_SECRET_LENGTH_MIN);
+        let values = url.query_pairs().map(|(_, value)| value.into_owned());
+        let query = values.chain(url.query().map(str::to_owned));
+        let query = query.filter(|value| value.len() >= QUERY_SECRET_LENGTH_MIN);
+        let mut secrets: Vec<String> = path.chain(query).collect();
         // A user name or a password is one however short it is.
         let login = [url.username(), url.password().unwrap_or_default()];
         secrets.extend(login.iter().filter(|part| !part.is_empty()).map(|part| (*part).to_owned()));

@@ -22,6 +22,17 @@ async fn shown(address: &str, quirks: Quirks) -> String {
     shown.join("\n")
 }
 
+#[tokio::test(start_paused = true)]
+async fn nodes_that_differ_in_their_secrets_alone_have_names_of_their_own() {
+    let set = |index: usize, node: &mut NodeSettings| {
+        let address = format!("https://node.example/v3/key{index}");
+        *node = NodeSettings::new(Endpoint::parse(&address).expect("fine"));
+    };
+    let stage = stage_of(vec![Quirks::default(), Quirks::default()], |_| {}, set);
+    let names: Vec<String> = stage.source.nodes().into_iter().map(|node| node.name).collect();
+    assert_eq!(names, ["node.example:443", "node.example:443#2"]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
