@@ -111,10 +111,12 @@ fn check_bloom(block: &Block) -> Result<(), Mismatch> {
         check_hash(block, bytes)?;
     }
     let bloom = block.header.bloom().map_err(malformed)?;
-    if bloom.is_some_and(|bloom| bloom != bloom_of(block)) {
-        return Err(Mismatch::LogsBloom);
+    match bloom {
+        Some(bloom) if bloom == bloom_of(block) => Ok(()),
+        Some(_) => Err(Mismatch::LogsBloom),
+        // Nothing to compare with is not a comparison that went well.
+        None => Err(Mismatch::Field { field: "logs bloom" }),
     }
-    Ok(())
 }
 
 fn check_all(block: &Block) -> Result<(), Mismatch> {
