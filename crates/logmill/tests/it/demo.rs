@@ -7,9 +7,16 @@ fn the_demo_shows_what_exists_and_leaves_nothing_behind() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let ended = finish(command(LOGMILL, folder.path()).arg("demo").env("TMPDIR", folder.path()));
     let answer = ended.answer();
-    for part in
-        ["2999 done", "1 dead letter", "1000 heights", "epoch 2", "as a scan does", "follow"]
-    {
+    for part in [
+        "2999 done",
+        "1 dead letter",
+        "1000 heights",
+        "epoch 2",
+        "as a scan does",
+        "a reorg of 5",
+        "verified again",
+        "follow",
+    ] {
         assert!(answer.contains(part), "{part:?} is not in {answer}");
     }
     assert!(ended.stderr.contains("3000"), "progress is shown: {ended:?}");
