@@ -127,7 +127,8 @@ impl Writer {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn fence(&self) -> Fence {
+    /// What a write of somebody else must carry to count only while this writer has its lease.
+    pub fn fence(&self) -> Fence {
         self.held().0.fence()
     }
 

@@ -5,6 +5,7 @@
 //! | [`chain`] | [`Chain`]: what is stored of one chain, to be read |
 //! | [`view`] | [`View`]: all of it at one moment, tip and finalized history joined |
 //! | [`tip`] | blocks that are not final yet |
+//! | `stage` | a tip that is set from outside: [`Chain::stage`] |
 //! | [`block`] | how a block of a source becomes one of the log index, and comes back |
 //!
 //! Guarantees: what a view answers is whole, or an error says what is missing; listeners hear of a block after it is
@@ -14,6 +15,7 @@ pub mod block;
 pub mod chain;
 mod error;
 mod record;
+mod stage;
 pub mod tip;
 pub mod view;
 

@@ -222,7 +222,6 @@ mod tests {
             (IndexError::Degraded { reason: "x".to_owned() }.into(), -32_002),
             (IndexError::Corrupt { what: "secret place".to_owned() }.into(), -32_603),
             (Error::Corrupt { what: "secret place".to_owned() }, -32_603),
-            (logmill_io::Error::from(logmill_io::Violation::new("x")).into(), -32_603),
         ] {
             let said = format!("{error:?}");
             let error = RpcError::from(error);
