@@ -129,6 +129,14 @@ impl RpcError {
         }
     }
 
+    /// As a whole answer, to nobody in particular.
+    pub(crate) fn answer(&self) -> String {
+        let mut out = b"{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":".to_vec();
+        self.write(&mut out);
+        out.push(b'}');
+        String::from_utf8_lossy(&out).into_owned()
+    }
+
     /// As JSON.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let mut error = json!({"code": self.code, "message": self.message});

@@ -46,8 +46,8 @@ fn scan(
 ) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     for block in all.iter().filter(|block| block.at.number >= from && block.at.number <= to) {
-        let mut index = 0;
-        for log in block.receipts.iter().flat_map(|receipt| &receipt.logs) {
+        let logs = block.receipts.iter().flat_map(|receipt| &receipt.logs);
+        for (index, log) in (0..).zip(logs) {
             let mut matches = address.is_none_or(|byte| log.address == Address::repeat_byte(byte));
             for (position, wanted) in topics.iter().enumerate() {
                 matches &= match (log.topics.get(position), wanted) {
@@ -59,7 +59,6 @@ fn scan(
             if matches {
                 found.push((block.at.number, index));
             }
-            index += 1;
         }
     }
     found
