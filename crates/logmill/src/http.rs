@@ -48,7 +48,6 @@ pub(crate) use auth::{Keys, Scope};
 
 use crate::error::{Error, Result};
 use crate::rpc::answer::{Answers, PIECE_BYTES};
-use crate::rpc::request::Request;
 use crate::rpc::{self, Rpc, Served};
 use auth::Refused;
 use feed::Feed;
@@ -231,7 +230,7 @@ async fn root_get(
         Err(_) => "Api Running".into_response(),
         Ok(upgrade) => match refusal(&shared, &headers) {
             Some(refusal) => refusal,
-            None => converse(shared, None, upgrade),
+            None => converse(&shared, None, upgrade),
         },
     }
 }
@@ -254,7 +253,7 @@ async fn rpc_get(
 ) -> Response {
     match upgrade {
         Err(_) => problem(StatusCode::METHOD_NOT_ALLOWED, "JSON-RPC is sent with POST"),
-        Ok(upgrade) => converse(shared, chain.map(|Path(chain)| chain), upgrade),
+        Ok(upgrade) => converse(&shared, chain.map(|Path(chain)| chain), upgrade),
     }
 }
 
@@ -285,14 +284,14 @@ async fn feed_get(
     upgrade.on_upgrade(move |socket| talk(socket, session, clock, stop))
 }
 
-fn converse(shared: Arc<Shared>, chain: Option<u64>, upgrade: WebSocketUpgrade) -> Response {
+fn converse(shared: &Shared, chain: Option<u64>, upgrade: WebSocketUpgrade) -> Response {
     let Some((_, served)) = shared.chain(chain) else {
         return no_chain();
     };
     let (rpc, requests) = (Arc::clone(&shared.rpc), Arc::clone(&shared.requests));
     let session = RpcSession::new(rpc, Arc::clone(served), requests);
     let (clock, stop) = (Arc::clone(&shared.clock), shared.stop.clone());
-    let upgrade = limited(upgrade, &shared);
+    let upgrade = limited(upgrade, shared);
     upgrade.on_upgrade(move |socket| talk(socket, session, clock, stop))
 }
 
@@ -319,27 +318,28 @@ async fn answer(
         let why = "the content type of JSON-RPC is application/json";
         return problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, why);
     }
-    let timeout = shared.rpc.limits().timeout;
+    let rpc = &shared.rpc;
     let max = shared.limits.max_body_bytes;
-    let read = async {
-        // Never closed, so a permit always comes.
-        let permit = Arc::clone(&shared.requests).acquire_owned().await.ok();
-        (permit, axum::body::to_bytes(body, max).await)
-    };
-    let (permit, body) = tokio::select! {
+    // Before there is room for it: those who send slowly must not take the room of others.
+    let body = tokio::select! {
         biased;
-        read = read => read,
-        () = shared.clock.sleep(timeout) => {
-            return problem(StatusCode::REQUEST_TIMEOUT, "the request did not come in time");
+        body = axum::body::to_bytes(body, max) => body,
+        () = shared.clock.sleep(rpc.limits().timeout) => {
+            return problem(StatusCode::REQUEST_TIMEOUT, "the body did not come in time");
         }
     };
     let Ok(body) = body else {
         let why = format!("the body could not be read, or has more than {max} bytes");
         return problem(StatusCode::PAYLOAD_TOO_LARGE, &why);
     };
-    let request = Request::read(&body, shared.rpc.limits().max_batch);
-    let (rpc, served) = (Arc::clone(&shared.rpc), Arc::clone(served));
-    let mut answers = Answers::new(rpc, served, request, permit);
+    let bytes_max = rpc.limits().max_response_bytes;
+    let json = [(CONTENT_TYPE, "application/json")];
+    let mut answers = match rpc.answers(served, &shared.requests, &body, bytes_max).await {
+        Ok(answers) => answers,
+        Err(error) => {
+            return (StatusCode::SERVICE_UNAVAILABLE, json, error.answer()).into_response();
+        }
+    };
     let Some(first) = answers.next(None).await else {
         return StatusCode::NO_CONTENT.into_response();
     };
@@ -347,7 +347,7 @@ async fn answer(
         true => Body::from(first),
         false => streamed(first, answers),
     };
-    ([(CONTENT_TYPE, "application/json")], body).into_response()
+    (json, body).into_response()
 }
 
 fn streamed(first: Bytes, answers: Answers) -> Body {

@@ -24,7 +24,7 @@ pub(crate) mod error;
 mod filters;
 mod logs;
 mod params;
-pub(crate) mod request;
+mod request;
 pub(crate) mod subscriptions;
 
 use std::sync::Arc;
@@ -35,12 +35,14 @@ use logmill_io::{Clock, Entropy};
 use logmill_pipeline::Chain;
 use serde_json::json;
 use serde_json::value::RawValue;
+use tokio::sync::Semaphore;
 
-use answer::Answer;
+use answer::{Answer, Answers};
 use blocks::which;
 use error::{RpcError, RpcResult};
 use filters::Filters;
 use params::Params;
+use request::Request;
 use subscriptions::Subscriptions;
 
 /// Limits of calls.
@@ -150,6 +152,27 @@ impl Rpc {
     /// With these limits.
     pub(crate) fn new(limits: Limits, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
         Self { limits, clock, entropy, filters: Filters::default() }
+    }
+
+    /// The answers to a request in at most so many bytes, once there is room to work on it. If there is none in the time
+    /// of a request, that is the answer.
+    pub(crate) async fn answers(
+        self: &Arc<Self>,
+        served: &Arc<Served>,
+        room: &Arc<Semaphore>,
+        body: &[u8],
+        bytes_max: usize,
+    ) -> RpcResult<Answers> {
+        let permit = tokio::select! {
+            biased;
+            permit = Arc::clone(room).acquire_owned() => permit.ok(),
+            () = self.clock.sleep(self.limits.timeout) => {
+                return Err(RpcError::unavailable("too many requests at the moment"));
+            }
+        };
+        let request = Request::read(body, self.limits.max_batch);
+        let (rpc, served) = (Arc::clone(self), Arc::clone(served));
+        Ok(Answers::new(rpc, served, request, bytes_max, permit))
     }
 
     /// The limits of calls.

@@ -188,3 +188,74 @@ impl AsyncWrite for Paced {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a test listens and connects itself")]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt;
+
+    /// A clock whose waits end when they are told to.
+    #[derive(Debug)]
+    struct Told(Arc<tokio::sync::Notify>);
+
+    impl Clock for Told {
+        fn now(&self) -> logmill_io::Timestamp {
+            logmill_io::Timestamp(0)
+        }
+
+        fn monotonic(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
+            let told = Arc::clone(&self.0);
+            Box::pin(async move { told.notified().await })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_takes_nothing_for_a_whole_window_is_dropped() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let client = TcpStream::connect(address).await.expect("connected");
+        let (stream, _) = listener.accept().await.expect("accepted");
+        let end = Arc::new(tokio::sync::Notify::new());
+        let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.expect("a place");
+        let mut paced = Paced::new(stream, Arc::new(Told(Arc::clone(&end))), permit);
+        let piece = vec![0; 1 << 20];
+        // The window begins when the buffers are full.
+        end.notify_one();
+        let mut outcome = Ok(());
+        for _ in 0..1_000 {
+            outcome = paced.write_all(&piece).await;
+            if outcome.is_err() {
+                break;
+            }
+        }
+        let error = outcome.expect_err("it does not read");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        drop(client);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_takes_its_time_but_takes_is_kept() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let client = TcpStream::connect(address).await.expect("connected");
+        let (stream, _) = listener.accept().await.expect("accepted");
+        let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.expect("a place");
+        let clock = Told(Arc::new(tokio::sync::Notify::new()));
+        let mut paced = Paced::new(stream, Arc::new(clock), permit);
+        let writing = async {
+            paced.write_all(&vec![0; 32 << 20]).await.expect("all is taken");
+            paced.shutdown().await.expect("closed");
+        };
+        let reading = async {
+            let mut client = client;
+            let taken = tokio::io::copy(&mut client, &mut tokio::io::sink()).await;
+            assert_eq!(taken.expect("read"), 32 << 20);
+        };
+        tokio::join!(writing, reading);
+    }
+}

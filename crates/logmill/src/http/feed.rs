@@ -24,8 +24,8 @@ use crate::rpc::subscriptions::Next;
 /// Blocks that a client may be behind.
 const BLOCKS_KEPT: usize = 256;
 
-/// The messages of one block.
-type Messages = Arc<[Utf8Bytes]>;
+/// The messages of one block; none in place of blocks that the feed itself has missed.
+type Messages = Option<Arc<[Utf8Bytes]>>;
 
 /// The feed of one chain.
 #[derive(Clone, Debug)]
@@ -43,8 +43,8 @@ impl Feed {
         FeedSession { blocks: self.blocks.subscribe() }
     }
 
-    /// Feeds until the chain ends. A feed that itself falls behind has nothing to say of what it missed: the next
-    /// block's height tells clients.
+    /// Feeds until the chain ends. If the feed itself falls behind, its clients are dropped: they would miss blocks
+    /// unknowingly.
     pub(super) async fn run(&self, chain: &Chain) {
         let mut changes = chain.changes();
         loop {
@@ -52,6 +52,7 @@ impl Feed {
                 Ok(change) => change,
                 Err(RecvError::Lagged(missed)) => {
                     tracing::warn!(missed, "the feed fell behind");
+                    let _ = self.blocks.send(None);
                     continue;
                 }
                 Err(RecvError::Closed) => return,
@@ -63,7 +64,7 @@ impl Feed {
                 let block = Arc::clone(block);
                 let messages = logmill_io::compute(move || messages(&block)).await;
                 // Nobody listening is fine.
-                let _ = self.blocks.send(messages.into());
+                let _ = self.blocks.send(Some(messages.into()));
             }
         }
     }
@@ -81,7 +82,8 @@ impl Session for FeedSession {
 
     async fn next(&mut self) -> Next {
         match self.blocks.recv().await {
-            Ok(messages) => Next::Send(messages.to_vec()),
+            Ok(Some(messages)) => Next::Send(messages.to_vec()),
+            Ok(None) => Next::Close("blocks were lost on the way: connect again"),
             Err(RecvError::Lagged(_)) => Next::Close("too slow: blocks were lost"),
             Err(RecvError::Closed) => Next::Close("the chain is not served any more"),
         }

@@ -15,13 +15,13 @@ use logmill_io::Clock;
 use tokio::sync::{Semaphore, watch};
 
 use super::connection::told;
-use crate::rpc::answer::Answers;
-use crate::rpc::request::Request;
 use crate::rpc::subscriptions::{Next, Subscriptions};
 use crate::rpc::{Rpc, Served};
 
 /// How often a silent client is asked whether it is there; after as long again it is taken for gone.
 const PING_WAIT: Duration = Duration::from_secs(30);
+/// The largest answer on a WebSocket, which is held whole.
+const ANSWER_BYTES_MAX: usize = 32 << 20;
 
 /// One side of a conversation.
 pub(super) trait Session: Send {
@@ -115,10 +115,12 @@ impl RpcSession {
 impl Session for RpcSession {
     /// The answer as one message: a frame of a WebSocket can not be sent in pieces here.
     async fn hear(&mut self, text: Bytes) -> Option<Utf8Bytes> {
-        let permit = Arc::clone(&self.requests).acquire_owned().await.ok();
-        let request = Request::read(&text, self.rpc.limits().max_batch);
-        let (rpc, served) = (Arc::clone(&self.rpc), Arc::clone(&self.served));
-        let mut answers = Answers::new(rpc, served, request, permit);
+        let bytes_max = self.rpc.limits().max_response_bytes.min(ANSWER_BYTES_MAX);
+        let answers = self.rpc.answers(&self.served, &self.requests, &text, bytes_max).await;
+        let mut answers = match answers {
+            Ok(answers) => answers,
+            Err(error) => return Some(error.answer().into()),
+        };
         let mut whole = Vec::new();
         while let Some(piece) = answers.next(Some(&mut self.subscriptions)).await {
             whole.extend_from_slice(&piece);

@@ -1,1 +1,13 @@
-//! Tests of serving.
+//! Serving, over real sockets on this machine: calls, errors, limits, conformance, live changes, keys.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests listen, connect and start tasks themselves, on this machine alone"
+)]
+
+mod access;
+mod calls;
+mod conformance;
+mod ground;
+mod live;
+mod random;

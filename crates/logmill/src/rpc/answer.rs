@@ -110,6 +110,7 @@ pub(crate) struct Answers {
     has_ended: bool,
     /// Logs that are being written, the next of them, and what follows.
     under_way: Option<(Vec<Log>, usize, Vec<u8>)>,
+    bytes_max: usize,
     bytes_left: usize,
     /// By the clock that never goes back.
     deadline: Duration,
@@ -118,14 +119,15 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
+    /// To this request, in at most so many bytes. The permit is held until all is sent.
     pub(crate) fn new(
         rpc: Arc<Rpc>,
         served: Arc<Served>,
         request: Request,
+        bytes_max: usize,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Self {
         let deadline = rpc.clock.monotonic() + rpc.limits.timeout;
-        let bytes_left = rpc.limits.max_response_bytes;
         Self {
             rpc,
             served,
@@ -134,7 +136,8 @@ impl Answers {
             has_begun: false,
             has_ended: false,
             under_way: None,
-            bytes_left,
+            bytes_max,
+            bytes_left: bytes_max,
             deadline,
             _permit: permit,
         }
@@ -234,7 +237,7 @@ impl Answers {
     }
 
     fn too_large(&self, answer: &Answer) -> RpcError {
-        let max = self.rpc.limits.max_response_bytes;
+        let max = self.bytes_max;
         let limit = u64::try_from(max).unwrap_or(u64::MAX);
         let why = format!("query exceeds max response size {max}");
         let Answer::Logs(LogAnswer { logs, .. }) = answer else {

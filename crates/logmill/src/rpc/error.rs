@@ -129,6 +129,14 @@ impl RpcError {
         }
     }
 
+    /// As a whole answer, to nobody in particular.
+    pub(crate) fn answer(&self) -> String {
+        let mut out = b"{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":".to_vec();
+        self.write(&mut out);
+        out.push(b'}');
+        String::from_utf8_lossy(&out).into_owned()
+    }
+
     /// As JSON.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let mut error = json!({"code": self.code, "message": self.message});
@@ -222,7 +230,6 @@ mod tests {
             (IndexError::Degraded { reason: "x".to_owned() }.into(), -32_002),
             (IndexError::Corrupt { what: "secret place".to_owned() }.into(), -32_603),
             (Error::Corrupt { what: "secret place".to_owned() }, -32_603),
-            (logmill_io::Error::from(logmill_io::Violation::new("x")).into(), -32_603),
         ] {
             let said = format!("{error:?}");
             let error = RpcError::from(error);

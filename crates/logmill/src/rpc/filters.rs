@@ -45,7 +45,15 @@ struct State {
 #[derive(Debug)]
 enum Kind {
     Blocks,
-    Logs { wanted: Criteria, filter: Filter, from: u64, to: u64 },
+    Logs(Box<Logs>),
+}
+
+#[derive(Debug)]
+struct Logs {
+    wanted: Criteria,
+    filter: Filter,
+    from: u64,
+    to: u64,
 }
 
 /// The name of a filter or subscription: random, so that nobody guesses another's.
@@ -123,7 +131,8 @@ impl Rpc {
             return Err(RpcError::params("invalid block range params"));
         }
         let filter = wanted.filter(finalized_log_index::Blocks::Covered(from..=to));
-        self.install(served, Kind::Logs { wanted, filter, from, to }, changes)
+        let logs = Logs { wanted, filter, from, to };
+        self.install(served, Kind::Logs(Box::new(logs)), changes)
     }
 
     /// `eth_newBlockFilter`.
@@ -189,7 +198,7 @@ impl Rpc {
         let filter = self.filter(served, params.read_at(0)?)?;
         filter.state().used = self.clock.monotonic();
         match &filter.kind {
-            Kind::Logs { wanted, .. } => self.logs_of(served, wanted).await,
+            Kind::Logs(logs) => self.logs_of(served, &logs.wanted).await,
             Kind::Blocks => Err(RpcError::unknown("filter not found: it is one of blocks")),
         }
     }
@@ -218,7 +227,8 @@ impl Told {
             Kind::Blocks => change.added.iter().for_each(|block| {
                 write_hash(self.next(), &block.at.hash);
             }),
-            Kind::Logs { filter, from, to, .. } => {
+            Kind::Logs(logs) => {
+                let Logs { filter, from, to, .. } = &**logs;
                 for (blocks, removed) in [(&change.removed, true), (&change.added, false)] {
                     let wanted =
                         blocks.iter().filter(|block| (*from..=*to).contains(&block.at.number));

@@ -1,0 +1,405 @@
+//! Calls, one by one: what is answered, what is refused and how, and what the limits do.
+
+use std::time::Duration;
+
+use alloy_primitives::{Address, B256};
+use serde_json::{Value, json};
+
+use super::ground::{Ground, blocks, log, small};
+
+#[tokio::test]
+async fn the_plain_questions_are_answered() {
+    let (last, tip) = small();
+    let (first, head) = (last[0].clone(), tip[2].clone());
+    let ground = Ground::of(last, tip).await;
+    for (method, params, expected) in [
+        ("eth_chainId", json!([]), json!("0x539")),
+        ("eth_chainId", Value::Null, json!("0x539")),
+        ("net_version", json!([]), json!("1337")),
+        ("eth_blockNumber", json!([]), json!("0xc")),
+        ("eth_getBlockTransactionCountByNumber", json!(["0x5"]), json!("0x2")),
+        ("eth_getBlockTransactionCountByHash", json!([head.at.hash]), json!("0x2")),
+        ("eth_getUncleCountByBlockNumber", json!(["latest"]), json!("0x0")),
+        ("eth_getUncleCountByBlockHash", json!([first.at.hash]), json!("0x0")),
+        ("eth_getBlockByNumber", json!(["0xd", true]), Value::Null),
+        ("eth_getBlockByHash", json!([B256::repeat_byte(7), true]), Value::Null),
+        ("eth_getTransactionByHash", json!([B256::repeat_byte(7)]), Value::Null),
+        ("eth_getTransactionReceipt", json!([B256::repeat_byte(7)]), Value::Null),
+        ("eth_getTransactionByBlockNumberAndIndex", json!(["0x5", "0x2"]), Value::Null),
+        ("web3_sha3", json!(["0x"]), json!(alloy_primitives::keccak256([]))),
+    ] {
+        assert_eq!(ground.call(method, params.clone()).await, expected, "{method} {params}");
+    }
+    let version = ground.call("web3_clientVersion", json!([])).await;
+    assert!(version.as_str().is_some_and(|text| text.starts_with("logmill/v")), "{version}");
+    assert_eq!(ground.call("rpc_modules", json!([])).await["eth"], "1.0");
+}
+
+#[tokio::test]
+async fn blocks_and_transactions_are_found_in_history_and_tip_by_every_name() {
+    let (last, tip) = small();
+    let ground = Ground::of(last.clone(), tip.clone()).await;
+    for block in last.iter().chain(&tip) {
+        let number = format!("0x{:x}", block.at.number);
+        let by_number = ground.call("eth_getBlockByNumber", json!([number, true])).await;
+        let by_hash = ground.call("eth_getBlockByHash", json!([block.at.hash, true])).await;
+        assert_eq!(by_number, by_hash);
+        assert_eq!(by_number["hash"], json!(block.at.hash));
+        let receipts = ground.call("eth_getBlockReceipts", json!([number])).await;
+        for (position, transaction) in block.transactions.iter().enumerate() {
+            let whole = &by_number["transactions"][position];
+            let at = format!("0x{position:x}");
+            let hash = json!([transaction.hash]);
+            assert_eq!(&ground.call("eth_getTransactionByHash", hash.clone()).await, whole);
+            let params = json!([block.at.hash, at]);
+            let method = "eth_getTransactionByBlockHashAndIndex";
+            assert_eq!(&ground.call(method, params).await, whole);
+            let method = "eth_getTransactionByBlockNumberAndIndex";
+            assert_eq!(&ground.call(method, json!([number, at])).await, whole);
+            let receipt = ground.call("eth_getTransactionReceipt", hash).await;
+            assert_eq!(receipt, receipts[position]);
+            assert_eq!(receipt["status"], if position == 1 { "0x0" } else { "0x1" });
+        }
+    }
+    for (tag, number) in
+        [("earliest", "0x0"), ("finalized", "0x9"), ("safe", "0x9"), ("latest", "0xc")]
+    {
+        let block = ground.call("eth_getBlockByNumber", json!([tag, false])).await;
+        assert_eq!(block["number"], number, "{tag}");
+    }
+}
+
+#[tokio::test]
+async fn logs_join_history_and_tip_without_a_seam() {
+    let (last, tip) = small();
+    let ground = Ground::of(last, tip).await;
+    let logs = async |filter: Value| ground.call("eth_getLogs", json!([filter])).await;
+    let all = logs(json!({"fromBlock": "0x0", "toBlock": "latest"})).await;
+    assert_eq!(all.as_array().map(Vec::len), Some(13 * 3));
+    let seam = logs(json!({"fromBlock": "0x9", "toBlock": "0xa", "topics": [null, null]})).await;
+    let numbers: Vec<_> =
+        seam.as_array().expect("logs").iter().map(|l| &l["blockNumber"]).collect();
+    assert_eq!(numbers, ["0x9", "0xa"]);
+    let newest = logs(json!({})).await;
+    assert_eq!(newest.as_array().map(Vec::len), Some(3), "the newest block alone by default");
+    let address = logs(json!({"fromBlock": "0x0", "address": Address::repeat_byte(2)})).await;
+    assert_eq!(address.as_array().map(Vec::len), Some(13));
+    assert_eq!(logs(json!({"address": [Address::repeat_byte(5)]})).await, json!([]));
+}
+
+#[tokio::test]
+async fn wrong_questions_are_refused_with_their_codes() {
+    let (last, tip) = small();
+    let ground = Ground::of(last, tip).await;
+    let hash = B256::repeat_byte(7);
+    let many: Vec<_> = (0..200_u64).map(|n| B256::from(alloy_primitives::U256::from(n))).collect();
+    for (method, params, code, text) in [
+        ("eth_getLogs", json!([]), -32_602, "missing value for required argument 0"),
+        ("eth_getLogs", json!({}), -32_602, "non-array args"),
+        ("eth_getLogs", json!([7]), -32_602, "invalid argument 0: "),
+        (
+            "eth_getLogs",
+            json!([{"fromBlock": "0x5", "toBlock": "0x4"}]),
+            -32_602,
+            "invalid block range params",
+        ),
+        (
+            "eth_getLogs",
+            json!([{"fromBlock": "latest", "toBlock": "0x4"}]),
+            -32_602,
+            "invalid block range params",
+        ),
+        (
+            "eth_getLogs",
+            json!([{"fromBlock": "0x1", "toBlock": "0xd"}]),
+            -32_602,
+            "block range extends beyond current head block",
+        ),
+        (
+            "eth_getLogs",
+            json!([{"fromBlock": "0xd"}]),
+            -32_602,
+            "block range extends beyond current head block",
+        ),
+        (
+            "eth_getLogs",
+            json!([{"fromBlock": "0xd", "toBlock": "0xe"}]),
+            -32_602,
+            "block range extends beyond current head block",
+        ),
+        (
+            "eth_getLogs",
+            json!([{"fromBlock": "pending"}]),
+            -32_602,
+            "pending logs are not supported",
+        ),
+        ("eth_getLogs", json!([{"toBlock": "pending"}]), -32_602, "pending logs are not supported"),
+        ("eth_getLogs", json!([{"fromBlock": 5}]), -32_602, "invalid argument 0: "),
+        (
+            "eth_getLogs",
+            json!([{"topics": [[], [], [], [], []]}]),
+            -32_602,
+            "invalid argument 0: exceed max topics",
+        ),
+        (
+            "eth_getLogs",
+            json!([{"topics": [many]}]),
+            -32_005,
+            "query too broad: 200 addresses or topics at one position, at most 128",
+        ),
+        ("eth_getLogs", json!([{"blockHash": hash}]), -32_000, "Block not found."),
+        (
+            "eth_getLogs",
+            json!([{"blockHash": hash, "toBlock": "latest"}]),
+            -32_602,
+            "invalid argument 0: cannot specify both BlockHash",
+        ),
+        (
+            "eth_getBlockByNumber",
+            json!(["pending", false]),
+            -32_602,
+            "pending blocks are not supported",
+        ),
+        ("eth_getBlockByNumber", json!(["0x0", 1]), -32_602, "invalid argument 1: "),
+        ("eth_getBlockByHash", json!(["0x12", false]), -32_602, "invalid argument 0: "),
+        ("eth_getFilterChanges", json!(["0x12"]), -32_000, "filter not found"),
+        ("eth_getFilterLogs", json!(["0x12"]), -32_000, "filter not found"),
+        ("eth_newFilter", json!([{"blockHash": hash}]), -32_602, "a filter has a range"),
+        ("eth_subscribe", json!(["newHeads"]), -32_602, "subscriptions need a WebSocket"),
+        ("eth_call", json!([]), -32_601, "the method eth_call does not exist"),
+        ("other", json!([]), -32_601, "the method other does not exist"),
+        ("passed_on", json!([]), -32_601, "the method passed_on does not exist"),
+        (
+            "logmill_getLogs",
+            json!([{}, {"cursor": "5"}]),
+            -32_602,
+            "invalid argument 1: not a cursor",
+        ),
+        ("logmill_getLogs", json!([{}, {"limit": 0}]), -32_602, "invalid argument 1: a limit of 0"),
+    ] {
+        let (got, message, _) = ground.refused(method, params.clone()).await;
+        assert!(got == code && message.starts_with(text), "{method} {params}: {got} {message}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_stored_is_an_error_with_what_is_and_never_empty() {
+    let all = blocks(None, 20, 1, |_| vec![vec![log(1, &[1], 0)]]);
+    let ground = Ground::of(all[5..15].to_vec(), all[15..].to_vec()).await;
+    let covered = json!({"covered": [{"from": "0x5", "to": "0x13"}]});
+    for (method, params) in [
+        ("eth_getLogs", json!([{"fromBlock": "0x0", "toBlock": "0x7"}])),
+        ("eth_getLogs", json!([{"fromBlock": "earliest", "toBlock": "latest"}])),
+        ("eth_getLogs", json!([{"fromBlock": "0x3", "toBlock": "0x3"}])),
+        ("eth_getBlockByNumber", json!(["0x3", false])),
+        ("eth_getBlockByNumber", json!(["earliest", false])),
+        ("eth_getBlockReceipts", json!(["0x3"])),
+        ("eth_getBlockByHash", json!([all[3].at.hash, false])),
+        ("eth_getTransactionByHash", json!([all[3].transactions[0].hash])),
+        ("eth_getTransactionReceipt", json!([all[3].transactions[0].hash])),
+        ("eth_getBlockTransactionCountByHash", json!([all[3].at.hash])),
+    ] {
+        let (code, message, data) = ground.refused(method, params.clone()).await;
+        assert_eq!((code, &data), (4_444, &covered), "{method} {params}: {message}");
+        assert!(message.starts_with("Pruned history unavailable"), "{message}");
+    }
+    let params = json!([{"blockHash": all[3].at.hash}]);
+    let (code, message, data) = ground.refused("eth_getLogs", params).await;
+    assert_eq!((code, message.as_str(), data), (-32_000, "Block not found.", covered.clone()));
+    assert_eq!(ground.call("eth_getBlockByNumber", json!(["0x14", false])).await, Value::Null);
+    let coverage = ground.call("logmill_coverage", json!([])).await;
+    assert_eq!((&coverage["covered"], &coverage["complete"]), (&covered["covered"], &json!(false)));
+    assert_eq!(coverage["head"]["hash"], json!(all[19].at.hash));
+    assert_eq!(coverage["finalized"]["number"], "0xe");
+}
+
+#[tokio::test]
+async fn a_chain_without_blocks_has_no_tags() {
+    let ground = Ground::of(Vec::new(), Vec::new()).await;
+    for (method, params) in [
+        ("eth_blockNumber", json!([])),
+        ("eth_getLogs", json!([{}])),
+        ("eth_getBlockByNumber", json!(["latest", false])),
+        ("eth_getBlockByNumber", json!(["finalized", false])),
+        ("eth_getBlockByNumber", json!(["safe", false])),
+        ("eth_getLogs", json!([{"fromBlock": "finalized"}])),
+    ] {
+        let (code, message, _) = ground.refused(method, params).await;
+        assert_eq!(code, -39_001, "{method}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn limits_are_errors_that_say_what_would_do() {
+    let (last, tip) = small();
+    let ground = Ground::with(last, tip, |state| {
+        state.rpc.max_results = 7;
+        state.rpc.max_blocks = 12;
+        state.rpc.max_filters = 2;
+    })
+    .await;
+    let whole = |from: &str, to: &str| json!([{"fromBlock": from, "toBlock": to}]);
+    for (params, message, data) in [
+        (
+            whole("0x2", "0x9"),
+            "query exceeds max results 7, retry with the range 2-3",
+            json!({"from": "0x2", "to": "0x3", "limit": 7, "reason": "results"}),
+        ),
+        (
+            whole("0x9", "0xc"),
+            "query exceeds max results 7, retry with the range 9-10",
+            json!({"from": "0x9", "to": "0xa", "limit": 7, "reason": "results"}),
+        ),
+        (
+            whole("0x0", "0xc"),
+            "query exceeds max block range 12, retry with the range 0-11",
+            json!({"from": "0x0", "to": "0xb", "limit": 12, "reason": "blocks"}),
+        ),
+    ] {
+        let refused = ground.refused("eth_getLogs", params).await;
+        assert_eq!(refused, (-32_005, message.to_owned(), data));
+    }
+    let retried = ground.call("eth_getLogs", whole("0x2", "0x3")).await;
+    assert_eq!(retried.as_array().map(Vec::len), Some(6), "the range that was named does");
+    for _ in 0..2 {
+        ground.call("eth_newBlockFilter", json!([])).await;
+    }
+    assert_eq!(ground.refused("eth_newBlockFilter", json!([])).await.0, -32_005);
+    ground.clock.move_on(Duration::from_secs(400));
+    ground.call("eth_newBlockFilter", json!([])).await;
+}
+
+#[tokio::test]
+async fn a_single_block_is_never_cut_and_large_answers_are_streamed_whole() {
+    let logs = |number| {
+        vec![(0..if number == 1 { 3_000 } else { 1 }).map(|_| log(1, &[1], 100)).collect()]
+    };
+    let all = blocks(None, 4, 1, logs);
+    let ground = Ground::with(all[..2].to_vec(), all[2..].to_vec(), |state| {
+        state.rpc.max_results = 10;
+        state.rpc.max_response_bytes = 4 << 20;
+    })
+    .await;
+    let one = json!([{"fromBlock": "0x1", "toBlock": "0x1"}]);
+    let answer = ground.call("eth_getLogs", one.clone()).await;
+    let answer = answer.as_array().expect("a list");
+    assert_eq!(answer.len(), 3_000, "far more than a piece");
+    assert_eq!(answer[2_999]["logIndex"], "0xbb7");
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "eth_getLogs", "params": one});
+    let (_, batch) = ground.post("/", &json!([call, call, call, call]).to_string()).await;
+    let batch: Vec<Value> = serde_json::from_slice(&batch).expect("JSON");
+    let outcome = |answer: &Value| answer["error"]["code"].as_i64();
+    let outcomes: Vec<_> = batch.iter().map(outcome).collect();
+    assert_eq!(outcomes, [None, None, Some(-32_005), Some(-32_005)], "the limit is of the whole");
+}
+
+#[tokio::test]
+async fn too_many_bytes_name_the_blocks_that_would_do() {
+    let all = blocks(None, 6, 1, |_| vec![vec![log(1, &[1], 1_000)]]);
+    let ground = Ground::with(all, Vec::new(), |state| state.rpc.max_response_bytes = 8_000).await;
+    let all = json!([{"fromBlock": "0x0", "toBlock": "0x5"}]);
+    let (code, message, data) = ground.refused("eth_getLogs", all).await;
+    assert_eq!(code, -32_005);
+    assert_eq!(message, "query exceeds max response size 8000, retry with the range 0-2");
+    assert_eq!(data["to"], "0x2");
+    let less = json!([{"fromBlock": "0x0", "toBlock": "0x2"}]);
+    assert_eq!(ground.call("eth_getLogs", less).await.as_array().map(Vec::len), Some(3));
+}
+
+#[tokio::test]
+async fn a_request_that_takes_too_long_is_answered_so() {
+    let (last, tip) = small();
+    let ground = Ground::with(last, tip, |state| state.rpc.timeout = Duration::ZERO).await;
+    // No time at all: the request may not even be read.
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "eth_chainId"}).to_string();
+    let (status, answer) = ground.post("/", &body).await;
+    let answer: Value = serde_json::from_slice(&answer).expect("JSON");
+    let said = (status, answer["error"]["code"].as_i64());
+    assert!(said == (200, Some(-32_002)) || said == (408, None), "{status} {answer}");
+}
+
+#[tokio::test]
+async fn batches_notifications_and_ids_are_as_the_specification_says() {
+    let (last, tip) = small();
+    let ground = Ground::of(last, tip).await;
+    let call = r#"{"jsonrpc":"2.0","id":"a","method":"eth_chainId"}"#;
+    let silent = r#"{"jsonrpc":"2.0","method":"eth_chainId"}"#;
+    let answer = r#"{"jsonrpc":"2.0","id":"a","result":"0x539"}"#;
+    let error = |code: i64, message: &str| {
+        format!(r#"{{"jsonrpc":"2.0","id":null,"error":{{"code":{code},"message":"{message}"}}}}"#)
+    };
+    for (body, status, expected) in [
+        (call.to_owned(), 200, answer.to_owned()),
+        (silent.to_owned(), 204, String::new()),
+        (format!("[{silent},{silent}]"), 204, String::new()),
+        (format!("[{silent},{call}]"), 200, format!("[{answer}]")),
+        (format!("[{call},{call}]"), 200, format!("[{answer},{answer}]")),
+        (format!("[{call},5]"), 200, format!("[{answer},{}]", error(-32_600, "invalid request"))),
+        ("[]".to_owned(), 200, error(-32_600, "empty batch")),
+        ("nonsense".to_owned(), 200, error(-32_700, "parse error")),
+        (
+            format!("[{}]", vec![call; 101].join(",")),
+            200,
+            error(-32_600, "batch too large: 101 calls, at most 100"),
+        ),
+    ] {
+        let (got, said) = ground.post("/rpc", &body).await;
+        assert_eq!((got, &*String::from_utf8_lossy(&said)), (status, expected.as_str()), "{body}");
+    }
+    let (status, _) = ground.post("/", &" ".repeat((1 << 20) + 1)).await;
+    assert_eq!(status, 413);
+    let (status, _) = ground.post("/rpc/1337", call).await;
+    assert_eq!(status, 200, "by its number too");
+    assert_eq!(ground.post("/rpc/1", call).await.0, 404);
+    assert_eq!(ground.post("/rpc/x", call).await.0, 400);
+}
+
+#[tokio::test]
+async fn pages_with_a_cursor_are_all_of_it_and_survive_no_reorganisation() {
+    let (last, tip) = small();
+    let ground = Ground::of(last.clone(), tip.clone()).await;
+    let filter = json!({"fromBlock": "0x1", "toBlock": "latest"});
+    let expected = ground.call("eth_getLogs", json!([filter])).await;
+    let (mut found, mut cursor, mut pages) = (Vec::new(), Value::Null, 0);
+    loop {
+        let paging = json!({"cursor": cursor, "limit": "0x7"});
+        let page = ground.call("logmill_getLogs", json!([filter, paging])).await;
+        found.extend(page["logs"].as_array().expect("logs").clone());
+        assert_eq!(page["range"]["to"]["hash"], json!(tip[2].at.hash));
+        pages += 1;
+        cursor = page["cursor"].clone();
+        if cursor.is_null() {
+            break;
+        }
+    }
+    assert_eq!((json!(found), pages), (expected, 6));
+    let paging = json!({"limit": 33});
+    let page = ground.call("logmill_getLogs", json!([filter, paging])).await;
+    assert_eq!(page["range"]["from"]["hash"], json!(last[1].at.hash));
+    ground.stage(blocks(last.last(), 3, 2, |_| Vec::new())).await;
+    let paging = json!({"cursor": page["cursor"], "limit": 33});
+    let (code, message, _) = ground.refused("logmill_getLogs", json!([filter, paging])).await;
+    assert!(code == -32_000 && message.starts_with("the chain has changed"), "{message}");
+    let by_hash = json!([{"blockHash": last[4].at.hash}]);
+    let page = ground.call("logmill_getLogs", by_hash).await;
+    assert_eq!(page["range"]["from"], page["range"]["to"]);
+    assert_eq!(page["logs"].as_array().map(Vec::len), Some(3));
+}
+
+#[tokio::test]
+async fn an_explanation_tells_the_work_done() {
+    let (last, tip) = small();
+    let (in_history, in_tip) = (last[3].at.hash, tip[1].at.hash);
+    let ground = Ground::of(last, tip).await;
+    let filter = json!({"fromBlock": "0x2", "toBlock": "0xb", "address": Address::repeat_byte(2)});
+    let told = ground.call("logmill_explain", json!([filter])).await;
+    assert_eq!((&told["results"], &told["tipBlocks"]), (&json!(8), &json!("0x2")));
+    assert_eq!(told["sources"][0]["clauses"][0]["kind"], "addr");
+    assert_eq!(told["range"]["to"], "0xb");
+    let told = ground.call("logmill_explain", json!([{"blockHash": in_history}])).await;
+    assert_eq!(told["results"], 3);
+    let told = ground.call("logmill_explain", json!([{"blockHash": in_tip}])).await;
+    assert_eq!((&told["results"], &told["tipBlocks"]), (&json!(0), &json!("0x1")));
+    let nowhere = json!([{"blockHash": B256::repeat_byte(7)}]);
+    assert_eq!(ground.refused("logmill_explain", nowhere).await.0, -32_000);
+}
