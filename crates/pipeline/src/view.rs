@@ -36,10 +36,10 @@ impl View {
         self.tip.blocks.last().map(|block| block.at).or(self.finalized)
     }
 
-    /// The newest block that will hardly be replaced, if the chain said so.
+    /// The newest block that will hardly be replaced: what the chain said, if that is of our branch, else what is final.
     pub fn safe(&self) -> Option<BlockRef> {
-        let head = self.head()?;
-        self.tip.safe.filter(|safe| safe.number <= head.number)
+        let said = self.tip.safe.filter(|safe| self.in_tip_by_hash(&safe.hash).is_some());
+        said.or(self.finalized)
     }
 
     /// The newest block that is final.
