@@ -37,6 +37,22 @@ pub struct Moment {
     version: Option<Version>,
 }
 
+impl Moment {
+    /// What of it stands on a finalized block: all above it, or nothing if that block is of another branch, because the
+    /// tip has changed since.
+    pub(crate) fn above(self: Arc<Self>, finalized: Option<BlockRef>) -> Arc<Self> {
+        let (Some(at), Some(first)) = (finalized, self.blocks.first()) else {
+            return self;
+        };
+        if first.at.number > at.number {
+            return self;
+        }
+        let known = self.blocks.iter().position(|block| block.at.hash == at.hash);
+        let blocks = known.map_or_else(Vec::new, |at| self.blocks[at + 1..].to_vec());
+        Arc::new(Self { blocks, safe: self.safe, version: self.version })
+    }
+}
+
 /// The tip of one chain.
 #[derive(Debug)]
 pub struct Tip {

@@ -24,7 +24,7 @@ async fn after_each_step_all_that_is_stored_is_what_the_chain_has() {
         let world = World::new(2, lag).await;
         world.sim.grow(50);
         let process = world.write().await;
-        let mut listener = Listener::of(&process.chain);
+        let mut listener = Listener::of(&process.chain).await;
         for (step, more) in [0, 1, 1, 2, 3, 7, 30, 1, 0, 1].into_iter().enumerate() {
             if more > 0 {
                 world.sim.grow(more);

@@ -16,8 +16,18 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    pub(crate) fn of(chain: &Chain) -> Self {
-        Self { changes: chain.changes(), blocks: BTreeMap::new(), gaps: 0 }
+    /// One that begins with what is not final at this moment.
+    pub(crate) async fn of(chain: &Chain) -> Self {
+        let (changes, view) = (chain.changes(), chain.view().await.expect("read"));
+        let mut blocks = BTreeMap::new();
+        let first = view.finalized().map(|at| at.number + 1);
+        let first = first.or_else(|| Some(view.covered().first()?.start));
+        if let (Some(first), Some(head)) = (first, view.head()) {
+            for number in first..=head.number {
+                blocks.insert(number, view.block(number).await.expect("read").expect("covered"));
+            }
+        }
+        Self { changes, blocks, gaps: 0 }
     }
 
     /// Folds what came, one by one, and compares the outcome with a fresh view.

@@ -10,7 +10,11 @@
     reason = "a panic is how a test fails, and one range is what is often covered"
 )]
 
+mod crash_matrix;
+mod follower;
 mod forward;
+mod hook;
+mod life;
 mod listener;
 mod reorg;
 mod stages;

@@ -43,7 +43,7 @@ async fn a_reorg_of_any_depth_and_length_leaves_what_an_undisturbed_run_would() 
             let world = World::new(4, Some(30)).await;
             world.sim.grow(80);
             let process = world.write().await;
-            let mut listener = Listener::of(&process.chain);
+            let mut listener = Listener::of(&process.chain).await;
             process.catch_up().await.expect("nothing is in the way");
             listener.hear(&process.chain).await;
             world.sim.reorg(depth, length).expect("not final");
@@ -178,7 +178,7 @@ async fn no_block_of_a_dead_branch_becomes_final_however_the_chain_changes_while
         let dice: Arc<dyn Entropy> = SeededEntropy::shared(seed);
         world.sim.grow(40);
         let process = world.write().await;
-        let mut listener = Listener::of(&process.chain);
+        let mut listener = Listener::of(&process.chain).await;
         for round in 0..12 {
             world.source.set_faults(SimFaults {
                 reorg_every: 2 + dice.below(4),
@@ -240,7 +240,7 @@ async fn two_reorgs_in_a_row_are_two_changes_or_one() {
         let world = World::new(8, Some(30)).await;
         world.sim.grow(60);
         let process = world.write().await;
-        let mut listener = Listener::of(&process.chain);
+        let mut listener = Listener::of(&process.chain).await;
         process.catch_up().await.expect("nothing is in the way");
         listener.hear(&process.chain).await;
         world.sim.reorg(6, 8).expect("not final");

@@ -30,8 +30,8 @@ const STEPS_MAX: usize = 2_000;
 pub(crate) fn index_settings() -> Settings {
     Settings {
         cell_blocks: 16,
-        chunk_logs: 100,
-        piece_logs: 40,
+        chunk_logs: 60,
+        piece_logs: 25,
         commit_blocks: 4,
         merge_cpu_percent: 100,
         lease_ttl: Duration::from_secs(600),
@@ -214,6 +214,7 @@ impl Process {
 
     /// Does the jobs that are due; false if there is none.
     async fn do_jobs(&self) -> Result<bool> {
+        self.queue.reap(&self.backward.kind()).await?;
         let claims = self.queue.claim(&self.backward.kind(), 3, PAUSE, "worker").await?;
         let handler = logmill_pipeline::ingest::backward::CellHandler(Arc::clone(&self.backward));
         for claim in &claims {
