@@ -10,6 +10,7 @@
     reason = "a panic is how a test fails, and one range is what is often covered"
 )]
 
+mod backward;
 mod crash_matrix;
 mod follower;
 mod forward;
