@@ -102,11 +102,12 @@ impl Forward {
             Some(ours) => self.follow(ours, &heads).await?,
         };
         // Nothing of a dead branch may become final.
-        if looked != Looked::Unsure {
-            self.finalize(&heads).await?;
-        }
-        self.report(&heads).await?;
-        Ok(if looked == Looked::Nothing { Step::CaughtUp } else { Step::Behind })
+        let finalized = looked != Looked::Unsure && self.finalize(&heads).await?;
+        let head = self.chain.view().await?.head().map(|head| head.number);
+        self.progress.at(head, heads.latest.number);
+        // What has become final has made room.
+        let has_room = finalized && head < Some(heads.latest.number);
+        Ok(if looked == Looked::Nothing && !has_room { Step::CaughtUp } else { Step::Behind })
     }
 
     /// Drops blocks of the tip that are indexed, as a crash came between the two; and all, if they do not link.
@@ -293,29 +294,28 @@ impl Forward {
         Ok(())
     }
 
-    /// Blocks of the tip that are final by now go to the index, and then leave the tip.
-    async fn finalize(&self, heads: &Heads) -> Result<()> {
+    /// Blocks of the tip that are final by now go to the index, and then leave the tip. False if there is none.
+    async fn finalize(&self, heads: &Heads) -> Result<bool> {
         let tip = self.chain.shared.tip.now();
         let Some(at) = heads.finalized else {
-            return self.note_safe(heads).await;
+            return self.note_safe(heads).await.map(|()| false);
         };
         if let Some(block) = tip.blocks.iter().find(|block| block.at.number == at.number)
             && block.at.hash != at.hash
         {
             // Our branch is dead from there on or below.
             let ours = tip.blocks.last().map_or(block.at, |last| last.at);
-            self.reorganize(ours, heads).await?;
-            return Ok(());
+            return Ok(self.reorganize(ours, heads).await? == Looked::Saved);
         }
         let is_final = |block: &Arc<Block>| block.at.number <= at.number;
         let (done, left): (Vec<_>, Vec<_>) = tip.blocks.iter().cloned().partition(is_final);
         if done.is_empty() {
-            return self.note_safe(heads).await;
+            return self.note_safe(heads).await.map(|()| false);
         }
         self.index(done.iter().map(|block| (**block).clone()).collect()).await?;
         // After publication: no reader can find them nowhere.
         self.chain.shared.tip.replace(left, heads.safe, self.writer.fence()).await?;
-        Ok(())
+        Ok(true)
     }
 
     async fn note_safe(&self, heads: &Heads) -> Result<()> {
@@ -413,12 +413,6 @@ impl Forward {
         self.put_tip(all, heads).await?;
         self.progress.reorganized(depth);
         Ok(Looked::Saved)
-    }
-
-    async fn report(&self, heads: &Heads) -> Result<()> {
-        let head = self.chain.view().await?.head().map(|head| head.number);
-        self.progress.at(head, heads.latest.number);
-        Ok(())
     }
 }
 

@@ -17,6 +17,8 @@ mod forward;
 mod hook;
 mod life;
 mod listener;
+mod mending;
 mod reorg;
 mod stages;
+mod stall;
 mod world;
