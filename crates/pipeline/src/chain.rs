@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use alloy_primitives::B256;
 use arc_swap::ArcSwapOption;
@@ -19,6 +20,9 @@ use crate::view::View;
 /// Changes that a listener may be behind before it loses some, and is told so.
 const CHANGES_KEPT: usize = 256;
 
+/// Listeners hear of blocks that were final when they came only if they are this near to the head.
+pub(crate) const TOLD_WITHIN: u64 = 64;
+
 /// What is stored of one chain. Clones are handles to the same.
 #[derive(Clone, Debug)]
 pub struct Chain {
@@ -30,7 +34,9 @@ pub(crate) struct Shared {
     pub(crate) chain_id: u64,
     pub(crate) index: LogIndex,
     pub(crate) tip: Tip,
-    pub(crate) changes: broadcast::Sender<Arc<Change>>,
+    changes: broadcast::Sender<Arc<Change>>,
+    /// The block after the highest that listeners have heard of.
+    unheard: AtomicU64,
     /// The indexed head as of the last look: every view asks for it.
     finalized: ArcSwapOption<BlockRef>,
 }
@@ -48,8 +54,8 @@ impl Chain {
     /// What is stored: an index, and the tip beside it.
     pub fn new(chain_id: u64, index: LogIndex, tip: Tip) -> Self {
         let (changes, _) = broadcast::channel(CHANGES_KEPT);
-        let finalized = ArcSwapOption::empty();
-        Self { shared: Arc::new(Shared { chain_id, index, tip, changes, finalized }) }
+        let (unheard, finalized) = (AtomicU64::new(0), ArcSwapOption::empty());
+        Self { shared: Arc::new(Shared { chain_id, index, tip, changes, unheard, finalized }) }
     }
 
     /// Which chain it is, as of EIP-155.
@@ -72,22 +78,36 @@ impl Chain {
 
     /// Looks at what another process has written, and tells listeners of it.
     pub async fn follow(&self) -> Result<()> {
-        let before = self.shared.tip.now();
-        self.shared.tip.reload().await?;
-        self.shared.index.refresh().await?;
-        let now = self.shared.tip.now();
-        let has = |list: &[Arc<Block>], block: &Arc<Block>| {
-            list.iter().any(|other| other.at.hash == block.at.hash)
-        };
-        let finalized = self.shared.index.indexed_finalized_head()?;
-        let final_now = |block: &Arc<Block>| finalized.is_some_and(|to| block.at.number <= to);
-        let gone = before.blocks.iter().rev().filter(|b| !has(&now.blocks, b) && !final_now(b));
-        let added = now.blocks.iter().filter(|block| !has(&before.blocks, block));
-        let change = Change { removed: gone.cloned().collect(), added: added.cloned().collect() };
-        if !change.removed.is_empty() || !change.added.is_empty() {
-            // Nobody may be listening.
-            let _ = self.shared.changes.send(Arc::new(change));
+        let shared = &self.shared;
+        let (before, final_before) = (shared.tip.now(), shared.index.indexed_finalized_head());
+        let stored = shared.tip.stored().await?;
+        shared.index.refresh().await?;
+        // Not earlier: what has left the tip by now is in the index that readers see.
+        shared.tip.show(Arc::clone(&stored));
+        let view = self.view().await?;
+        let mut removed = Vec::new();
+        for block in before.blocks.iter().rev() {
+            if view.block_ref(block.at.number).await?.is_none_or(|now| now.hash != block.at.hash) {
+                removed.push(Arc::clone(block));
+            }
         }
+        let known = |hash: &B256| before.blocks.iter().any(|block| block.at.hash == *hash);
+        let mut added = Vec::new();
+        if let (Some(head), Some(last)) = (view.head(), view.finalized()) {
+            let first = final_before.ok().flatten().map_or(0, |number| number + 1);
+            let near = (head.number + 1).saturating_sub(TOLD_WITHIN);
+            for number in first.max(near).max(shared.unheard(&removed))..=last.number {
+                if shared.block_ref(number).await?.is_none_or(|at| known(&at.hash)) {
+                    continue;
+                }
+                added.extend(shared.archived(number).await?);
+            }
+        }
+        let is_new = |block: &&Arc<Block>| {
+            !known(&block.at.hash) && view.finalized().is_none_or(|at| at.number < block.at.number)
+        };
+        added.extend(stored.blocks.iter().filter(is_new).cloned());
+        shared.tell(Change { removed, added });
         Ok(())
     }
 
@@ -104,6 +124,24 @@ impl Chain {
 }
 
 impl Shared {
+    /// Tells listeners what changed, unless nothing did.
+    pub(crate) fn tell(&self, change: Change) {
+        if change.removed.is_empty() && change.added.is_empty() {
+            return;
+        }
+        let last = change.added.last().map(|block| block.at.number + 1);
+        let unheard = last.unwrap_or_else(|| self.unheard(&change.removed));
+        self.unheard.store(unheard, Ordering::SeqCst);
+        // Nobody may be listening.
+        let _ = self.changes.send(Arc::new(change));
+    }
+
+    /// The first block that listeners have not heard of, once these are removed.
+    pub(crate) fn unheard(&self, removed: &[Arc<Block>]) -> u64 {
+        let heard = self.unheard.load(Ordering::SeqCst);
+        removed.last().map_or(heard, |lowest| heard.min(lowest.at.number))
+    }
+
     /// The highest finalized block.
     async fn finalized(&self) -> Result<Option<BlockRef>> {
         let Some(head) = self.index.indexed_finalized_head()? else {

@@ -49,6 +49,11 @@ pub struct RepairHandler {
 }
 
 impl RepairHandler {
+    /// Repairs what this writer writes.
+    pub fn new(writer: Arc<Writer>, backward: Arc<Backward>) -> Self {
+        Self { writer, backward }
+    }
+
     /// Throws the blocks of a range away and fetches them again.
     pub async fn repair(&self, range: Range<u64>) -> Result<()> {
         let index = self.writer.index();
@@ -64,7 +69,9 @@ impl RepairHandler {
             );
             self.backward.fill(chunk.blocks.clone()).await?;
         }
-        if let Some(start) = index.health().tail_start.filter(|start| *start < range.end) {
+        let health = index.health();
+        let tail = health.tail_start.map(|start| start..start + health.tail_blocks);
+        if let Some(start) = tail.filter(overlaps).map(|tail| tail.start) {
             let from = start.max(range.start);
             self.writer.resolve(Resolution::RebuildFrom(from)).await?;
             tracing::info!(start = from, "everything from here on is to be fetched again");

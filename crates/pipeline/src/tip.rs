@@ -9,6 +9,7 @@
 //! [`Moment`] never changes. Leaves to others: what the tip should be (the forward ingester).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use alloy_primitives::B256;
 use arc_swap::ArcSwap;
@@ -22,6 +23,8 @@ use crate::record;
 
 /// The largest block of the tip, encoded.
 const BLOCK_BYTES_MAX: usize = 128 << 20;
+/// How often the tip is read anew because it changes meanwhile.
+const READS_MAX: usize = 16;
 
 /// The tip at one moment.
 #[derive(Debug, Default)]
@@ -34,12 +37,30 @@ pub struct Moment {
     version: Option<Version>,
 }
 
+impl Moment {
+    /// What of it stands on a finalized block: all above it, or nothing if that block is of another branch, because the
+    /// tip has changed since.
+    pub(crate) fn above(self: Arc<Self>, finalized: Option<BlockRef>) -> Arc<Self> {
+        let (Some(at), Some(first)) = (finalized, self.blocks.first()) else {
+            return self;
+        };
+        if first.at.number > at.number {
+            return self;
+        }
+        let known = self.blocks.iter().position(|block| block.at.hash == at.hash);
+        let blocks = known.map_or_else(Vec::new, |at| self.blocks[at + 1..].to_vec());
+        Arc::new(Self { blocks, safe: self.safe, version: self.version })
+    }
+}
+
 /// The tip of one chain.
 #[derive(Debug)]
 pub struct Tip {
     meta: Arc<dyn MetaStore>,
     prefix: String,
     now: ArcSwap<Moment>,
+    /// Whether the outcome of a commit is open: it may have been made though its answer was lost.
+    in_doubt: AtomicBool,
 }
 
 /// The record `tip`.
@@ -52,8 +73,10 @@ struct Listed {
 impl Tip {
     /// The tip whose records begin with `prefix`, as it is stored.
     pub async fn open(meta: Arc<dyn MetaStore>, prefix: impl Into<String>) -> Result<Self> {
-        let tip = Self { meta, prefix: prefix.into(), now: ArcSwap::default() };
-        tip.reload().await?;
+        let (prefix, now) = (prefix.into(), ArcSwap::default());
+        let tip = Self { meta, prefix, now, in_doubt: AtomicBool::new(false) };
+        let moment = tip.stored().await?;
+        tip.show(moment);
         Ok(tip)
     }
 
@@ -62,40 +85,76 @@ impl Tip {
         self.now.load_full()
     }
 
-    /// Reads the tip anew, as another process may have changed it.
-    pub async fn reload(&self) -> Result<()> {
-        let Some(record) = self.meta.get(&self.state_key()).await? else {
-            self.now.store(Arc::default());
-            return Ok(());
-        };
-        let known = self.now();
-        if known.version == Some(record.version) {
-            return Ok(());
-        }
-        let listed: Listed = record::decode(&record.value, "the record of the tip")?;
-        let mut blocks = Vec::with_capacity(listed.blocks.len());
-        for (number, hash) in listed.blocks {
-            let in_memory = known.blocks.iter().find(|block| block.at.hash == hash);
-            match in_memory {
-                Some(block) => blocks.push(Arc::clone(block)),
-                None => blocks.push(Arc::new(self.read(number, hash).await?)),
-            }
-        }
-        let moment = Moment { blocks, safe: listed.safe, version: Some(record.version) };
-        self.now.store(Arc::new(moment));
-        Ok(())
+    /// Whether it has to be read anew before it is changed.
+    pub(crate) fn in_doubt(&self) -> bool {
+        self.in_doubt.load(Ordering::SeqCst)
     }
 
-    async fn read(&self, number: u64, hash: B256) -> Result<Block> {
-        let key = self.block_key(number, &hash);
-        let record = self.meta.get(&key).await?;
-        let record = record.ok_or_else(|| Error::corrupt(format!("{key} is missing")))?;
+    /// The tip as it is stored: another process may have changed it. Nobody sees it before [`Tip::show`].
+    pub(crate) async fn stored(&self) -> Result<Arc<Moment>> {
+        let mut missing = None;
+        for _ in 0..READS_MAX {
+            let Some(record) = self.meta.get(&self.state_key()).await? else {
+                return Ok(Arc::default());
+            };
+            let known = self.now();
+            if known.version == Some(record.version) {
+                return Ok(known);
+            }
+            if missing.as_ref().is_some_and(|(version, _)| *version == record.version) {
+                break;
+            }
+            let listed: Listed = record::decode(&record.value, "the record of the tip")?;
+            match self.blocks_of(&known, &listed).await? {
+                Ok(blocks) => {
+                    let version = Some(record.version);
+                    return Ok(Arc::new(Moment { blocks, safe: listed.safe, version }));
+                }
+                // Fine if the tip has changed since it was listed.
+                Err(key) => missing = Some((record.version, key)),
+            }
+        }
+        let what = missing.map_or_else(String::new, |(_, key)| format!("{key} is missing"));
+        Err(Error::corrupt(what))
+    }
+
+    /// Makes a moment that was read the one that is seen.
+    pub(crate) fn show(&self, moment: Arc<Moment>) {
+        self.now.store(moment);
+        self.in_doubt.store(false, Ordering::SeqCst);
+    }
+
+    /// The blocks of a list, or the key of one that is not there.
+    async fn blocks_of(
+        &self,
+        known: &Moment,
+        listed: &Listed,
+    ) -> Result<Result<Vec<Arc<Block>>, Key>> {
+        let mut blocks = Vec::new();
+        for (number, hash) in &listed.blocks {
+            if let Some(block) = known.blocks.iter().find(|block| block.at.hash == *hash) {
+                blocks.push(Arc::clone(block));
+                continue;
+            }
+            let key = self.block_key(*number, hash);
+            match self.read(&key, *number, *hash).await? {
+                Some(block) => blocks.push(Arc::new(block)),
+                None => return Ok(Err(key)),
+            }
+        }
+        Ok(Ok(blocks))
+    }
+
+    async fn read(&self, key: &Key, number: u64, hash: B256) -> Result<Option<Block>> {
+        let Some(record) = self.meta.get(key).await? else {
+            return Ok(None);
+        };
         let raw = record::decompress(&record.value, BLOCK_BYTES_MAX, &key.to_string())?;
         let block = stored::decode(&raw)?;
         if block.at.hash != hash || block.at.number != number {
             return Err(Error::corrupt(format!("{key} holds another block")));
         }
-        Ok(block)
+        Ok(Some(block))
     }
 
     /// Makes these blocks the tip, in one commit: the barrier after which they are seen. Blocks that it has already
@@ -128,9 +187,11 @@ impl Tip {
             let key = self.block_key(block.at.number, &block.at.hash);
             batch = batch.delete(key, Condition::Any);
         }
+        // Until the answer is there.
+        self.in_doubt.store(true, Ordering::SeqCst);
         let versions = self.meta.commit(batch.fenced(fence)).await?;
         let version = versions.first().copied().flatten();
-        self.now.store(Arc::new(Moment { blocks, safe, version }));
+        self.show(Arc::new(Moment { blocks, safe, version }));
         Ok(Replaced { added, gone })
     }
 

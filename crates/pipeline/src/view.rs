@@ -1,7 +1,8 @@
 //! `View`: a chain at one moment, finalized history and tip joined.
 //!
 //! The tip is taken first, then what is finalized: a block leaves the tip only after it was indexed, so no order of
-//! events leaves a gap. A block that is in both counts once, as the tip's.
+//! events leaves a gap. A block that is in both counts once, as the index's; a tip that does not hold what is final by
+//! now is of a dead branch, and is not looked at.
 //!
 //! Guarantees: answers are whole. Blocks that are not stored are an error ([`Error::NotCovered`]), never an empty
 //! answer. Leaves to others: tags, error codes, limits of requests.
@@ -28,7 +29,7 @@ pub struct View {
 
 impl View {
     pub(crate) fn new(shared: Arc<Shared>, tip: Arc<Moment>, finalized: Option<BlockRef>) -> Self {
-        Self { shared, tip, finalized }
+        Self { shared, tip: tip.above(finalized), finalized }
     }
 
     /// The newest block.
@@ -36,10 +37,10 @@ impl View {
         self.tip.blocks.last().map(|block| block.at).or(self.finalized)
     }
 
-    /// The newest block that will hardly be replaced, if the chain said so.
+    /// The newest block that will hardly be replaced: what the chain said, if that is of our branch, else what is final.
     pub fn safe(&self) -> Option<BlockRef> {
-        let head = self.head()?;
-        self.tip.safe.filter(|safe| safe.number <= head.number)
+        let said = self.tip.safe.filter(|safe| self.in_tip_by_hash(&safe.hash).is_some());
+        said.or(self.finalized)
     }
 
     /// The newest block that is final.
@@ -49,7 +50,14 @@ impl View {
 
     /// What is stored, lowest first.
     pub fn covered(&self) -> Vec<Range<u64>> {
-        covered(&self.shared.index, &self.tip)
+        let end = self.head().map_or(0, |head| head.number + 1);
+        let mut covered = covered(&self.shared.index, &self.tip);
+        // What was indexed since.
+        covered.retain(|range| range.start < end);
+        if let Some(last) = covered.last_mut() {
+            last.end = last.end.min(end);
+        }
+        covered
     }
 
     /// Whether everything from the first block of the chain to the head is stored.
@@ -149,6 +157,9 @@ impl View {
     async fn logs_of_range(&self, filter: &Filter, range: RangeInclusive<u64>) -> Result<LogPage> {
         filter.validate()?;
         let (from, to) = (*range.start(), *range.end());
+        if self.head().is_none_or(|head| head.number < to) {
+            return Err(self.not_covered(from..to.saturating_add(1)));
+        }
         let base = self.base().unwrap_or(u64::MAX);
         let mut page = empty(range);
         if from < base {
@@ -162,9 +173,6 @@ impl View {
             }
         }
         if to >= base {
-            if self.head().is_none_or(|head| head.number < to) {
-                return Err(self.not_covered(from..to.saturating_add(1)));
-            }
             self.add_tip_logs(filter, from.max(base)..=to, &mut page);
         }
         Ok(page)

@@ -29,6 +29,8 @@ use crate::error::{Error, Result};
 pub const CELL_JOB: &str = "history-cell";
 /// Cells that wait for each worker: enough that none idles, few enough that the newest go first.
 const WAITING_PER_WORKER: usize = 2;
+/// Cells that are looked at to find these: those that wait after a failure do not hold up the others.
+const LOOKED_AT_MAX: usize = 256;
 /// How often what is missing is looked for.
 const PLAN_EVERY: Duration = Duration::from_secs(2);
 /// A cell that is missing though its job is done gets a job under another name, at most so many times.
@@ -113,28 +115,35 @@ impl Backward {
             }
             due
         };
-        for range in missing.iter().rev().take(most) {
-            self.enqueue(range, revive).await?;
+        let mut waiting = 0;
+        for range in missing.iter().rev().take(LOOKED_AT_MAX) {
+            if waiting == most {
+                break;
+            }
+            waiting += usize::from(self.enqueue(range, revive).await?);
         }
         Ok(blocks)
     }
 
-    /// Makes a job of a range, unless it has one; one that is done, though the range is missing, gets a successor.
-    async fn enqueue(&self, range: &Range<u64>, revive: bool) -> Result<()> {
+    /// Makes a job of a range, unless it has one; one that is done, though the range is missing, gets a successor. False
+    /// if the job has failed and waits to be tried again.
+    async fn enqueue(&self, range: &Range<u64>, revive: bool) -> Result<bool> {
         for repeat in 0..REPEATS_MAX {
             let job = self.job(range, repeat)?;
             if !revive && let Some(known) = self.queue.get(&job.kind, &job.key).await? {
-                if known.state == State::Done {
-                    continue;
+                match known.state {
+                    State::Done => continue,
+                    State::Running => return Ok(true),
+                    State::Pending => return Ok(known.attempts == 0),
+                    State::Dead | State::Cancelled => return Ok(false),
                 }
-                return Ok(());
             }
             match self.queue.enqueue(&job).await? {
                 Enqueued::Exists(State::Done) => {}
-                _ => return Ok(()),
+                _ => return Ok(true),
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     fn job(&self, range: &Range<u64>, repeat: u32) -> Result<NewJob> {

@@ -21,13 +21,11 @@ use logmill_io::{Clock, ErrorKind};
 
 use super::{IngestSettings, Progress, batch_size};
 use crate::block::finalized;
-use crate::chain::{Chain, Change};
+use crate::chain::{Chain, Change, TOLD_WITHIN};
 use crate::error::{Error, Result};
 
 /// The most blocks that one look back at the chain fetches while the common ancestor is searched.
 const LOOK_BACK_MAX: u64 = 64;
-/// Listeners hear of blocks that were final when they came only if they are this near to the head.
-const TOLD_WITHIN: u64 = 64;
 
 /// Follows the head of one chain.
 #[derive(Debug)]
@@ -38,6 +36,17 @@ pub struct Forward {
     settings: IngestSettings,
     progress: Arc<Progress>,
     clock: Arc<dyn Clock>,
+}
+
+/// What a look at the chain led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Looked {
+    /// What is stored is of the chain's branch, and is more or other than before.
+    Saved,
+    /// What is stored is of the chain's branch; there is no more, or no room for it.
+    Nothing,
+    /// The chain changes while we look: what is stored may be of a dead branch.
+    Unsure,
 }
 
 /// What a step leaves to do.
@@ -82,31 +91,39 @@ impl Forward {
     /// One look at the chain, and what follows from it.
     pub async fn step(&self) -> Result<Step> {
         let heads = self.source.heads().await?;
+        if self.chain.shared.tip.in_doubt() {
+            self.chain.follow().await?;
+        }
         self.link_to_index().await?;
         let ours = self.chain.view().await?.head();
         self.progress.at(ours.map(|head| head.number), heads.latest.number);
-        let saved = match ours {
+        let looked = match ours {
             None => self.start(&heads).await?,
             Some(ours) => self.follow(ours, &heads).await?,
         };
-        self.finalize(&heads).await?;
-        self.report(&heads).await?;
-        Ok(if saved { Step::Behind } else { Step::CaughtUp })
+        // Nothing of a dead branch may become final.
+        let finalized = looked != Looked::Unsure && self.finalize(&heads).await?;
+        let head = self.chain.view().await?.head().map(|head| head.number);
+        self.progress.at(head, heads.latest.number);
+        // What has become final has made room.
+        let has_room = finalized && head < Some(heads.latest.number);
+        Ok(if looked == Looked::Nothing && !has_room { Step::CaughtUp } else { Step::Behind })
     }
 
     /// Drops blocks of the tip that are indexed, as a crash came between the two; and all, if they do not link.
     async fn link_to_index(&self) -> Result<()> {
         let tip = self.chain.shared.tip.now();
-        let Some(indexed) = self.chain.index().indexed_finalized_head()? else {
+        let Some(next) = self.next_indexed() else {
             return Ok(());
         };
-        if tip.blocks.first().is_some_and(|first| first.at.number > indexed + 1) {
+        if tip.blocks.first().is_some_and(|first| first.at.number > next) {
             // Blocks below were thrown away to be fetched again.
-            return Ok(drop(
-                self.chain.shared.tip.replace(Vec::new(), None, self.writer.fence()).await?,
-            ));
+            let empty = self.chain.shared.tip.replace(Vec::new(), None, self.writer.fence());
+            let removed: Vec<Arc<Block>> = empty.await?.gone.into_iter().rev().collect();
+            self.chain.shared.tell(Change { removed, added: Vec::new() });
+            return Ok(());
         }
-        let left = tip.blocks.iter().filter(|block| block.at.number > indexed).cloned();
+        let left = tip.blocks.iter().filter(|block| block.at.number >= next).cloned();
         let left: Vec<Arc<Block>> = left.collect();
         if left.len() < tip.blocks.len() {
             self.chain.shared.tip.replace(left, tip.safe, self.writer.fence()).await?;
@@ -114,44 +131,53 @@ impl Forward {
         Ok(())
     }
 
-    /// The first blocks of an empty store: from the boundary of the cell that holds the finalized head.
-    async fn start(&self, heads: &Heads) -> Result<bool> {
+    /// The block that the index takes next; none if any will do.
+    fn next_indexed(&self) -> Option<u64> {
+        let health = self.chain.index().health();
+        Some(health.tail_start? + health.tail_blocks)
+    }
+
+    /// The first blocks of an empty store: from the boundary of the cell that holds the finalized head. If all that was
+    /// indexed was thrown away, from where it began.
+    async fn start(&self, heads: &Heads) -> Result<Looked> {
         let cell = self.chain.index().settings().cell_blocks;
         let finalized = heads.finalized.map_or(0, |at| at.number);
         let published = self.chain.index().chunks().last().map_or(0, |entry| entry.blocks.end);
-        let from = (finalized - finalized % cell).max(self.settings.history_stop).max(published);
+        let boundary = finalized - finalized % cell;
+        let first = boundary.max(self.settings.history_stop).max(published);
+        let from = self.next_indexed().unwrap_or(first);
         if from > heads.latest.number {
-            return Ok(false);
+            return Ok(Looked::Nothing);
         }
         self.append(None, from, heads).await
     }
 
-    async fn follow(&self, ours: BlockRef, heads: &Heads) -> Result<bool> {
+    async fn follow(&self, ours: BlockRef, heads: &Heads) -> Result<Looked> {
         let latest = heads.latest;
         if latest.number <= ours.number {
             let known = self.chain.view().await?.block_ref(latest.number).await?;
             return match known {
                 // Another branch, as long as ours or shorter; or a node that is behind.
                 Some(known) if known.hash != latest.hash => self.reorganize(ours, heads).await,
-                _ => Ok(false),
+                _ => {
+                    self.progress.stalled(None);
+                    Ok(Looked::Nothing)
+                }
             };
         }
         self.append(Some(ours), ours.number + 1, heads).await
     }
 
     /// Fetches and saves the next blocks.
-    async fn append(&self, ours: Option<BlockRef>, from: u64, heads: &Heads) -> Result<bool> {
+    async fn append(&self, ours: Option<BlockRef>, from: u64, heads: &Heads) -> Result<Looked> {
         let fetched = self.fetch(from, heads).await?;
         let Some(first) = fetched.first() else {
-            return Ok(false);
+            return Ok(Looked::Unsure);
         };
-        if ours.is_some_and(|ours| ours.hash != first.at.parent_hash) {
-            return match ours {
-                Some(ours) => self.reorganize(ours, heads).await,
-                None => Ok(false),
-            };
+        match ours {
+            Some(ours) if ours.hash != first.at.parent_hash => self.reorganize(ours, heads).await,
+            _ => self.save(fetched, heads).await,
         }
-        self.save(fetched, heads).await
     }
 
     /// The next blocks, as many as fit: several fetches side by side.
@@ -191,34 +217,32 @@ impl Forward {
         Ok(blocks)
     }
 
-    /// Saves blocks that follow ours: final ones in the index, others in the tip. False if there was no room.
-    async fn save(&self, blocks: Vec<Block>, heads: &Heads) -> Result<bool> {
+    /// Saves blocks that follow ours: final ones in the index, others in the tip, as far as there is room.
+    async fn save(&self, mut blocks: Vec<Block>, heads: &Heads) -> Result<Looked> {
         let tip = self.chain.shared.tip.now();
         let finalized_to = heads.finalized.map(|at| at.number);
         let is_final = |block: &Block| finalized_to.is_some_and(|to| block.at.number <= to);
+        let direct =
+            if tip.blocks.is_empty() { blocks.iter().filter(|b| is_final(b)).count() } else { 0 };
+        let room = self.settings.max_unfinal_blocks.max(1).saturating_sub(tip.blocks.len());
+        let fits = blocks.len() <= direct + room;
+        blocks.truncate(direct + room);
         let (count, logs) = counts(&blocks);
-        let mut blocks = blocks.into_iter().peekable();
-        let mut direct = Vec::new();
-        if tip.blocks.is_empty() {
-            while let Some(block) = blocks.next_if(|block| is_final(block)) {
-                direct.push(block);
-            }
+        let rest: Vec<Arc<Block>> = blocks.split_off(direct).into_iter().map(Arc::new).collect();
+        if !blocks.is_empty() {
+            self.save_final(blocks, heads).await?;
         }
-        if !direct.is_empty() {
-            self.save_final(direct, heads).await?;
-        }
-        let rest: Vec<Arc<Block>> = blocks.map(Arc::new).collect();
         if !rest.is_empty() {
-            if tip.blocks.len() + rest.len() > self.settings.max_unfinal_blocks {
-                self.stall(tip.blocks.len());
-                return Ok(false);
-            }
             let all = tip.blocks.iter().cloned().chain(rest).collect();
             self.put_tip(all, heads).await?;
         }
-        self.progress.stalled(None);
         self.progress.forward(count, logs);
-        Ok(true)
+        if fits {
+            self.progress.stalled(None);
+        } else {
+            self.stall(self.chain.shared.tip.now().blocks.len());
+        }
+        Ok(if count > 0 { Looked::Saved } else { Looked::Nothing })
     }
 
     fn stall(&self, blocks: usize) {
@@ -238,13 +262,15 @@ impl Forward {
             let (number, stored, said) = (at.number, block.at.hash, at.hash);
             return Err(Error::FinalityReverted { number, stored, said });
         }
-        let near = |block: &Block| heads.latest.number - block.at.number < TOLD_WITHIN;
+        // Blocks that were thrown away and come again are no news.
+        let unheard = self.chain.shared.unheard(&[]);
+        let near = |block: &Block| {
+            heads.latest.number - block.at.number < TOLD_WITHIN && block.at.number >= unheard
+        };
         let told: Vec<Arc<Block>> =
             blocks.iter().filter(|block| near(block)).cloned().map(Arc::new).collect();
         self.index(blocks).await?;
-        if !told.is_empty() {
-            self.tell(Change { removed: Vec::new(), added: told });
-        }
+        self.chain.shared.tell(Change { removed: Vec::new(), added: told });
         Ok(())
     }
 
@@ -264,38 +290,32 @@ impl Forward {
         let replaced =
             self.chain.shared.tip.replace(blocks, heads.safe, self.writer.fence()).await?;
         let removed: Vec<Arc<Block>> = replaced.gone.into_iter().rev().collect();
-        self.tell(Change { removed, added: replaced.added });
+        self.chain.shared.tell(Change { removed, added: replaced.added });
         Ok(())
     }
 
-    fn tell(&self, change: Change) {
-        // Nobody may be listening.
-        let _ = self.chain.shared.changes.send(Arc::new(change));
-    }
-
-    /// Blocks of the tip that are final by now go to the index, and then leave the tip.
-    async fn finalize(&self, heads: &Heads) -> Result<()> {
+    /// Blocks of the tip that are final by now go to the index, and then leave the tip. False if there is none.
+    async fn finalize(&self, heads: &Heads) -> Result<bool> {
         let tip = self.chain.shared.tip.now();
         let Some(at) = heads.finalized else {
-            return self.note_safe(heads).await;
+            return self.note_safe(heads).await.map(|()| false);
         };
         if let Some(block) = tip.blocks.iter().find(|block| block.at.number == at.number)
             && block.at.hash != at.hash
         {
             // Our branch is dead from there on or below.
             let ours = tip.blocks.last().map_or(block.at, |last| last.at);
-            self.reorganize(ours, heads).await?;
-            return Ok(());
+            return Ok(self.reorganize(ours, heads).await? == Looked::Saved);
         }
         let is_final = |block: &Arc<Block>| block.at.number <= at.number;
         let (done, left): (Vec<_>, Vec<_>) = tip.blocks.iter().cloned().partition(is_final);
         if done.is_empty() {
-            return self.note_safe(heads).await;
+            return self.note_safe(heads).await.map(|()| false);
         }
         self.index(done.iter().map(|block| (**block).clone()).collect()).await?;
         // After publication: no reader can find them nowhere.
         self.chain.shared.tip.replace(left, heads.safe, self.writer.fence()).await?;
-        Ok(())
+        Ok(true)
     }
 
     async fn note_safe(&self, heads: &Heads) -> Result<()> {
@@ -308,29 +328,40 @@ impl Forward {
     }
 
     /// The chain has changed: finds where the branches part, and replaces the tip from there on in one commit.
-    async fn reorganize(&self, ours: BlockRef, heads: &Heads) -> Result<bool> {
+    async fn reorganize(&self, ours: BlockRef, heads: &Heads) -> Result<Looked> {
         let tip = self.chain.shared.tip.now();
-        let lowest = ours.number.saturating_sub(self.settings.max_reorg_depth);
+        // The lowest block that may be replaced.
+        let lowest = (ours.number + 1).saturating_sub(self.settings.max_reorg_depth);
         let mut end = ours.number.min(heads.latest.number) + 1;
+        let too_deep =
+            || Error::ReorgTooDeep { number: lowest, max: self.settings.max_reorg_depth };
+        let view = self.chain.view().await?;
+        if let Some(at) = view.finalized().filter(|at| at.number >= end) {
+            let (number, stored, said) = (at.number, at.hash, heads.latest.hash);
+            return Err(Error::FinalityReverted { number, stored, said });
+        }
+        if end <= lowest {
+            return Err(too_deep());
+        }
+        // Where nothing is indexed yet, the tip keeps its beginning.
+        let first = tip.blocks.first().filter(|_| view.finalized().is_none());
+        let first = first.map_or(0, |block| block.at.number);
         let mut branch: Vec<Block> = Vec::new();
         let mut step = 1;
         loop {
-            let start = end.saturating_sub(step).max(lowest);
+            let start = end.saturating_sub(step).max(lowest).max(first);
             step = (step * 2).min(LOOK_BACK_MAX);
             let fetched = self.source.blocks(start..end).await?;
             if fetched.len() as u64 != end - start || !links(&fetched, &branch) {
                 // The chain changes while we look; the next step looks again.
-                return Ok(true);
+                return Ok(Looked::Unsure);
             }
             branch.splice(0..0, fetched);
             if let Some(ancestor) = self.ancestor(&branch, start).await? {
                 return self.switch(ancestor, branch, &tip.blocks, heads).await;
             }
             if start == lowest {
-                return Err(Error::ReorgTooDeep {
-                    number: lowest,
-                    max: self.settings.max_reorg_depth,
-                });
+                return Err(too_deep());
             }
             end = start;
         }
@@ -340,21 +371,22 @@ impl Forward {
     /// ours. None if even the parent of the first is not.
     async fn ancestor(&self, branch: &[Block], start: u64) -> Result<Option<u64>> {
         let view = self.chain.view().await?;
+        let Some(first) = branch.first() else {
+            return Ok(None);
+        };
+        if let Some(at) = view.finalized().filter(|at| at.number >= start) {
+            // The branch reaches down to what is final: it must have it.
+            let said = branch.iter().find(|block| block.at.number == at.number);
+            let said = said.map_or(first.at.hash, |block| block.at.hash);
+            if said != at.hash {
+                return Err(Error::FinalityReverted { number: at.number, stored: at.hash, said });
+            }
+        }
         for block in branch.iter().rev() {
             let known = view.block_ref(block.at.number).await?;
             if known.is_some_and(|known| known.hash == block.at.hash) {
                 return Ok(Some(block.at.number));
             }
-        }
-        let Some(first) = branch.first() else {
-            return Ok(None);
-        };
-        let indexed = view.finalized();
-        if let Some(at) = indexed.filter(|at| at.number >= start) {
-            // The branch reaches below what is final, and has it otherwise.
-            let said = branch.iter().find(|block| block.at.number == at.number);
-            let said = said.map_or(first.at.hash, |block| block.at.hash);
-            return Err(Error::FinalityReverted { number: at.number, stored: at.hash, said });
         }
         let Some(before) = start.checked_sub(1) else {
             return Ok(None);
@@ -372,7 +404,7 @@ impl Forward {
         branch: Vec<Block>,
         tip: &[Arc<Block>],
         heads: &Heads,
-    ) -> Result<bool> {
+    ) -> Result<Looked> {
         let kept = tip.iter().filter(|block| block.at.number <= ancestor).cloned();
         let fresh = branch.into_iter().filter(|block| block.at.number > ancestor).map(Arc::new);
         let all: Vec<Arc<Block>> = kept.chain(fresh).collect();
@@ -380,13 +412,7 @@ impl Forward {
         tracing::info!(chain = self.chain.chain_id(), ancestor, depth, "the chain has changed");
         self.put_tip(all, heads).await?;
         self.progress.reorganized(depth);
-        Ok(true)
-    }
-
-    async fn report(&self, heads: &Heads) -> Result<()> {
-        let head = self.chain.view().await?.head().map(|head| head.number);
-        self.progress.at(head, heads.latest.number);
-        Ok(())
+        Ok(Looked::Saved)
     }
 }
 

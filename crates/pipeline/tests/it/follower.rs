@@ -1,0 +1,202 @@
+//! Other processes: one that follows what the writer writes, and a writer that was replaced without knowing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use logmill_chain::ChainSource;
+use logmill_io::ErrorKind;
+
+use crate::hook::Hook;
+use crate::life::{STEPS, chains, check, look, step};
+use crate::listener::Listener;
+use crate::stages::Stages;
+use crate::world::World;
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_is_right_between_any_two_operations_of_the_writer() {
+    for every in [1, 3, 17] {
+        let chains = chains();
+        let stages = Stages::new(&chains);
+        let world = World::of(4, chains[3].clone()).await;
+        let reader = world.open().await;
+        let listener = Arc::new(tokio::sync::Mutex::new(Listener::of(&reader).await));
+        let hook = {
+            let reader = reader.clone();
+            Hook::new(move |number| {
+                let (reader, listener) = (reader.clone(), Arc::clone(&listener));
+                Box::pin(async move {
+                    look(&reader).await;
+                    if number % every == 0 {
+                        reader.follow().await.expect("it can be followed");
+                        look(&reader).await;
+                        listener.lock().await.hear(&reader).await;
+                    }
+                })
+            })
+        };
+        let source: Arc<dyn ChainSource> = stages.clone();
+        let stores = hook.before(&world.stores);
+        let process = world.write_as("one", &stores, &source).await.expect("it opens");
+        for number in 0..STEPS {
+            step(&process, &stages, number).await.expect("nothing is in the way");
+        }
+        reader.follow().await.expect("it can be followed");
+        check(stages.chain(), &reader).await;
+        assert!(hook.operations() > 80, "{hook:?}");
+    }
+}
+
+/// The writer does two steps just before the operation `at` of a follower; gives how many those had.
+async fn follow_while(chains: &[logmill_chain::sim::SimChain], first: usize, at: u64) -> u64 {
+    let stages = Stages::new(chains);
+    let world = World::of(4, chains[3].clone()).await;
+    let source: Arc<dyn ChainSource> = stages.clone();
+    let process = Arc::new(world.write_as("one", &world.stores, &source).await.expect("it opens"));
+    for number in 0..first {
+        step(&process, &stages, number).await.expect("nothing is in the way");
+    }
+    let start = Arc::new(AtomicU64::new(u64::MAX));
+    let hook = {
+        let (start, stages, process) = (Arc::clone(&start), Arc::clone(&stages), process.clone());
+        Hook::new(move |number| {
+            let now = start.load(Ordering::SeqCst).checked_add(at) == Some(number);
+            let (stages, process) = (Arc::clone(&stages), Arc::clone(&process));
+            Box::pin(async move {
+                if now {
+                    for number in first..STEPS.min(first + 2) {
+                        step(&process, &stages, number).await.expect("nothing is in the way");
+                    }
+                }
+            })
+        })
+    };
+    let mut hooked = World::of(4, chains[3].clone()).await;
+    hooked.stores = hook.before(&world.stores);
+    let reader = hooked.open().await;
+    let mut listener = Listener::of(&reader).await;
+    start.store(hook.operations(), Ordering::SeqCst);
+    let before = hook.operations();
+    reader.follow().await.expect("it can be followed");
+    let operations = hook.operations() - before;
+    start.store(u64::MAX, Ordering::SeqCst);
+    look(&reader).await;
+    reader.follow().await.expect("it can be followed");
+    look(&reader).await;
+    listener.hear(&reader).await;
+    // One that opens meanwhile.
+    start.store(hook.operations(), Ordering::SeqCst);
+    let late = hooked.open().await;
+    start.store(u64::MAX, Ordering::SeqCst);
+    late.follow().await.expect("it can be followed");
+    look(&late).await;
+    operations
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_that_looks_while_the_writer_moves_on_sees_one_chain() {
+    let chains = chains();
+    for first in 0..STEPS {
+        let mut at = 0;
+        while at < follow_while(&chains, first, at).await.max(8) {
+            at += 1;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_sends_the_changes_that_the_writer_sends() {
+    for lag in [0, 1, 12] {
+        let world = World::new(12, Some(lag)).await;
+        world.sim.grow(30);
+        let process = world.write().await;
+        process.catch_up().await.expect("nothing is in the way");
+        let follower = world.open().await;
+        let mut listeners = [Listener::of(&process.chain).await, Listener::of(&follower).await];
+        let seldom = world.open().await;
+        let mut seldom_hears = Listener::of(&seldom).await;
+        for round in 0..20_u64 {
+            if round % 4 == 3 && lag > 0 {
+                let depth = (1 + round % 7).min(lag);
+                world.sim.reorg(depth, depth + round % 3).expect("not final");
+            } else {
+                world.sim.grow(1 + round % 3);
+            }
+            process.catch_up().await.expect("nothing is in the way");
+            follower.follow().await.expect("it can be followed");
+            listeners[0].hear(&process.chain).await;
+            listeners[1].hear(&follower).await;
+            let [ours, theirs] = &listeners;
+            assert_eq!(ours.blocks, theirs.blocks, "lag {lag}, round {round}");
+            // Blocks that came, and died or became final, between two looks.
+            if round % 9 == 8 {
+                seldom.follow().await.expect("it can be followed");
+                seldom_hears.hear(&seldom).await;
+                assert_eq!(seldom_hears.blocks, ours.blocks, "lag {lag}, round {round}");
+            }
+        }
+        assert!(!listeners[0].blocks.is_empty());
+        world.check(&follower, 1).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_that_was_replaced_can_change_neither_tip_nor_index() {
+    let world = World::new(13, Some(12)).await;
+    world.sim.grow(40);
+    let old = world.write().await;
+    old.catch_up().await.expect("nothing is in the way");
+    world.pause();
+    let new = world.write_as("two", &world.stores, &world.source()).await.expect("it is free");
+    // Whatever the old one would do now, it is refused: a reorg, growth, finality.
+    type Change<'a> = Box<dyn Fn() + 'a>;
+    let changes: [Change<'_>; 3] = [
+        Box::new(|| drop(world.sim.reorg(3, 4).expect("not final"))),
+        Box::new(|| drop(world.sim.grow(1))),
+        Box::new(|| drop(world.sim.grow(9))),
+    ];
+    for change in changes {
+        let before = new.chain.view().await.expect("read");
+        change();
+        let error = old.catch_up().await.expect_err("it was replaced");
+        assert_eq!(error.kind(), ErrorKind::Fenced, "{error:?}");
+        let reader = world.open().await.view().await.expect("read");
+        assert_eq!(reader.head(), before.head());
+        assert_eq!(reader.finalized(), before.finalized());
+        new.catch_up().await.expect("it writes");
+        world.check(&new.chain, 3).await;
+    }
+    // What the old process reads is right once it follows.
+    old.chain.follow().await.expect("it can be followed");
+    world.check(&old.chain, 4).await;
+    let ours = AtomicBool::new(false);
+    ours.store(old.writer.renew().await.is_ok(), Ordering::SeqCst);
+    assert!(!ours.load(Ordering::SeqCst), "its lease is lost");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_that_comes_back_goes_on_from_what_the_other_wrote() {
+    let world = World::new(14, Some(12)).await;
+    world.sim.grow(40);
+    let one = world.write().await;
+    one.catch_up().await.expect("nothing is in the way");
+    let mut listener = Listener::of(&one.chain).await;
+    world.sim.grow(2);
+    one.catch_up().await.expect("nothing is in the way");
+    listener.hear(&one.chain).await;
+    world.pause();
+    let two = world.write_as("two", &world.stores, &world.source()).await.expect("it is free");
+    world.sim.reorg(5, 9).expect("not final");
+    two.catch_up().await.expect("it writes");
+    world.sim.grow(20);
+    two.catch_up().await.expect("it writes");
+    drop(two);
+    world.pause();
+    let chain = one.chain.clone();
+    drop(one);
+    // The same process, with what it knew.
+    let writer = Arc::new(chain.index().writer("three").await.expect("it is free"));
+    chain.follow().await.expect("it can be followed");
+    listener.hear(&chain).await;
+    world.check(&chain, 2).await;
+    drop(writer);
+}
