@@ -6,6 +6,9 @@
 //! | [`view`] | [`View`]: all of it at one moment, tip and finalized history joined |
 //! | [`tip`] | blocks that are not final yet |
 //! | `stage` | a tip that is set from outside: [`Chain::stage`] |
+//! | [`ingest`] | the forward and the backward ingester |
+//! | [`audit`], [`repair`] | what is stored, checked again, and fetched again |
+//! | `stage` | a tip that is set from outside: [`Chain::stage`] |
 //! | [`block`] | how a block of a source becomes one of the log index, and comes back |
 //!
 //! Guarantees: what a view answers is whole, or an error says what is missing; listeners hear of a block after it is
@@ -17,6 +20,7 @@ pub mod chain;
 mod error;
 pub mod ingest;
 mod record;
+pub mod repair;
 mod stage;
 pub mod tip;
 pub mod view;

@@ -24,10 +24,7 @@ impl Chain {
         let is_final = |block: &Arc<Block>| finalized.is_some_and(|to| block.at.number <= to);
         let removed = replaced.gone.into_iter().rev().filter(|block| !is_final(block));
         let change = Change { removed: removed.collect(), added: replaced.added };
-        if !change.removed.is_empty() || !change.added.is_empty() {
-            // Nobody may be listening.
-            let _ = self.shared.changes.send(Arc::new(change));
-        }
+        self.shared.tell(change);
         Ok(())
     }
 }
