@@ -5,7 +5,6 @@
 //! | [`chain`] | [`Chain`]: what is stored of one chain, to be read |
 //! | [`view`] | [`View`]: all of it at one moment, tip and finalized history joined |
 //! | [`tip`] | blocks that are not final yet |
-//! | `stage` | a tip that is set from outside: [`Chain::stage`] |
 //! | [`ingest`] | the forward and the backward ingester |
 //! | [`audit`], [`repair`] | what is stored, checked again, and fetched again |
 //! | `stage` | a tip that is set from outside: [`Chain::stage`] |
