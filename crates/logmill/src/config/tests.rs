@@ -179,3 +179,32 @@ fn beyond_this_machine_keys_are_needed() {
     let shown = load(&[], &[keys]).expect("fine").shown().expect("shown");
     assert!(!shown.contains("0123456789abcdef"), "{shown}");
 }
+
+#[test]
+fn the_variables_of_the_ingesters_have_their_defaults_and_are_honoured() {
+    let defaults = load(&[], &[]).expect("the defaults").settings.ingest;
+    let (settings, roles) = (defaults.settings(), defaults.roles());
+    assert_eq!((settings.latest_workers, settings.latest_batch), (2, 1));
+    assert_eq!((settings.history_workers, settings.history_batch), (5, 20));
+    assert_eq!((settings.history_stop, settings.max_reorg_depth), (0, 1_000));
+    assert!(roles.forward && roles.history);
+    let given = [
+        ("LATEST_WORKER_COUNT", "3"),
+        ("LATEST_BATCH_SIZE", "4"),
+        ("HISTORY_WORKER_COUNT", "6"),
+        ("HISTORY_BATCH_SIZE", "7"),
+        ("HISTORY_STOP_HEIGHT", "8"),
+        ("MAX_REORG_DEPTH", "9"),
+        ("ENABLE_FORWARD_INGESTER", "false"),
+        ("ENABLE_HISTORY_INGESTER", "FALSE"),
+        ("RAW_ONLY", "true"),
+    ];
+    let given = load(&given, &[]).expect("all fine").settings.ingest;
+    let (settings, roles) = (given.settings(), given.roles());
+    assert_eq!((settings.latest_workers, settings.latest_batch), (3, 4));
+    assert_eq!((settings.history_workers, settings.history_batch), (6, 7));
+    assert_eq!((settings.history_stop, settings.max_reorg_depth), (8, 9));
+    assert!(!roles.forward && !roles.history);
+    let wrong = refused(&[("LATEST_WORKER_COUNT", "0")], &[]);
+    assert!(wrong.contains("LATEST_WORKER_COUNT"), "{wrong}");
+}
