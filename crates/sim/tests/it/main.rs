@@ -15,6 +15,7 @@ mod blob_stores;
 mod chain;
 mod crash_matrix;
 mod evm;
+mod history;
 mod log_index;
 mod meta_stores;
 mod processes;
