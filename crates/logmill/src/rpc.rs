@@ -154,8 +154,8 @@ impl Rpc {
         Self { limits, clock, entropy, filters: Filters::default() }
     }
 
-    /// The answers to a request in at most so many bytes, once there is room to work on it. If there is none in the time
-    /// of a request, that is the answer.
+    /// The answers to a request in at most so many bytes, once there is room to work on it. If there is none in the
+    /// time of a request, that is the answer.
     pub(crate) async fn answers(
         self: &Arc<Self>,
         served: &Arc<Served>,

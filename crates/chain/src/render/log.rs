@@ -1,4 +1,4 @@
-//! A log as JSON.
+//! A log as JSON, with its place in the chain.
 //!
 //! Guarantees: no allocation for a log; [`log_bytes_max`] is never exceeded. Leaves to others: which logs.
 

@@ -87,79 +87,59 @@ async fn logs_join_history_and_tip_without_a_seam() {
     assert_eq!(logs(json!({"address": [Address::repeat_byte(5)]})).await, json!([]));
 }
 
+/// Questions about logs that are refused: the filter, the code, and how the message begins.
+fn wrong_filters() -> Vec<(Value, i64, &'static str)> {
+    let hash = B256::repeat_byte(7);
+    let many: Vec<_> = (0..200_u64).map(|n| B256::from(alloy_primitives::U256::from(n))).collect();
+    let range = |from: &str, to: &str| json!({"fromBlock": from, "toBlock": to});
+    let (reversed, beyond, pending) = (
+        "invalid block range params",
+        "block range extends beyond current head block",
+        "pending logs are not supported",
+    );
+    let both = "invalid argument 0: cannot specify both BlockHash";
+    let broad = "query too broad: 200 addresses or topics at one position, at most 128";
+    vec![
+        (Value::Null, -32_602, "missing value for required argument 0"),
+        (json!(7), -32_602, "invalid argument 0: "),
+        (range("0x5", "0x4"), -32_602, reversed),
+        (range("latest", "0x4"), -32_602, reversed),
+        (range("0x1", "0xd"), -32_602, beyond),
+        (json!({"fromBlock": "0xd"}), -32_602, beyond),
+        (range("0xd", "0xe"), -32_602, beyond),
+        (range("0xe", "0xd"), -32_602, reversed),
+        (json!({"fromBlock": "pending"}), -32_602, pending),
+        (json!({"toBlock": "pending"}), -32_602, pending),
+        (json!({"fromBlock": 5}), -32_602, "invalid argument 0: "),
+        (json!({"topics": [[], [], [], [], []]}), -32_602, "invalid argument 0: exceed max topics"),
+        (json!({"topics": [many]}), -32_005, broad),
+        (json!({"blockHash": hash}), -32_000, "Block not found."),
+        (json!({"blockHash": hash, "toBlock": "latest"}), -32_602, both),
+    ]
+}
+
+#[tokio::test]
+async fn wrong_filters_are_refused_with_their_codes() {
+    let (last, tip) = small();
+    let ground = Ground::of(last, tip).await;
+    for method in ["eth_getLogs", "logmill_getLogs", "logmill_explain"] {
+        for (filter, code, text) in wrong_filters() {
+            let (got, message, _) = ground.refused(method, json!([filter])).await;
+            assert!(got == code && message.starts_with(text), "{method} {filter}: {got} {message}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn wrong_questions_are_refused_with_their_codes() {
     let (last, tip) = small();
     let ground = Ground::of(last, tip).await;
     let hash = B256::repeat_byte(7);
-    let many: Vec<_> = (0..200_u64).map(|n| B256::from(alloy_primitives::U256::from(n))).collect();
+    let pending = "pending blocks are not supported";
+    let (cursor, limit) = ("invalid argument 1: not a cursor", "invalid argument 1: a limit of 0");
     for (method, params, code, text) in [
-        ("eth_getLogs", json!([]), -32_602, "missing value for required argument 0"),
         ("eth_getLogs", json!({}), -32_602, "non-array args"),
-        ("eth_getLogs", json!([7]), -32_602, "invalid argument 0: "),
-        (
-            "eth_getLogs",
-            json!([{"fromBlock": "0x5", "toBlock": "0x4"}]),
-            -32_602,
-            "invalid block range params",
-        ),
-        (
-            "eth_getLogs",
-            json!([{"fromBlock": "latest", "toBlock": "0x4"}]),
-            -32_602,
-            "invalid block range params",
-        ),
-        (
-            "eth_getLogs",
-            json!([{"fromBlock": "0x1", "toBlock": "0xd"}]),
-            -32_602,
-            "block range extends beyond current head block",
-        ),
-        (
-            "eth_getLogs",
-            json!([{"fromBlock": "0xd"}]),
-            -32_602,
-            "block range extends beyond current head block",
-        ),
-        (
-            "eth_getLogs",
-            json!([{"fromBlock": "0xd", "toBlock": "0xe"}]),
-            -32_602,
-            "block range extends beyond current head block",
-        ),
-        (
-            "eth_getLogs",
-            json!([{"fromBlock": "pending"}]),
-            -32_602,
-            "pending logs are not supported",
-        ),
-        ("eth_getLogs", json!([{"toBlock": "pending"}]), -32_602, "pending logs are not supported"),
-        ("eth_getLogs", json!([{"fromBlock": 5}]), -32_602, "invalid argument 0: "),
-        (
-            "eth_getLogs",
-            json!([{"topics": [[], [], [], [], []]}]),
-            -32_602,
-            "invalid argument 0: exceed max topics",
-        ),
-        (
-            "eth_getLogs",
-            json!([{"topics": [many]}]),
-            -32_005,
-            "query too broad: 200 addresses or topics at one position, at most 128",
-        ),
-        ("eth_getLogs", json!([{"blockHash": hash}]), -32_000, "Block not found."),
-        (
-            "eth_getLogs",
-            json!([{"blockHash": hash, "toBlock": "latest"}]),
-            -32_602,
-            "invalid argument 0: cannot specify both BlockHash",
-        ),
-        (
-            "eth_getBlockByNumber",
-            json!(["pending", false]),
-            -32_602,
-            "pending blocks are not supported",
-        ),
+        ("eth_getBlockByNumber", json!(["pending", false]), -32_602, pending),
         ("eth_getBlockByNumber", json!(["0x0", 1]), -32_602, "invalid argument 1: "),
         ("eth_getBlockByHash", json!(["0x12", false]), -32_602, "invalid argument 0: "),
         ("eth_getFilterChanges", json!(["0x12"]), -32_000, "filter not found"),
@@ -169,13 +149,8 @@ async fn wrong_questions_are_refused_with_their_codes() {
         ("eth_call", json!([]), -32_601, "the method eth_call does not exist"),
         ("other", json!([]), -32_601, "the method other does not exist"),
         ("passed_on", json!([]), -32_601, "the method passed_on does not exist"),
-        (
-            "logmill_getLogs",
-            json!([{}, {"cursor": "5"}]),
-            -32_602,
-            "invalid argument 1: not a cursor",
-        ),
-        ("logmill_getLogs", json!([{}, {"limit": 0}]), -32_602, "invalid argument 1: a limit of 0"),
+        ("logmill_getLogs", json!([{}, {"cursor": "5"}]), -32_602, cursor),
+        ("logmill_getLogs", json!([{}, {"limit": 0}]), -32_602, limit),
     ] {
         let (got, message, _) = ground.refused(method, params.clone()).await;
         assert!(got == code && message.starts_with(text), "{method} {params}: {got} {message}");
