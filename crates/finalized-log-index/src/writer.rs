@@ -146,8 +146,8 @@ impl Writer {
         }
     }
 
-    /// Gives the lease back.
-    pub async fn release(self) -> Result<()> {
+    /// Gives the lease back: nothing can be written from here on.
+    pub async fn release(&self) -> Result<()> {
         Ok(self.lease.release(&self.held().0).await?)
     }
 

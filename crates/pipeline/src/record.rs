@@ -74,7 +74,59 @@ fn opened<'b>(bytes: &'b [u8], what: &str) -> Result<&'b [u8]> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_value_and_any_bytes_come_back(
+            value in any::<(u64, String, Vec<u8>, Option<i32>)>(),
+            bytes in prop::collection::vec(any::<u8>(), 0..2_000),
+        ) {
+            let read: (u64, String, Vec<u8>, Option<i32>) =
+                decode(&encode(&value), "it").expect("read");
+            prop_assert_eq!(read, value);
+            let read = decompress(&compress(&bytes), bytes.len(), "it").expect("read");
+            prop_assert_eq!(read, bytes);
+        }
+
+        /// With a checksum that fits: what a hostile store would give.
+        #[test]
+        fn bytes_of_others_are_an_error_or_a_value_and_never_a_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            versioned in any::<bool>(),
+        ) {
+            let mut bytes = bytes;
+            if versioned {
+                bytes.insert(0, VERSION);
+            }
+            let record = sealed(bytes.clone());
+            let _ = decode::<Vec<(u64, String)>>(&record, "it");
+            let _ = decode::<Vec<u8>>(&bytes, "it");
+            if let Ok(raw) = decompress(&record, 1 << 16, "it") {
+                prop_assert!(raw.len() <= 1 << 16);
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_that_claims_to_be_huge_is_refused_before_there_is_room_for_it() {
+        for length in [u32::MAX, 1 << 31, 1_001] {
+            let mut bytes = vec![VERSION];
+            bytes.extend_from_slice(&length.to_le_bytes());
+            bytes.extend_from_slice(&zstd::bulk::compress(&[7; 5_000], 1).expect("compressed"));
+            let error = decompress(&sealed(bytes), 1_000, "it").expect_err("too long");
+            assert!(error.to_string().contains("at most 1000"), "{error}");
+        }
+        // One that says less than it has.
+        let mut bytes = vec![VERSION, 10, 0, 0, 0];
+        bytes.extend_from_slice(&zstd::bulk::compress(&[7; 5_000], 1).expect("compressed"));
+        decompress(&sealed(bytes), 1_000, "it").expect_err("more than it says");
+        // A list of four billion in a few bytes.
+        let bytes = sealed(vec![VERSION, 0xff, 0xff, 0xff, 0xff, 0x0f, 1, 2, 3]);
+        decode::<Vec<(u64, u64)>>(&bytes, "it").expect_err("too short");
+    }
 
     #[test]
     fn what_goes_in_comes_out_and_a_flipped_bit_is_found() {

@@ -56,6 +56,8 @@ pub enum Step {
     Behind,
     /// All there is is stored.
     CaughtUp,
+    /// The chain changed meanwhile: look again, after a while.
+    Again,
 }
 
 impl Forward {
@@ -71,16 +73,20 @@ impl Forward {
         Self { chain, source, writer, settings, progress, clock }
     }
 
-    /// Follows the head for as long as it is polled; ends with an error that a repetition would not take away.
+    /// Follows the head for as long as it is polled; ends with an error that a repetition would not take away. Damage is
+    /// none: it may be mended while we wait.
     pub async fn run(&self) -> Result<std::convert::Infallible> {
         loop {
             match self.step().await {
                 Ok(Step::Behind) => {}
-                Ok(Step::CaughtUp) => self.source.changed(self.settings.poll).await,
+                Ok(Step::CaughtUp | Step::Again) => self.source.changed(self.settings.poll).await,
                 Err(error) if ends(&error) => return Err(error),
                 Err(error) => {
                     let said = logmill_io::chain(&error);
                     tracing::warn!(chain = self.chain.chain_id(), error = said, "forward ingest");
+                    if waits_for_repair(&error) {
+                        self.progress.stalled(Some(said.clone()));
+                    }
                     self.progress.failed(said);
                     self.clock.sleep(self.settings.error_wait).await;
                 }
@@ -102,7 +108,10 @@ impl Forward {
             Some(ours) => self.follow(ours, &heads).await?,
         };
         // Nothing of a dead branch may become final.
-        let finalized = looked != Looked::Unsure && self.finalize(&heads).await?;
+        if looked == Looked::Unsure {
+            return Ok(Step::Again);
+        }
+        let finalized = self.finalize(&heads).await?;
         let head = self.chain.view().await?.head().map(|head| head.number);
         self.progress.at(head, heads.latest.number);
         // What has become final has made room.
@@ -172,7 +181,7 @@ impl Forward {
     async fn append(&self, ours: Option<BlockRef>, from: u64, heads: &Heads) -> Result<Looked> {
         let fetched = self.fetch(from, heads).await?;
         let Some(first) = fetched.first() else {
-            return Ok(Looked::Unsure);
+            return Err(logmill_chain::Error::NotYet { number: from }.into());
         };
         match ours {
             Some(ours) if ours.hash != first.at.parent_hash => self.reorganize(ours, heads).await,
@@ -430,6 +439,11 @@ fn counts(blocks: &[Block]) -> (u64, u64) {
 
 /// Whether trying again is of no use: an operator has to look, or another process writes now.
 fn ends(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Fenced | ErrorKind::Corrupt)
-        || matches!(error, Error::Index(finalized_log_index::Error::Degraded { .. }))
+    matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Fenced)
+}
+
+/// Whether something stored is damaged.
+fn waits_for_repair(error: &Error) -> bool {
+    let degraded = matches!(error, Error::Index(finalized_log_index::Error::Degraded { .. }));
+    degraded || error.kind() == ErrorKind::Corrupt
 }

@@ -34,7 +34,7 @@ impl Layered {
         let mut until = u64::MAX;
         for (ranges, source) in &self.below {
             if let Some(range) = ranges.iter().find(|range| range.contains(&start)) {
-                return (source, range.end);
+                return (source, range.end.min(until));
             }
             let next = ranges.iter().map(|range| range.start).filter(|next| *next > start).min();
             until = until.min(next.unwrap_or(u64::MAX));

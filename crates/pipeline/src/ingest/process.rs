@@ -163,9 +163,8 @@ impl Ingest {
             () = stop() => Ok(()),
             ended = self.write(&writer, backward) => ended,
         };
-        if let Ok(writer) = Arc::try_unwrap(writer)
-            && let Err(error) = writer.release().await
-        {
+        // A repair that was under way may hold the writer for a moment yet; it can write nothing from here on.
+        if let Err(error) = writer.release().await {
             tracing::warn!(error = logmill_io::chain(&error), "give the writer lease back");
         }
         match ended {
@@ -206,7 +205,7 @@ impl Ingest {
             biased;
             ended = self.keep_lease(writer) => ended,
             ended = forward.run() => ended,
-            ended = async { Ok(writer.maintain_always().await?) } => ended,
+            ended = self.maintain(writer) => ended,
             ended = self.auditor.run() => ended,
             ended = self.collect(writer) => ended,
             ended = repairs.run(std::future::pending()) => return Ok(ended?),
@@ -226,6 +225,21 @@ impl Ingest {
                 }
                 Ok(()) => {}
             }
+        }
+    }
+
+    /// Seals and merges. What is damaged waits for a repair, which runs beside it.
+    async fn maintain(&self, writer: &Writer) -> Result<std::convert::Infallible> {
+        loop {
+            let error = match writer.maintain_always().await {
+                Ok(never) => match never {},
+                Err(error) => error,
+            };
+            if error.kind() == ErrorKind::Fenced {
+                return Err(error.into());
+            }
+            tracing::warn!(error = logmill_io::chain(&error), "seal and merge");
+            self.clock.sleep(self.settings.error_wait).await;
         }
     }
 

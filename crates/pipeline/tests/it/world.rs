@@ -194,7 +194,7 @@ impl Process {
         for _ in 0..STEPS_MAX {
             match self.forward.step().await {
                 Ok(Step::CaughtUp) => return,
-                Err(Error::Chain(_)) | Ok(Step::Behind) => {}
+                Err(Error::Chain(_)) | Ok(Step::Behind | Step::Again) => {}
                 Err(error) => panic!("{error:?}"),
             }
         }

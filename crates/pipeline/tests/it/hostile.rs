@@ -1,0 +1,82 @@
+//! Stored blocks as bytes: they come back, and bytes of others are an error.
+
+use logmill_chain::{Block, stored};
+use logmill_pipeline::block::{finalized, restored};
+use proptest::prelude::*;
+
+use crate::world::{logs_of, sim};
+
+fn block(seed: u64) -> Block {
+    let chain = sim(seed, None);
+    chain.grow(3);
+    Block::clone(&chain.block(2).expect("it exists"))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_block_comes_back_with_its_logs_together_or_apart(seed in 0_u64..40) {
+        let block = block(seed);
+        prop_assert_eq!(&stored::decode(&stored::encode(&block)).expect("read"), &block);
+        let indexed = finalized(block.clone());
+        let body = indexed.body.expect("it has one");
+        prop_assert_eq!(&restored(&body.bytes, logs_of(&block)).expect("read"), &block);
+        let mut less = logs_of(&block);
+        if less.pop().is_some() {
+            restored(&body.bytes, less).expect_err("too few");
+        }
+        let more = logs_of(&block).into_iter().chain(logs_of(&block).into_iter().take(1));
+        if block.log_count() > 0 {
+            restored(&body.bytes, more.collect()).expect_err("too many");
+        }
+    }
+
+    #[test]
+    fn damaged_blocks_are_another_block_or_an_error_and_never_a_panic(
+        seed in 0_u64..4,
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+        cut in any::<bool>(),
+    ) {
+        let block = block(seed);
+        for whole in [stored::encode(&block), finalized(block.clone()).body.expect("one").bytes.to_vec()] {
+            let mut bytes = whole;
+            let at = at.index(bytes.len());
+            if cut {
+                bytes.truncate(at);
+            } else {
+                bytes[at] = byte;
+            }
+            let _ = stored::decode(&bytes);
+            let _ = stored::without_logs(&bytes);
+            let _ = restored(&bytes, logs_of(&block));
+        }
+    }
+
+    #[test]
+    fn bytes_of_others_are_never_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        for version in [None, Some(1)] {
+            let bytes: Vec<u8> = version.into_iter().chain(bytes.iter().copied()).collect();
+            let _ = stored::decode(&bytes);
+            let _ = restored(&bytes, Vec::new());
+        }
+    }
+}
+
+/// Each length of a block set to four billion, and to all there can be.
+#[test]
+fn a_length_that_is_a_lie_takes_no_memory() {
+    let bytes = stored::encode(&block(1));
+    for at in 1..bytes.len().min(2_000) {
+        for lie in
+            [&[0xff, 0xff, 0xff, 0xff, 0x0f][..], &[0xff; 9], &[0x80, 0x80, 0x80, 0x80, 0x80, 0x20]]
+        {
+            let mut lying = bytes[..at].to_vec();
+            lying.extend_from_slice(lie);
+            lying.extend_from_slice(&bytes[at + 1..]);
+            let _ = stored::decode(&lying);
+            let _ = stored::without_logs(&lying);
+        }
+    }
+}
