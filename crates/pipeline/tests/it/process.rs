@@ -144,7 +144,8 @@ async fn damage_is_found_by_the_audit_and_mended_by_a_repair_while_the_chain_gro
                 }
             }
             let found = found.expect("the audit finds it");
-            let asked = repair::ask(&world.queue, 1_337, found..found + 1, "a").await;
+            let asked = repair::job(1_337, found..found + 1, "a").expect("a job");
+            let asked = world.queue.enqueue(&asked).await;
             asked.expect("it is asked for");
             for _ in 0..200 {
                 world.clock.sleep(SECOND).await;
@@ -174,7 +175,8 @@ async fn the_lease_is_given_back_though_a_repair_is_under_way() {
         complete(&world, &one.chain, 60 * SECOND).await;
         let delay = 60 * SECOND;
         world.source.set_faults(SimFaults { delay, ..SimFaults::default() });
-        repair::ask(&world.queue, 1_337, 20..21, "a").await.expect("it is asked for");
+        let asked = repair::job(1_337, 20..21, "a").expect("a job");
+        world.queue.enqueue(&asked).await.expect("it is asked for");
         world.clock.sleep(20 * SECOND).await;
         assert!(!one.chain.view().await.expect("read").is_complete(), "it is under way");
         stop.send_replace(true);

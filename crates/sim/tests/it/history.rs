@@ -24,8 +24,7 @@ const CHAIN: u64 = 1_337;
 const FILTERS: usize = 60;
 
 async fn sql(file: &Path) -> Sql {
-    let settings =
-        SqliteSettings { durability: Durability::Relaxed, ..SqliteSettings::file(file) };
+    let settings = SqliteSettings { durability: Durability::Relaxed, ..SqliteSettings::file(file) };
     Sql::sqlite(&settings, SystemClock::shared(), OsEntropy::shared()).await.expect("a database")
 }
 
