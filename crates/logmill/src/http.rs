@@ -6,6 +6,7 @@
 //! | the same as WebSocket | JSON-RPC with subscriptions | `read` |
 //! | `GET /` | `Api Running` | nothing |
 //! | `/ws`, `/ws/{chain}` | the feed of blocks and transactions | `read` |
+//! | `/ws/status` | the status, every three seconds | `read` |
 //! | `/health`, `/ready` | whether it is up, whether it is caught up | nothing |
 //! | `/status`, `/metrics` | figures for operators | `read` |
 //!
@@ -174,6 +175,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/rpc", get(rpc_get).post(rpc_post))
         .route("/rpc/{chain}", get(rpc_get).post(rpc_post))
         .route("/ws", get(feed_get))
+        .route("/ws/status", get(status_get))
         .route("/ws/{chain}", get(feed_get))
         .route("/status", get(operator::status))
         .route("/metrics", get(operator::metrics))
@@ -281,6 +283,16 @@ async fn feed_get(
     };
     let (session, clock, stop) = (feed.session(), Arc::clone(&shared.clock), shared.stop.clone());
     let upgrade = limited(upgrade, &shared);
+    upgrade.on_upgrade(move |socket| talk(socket, session, clock, stop))
+}
+
+async fn status_get(FromState(shared): FromState<Arc<Shared>>, upgrade: Upgrade) -> Response {
+    let upgrade = match upgrade {
+        Ok(upgrade) => limited(upgrade, &shared),
+        Err(rejection) => return problem(rejection.status(), "this is a WebSocket"),
+    };
+    let (clock, stop) = (Arc::clone(&shared.clock), shared.stop.clone());
+    let session = operator::StatusSession::new(shared);
     upgrade.on_upgrade(move |socket| talk(socket, session, clock, stop))
 }
 

@@ -1,26 +1,35 @@
-//! What operators and their machines ask: `/health`, `/ready`, `/status`, `/metrics`.
+//! What operators and their machines ask: `/health`, `/ready`, `/status`, `/ws/status`, `/metrics`.
 //!
 //! Guarantees: `/health` answers as long as the process does; `/ready` only when every chain is caught up; nothing here
 //! shows a secret. Leaves to others: what being caught up means ([`crate::rpc::Progress`]).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
+use axum::extract::ws::Utf8Bytes;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Json, Response};
+use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::Shared;
+use super::socket::Session;
 use crate::rpc::Served;
+use crate::rpc::subscriptions::Next;
 
+/// How often `/ws/status` tells the status.
+const STATUS_EVERY: Duration = Duration::from_secs(3);
 /// The most intervals of coverage that are shown.
 const INTERVALS_MAX: usize = 1_000;
 /// The format of Prometheus.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-pub(super) async fn health() -> Response {
-    Json(json!({"status": "ok"})).into_response()
+pub(super) async fn health(State(shared): State<Arc<Shared>>) -> Response {
+    let now = jiff::Timestamp::from_millisecond(shared.clock.now().millis());
+    let timestamp = now.map(|now| now.to_string()).unwrap_or_default();
+    Json(json!({"status": "ok", "timestamp": timestamp})).into_response()
 }
 
 pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> Response {
@@ -42,17 +51,47 @@ pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 pub(super) async fn status(State(shared): State<Arc<Shared>>) -> Response {
+    Json(shown(&shared).await).into_response()
+}
+
+/// A client of `/ws/status`, which is told the status again and again.
+pub(super) struct StatusSession {
+    shared: Arc<Shared>,
+    told: bool,
+}
+
+impl StatusSession {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, told: false }
+    }
+}
+
+impl Session for StatusSession {
+    async fn hear(&mut self, _: Bytes) -> Option<Utf8Bytes> {
+        None
+    }
+
+    async fn next(&mut self) -> Next {
+        if self.told {
+            self.shared.clock.sleep(STATUS_EVERY).await;
+        }
+        let status = json!({"type": "status", "payload": shown(&self.shared).await});
+        self.told = true;
+        Next::Send(vec![status.to_string().into()])
+    }
+}
+
+async fn shown(shared: &Shared) -> Value {
     let mut chains = Vec::new();
     for served in shared.chains.values() {
         chains.push(chain(served).await);
     }
     let uptime = shared.clock.monotonic().saturating_sub(shared.started);
-    let status = json!({
+    json!({
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_seconds": uptime.as_secs(),
         "chains": chains,
-    });
-    Json(status).into_response()
+    })
 }
 
 async fn chain(served: &Served) -> Value {

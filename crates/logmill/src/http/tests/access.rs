@@ -83,7 +83,10 @@ async fn operators_see_how_it_is() {
     let recorder = PrometheusBuilder::new().build_recorder();
     let ground = Ground::with(last, tip, |state| state.metrics = Some(recorder.handle())).await;
     assert_eq!(ground.get("/").await, (200, "Api Running".to_owned()));
-    assert_eq!(ground.get("/health").await, (200, r#"{"status":"ok"}"#.to_owned()));
+    let (status, health) = ground.get("/health").await;
+    let health: serde_json::Value = serde_json::from_str(&health).expect("JSON");
+    assert_eq!((status, &health["status"]), (200, &serde_json::json!("ok")));
+    assert!(health["timestamp"].as_str().is_some_and(|now| now.ends_with('Z')), "{health}");
     let (status, text) = ground.get("/ready").await;
     assert_eq!((status, text.as_str()), (200, r#"{"ready":true,"reasons":[]}"#));
     ground.progress.is_behind.store(true, Ordering::SeqCst);

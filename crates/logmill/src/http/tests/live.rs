@@ -196,3 +196,16 @@ async fn the_feed_tells_of_blocks_and_their_transactions() {
     }
     assert_eq!(ground.get("/ws").await.0, 400, "a WebSocket and nothing else");
 }
+
+#[tokio::test]
+async fn the_status_is_told_at_once_and_again() {
+    let (last, tip) = small();
+    let ground = Ground::of(last, tip).await;
+    let mut client = ground.connect("/ws/status").await;
+    for _ in 0..2 {
+        let told = client.next().await.expect("the status");
+        assert_eq!(told["type"], "status");
+        assert_eq!(told["payload"]["chains"][0]["chain_id"], 1_337);
+        assert!(told["payload"]["version"].is_string(), "{told}");
+    }
+}
