@@ -103,13 +103,10 @@ async fn a_chain_that_becomes_much_shorter_is_refused_and_not_a_panic() {
     world.sim.grow(50);
     let process = world.write().await;
     process.catch_up().await.expect("nothing is in the way");
-    for length in [1, 20, 29, 30, 31] {
-        world.sim.reorg(40 - 10, 0).map(drop).unwrap_or(());
-        let latest = world.sim.latest().number;
-        let depth = latest.min(20);
-        world.sim.reorg(depth, length).expect("not final");
+    for length in [1, 20, 29] {
+        world.sim.reorg(world.sim.latest().number - 10, length).expect("not final");
         let error = process.catch_up().await.expect_err("too deep");
-        assert!(matches!(error, Error::ReorgTooDeep { .. }), "{error:?}");
+        assert!(matches!(error, Error::ReorgTooDeep { .. }), "{length}: {error:?}");
     }
 }
 
