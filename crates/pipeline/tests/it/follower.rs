@@ -1,10 +1,11 @@
 //! Other processes: one that follows what the writer writes, and a writer that was replaced without knowing.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use logmill_chain::ChainSource;
 use logmill_io::ErrorKind;
+use logmill_pipeline::Chain;
 
 use crate::hook::Hook;
 use crate::life::{STEPS, chains, check, look, step};
@@ -101,6 +102,47 @@ async fn a_follower_that_looks_while_the_writer_moves_on_sees_one_chain() {
             at += 1;
         }
     }
+}
+
+/// Requests are answered while the process follows.
+#[tokio::test(start_paused = true)]
+async fn readers_of_a_follower_see_one_chain_while_it_follows() {
+    let chains = chains();
+    let stages = Stages::new(&chains);
+    let world = World::of(4, chains[3].clone()).await;
+    let source: Arc<dyn ChainSource> = stages.clone();
+    let process = world.write_as("one", &world.stores, &source).await.expect("it opens");
+    let follower: Arc<OnceLock<Chain>> = Arc::default();
+    let looks = Arc::new(AtomicU64::new(0));
+    let hook = {
+        let (follower, looks) = (Arc::clone(&follower), Arc::clone(&looks));
+        let looking = Arc::new(AtomicBool::new(false));
+        Hook::new(move |_| {
+            let (follower, looking) = (Arc::clone(&follower), Arc::clone(&looking));
+            let looks = Arc::clone(&looks);
+            Box::pin(async move {
+                // Not at what a look itself reads.
+                if let Some(follower) = follower.get()
+                    && !looking.swap(true, Ordering::SeqCst)
+                {
+                    look(follower).await;
+                    looking.store(false, Ordering::SeqCst);
+                    looks.fetch_add(1, Ordering::SeqCst);
+                }
+            })
+        })
+    };
+    let mut hooked = World::of(4, chains[3].clone()).await;
+    hooked.stores = hook.before(&world.stores);
+    follower.set(hooked.open().await).expect("once");
+    let reader = follower.get().expect("set");
+    for number in 0..STEPS {
+        step(&process, &stages, number).await.expect("nothing is in the way");
+        reader.follow().await.expect("it can be followed");
+        look(reader).await;
+    }
+    check(stages.chain(), reader).await;
+    assert!(looks.load(Ordering::SeqCst) > 30, "{looks:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -205,6 +205,32 @@ async fn no_block_of_a_dead_branch_becomes_final_however_the_chain_changes_while
     }
 }
 
+/// The tip is of a branch that died while nobody looked, the other became final beyond the end of the tip, and a block
+/// on the way to the common ancestor can not be had.
+#[tokio::test(start_paused = true)]
+async fn a_tip_that_died_unseen_does_not_become_final_while_its_ancestor_is_looked_for() {
+    for missing in 22..=40 {
+        let world = World::new(7, None).await;
+        world.sim.grow(40);
+        world.sim.set_finalized(20).expect("it exists");
+        let process = world.write().await;
+        process.catch_up().await.expect("nothing is in the way");
+        world.sim.reorg(19, 60).expect("not final");
+        world.sim.set_finalized(70).expect("it exists");
+        let faults = SimFaults { missing: [(missing, u64::MAX)].into(), ..SimFaults::default() };
+        world.source.set_faults(faults);
+        for _ in 0..3 {
+            let step = process.forward.step().await;
+            assert!(matches!(step, Ok(Step::Again) | Err(Error::Chain(_))), "{step:?}");
+            let view = process.chain.view().await.expect("read");
+            assert_eq!(view.finalized(), world.sim.at(20), "block {missing} can not be had");
+        }
+        world.source.set_faults(SimFaults::default());
+        process.catch_up().await.expect("nothing is in the way");
+        as_if_undisturbed(&world, &process.chain).await;
+    }
+}
+
 /// The tip is of a branch that died while nobody looked; meanwhile the other became final, beyond the end of the tip.
 /// The chain changes at each look for the common ancestor.
 #[tokio::test(start_paused = true)]
