@@ -228,7 +228,8 @@ impl Shared {
 
 fn empty(range: RangeInclusive<u64>) -> LogPage {
     let (from, to) = range.into_inner();
-    LogPage { logs: Vec::new(), next: None, looked_at: vec![from..to.saturating_add(1)] }
+    let looked_at = std::iter::once(from..to.saturating_add(1)).collect();
+    LogPage { logs: Vec::new(), next: None, looked_at }
 }
 
 /// What is stored, lowest first.

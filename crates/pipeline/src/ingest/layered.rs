@@ -13,19 +13,19 @@ use alloy_primitives::B256;
 use async_trait::async_trait;
 use logmill_chain::{Block, ChainInfo, ChainSource, Error, Heads, NodeStatus, Result};
 
+/// A source that has only these ranges.
+pub type Layer = (Vec<Range<u64>>, Arc<dyn ChainSource>);
+
 /// Sources, the cheapest first. The last is the one that follows the chain.
 #[derive(Debug)]
 pub struct Layered {
-    below: Vec<(Vec<Range<u64>>, Arc<dyn ChainSource>)>,
+    below: Vec<Layer>,
     last: Arc<dyn ChainSource>,
 }
 
 impl Layered {
     /// Sources that have only these ranges, above one that has all.
-    pub fn new(
-        below: Vec<(Vec<Range<u64>>, Arc<dyn ChainSource>)>,
-        last: Arc<dyn ChainSource>,
-    ) -> Self {
+    pub fn new(below: Vec<Layer>, last: Arc<dyn ChainSource>) -> Self {
         Self { below, last }
     }
 

@@ -1,10 +1,11 @@
 //! Other processes: one that follows what the writer writes, and a writer that was replaced without knowing.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use logmill_chain::ChainSource;
 use logmill_io::ErrorKind;
+use logmill_pipeline::Chain;
 
 use crate::hook::Hook;
 use crate::life::{STEPS, chains, check, look, step};
@@ -103,6 +104,47 @@ async fn a_follower_that_looks_while_the_writer_moves_on_sees_one_chain() {
     }
 }
 
+/// Requests are answered while the process follows.
+#[tokio::test(start_paused = true)]
+async fn readers_of_a_follower_see_one_chain_while_it_follows() {
+    let chains = chains();
+    let stages = Stages::new(&chains);
+    let world = World::of(4, chains[3].clone()).await;
+    let source: Arc<dyn ChainSource> = stages.clone();
+    let process = world.write_as("one", &world.stores, &source).await.expect("it opens");
+    let follower: Arc<OnceLock<Chain>> = Arc::default();
+    let looks = Arc::new(AtomicU64::new(0));
+    let hook = {
+        let (follower, looks) = (Arc::clone(&follower), Arc::clone(&looks));
+        let looking = Arc::new(AtomicBool::new(false));
+        Hook::new(move |_| {
+            let (follower, looking) = (Arc::clone(&follower), Arc::clone(&looking));
+            let looks = Arc::clone(&looks);
+            Box::pin(async move {
+                // Not at what a look itself reads.
+                if let Some(follower) = follower.get()
+                    && !looking.swap(true, Ordering::SeqCst)
+                {
+                    look(follower).await;
+                    looking.store(false, Ordering::SeqCst);
+                    looks.fetch_add(1, Ordering::SeqCst);
+                }
+            })
+        })
+    };
+    let mut hooked = World::of(4, chains[3].clone()).await;
+    hooked.stores = hook.before(&world.stores);
+    follower.set(hooked.open().await).expect("once");
+    let reader = follower.get().expect("set");
+    for number in 0..STEPS {
+        step(&process, &stages, number).await.expect("nothing is in the way");
+        reader.follow().await.expect("it can be followed");
+        look(reader).await;
+    }
+    check(stages.chain(), reader).await;
+    assert!(looks.load(Ordering::SeqCst) > 30, "{looks:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_follower_sends_the_changes_that_the_writer_sends() {
     for lag in [0, 1, 12] {
@@ -147,16 +189,14 @@ async fn a_writer_that_was_replaced_can_change_neither_tip_nor_index() {
     old.catch_up().await.expect("nothing is in the way");
     world.pause();
     let new = world.write_as("two", &world.stores, &world.source()).await.expect("it is free");
-    // Whatever the old one would do now, it is refused: a reorg, growth, finality.
-    type Change<'a> = Box<dyn Fn() + 'a>;
-    let changes: [Change<'_>; 3] = [
-        Box::new(|| drop(world.sim.reorg(3, 4).expect("not final"))),
-        Box::new(|| drop(world.sim.grow(1))),
-        Box::new(|| drop(world.sim.grow(9))),
-    ];
-    for change in changes {
+    // Whatever the old one would do now, it is refused: follow a reorg, growth, finality.
+    for (depth, length) in [(3, 4), (0, 1), (0, 9)] {
         let before = new.chain.view().await.expect("read");
-        change();
+        if depth > 0 {
+            world.sim.reorg(depth, length).expect("not final");
+        } else {
+            world.sim.grow(length);
+        }
         let error = old.catch_up().await.expect_err("it was replaced");
         assert_eq!(error.kind(), ErrorKind::Fenced, "{error:?}");
         let reader = world.open().await.view().await.expect("read");
@@ -168,9 +208,8 @@ async fn a_writer_that_was_replaced_can_change_neither_tip_nor_index() {
     // What the old process reads is right once it follows.
     old.chain.follow().await.expect("it can be followed");
     world.check(&old.chain, 4).await;
-    let ours = AtomicBool::new(false);
-    ours.store(old.writer.renew().await.is_ok(), Ordering::SeqCst);
-    assert!(!ours.load(Ordering::SeqCst), "its lease is lost");
+    let renewed = old.writer.renew().await.expect_err("its lease is lost");
+    assert_eq!(renewed.kind(), ErrorKind::Fenced);
 }
 
 #[tokio::test(start_paused = true)]

@@ -47,7 +47,7 @@ pub(crate) async fn step(process: &Process, stages: &Stages, number: usize) -> R
     stages.switch([0, 1, 1, 1, 2, 2, 3, 3][number]);
     match number {
         0 | 1 | 4 | 6 => process.catch_up().await,
-        2 => Ok(drop(process.writer.maintain().await?)),
+        2 => Ok(process.writer.maintain().await.map(|_| ())?),
         3 => {
             assert_eq!(process.fill().await?, 0, "all is filled");
             Ok(())

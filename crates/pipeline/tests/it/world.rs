@@ -189,18 +189,6 @@ impl Process {
         panic!("it does not come to an end");
     }
 
-    /// The same, whatever the source does meanwhile.
-    pub(crate) async fn catch_up_at_last(&self) {
-        for _ in 0..STEPS_MAX {
-            match self.forward.step().await {
-                Ok(Step::CaughtUp) => return,
-                Err(Error::Chain(_)) | Ok(Step::Behind | Step::Again) => {}
-                Err(error) => panic!("{error:?}"),
-            }
-        }
-        panic!("it does not come to an end");
-    }
-
     /// Plans and does jobs until nothing is missing or nothing more can be done now. Gives what is missing.
     pub(crate) async fn fill(&self) -> Result<u64> {
         for _ in 0..STEPS_MAX {
