@@ -18,8 +18,10 @@
     reason = "a test crate meets the outside world itself, and a panic is how a test fails"
 )]
 
+pub mod anvil;
 mod database;
 mod disk;
+pub mod http;
 pub mod node;
 mod place;
 pub mod postgres;

@@ -18,6 +18,10 @@ const COMMIT_BLOCKS_MAX: u64 = 4_096;
 const OR_TERMS_MAX: u64 = 1 << 20;
 /// A tebibyte.
 const CACHE_MIB_MAX: u64 = 1 << 20;
+/// Shorter leases are lost to a machine that is busy for a moment.
+const LEASE_MS_MIN: u64 = 500;
+/// The part of a lease in which its holder does not trust it any more.
+const LEASE_MARGIN_PART: u64 = 6;
 const WARM_CHUNKS_MAX: u64 = 1_000_000;
 
 /// How the log index works.
@@ -29,6 +33,8 @@ pub(super) struct Index {
     piece_logs: u32,
     commit_blocks: usize,
     commit_wait_ms: u64,
+    lease_ms: u64,
+    build_ms: u64,
     max_or_terms: usize,
     broad_policy: Broad,
     query_deadline_ms: u64,
@@ -66,6 +72,9 @@ impl Index {
             piece_logs: self.piece_logs,
             commit_blocks: self.commit_blocks,
             commit_wait: Duration::from_millis(self.commit_wait_ms),
+            lease_ttl: Duration::from_millis(self.lease_ms),
+            lease_margin: Duration::from_millis(self.lease_ms / LEASE_MARGIN_PART),
+            build_ttl: Duration::from_millis(self.build_ms),
             max_or_terms: self.max_or_terms,
             broad_policy: match self.broad_policy {
                 Broad::Error => BroadPolicy::Error,
@@ -98,6 +107,8 @@ impl Index {
             within("index.piece_logs", piece_logs, 1, chunk_logs),
             within("index.commit_blocks", count(self.commit_blocks), 1, COMMIT_BLOCKS_MAX),
             within("index.commit_wait_ms", self.commit_wait_ms, 0, TIME_MS_MAX),
+            within("index.lease_ms", self.lease_ms, LEASE_MS_MIN, TIME_MS_MAX),
+            within("index.build_ms", self.build_ms, LEASE_MS_MIN, TIME_MS_MAX),
             within("index.max_or_terms", count(self.max_or_terms), 1, OR_TERMS_MAX),
             within("index.query_deadline_ms", self.query_deadline_ms, 1, TIME_MS_MAX),
             within("index.cache_mib", self.cache_mib, 1, CACHE_MIB_MAX),

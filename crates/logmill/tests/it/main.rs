@@ -17,6 +17,7 @@ mod demo;
 mod help;
 mod index;
 mod jobs;
+mod peers;
 mod postgres;
 mod process;
 mod run;

@@ -5,11 +5,13 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
+use logmill_sim::http::JsonRpc;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -130,6 +132,11 @@ impl Place {
         Server::start(&mut self.command(&["run"]))
     }
 
+    /// Starts a server with arguments and waits until it is ready.
+    pub(crate) fn serve_with(&self, arguments: &[&str]) -> Server {
+        Server::start(&mut self.command(&[&["run"], arguments].concat()))
+    }
+
     /// Starts a server and does not wait.
     pub(crate) fn start_server(&self) -> Server {
         Server::spawn(&mut self.command(&["run"]))
@@ -150,14 +157,21 @@ pub(crate) struct Server {
     child: Child,
     lines: Receiver<String>,
     log: String,
+    http: Option<SocketAddr>,
 }
 
 impl Server {
     /// Starts it and waits until it says that it is ready.
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut server = Self::spawn(command);
-        server.expect_line(READY);
+        let ready = server.expect_line(READY);
+        server.http = address(&ready);
         server
+    }
+
+    /// Where it serves HTTP.
+    pub(crate) fn rpc(&self) -> JsonRpc {
+        JsonRpc::at(self.http.expect("it serves HTTP"))
     }
 
     fn spawn(command: &mut Command) -> Self {
@@ -172,7 +186,7 @@ impl Server {
                 }
             }
         });
-        Self { child, lines, log: String::new() }
+        Self { child, lines, log: String::new(), http: None }
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -216,6 +230,11 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The address in the line of a server that is ready.
+fn address(line: &str) -> Option<SocketAddr> {
+    line.split_once("http=\"")?.1.split('"').next()?.parse().ok()
 }
 
 pub(crate) fn signal(name: &str, process: u32) {

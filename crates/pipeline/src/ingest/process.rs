@@ -29,8 +29,10 @@ use crate::repair::{self, RepairHandler};
 
 /// How often a process that does not write looks at what another has written.
 const FOLLOW_EVERY: Duration = Duration::from_millis(500);
-/// After so many looks it asks for the lease.
-const ASKS_EVERY: u32 = 10;
+/// How often, in the time of a lease, it asks for the lease.
+const ASKS_PER_LEASE: u32 = 6;
+/// The most looks between two times that it asks.
+const LOOKS_MAX: u32 = 10;
 /// How often garbage is collected.
 const COLLECT_EVERY: Duration = Duration::from_secs(600);
 
@@ -125,8 +127,11 @@ impl Ingest {
             if self.roles.forward {
                 self.lead(backward, stop).await;
             }
+            let ttl = self.chain.index().settings().lease_ttl;
+            let looks = (ttl / ASKS_PER_LEASE).as_millis() / FOLLOW_EVERY.as_millis();
+            let looks = u32::try_from(looks).unwrap_or(LOOKS_MAX).clamp(1, LOOKS_MAX);
             let wait = async {
-                for _ in 0..ASKS_EVERY {
+                for _ in 0..looks {
                     self.follow().await;
                     self.clock.sleep(FOLLOW_EVERY).await;
                 }

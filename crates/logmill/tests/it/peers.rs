@@ -1,0 +1,12 @@
+//! The server beside programs that others wrote: a node that it follows, clients that ask it.
+//!
+//! Guarantees: what we answer is what the node answers, through growth, reorganizations, crashes and restarts, and
+//! clients that know nothing of us can not tell the difference. Where a node deviates from the others, the deviation
+//! is named beside the comparison. Leaves to others: the parts of the server by themselves.
+
+mod answers;
+mod clients;
+mod crashes;
+mod reorgs;
+mod restarts;
+mod scene;

@@ -1,0 +1,148 @@
+//! A simulated node over HTTP, whose chain is known block by block: crashes at any moment, and nodes that lie.
+//!
+//! Guarantees: what is stored in the end is the chain, all of it and nothing else, whatever happened on the way.
+
+use std::time::Duration;
+
+use logmill_chain::sim::rpc::{NodeFaults, SimNode};
+use logmill_chain::sim::{Lie, SimChain, SimSettings};
+use logmill_sim::http::JsonRpc;
+use logmill_sim::node::SimNodeServer;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use super::answers::{assert_same_blocks_but, assert_same_logs};
+use super::scene::{Draw, SETTINGS, assert_linked, hex, wait_for_all};
+use crate::process::{Place, Server};
+
+/// What the simulated node does not answer.
+const LACKS: [&str; 6] = [
+    "eth_getBlockTransactionCountByNumber",
+    "eth_getBlockTransactionCountByHash",
+    "eth_getUncleCountByBlockNumber",
+    "eth_getUncleCountByBlockHash",
+    "eth_getTransactionByBlockNumberAndIndex",
+    "eth_getTransactionByBlockHashAndIndex",
+];
+
+/// Nodes that run as long as this does.
+struct Nodes {
+    runtime: Runtime,
+    servers: Vec<SimNodeServer>,
+}
+
+impl Nodes {
+    fn new() -> Self {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");
+        Self { runtime, servers: Vec::new() }
+    }
+
+    fn add(&mut self, chain: &SimChain, faults: NodeFaults) {
+        let node = SimNode::new(chain.clone());
+        node.set_faults(faults);
+        self.servers.push(self.runtime.block_on(SimNodeServer::start(node)));
+    }
+
+    fn rpc(&self, at: usize) -> JsonRpc {
+        JsonRpc::at(self.servers[at].address())
+    }
+
+    fn serve(&self, place: &Place) -> Server {
+        let urls: Vec<String> = self.servers.iter().map(SimNodeServer::url).collect();
+        let arguments = urls.iter().flat_map(|url| ["--rpc-url", url.as_str()]);
+        place.serve_with(&arguments.collect::<Vec<_>>())
+    }
+}
+
+fn chain(seed: u64) -> SimChain {
+    SimChain::with(SimSettings { seed, finality_lag: Some(12), ..SimSettings::default() })
+}
+
+/// The numbers of a table that a command printed.
+fn figure(table: &str, name: &str) -> u64 {
+    let row = table.lines().find_map(|line| line.trim().strip_prefix(name));
+    let figure = row.and_then(|row| row.trim().parse().ok());
+    figure.unwrap_or_else(|| panic!("no {name:?} in {table}"))
+}
+
+#[test]
+fn whatever_moment_it_is_killed_in_the_chain_is_stored_in_the_end() {
+    const ROUNDS: u64 = 14;
+    let chain = chain(21);
+    chain.grow(260);
+    let mut nodes = Nodes::new();
+    nodes.add(&chain, NodeFaults { delay: Duration::from_millis(2), ..NodeFaults::default() });
+    let place = Place::with(&SETTINGS);
+    let mut draw = Draw(22);
+    for _ in 0..ROUNDS {
+        let server = nodes.serve(&place);
+        for _ in 0..draw.below(4) {
+            let depth = draw.below(6);
+            match draw.below(2) {
+                0 => drop(chain.grow(draw.below(8))),
+                _ => drop(chain.reorg(depth, depth + draw.below(3)).expect("above what is final")),
+            }
+            std::thread::sleep(Duration::from_millis(draw.below(250)));
+        }
+        server.kill();
+    }
+    chain.grow(1);
+    let server = nodes.serve(&place);
+    let (ours, node) = (server.rpc(), nodes.rpc(0));
+    wait_for_all(ours, node);
+    assert_same_blocks_but(ours, node, &LACKS);
+    assert!(assert_same_logs(ours, node) > 1_000);
+    assert_linked(ours);
+    let finalized = chain.heads().finalized.expect("some are final").number;
+    let latest = chain.latest();
+    let coverage = ours.call("logmill_coverage", json!([]));
+    assert_eq!(coverage["covered"], json!([{"from": "0x0", "to": hex(latest.number)}]));
+    assert_eq!(coverage["head"]["hash"], json!(latest.hash));
+    assert!(server.terminate().success());
+    let report = place.run(&["verify", "--json"]).json();
+    assert_eq!(report["damaged"], 0, "{report}");
+    assert_eq!(report["verified"], finalized + 1, "{report}");
+    // What crashes left behind is garbage once its time is over, and then it is gone.
+    std::thread::sleep(Duration::from_millis(1_100));
+    place.run(&["index", "gc"]).answer();
+    let left = place.run(&["index", "gc", "--dry-run"]);
+    for name in ["orphan chunks", "orphan chunk bytes", "chunks in flight, kept"] {
+        assert_eq!(figure(left.answer(), name), 0, "{left:?}");
+    }
+    let report = place.run(&["verify", "--json"]).json();
+    assert_eq!(report["verified"], finalized + 1, "nothing that is needed was deleted: {report}");
+}
+
+#[test]
+fn beside_an_honest_node_liars_and_droppers_do_no_harm_and_are_named() {
+    let chain = chain(31);
+    chain.grow(200);
+    let mut nodes = Nodes::new();
+    nodes.add(&chain, NodeFaults::default());
+    let lie = NodeFaults { lie: Some(Lie::DropLog), lie_every: 3, ..NodeFaults::default() };
+    nodes.add(&chain, lie);
+    nodes.add(&chain, NodeFaults { fail_every: 3, cut_every: 4, ..NodeFaults::default() });
+    let place = Place::with(&SETTINGS);
+    let server = nodes.serve(&place);
+    let (ours, node) = (server.rpc(), nodes.rpc(0));
+    chain.grow(30);
+    chain.reorg(5, 7).expect("above what is final");
+    wait_for_all(ours, node);
+    assert_same_blocks_but(ours, node, &LACKS);
+    assert_same_logs(ours, node);
+    let status = ours.get("/status");
+    let told = status["chains"][0]["nodes"].as_array().expect("a list");
+    let of = |at: usize| {
+        let name = nodes.rpc(at).url();
+        let found = told.iter().find(|node| {
+            node["name"].as_str().is_some_and(|n| name.contains(n) || n.contains(&name))
+        });
+        found.cloned().unwrap_or(Value::Null)
+    };
+    assert!(of(1)["lies"].as_u64() > Some(0), "{status:#}");
+    assert_eq!(of(0)["lies"], 0, "{status:#}");
+    assert!(of(2)["failures"].as_u64() > Some(0), "{status:#}");
+    assert!(server.terminate().success());
+    assert_eq!(place.run(&["verify", "--json"]).json()["damaged"], 0);
+}
