@@ -5,8 +5,8 @@
 //!   backward:  cells that are missing, newest first ──▶ jobs ──▶ fetch ──▶ chunk and bodies ──▶ published
 //! ```
 //!
-//! Guarantees: crashed or repeated anywhere, what is stored is what an undisturbed run would have stored; listeners hear
-//! of a block only after it is stored; a block that can not be had is tried again and never passed over. Leaves to
+//! Guarantees: crashed or repeated anywhere, what is stored is what an undisturbed run would have stored; listeners
+//! hear of a block only after it is stored; a block that can not be had is tried again and never passed over. Leaves to
 //! others: where blocks come from, and what processes do which part.
 
 pub mod backward;

@@ -5,8 +5,8 @@
 //! | `tip` | which blocks the tip has, by number and hash, and the safe block | the one writer, fenced |
 //! | `tip/NUMBER-HASH` | a block with everything | the commit that lists it, which alone makes it count |
 //!
-//! Guarantees: the tip changes in one commit, fenced by the lease of the index's writer; its blocks link to each other. A
-//! [`Moment`] never changes. Leaves to others: what the tip should be (the forward ingester).
+//! Guarantees: the tip changes in one commit, fenced by the lease of the index's writer; its blocks link to each
+//! other. A [`Moment`] never changes. Leaves to others: what the tip should be (the forward ingester).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

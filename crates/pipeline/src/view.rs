@@ -37,7 +37,7 @@ impl View {
         self.tip.blocks.last().map(|block| block.at).or(self.finalized)
     }
 
-    /// The newest block that will hardly be replaced: what the chain said, if that is of our branch, else what is final.
+    /// The newest block that will hardly be replaced: what the chain said, if it is of our branch, else what is final.
     pub fn safe(&self) -> Option<BlockRef> {
         let said = self.tip.safe.filter(|safe| self.in_tip_by_hash(&safe.hash).is_some());
         said.or(self.finalized)

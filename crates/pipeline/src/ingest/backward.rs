@@ -1,7 +1,7 @@
 //! The backward ingester (`history_ingester`): fills history, newest first, by any number of workers and processes.
 //!
-//! The unit is a cell of the log index. [`Backward::plan`] finds what is missing and makes a job of each cell, a few at a
-//! time; whoever runs such a job fetches, builds, publishes. What is missing follows from what is published, so
+//! The unit is a cell of the log index. [`Backward::plan`] finds what is missing and makes a job of each cell, a few at
+//! a time; whoever runs such a job fetches, builds, publishes. What is missing follows from what is published, so
 //! nothing else has to be remembered, and a cell whose job was lost is found again.
 //!
 //! Guarantees: a cell is published whole, once, whoever builds it and however often; a cell that fails is tried again
@@ -125,8 +125,8 @@ impl Backward {
         Ok(blocks)
     }
 
-    /// Makes a job of a range, unless it has one; one that is done, though the range is missing, gets a successor. False
-    /// if the job has failed and waits to be tried again.
+    /// Makes a job of a range, unless it has one; one that is done, though the range is missing, gets a successor.
+    /// False if the job has failed and waits to be tried again.
     async fn enqueue(&self, range: &Range<u64>, revive: bool) -> Result<bool> {
         for repeat in 0..REPEATS_MAX {
             let job = self.job(range, repeat)?;

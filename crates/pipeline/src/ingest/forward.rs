@@ -3,8 +3,8 @@
 //! One step asks where the chain is, brings the blocks that are missing, and saves them:
 //!
 //! - Blocks that are final by then go to the index at once, many to a commit.
-//! - Others make up the tip. When the chain has changed, the common ancestor is looked for, and the tip is replaced from
-//!   there on in one commit.
+//! - Others make up the tip. When the chain has changed, the common ancestor is looked for, and the tip is replaced
+//!   from there on in one commit.
 //! - Blocks of the tip that have become final go to the index, and leave the tip after that.
 //!
 //! Guarantees: the tip links to the index at any time; a reorganization is one commit; a chain that changes deeper than
@@ -73,8 +73,8 @@ impl Forward {
         Self { chain, source, writer, settings, progress, clock }
     }
 
-    /// Follows the head for as long as it is polled; ends with an error that a repetition would not take away. Damage is
-    /// none: it may be mended while we wait.
+    /// Follows the head for as long as it is polled; ends with an error that a repetition would not take away. Damage
+    /// is none: it may be mended while we wait.
     pub async fn run(&self) -> Result<std::convert::Infallible> {
         loop {
             match self.step().await {

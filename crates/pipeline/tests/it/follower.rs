@@ -98,7 +98,8 @@ async fn a_follower_that_looks_while_the_writer_moves_on_sees_one_chain() {
     let chains = chains();
     for first in 0..STEPS {
         let mut at = 0;
-        while at < follow_while(&chains, first, at).await.max(8) {
+        // As many operations as opening has, the blocks of the tip among them.
+        while at < follow_while(&chains, first, at).await.max(24) {
             at += 1;
         }
     }
