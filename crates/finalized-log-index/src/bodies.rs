@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::index::{LogIndex, Shared, Snapshot};
 use crate::records;
 use crate::records::chunks::BodiesRef;
-use crate::types::FinalizedBlock;
+use crate::types::{Body, FinalizedBlock};
 use blob::{BodiesDirectory, offsets_in};
 
 /// Hardly slower than lz4, and a quarter smaller.
@@ -114,6 +114,17 @@ impl TailBodies {
             run[first..].iter().take_while(move |at| at.key == key).map(|at| at.block)
         })
     }
+}
+
+/// The records of the bodies of blocks.
+pub(crate) async fn records_of(blocks: &[FinalizedBlock]) -> Vec<(u64, bytes::Bytes)> {
+    let bodies = blocks.iter().filter_map(|block| Some((block.number, block.body.clone()?)));
+    let bodies: Vec<(u64, Body)> = bodies.collect();
+    if bodies.is_empty() {
+        return Vec::new();
+    }
+    let encode = |(number, body): (u64, Body)| (number, records::body::encode(&body));
+    logmill_io::compute(move || bodies.into_iter().map(encode).collect()).await
 }
 
 /// The beginning of a transaction's hash.

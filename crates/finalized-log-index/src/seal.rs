@@ -19,7 +19,7 @@ use crate::index::Shared;
 use crate::publish::{Beside, Role};
 use crate::records::chunks::ChunkEntry;
 use crate::section::{Content, End};
-use crate::tail::SectionView;
+use crate::tail::{SectionView, Tail};
 use crate::writer::Writer;
 
 /// The most records of the tail that a seal deletes; garbage collection takes the rest.
@@ -103,14 +103,7 @@ impl Writer {
         if !tail.sealable().is_some_and(same) {
             return Ok(true);
         }
-        let stale = tail.batches_below(section.blocks.end, DELETED_PER_SEAL);
-        let stale =
-            stale.into_iter().map(|first| shared.keys.tail_batch(tail.state.generation, first));
-        let mut delete: Vec<Key> = stale.collect();
-        if !entry.bodies.is_empty() {
-            let sealed = section.blocks.clone().take(DELETED_PER_SEAL);
-            delete.extend(sealed.map(|number| shared.keys.body(generation, number)));
-        }
+        let delete = shared.sealed_keys(tail, &section, &entry);
         let mut after = tail.state_after_seal(&section);
         after.epoch = self.epoch().cast_unsigned();
         let beside = Beside {
@@ -235,6 +228,16 @@ impl Writer {
 }
 
 impl Shared {
+    /// The records of the tail that are not needed once a section is sealed, not too many.
+    fn sealed_keys(&self, tail: &Tail, section: &SectionView, entry: &ChunkEntry) -> Vec<Key> {
+        let generation = tail.state.generation;
+        let batches = tail.batches_below(section.blocks.end, DELETED_PER_SEAL).into_iter();
+        let batches = batches.map(|first| self.keys.tail_batch(generation, first));
+        let bodies = section.blocks.clone().filter(|_| !entry.bodies.is_empty());
+        let bodies = bodies.take(DELETED_PER_SEAL).map(|number| self.keys.body(generation, number));
+        batches.chain(bodies).collect()
+    }
+
     async fn merge(&self, pieces: &[Arc<ChunkEntry>]) -> Result<chunk::EncodedChunk> {
         let mut contents = Vec::with_capacity(pieces.len());
         for piece in pieces {

@@ -20,18 +20,17 @@ use logmill_io::{Batch, Condition, ErrorKind, Fence};
 use logmill_work::{Held, Lease, LeaseSettings};
 use tokio::sync::{MutexGuard, Semaphore, oneshot};
 
-use crate::bodies::BodyKeys;
+use crate::bodies::{self, BodyKeys};
 use crate::codec::as_u64;
 use crate::error::{Error, Result};
 use crate::follow::version_at;
 use crate::index::{Followed, LogIndex, Shared};
 use crate::metric;
-use crate::records;
 use crate::records::degraded::{Cause, Degraded};
 use crate::records::tail_state::TailState;
 use crate::section::Before;
 use crate::tail::Tail;
-use crate::types::{Body, FinalizedBlock};
+use crate::types::FinalizedBlock;
 
 /// The most blocks that wait for a commit at once.
 const QUEUE_BLOCKS_MAX: usize = 4_096;
@@ -268,20 +267,20 @@ impl Writer {
         let mut tail = tail.unwrap_or_else(|| self.first_tail(first));
         tail.state.epoch = self.epoch().cast_unsigned();
         let appended = tail.append(fresh);
-        let bodies = BodyKeys::of(fresh);
+        let body_keys = BodyKeys::of(fresh);
         tail.note_batch(first.number);
         let condition = followed.tail_version.map_or(Condition::Absent, Condition::Version);
         let key = self.shared().keys.tail_batch(tail.state.generation, first.number);
         // The visibility barrier: the head moves with the batch that it stands for, or not at all.
         let mut batch = Batch::new()
             .put(self.shared().keys.tail_state(), tail.state.encode(), condition)
-            .put(key, appended.encode(&bodies), Condition::Absent)
+            .put(key, appended.encode(&body_keys), Condition::Absent)
             .fenced(self.fence());
-        for (number, record) in body_records(fresh).await {
+        for (number, record) in bodies::records_of(fresh).await {
             let key = self.shared().keys.body(tail.state.generation, number);
             batch = batch.put(key, record, Condition::Absent);
         }
-        tail.note_bodies(bodies);
+        tail.note_bodies(body_keys);
         if is_first {
             // A chunk of these blocks that was published meanwhile would be beside the tail, not below it.
             let condition = followed.list_version.map_or(Condition::Absent, Condition::Version);
@@ -484,17 +483,6 @@ impl Writer {
             stored => Ok(stored.map(|_| ())?),
         }
     }
-}
-
-/// The records of the bodies of blocks.
-async fn body_records(blocks: &[FinalizedBlock]) -> Vec<(u64, bytes::Bytes)> {
-    let bodies = blocks.iter().filter_map(|block| Some((block.number, block.body.clone()?)));
-    let bodies: Vec<(u64, Body)> = bodies.collect();
-    if bodies.is_empty() {
-        return Vec::new();
-    }
-    let encode = |(number, body): (u64, Body)| (number, records::body::encode(&body));
-    logmill_io::compute(move || bodies.into_iter().map(encode).collect()).await
 }
 
 /// The error of a caller whose commit was given up by the one who made it.

@@ -27,7 +27,7 @@ pub(crate) async fn verify(asked: &cli::Verify, settings: &Settings) -> Result<(
     let mut count = 0_u64;
     let report = audit(&chain, range, |number| {
         count += 1;
-        if count % TOLD_EVERY == 0 {
+        if count.is_multiple_of(TOLD_EVERY) {
             output::progress(&format!("{count} blocks checked, now at {number}"), false);
         }
     })

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use logmill_chain::Verify;
 use logmill_chain::evm::{EvmSettings, NodeSettings};
-use logmill_io::wire::Endpoint;
+use logmill_io::wire::{Endpoint, Scheme};
 use logmill_pipeline::ingest::{IngestSettings, Roles};
 use serde::Deserialize;
 
@@ -175,7 +175,9 @@ fn node(text: &str, position: usize) -> Result<NodeSettings, String> {
             "rps" => node.requests_per_second = Some(number()?),
             "concurrent" => node.concurrent_max = usize::try_from(number()?).unwrap_or(1),
             "ws" => {
-                let to = Endpoint::parse(value).map_err(|error| at(error.to_string()))?;
+                let to = Endpoint::parse(value).ok();
+                let to = to.filter(|to| to.scheme() == Scheme::WebSocket);
+                let to = to.ok_or_else(|| at("ws needs an address of ws or wss".to_owned()))?;
                 node.web_socket = Some(to);
             }
             _ => {
@@ -226,6 +228,6 @@ mod tests {
             assert!(!why.contains("SECRETKEY"), "{why}");
             assert!(!shown_nodes(text).contains("SECRETKEY"));
         }
-        assert_eq!(shown_nodes("http://me:pw@a:1/KEY,ws://b/x?k=v"), "http://a:1,http://b");
+        assert_eq!(shown_nodes("http://me:pw@a:1/KEY,ws://b/x?k=v"), "http://a:1,http://b:80");
     }
 }

@@ -1,9 +1,9 @@
 //! WebSockets: one loop for both kinds, JSON-RPC with its subscriptions, and the feed of blocks.
 //!
 //! Guarantees: whatever ends a socket is said in its closing frame, where the client still listens; a client that is
-//! gone is noticed by its silence. A message waits for the one before it to be sent, so nothing piles up here: what piles
-//! up is the chain's own bounded stream of changes, and falling behind in it ends the socket. Leaves to others: a client
-//! that does not read ([`super::connection`]).
+//! gone is noticed by its silence. A message waits for the one before it to be sent, so nothing piles up here: what
+//! piles up is the chain's own bounded stream of changes, and falling behind in it ends the socket. Leaves to others:
+//! a client that does not read ([`super::connection`]).
 
 use std::future::Future;
 use std::sync::Arc;
