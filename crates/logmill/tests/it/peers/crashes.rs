@@ -8,6 +8,7 @@ use logmill_chain::sim::rpc::{NodeFaults, SimNode};
 use logmill_chain::sim::{Lie, SimChain, SimSettings};
 use logmill_sim::http::JsonRpc;
 use logmill_sim::node::SimNodeServer;
+use logmill_sim::postgres::PostgresServer;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -144,5 +145,37 @@ fn beside_an_honest_node_liars_and_droppers_do_no_harm_and_are_named() {
     assert_eq!(of(0)["lies"], 0, "{status:#}");
     assert!(of(2)["failures"].as_u64() > Some(0), "{status:#}");
     assert!(server.terminate().success());
+    assert_eq!(place.run(&["verify", "--json"]).json()["damaged"], 0);
+}
+
+#[test]
+fn processes_that_share_a_database_fill_and_answer_together_and_one_follows_when_the_other_dies() {
+    let chain = chain(41);
+    chain.grow(200);
+    let mut nodes = Nodes::new();
+    nodes.add(&chain, NodeFaults::default());
+    let database = PostgresServer::start();
+    let url = format!("database.url={}", database.url());
+    let shared = [url.as_str(), "database.schema=logmill_test"];
+    let place = Place::with(&[&SETTINGS[..], &shared[..]].concat());
+    let (one, two) = (nodes.serve(&place), nodes.serve(&place));
+    let node = nodes.rpc(0);
+    for _ in 0..3 {
+        chain.grow(10);
+        chain.reorg(4, 6).expect("above what is final");
+        for server in [&one, &two] {
+            wait_for_all(server.rpc(), node);
+            assert_same_logs(server.rpc(), node);
+        }
+    }
+    // The first has the lease: it came first.
+    one.kill();
+    chain.grow(20);
+    chain.reorg(3, 5).expect("above what is final");
+    wait_for_all(two.rpc(), node);
+    assert_same_blocks_but(two.rpc(), node, &LACKS);
+    assert_same_logs(two.rpc(), node);
+    assert_linked(two.rpc());
+    assert!(two.terminate().success());
     assert_eq!(place.run(&["verify", "--json"]).json()["damaged"], 0);
 }
