@@ -47,6 +47,12 @@ pub enum Error {
         /// The hash.
         hash: B256,
     },
+    /// One node has told of another branch, and the next gives the block that is stored.
+    #[error("the nodes do not agree on block {number}")]
+    NodesDisagree {
+        /// The block.
+        number: u64,
+    },
     /// The chain changed further back than is allowed.
     #[error(
         "the chain has changed at or below block {number}, more than {max} blocks deep: if that is right, raise \
@@ -94,6 +100,7 @@ impl Error {
                 ErrorKind::NotFound
             }
             Self::ReorgTooDeep { .. } | Self::FinalityReverted { .. } => ErrorKind::Conflict,
+            Self::NodesDisagree { .. } => ErrorKind::Transient,
             Self::Invalid { .. } => ErrorKind::Invalid,
             Self::Corrupt { .. } => ErrorKind::Corrupt,
         }

@@ -69,6 +69,10 @@ impl Forward {
                 Ok(Step::Behind) => {}
                 Ok(Step::CaughtUp) => self.source.changed(self.settings.poll).await,
                 Err(error) if ends(&error) => return Err(error),
+                Err(error @ Error::NodesDisagree { .. }) => {
+                    self.progress.failed(logmill_io::chain(&error));
+                    self.source.changed(self.settings.poll).await;
+                }
                 Err(error) => {
                     let said = logmill_io::chain(&error);
                     tracing::warn!(chain = self.chain.chain_id(), error = said, "forward ingest");
@@ -373,6 +377,10 @@ impl Forward {
         tip: &[Arc<Block>],
         heads: &Heads,
     ) -> Result<bool> {
+        if branch.last().is_none_or(|last| last.at.number <= ancestor) {
+            // What we have came again: it is not for us to say which node is right.
+            return Err(Error::NodesDisagree { number: ancestor });
+        }
         let kept = tip.iter().filter(|block| block.at.number <= ancestor).cloned();
         let fresh = branch.into_iter().filter(|block| block.at.number > ancestor).map(Arc::new);
         let all: Vec<Arc<Block>> = kept.chain(fresh).collect();
