@@ -80,8 +80,9 @@ impl Watcher {
 
     /// Waits until it has heard of a value, both by polling and by its socket.
     fn hear_of(&mut self, value: u64) {
+        let value = json!(value.to_string());
         for by in ["http", "ws"] {
-            let heard = |line: &Value| line["by"] == by && line["value"] == value.to_string();
+            let heard = |line: &Value| line["by"] == by && line["value"] == value;
             self.hear_until(|lines| {
                 lines.iter().any(|line| heard(line) && line["removed"] != true)
             });
