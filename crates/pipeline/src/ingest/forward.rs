@@ -14,6 +14,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use alloy_primitives::B256;
 use finalized_log_index::{FinalizedBlock, Writer};
 use futures::{StreamExt, stream};
 use logmill_chain::{Block, BlockRef, ChainSource, Heads};
@@ -136,7 +137,9 @@ impl Forward {
             let known = self.chain.view().await?.block_ref(latest.number).await?;
             return match known {
                 // Another branch, as long as ours or shorter; or a node that is behind.
-                Some(known) if known.hash != latest.hash => self.reorganize(ours, heads).await,
+                Some(known) if known.hash != latest.hash => {
+                    self.reorganize(ours, heads, None).await
+                }
                 _ => Ok(false),
             };
         }
@@ -151,7 +154,7 @@ impl Forward {
         };
         if ours.is_some_and(|ours| ours.hash != first.at.parent_hash) {
             return match ours {
-                Some(ours) => self.reorganize(ours, heads).await,
+                Some(ours) => self.reorganize(ours, heads, Some(first.at.parent_hash)).await,
                 None => Ok(false),
             };
         }
@@ -288,7 +291,7 @@ impl Forward {
         {
             // Our branch is dead from there on or below.
             let ours = tip.blocks.last().map_or(block.at, |last| last.at);
-            self.reorganize(ours, heads).await?;
+            self.reorganize(ours, heads, None).await?;
             return Ok(());
         }
         let is_final = |block: &Arc<Block>| block.at.number <= at.number;
@@ -312,7 +315,13 @@ impl Forward {
     }
 
     /// The chain has changed: finds where the branches part, and replaces the tip from there on in one commit.
-    async fn reorganize(&self, ours: BlockRef, heads: &Heads) -> Result<bool> {
+    /// `beside` is the block of the other branch beside `ours`, if it is known.
+    async fn reorganize(
+        &self,
+        ours: BlockRef,
+        heads: &Heads,
+        beside: Option<B256>,
+    ) -> Result<bool> {
         let tip = self.chain.shared.tip.now();
         let lowest = ours.number.saturating_sub(self.settings.max_reorg_depth);
         let mut end = ours.number.min(heads.latest.number) + 1;
@@ -321,11 +330,12 @@ impl Forward {
         loop {
             let start = end.saturating_sub(step).max(lowest);
             step = (step * 2).min(LOOK_BACK_MAX);
-            let fetched = self.source.blocks(start..end).await?;
-            if fetched.len() as u64 != end - start || !links(&fetched, &branch) {
-                // The chain changes while we look; the next step looks again.
-                return Ok(true);
-            }
+            let last = branch.first().map(|first| first.at.parent_hash).or(beside);
+            let fetched = self.of_branch(start..end, last).await?;
+            let Some(start) = fetched.first().map(|first| first.at.number) else {
+                // The chain changes while we look; the next step looks again. Nothing may become final till then.
+                return Err(Error::NodesDisagree { number: end - 1 });
+            };
             branch.splice(0..0, fetched);
             if let Some(ancestor) = self.ancestor(&branch, start).await? {
                 return self.switch(ancestor, branch, &tip.blocks, heads).await;
@@ -338,6 +348,22 @@ impl Forward {
             }
             end = start;
         }
+    }
+
+    /// Blocks of the branch whose last has this hash: by their numbers; or that one alone, if nodes do not agree. None if
+    /// the branch is gone.
+    async fn of_branch(&self, range: Range<u64>, last: Option<B256>) -> Result<Vec<Block>> {
+        let fetched = self.source.blocks(range.clone()).await?;
+        let whole = fetched.len() as u64 == range.end - range.start;
+        let is_last = |block: &Block| last.is_none_or(|last| block.at.hash == last);
+        if whole && fetched.last().is_some_and(is_last) {
+            return Ok(fetched);
+        }
+        let Some(last) = last else {
+            return Ok(Vec::new());
+        };
+        let block = self.source.block_by_hash(last).await?;
+        Ok(block.filter(|block| block.at.number + 1 == range.end).into_iter().collect())
     }
 
     /// The number of the block below which both branches are one: the parent of the first of `branch` that is not
@@ -395,13 +421,6 @@ impl Forward {
         let head = self.chain.view().await?.head().map(|head| head.number);
         self.progress.at(head, heads.latest.number);
         Ok(())
-    }
-}
-
-fn links(below: &[Block], above: &[Block]) -> bool {
-    match (below.last(), above.first()) {
-        (Some(below), Some(above)) => below.at.hash == above.at.parent_hash,
-        _ => true,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The node changes its mind: blocks are replaced and taken back while we follow.
 //!
-//! Guarantees: our answers are the node's again, and who listens is told of every log that died and every one that came.
+//! Guarantees: our answers are the node's again, and who listens is told of every log that died, and of every one that
+//! came.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
