@@ -52,6 +52,7 @@ impl JsonRpc {
     /// # Panics
     /// If there is none.
     #[track_caller]
+    #[allow(clippy::needless_pass_by_value, reason = "it is made on the spot")]
     pub fn call(&self, method: &str, params: Value) -> Value {
         let answer = self.ask(method, &params);
         let mut answer = answer.unwrap_or_else(|error| panic!("{method} {params}: {error}"));
@@ -64,6 +65,7 @@ impl JsonRpc {
     /// # Panics
     /// If there is none.
     #[track_caller]
+    #[allow(clippy::needless_pass_by_value, reason = "it is made on the spot")]
     pub fn refusal(&self, method: &str, params: Value) -> (i64, String) {
         let answer = self.ask(method, &params);
         let answer = answer.unwrap_or_else(|error| panic!("{method} {params}: {error}"));

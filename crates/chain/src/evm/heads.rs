@@ -65,6 +65,8 @@ impl Pool {
     /// Where the chain is now.
     pub(super) async fn heads(&self) -> Result<Heads> {
         let mut turn = self.turn("the newest block".to_owned(), None);
+        // By how busy they are, one node might never be asked: fetches between the questions can go to the other.
+        turn.one_by_one = true;
         let mut best: Option<Heads> = None;
         loop {
             let Ok((index, node)) = self.next(&mut turn).await else {

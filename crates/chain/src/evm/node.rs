@@ -252,6 +252,13 @@ impl Node {
         (in_flight.saturating_mul(SCALE) / weight, requests.saturating_mul(SCALE) / weight)
     }
 
+    /// How long it has not told of its head, as a load: who was silent longest is asked, else the least busy.
+    pub(super) fn silence(&self) -> (u64, u64) {
+        let silent = self.head().map_or(Duration::MAX, |(_, age)| age);
+        let silent = u64::try_from(silent.as_nanos()).unwrap_or(u64::MAX);
+        (u64::MAX - silent, self.load().1)
+    }
+
     /// The newest block that it told of, and how long ago.
     pub(super) fn head(&self) -> Option<(u64, Duration)> {
         let now = self.clock.monotonic();

@@ -200,7 +200,7 @@ impl Pool {
             answered: turn.has_answer_of(index),
             rest: node.rest(),
             head: node.head(),
-            load: node.load(),
+            load: if turn.one_by_one { node.silence() } else { node.load() },
         });
         candidates.collect()
     }

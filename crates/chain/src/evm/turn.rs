@@ -21,6 +21,8 @@ const RECENT_BLOCKS: u64 = 128;
 pub(super) struct Turn {
     /// The block that is asked for, if it is known by its number.
     pub(super) number: Option<u64>,
+    /// Whether nodes are asked one after the other, however busy they are.
+    pub(super) one_by_one: bool,
     /// Until when resting nodes are waited for.
     pub(super) deadline: Duration,
     what: String,
@@ -32,7 +34,7 @@ pub(super) struct Turn {
 impl Turn {
     pub(super) fn new(what: String, number: Option<u64>, deadline: Duration) -> Self {
         let (answers, moved) = (BTreeMap::new(), BTreeSet::new());
-        Self { number, deadline, what, answers, moved, attempts: 0 }
+        Self { number, one_by_one: false, deadline, what, answers, moved, attempts: 0 }
     }
 
     /// One more attempt, if there is one left.

@@ -6,7 +6,7 @@ import { Contract, JsonRpcProvider, WebSocketProvider, id } from "ethers";
 
 const [what, httpUrl, wsUrl, address] = process.argv.slice(2);
 const plain = (value) => JSON.stringify(value, (_, v) => (typeof v === "bigint" ? `${v}` : v));
-const say = (value) => process.stdout.write(`${plain(value)}\n`);
+const say = (value) => new Promise((done) => process.stdout.write(`${plain(value)}\n`, done));
 const provider = new JsonRpcProvider(httpUrl);
 provider.pollingInterval = 50;
 const topics = [id("Transfer(address,address,uint256)")];
@@ -18,7 +18,7 @@ async function read() {
   const events = await contract.queryFilter(contract.filters.Transfer(), 0, "latest");
   const last = logs.at(-1);
   const block = await provider.getBlock(last.blockNumber, true);
-  say({
+  await say({
     network: (await provider.getNetwork()).toJSON(),
     blockNumber: await provider.getBlockNumber(),
     logs: logs.map((log) => log.toJSON()),

@@ -6,7 +6,7 @@ import { createPublicClient, http, parseAbiItem, webSocket } from "viem";
 
 const [what, httpUrl, wsUrl, contract] = process.argv.slice(2);
 const plain = (value) => JSON.stringify(value, (_, v) => (typeof v === "bigint" ? `${v}` : v));
-const say = (value) => process.stdout.write(`${plain(value)}\n`);
+const say = (value) => new Promise((done) => process.stdout.write(`${plain(value)}\n`, done));
 const client = createPublicClient({ transport: http(httpUrl), pollingInterval: 50 });
 const transfer = parseAbiItem(
   "event Transfer(address indexed from, address indexed to, uint256 value)",
@@ -27,7 +27,7 @@ async function read() {
     toBlock: "latest",
   });
   const last = logs.at(-1);
-  say({
+  await say({
     chainId: await client.getChainId(),
     blockNumber,
     logs,

@@ -14,6 +14,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use alloy_primitives::B256;
 use finalized_log_index::{FinalizedBlock, Writer};
 use futures::{StreamExt, stream};
 use logmill_chain::{Block, BlockRef, ChainSource, Heads};
@@ -167,7 +168,9 @@ impl Forward {
             let known = self.chain.view().await?.block_ref(latest.number).await?;
             return match known {
                 // Another branch, as long as ours or shorter; or a node that is behind.
-                Some(known) if known.hash != latest.hash => self.reorganize(ours, heads).await,
+                Some(known) if known.hash != latest.hash => {
+                    self.reorganize(ours, heads, None).await
+                }
                 _ => {
                     self.progress.stalled(None);
                     Ok(Looked::Nothing)
@@ -184,7 +187,9 @@ impl Forward {
             return Err(logmill_chain::Error::NotYet { number: from }.into());
         };
         match ours {
-            Some(ours) if ours.hash != first.at.parent_hash => self.reorganize(ours, heads).await,
+            Some(ours) if ours.hash != first.at.parent_hash => {
+                self.reorganize(ours, heads, Some(first.at.parent_hash)).await
+            }
             _ => self.save(fetched, heads).await,
         }
     }
@@ -314,7 +319,7 @@ impl Forward {
         {
             // Our branch is dead from there on or below.
             let ours = tip.blocks.last().map_or(block.at, |last| last.at);
-            return Ok(self.reorganize(ours, heads).await? == Looked::Saved);
+            return Ok(self.reorganize(ours, heads, None).await? == Looked::Saved);
         }
         let is_final = |block: &Arc<Block>| block.at.number <= at.number;
         let (done, left): (Vec<_>, Vec<_>) = tip.blocks.iter().cloned().partition(is_final);
@@ -337,7 +342,13 @@ impl Forward {
     }
 
     /// The chain has changed: finds where the branches part, and replaces the tip from there on in one commit.
-    async fn reorganize(&self, ours: BlockRef, heads: &Heads) -> Result<Looked> {
+    /// `beside` is the block of the other branch beside `ours`, if it is known.
+    async fn reorganize(
+        &self,
+        ours: BlockRef,
+        heads: &Heads,
+        beside: Option<B256>,
+    ) -> Result<Looked> {
         let tip = self.chain.shared.tip.now();
         // The lowest block that may be replaced.
         let lowest = (ours.number + 1).saturating_sub(self.settings.max_reorg_depth);
@@ -360,11 +371,12 @@ impl Forward {
         loop {
             let start = end.saturating_sub(step).max(lowest).max(first);
             step = (step * 2).min(LOOK_BACK_MAX);
-            let fetched = self.source.blocks(start..end).await?;
-            if fetched.len() as u64 != end - start || !links(&fetched, &branch) {
+            let last = branch.first().map(|first| first.at.parent_hash).or(beside);
+            let fetched = self.of_branch(start..end, last).await?;
+            let Some(start) = fetched.first().map(|first| first.at.number) else {
                 // The chain changes while we look; the next step looks again.
-                return Ok(Looked::Unsure);
-            }
+                return Ok(self.disagreed(end - 1));
+            };
             branch.splice(0..0, fetched);
             if let Some(ancestor) = self.ancestor(&branch, start).await? {
                 return self.switch(ancestor, branch, &tip.blocks, heads).await;
@@ -374,6 +386,28 @@ impl Forward {
             }
             end = start;
         }
+    }
+
+    /// One node has told of another branch, and the next gives the block that is stored.
+    fn disagreed(&self, number: u64) -> Looked {
+        self.progress.failed(format!("the nodes do not agree on block {number}"));
+        Looked::Unsure
+    }
+
+    /// Blocks of the branch whose last has this hash: by their numbers; or that one alone, if nodes do not agree. None if
+    /// the branch is gone.
+    async fn of_branch(&self, range: Range<u64>, last: Option<B256>) -> Result<Vec<Block>> {
+        let fetched = self.source.blocks(range.clone()).await?;
+        let whole = fetched.len() as u64 == range.end - range.start;
+        let is_last = |block: &Block| last.is_none_or(|last| block.at.hash == last);
+        if whole && fetched.last().is_some_and(is_last) {
+            return Ok(fetched);
+        }
+        let Some(last) = last else {
+            return Ok(Vec::new());
+        };
+        let block = self.source.block_by_hash(last).await?;
+        Ok(block.filter(|block| block.at.number + 1 == range.end).into_iter().collect())
     }
 
     /// The number of the block below which both branches are one: the parent of the first of `branch` that is not
@@ -414,6 +448,10 @@ impl Forward {
         tip: &[Arc<Block>],
         heads: &Heads,
     ) -> Result<Looked> {
+        if branch.last().is_none_or(|last| last.at.number <= ancestor) {
+            // What we have came again: it is not for us to say which node is right.
+            return Ok(self.disagreed(ancestor));
+        }
         let kept = tip.iter().filter(|block| block.at.number <= ancestor).cloned();
         let fresh = branch.into_iter().filter(|block| block.at.number > ancestor).map(Arc::new);
         let all: Vec<Arc<Block>> = kept.chain(fresh).collect();
@@ -422,13 +460,6 @@ impl Forward {
         self.put_tip(all, heads).await?;
         self.progress.reorganized(depth);
         Ok(Looked::Saved)
-    }
-}
-
-fn links(below: &[Block], above: &[Block]) -> bool {
-    match (below.last(), above.first()) {
-        (Some(below), Some(above)) => below.at.hash == above.at.parent_hash,
-        _ => true,
     }
 }
 

@@ -152,7 +152,13 @@ pub(super) fn wait_for_head(ours: JsonRpc, node: JsonRpc) {
 pub(super) fn assert_linked(ours: JsonRpc) {
     let head = ours.head();
     let calls = (0..=head).map(|n| call("eth_getBlockByNumber", json!([hex(n), false])));
-    let blocks = ours.call_all(&calls.collect::<Vec<_>>());
+    let calls: Vec<_> = calls.collect();
+    // Answers to a batch are each of their own moment: what changed meanwhile is asked for again.
+    let mut blocks = ours.call_all(&calls);
+    wait_until("the same twice", || {
+        let again = ours.call_all(&calls);
+        std::mem::replace(&mut blocks, again) == blocks
+    });
     for (n, pair) in blocks.windows(2).enumerate() {
         assert_eq!(pair[0]["hash"], pair[1]["parentHash"], "block {} links", n + 1);
         assert_eq!(quantity(&pair[0]["number"]), n as u64);
