@@ -74,16 +74,18 @@ pub struct Question {
 /// Fills anvil's chain.
 pub async fn fill(client: &mut Client, blocks: u64) -> anyhow::Result<Filled> {
     let accounts = client.call("eth_accounts", json!([])).await?;
+    // By itself it would mine at some moment after a transaction came.
+    client.call("evm_setAutomine", json!([false])).await?;
     let mut contracts = Vec::new();
     for _ in 0..CONTRACTS {
         let code = format!("0x{DEPLOYER}{WRITER}");
         let transaction = json!([{"from": accounts[0], "data": code, "gas": "0x100000"}]);
         let hash = client.call("eth_sendTransaction", transaction).await?;
+        client.call("evm_mine", json!([])).await?;
         let receipt = client.call("eth_getTransactionReceipt", json!([hash])).await?;
         let address = receipt["contractAddress"].as_str().context("no contract was made")?;
         contracts.push(address.parse()?);
     }
-    client.call("evm_setAutomine", json!([false])).await?;
     let first = number(&client.call("eth_blockNumber", json!([])).await?)? + 1;
     let mut filled = Filled { contracts, first, blocks, head: 0, logs: 0 };
     for block in 0..blocks {
