@@ -1,5 +1,5 @@
-//! As little of HTTP/1.1 as a load generator and a simulated node need: messages framed by `Content-Length` or in chunks,
-//! over connections that are kept.
+//! As little of HTTP/1.1 as a load generator and a simulated node need: messages framed by `Content-Length` or in
+//! chunks, over connections that are kept.
 //!
 //! A client library would use more of the cores that the server under test needs.
 

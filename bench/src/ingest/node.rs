@@ -1,5 +1,5 @@
-//! A node that answers from memory: the JSON of every block and of its receipts is made before it begins, so that serving
-//! is little more than copying. It runs in a process of its own, whose CPU is counted apart.
+//! A node that answers from memory: the JSON of every block and of its receipts is made before it begins, so that
+//! serving is little more than copying. It runs in a process of its own, whose CPU is counted apart.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Read};

@@ -211,8 +211,8 @@ fn bloom_of(block: &Block) -> Bloom {
     blooms_of(&block.receipts).iter().fold(Bloom::ZERO, |all, bloom| all | *bloom)
 }
 
-/// The bloom of each receipt. An address or topic is hashed once for all of them: in a block of mainnet most come many
-/// times, and a lookup takes a tenth of a hash.
+/// The bloom of each receipt. An address or topic is hashed once for all of them, as many come more than once in a
+/// block.
 fn blooms_of(receipts: &[Receipt]) -> Vec<Bloom> {
     let mut hashes: HashMap<&[u8], B256> = HashMap::default();
     let mut blooms = Vec::with_capacity(receipts.len());
