@@ -1,11 +1,11 @@
 # The commands of Logmill. `make` lists them; the longer ones live in tools/.
 
 # Programs of bench/ that `make bench` runs, in this order.
-BENCHES := queue index
+BENCHES := queue index ingest rpc
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint proof bench growth $(BENCHES:%=bench-%)
+.PHONY: help demo test lint proof bench growth release $(BENCHES:%=bench-%)
 
 help: ## list the commands
 	@sed -nE 's/^([a-z]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -28,8 +28,14 @@ bench: $(BENCHES:%=bench-%) ## run every benchmark; results go to bench/results/
 growth: ## how the log index grows from 1 to 50 million logs
 	tools/index-growth.sh
 
+# The server that is measured from outside.
+bench-rpc: release
+release:
+	cargo build --release -p logmill
+
 $(BENCHES:%=bench-%): bench-%:
 	tools/postgres.sh
 	tools/python.sh bench
+	tools/node.sh
 	mkdir -p bench/results
 	cd bench && cargo run --release --bin $* -- --json ../bench/results/$*.json

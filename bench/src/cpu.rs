@@ -8,6 +8,12 @@ pub fn of_client() -> anyhow::Result<f64> {
     Ok(seconds(stat.own_ticks))
 }
 
+/// User and system seconds of another process, with those of its children that it has reaped.
+pub fn of_process(pid: u32) -> anyhow::Result<f64> {
+    let stat = Stat::read(&pid.to_string())?;
+    Ok(seconds(stat.own_ticks + stat.reaped_ticks))
+}
+
 /// User and system seconds of the server: the postmaster, its living children, and those it has already reaped, so
 /// that the sum never falls when a backend leaves.
 pub fn of_server(postmaster: u32) -> anyhow::Result<f64> {

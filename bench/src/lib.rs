@@ -5,13 +5,17 @@
 
 pub mod cpu;
 pub mod engine;
+pub mod http;
 pub mod index;
+pub mod ingest;
 pub mod logmill;
 pub mod machine;
+pub mod memory;
 pub mod peers;
 pub mod pgbench;
 pub mod postgres;
 pub mod report;
 pub mod rounds;
+pub mod rpc;
 pub mod settings;
 pub mod tally;

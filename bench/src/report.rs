@@ -190,7 +190,7 @@ pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     text
 }
 
-fn median(values: &[f64]) -> Option<f64> {
+pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;

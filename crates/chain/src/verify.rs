@@ -14,7 +14,8 @@ use std::str::FromStr;
 
 use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, Header as EvmHeader};
 use alloy_eips::eip4895::Withdrawal;
-use alloy_primitives::{B256, Bloom, keccak256};
+use alloy_primitives::map::HashMap;
+use alloy_primitives::{B256, Bloom, BloomInput, keccak256};
 use alloy_rlp::{BufMut, Decodable, Encodable, Header as RlpHeader};
 use alloy_trie::root::{ordered_trie_root, ordered_trie_root_with_encoder};
 use serde::{Deserialize, Serialize};
@@ -133,7 +134,7 @@ fn check_all(block: &Block) -> Result<(), Mismatch> {
     check_transactions(block, header.transactions_root)?;
     check_withdrawals(block, header.withdrawals_root)?;
     // The blooms are most of the work, so they are made once. The block's is the first to tell of a dropped log.
-    let blooms: Vec<Bloom> = block.receipts.iter().map(Receipt::bloom).collect();
+    let blooms = blooms_of(&block.receipts);
     if header.logs_bloom != blooms.iter().fold(Bloom::ZERO, |all, bloom| all | *bloom) {
         return Err(Mismatch::LogsBloom);
     }
@@ -207,16 +208,31 @@ fn malformed(error: impl fmt::Display) -> Mismatch {
 }
 
 fn bloom_of(block: &Block) -> Bloom {
-    let mut bloom = Bloom::ZERO;
-    let logs = block.receipts.iter().flat_map(|receipt| &receipt.logs);
-    logs.for_each(|log| log.accrue(&mut bloom));
-    bloom
+    blooms_of(&block.receipts).iter().fold(Bloom::ZERO, |all, bloom| all | *bloom)
+}
+
+/// The bloom of each receipt. An address or topic is hashed once for all of them, as many come more than once in a
+/// block.
+fn blooms_of(receipts: &[Receipt]) -> Vec<Bloom> {
+    let mut hashes: HashMap<&[u8], B256> = HashMap::default();
+    let mut blooms = Vec::with_capacity(receipts.len());
+    for receipt in receipts {
+        let mut bloom = Bloom::ZERO;
+        for log in &receipt.logs {
+            let topics = log.topics.iter().map(|topic| topic.as_slice());
+            for value in std::iter::once(log.address.as_slice()).chain(topics) {
+                let hash = *hashes.entry(value).or_insert_with(|| keccak256(value));
+                bloom.accrue(BloomInput::Hash(hash));
+            }
+        }
+        blooms.push(bloom);
+    }
+    blooms
 }
 
 /// The root of a block's receipts.
 pub fn receipts_root(receipts: &[Receipt]) -> B256 {
-    let blooms: Vec<Bloom> = receipts.iter().map(Receipt::bloom).collect();
-    root_with_blooms(receipts, &blooms)
+    root_with_blooms(receipts, &blooms_of(receipts))
 }
 
 fn root_with_blooms(receipts: &[Receipt], blooms: &[Bloom]) -> B256 {
@@ -297,5 +313,21 @@ impl FromStr for Verify {
             "full" => Ok(Self::Full),
             _ => Err(format!("{name:?} is not one of full, bloom, off")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::{Shape, SimChain};
+
+    #[test]
+    fn blooms_of_hashes_that_are_remembered_are_those_of_each_receipt_alone() {
+        let chain = SimChain::new(5, Shape::mainnet());
+        chain.grow(2);
+        let block = chain.block(2).expect("grown");
+        assert!(block.log_count() > 100, "a block with logs that share addresses and topics");
+        let alone: Vec<Bloom> = block.receipts.iter().map(Receipt::bloom).collect();
+        assert_eq!(blooms_of(&block.receipts), alone);
     }
 }

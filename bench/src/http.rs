@@ -1,0 +1,227 @@
+//! As little of HTTP/1.1 as a load generator and a simulated node need: messages framed by `Content-Length` or in
+//! chunks, over connections that are kept.
+//!
+//! A client library would use more of the cores that the server under test needs.
+
+use anyhow::{Context, bail};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// The most bytes of one message.
+const MESSAGE_BYTES_MAX: usize = 256 << 20;
+/// How much is read at a time at least.
+const READ_BYTES: usize = 64 << 10;
+
+/// A connection, and what was read of it and not yet used.
+#[derive(Debug)]
+pub struct Connection {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+/// Where a message is in the buffer.
+struct Frame {
+    body: std::ops::Range<usize>,
+    end: usize,
+    chunked: bool,
+}
+
+impl Connection {
+    pub async fn open(address: &str) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(address).await;
+        Self::of(stream.with_context(|| format!("connecting to {address}"))?)
+    }
+
+    pub fn of(stream: TcpStream) -> anyhow::Result<Self> {
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, buffer: Vec::with_capacity(READ_BYTES) })
+    }
+
+    pub async fn send(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        Ok(self.stream.write_all(bytes).await?)
+    }
+
+    /// Reads a message and gives the length of its body, which is not kept.
+    pub async fn skip(&mut self) -> anyhow::Result<usize> {
+        let frame = self.frame().await?.context("the connection was closed")?;
+        self.buffer.drain(..frame.end);
+        Ok(frame.body.len())
+    }
+
+    /// Reads a message and gives its body; none if the other side has closed the connection instead.
+    pub async fn receive(&mut self) -> anyhow::Result<Option<Vec<u8>>> {
+        let Some(frame) = self.frame().await? else {
+            return Ok(None);
+        };
+        let raw = &self.buffer[frame.body.clone()];
+        let body = if frame.chunked { joined(raw)? } else { raw.to_vec() };
+        self.buffer.drain(..frame.end);
+        Ok(Some(body))
+    }
+
+    /// Reads until a whole message is in the buffer.
+    async fn frame(&mut self) -> anyhow::Result<Option<Frame>> {
+        // Where the search for the end of the head goes on, and where the next chunk begins.
+        let (mut searched, mut head) = (0, None);
+        let mut chunk_at = 0;
+        loop {
+            if head.is_none() {
+                let from = searched;
+                searched = self.buffer.len().saturating_sub(3);
+                if let Some(found) = find(&self.buffer[from..], b"\r\n\r\n") {
+                    let at = from + found + 4;
+                    head = Some((at, Head::read(&self.buffer[..at])?));
+                    chunk_at = at;
+                }
+            }
+            match &head {
+                Some((at, Head { length: Some(length) })) if self.buffer.len() >= at + length => {
+                    let end = at + length;
+                    return Ok(Some(Frame { body: *at..end, end, chunked: false }));
+                }
+                Some((at, Head { length: None })) => {
+                    if let Some(end) = chunks_end(&self.buffer, &mut chunk_at)? {
+                        return Ok(Some(Frame { body: *at..end, end, chunked: true }));
+                    }
+                }
+                _ => {}
+            }
+            if self.buffer.len() > MESSAGE_BYTES_MAX {
+                bail!("a message of more than {MESSAGE_BYTES_MAX} bytes");
+            }
+            self.buffer.reserve(READ_BYTES);
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                match self.buffer.is_empty() {
+                    true => return Ok(None),
+                    false => bail!("the connection was closed in the middle of a message"),
+                }
+            }
+        }
+    }
+}
+
+/// What is needed of a head.
+struct Head {
+    /// None if the body comes in chunks.
+    length: Option<usize>,
+}
+
+impl Head {
+    fn read(head: &[u8]) -> anyhow::Result<Self> {
+        let head = std::str::from_utf8(head).context("a head that is no text")?;
+        let status = head.lines().next().unwrap_or_default();
+        if status.starts_with("HTTP/") && !status.contains(" 200 ") {
+            bail!("the server said {status:?}");
+        }
+        for line in head.lines() {
+            let Some((name, value)) = line.split_once(':') else { continue };
+            if name.eq_ignore_ascii_case("content-length") {
+                return Ok(Self { length: Some(value.trim().parse()?) });
+            }
+            if name.eq_ignore_ascii_case("transfer-encoding") && value.contains("chunked") {
+                return Ok(Self { length: None });
+            }
+        }
+        Ok(Self { length: Some(0) })
+    }
+}
+
+/// Where the last chunk ends, if it is there; `at` is where the first that was not seen yet begins.
+fn chunks_end(buffer: &[u8], at: &mut usize) -> anyhow::Result<Option<usize>> {
+    loop {
+        let Some((size, data)) = chunk(buffer, *at)? else {
+            return Ok(None);
+        };
+        if buffer.len() < data + size + 2 {
+            return Ok(None);
+        }
+        if size == 0 {
+            return Ok(Some(data + 2));
+        }
+        *at = data + size + 2;
+    }
+}
+
+/// The size of the chunk that begins here, and where its data does.
+fn chunk(buffer: &[u8], at: usize) -> anyhow::Result<Option<(usize, usize)>> {
+    let rest = buffer.get(at..).unwrap_or_default();
+    let Some(line) = find(rest, b"\r\n") else {
+        return Ok(None);
+    };
+    let text = std::str::from_utf8(&rest[..line])?;
+    let size = usize::from_str_radix(text.trim(), 16).context("the size of a chunk")?;
+    Ok(Some((size, at + line + 2)))
+}
+
+fn joined(raw: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let (mut out, mut at) = (Vec::with_capacity(raw.len()), 0);
+    while let Some((size, data)) = chunk(raw, at)? {
+        if size == 0 {
+            break;
+        }
+        out.extend_from_slice(raw.get(data..data + size).context("half a chunk")?);
+        at = data + size + 2;
+    }
+    Ok(out)
+}
+
+fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
+    text.windows(wanted.len()).position(|window| window == wanted)
+}
+
+/// A request of JSON-RPC, with its head.
+pub fn post(address: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!(
+        "POST / HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+/// A request for a page, with its head.
+pub fn get(address: &str, path: &str) -> Vec<u8> {
+    format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").into_bytes()
+}
+
+/// The head of an answer with a body of so many bytes.
+pub fn ok(length: usize) -> Vec<u8> {
+    format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n")
+        .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    async fn both() -> (Connection, Connection) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (client, server) = tokio::join!(Connection::open(&address), listener.accept());
+        (client.unwrap(), Connection::of(server.unwrap().0).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_body_comes_over_whole_by_length_and_in_chunks() {
+        let (mut client, mut server) = both().await;
+        client.send(&post("here", "[1]")).await.unwrap();
+        client.send(&post("here", "[2]")).await.unwrap();
+        assert_eq!(server.receive().await.unwrap().unwrap(), b"[1]");
+        assert_eq!(server.receive().await.unwrap().unwrap(), b"[2]");
+        let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+        server.send(format!("{head}3\r\nabc\r\n1").as_bytes()).await.unwrap();
+        server.send(b"0\r\n0123456789abcdef\r\n0\r\n\r\n").await.unwrap();
+        assert_eq!(client.receive().await.unwrap().unwrap(), b"abc0123456789abcdef");
+        server.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
+        assert_eq!(client.skip().await.unwrap(), 2);
+        drop(server);
+        assert!(client.receive().await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_not_200_is_an_error() {
+        let (mut client, mut server) = both().await;
+        server.send(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+        assert!(client.receive().await.is_err());
+    }
+}

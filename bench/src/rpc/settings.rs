@@ -1,0 +1,58 @@
+//! What the benchmark of `eth_getLogs` is told.
+
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+
+/// The chain, the load, and where the programs are.
+#[derive(Clone, Debug, Parser)]
+pub struct Settings {
+    /// Write the result to this file, as one JSON object
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+    /// Blocks with logs: about 400 each
+    #[arg(long, default_value_t = 500)]
+    pub blocks: u64,
+    /// Seconds of each load
+    #[arg(long, default_value_t = 3.0)]
+    pub seconds: f64,
+    /// How often each load is repeated
+    #[arg(long, default_value_t = 3)]
+    pub rounds: usize,
+    /// Connections at once
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 16, 64])]
+    pub connections: Vec<usize>,
+    /// The server [default: what `cargo build --release -p logmill` makes]
+    #[arg(long)]
+    pub logmill: Option<PathBuf>,
+    /// The node [default: what tools/node.sh installs]
+    #[arg(long)]
+    pub anvil: Option<PathBuf>,
+    /// A smoke run, figures without meaning
+    #[arg(long)]
+    pub quick: bool,
+}
+
+impl Settings {
+    #[must_use]
+    pub fn settled(self) -> Self {
+        if !self.quick {
+            return self;
+        }
+        Self { blocks: 100, seconds: 0.5, rounds: 1, ..self }
+    }
+
+    pub fn logmill(&self) -> PathBuf {
+        self.logmill.clone().unwrap_or_else(|| root().join("target/release/logmill"))
+    }
+
+    pub fn anvil(&self) -> PathBuf {
+        let installed = ".tools/node/node_modules/@foundry-rs/anvil-linux-amd64/bin/anvil";
+        self.anvil.clone().unwrap_or_else(|| root().join(installed))
+    }
+}
+
+/// The folder above this one.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
