@@ -74,7 +74,8 @@ fn whole_json<'a>(rounds: &'a [Round], of: impl Fn(&'a Round) -> Option<&'a Whol
         "cores_busy":
             figure(2, &|whole| whole.covered.cpu_s / whole.covered.wall.as_secs_f64().max(1e-9)),
         "peak_memory_mib": figure(0, &|whole| float(whole.sealed.peak_bytes) / 1_048_576.0),
-        "index_bytes_per_log": figure(1, &|whole| ratio(whole.chunk_bytes, float(whole.chunk_logs))),
+        "index_bytes_per_log":
+            figure(1, &|whole| ratio(whole.chunk_bytes, float(whole.chunk_logs))),
         "body_bytes_per_block":
             figure(0, &|whole| ratio(whole.body_bytes, float(whole.body_blocks))),
         "body_bytes_per_transaction": figure(1, &|whole| {
@@ -102,11 +103,17 @@ fn stages_json(rounds: &[Round]) -> Value {
         "tail_stores_jobs": figure(&|round| round.era1.sealed.cpu_s - round.build.cpu_s),
         "whole": figure(&|round| round.era1.sealed.cpu_s),
         "read_and_verify_logs_per_s": middle(
-            rounds.iter().map(|round| ratio(round.held.logs, round.read.wall.as_secs_f64())).collect(),
+            rounds
+                .iter()
+                .map(|round| ratio(round.held.logs, round.read.wall.as_secs_f64()))
+                .collect(),
             0,
         ),
         "build_in_memory_logs_per_s": middle(
-            rounds.iter().map(|round| ratio(round.held.logs, round.build.wall.as_secs_f64())).collect(),
+            rounds
+                .iter()
+                .map(|round| ratio(round.held.logs, round.build.wall.as_secs_f64()))
+                .collect(),
             0,
         ),
     })

@@ -31,6 +31,8 @@ pub const CELL_JOB: &str = "history-cell";
 const WAITING_PER_WORKER: usize = 2;
 /// Cells that are looked at to find these: those that wait after a failure do not hold up the others.
 const LOOKED_AT_MAX: usize = 256;
+/// How long to wait for the first block that is final.
+const FIRST_PLAN_WAIT: Duration = Duration::from_millis(100);
 /// How often what is missing is looked for.
 const PLAN_EVERY: Duration = Duration::from_secs(2);
 /// A cell that is missing though its job is done gets a job under another name, at most so many times.
@@ -92,7 +94,9 @@ impl Backward {
                 self.progress.failed(said);
                 self.clock.sleep(self.settings.error_wait).await;
             }
-            self.clock.sleep(PLAN_EVERY).await;
+            // Nothing is history before the first block is final.
+            let begun = self.chain.index().health().tail_start.is_some();
+            self.clock.sleep(if begun { PLAN_EVERY } else { FIRST_PLAN_WAIT }).await;
         }
     }
 

@@ -394,8 +394,8 @@ impl Forward {
         Looked::Unsure
     }
 
-    /// Blocks of the branch whose last has this hash: by their numbers; or that one alone, if nodes do not agree. None if
-    /// the branch is gone.
+    /// Blocks of the branch whose last has this hash: by their numbers; or that one alone, if nodes do not agree. None
+    /// if the branch is gone.
     async fn of_branch(&self, range: Range<u64>, last: Option<B256>) -> Result<Vec<Block>> {
         let fetched = self.source.blocks(range.clone()).await?;
         let whole = fetched.len() as u64 == range.end - range.start;
