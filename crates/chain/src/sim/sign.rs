@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quick_signatures_recover_to_their_account_and_the_librarys_address_is_the_same() {
+    fn quick_signatures_recover_to_their_account_and_the_address_is_that_of_the_library() {
         let signers = Signers::new(7, 3);
         for number in 0..200u64 {
             let account = signers.account(number);

@@ -156,7 +156,8 @@ pub(crate) fn body(seed: u64, number: u64) -> Option<Body> {
     let bytes: Vec<u8> = word.iter().copied().cycle().take(length).collect();
     let transactions =
         (0..u64::from(word[2] % 5)).map(|index| body_transaction(seed, number, index));
-    (seed % 3 != 0).then(|| Body { bytes: bytes.into(), transactions: transactions.collect() })
+    (!seed.is_multiple_of(3))
+        .then(|| Body { bytes: bytes.into(), transactions: transactions.collect() })
 }
 
 /// The hash of a transaction of a body.
