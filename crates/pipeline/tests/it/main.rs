@@ -14,6 +14,7 @@ mod backward;
 mod crash_matrix;
 mod follower;
 mod forward;
+#[path = "../../../finalized-log-index/tests/it/hook.rs"]
 mod hook;
 mod hostile;
 mod layered;
