@@ -46,6 +46,8 @@ enum Looked {
     Saved,
     /// What is stored is of the chain's branch; there is no more, or no room for it.
     Nothing,
+    /// What is stored is of another branch now; whether that is still the chain's, the next look tells.
+    Switched,
     /// The chain changes while we look: what is stored may be of a dead branch.
     Unsure,
 }
@@ -112,7 +114,7 @@ impl Forward {
         if looked == Looked::Unsure {
             return Ok(Step::Again);
         }
-        let finalized = self.finalize(&heads).await?;
+        let finalized = looked != Looked::Switched && self.finalize(&heads).await?;
         let head = self.chain.view().await?.head().map(|head| head.number);
         self.progress.at(head, heads.latest.number);
         // What has become final has made room.
@@ -169,7 +171,7 @@ impl Forward {
             return match known {
                 // Another branch, as long as ours or shorter; or a node that is behind.
                 Some(known) if known.hash != latest.hash => {
-                    self.reorganize(ours, heads, None).await
+                    self.reorganize(ours, heads, Vec::new()).await
                 }
                 _ => {
                     self.progress.stalled(None);
@@ -188,7 +190,7 @@ impl Forward {
         };
         match ours {
             Some(ours) if ours.hash != first.at.parent_hash => {
-                self.reorganize(ours, heads, Some(first.at.parent_hash)).await
+                self.reorganize(ours, heads, fetched).await
             }
             _ => self.save(fetched, heads).await,
         }
@@ -319,7 +321,7 @@ impl Forward {
         {
             // Our branch is dead from there on or below.
             let ours = tip.blocks.last().map_or(block.at, |last| last.at);
-            return Ok(self.reorganize(ours, heads, None).await? == Looked::Saved);
+            return Ok(self.reorganize(ours, heads, Vec::new()).await? == Looked::Switched);
         }
         let is_final = |block: &Arc<Block>| block.at.number <= at.number;
         let (done, left): (Vec<_>, Vec<_>) = tip.blocks.iter().cloned().partition(is_final);
@@ -342,13 +344,9 @@ impl Forward {
     }
 
     /// The chain has changed: finds where the branches part, and replaces the tip from there on in one commit.
-    /// `beside` is the block of the other branch beside `ours`, if it is known.
-    async fn reorganize(
-        &self,
-        ours: BlockRef,
-        heads: &Heads,
-        beside: Option<B256>,
-    ) -> Result<Looked> {
+    /// `above` are blocks of the other branch above `ours`, if some are known: without them, nodes that do not agree
+    /// could have us go from one branch to the other for ever.
+    async fn reorganize(&self, ours: BlockRef, heads: &Heads, above: Vec<Block>) -> Result<Looked> {
         let tip = self.chain.shared.tip.now();
         // The lowest block that may be replaced.
         let lowest = (ours.number + 1).saturating_sub(self.settings.max_reorg_depth);
@@ -371,7 +369,7 @@ impl Forward {
         loop {
             let start = end.saturating_sub(step).max(lowest).max(first);
             step = (step * 2).min(LOOK_BACK_MAX);
-            let last = branch.first().map(|first| first.at.parent_hash).or(beside);
+            let last = branch.first().or(above.first()).map(|first| first.at.parent_hash);
             let fetched = self.of_branch(start..end, last).await?;
             let Some(start) = fetched.first().map(|first| first.at.number) else {
                 // The chain changes while we look; the next step looks again.
@@ -379,6 +377,7 @@ impl Forward {
             };
             branch.splice(0..0, fetched);
             if let Some(ancestor) = self.ancestor(&branch, start).await? {
+                branch.extend(above);
                 return self.switch(ancestor, branch, &tip.blocks, heads).await;
             }
             if start == lowest {
@@ -454,12 +453,14 @@ impl Forward {
         }
         let kept = tip.iter().filter(|block| block.at.number <= ancestor).cloned();
         let fresh = branch.into_iter().filter(|block| block.at.number > ancestor).map(Arc::new);
-        let all: Vec<Arc<Block>> = kept.chain(fresh).collect();
+        // No more than there is room for, unless it was there before.
+        let room = self.settings.max_unfinal_blocks.max(tip.len());
+        let all: Vec<Arc<Block>> = kept.chain(fresh).take(room).collect();
         let depth = tip.last().map_or(0, |last| last.at.number.saturating_sub(ancestor));
         tracing::info!(chain = self.chain.chain_id(), ancestor, depth, "the chain has changed");
         self.put_tip(all, heads).await?;
         self.progress.reorganized(depth);
-        Ok(Looked::Saved)
+        Ok(Looked::Switched)
     }
 }
 

@@ -47,7 +47,7 @@ pub(crate) fn ingest_settings() -> IngestSettings {
         history_workers: 3,
         history_batch: 5,
         max_reorg_depth: 64,
-        max_unfinal_blocks: 200,
+        max_unfinal_blocks: 600,
         ..IngestSettings::default()
     }
 }
