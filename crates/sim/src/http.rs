@@ -1,7 +1,7 @@
 //! A client of HTTP and JSON-RPC that waits for its answer, and knows nothing of the code under test.
 //!
 //! Guarantees: one request a connection, of HTTP 1.0, so that an answer is what comes until its end; no wait is longer
-//! than [`WAIT_MAX`]. Leaves to others: what is expected.
+//! than `WAIT_MAX`. Leaves to others: what is expected.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
