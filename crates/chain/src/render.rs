@@ -2,10 +2,10 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`json`] | quantities, bytes and objects, written into a buffer |
+//! | `json` | quantities, bytes and objects, written into a buffer |
 //! | [`log`] | a log; the hot path, so without an allocation for each |
-//! | [`transaction`] | a transaction with its place and its sender |
-//! | [`receipt`] | a receipt, with what follows from the block worked out |
+//! | `transaction` | a transaction with its place and its sender |
+//! | `receipt` | a receipt, with what follows from the block worked out |
 //!
 //! Parts that are kept as a node gave them (`Foreign`) are passed on with what they lack.
 //!
