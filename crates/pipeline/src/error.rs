@@ -74,6 +74,14 @@ pub enum Error {
         /// What.
         what: String,
     },
+    /// A row does not fit its table: a processor is wrong.
+    #[error("a row of {table} does not fit it: {row}")]
+    Misfit {
+        /// Which table.
+        table: &'static str,
+        /// The row.
+        row: String,
+    },
     /// Stored bytes are not what they should be.
     #[error("{what}")]
     Corrupt {
@@ -95,6 +103,7 @@ impl Error {
             }
             Self::ReorgTooDeep { .. } | Self::FinalityReverted { .. } => ErrorKind::Conflict,
             Self::Invalid { .. } => ErrorKind::Invalid,
+            Self::Misfit { .. } => ErrorKind::Internal,
             Self::Corrupt { .. } => ErrorKind::Corrupt,
         }
     }

@@ -7,17 +7,20 @@
 //! | [`tip`] | blocks that are not final yet |
 //! | [`ingest`] | the forward and the backward ingester |
 //! | [`audit`], [`repair`] | what is stored, checked again, and fetched again |
+//! | [`derive`], [`processors`] | tables derived from what is stored |
 //! | `stage` | a tip that is set from outside: [`Chain::stage`] |
 //! | [`block`] | how a block of a source becomes one of the log index, and comes back |
 //!
 //! Guarantees: what a view answers is whole, or an error says what is missing; listeners hear of a block after it is
-//! stored. Leaves to others: HTTP, and deriving tables.
+//! stored. Leaves to others: HTTP.
 
 pub mod audit;
 pub mod block;
 pub mod chain;
+pub mod derive;
 mod error;
 pub mod ingest;
+pub mod processors;
 mod record;
 pub mod repair;
 mod stage;

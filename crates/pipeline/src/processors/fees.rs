@@ -1,0 +1,196 @@
+//! `fees_worker`: what integrators and LI.FI earned: `FeesCollected` of the fee collector, `FeesForwarded` of its
+//! successor, which splits a fee at once.
+//!
+//! ```text
+//! FeesCollected(address indexed token, address indexed integrator, uint256 integratorFee, uint256 lifiFee)
+//! FeesForwarded(address indexed token, (address recipient, uint256 amount)[] distributions)
+//! ```
+//!
+//! Other contracts have events of the same names and topics (a trading pair's `FeesCollected` counts tokens, not
+//! fees), so only those of the contracts that are set count.
+//!
+//! Guarantees: a log counts only if its contract, topic and shape are right. Leaves to others: decimals of tokens.
+
+use alloy_primitives::{Address, B256, U256, address, b256};
+use logmill_chain::Log;
+
+use crate::cells;
+use crate::derive::decoded::abi;
+use crate::derive::table::{key, once};
+use crate::derive::{DecodedBlock, Kind, Processor, Rows, Table};
+use crate::error::Result;
+
+/// The topic of `FeesCollected`.
+pub const FEES_COLLECTED: B256 =
+    b256!("0x28a87b6059180e46de5fb9ab35eb043e8fe00ab45afcc7789e3934ecbbcde3ea");
+/// The topic of `FeesForwarded`.
+pub const FEES_FORWARDED: B256 =
+    b256!("0x3a7029951ba36c1af37954df919ce2f9a95c3f5c2c2e872d5e7fd47c61a6df26");
+
+/// The fee collector of most chains.
+pub const COLLECTOR: Address = address!("0xbd6c7b0d2f68c2b7805d88388319cfb6ecb50ea9");
+
+/// `FeesCollected`, one row a log.
+pub static FEE_EVENTS: Table = Table {
+    name: "fee_events",
+    columns: &[
+        key("block", Kind::Int),
+        key("log_index", Kind::Int),
+        once("tx_index", Kind::Int),
+        once("tx_hash", Kind::Bytes),
+        once("timestamp", Kind::Int),
+        once("contract", Kind::Address),
+        once("token", Kind::Address),
+        once("integrator", Kind::Address),
+        once("integrator_fee", Kind::Amount),
+        once("lifi_fee", Kind::Amount),
+    ],
+    indexes: &[&["integrator", "block"]],
+};
+
+/// `FeesForwarded`, one row a recipient.
+pub static FEE_FORWARDS: Table = Table {
+    name: "fee_forwards",
+    columns: &[
+        key("block", Kind::Int),
+        key("log_index", Kind::Int),
+        key("batch_index", Kind::Int),
+        once("tx_index", Kind::Int),
+        once("tx_hash", Kind::Bytes),
+        once("timestamp", Kind::Int),
+        once("contract", Kind::Address),
+        once("token", Kind::Address),
+        once("recipient", Kind::Address),
+        once("amount", Kind::Amount),
+    ],
+    indexes: &[&["recipient", "block"]],
+};
+
+/// The processor.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fees {
+    /// Whose `FeesCollected` count.
+    pub collectors: Vec<Address>,
+    /// Whose `FeesForwarded` count.
+    pub forwarders: Vec<Address>,
+}
+
+/// Where a log is, and when that was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogPlace {
+    /// The number of its block.
+    pub block: u64,
+    /// The time of its block, in seconds since 1970.
+    pub timestamp: u64,
+    /// The position of its transaction.
+    pub transaction_index: usize,
+    /// The hash of its transaction.
+    pub transaction_hash: B256,
+    /// Its position in the block.
+    pub log_index: usize,
+}
+
+impl Fees {
+    /// Adds the rows of a log, if it is one of these events.
+    pub fn process_log(&self, place: &LogPlace, log: &Log, rows: &mut Rows) -> Result<()> {
+        match log.topics.first() {
+            Some(&FEES_COLLECTED) if self.collectors.contains(&log.address) => {
+                collected(place, log, rows)
+            }
+            Some(&FEES_FORWARDED) if self.forwarders.contains(&log.address) => {
+                forwarded(place, log, rows)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Processor for Fees {
+    fn name(&self) -> &'static str {
+        "fees_worker"
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn parameters(&self) -> String {
+        format!("{:?} {:?}", self.collectors, self.forwarders)
+    }
+
+    fn tables(&self) -> &'static [&'static Table] {
+        const { &[&FEE_EVENTS, &FEE_FORWARDS] }
+    }
+
+    fn process(&self, block: &DecodedBlock, rows: &mut Rows) -> Result<()> {
+        for placed in block.block.logs() {
+            let place = LogPlace {
+                block: block.number(),
+                timestamp: block.timestamp(),
+                transaction_index: placed.transaction_index,
+                transaction_hash: placed.transaction_hash,
+                log_index: placed.log_index,
+            };
+            self.process_log(&place, placed.log, rows)?;
+        }
+        Ok(())
+    }
+}
+
+fn collected(place: &LogPlace, log: &Log, rows: &mut Rows) -> Result<()> {
+    let [_, token, integrator] = log.topics[..] else {
+        return Ok(());
+    };
+    let (Some(token), Some(integrator)) = (abi::address(&token), abi::address(&integrator)) else {
+        return Ok(());
+    };
+    let [Some(integrator_fee), Some(lifi_fee), None] = [0, 1, 2].map(|n| abi::word(&log.data, n))
+    else {
+        return Ok(());
+    };
+    let cells = cells![
+        place.block,
+        place.log_index,
+        place.transaction_index,
+        place.transaction_hash,
+        place.timestamp,
+        log.address,
+        token,
+        integrator,
+        U256::from_be_bytes(integrator_fee.0),
+        U256::from_be_bytes(lifi_fee.0),
+    ];
+    rows.push(&FEE_EVENTS, place.log_index, cells)
+}
+
+fn forwarded(place: &LogPlace, log: &Log, rows: &mut Rows) -> Result<()> {
+    let [_, token] = log.topics[..] else {
+        return Ok(());
+    };
+    let (Some(token), Some(parts)) = (abi::address(&token), distributions(&log.data)) else {
+        return Ok(());
+    };
+    for (batch_index, (recipient, amount)) in parts.into_iter().enumerate() {
+        let cells = cells![
+            place.block,
+            place.log_index,
+            batch_index,
+            place.transaction_index,
+            place.transaction_hash,
+            place.timestamp,
+            log.address,
+            token,
+            recipient,
+            amount,
+        ];
+        rows.push(&FEE_FORWARDS, place.log_index, cells)?;
+    }
+    Ok(())
+}
+
+/// The elements of the array of pairs that is all of the data.
+fn distributions(data: &[u8]) -> Option<Vec<(Address, U256)>> {
+    let words = abi::array(data, 0, 2)?;
+    let pair = |pair: &[B256]| Some((abi::address(&pair[0])?, U256::from_be_bytes(pair[1].0)));
+    words.chunks_exact(2).map(pair).collect()
+}
