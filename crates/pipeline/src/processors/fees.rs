@@ -34,8 +34,8 @@ pub const COLLECTOR: Address = address!("0xbd6c7b0d2f68c2b7805d88388319cfb6ecb50
 pub static FEE_EVENTS: Table = Table {
     name: "fee_events",
     columns: &[
-        key("block", Kind::Int),
-        key("log_index", Kind::Int),
+        key("block_height", Kind::Int),
+        key("event_index", Kind::Int),
         once("tx_index", Kind::Int),
         once("tx_hash", Kind::Bytes),
         once("timestamp", Kind::Int),
@@ -45,15 +45,15 @@ pub static FEE_EVENTS: Table = Table {
         once("integrator_fee", Kind::Amount),
         once("lifi_fee", Kind::Amount),
     ],
-    indexes: &[&["integrator", "block"]],
+    indexes: &[&["integrator", "block_height"]],
 };
 
 /// `FeesForwarded`, one row a recipient.
 pub static FEE_FORWARDS: Table = Table {
     name: "fee_forwards",
     columns: &[
-        key("block", Kind::Int),
-        key("log_index", Kind::Int),
+        key("block_height", Kind::Int),
+        key("event_index", Kind::Int),
         key("batch_index", Kind::Int),
         once("tx_index", Kind::Int),
         once("tx_hash", Kind::Bytes),
@@ -63,7 +63,7 @@ pub static FEE_FORWARDS: Table = Table {
         once("recipient", Kind::Address),
         once("amount", Kind::Amount),
     ],
-    indexes: &[&["recipient", "block"]],
+    indexes: &[&["recipient", "block_height"]],
 };
 
 /// The processor.
