@@ -32,5 +32,5 @@ pub use block::{
     TransactionForm,
 };
 pub use error::{Error, Result};
-pub use source::{ChainInfo, ChainSource, Finality, Heads, NodeStatus};
+pub use source::{ChainInfo, ChainSource, Finality, FoundLog, Heads, LogFilter, NodeStatus};
 pub use verify::{Mismatch, Verify, verify};
