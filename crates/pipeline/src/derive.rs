@@ -8,12 +8,16 @@
 //! | [`decoded`] | a block read once, for all processors |
 //! | [`line`] | a generation of a processor's tables |
 //! | [`store`] | tables in a database: rows and coverage in one transaction |
+//! | [`deriver`] | live and history derivers over all of it |
 //! | [`read`] | final rows and those of the tip as one |
 //!
 //! Guarantees: every block counts once in every table, in whatever order and however often it comes. Leaves to others:
 //! which processors there are ([`crate::processors`]), reading over HTTP.
 
+mod board;
+mod chunk;
 pub mod decoded;
+pub mod deriver;
 mod intern;
 pub mod line;
 pub mod processor;
@@ -24,6 +28,7 @@ pub mod store;
 pub mod table;
 
 pub use decoded::DecodedBlock;
+pub use deriver::{DeriveSettings, Deriver};
 pub use line::{Line, LineState, TipBlocks};
 pub use processor::{Phase, Processor};
 pub use read::{Covered, Reader, Select};
