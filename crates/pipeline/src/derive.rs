@@ -6,18 +6,29 @@
 //! | [`rows`] | rows on their way to tables, and the folds in memory |
 //! | [`processor`] | the contract of a processor |
 //! | [`decoded`] | a block read once, for all processors |
+//! | [`line`] | a generation of a processor's tables |
+//! | [`store`] | tables in a database: rows and coverage in one transaction |
+//! | [`read`] | final rows and those of the tip as one |
 //!
 //! Guarantees: every block counts once in every table, in whatever order and however often it comes. Leaves to others:
 //! which processors there are ([`crate::processors`]), reading over HTTP.
 
 pub mod decoded;
+mod intern;
+pub mod line;
 pub mod processor;
+pub mod read;
 pub mod rows;
 #[cfg(test)]
 pub(crate) mod scene;
+mod schema;
+pub mod store;
 pub mod table;
 
 pub use decoded::DecodedBlock;
+pub use line::{Line, LineState, TipBlocks};
 pub use processor::{Phase, Processor};
+pub use read::{Covered, Reader, Select};
 pub use rows::{Cell, Position, Rows};
+pub use store::{Part, Tables, TipPart};
 pub use table::{Column, Fold, Kind, Table};
