@@ -182,8 +182,8 @@ impl Tokens {
             return;
         }
         match log.topics[..] {
-            [_, from, to] if log.data.len() == 32 => {
-                let amount = B256::from_slice(&log.data);
+            [_, from, to] => {
+                let Some([amount]) = abi::words(&log.data) else { return };
                 self.ft.extend(fungible(at, log.address, [from, to, amount]));
             }
             [_, from, to, id] if log.data.is_empty() => {
@@ -258,19 +258,14 @@ fn early(at: Place, log: &Log) -> Option<NftTransfer> {
     if log.topics.len() == 2 {
         return None;
     }
-    let indexed = log.topics.get(1..)?;
-    let mut words = indexed.to_vec();
-    words.extend(log.data.chunks_exact(32).map(B256::from_slice));
-    let whole = log.data.len() % 32 == 0;
-    unique(at, log.address, words.try_into().ok().filter(|_| whole)?)
+    let mut bytes = log.topics.get(1..)?.concat();
+    bytes.extend_from_slice(&log.data);
+    unique(at, log.address, abi::words(&bytes)?)
 }
 
 fn single(at: Place, log: &Log) -> Option<NftTransfer> {
-    let [Some(id), Some(quantity), None] = [0, 1, 2].map(|number| abi::word(&log.data, number))
-    else {
-        return None;
-    };
-    semi_fungible(at, log, 0, id, quantity).filter(|_| log.data.len() == 64)
+    let [id, quantity] = abi::words(&log.data)?;
+    semi_fungible(at, log, 0, id, quantity)
 }
 
 fn batch(at: Place, log: &Log) -> Option<Vec<NftTransfer>> {
@@ -303,7 +298,7 @@ fn wrap(at: Place, log: &Log, deposit: bool) -> Option<FtTransfer> {
     let [_, account] = log.topics[..] else {
         return None;
     };
-    let amount = abi::word(&log.data, 0).filter(|_| log.data.len() == 32)?;
+    let [amount] = abi::words(&log.data)?;
     let parties = if deposit { [B256::ZERO, account] } else { [account, B256::ZERO] };
     fungible(at, log.address, [parties[0], parties[1], amount])
 }
