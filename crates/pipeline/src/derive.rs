@@ -13,6 +13,8 @@
 pub mod decoded;
 pub mod processor;
 pub mod rows;
+#[cfg(test)]
+pub(crate) mod scene;
 pub mod table;
 
 pub use decoded::DecodedBlock;
