@@ -27,7 +27,7 @@ pub(super) fn facts(
     let header = header(chain_id, block, &told)?;
     let mut first_log = 0;
     let mut transactions = Vec::with_capacity(block.transactions.len());
-    for (index, told) in told.into_iter().enumerate() {
+    for (index, told) in told.iter().enumerate() {
         let transaction = transaction(chain_id, block, &header, index, first_log, told)?;
         first_log += transaction.log_count;
         transactions.push(transaction);
@@ -53,7 +53,7 @@ fn transaction(
     header: &HeaderFacts,
     index: usize,
     first_log: usize,
-    told: ReceiptFacts,
+    told: &ReceiptFacts,
 ) -> Result<DecodedTransaction> {
     let (transaction, receipt) = (&block.transactions[index], &block.receipts[index]);
     let sent = Sent::read(transaction, header.base_fee_per_gas)?;
