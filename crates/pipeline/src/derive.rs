@@ -28,6 +28,8 @@ pub mod rows;
 #[cfg(test)]
 pub(crate) mod scene;
 mod schema;
+#[cfg(test)]
+pub(crate) mod staged;
 pub mod store;
 pub mod table;
 
