@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | 1 | [`token`] `token_worker` | `ft_transfers`, `nft_transfers`, `ft_tokens`, `nft_collections` |
 //! | 1 | [`fees`] `fees_worker` | `fee_events`, `fee_forwards` |
+//! | 1 | [`defi`] `defi_worker` | `defi_events`, `defi_pairs`, `defi_reserves`, `defi_pair_stats` |
 //! | 2 | [`ft_holdings`] `ft_holdings_worker` | `ft_holdings` |
 //! | 2 | [`nft_ownership`] `nft_ownership_worker` | `nft_ownership`, `nft_balances` |
 //! | 2 | [`daily_balance`] `daily_balance_worker` | `daily_balances` |
@@ -16,6 +17,7 @@ use crate::derive::Processor;
 use crate::derive::decoded::TokenSettings;
 
 pub mod daily_balance;
+pub mod defi;
 pub mod fees;
 pub mod ft_holdings;
 pub mod nft_ownership;
@@ -43,6 +45,7 @@ pub fn all(settings: &Settings) -> Vec<Arc<dyn Processor>> {
     vec![
         Arc::new(token::Token { tokens: tokens.clone() }),
         Arc::new(settings.fees.clone()),
+        Arc::new(defi::Defi),
         Arc::new(ft_holdings::FtHoldings { tokens: tokens.clone() }),
         Arc::new(nft_ownership::NftOwnership { tokens: tokens.clone() }),
         Arc::new(daily_balance::DailyBalance { tokens }),
