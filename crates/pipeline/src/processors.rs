@@ -53,36 +53,4 @@ pub fn all(settings: &Settings) -> Vec<Arc<dyn Processor>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    #[test]
-    fn names_are_unique_tables_have_one_writer_and_phases_come_in_order() {
-        let all = all(&Settings::of_chain(1));
-        let names: BTreeSet<&str> = all.iter().map(|processor| processor.name()).collect();
-        assert_eq!(names.len(), all.len());
-        let tables: Vec<_> = all.iter().flat_map(|processor| processor.tables()).collect();
-        let unique: BTreeSet<&str> = tables.iter().map(|table| table.name).collect();
-        assert_eq!(unique.len(), tables.len());
-        tables.iter().for_each(|table| table.check().unwrap());
-        assert!(all.is_sorted_by_key(|processor| processor.phase()));
-    }
-
-    #[test]
-    fn settings_show_in_the_parameters_of_those_that_use_them() {
-        let changed = |change: fn(&mut Settings)| -> Vec<&'static str> {
-            let mut settings = Settings::of_chain(1);
-            let before = all(&settings);
-            change(&mut settings);
-            let pairs = before.iter().zip(all(&settings));
-            pairs.filter(|(a, b)| a.parameters() != b.parameters()).map(|(a, _)| a.name()).collect()
-        };
-        let of_tokens = changed(|settings| settings.tokens.wrapped_native.clear());
-        let expected =
-            ["token_worker", "ft_holdings_worker", "nft_ownership_worker", "daily_balance_worker"];
-        assert_eq!(of_tokens, expected);
-        assert_eq!(changed(|settings| settings.fees.collectors.clear()), ["fees_worker"]);
-    }
-}
+mod tests;
