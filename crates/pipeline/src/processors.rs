@@ -7,6 +7,7 @@
 //! | 1 | [`evm`] `evm_worker` | `evm_transactions` |
 //! | 1 | [`tx_metrics`] `tx_metrics_worker` | `tx_metrics` |
 //! | 1 | [`staking`] `staking_worker` | `staking_events`, `staking_nodes`, `staking_validators` |
+//! | 1 | [`defi`] `defi_worker` | `defi_events`, `defi_pairs`, `defi_reserves`, `defi_pair_stats` |
 //! | 2 | [`ft_holdings`] `ft_holdings_worker` | `ft_holdings` |
 //! | 2 | [`nft_ownership`] `nft_ownership_worker` | `nft_ownership`, `nft_balances` |
 //! | 2 | [`daily_balance`] `daily_balance_worker` | `daily_balances` |
@@ -23,6 +24,7 @@ use crate::derive::decoded::TokenSettings;
 
 pub mod accounts;
 pub mod daily_balance;
+pub mod defi;
 pub mod evm;
 pub mod fees;
 pub mod ft_holdings;
@@ -58,6 +60,7 @@ pub fn all(settings: &Settings) -> Vec<Arc<dyn Processor>> {
         Arc::new(evm::Evm),
         Arc::new(tx_metrics::TxMetrics),
         Arc::new(staking::Staking),
+        Arc::new(defi::Defi),
         Arc::new(ft_holdings::FtHoldings { tokens: tokens.clone() }),
         Arc::new(nft_ownership::NftOwnership { tokens: tokens.clone() }),
         Arc::new(daily_balance::DailyBalance { tokens: tokens.clone() }),
@@ -68,43 +71,4 @@ pub fn all(settings: &Settings) -> Vec<Arc<dyn Processor>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    #[test]
-    fn names_are_unique_tables_have_one_writer_and_phases_come_in_order() {
-        let all = all(&Settings::of_chain(1));
-        let names: BTreeSet<&str> = all.iter().map(|processor| processor.name()).collect();
-        assert_eq!(names.len(), all.len());
-        let tables: Vec<_> = all.iter().flat_map(|processor| processor.tables()).collect();
-        let unique: BTreeSet<&str> = tables.iter().map(|table| table.name).collect();
-        assert_eq!(unique.len(), tables.len());
-        tables.iter().for_each(|table| table.check().unwrap());
-        assert!(all.is_sorted_by_key(|processor| processor.phase()));
-    }
-
-    #[test]
-    fn settings_show_in_the_parameters_of_those_that_use_them() {
-        let changed = |change: fn(&mut Settings)| -> Vec<&'static str> {
-            let mut settings = Settings::of_chain(1);
-            let before = all(&settings);
-            change(&mut settings);
-            let pairs = before.iter().zip(all(&settings));
-            pairs.filter(|(a, b)| a.parameters() != b.parameters()).map(|(a, _)| a.name()).collect()
-        };
-        let of_tokens = changed(|settings| settings.tokens.wrapped_native.clear());
-        let expected = [
-            "token_worker",
-            "ft_holdings_worker",
-            "nft_ownership_worker",
-            "daily_balance_worker",
-            "accounts_worker",
-            "meta_worker",
-            "tx_contracts_worker",
-        ];
-        assert_eq!(of_tokens, expected);
-        assert_eq!(changed(|settings| settings.fees.collectors.clear()), ["fees_worker"]);
-    }
-}
+mod tests;
