@@ -22,6 +22,7 @@ use logmill_work::{Held, IntervalSet, Lease, LeaseSettings};
 
 use super::board::{self, Board, LineWork, Task};
 use super::chunk;
+use super::decoded::TokenSettings;
 use super::line::LineState;
 use super::processor::Processor;
 use super::store::{Part, Tables};
@@ -55,6 +56,8 @@ pub struct DeriveSettings {
     pub poll: Duration,
     /// How long after an error it tries again.
     pub error_wait: Duration,
+    /// How token transfers are read; the processors are made with the same.
+    pub tokens: Arc<TokenSettings>,
     /// The lease.
     pub lease: LeaseSettings,
 }
@@ -71,6 +74,7 @@ impl Default for DeriveSettings {
             rows_max: 200_000,
             poll: Duration::from_secs(1),
             error_wait: Duration::from_secs(1),
+            tokens: Arc::default(),
             lease: LeaseSettings::default(),
         }
     }
@@ -253,8 +257,8 @@ impl Deriver {
     }
 
     async fn try_work(&self, fence: Option<&Fence>, task: &Task) -> Result<()> {
-        let rows_max = self.settings.rows_max;
-        let derived = chunk::derive(&self.chain, task.range.clone(), &task.lines, rows_max).await;
+        let (range, lines) = (task.range.clone(), &task.lines);
+        let derived = chunk::derive(&self.chain, range, lines, &self.settings).await;
         let derived = match derived {
             Err(error) if matches!(error.kind(), ErrorKind::Transient | ErrorKind::Fenced) => {
                 return Err(error);

@@ -80,8 +80,8 @@ impl Deriver {
         Ok(true)
     }
 
-    /// Makes the tip tables hold what the chain's tip holds.
-    pub(super) async fn align_tip(&self, fence: Option<&Fence>) -> Result<()> {
+    /// Makes the tip tables hold what the chain's tip holds: one step of the live deriver, for simulations.
+    pub async fn align_tip(&self, fence: Option<&Fence>) -> Result<()> {
         for _ in 0..PLANS_MAX {
             let view = self.chain.view().await?;
             let parts = self.plan_tip(&view).await?;
@@ -171,7 +171,9 @@ impl Deriver {
             }
             let (chain_id, blocks) = (self.chain.chain_id(), [Arc::clone(block)]);
             let lines: Vec<Line> = lines.iter().map(|line| line.line.clone()).collect();
-            let rows = logmill_io::compute(move || chunk::process(chain_id, &blocks, &lines));
+            let tokens = Arc::clone(&self.settings.tokens);
+            let rows =
+                logmill_io::compute(move || chunk::process(chain_id, &blocks, &lines, &tokens));
             all.push(rows.await?.into_iter().map(Some).collect());
         }
         Ok(all)

@@ -82,13 +82,16 @@ impl LogProcessor for Fees {
 }
 
 /// What collects an event of some contracts: fees if none is said, else any by its Solidity signature.
-pub fn collected(contracts: &[Address], signature: &str) -> Result<Arc<dyn LogProcessor>> {
+pub fn collected(
+    chain_id: u64,
+    contracts: &[Address],
+    signature: &str,
+) -> Result<Arc<dyn LogProcessor>> {
     if contracts.is_empty() || contracts.len() > CONTRACTS_MAX {
         return Err(invalid(format!("1 to {CONTRACTS_MAX} contracts are needed")));
     }
     if signature.trim().is_empty() {
-        let contracts = contracts.to_vec();
-        return Ok(Arc::new(Fees { collectors: contracts.clone(), forwarders: contracts }));
+        return Ok(Arc::new(Fees::of_contracts(chain_id, &in_order(contracts))));
     }
     Ok(Arc::new(CollectedEvent::new(contracts, signature)?))
 }
@@ -115,13 +118,11 @@ impl CollectedEvent {
     /// event.
     pub fn new(contracts: &[Address], signature: &str) -> Result<Self> {
         let event = parsed(signature)?;
-        let mut contracts = contracts.to_vec();
-        contracts.sort_unstable();
-        contracts.dedup();
+        let contracts = in_order(contracts);
         let resolved: DynSolEvent =
             event.resolve().map_err(|error| unreadable(signature, &error.to_string()))?;
         let types = resolved.indexed().iter().chain(resolved.body());
-        let depth = types.map(|ty| dynamic_depth(ty)).collect::<Result<Vec<usize>>>()?;
+        let depth = types.map(dynamic_depth).collect::<Result<Vec<usize>>>()?;
         let depth = depth.into_iter().max().unwrap_or(0);
         if depth > DYNAMIC_DEPTH_MAX {
             return Err(invalid("arrays lie too deep in each other".to_owned()));
@@ -219,6 +220,14 @@ impl LogProcessor for CollectedEvent {
     }
 }
 
+/// Each once, in one order: which contracts they are is what counts.
+fn in_order(contracts: &[Address]) -> Vec<Address> {
+    let mut contracts = contracts.to_vec();
+    contracts.sort_unstable();
+    contracts.dedup();
+    contracts
+}
+
 fn parsed(signature: &str) -> Result<Event> {
     let text = signature.trim().trim_end_matches(';');
     if text.len() > SIGNATURE_BYTES_MAX {
@@ -288,7 +297,7 @@ fn invalid(what: String) -> Error {
 }
 
 fn unreadable(signature: &str, why: &str) -> Error {
-    let why = why.lines().map(str::trim).filter(|line| !line.is_empty()).next_back();
+    let why = why.lines().map(str::trim).rfind(|line| !line.is_empty());
     let why = why.unwrap_or_default();
     invalid(format!(
         "{signature:?} is no event such as `event Transfer(address indexed from, address indexed to, \

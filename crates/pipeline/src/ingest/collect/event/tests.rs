@@ -99,7 +99,18 @@ fn signatures_that_can_not_be_collected_are_refused_with_a_reason() {
     CollectedEvent::new(&[CONTRACT], &long).expect_err("too long");
     let many: Vec<String> = (0..33).map(|n| format!("uint256 a{n}")).collect();
     CollectedEvent::new(&[CONTRACT], &format!("event A({})", many.join(","))).expect_err("many");
-    collected(&[], "").expect_err("no contract");
+    collected(1, &[], "").expect_err("no contract");
+}
+
+#[test]
+fn fees_of_known_contracts_are_those_that_everybody_derives() {
+    let name = |chain, contract| collected(chain, &[contract], " ").expect("fine");
+    let known = name(137, CONTRACT);
+    assert_eq!(known.name(), "fees_worker");
+    assert_eq!(known.parameters(), Fees::of_chain(137).parameters());
+    let own = name(137, OTHER);
+    assert_ne!(own.parameters(), known.parameters());
+    assert_eq!(own.filter().addresses, [OTHER]);
 }
 
 #[test]

@@ -29,7 +29,6 @@ pub(super) fn kind(ty: &DynSolType, indexed: bool) -> Kind {
         DynSolType::FixedBytes(_) | DynSolType::Bytes | DynSolType::Function => Kind::Bytes,
         // Of these a topic has the hash alone.
         _ if indexed => Kind::Bytes,
-        DynSolType::String => Kind::Text,
         _ => Kind::Text,
     }
 }
@@ -110,6 +109,5 @@ fn json(value: &DynSolValue) -> Value {
         DynSolValue::Array(parts) | DynSolValue::FixedArray(parts) | DynSolValue::Tuple(parts) => {
             parts.iter().map(json).collect()
         }
-        _ => Value::Null,
     }
 }
