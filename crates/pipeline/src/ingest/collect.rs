@@ -335,3 +335,6 @@ impl Collector {
 pub fn kind(chain_id: u64, consumer: &str) -> String {
     format!("collect-{chain_id}-{consumer}")
 }
+
+#[cfg(test)]
+mod tests;

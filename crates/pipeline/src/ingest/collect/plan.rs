@@ -183,7 +183,7 @@ impl Collector {
     }
 
     /// What is done when nothing is missing: indexes, a generation that is complete, old jobs.
-    async fn tidy(&self) -> Result<()> {
+    pub(super) async fn tidy(&self) -> Result<()> {
         let sql = self.tables.sql();
         if !self.is_time_to_tidy(sql.clock().monotonic()) {
             return Ok(());

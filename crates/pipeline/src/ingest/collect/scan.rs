@@ -88,7 +88,7 @@ impl Collector {
     }
 
     /// The rows of a range, as the database takes them.
-    async fn scan(&self, line: &Line, range: Range<u64>) -> Result<Prepared> {
+    pub(super) async fn scan(&self, line: &Line, range: Range<u64>) -> Result<Prepared> {
         let anchor = self.anchor(range.end).await?;
         let logs = self.source.logs(&self.event.filter(), range.clone(), anchor).await?;
         let event = Arc::clone(&self.event);
@@ -108,7 +108,7 @@ impl Collector {
     }
 
     /// Rows, the coverage that speaks for them and, with the last of them, the end of the job: together or not at all.
-    async fn store(
+    pub(super) async fn store(
         &self,
         line: &Line,
         range: &Range<u64>,
