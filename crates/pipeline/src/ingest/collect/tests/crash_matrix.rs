@@ -22,16 +22,16 @@ async fn live(chain: &SimChain, faults: &Arc<Faults>) {
     assert!(after.catch_up().await);
     ground.check().await;
     let status = after.report().await.collected.expect("the database answers");
-    assert_eq!((status.cursor, status.dead, status.pending, status.running), (30, 0, 0, 0));
+    assert_eq!((status.cursor, status.dead, status.pending, status.running), (20, 0, 0, 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_collected_survives_a_fault_at_every_operation() {
-    let chain = Ground::new(34, 5).await.sim;
+    let chain = Ground::new(24, 5).await.sim;
     let counted = Faults::none();
     live(&chain, &counted).await;
     let operations = counted.operations();
-    assert!(operations > 60, "the life has only {operations} operations");
+    assert!(operations > 40, "the life has only {operations} operations");
     for operation in 0..operations {
         for fault in FAULTS {
             let faults = Faults::at(operation, fault);
