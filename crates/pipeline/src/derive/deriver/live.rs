@@ -76,7 +76,7 @@ impl Deriver {
             *pending = IntervalSet::new();
             return Ok(false);
         };
-        self.work(Some(fence), &task).await?;
+        self.work(Some(fence), task).await?;
         Ok(true)
     }
 
