@@ -19,6 +19,8 @@ use crate::derive::Processor;
 pub mod accounts;
 pub mod evm;
 pub mod fees;
+#[cfg(test)]
+mod laws;
 pub mod meta;
 pub mod staking;
 pub mod tx_contracts;
