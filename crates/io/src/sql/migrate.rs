@@ -8,7 +8,6 @@
 use deadpool_postgres::Object;
 use refinery_core::{Migration as Applied, Runner, Target};
 use rusqlite::{Connection, TransactionBehavior};
-use tokio_postgres::error::SqlState;
 
 use super::dialect::Dialect;
 use super::postgres::{Postgres, failed};

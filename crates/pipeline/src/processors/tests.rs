@@ -62,9 +62,15 @@ fn settings_show_in_the_parameters_of_those_that_use_them() {
         pairs.filter(|(a, b)| a.parameters() != b.parameters()).map(|(a, _)| a.name()).collect()
     };
     let of_tokens = changed(|settings| settings.tokens.wrapped_native.clear());
-    for name in
-        ["token_worker", "ft_holdings_worker", "nft_ownership_worker", "daily_balance_worker"]
-    {
+    for name in [
+        "token_worker",
+        "ft_holdings_worker",
+        "nft_ownership_worker",
+        "daily_balance_worker",
+        "accounts_worker",
+        "meta_worker",
+        "tx_contracts_worker",
+    ] {
         assert!(of_tokens.contains(&name), "{name}");
     }
     assert!(!of_tokens.contains(&"fees_worker"));
