@@ -258,6 +258,16 @@ impl Error {
         }
     }
 
+    /// Whether a statement named a table that does not exist.
+    pub fn is_missing_table(&self) -> bool {
+        match self {
+            // SQLite has no code of its own for it.
+            Self::Sqlite { source, .. } => source.to_string().contains("no such table"),
+            Self::Postgres { source, .. } => source.code() == Some(&SqlState::UNDEFINED_TABLE),
+            _ => false,
+        }
+    }
+
     /// Whether the same transaction, run again from its start, may well succeed and can not apply twice.
     pub(crate) fn is_retryable(&self) -> bool {
         match self {
