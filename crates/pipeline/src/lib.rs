@@ -8,6 +8,7 @@
 //! | [`ingest`] | the forward and the backward ingester |
 //! | [`audit`], [`repair`] | what is stored, checked again, and fetched again |
 //! | [`derive`], [`processors`] | tables derived from what is stored |
+//! | [`observe`] | what a node or the web said beyond blocks |
 //! | `stage` | a tip that is set from outside: [`Chain::stage`] |
 //! | [`block`] | how a block of a source becomes one of the log index, and comes back |
 //!
@@ -20,6 +21,7 @@ pub mod chain;
 pub mod derive;
 mod error;
 pub mod ingest;
+pub mod observe;
 pub mod processors;
 mod record;
 pub mod repair;
