@@ -23,6 +23,8 @@ pub mod line;
 pub mod processor;
 pub mod read;
 pub mod rows;
+#[cfg(test)]
+pub(crate) mod scene;
 mod schema;
 pub mod store;
 pub mod table;

@@ -11,9 +11,13 @@ use logmill_chain::{Block, BlockRef};
 use crate::error::Result;
 
 pub mod abi;
-mod tokens;
+mod balances;
+mod known;
+pub(crate) mod tokens;
 mod transactions;
 
+pub use balances::FtChange;
+pub use known::TokenSettings;
 pub use tokens::{FtTransfer, NftStandard, NftTransfer, Tokens, TransferKind};
 
 /// A block, decoded.
@@ -109,12 +113,17 @@ pub struct Withdrawal {
 }
 
 impl DecodedBlock {
-    /// Reads a block.
+    /// Reads a block, with the tokens that are known.
     pub fn new(chain_id: u64, block: Arc<Block>) -> Result<Self> {
+        Self::with(chain_id, block, TokenSettings::known())
+    }
+
+    /// Reads a block.
+    pub fn with(chain_id: u64, block: Arc<Block>, tokens: &TokenSettings) -> Result<Self> {
         let header = transactions::header(&block)?;
         let transactions = transactions::transactions(&block, &header)?;
         let withdrawals = transactions::withdrawals(&block)?;
-        let tokens = Tokens::of(&block);
+        let tokens = Tokens::of(&block, tokens);
         Ok(Self { chain_id, block, header, transactions, withdrawals, tokens })
     }
 

@@ -120,6 +120,13 @@ impl Tables {
         Ok(Self { sql, queue, interner: Arc::new(Interner::new()) })
     }
 
+    /// The same tables through another handle to the database.
+    #[must_use]
+    pub fn through(&self, sql: Sql) -> Self {
+        let (queue, interner) = (self.queue.through(sql.clone()), Arc::new(Interner::new()));
+        Self { sql, queue, interner }
+    }
+
     /// The database.
     pub fn sql(&self) -> &Sql {
         &self.sql

@@ -14,6 +14,7 @@
 mod blob_stores;
 mod chain;
 mod crash_matrix;
+mod derive;
 mod evm;
 mod history;
 mod log_index;

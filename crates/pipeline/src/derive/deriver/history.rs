@@ -29,8 +29,8 @@ impl Deriver {
         }
     }
 
-    /// Derives one chunk of what is missing; false if nothing is.
-    pub(super) async fn history_step(&self, fence: Option<&Fence>, from: From) -> Result<bool> {
+    /// Derives one chunk of what is missing, one step of the history deriver; false if nothing is.
+    pub async fn history_step(&self, fence: Option<&Fence>, from: From) -> Result<bool> {
         let stored = self.stored();
         let task = self.board().take(&stored, self.settings.history_chunk, from, self.clock.now());
         let Some(task) = task else {
@@ -41,7 +41,7 @@ impl Deriver {
     }
 
     /// Makes what is complete serve, and its indexes.
-    pub(super) async fn finish_lines(&self, fence: Option<&Fence>) -> Result<()> {
+    pub async fn finish_lines(&self, fence: Option<&Fence>) -> Result<()> {
         let stored = self.stored();
         let complete: Vec<_> = {
             let board = self.board();

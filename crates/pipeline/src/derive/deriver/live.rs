@@ -80,8 +80,8 @@ impl Deriver {
         Ok(true)
     }
 
-    /// Makes the tip tables hold what the chain's tip holds.
-    pub(super) async fn align_tip(&self, fence: Option<&Fence>) -> Result<()> {
+    /// Makes the tip tables hold what the chain's tip holds: one step of the live deriver, for simulations.
+    pub async fn align_tip(&self, fence: Option<&Fence>) -> Result<()> {
         for _ in 0..PLANS_MAX {
             let view = self.chain.view().await?;
             let parts = self.plan_tip(&view).await?;

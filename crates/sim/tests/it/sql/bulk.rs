@@ -83,7 +83,8 @@ fn rows(entropy: &dyn Entropy, count: usize) -> Vec<Vec<Value>> {
 }
 
 async fn insert_bulk(sql: &Sql, bulk: Bulk, rows: &[Vec<Value>]) -> logmill_io::Result<u64> {
-    sql.write(|tx| async move { tx.bulk(&bulk, rows.to_vec()).await }).await
+    let bulk = &bulk;
+    sql.write(|tx| async move { tx.bulk(bulk, rows.to_vec()).await }).await
 }
 
 async fn insert_singly(sql: &Sql, on_conflict: &str, rows: &[Vec<Value>]) -> u64 {
