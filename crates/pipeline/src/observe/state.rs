@@ -111,7 +111,8 @@ impl StateReader {
         let first = self.call(first, block).await?;
         // Where the state of the block is gone for one, it is for all.
         let at = first.block;
-        let rest: Vec<StateAnswer> = stream::iter(rest.iter().map(|call| self.call(call, at)))
+        let rest: Vec<StateAnswer> = stream::iter(rest.to_vec())
+            .map(|call| async move { self.call(&call, at).await })
             .buffered(self.settings.concurrent.max(1))
             .try_collect()
             .await?;
