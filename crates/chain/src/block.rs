@@ -7,6 +7,7 @@
 //! Guarantees: none beyond the types; [`crate::verify()`] checks. Leaves to others: JSON.
 
 use alloy_consensus::Header as EvmHeader;
+use alloy_eips::eip4895::Withdrawal;
 use alloy_primitives::{Address, B256, Bloom, BloomInput, Bytes, keccak256};
 use alloy_rlp::Decodable;
 use arrayvec::ArrayVec;
@@ -145,6 +146,15 @@ impl Block {
             transaction_hash,
             log_index,
         })
+    }
+
+    /// Its withdrawals; none before Shanghai.
+    pub fn decode_withdrawals(&self) -> Result<Option<Vec<Withdrawal>>> {
+        let Some(bytes) = &self.withdrawals else {
+            return Ok(None);
+        };
+        let decoded = Vec::<Withdrawal>::decode(&mut &bytes[..]);
+        decoded.map(Some).map_err(|error| Error::corrupt(format!("withdrawals: {error}")))
     }
 
     /// How many logs it has.

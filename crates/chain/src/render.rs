@@ -20,33 +20,33 @@ mod tests;
 mod transaction;
 
 use alloy_consensus::Header as EvmHeader;
-use alloy_eips::eip4895::Withdrawal;
 use alloy_primitives::U256;
-use alloy_rlp::Decodable;
 use serde_json::{Map, Value};
 
 use crate::block::{Block, Header};
 use crate::error::{Error, Result};
+use crate::facts;
 
 pub use json::{bytes, quantity};
 pub use log::{LogFields, log, log_bytes_max};
-pub use transaction::Sent;
 
 /// A block that is being rendered: its header is decoded once.
 #[derive(Debug)]
 pub struct Render<'b> {
     block: &'b Block,
     header: Option<EvmHeader>,
+    base_fee: Option<u64>,
 }
 
 impl<'b> Render<'b> {
     /// Of this block.
     pub fn of(block: &'b Block) -> Result<Self> {
-        Ok(Self { block, header: block.header.decode()? })
-    }
-
-    fn base_fee(&self) -> Option<u64> {
-        self.header.as_ref().and_then(|header| header.base_fee_per_gas)
+        let header = block.header.decode()?;
+        let base_fee = match &header {
+            Some(header) => header.base_fee_per_gas,
+            None => block.header.facts()?.base_fee_per_gas,
+        };
+        Ok(Self { block, header, base_fee })
     }
 
     /// The header alone, as `newHeads` sends it.
@@ -81,7 +81,7 @@ impl<'b> Render<'b> {
             let out = more.field("uncles");
             json::list(out, &self.block.uncles, |out, hash| bytes(out, hash.as_slice()));
         }
-        if let Some(withdrawals) = self.withdrawals()?
+        if let Some(withdrawals) = self.block.decode_withdrawals()?
             && !known.contains_key("withdrawals")
         {
             write_value(more.field("withdrawals"), &withdrawals)?;
@@ -105,14 +105,6 @@ impl<'b> Render<'b> {
         Ok(())
     }
 
-    fn withdrawals(&self) -> Result<Option<Vec<Withdrawal>>> {
-        let Some(text) = &self.block.withdrawals else {
-            return Ok(None);
-        };
-        let decoded = Vec::<Withdrawal>::decode(&mut &text[..]);
-        decoded.map(Some).map_err(|error| Error::corrupt(format!("withdrawals: {error}")))
-    }
-
     /// All receipts of the block, as a list.
     pub fn receipts(&self, out: &mut Vec<u8>) -> Result<()> {
         out.push(b'[');
@@ -129,8 +121,7 @@ impl<'b> Render<'b> {
 
 /// What a node gave, without the transactions, which are kept apart.
 fn foreign(text: &[u8]) -> Result<Map<String, Value>> {
-    let mut fields: Map<String, Value> = serde_json::from_slice(text)
-        .map_err(|error| Error::corrupt(format!("a header that is not JSON: {error}")))?;
+    let mut fields = facts::object(text, "a header")?;
     fields.remove("transactions");
     Ok(fields)
 }

@@ -51,6 +51,8 @@ pub(crate) enum Command {
     Verify(Verify),
     /// Throw stored blocks away and have them fetched again by the server
     Repair(Repair),
+    /// Derive the tables of a processor anew, from stored history, and then have them serve
+    Rederive(Rederive),
     /// Look at the configuration
     #[command(subcommand)]
     Config(Config),
@@ -123,6 +125,19 @@ pub(crate) struct Repair {
     /// Of which chain; may be left out if there is only one
     #[arg(long, value_name = "ID")]
     pub(crate) chain: Option<u64>,
+}
+
+#[derive(Args)]
+pub(crate) struct Rederive {
+    /// Which processor, such as token_worker
+    #[arg(value_name = "PROCESSOR")]
+    pub(crate) processor: String,
+    /// Of which chain; may be left out if there is only one
+    #[arg(long, value_name = "ID")]
+    pub(crate) chain: Option<u64>,
+    /// Do not wait until it is done
+    #[arg(long)]
+    pub(crate) detach: bool,
 }
 
 #[derive(Subcommand)]

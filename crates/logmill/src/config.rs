@@ -20,6 +20,7 @@ use index::Index;
 use layers::Layers;
 
 mod chain;
+mod derive;
 mod index;
 mod layers;
 mod secret;
@@ -55,6 +56,7 @@ pub(crate) struct Settings {
     index: Index,
     pub(crate) chain: chain::Chain,
     pub(crate) ingest: chain::Ingest,
+    pub(crate) derive: derive::Derive,
     pub(crate) server: server::Server,
     pub(crate) rpc: server::Rpc,
 }
@@ -218,6 +220,7 @@ impl Settings {
             self.index.fault(),
             self.chain.fault(),
             self.ingest.fault(),
+            self.derive.fault(),
             self.server.fault(),
             self.rpc.fault(),
         ];

@@ -33,6 +33,7 @@ mod cli;
 mod config;
 mod control;
 mod demo;
+mod derive;
 mod error;
 mod history;
 mod http;
@@ -72,6 +73,7 @@ async fn run(command: Command, config: &Config) -> Result<()> {
         Command::Run(_) => server::run(&config.settings).await,
         Command::Verify(asked) => history::verify(&asked, &config.settings).await,
         Command::Repair(asked) => history::repair(&asked, &config.settings).await,
+        Command::Rederive(asked) => derive::rederive(&asked, &config.settings).await,
         Command::Jobs(command) => jobs::run(command, &config.settings).await,
         Command::Index(command) => index::run(command, &config.settings).await,
         Command::Config(cli::Config::Check) => output::line(config.shown()?.trim_end()),

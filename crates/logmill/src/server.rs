@@ -25,8 +25,8 @@ use crate::control::{self, Control};
 use crate::error::{Error, Result};
 use crate::http;
 use crate::maintenance;
-use crate::stores::Stores;
 use crate::stores::index::IndexStores;
+use crate::stores::{Stores, tables};
 
 /// Serves until it is told to stop.
 pub(crate) async fn run(settings: &Settings) -> Result<()> {
@@ -41,7 +41,11 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
     let http_address = http.as_ref().map(|(_, address)| address.to_string());
     let owner = format!("logmill-{}-{:x}", std::process::id(), OsEntropy.mark());
     let indexes = IndexStores::open_to_write(settings).await?;
-    let chains = chains::open(settings, queue, &indexes, &owner).await?;
+    let tables = match settings.ingest.raw_only {
+        true => None,
+        false => Some(tables::open_to_write(settings).await?),
+    };
+    let chains = chains::open(settings, queue, &indexes, tables.as_ref(), &owner).await?;
     let chains: Vec<Arc<OpenChain>> = chains.into_iter().map(Arc::new).collect();
     let mut tasks = start(settings, queue, control, &owner, &stopped)?;
     for chain in &chains {

@@ -9,6 +9,7 @@
 //! | [`line`] | a generation of a processor's tables |
 //! | [`store`] | tables in a database: rows and coverage in one transaction |
 //! | [`deriver`] | live and history derivers over all of it |
+//! | [`rederive`] | to derive anew, as a job |
 //! | [`read`] | final rows and those of the tip as one |
 //!
 //! Guarantees: every block counts once in every table, in whatever order and however often it comes. Leaves to others:
@@ -22,10 +23,13 @@ mod intern;
 pub mod line;
 pub mod processor;
 pub mod read;
+pub mod rederive;
 pub mod rows;
 #[cfg(test)]
 pub(crate) mod scene;
 mod schema;
+#[cfg(test)]
+pub(crate) mod staged;
 pub mod store;
 pub mod table;
 

@@ -4,9 +4,16 @@
 //! |---|---|---|
 //! | 1 | [`token`] `token_worker` | `ft_transfers`, `nft_transfers`, `ft_tokens`, `nft_collections` |
 //! | 1 | [`fees`] `fees_worker` | `fee_events`, `fee_forwards` |
+//! | 1 | [`evm`] `evm_worker` | `evm_transactions` |
+//! | 1 | [`tx_metrics`] `tx_metrics_worker` | `tx_metrics` |
+//! | 1 | [`staking`] `staking_worker` | `staking_events`, `staking_nodes`, `staking_validators` |
+//! | 1 | [`defi`] `defi_worker` | `defi_events`, `defi_pairs`, `defi_reserves`, `defi_pair_stats` |
 //! | 2 | [`ft_holdings`] `ft_holdings_worker` | `ft_holdings` |
 //! | 2 | [`nft_ownership`] `nft_ownership_worker` | `nft_ownership`, `nft_balances` |
 //! | 2 | [`daily_balance`] `daily_balance_worker` | `daily_balances` |
+//! | 2 | [`accounts`] `accounts_worker` | `accounts` |
+//! | 2 | [`meta`] `meta_worker` | `address_transactions`, `account_stats`, `smart_contracts`, `contract_versions` |
+//! | 2 | [`tx_contracts`] `tx_contracts_worker` | `tx_contracts`, `tx_tags` |
 //!
 //! Guarantees: names are unique, and each table has one writer. Leaves to others: running them ([`crate::derive`]).
 
@@ -15,11 +22,18 @@ use std::sync::Arc;
 use crate::derive::Processor;
 use crate::derive::decoded::TokenSettings;
 
+pub mod accounts;
 pub mod daily_balance;
+pub mod defi;
+pub mod evm;
 pub mod fees;
 pub mod ft_holdings;
+pub mod meta;
 pub mod nft_ownership;
+pub mod staking;
 pub mod token;
+pub mod tx_contracts;
+pub mod tx_metrics;
 
 /// What can be set of processors. Blocks are to be decoded with the same token settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,43 +57,18 @@ pub fn all(settings: &Settings) -> Vec<Arc<dyn Processor>> {
     vec![
         Arc::new(token::Token { tokens: tokens.clone() }),
         Arc::new(settings.fees.clone()),
+        Arc::new(evm::Evm),
+        Arc::new(tx_metrics::TxMetrics),
+        Arc::new(staking::Staking),
+        Arc::new(defi::Defi),
         Arc::new(ft_holdings::FtHoldings { tokens: tokens.clone() }),
         Arc::new(nft_ownership::NftOwnership { tokens: tokens.clone() }),
-        Arc::new(daily_balance::DailyBalance { tokens }),
+        Arc::new(daily_balance::DailyBalance { tokens: tokens.clone() }),
+        Arc::new(accounts::Accounts { tokens: tokens.clone() }),
+        Arc::new(meta::Meta { tokens: tokens.clone() }),
+        Arc::new(tx_contracts::TxContracts { tokens }),
     ]
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    #[test]
-    fn names_are_unique_tables_have_one_writer_and_phases_come_in_order() {
-        let all = all(&Settings::of_chain(1));
-        let names: BTreeSet<&str> = all.iter().map(|processor| processor.name()).collect();
-        assert_eq!(names.len(), all.len());
-        let tables: Vec<_> = all.iter().flat_map(|processor| processor.tables()).collect();
-        let unique: BTreeSet<&str> = tables.iter().map(|table| table.name).collect();
-        assert_eq!(unique.len(), tables.len());
-        tables.iter().for_each(|table| table.check().unwrap());
-        assert!(all.is_sorted_by_key(|processor| processor.phase()));
-    }
-
-    #[test]
-    fn settings_show_in_the_parameters_of_those_that_use_them() {
-        let changed = |change: fn(&mut Settings)| -> Vec<&'static str> {
-            let mut settings = Settings::of_chain(1);
-            let before = all(&settings);
-            change(&mut settings);
-            let pairs = before.iter().zip(all(&settings));
-            pairs.filter(|(a, b)| a.parameters() != b.parameters()).map(|(a, _)| a.name()).collect()
-        };
-        let of_tokens = changed(|settings| settings.tokens.wrapped_native.clear());
-        let expected =
-            ["token_worker", "ft_holdings_worker", "nft_ownership_worker", "daily_balance_worker"];
-        assert_eq!(of_tokens, expected);
-        assert_eq!(changed(|settings| settings.fees.collectors.clear()), ["fees_worker"]);
-    }
-}
+mod tests;

@@ -4,14 +4,13 @@
 //! those that do. Leaves to others: the price of blob gas, which depends on the chain's rules; it is passed on where
 //! the node has told it.
 
-use serde_json::{Map, Value};
-
 use super::json::{Object, bytes, list, quantity};
 use super::log::{LogFields, log};
-use super::transaction::Sent;
 use super::{Render, write_value};
 use crate::block::{Block, Outcome, Receipt};
 use crate::error::{Error, Result};
+use crate::facts;
+use crate::sent::Sent;
 
 impl Render<'_> {
     /// Writes a receipt of the block.
@@ -21,16 +20,14 @@ impl Render<'_> {
         let receipt = receipt.ok_or_else(|| Error::corrupt("a missing receipt"))?;
         let transaction = block.transactions.get(position);
         let hash = transaction.map(|transaction| transaction.hash).unwrap_or_default();
-        let before = position.checked_sub(1).and_then(|before| block.receipts.get(before));
-        let gas_before = before.map_or(0, |before| before.cumulative_gas_used);
-
         let mut fields = Object::open(out);
         bytes(fields.field("transactionHash"), hash.as_slice());
         quantity(fields.field("transactionIndex"), number(position));
         bytes(fields.field("blockHash"), block.at.hash.as_slice());
         quantity(fields.field("blockNumber"), block.at.number);
-        bytes(fields.field("from"), sent.from.as_slice());
-        for (name, address) in [("to", sent.to), ("contractAddress", sent.created())] {
+        let created = sent.created();
+        for (name, address) in [("from", sent.from), ("to", sent.to), ("contractAddress", created)]
+        {
             let out = fields.field(name);
             match address {
                 Some(address) => bytes(out, address.as_slice()),
@@ -44,8 +41,7 @@ impl Render<'_> {
             Outcome::Unknown => {}
         }
         quantity(fields.field("cumulativeGasUsed"), receipt.cumulative_gas_used);
-        let gas_used = receipt.cumulative_gas_used.saturating_sub(gas_before);
-        quantity(fields.field("gasUsed"), gas_used);
+        quantity(fields.field("gasUsed"), block.gas_used(position).unwrap_or(0));
         if let Some(price) = sent.gas_price {
             quantity(fields.field("effectiveGasPrice"), price);
         }
@@ -88,9 +84,7 @@ fn extra(fields: &mut Object<'_>, receipt: &Receipt, sent: &Sent) -> Result<()> 
     let Some(text) = &receipt.extra else {
         return Ok(());
     };
-    let extra: Map<String, Value> = serde_json::from_slice(text)
-        .map_err(|error| Error::corrupt(format!("a receipt's extra that is not JSON: {error}")))?;
-    for (name, value) in &extra {
+    for (name, value) in &facts::object(text, "a receipt's extra")? {
         let is_ours = match name.as_str() {
             "transactionHash" | "transactionIndex" | "blockHash" | "blockNumber" | "from"
             | "to" | "contractAddress" | "type" | "cumulativeGasUsed" | "gasUsed" | "logsBloom"

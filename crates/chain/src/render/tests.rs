@@ -2,6 +2,7 @@
 
 use alloy_consensus::{SignableTransaction, TxEnvelope, TxLegacy};
 use alloy_eips::eip2718::Encodable2718;
+use alloy_eips::eip4895::Withdrawal;
 use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256};
 use serde_json::{Value, json};
 
@@ -126,6 +127,23 @@ fn a_foreign_header_is_passed_on_with_what_it_lacks() {
     block.header = Header::Foreign(b"{}".to_vec().into());
     let shown = rendered(|out| Render::of(&block)?.block(out, false));
     assert!(shown["withdrawals"].is_array(), "also from nothing: {shown}");
+}
+
+#[test]
+fn a_price_is_above_the_base_fee_of_a_foreign_header_too() {
+    let mut block = sample();
+    let tx = alloy_consensus::TxEip1559 {
+        max_fee_per_gas: 90,
+        max_priority_fee_per_gas: 2,
+        ..Default::default()
+    };
+    let signed = tx.into_signed(Signature::new(U256::ONE, U256::from(6), false));
+    block.transactions[0] = Transaction::canonical(TxEnvelope::from(signed).encoded_2718().into());
+    for (header, expected) in [(r#"{"baseFeePerGas":"0x5"}"#, json!("0x7")), ("{}", Value::Null)] {
+        block.header = Header::Foreign(header.as_bytes().to_vec().into());
+        let receipts = rendered(|out| Render::of(&block)?.receipts(out));
+        assert_eq!(receipts[0]["effectiveGasPrice"], expected, "{header}");
+    }
 }
 
 #[test]

@@ -112,8 +112,8 @@ fn messages(block: &Block) -> Vec<Utf8Bytes> {
         });
         // A sender that can not be worked out is left out, as is an outcome that nobody knows.
         let sender = render.as_ref().and_then(|render| render.sent(position).ok());
-        if let Some(sender) = sender {
-            payload["payer_address"] = json!(sender.from());
+        if let Some(from) = sender.and_then(|sender| sender.from) {
+            payload["payer_address"] = json!(from);
         }
         match outcome {
             Outcome::Status(true) => payload["execution_status"] = json!("SUCCESS"),

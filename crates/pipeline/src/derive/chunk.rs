@@ -10,7 +10,8 @@ use std::sync::Arc;
 use futures::StreamExt;
 use logmill_chain::Block;
 
-use super::decoded::DecodedBlock;
+use super::decoded::{DecodedBlock, TokenSettings};
+use super::deriver::DeriveSettings;
 use super::line::Line;
 use super::processor::Phase;
 use super::rows::Rows;
@@ -31,21 +32,23 @@ pub(crate) struct Derived {
     pub(crate) rows: Vec<Result<Rows>>,
 }
 
-/// Derives the beginning of a range, up to about `rows_max` rows, for some lines.
+/// Derives the beginning of a range, up to about as many rows as are allowed, for some lines.
 pub(crate) async fn derive(
     chain: &Chain,
     range: Range<u64>,
     lines: &[Line],
-    rows_max: usize,
+    settings: &DeriveSettings,
 ) -> Result<Derived> {
+    let rows_max = settings.rows_max;
     let pieces = pieces(&range);
     let work = pieces.into_iter().map(|piece| {
         let (chain, lines) = (chain.clone(), lines.to_vec());
+        let tokens = Arc::clone(&settings.tokens);
         async move {
             let blocks = chain.archived_blocks(piece.clone()).await?;
             let chain_id = chain.chain_id();
-            let rows = logmill_io::compute(move || process(chain_id, &blocks, &lines)).await?;
-            Ok::<_, Error>((piece, rows))
+            let rows = logmill_io::compute(move || process(chain_id, &blocks, &lines, &tokens));
+            Ok::<_, Error>((piece, rows.await?))
         }
     });
     let mut working = futures::stream::iter(work).buffered(PIECES);
@@ -119,10 +122,11 @@ pub(crate) fn process(
     chain_id: u64,
     blocks: &[Arc<Block>],
     lines: &[Line],
+    tokens: &TokenSettings,
 ) -> Result<Vec<Result<Rows>>> {
     let decoded: Vec<DecodedBlock> = blocks
         .iter()
-        .map(|block| DecodedBlock::new(chain_id, Arc::clone(block)))
+        .map(|block| DecodedBlock::with(chain_id, Arc::clone(block), tokens))
         .collect::<Result<_>>()?;
     let mut rows: Vec<Option<Result<Rows>>> = lines.iter().map(|_| None).collect();
     for phase in [Phase::One, Phase::Two] {

@@ -61,12 +61,16 @@ pub struct DecodedTransaction {
     pub index: usize,
     /// Its type, 0 for a legacy one.
     pub tx_type: u8,
-    /// Who signed it.
+    /// Who sent it.
     pub from: Option<Address>,
+    /// Whether that is known by a signature: then the sender has a key. Some chains have transactions of contracts.
+    pub is_signed: bool,
     /// Whom it calls; none if it creates a contract.
     pub to: Option<Address>,
-    /// The contract that it created.
+    /// The contract that it created; none if it failed. Where the receipt does not tell, it may have failed.
     pub created: Option<Address>,
+    /// Who signed the delegations that it carries (EIP-7702), in order, whether they took effect or not.
+    pub authorities: Vec<Address>,
     /// Its number among those of its sender.
     pub nonce: Option<u64>,
     /// What it sends.
@@ -120,8 +124,7 @@ impl DecodedBlock {
 
     /// Reads a block.
     pub fn with(chain_id: u64, block: Arc<Block>, tokens: &TokenSettings) -> Result<Self> {
-        let header = transactions::header(&block)?;
-        let transactions = transactions::transactions(&block, &header)?;
+        let (header, transactions) = transactions::facts(chain_id, &block)?;
         let withdrawals = transactions::withdrawals(&block)?;
         let tokens = Tokens::of(&block, tokens);
         Ok(Self { chain_id, block, header, transactions, withdrawals, tokens })

@@ -64,6 +64,11 @@ impl Line {
         scope(self.chain_id, self.processor.name(), self.generation)
     }
 
+    /// Whether a processor of this name fills it.
+    pub fn is_of(&self, processor: &str) -> bool {
+        self.processor.name() == processor
+    }
+
     /// Where the final rows of a table are.
     pub fn table(&self, table: &Table) -> String {
         physical(self.chain_id, self.generation, table.name)

@@ -105,6 +105,14 @@ pub struct Prepared {
     tables: Vec<(Bulk, Arc<[Vec<Value>]>)>,
 }
 
+/// Rows of a range of final blocks for one line, as the database takes them.
+#[derive(Clone, Debug)]
+pub(crate) struct PreparedPart {
+    pub(crate) line: Line,
+    pub(crate) range: Heights,
+    rows: Prepared,
+}
+
 impl Tables {
     /// Opens the tables of a database, to be changed: makes or updates them if need be.
     pub async fn open(sql: Sql) -> Result<Self> {
@@ -173,30 +181,41 @@ impl Tables {
 
     /// Stores the rows of final blocks together with their coverage, for several lines at once.
     pub async fn commit(&self, fence: Option<&Fence>, parts: Vec<Part>) -> Result<()> {
+        let prepared = self.prepare_all(parts).await?;
+        self.commit_prepared(fence, &prepared).await
+    }
+
+    /// Makes the rows of several lines ready to be stored.
+    pub(crate) async fn prepare_all(&self, parts: Vec<Part>) -> Result<Vec<PreparedPart>> {
         let ids = self.interner.ids(&self.sql, addresses(parts.iter().map(|p| &p.rows))).await?;
-        let ready = logmill_io::compute(move || {
-            let ready = parts.into_iter().map(|part| {
-                let rows = prepared(&part.line, part.rows, &ids);
-                (part.line, part.range, rows)
-            });
-            ready.collect::<Vec<_>>()
-        })
-        .await;
-        let (ready, at) = (&ready, &AtomicUsize::new(usize::MAX));
+        let prepare = move |part: Part| {
+            let rows = prepared(&part.line, part.rows, &ids);
+            PreparedPart { line: part.line, range: part.range, rows }
+        };
+        Ok(logmill_io::compute(move || parts.into_iter().map(prepare).collect()).await)
+    }
+
+    /// Stores prepared rows with their coverage.
+    pub(crate) async fn commit_prepared(
+        &self,
+        fence: Option<&Fence>,
+        parts: &[PreparedPart],
+    ) -> Result<()> {
+        let at = &AtomicUsize::new(usize::MAX);
         let written = self.sql.write(|tx| async move {
             hold(&tx, fence).await?;
-            for (number, (line, range, rows)) in ready.iter().enumerate() {
+            for (number, part) in parts.iter().enumerate() {
                 at.store(number, Ordering::SeqCst);
-                let fresh = self.cover_in(&tx, line, range).await?;
-                if fresh != [range.clone()] {
-                    return Err(overtaken(line));
+                let fresh = self.cover_in(&tx, &part.line, &part.range).await?;
+                if fresh != [part.range.clone()] {
+                    return Err(overtaken(&part.line));
                 }
-                self.apply_in(&tx, rows).await?;
+                self.apply_in(&tx, &part.rows).await?;
             }
             at.store(usize::MAX, Ordering::SeqCst);
             Ok(())
         });
-        let line = |number: usize| ready.get(number).map(|(line, ..)| line);
+        let line = |number: usize| parts.get(number).map(|part| &part.line);
         written.await.map_err(|error| blamed(error, line(at.load(Ordering::SeqCst))))
     }
 

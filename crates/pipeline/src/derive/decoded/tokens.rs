@@ -12,8 +12,8 @@
 //! those of unknown contracts are left out. `Deposit` and `Withdrawal` are what vaults and games call their events too;
 //! those of unknown contracts are left out. Some wrapping tokens log a `Transfer` from or to the zero address as well:
 //! then that one counts, and a `Deposit` or `Withdrawal` of the same transaction, account and amount is left out, one
-//! for one. (Who sends to the zero address just what he withdraws in the same transaction is counted once; it costs
-//! him that amount.) `ConsecutiveTransfer` of ERC-2309 is left out: a log of little gas could ask for any number of
+//! for one. (An account that sends to the zero address just what it withdraws in the same transaction is counted once;
+//! it costs that amount.) `ConsecutiveTransfer` of ERC-2309 is left out: a log of little gas could ask for any number of
 //! rows. Such an item is known from its first `Transfer` on.
 //!
 //! Guarantees: each transfer of a log is there once, in order; what does not have the shape of its standard is left

@@ -76,7 +76,7 @@ impl Deriver {
             *pending = IntervalSet::new();
             return Ok(false);
         };
-        self.work(Some(fence), &task).await?;
+        self.work(Some(fence), task).await?;
         Ok(true)
     }
 
@@ -171,7 +171,9 @@ impl Deriver {
             }
             let (chain_id, blocks) = (self.chain.chain_id(), [Arc::clone(block)]);
             let lines: Vec<Line> = lines.iter().map(|line| line.line.clone()).collect();
-            let rows = logmill_io::compute(move || chunk::process(chain_id, &blocks, &lines));
+            let tokens = Arc::clone(&self.settings.tokens);
+            let rows =
+                logmill_io::compute(move || chunk::process(chain_id, &blocks, &lines, &tokens));
             all.push(rows.await?.into_iter().map(Some).collect());
         }
         Ok(all)

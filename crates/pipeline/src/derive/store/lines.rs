@@ -185,6 +185,25 @@ impl Tables {
         Ok(stored_lines(&self.sql, chain_id, None).await?)
     }
 
+    /// The generation that serves the readers of a processor's tables.
+    pub async fn serving(&self, chain_id: u64, processor: &str) -> Result<Option<u32>> {
+        let stored = self.stored(chain_id).await?;
+        let serves =
+            |line: &&StoredLine| line.processor == processor && line.state == LineState::Serving;
+        Ok(stored.iter().find(serves).map(|line| line.generation))
+    }
+
+    /// How many blocks the generation has that is built beside the one that serves, if there is one.
+    pub async fn building(&self, chain_id: u64, processor: &str) -> Result<Option<u64>> {
+        let stored = self.stored(chain_id).await?;
+        let is_built =
+            |line: &&StoredLine| line.processor == processor && line.state == LineState::Building;
+        match stored.iter().find(is_built) {
+            Some(line) => Ok(Some(self.covered_by(chain_id, line).await?.total())),
+            None => Ok(None),
+        }
+    }
+
     /// What a stored generation covers.
     pub(crate) async fn covered_by(&self, chain_id: u64, line: &StoredLine) -> Result<IntervalSet> {
         let scope = line::scope(chain_id, &line.processor, line.generation);

@@ -14,7 +14,7 @@ use super::probe::Probe;
 const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
 
 fn some() -> Vec<Arc<dyn Processor>> {
-    let mut some = logmill_pipeline::processors::all();
+    let mut some = super::life::real();
     some.retain(|processor| {
         ["fees_worker", "ft_holdings_worker", "nft_ownership_worker"].contains(&processor.name())
     });

@@ -13,8 +13,13 @@ use super::chain_world::{Process, World};
 use super::model;
 use super::probe::Probe;
 
+/// The processors of the product.
+pub(crate) fn real() -> Vec<Arc<dyn Processor>> {
+    processors::all(&processors::Settings::of_chain(1))
+}
+
 pub(crate) fn all() -> Vec<Arc<dyn Processor>> {
-    let mut all = processors::all();
+    let mut all = real();
     all.push(Probe::new());
     all
 }

@@ -106,7 +106,7 @@ async fn a_processor_that_fails_stops_no_other_and_keeps_its_place() {
     process.catch_up().await.expect("nothing is in the way");
     process.fill().await.expect("nothing is in the way");
     let tables = Tables::open(Database::memory().await.open().await).await.expect("tables");
-    let (good, wrong) = (logmill_pipeline::processors::all(), [11, 30]);
+    let (good, wrong) = (super::life::real(), [11, 30]);
     let bad: Arc<dyn Processor> =
         Probe { fails_at: vec![11], panics_at: vec![30], ..Probe::of_version(1) }.into();
     let both = [good.clone(), vec![Arc::clone(&bad)]].concat();

@@ -1,0 +1,227 @@
+//! `staking_worker`: stake that goes in by the deposit contract, and comes back as withdrawals.
+//!
+//! ```text
+//! DepositEvent(bytes pubkey, bytes withdrawal_credentials, bytes amount, bytes signature, bytes index)
+//! ```
+//!
+//! | `staking_events` | of a deposit (`source` 0) | of a withdrawal (`source` 1) |
+//! |---|---|---|
+//! | `event_index` | the position of its log in the block | its position among those of the block |
+//! | `tx_index` | its transaction's | null: it has none |
+//! | `event_type` | `DEPOSIT` | `WITHDRAWAL` |
+//! | `node_id` | the validator's public key | null: the block does not tell |
+//! | `validator_index` | null: the block does not tell | the validator's number |
+//! | `address` | who sent the transaction | who got it |
+//! | `amount` | in wei; the event has it in Gwei, little-endian | in wei; the block has it in Gwei |
+//! | `withdrawal_credentials` | to whom it may be withdrawn | null |
+//! | `sequence` | its number among all deposits | its number among all withdrawals |
+//!
+//! Rewards that are swept and stake that is returned are both withdrawals; a block does not tell them apart.
+//!
+//! Guarantees: a deposit counts only if the deposit contract of the chain wrote it, in the layout that EIP-6110 demands.
+//! Leaves to others: which number a public key has, and whether a deposit became a validator: the consensus layer knows.
+
+use alloy_primitives::{Address, B256, U256, address, b256};
+use bytes::Bytes;
+use logmill_chain::Log;
+
+use crate::cells;
+use crate::derive::decoded::abi;
+use crate::derive::table::{Fold, folded, key, once};
+use crate::derive::{Cell, DecodedBlock, Kind, Processor, Rows, Table};
+use crate::error::Result;
+
+/// The topic of `DepositEvent`.
+pub const DEPOSIT_EVENT: B256 =
+    b256!("0x649bbc62d0e31342afea4e5cd82d4049e7e1ee912fc0889aa790803be39038c5");
+
+/// What `source` is of a deposit, and of a withdrawal.
+const SOURCE_LOG: u8 = 0;
+const SOURCE_WITHDRAWAL: u8 = 1;
+const WEI_PER_GWEI: u64 = 1_000_000_000;
+
+/// The bytes of a deposit's data, and where each part is: the word with its offset, where it is, how long it is.
+const DEPOSIT_BYTES: usize = 576;
+const PUBKEY: [usize; 3] = [0, 160, 48];
+const CREDENTIALS: [usize; 3] = [1, 256, 32];
+const AMOUNT: [usize; 3] = [2, 320, 8];
+const SIGNATURE: [usize; 3] = [3, 384, 96];
+const INDEX: [usize; 3] = [4, 512, 8];
+
+/// Deposits and withdrawals, one row each.
+pub static STAKING_EVENTS: Table = Table {
+    name: "staking_events",
+    columns: &[
+        key("block_height", Kind::Int),
+        key("source", Kind::Int),
+        key("event_index", Kind::Int),
+        once("tx_index", Kind::Int),
+        once("event_type", Kind::Text),
+        once("node_id", Kind::Bytes),
+        once("validator_index", Kind::Int),
+        once("address", Kind::Address),
+        once("amount", Kind::Amount),
+        once("withdrawal_credentials", Kind::Bytes),
+        once("sequence", Kind::Int),
+        once("timestamp", Kind::Int),
+    ],
+    indexes: &[&["address", "block_height"]],
+};
+
+/// What was deposited, by public key.
+pub static STAKING_NODES: Table = Table {
+    name: "staking_nodes",
+    columns: &[
+        key("node_id", Kind::Bytes),
+        folded("withdrawal_credentials", Kind::Bytes, Fold::First),
+        folded("deposited", Kind::Amount, Fold::Sum),
+        folded("first_seen_height", Kind::Int, Fold::Min),
+        folded("deposit_count", Kind::Int, Fold::Sum),
+    ],
+    indexes: &[],
+};
+
+/// What was withdrawn, by number of validator.
+pub static STAKING_VALIDATORS: Table = Table {
+    name: "staking_validators",
+    columns: &[
+        key("validator_index", Kind::Int),
+        folded("withdrawn", Kind::Amount, Fold::Sum),
+        folded("address", Kind::Address, Fold::Last),
+        folded("last_height", Kind::Int, Fold::Max),
+        folded("withdrawal_count", Kind::Int, Fold::Sum),
+    ],
+    indexes: &[],
+};
+
+/// The processor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Staking;
+
+/// A deposit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deposit {
+    /// The validator's public key.
+    pub node_id: Bytes,
+    /// To whom it may be withdrawn.
+    pub withdrawal_credentials: Bytes,
+    /// How much, in Gwei.
+    pub amount_gwei: u64,
+    /// Its number among all deposits.
+    pub sequence: u64,
+}
+
+/// The deposit contract of a chain, if it has one that we know.
+pub fn deposit_contract(chain_id: u64) -> Option<Address> {
+    match chain_id {
+        // Ethereum, and Hoodi.
+        1 | 560_048 => Some(address!("0x00000000219ab540356cbb839cbe05303d7705fa")),
+        // Sepolia.
+        11_155_111 => Some(address!("0x7f02c3e3c98b133055b8b348b2ac625669ed295d")),
+        // Holesky.
+        17_000 => Some(address!("0x4242424242424242424242424242424242424242")),
+        _ => None,
+    }
+}
+
+/// The deposit of a log, if it is one.
+pub fn deposit(chain_id: u64, log: &Log) -> Option<Deposit> {
+    if log.topics[..] != [DEPOSIT_EVENT] || deposit_contract(chain_id) != Some(log.address) {
+        return None;
+    }
+    let data = Some(&log.data).filter(|data| data.len() == DEPOSIT_BYTES)?;
+    part(data, SIGNATURE)?;
+    let number = |place| Some(u64::from_le_bytes(part(data, place)?.try_into().ok()?));
+    Some(Deposit {
+        node_id: Bytes::copy_from_slice(part(data, PUBKEY)?),
+        withdrawal_credentials: Bytes::copy_from_slice(part(data, CREDENTIALS)?),
+        amount_gwei: number(AMOUNT)?,
+        sequence: number(INDEX)?,
+    })
+}
+
+/// A part of a deposit's data, if it is where and as long as it must be.
+fn part(data: &[u8], [head, offset, length]: [usize; 3]) -> Option<&[u8]> {
+    let tail = data.get(offset..)?;
+    let is_right = abi::size(data, head)? == offset && abi::size(tail, 0)? == length;
+    tail.get(32..)?.get(..length).filter(|_| is_right)
+}
+
+impl Processor for Staking {
+    fn name(&self) -> &'static str {
+        "staking_worker"
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn tables(&self) -> &'static [&'static Table] {
+        const { &[&STAKING_EVENTS, &STAKING_NODES, &STAKING_VALIDATORS] }
+    }
+
+    fn process(&self, block: &DecodedBlock, rows: &mut Rows) -> Result<()> {
+        deposits(block, rows)?;
+        withdrawals(block, rows)
+    }
+}
+
+fn deposits(block: &DecodedBlock, rows: &mut Rows) -> Result<()> {
+    for placed in block.block.logs() {
+        let Some(deposit) = deposit(block.chain_id, placed.log) else {
+            continue;
+        };
+        let transaction = block.transactions.get(placed.transaction_index);
+        let amount = wei(deposit.amount_gwei);
+        let event = cells![
+            block.number(),
+            SOURCE_LOG,
+            placed.log_index,
+            placed.transaction_index,
+            "DEPOSIT",
+            deposit.node_id.clone(),
+            Cell::Null,
+            transaction.and_then(|transaction| transaction.from),
+            amount,
+            deposit.withdrawal_credentials.clone(),
+            deposit.sequence,
+            block.timestamp(),
+        ];
+        rows.push(&STAKING_EVENTS, placed.log_index, event)?;
+        let credentials = deposit.withdrawal_credentials;
+        let node = cells![deposit.node_id, credentials, amount, block.number(), 1u8];
+        rows.push(&STAKING_NODES, placed.log_index, node)?;
+    }
+    Ok(())
+}
+
+fn withdrawals(block: &DecodedBlock, rows: &mut Rows) -> Result<()> {
+    for (position, withdrawal) in block.withdrawals.iter().enumerate() {
+        let (validator, amount) = (withdrawal.validator_index, wei(withdrawal.amount_gwei));
+        let event = cells![
+            block.number(),
+            SOURCE_WITHDRAWAL,
+            position,
+            Cell::Null,
+            "WITHDRAWAL",
+            Cell::Null,
+            validator,
+            withdrawal.address,
+            amount,
+            Cell::Null,
+            withdrawal.index,
+            block.timestamp(),
+        ];
+        rows.push(&STAKING_EVENTS, position, event)?;
+        let validator = cells![validator, amount, withdrawal.address, block.number(), 1u8];
+        rows.push(&STAKING_VALIDATORS, position, validator)?;
+    }
+    Ok(())
+}
+
+fn wei(gwei: u64) -> U256 {
+    U256::from(gwei) * U256::from(WEI_PER_GWEI)
+}
+
+#[cfg(test)]
+mod tests;
