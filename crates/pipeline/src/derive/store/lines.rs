@@ -181,6 +181,14 @@ impl Tables {
         Ok(())
     }
 
+    /// The chains that a processor has tables of, lowest first.
+    pub async fn chains(&self, processor: &str) -> Result<Vec<u64>> {
+        let text =
+            "SELECT DISTINCT chain_id FROM derive_line WHERE processor = $1 ORDER BY chain_id";
+        let found = self.sql.query(text, params![processor]).await?;
+        Ok(found.rows.iter().map(|row| row.count(0)).collect::<Stored<_>>()?)
+    }
+
     /// Every stored generation of a chain.
     pub(crate) async fn stored(&self, chain_id: u64) -> Result<Vec<StoredLine>> {
         Ok(stored_lines(&self.sql, chain_id, None).await?)
