@@ -58,9 +58,10 @@ use pool::Pool;
 use rpc::{Call, Outcome};
 use trouble::Trouble;
 use wake::Wake;
-use wording::{Meaning, meaning};
+use wording::meaning;
 
 pub use settings::{EvmSettings, NodeSettings};
+pub use wording::{Meaning, meaning_of};
 
 /// The most nodes of a chain.
 const NODES_MAX: usize = 100;

@@ -119,8 +119,9 @@ impl Tables {
             record::encode(&TipBlocks::default()),
         ];
         let text = "INSERT INTO derive_line
-                (chain_id, processor, generation, version, parameters, tables, state, indexed, tip, created_at)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, 0, $8, now_ms())";
+                (chain_id, processor, generation, version, parameters, tables, state, indexed, tip, created_at,
+                 updated_at)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, 0, $8, now_ms(), now_ms())";
         tx.execute(text, params).await?;
         if state == LineState::Serving {
             self.make_views(tx, processor).await?;
