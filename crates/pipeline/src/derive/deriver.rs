@@ -149,7 +149,8 @@ impl Deriver {
             match lease.acquire().await {
                 Ok(Some(held)) => {
                     note(Some(held.clone()));
-                    if let Err(error) = self.lead(lease, &held).await
+                    // On the heap: what it holds is too much for a thread's stack.
+                    if let Err(error) = Box::pin(self.lead(lease, &held)).await
                         && error.kind() != ErrorKind::Fenced
                     {
                         self.said(&error, "derived tables");
@@ -174,13 +175,13 @@ impl Deriver {
             if !self.settings.live {
                 return std::future::pending().await;
             }
-            self.live(&fence).await
+            Box::pin(self.live(&fence)).await
         };
         let history = async {
             if !self.settings.history {
                 return std::future::pending().await;
             }
-            self.history(&fence).await
+            Box::pin(self.history(&fence)).await
         };
         tokio::select! {
             biased;
@@ -244,34 +245,29 @@ impl Deriver {
     }
 
     /// Derives a range that was taken from the board, and stores it. What fails is noted on the board.
-    async fn work(&self, fence: Option<&Fence>, task: &Task) -> Result<()> {
-        let outcome = self.try_work(fence, task).await;
-        self.board().give_back(task);
-        match outcome {
-            Err(Error::Overtaken { processor }) => {
-                tracing::debug!(processor, "another has derived the same");
-                self.reload().await
-            }
-            outcome => outcome,
-        }
+    async fn work(&self, fence: Option<&Fence>, task: Task) -> Result<()> {
+        let ready = self.derived(task).await?;
+        self.store(fence, ready).await
     }
 
-    async fn try_work(&self, fence: Option<&Fence>, task: &Task) -> Result<()> {
+    /// Derives a range that was taken from the board.
+    async fn derived(&self, task: Task) -> Result<Ready> {
         let (range, lines) = (task.range.clone(), &task.lines);
-        let derived = chunk::derive(&self.chain, range, lines, &self.settings).await;
-        let derived = match derived {
+        let deriving = Box::pin(chunk::derive(&self.chain, range, lines, &self.settings));
+        let derived = match deriving.await {
+            Ok(derived) => derived,
             Err(error) if matches!(error.kind(), ErrorKind::Transient | ErrorKind::Fenced) => {
+                self.board().give_back(&task);
                 return Err(error);
             }
             // A block that can not be read: it is looked for, and the others go on.
             Err(error) => {
-                task.lines.iter().for_each(|line| self.failed(line, &task.range, &error));
-                return Ok(());
+                lines.iter().for_each(|line| self.failed(line, &task.range, &error));
+                return Ok(Ready { task, parts: Vec::new() });
             }
-            Ok(derived) => derived,
         };
         let mut parts = Vec::new();
-        for (line, rows) in task.lines.iter().zip(derived.rows) {
+        for (line, rows) in lines.iter().zip(derived.rows) {
             match rows {
                 Ok(rows) => {
                     let (line, range) = (line.clone(), derived.range.clone());
@@ -280,26 +276,47 @@ impl Deriver {
                 Err(error) => self.failed(line, &derived.range, &error),
             }
         }
-        while !parts.is_empty() {
-            let lines: Vec<_> = parts.iter().map(|part| part.line.clone()).collect();
-            match self.tables.commit(fence, parts.clone()).await {
+        Ok(Ready { task, parts })
+    }
+
+    /// Stores what was derived; what the database refuses is noted on the board.
+    async fn store(&self, fence: Option<&Fence>, ready: Ready) -> Result<()> {
+        let Ready { task, parts } = ready;
+        let stored = self.try_store(fence, parts).await;
+        self.board().give_back(&task);
+        match stored {
+            Err(Error::Overtaken { processor }) => {
+                tracing::debug!(processor, "another has derived the same");
+                self.reload().await
+            }
+            stored => stored,
+        }
+    }
+
+    async fn try_store(&self, fence: Option<&Fence>, parts: Vec<Part>) -> Result<()> {
+        let mut prepared = Box::pin(self.tables.prepare_all(parts)).await?;
+        while !prepared.is_empty() {
+            match Box::pin(self.tables.commit_prepared(fence, &prepared)).await {
                 Ok(()) => {
                     let mut board = self.board();
-                    lines.iter().for_each(|line| board.done(line, &derived.range));
-                    break;
+                    prepared.iter().for_each(|part| board.done(&part.line, &part.range));
+                    return Ok(());
                 }
                 // The others go on without it.
                 Err(error @ Error::Processor { processor, .. }) => {
-                    let guilty = parts.iter().find(|part| part.line.processor.name() == processor);
-                    if let Some(part) = guilty {
+                    for part in prepared.iter().filter(|part| part.line.is_of(processor)) {
                         self.failed(&part.line, &part.range, &error);
                     }
-                    parts.retain(|part| part.line.processor.name() != processor);
+                    prepared.retain(|part| !part.line.is_of(processor));
                 }
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    fn give_back(&self, ready: &Ready) {
+        self.board().give_back(&ready.task);
     }
 
     fn failed(&self, line: &super::line::Line, range: &std::ops::Range<u64>, error: &Error) {
@@ -320,7 +337,7 @@ impl Deriver {
     pub async fn catch_up(&self) -> Result<()> {
         self.load().await?;
         self.align_tip(None).await?;
-        while self.history_step(None, logmill_work::intervals::From::Below).await? {}
+        Box::pin(self.history_all(None)).await?;
         self.finish_lines(None).await?;
         self.align_tip(None).await
     }
@@ -329,6 +346,12 @@ impl Deriver {
     pub fn is_building(&self) -> bool {
         self.board().lines.iter().any(|work| work.line.state == LineState::Building)
     }
+}
+
+/// A range that is derived and not yet stored.
+struct Ready {
+    task: Task,
+    parts: Vec<Part>,
 }
 
 /// Gives a lease back, so that the next process need not wait for its end.

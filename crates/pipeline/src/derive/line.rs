@@ -64,6 +64,16 @@ impl Line {
         scope(self.chain_id, self.processor.name(), self.generation)
     }
 
+    /// Whether a processor of this name fills it.
+    pub fn is_of(&self, processor: &str) -> bool {
+        self.processor.name() == processor
+    }
+
+    /// The statements that make a table like one of the final tables, under another name.
+    pub fn create_statements(&self, table: &Table, name: &str) -> Vec<String> {
+        super::schema::create(table, name).into_iter().take(1).collect()
+    }
+
     /// Where the final rows of a table are.
     pub fn table(&self, table: &Table) -> String {
         physical(self.chain_id, self.generation, table.name)

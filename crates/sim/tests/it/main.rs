@@ -11,6 +11,7 @@
     reason = "tests meet the outside world themselves, and a panic is how a test fails"
 )]
 
+mod async_workers;
 mod blob_stores;
 mod chain;
 mod crash_matrix;

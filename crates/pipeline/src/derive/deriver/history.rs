@@ -9,19 +9,15 @@ use std::convert::Infallible;
 use logmill_io::Fence;
 use logmill_work::intervals::From;
 
+use super::super::board::Task;
 use super::super::line::LineState;
 use super::Deriver;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 impl Deriver {
     pub(super) async fn history(&self, fence: &Fence) -> Result<Infallible> {
-        let (mut from, mut other) = (From::Below, From::Above);
         loop {
-            if self.history_step(Some(fence), from).await? {
-                std::mem::swap(&mut from, &mut other);
-                self.clock.sleep(self.settings.history_sleep).await;
-                continue;
-            }
+            Box::pin(self.history_all(Some(fence))).await?;
             self.finish_lines(Some(fence)).await?;
             self.clock.sleep(self.settings.poll).await;
             // Another process may have asked for a new generation.
@@ -29,14 +25,51 @@ impl Deriver {
         }
     }
 
+    /// Derives all that is missing: each chunk while the one before it is stored.
+    pub(super) async fn history_all(&self, fence: Option<&Fence>) -> Result<()> {
+        let (mut from, mut other) = (From::Below, From::Above);
+        let mut ready = None;
+        loop {
+            let task = self.take_history(from);
+            std::mem::swap(&mut from, &mut other);
+            if task.is_none() && ready.is_none() {
+                return Ok(());
+            }
+            let deriving = async {
+                match task {
+                    Some(task) => self.derived(task).await.map(Some),
+                    None => Ok(None),
+                }
+            };
+            let storing = async {
+                let Some(ready) = ready.take() else {
+                    return Ok::<_, Error>(());
+                };
+                self.store(fence, ready).await?;
+                self.clock.sleep(self.settings.history_sleep).await;
+                Ok(())
+            };
+            let both = futures::future::join(Box::pin(deriving), Box::pin(storing));
+            let (derived, stored) = both.await;
+            if let (Err(_), Ok(Some(lost))) = (&stored, &derived) {
+                self.give_back(lost);
+            }
+            stored?;
+            ready = derived?;
+        }
+    }
+
+    fn take_history(&self, from: From) -> Option<Task> {
+        let (stored, now) = (self.stored(), self.clock.now());
+        self.board().take(&stored, self.settings.history_chunk, from, now)
+    }
+
     /// Derives one chunk of what is missing, one step of the history deriver; false if nothing is.
     pub async fn history_step(&self, fence: Option<&Fence>, from: From) -> Result<bool> {
-        let stored = self.stored();
-        let task = self.board().take(&stored, self.settings.history_chunk, from, self.clock.now());
-        let Some(task) = task else {
+        let Some(task) = self.take_history(from) else {
             return Ok(false);
         };
-        self.work(fence, &task).await?;
+        self.work(fence, task).await?;
         Ok(true)
     }
 
