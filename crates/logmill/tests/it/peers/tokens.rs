@@ -9,7 +9,7 @@ use logmill_chain::{ChainSource, Verify};
 use logmill_io::wire::{Endpoint, HttpClient};
 use logmill_io::{Amount, OsEntropy, SystemClock};
 use logmill_pipeline::derive::rows::amount;
-use logmill_pipeline::derive::{Cell, DecodedBlock, Rows};
+use logmill_pipeline::derive::{Cell, DecodedBlock, Reads, Rows};
 use logmill_pipeline::processors::{self, Settings};
 use serde_json::json;
 
@@ -28,7 +28,8 @@ fn blocks(url: &str, head: u64, settings: &Settings) -> Vec<DecodedBlock> {
         source.expect("fine settings").blocks(1..head + 1).await.expect("blocks")
     });
     assert!(found.iter().all(|block| block.verified == Verify::Full));
-    let decoded = |block| DecodedBlock::with(31_337, Arc::new(block), &settings.tokens);
+    let decoded =
+        |block| DecodedBlock::with(31_337, Arc::new(block), &settings.tokens, Reads::Everything);
     found.into_iter().map(|block| decoded(block).expect("it can be read")).collect()
 }
 
