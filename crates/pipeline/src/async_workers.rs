@@ -6,6 +6,7 @@
 //! | [`nft_items`] | what items of collections are called, and what they show |
 //! | [`reconcile`] | owners and balances, compared with what contracts say |
 //! | [`standing`] | how far a worker is |
+//! | `crew` | [`Crew`]: all workers of a chain |
 //! | `derived` | what they read of derived tables |
 //!
 //! A worker goes over the heights that those before it have done (its gates), in ranges that end at multiples of
@@ -45,6 +46,7 @@ use crate::derive::Tables;
 use crate::error::{Error, Result};
 use derived::Derived;
 
+mod crew;
 mod derived;
 pub mod nft_items;
 pub mod reconcile;
@@ -53,7 +55,8 @@ pub mod standing;
 mod tests;
 pub mod token_metadata;
 
-pub use standing::Standing;
+pub use crew::{Crew, CrewSettings};
+pub use standing::{Jobs, Standing};
 
 /// How a worker goes over ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +109,11 @@ pub trait RangeWork: Send + Sync + fmt::Debug + 'static {
     /// The heights that it may go over, of those that all gates have done.
     fn ready(&self, gates: IntervalSet) -> IntervalSet {
         gates
+    }
+
+    /// The kind of the jobs of single items that its ranges make, if they do.
+    fn item_kind(&self) -> Option<String> {
+        None
     }
 
     /// Does a range. It may have been done before, in part or in full.
@@ -215,16 +223,10 @@ impl AsyncWorker {
     pub async fn standing(&self) -> Result<Standing> {
         let ready = self.ready().await?;
         let coverage = Coverage::read(self.queue.sql(), &self.scope()).await?;
-        let kind = self.kind();
         let counts = self.queue.counts().await?;
-        let jobs = |state| {
-            let of_state = counts.iter().find(|count| count.kind == kind && count.state == state);
-            of_state.map_or(0, |count| count.jobs)
-        };
         let mut standing = Standing::of(self.work.name(), self.work.gates(), &ready, &coverage);
-        standing.pending = jobs(State::Pending);
-        standing.running = jobs(State::Running);
-        standing.dead = jobs(State::Dead);
+        standing.jobs = Jobs::of(&self.kind(), &counts);
+        standing.items = self.work.item_kind().map(|kind| Jobs::of(&kind, &counts));
         Ok(standing)
     }
 
@@ -269,10 +271,10 @@ impl AsyncWorker {
     /// Says what is stuck.
     async fn watch(&self) {
         match self.standing().await {
-            Ok(standing) if standing.dead > 0 || !standing.gaps.is_empty() => tracing::warn!(
+            Ok(standing) if standing.jobs.dead > 0 || !standing.gaps.is_empty() => tracing::warn!(
                 worker = standing.name,
                 checkpoint = standing.checkpoint,
-                dead = standing.dead,
+                dead = standing.jobs.dead,
                 gaps = standing.gaps_total,
                 "ranges are missing"
             ),
