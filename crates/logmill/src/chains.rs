@@ -68,7 +68,8 @@ pub(crate) async fn open(
     Ok(open)
 }
 
-type Source = Arc<dyn ChainSource>;
+/// Where blocks come from.
+pub(crate) type Source = Arc<dyn ChainSource>;
 
 /// Where new blocks come from, and where history does.
 async fn sources(settings: &Settings, clock: &Arc<dyn Clock>) -> Result<(Source, Source)> {
@@ -106,6 +107,16 @@ async fn sources(settings: &Settings, clock: &Arc<dyn Clock>) -> Result<(Source,
         }
         _ => Ok((Arc::clone(&files), files)),
     }
+}
+
+/// The nodes that the head is followed by.
+pub(crate) fn live(settings: &Settings, clock: &Arc<dyn Clock>) -> Result<Source> {
+    let wrong = |why| Error::BadValue {
+        origin: "the configuration".to_owned(),
+        key: "chain.rpc_urls".to_owned(),
+        why,
+    };
+    evm(settings, settings.chain.nodes().map_err(wrong)?, clock)
 }
 
 fn evm(settings: &Settings, nodes: Vec<NodeSettings>, clock: &Arc<dyn Clock>) -> Result<Source> {

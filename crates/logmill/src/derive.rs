@@ -47,7 +47,7 @@ impl Derive {
         runner: RunnerSettings,
     ) -> Self {
         let owner = runner.owner.clone();
-        let known = processors::Settings::of_chain(chain.chain_id());
+        let known = known(settings, chain.chain_id());
         let enabled = |processor: &Arc<dyn Processor>| settings.derive.enables(processor.name());
         let processors: Vec<_> = processors::all(&known).into_iter().filter(enabled).collect();
         let derive =
@@ -78,11 +78,17 @@ impl Derive {
     }
 }
 
+/// What is known of a chain, and what is set.
+fn known(settings: &Settings, chain_id: u64) -> processors::Settings {
+    let fees = settings.collect.fees(settings, chain_id);
+    processors::Settings { fees, ..processors::Settings::of_chain(chain_id) }
+}
+
 /// `logmill rederive`.
 pub(crate) async fn rederive(asked: &cli::Rederive, settings: &Settings) -> Result<()> {
     let stores = IndexStores::open_to_read(settings).await?.without_warm_up();
     let chain_id = stores.choose(asked.chain).await?;
-    let known = processors::all(&processors::Settings::of_chain(chain_id));
+    let known = processors::all(&known(settings, chain_id));
     let Some(processor) = known.iter().find(|one| one.name() == asked.processor) else {
         let known: Vec<&str> = known.iter().map(|processor| processor.name()).collect();
         return Err(Error::BadValue {
@@ -148,7 +154,7 @@ async fn rederive_here(
     let _folder = stores::take(&settings.data).await?;
     let chain = IndexStores::open_to_write(settings).await?.chain(chain_id).await?;
     let tables = tables::open_to_write(settings).await?;
-    let known = processors::Settings::of_chain(chain_id);
+    let known = known(settings, chain_id);
     let derive = DeriveSettings { tokens: Arc::new(known.tokens), ..settings.derive.settings() };
     let (clock, one) = (SystemClock::shared(), vec![Arc::clone(processor)]);
     let deriver = Deriver::new(chain, tables.clone(), one, derive, "rederive", clock.clone());

@@ -1,7 +1,7 @@
 //! `ft_holdings_worker`: how much each account has of each token, as far as transfers tell.
 //!
-//! Guarantees: the balance is the sum of what came and went in the covered blocks. Leaves to others: whether these reach
-//! back to the token's beginning; tokens whose balances change without transfers.
+//! Guarantees: the balance is the sum of what came and went in the covered blocks. Leaves to others: whether these
+//! reach back to the token's beginning; tokens whose balances change without transfers.
 
 use crate::cells;
 use crate::derive::table::{folded, key};

@@ -224,4 +224,4 @@ fn wei(gwei: u64) -> U256 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

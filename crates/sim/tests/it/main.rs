@@ -23,4 +23,5 @@ mod meta_stores;
 mod processes;
 mod sql;
 mod tidy;
+mod tokens;
 mod work;
