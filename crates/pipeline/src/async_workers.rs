@@ -13,18 +13,18 @@
 //! the range size. A range is a job: claimed with its coverage, tried again when it fails, a dead letter after so many
 //! attempts. All of that is [`logmill_work`]'s; here is which ranges, and when.
 //!
-//! What the pieces of a poller had been for, and what is left of them:
+//! What a poller had timers for, and what is left of them:
 //!
 //! | every | was for | now |
 //! |---|---|---|
-//! | 1 s | looking for a range | [`AsyncSettings::poll`]: looking whether the gates have moved; who runs the ranges is woken |
-//! | 5 s | committing checkpoints | nothing: a range is covered in the transaction that completes its job |
-//! | 30 s | reaping leases | nothing: a runner knows when the next lease ends, and wakes then |
-//! | 60 s | looking for gaps | [`AsyncSettings::watch`]: saying so; a gap is a missing range like any other, and is filled by the next look |
+//! | 1 s | looking for a range | [`AsyncSettings::poll`]: whether the gates have moved; runners are woken |
+//! | 5 s | committing checkpoints | none: a range is covered in the transaction that completes its job |
+//! | 30 s | reaping leases | none: a runner knows when the next lease ends, and wakes then |
+//! | 60 s | looking for gaps | [`AsyncSettings::watch`]: saying so; the next look fills a gap like any range |
 //!
-//! Guarantees: a range is covered once what it asks for is done, and not before; a range that has neither coverage nor a
-//! job is found again, and no checkpoint passes it; an attempt counts once. A range that fails holds up no other.
-//! Leaves to others: what is done in a range, which is the same however often it is done.
+//! Guarantees: a range is covered once what it asks for is done, and not before; a range that has neither coverage
+//! nor a job is found again, and no checkpoint passes it; an attempt counts once. A range that fails holds up no
+//! other. Leaves to others: what is done in a range, which is the same however often it is done.
 
 use std::convert::Infallible;
 use std::fmt;

@@ -1,8 +1,8 @@
 //! `StateReader`: asks a node for the state of contracts at a block.
 //!
-//! A contract is a stranger: it may fail on purpose, answer megabytes, or compute for as long as it is let. So a call has
-//! a limit of gas and of time, and an answer one of size. That a contract fails is its answer, and is kept; that a node
-//! gives none is no answer, and is asked for again.
+//! A contract is a stranger: it may fail on purpose, answer megabytes, or compute for as long as it is let. So a call
+//! has a limit of gas and of time, and an answer one of size. That a contract fails is its answer, and is kept; that
+//! a node gives none is no answer, and is asked for again.
 //!
 //! Most nodes forget old state. Where the state of a block is gone, the newest final block is asked about instead, then
 //! the newest of all; an answer says of which block it is.
