@@ -5,7 +5,7 @@
 
 use crate::cells;
 use crate::derive::table::{folded, key};
-use crate::derive::{DecodedBlock, Fold, Kind, Phase, Processor, Rows, Table};
+use crate::derive::{DecodedBlock, Fold, Kind, Phase, Processor, Reads, Rows, Table};
 use crate::error::Result;
 
 /// Holdings of fungible tokens. The index is for the holders of a token.
@@ -43,6 +43,10 @@ impl Processor for FtHoldings {
 
     fn phase(&self) -> Phase {
         Phase::Two
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::Logs
     }
 
     fn tables(&self) -> &'static [&'static Table] {
