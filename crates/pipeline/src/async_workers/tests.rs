@@ -37,7 +37,8 @@ proptest! {
             pairs.iter().map(|(start, length)| *start..start + length).collect()
         };
         let (ready, mut taken) = (set(&ready), set(&taken));
-        let missing: u64 = ready.ranges().flat_map(|range| taken.gaps(&range)).map(|gap| gap.end - gap.start).sum();
+        let gaps = ready.ranges().flat_map(|range| taken.gaps(&range));
+        let missing: u64 = gaps.map(|gap| gap.end - gap.start).sum();
         let mut given = 0;
         loop {
             let next = next_ranges(&ready, &taken, size, most);

@@ -104,7 +104,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_makes_reading_fail(answer: Vec<u8>, offset in 0..200_u64, length in 0..200_u64) {
+        fn no_answer_makes_reading_fail(
+            answer: Vec<u8>, offset in 0..200_u64, length in 0..200_u64,
+        ) {
             let built = [words(&[offset, length]), answer.clone()].concat();
             for answer in [&answer, &built] {
                 let read = text(answer).map_or(0, <[u8]>::len);

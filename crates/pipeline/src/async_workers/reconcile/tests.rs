@@ -1,4 +1,4 @@
-//! Tests of verdicts.
+//! Tests of what is asked, and of how answers compare.
 
 use bytes::Bytes;
 

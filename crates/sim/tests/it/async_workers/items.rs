@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use alloy_primitives::{Address, B256, U256};
 use logmill_pipeline::async_workers::nft_items::uri::Gateways;
-use logmill_pipeline::async_workers::nft_items::{ItemSettings, NftItems};
+use logmill_pipeline::async_workers::nft_items::{ItemSettings, NftItems, item_kind};
 use logmill_pipeline::async_workers::{AsyncSettings, AsyncWorker, RangeWork};
 use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
@@ -39,7 +39,7 @@ async fn go(ground: &Ground, items: &NftItems) -> usize {
     let worker = AsyncWorker::new(Arc::new(items.clone()), ground.tables.clone(), CHAIN, settings);
     worker.plan().await.expect("a plan");
     assert_eq!(ground.work(&worker.kind(), &worker).await, 0);
-    ground.work(&NftItems::item_kind(CHAIN), items).await
+    ground.work(&item_kind(CHAIN), items).await
 }
 
 /// An item whose contract says this.
@@ -148,7 +148,7 @@ fn what_goes_wrong_is_kept_tried_ever_later_and_a_dead_letter_in_the_end() {
         let waits = "SELECT min(refetch_after) > 1790000000000 FROM nft_items";
         assert_eq!(ground.dump(waits).await, ["Row([Int(1)])"]);
         // Nothing is due before its time.
-        let kind = NftItems::item_kind(CHAIN);
+        let kind = item_kind(CHAIN);
         assert_eq!(ground.work(&kind, &items).await, 0);
         for _ in 0..2 {
             ground.pass_time();
@@ -173,7 +173,7 @@ fn a_server_that_asks_for_rest_gets_it_and_what_works_in_the_end_is_as_if_it_alw
         ground.derive(0..1_000, &[item(&ground, 1, says(&web.url("/busy")))]).await;
         let items = open(&ground, &web, 20).await;
         assert_eq!(go(&ground, &items).await, 1);
-        let kind = NftItems::item_kind(CHAIN);
+        let kind = item_kind(CHAIN);
         let waits = "SELECT refetch_after FROM nft_items";
         let before = ground.dump(waits).await;
         // The backoff would have been over by then.
@@ -210,7 +210,7 @@ fn many_items_are_found_in_pages_and_each_has_one_job() {
             RangeWork::run(&items, &range).await.expect("found");
         }
         let counts = ground.queue().counts().await.expect("a queue");
-        let kind = NftItems::item_kind(CHAIN);
+        let kind = item_kind(CHAIN);
         let jobs: u64 = counts.iter().filter(|c| c.kind == kind).map(|c| c.jobs).sum();
         assert_eq!(jobs, 2_500);
     });
