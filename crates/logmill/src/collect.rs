@@ -51,7 +51,11 @@ async fn serve(asked: &Collect, settings: &Settings) -> Result<()> {
     let signals = Signals::new()?;
     let job = match asked.api_only {
         true => None,
-        false => Some(settings.collect.job(settings)?),
+        false => {
+            let job = settings.collect.job(settings)?;
+            let event = event(settings, job.chain_id)?;
+            Some((job, event))
+        }
     };
     let listener = match asked.worker_only {
         true => None,
@@ -68,7 +72,7 @@ async fn serve(asked: &Collect, settings: &Settings) -> Result<()> {
         None => tables::open_to_read(settings).await?,
     };
     let collector = match &job {
-        Some(job) => Some(begin(settings, job, &tables).await?),
+        Some((job, event)) => Some(begin(settings, job, event, &tables).await?),
         None => None,
     };
     let (stop, stopped) = watch::channel(false);
@@ -91,8 +95,8 @@ async fn serve(asked: &Collect, settings: &Settings) -> Result<()> {
         pid = std::process::id(),
         version = env!("CARGO_PKG_VERSION"),
         database = tables.sql().engine_name(),
-        chain = job.as_ref().map(|job| job.chain_id),
-        workers = job.as_ref().map(|job| job.settings.workers),
+        chain = job.as_ref().map(|(job, _)| job.chain_id),
+        workers = job.as_ref().map(|(job, _)| job.settings.workers),
         http = address,
         "ready"
     );
@@ -100,12 +104,17 @@ async fn serve(asked: &Collect, settings: &Settings) -> Result<()> {
 }
 
 /// A collector whose connection is fine and whose tables are there.
-async fn begin(settings: &Settings, job: &Job, tables: &Tables) -> Result<Arc<Collector>> {
-    let event = event(settings, job.chain_id)?;
+async fn begin(
+    settings: &Settings,
+    job: &Job,
+    event: &Arc<dyn LogProcessor>,
+    tables: &Tables,
+) -> Result<Arc<Collector>> {
     let source = chains::live(settings, &SystemClock::shared())?;
     let owner = format!("collect-{}-{:x}", std::process::id(), OsEntropy.mark());
-    let (chain_id, tables, of) = (job.chain_id, tables.clone(), job.settings.clone());
-    let collector = Arc::new(Collector::new(chain_id, source, tables, event, of, owner));
+    let (chain_id, tables, event) = (job.chain_id, tables.clone(), Arc::clone(event));
+    let collector = Collector::new(chain_id, source, tables, event, job.settings.clone(), owner);
+    let collector = Arc::new(collector);
     collector.test_connection().await?;
     let start = collector.seed_cursor().await?;
     tracing::info!(chain = chain_id, start, kind = collector.kind(), "collecting");

@@ -33,7 +33,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use logmill_chain::{Address, BlockRef, ChainSource, Finality};
-use logmill_work::{Runner, RunnerSettings};
+use logmill_io::ErrorKind;
+use logmill_work::{Backoff, Runner, RunnerSettings};
 use tokio::sync::{Notify, watch};
 
 use crate::derive::{Line, Tables};
@@ -49,6 +50,9 @@ pub use status::{Missing, Status};
 
 /// The longest wait before a range that failed is tried again.
 const FAILURE_WAIT_MAX: Duration = Duration::from_secs(600);
+/// How often a connection is tested again, so that one bad answer does not end a start.
+const TESTS_MAX: i64 = 3;
+const TEST_WAITS: Backoff = Backoff::Linear { step: Duration::from_millis(300) };
 /// How often an idle worker looks for jobs, in case a wake-up was lost.
 const SLOW_POLL: Duration = Duration::from_secs(15);
 
@@ -163,6 +167,22 @@ impl Collector {
 
     /// Checks that the nodes are of the chain, and that the contracts are there.
     pub async fn test_connection(&self) -> Result<()> {
+        let sql = self.tables.sql();
+        let mut failed = 0;
+        loop {
+            match self.test_once().await {
+                Err(error) if error.kind() == ErrorKind::Transient && failed < TESTS_MAX => {
+                    failed += 1;
+                    let said = logmill_io::chain(&error);
+                    tracing::warn!(attempt = failed, error = said, "the chain does not answer");
+                    sql.clock().sleep(TEST_WAITS.wait(failed, &**sql.entropy())).await;
+                }
+                tested => return tested,
+            }
+        }
+    }
+
+    async fn test_once(&self) -> Result<()> {
         let info = self.source.info().await?;
         if info.chain_id != self.chain_id {
             let what = format!("the RPC is of chain {}, not {}", info.chain_id, self.chain_id);

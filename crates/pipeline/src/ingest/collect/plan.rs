@@ -19,7 +19,7 @@ use logmill_chain::BlockRef;
 use logmill_io::ErrorKind;
 use logmill_work::coverage::RangeClaim;
 use logmill_work::intervals::From;
-use logmill_work::{Backoff, Coverage, Heights, NewJob, State};
+use logmill_work::{Backoff, Coverage, Heights, NewJob};
 
 use super::retry::{is_of_chain, with_retry};
 use super::scan::RangeJob;
@@ -31,8 +31,6 @@ use crate::error::{Error, Result};
 pub(super) const ATTEMPTS_MAX: u32 = 10;
 /// How often what is not urgent is done.
 const TIDY_EVERY: Duration = Duration::from_secs(30);
-/// How long jobs that are done are kept, for people who look.
-const DONE_KEPT: Duration = Duration::from_secs(600);
 
 /// What came of one look.
 #[derive(Debug, PartialEq, Eq)]
@@ -182,7 +180,7 @@ impl Collector {
         Ok(())
     }
 
-    /// What is done when nothing is missing: indexes, a generation that is complete, old jobs.
+    /// What is done when nothing is missing: indexes, and a generation that is complete.
     pub(super) async fn tidy(&self) -> Result<()> {
         let sql = self.tables.sql();
         if !self.is_time_to_tidy(sql.clock().monotonic()) {
@@ -198,11 +196,7 @@ impl Collector {
                 }
             }
         }
-        self.reload().await?;
-        let (kind, queue) = (self.kind(), self.tables.queue());
-        let purge = || async { Ok(queue.purge(&kind, State::Done, DONE_KEPT).await?) };
-        with_retry(sql, "remove jobs that are done", purge).await?;
-        Ok(())
+        self.reload().await
     }
 
     fn is_time_to_tidy(&self, now: Duration) -> bool {

@@ -13,6 +13,7 @@ use logmill_work::{Backoff, Failure, Handler, Outcome, Retry, Running};
 use serde::{Deserialize, Serialize};
 
 use super::event::place;
+use super::plan::ATTEMPTS_MAX;
 use super::retry::with_retry;
 use super::{Collector, FAILURE_WAIT_MAX};
 use crate::derive::store::Prepared;
@@ -139,7 +140,11 @@ impl Collector {
     fn failure(&self, running: &Running, job: &RangeJob, error: &Error) -> Failure {
         let said = logmill_io::chain(error);
         let (attempt, first, last) = (running.claim.attempt, job.start, job.end.saturating_sub(1));
-        tracing::warn!(first, last, attempt, error = said, "a range was not collected");
+        if attempt < i64::from(ATTEMPTS_MAX) {
+            tracing::warn!(first, last, attempt, error = said, "a range was not collected");
+        } else {
+            tracing::error!(first, last, attempt, error = said, "a range is given up, and missing");
+        }
         self.counts.failed(&said);
         let waits = Backoff::Exponential {
             first: self.poll(),

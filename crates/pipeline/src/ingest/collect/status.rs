@@ -18,6 +18,8 @@ use crate::error::Result;
 
 /// How often progress is told.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
+/// How long jobs that are done are kept, for people who look; coverage says what is done.
+const DONE_KEPT: Duration = Duration::from_secs(600);
 /// The most ranges of a list.
 const RANGES_MAX: usize = 100;
 
@@ -197,6 +199,10 @@ impl Collector {
         let mut before = None;
         loop {
             clock.sleep(TOLD_EVERY).await;
+            let purged = self.tables.queue().purge(&self.kind(), JobState::Done, DONE_KEPT).await;
+            if let Err(error) = purged {
+                tracing::debug!(error = error.chain(), "jobs that are done stay for now");
+            }
             let report = self.report().await;
             let Some(status) = &report.collected else { continue };
             metrics::gauge!("logmill_collect_dead_ranges").set(gauge(status.dead));
