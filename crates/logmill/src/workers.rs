@@ -10,6 +10,7 @@ use std::time::Duration;
 use logmill_chain::ChainSource;
 use logmill_io::SystemClock;
 use logmill_io::wire::{GuardedClient, GuardedSettings};
+use logmill_pipeline::async_workers::contract_code::ContractCode;
 use logmill_pipeline::async_workers::nft_items::{Clients, NftItems};
 use logmill_pipeline::async_workers::reconcile::{ReconcileSettings, Reconciler};
 use logmill_pipeline::async_workers::token_metadata::TokenMetadata;
@@ -49,6 +50,10 @@ impl Workers {
         let mut works: Vec<Arc<dyn RangeWork>> = Vec::new();
         if is_on("token_metadata_worker") {
             let worker = TokenMetadata::open(tables.clone(), chain_id, state.clone()).await?;
+            works.push(Arc::new(worker));
+        }
+        if is_on("meta_worker") && is_on("evm_worker") {
+            let worker = ContractCode::open(tables.clone(), chain_id, state.clone()).await?;
             works.push(Arc::new(worker));
         }
         let mut items = None;

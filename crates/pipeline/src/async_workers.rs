@@ -3,6 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`token_metadata`] | what tokens are called, and their decimals |
+//! | [`contract_code`] | the code of contracts that transactions created |
 //! | [`nft_items`] | what items of collections are called, and what they show |
 //! | [`reconcile`] | owners and balances, compared with what contracts say |
 //! | [`standing`] | how far a worker is |
@@ -46,12 +47,14 @@ use crate::derive::Tables;
 use crate::error::{Error, Result};
 use derived::Derived;
 
+pub mod contract_code;
 mod crew;
 mod derived;
 pub mod nft_items;
 pub mod reconcile;
 pub mod standing;
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one range is what is often covered")]
 mod tests;
 pub mod token_metadata;
 

@@ -193,7 +193,7 @@ async fn blocks_that_the_deriver_has_are_not_collected_again() {
     assert!(collector.catch_up().await);
     ground.check().await;
     let coverage = Coverage::read(&ground.sql, &line.scope()).await.expect("read");
-    assert_eq!(coverage.done.ranges().collect::<Vec<_>>(), [1..56]);
+    assert!(coverage.done.ranges().eq(std::iter::once(1..56)), "{:?}", coverage.done);
 }
 
 #[tokio::test(start_paused = true)]
