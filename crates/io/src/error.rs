@@ -146,6 +146,14 @@ pub enum Error {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A server was not asked, or its answer not taken, because that is not allowed.
+    #[error("http: {place} is refused: {why}")]
+    Refused {
+        /// Host and port.
+        place: String,
+        /// Why.
+        why: String,
+    },
     /// An answer is larger than it may be.
     #[error("the answer of {what} has more than {limit_bytes} bytes")]
     TooLarge {
@@ -239,13 +247,24 @@ impl Error {
             Self::Conflict { .. } => ErrorKind::Conflict,
             Self::Fenced { .. } => ErrorKind::Fenced,
             Self::NotFound { .. } => ErrorKind::NotFound,
-            Self::Invalid { .. } | Self::SchemaTooNew { .. } | Self::FolderInUse { .. } => {
-                ErrorKind::Invalid
-            }
+            Self::Invalid { .. }
+            | Self::Refused { .. }
+            | Self::SchemaTooNew { .. }
+            | Self::FolderInUse { .. } => ErrorKind::Invalid,
             Self::Corrupt { .. } => ErrorKind::Corrupt,
             Self::Poisoned { .. } | Self::TransactionOver { .. } | Self::Crashed { .. } => {
                 ErrorKind::Internal
             }
+        }
+    }
+
+    /// Whether a statement named a table that does not exist.
+    pub fn is_missing_table(&self) -> bool {
+        match self {
+            // SQLite has no code of its own for it.
+            Self::Sqlite { source, .. } => source.to_string().contains("no such table"),
+            Self::Postgres { source, .. } => source.code() == Some(&SqlState::UNDEFINED_TABLE),
+            _ => false,
         }
     }
 

@@ -403,7 +403,12 @@ impl Tx {
     }
 
     /// Runs one statement for each set of parameters; gives how many rows each changed.
-    pub async fn execute_many(&self, text: &str, sets: Vec<Vec<Value>>) -> Result<Vec<u64>> {
+    pub async fn execute_many(
+        &self,
+        text: &str,
+        sets: impl Into<Arc<[Vec<Value>]>>,
+    ) -> Result<Vec<u64>> {
+        let sets = sets.into();
         if sets.is_empty() {
             return Ok(Vec::new());
         }

@@ -13,10 +13,12 @@ use logmill_io::wire::HttpClient;
 use logmill_io::{Clock, OsEntropy, SystemClock};
 use logmill_pipeline::Chain;
 use logmill_pipeline::audit::Auditor;
+use logmill_pipeline::derive::Tables;
 use logmill_pipeline::ingest::{Ingest, Layered, Progress, ProgressReport};
 use logmill_work::{Queue, RunnerSettings};
 
 use crate::config::Settings;
+use crate::derive::Derive;
 use crate::error::{Error, Result};
 use crate::rpc::{Progress as Shown, Served};
 use crate::stores::index::IndexStores;
@@ -33,6 +35,8 @@ const CAUGHT_UP_WITHIN: u64 = 2;
 pub(crate) struct OpenChain {
     pub(crate) chain: Chain,
     pub(crate) ingest: Option<Ingest>,
+    /// What is derived of it; none if nothing is.
+    pub(crate) derive: Option<Derive>,
 }
 
 /// Opens the chain that is configured, and those that are stored.
@@ -40,6 +44,7 @@ pub(crate) async fn open(
     settings: &Settings,
     queue: &Queue,
     stores: &IndexStores,
+    tables: Option<&Tables>,
     owner: &str,
 ) -> Result<Vec<OpenChain>> {
     let mut open = Vec::new();
@@ -51,16 +56,21 @@ pub(crate) async fn open(
         let chain_id = chain_id(settings, &*source, &stored).await?;
         let chain = stores.chain(chain_id).await?;
         followed = Some(chain_id);
+        let node = Some(&source);
+        let derive = derive(settings, queue, tables, &chain, node, owner).await?;
         let ingest = ingest(settings, queue, chain.clone(), source, historic, owner);
-        open.push(OpenChain { chain, ingest: Some(ingest) });
+        open.push(OpenChain { chain, ingest: Some(ingest), derive });
     }
     for chain_id in stored.into_iter().filter(|id| Some(*id) != followed) {
-        open.push(OpenChain { chain: stores.chain(chain_id).await?, ingest: None });
+        let chain = stores.chain(chain_id).await?;
+        let derive = derive(settings, queue, tables, &chain, None, owner).await?;
+        open.push(OpenChain { chain, ingest: None, derive });
     }
     Ok(open)
 }
 
-type Source = Arc<dyn ChainSource>;
+/// Where blocks come from.
+pub(crate) type Source = Arc<dyn ChainSource>;
 
 /// Where new blocks come from, and where history does.
 async fn sources(settings: &Settings, clock: &Arc<dyn Clock>) -> Result<(Source, Source)> {
@@ -98,6 +108,16 @@ async fn sources(settings: &Settings, clock: &Arc<dyn Clock>) -> Result<(Source,
         }
         _ => Ok((Arc::clone(&files), files)),
     }
+}
+
+/// The nodes that the head is followed by.
+pub(crate) fn live(settings: &Settings, clock: &Arc<dyn Clock>) -> Result<Source> {
+    let wrong = |why| Error::BadValue {
+        origin: "the configuration".to_owned(),
+        key: "chain.rpc_urls".to_owned(),
+        why,
+    };
+    evm(settings, settings.chain.nodes().map_err(wrong)?, clock)
 }
 
 fn evm(settings: &Settings, nodes: Vec<NodeSettings>, clock: &Arc<dyn Clock>) -> Result<Source> {
@@ -149,13 +169,7 @@ fn ingest(
     owner: &str,
 ) -> Ingest {
     let clock = SystemClock::shared();
-    let work = &settings.work;
-    let runner = RunnerSettings {
-        lease: work.lease(),
-        slow_poll: work.slow_poll(),
-        stop_deadline: work.stop_deadline(),
-        ..RunnerSettings::new("", owner, 1)
-    };
+    let runner = runner(settings, owner);
     let rate = settings.ingest.audit_blocks_per_second;
     Ingest {
         auditor: Arc::new(Auditor::new(chain.clone(), Arc::clone(&clock), rate)),
@@ -172,6 +186,32 @@ fn ingest(
     }
 }
 
+/// How jobs are run; who runs them sets kind and slots.
+fn runner(settings: &Settings, owner: &str) -> RunnerSettings {
+    let work = &settings.work;
+    RunnerSettings {
+        lease: work.lease(),
+        slow_poll: work.slow_poll(),
+        stop_deadline: work.stop_deadline(),
+        ..RunnerSettings::new("", owner, 1)
+    }
+}
+
+async fn derive(
+    settings: &Settings,
+    queue: &Queue,
+    tables: Option<&Tables>,
+    chain: &Chain,
+    source: Option<&Source>,
+    owner: &str,
+) -> Result<Option<Derive>> {
+    let Some(tables) = tables else {
+        return Ok(None);
+    };
+    let runner = runner(settings, owner);
+    Ok(Some(Derive::open(settings, chain, tables, queue, source, runner).await?))
+}
+
 impl OpenChain {
     /// The chain as it is served.
     pub(crate) fn served(self: &Arc<Self>) -> Served {
@@ -184,6 +224,21 @@ impl OpenChain {
 
     /// Works for the chain until `stop` completes.
     pub(crate) async fn run<S>(&self, stop: impl Fn() -> S) -> Result<()>
+    where
+        S: Future<Output = ()> + Send,
+    {
+        let derived = async {
+            match &self.derive {
+                Some(derive) => derive.run(&stop).await,
+                None => Ok(()),
+            }
+        };
+        let (stored, derived) = futures::future::join(self.store(&stop), derived).await;
+        stored.and(derived)
+    }
+
+    /// Ingests, or follows what another process ingests.
+    async fn store<S>(&self, stop: &impl Fn() -> S) -> Result<()>
     where
         S: Future<Output = ()> + Send,
     {
@@ -206,7 +261,7 @@ impl OpenChain {
         let told = tell(self.chain.chain_id(), &ingest.progress, &*clock);
         tokio::select! {
             biased;
-            ended = ingest.run(&stop) => Ok(ended?),
+            ended = ingest.run(stop) => Ok(ended?),
             () = told => Ok(()),
         }
     }
@@ -226,10 +281,12 @@ impl Shown for OpenChain {
     }
 
     fn shown(&self) -> serde_json::Value {
+        let derive = self.derive.as_ref().map(Derive::shown);
         let Some(ingest) = &self.ingest else {
-            return serde_json::Value::Null;
+            return serde_json::json!({ "derive": derive });
         };
         serde_json::json!({
+            "derive": derive,
             "ingest": ingest.progress.report(),
             "audit": ingest.auditor.report(),
             "main_ingester": { "enabled": ingest.roles.forward },

@@ -8,8 +8,10 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use logmill_work::State;
 
+pub(crate) use collect::Collect;
 pub(crate) use index::Index;
 
+pub(crate) mod collect;
 pub(crate) mod index;
 
 /// Turns a blockchain's logs into answers, tables, meters and bills.
@@ -41,6 +43,8 @@ pub(crate) struct Source {
 pub(crate) enum Command {
     /// Run the server until SIGINT or SIGTERM: follow a chain, fill its history, answer
     Run(Run),
+    /// Collect one event of a contract into a table, and serve it, until SIGINT or SIGTERM
+    Collect(Collect),
     /// Look at jobs and change them
     #[command(subcommand)]
     Jobs(Jobs),
@@ -51,6 +55,8 @@ pub(crate) enum Command {
     Verify(Verify),
     /// Throw stored blocks away and have them fetched again by the server
     Repair(Repair),
+    /// Derive the tables of a processor anew, from stored history, and then have them serve
+    Rederive(Rederive),
     /// Look at the configuration
     #[command(subcommand)]
     Config(Config),
@@ -123,6 +129,19 @@ pub(crate) struct Repair {
     /// Of which chain; may be left out if there is only one
     #[arg(long, value_name = "ID")]
     pub(crate) chain: Option<u64>,
+}
+
+#[derive(Args)]
+pub(crate) struct Rederive {
+    /// Which processor, such as token_worker
+    #[arg(value_name = "PROCESSOR")]
+    pub(crate) processor: String,
+    /// Of which chain; may be left out if there is only one
+    #[arg(long, value_name = "ID")]
+    pub(crate) chain: Option<u64>,
+    /// Do not wait until it is done
+    #[arg(long)]
+    pub(crate) detach: bool,
 }
 
 #[derive(Subcommand)]

@@ -82,6 +82,38 @@ pub enum Error {
         /// The row.
         row: String,
     },
+    /// A processor failed: by a panic, or because the database refused its rows.
+    #[error("{processor}: {what}")]
+    Processor {
+        /// Which processor.
+        processor: &'static str,
+        /// What went wrong.
+        what: String,
+    },
+    /// A table was asked for that no processor has derived here.
+    #[error(
+        "{table} of chain {chain_id} is not derived here: the processor that fills it has not run"
+    )]
+    NotDerived {
+        /// Which table.
+        table: &'static str,
+        /// Of which chain.
+        chain_id: u64,
+    },
+    /// What was to be written was planned from a state that has changed since: plan again.
+    #[error("another has written what {processor} was about to write")]
+    Overtaken {
+        /// Whose tables.
+        processor: &'static str,
+    },
+    /// A node gave no answer that could be used.
+    #[error("ask a node for {what}: {why}")]
+    Unanswered {
+        /// What was asked for.
+        what: String,
+        /// What it said, or did not.
+        why: String,
+    },
     /// Stored bytes are not what they should be.
     #[error("{what}")]
     Corrupt {
@@ -98,12 +130,15 @@ impl Error {
             Self::Chain(error) => error.kind(),
             Self::Store(error) => error.kind(),
             Self::Work(error) => error.kind(),
+            Self::NotDerived { .. } => ErrorKind::NotFound,
             Self::NotCovered { .. } | Self::Pruned { .. } | Self::BlockNotFound { .. } => {
                 ErrorKind::NotFound
             }
             Self::ReorgTooDeep { .. } | Self::FinalityReverted { .. } => ErrorKind::Conflict,
             Self::Invalid { .. } => ErrorKind::Invalid,
-            Self::Misfit { .. } => ErrorKind::Internal,
+            Self::Misfit { .. } | Self::Processor { .. } => ErrorKind::Internal,
+            Self::Overtaken { .. } => ErrorKind::Conflict,
+            Self::Unanswered { .. } => ErrorKind::Transient,
             Self::Corrupt { .. } => ErrorKind::Corrupt,
         }
     }

@@ -2,10 +2,15 @@
 //!
 //! | phase | processor | tables |
 //! |---|---|---|
+//! | 1 | [`token`] `token_worker` | `ft_transfers`, `nft_transfers`, `ft_tokens`, `nft_collections` |
 //! | 1 | [`fees`] `fees_worker` | `fee_events`, `fee_forwards` |
 //! | 1 | [`evm`] `evm_worker` | `evm_transactions` |
 //! | 1 | [`tx_metrics`] `tx_metrics_worker` | `tx_metrics` |
 //! | 1 | [`staking`] `staking_worker` | `staking_events`, `staking_nodes`, `staking_validators` |
+//! | 1 | [`defi`] `defi_worker` | `defi_events`, `defi_pairs`, `defi_reserves`, `defi_pair_stats` |
+//! | 2 | [`ft_holdings`] `ft_holdings_worker` | `ft_holdings` |
+//! | 2 | [`nft_ownership`] `nft_ownership_worker` | `nft_ownership`, `nft_balances` |
+//! | 2 | [`daily_balance`] `daily_balance_worker` | `daily_balances` |
 //! | 2 | [`accounts`] `accounts_worker` | `accounts` |
 //! | 2 | [`meta`] `meta_worker` | `address_transactions`, `account_stats`, `smart_contracts`, `contract_versions` |
 //! | 2 | [`tx_contracts`] `tx_contracts_worker` | `tx_contracts`, `tx_tags` |
@@ -15,26 +20,57 @@
 use std::sync::Arc;
 
 use crate::derive::Processor;
+use crate::derive::decoded::TokenSettings;
 
 pub mod accounts;
+pub mod daily_balance;
+pub mod defi;
 pub mod evm;
 pub mod fees;
+pub mod ft_holdings;
 #[cfg(test)]
 mod laws;
 pub mod meta;
+pub mod nft_ownership;
 pub mod staking;
+pub mod token;
 pub mod tx_contracts;
 pub mod tx_metrics;
 
+/// What can be set of processors. Blocks are to be decoded with the same token settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Whose fees count.
+    pub fees: fees::Fees,
+    /// How transfers are read.
+    pub tokens: TokenSettings,
+}
+
+impl Settings {
+    /// What is known of a chain.
+    pub fn of_chain(chain_id: u64) -> Self {
+        Self { fees: fees::Fees::of_chain(chain_id), tokens: TokenSettings::default() }
+    }
+}
+
 /// Every processor, those of phase one first.
-pub fn all() -> Vec<Arc<dyn Processor>> {
+pub fn all(settings: &Settings) -> Vec<Arc<dyn Processor>> {
+    let tokens = settings.tokens.fingerprint();
     vec![
-        Arc::new(fees::Fees::default()),
+        Arc::new(token::Token { tokens: tokens.clone() }),
+        Arc::new(settings.fees.clone()),
         Arc::new(evm::Evm),
         Arc::new(tx_metrics::TxMetrics),
         Arc::new(staking::Staking),
-        Arc::new(accounts::Accounts),
-        Arc::new(meta::Meta),
-        Arc::new(tx_contracts::TxContracts),
+        Arc::new(defi::Defi),
+        Arc::new(ft_holdings::FtHoldings { tokens: tokens.clone() }),
+        Arc::new(nft_ownership::NftOwnership { tokens: tokens.clone() }),
+        Arc::new(daily_balance::DailyBalance { tokens: tokens.clone() }),
+        Arc::new(accounts::Accounts { tokens: tokens.clone() }),
+        Arc::new(meta::Meta { tokens: tokens.clone() }),
+        Arc::new(tx_contracts::TxContracts { tokens }),
     ]
 }
+
+#[cfg(test)]
+mod tests;

@@ -65,6 +65,11 @@ impl View {
         matches!(&self.covered()[..], [all] if all.start == 0)
     }
 
+    /// The blocks that are not final yet, lowest first.
+    pub fn tip_blocks(&self) -> &[Arc<Block>] {
+        &self.tip.blocks
+    }
+
     /// The first block of the tip, if it has any.
     fn base(&self) -> Option<u64> {
         self.tip.blocks.first().map(|block| block.at.number)
@@ -223,6 +228,38 @@ impl Shared {
         let block = block::restored(&body, logs)?;
         block::same_block(&block, number)?;
         Ok(Some(Arc::new(block)))
+    }
+}
+
+impl crate::Chain {
+    /// Finalized blocks with everything, in order, read together; one that is not stored with its body is an error.
+    pub async fn archived_blocks(&self, range: Range<u64>) -> Result<Vec<Arc<Block>>> {
+        let (Some(last), index) = (range.end.checked_sub(1), &self.shared.index) else {
+            return Ok(Vec::new());
+        };
+        let mut logs = index
+            .query_finalized(&Filter::range(range.start..=last))
+            .await?
+            .logs
+            .into_iter()
+            .peekable();
+        let mut blocks = Vec::new();
+        for number in range.clone() {
+            let of_block: Vec<_> =
+                std::iter::from_fn(|| logs.next_if(|log| log.block_number == number)).collect();
+            let body = index.body(number).await?;
+            let missing = || Error::NotCovered { wanted: range.clone(), covered: self.covered() };
+            blocks.push((number, body.ok_or_else(missing)?, of_block));
+        }
+        logmill_io::compute(move || {
+            let restored = blocks.into_iter().map(|(number, body, logs)| {
+                let block = block::restored(&body, logs)?;
+                block::same_block(&block, number)?;
+                Ok(Arc::new(block))
+            });
+            restored.collect()
+        })
+        .await
     }
 }
 

@@ -13,6 +13,7 @@
 //!
 //! Leaves to others: running jobs ([`crate::Runner`]) and deciding when to look (the queue only sends wake-ups).
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use logmill_io::sql::{Bulk, ColumnType, Execute, Migration, Migrations, Wakes};
@@ -239,8 +240,8 @@ const CONFLICT: &str = "DO UPDATE SET
         OR (job.state = 0 AND job.attempts > 0 AND job.due_us > excluded.due_us)";
 
 const ENQUEUE_MANY: Bulk = Bulk {
-    table: "job",
-    columns: &[
+    table: Cow::Borrowed("job"),
+    columns: Cow::Borrowed(&[
         ("kind", ColumnType::Text),
         ("key", ColumnType::Text),
         ("state", ColumnType::Int),
@@ -249,9 +250,9 @@ const ENQUEUE_MANY: Bulk = Bulk {
         ("attempts_max", ColumnType::Int),
         ("payload", ColumnType::Text),
         ("created_at", ColumnType::Int),
-    ],
+    ]),
     key_columns: 2,
-    on_conflict: CONFLICT,
+    on_conflict: Cow::Borrowed(CONFLICT),
 };
 
 impl Queue {
@@ -350,7 +351,7 @@ impl Queue {
                 now,
             ]
         });
-        Ok(tx.bulk(&ENQUEUE_MANY, rows.collect()).await?)
+        Ok(tx.bulk(&ENQUEUE_MANY, rows.collect::<Vec<_>>()).await?)
     }
 
     /// Claims up to `most` jobs of a kind that are due, for `lease`. Whoever claims again and again keeps a

@@ -2,11 +2,14 @@
 //!
 //! Guarantees: the rows of one call have the effect of inserting them one by one with the conflict clause, in any
 //! order; with a clause that updates, no key may stand twice in one call (PostgreSQL refuses it, so we refuse it on
-//! both engines). Leaves to others: what to do on a conflict, written in the common notation.
+//! both engines); without a clause a key that is there already is an error. Leaves to others: what to do on a conflict,
+//! written in the common notation.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::pin;
+use std::sync::Arc;
 
 use tokio_postgres::binary_copy::BinaryCopyInWriter;
 use tokio_postgres::types::{ToSql, Type};
@@ -43,16 +46,17 @@ impl ColumnType {
 }
 
 /// An insert of many rows into one table.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Bulk {
     /// The table.
-    pub table: &'static str,
+    pub table: Cow<'static, str>,
     /// Its columns, in the order of the values of each row. `Int` columns may be narrower in the table.
-    pub columns: &'static [(&'static str, ColumnType)],
+    pub columns: Cow<'static, [(&'static str, ColumnType)]>,
     /// How many of the first columns are the key that may conflict.
     pub key_columns: usize,
-    /// What stands after `ON CONFLICT (key)`: `DO NOTHING`, or `DO UPDATE SET … [WHERE …]`.
-    pub on_conflict: &'static str,
+    /// What stands after `ON CONFLICT (key)`: `DO NOTHING`, or `DO UPDATE SET … [WHERE …]`; empty if no key is there
+    /// already, which is fastest.
+    pub on_conflict: Cow<'static, str>,
 }
 
 impl Bulk {
@@ -62,6 +66,9 @@ impl Bulk {
     }
 
     fn conflict(&self) -> String {
+        if self.on_conflict.is_empty() {
+            return String::new();
+        }
         let key: Vec<&str> =
             self.columns[..self.key_columns].iter().map(|(name, _)| *name).collect();
         format!("ON CONFLICT ({}) {}", key.join(", "), self.on_conflict)
@@ -83,7 +90,7 @@ impl Bulk {
     fn stage(&self) -> String {
         let mut hasher = DefaultHasher::new();
         self.table.hash(&mut hasher);
-        for (name, ty) in self.columns {
+        for (name, ty) in self.columns.iter() {
             (name, ty.postgres().1).hash(&mut hasher);
         }
         format!("stage_{:016x}", hasher.finish())
@@ -98,7 +105,7 @@ impl Bulk {
                 self.table
             )));
         }
-        if self.on_conflict.starts_with("DO NOTHING") {
+        if self.on_conflict.is_empty() || self.on_conflict.starts_with("DO NOTHING") {
             return Ok(());
         }
         let mut seen = HashSet::with_capacity(rows.len());
@@ -132,7 +139,8 @@ impl Hash for KeyOf<'_> {
 
 impl Tx {
     /// Inserts many rows; gives how many were inserted or updated.
-    pub async fn bulk(&self, bulk: &Bulk, rows: Vec<Vec<Value>>) -> Result<u64> {
+    pub async fn bulk(&self, bulk: &Bulk, rows: impl Into<Arc<[Vec<Value>]>>) -> Result<u64> {
+        let rows = rows.into();
         bulk.validate(&rows)?;
         if let TxEngine::Postgres(tx) = &*self.engine
             && rows.len() >= COPY_ROWS_MIN
@@ -146,6 +154,9 @@ impl Tx {
 }
 
 async fn copy(client: &deadpool_postgres::Object, bulk: &Bulk, rows: &[Vec<Value>]) -> Result<u64> {
+    if bulk.on_conflict.is_empty() {
+        return copy_into(client, &bulk.table, bulk, rows).await;
+    }
     let columns: Vec<String> =
         bulk.columns.iter().map(|(name, ty)| format!("{name} {}", ty.postgres().1)).collect();
     let stage = bulk.stage();
@@ -155,8 +166,23 @@ async fn copy(client: &deadpool_postgres::Object, bulk: &Bulk, rows: &[Vec<Value
         columns.join(", ")
     );
     client.batch_execute(&create).await.map_err(|source| failed("make a staging table", source))?;
+    copy_into(client, &stage, bulk, rows).await?;
     let names = bulk.names();
-    let copy = format!("COPY {stage} ({names}) FROM STDIN (FORMAT binary)");
+    let merge = format!(
+        "INSERT INTO {} ({names}) SELECT {names} FROM {stage} {}",
+        bulk.table,
+        bulk.conflict()
+    );
+    client.execute(&merge, &[]).await.map_err(|source| failed(&merge, source))
+}
+
+async fn copy_into(
+    client: &deadpool_postgres::Object,
+    table: &str,
+    bulk: &Bulk,
+    rows: &[Vec<Value>],
+) -> Result<u64> {
+    let copy = format!("COPY {table} ({}) FROM STDIN (FORMAT binary)", bulk.names());
     let at = |source| failed(&copy, source);
     let sink = client.copy_in(&copy).await.map_err(at)?;
     let types: Vec<Type> = bulk.columns.iter().map(|(_, ty)| ty.postgres().0).collect();
@@ -166,11 +192,5 @@ async fn copy(client: &deadpool_postgres::Object, bulk: &Bulk, rows: &[Vec<Value
             row.iter().map(|value| value as &(dyn ToSql + Sync)).collect();
         writer.as_mut().write(&values).await.map_err(at)?;
     }
-    writer.finish().await.map_err(at)?;
-    let merge = format!(
-        "INSERT INTO {} ({names}) SELECT {names} FROM {stage} {}",
-        bulk.table,
-        bulk.conflict()
-    );
-    client.execute(&merge, &[]).await.map_err(|source| failed(&merge, source))
+    writer.finish().await.map_err(at)
 }

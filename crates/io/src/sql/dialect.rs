@@ -11,6 +11,7 @@
 //! | `x any_of(SELECT …)` | `x IN (SELECT …)` | `x = ANY(ARRAY(SELECT …))`: an index look-up per value, never a join |
 //! | `amount_sum(x)` | our aggregate | `sum(x)` |
 //! | `{seq}` `{name}` `{bytes}` `{amount}` | column types | column types |
+//! | `{clustered}` after a table: its rows lie in the order of the key | `WITHOUT ROWID` | nothing |
 //!
 //! Guarantees: text inside quotes is left alone. Leaves to others: everything else in a statement is common to
 //! both, or is not used.
@@ -86,6 +87,14 @@ impl Dialect {
             .replace("{name}", name)
             .replace("{bytes}", bytes)
             .replace("{amount}", amount)
+            .replace("{clustered}", self.clustered())
+    }
+
+    fn clustered(self) -> &'static str {
+        match self {
+            Self::Sqlite => "WITHOUT ROWID",
+            Self::Postgres { .. } => "",
+        }
     }
 }
 
@@ -191,6 +200,7 @@ mod tests {
                 "SELECT '$1 {bytes} now_ms()', $1",
             ),
             ("a {bytes}, b {amount}", "a BLOB, b BLOB", "a BYTEA, b NUMERIC"),
+            ("(a) {clustered}", "(a) WITHOUT ROWID", "(a) "),
         ];
         for (written, sqlite, postgres) in cases {
             assert_eq!(Dialect::Sqlite.rewrite(written), sqlite);

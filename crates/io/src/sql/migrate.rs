@@ -8,7 +8,6 @@
 use deadpool_postgres::Object;
 use refinery_core::{Migration as Applied, Runner, Target};
 use rusqlite::{Connection, TransactionBehavior};
-use tokio_postgres::error::SqlState;
 
 use super::dialect::Dialect;
 use super::postgres::{Postgres, failed};
@@ -98,7 +97,7 @@ impl Sql {
         let text = format!("SELECT max(version) FROM {}", migrations.history_table());
         let found = match self.query(&text, Vec::new()).await {
             Ok(answer) => answer.row()?.opt_int(0)?,
-            Err(error) if is_missing_table(&error) => None,
+            Err(error) if error.is_missing_table() => None,
             Err(error) => return Err(error),
         };
         migrations.accept(found)?;
@@ -112,15 +111,6 @@ impl Sql {
             found.unwrap_or(0),
             migrations.known()
         )))
-    }
-}
-
-fn is_missing_table(error: &Error) -> bool {
-    match error {
-        Error::Postgres { source, .. } => source.code() == Some(&SqlState::UNDEFINED_TABLE),
-        // SQLite has no code of its own for it.
-        Error::Sqlite { source, .. } => source.to_string().contains("no such table"),
-        _ => false,
     }
 }
 

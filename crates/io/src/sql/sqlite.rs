@@ -221,14 +221,9 @@ impl SqliteTx {
     }
 
     /// Runs one statement for each set of parameters; gives how many rows each changed.
-    pub(super) async fn many(&self, text: Arc<str>, sets: Vec<Vec<Value>>) -> Result<Vec<u64>> {
+    pub(super) async fn many(&self, text: Arc<str>, sets: Arc<[Vec<Value>]>) -> Result<Vec<u64>> {
         let health = Arc::clone(&self.health);
-        self.call(move |connection| {
-            let changed =
-                sets.iter().map(|params| Ok(within(connection, &text, params, &health)?.changed));
-            changed.collect()
-        })
-        .await?
+        self.call(move |connection| many(connection, &text, &sets, &health)).await?
     }
 
     async fn call<T: Send + 'static>(
@@ -278,6 +273,28 @@ fn within(
         return Err(over());
     }
     health.check(run(connection, text, params), text)
+}
+
+/// One statement of a transaction, for each set of parameters.
+fn many(
+    connection: &Connection,
+    text: &str,
+    sets: &[Vec<Value>],
+    health: &Health,
+) -> Result<Vec<u64>> {
+    let mut statement = health.check(connection.prepare_cached(text), text)?;
+    if statement.column_count() > 0 {
+        let each = sets.iter().map(|set| Ok(within(connection, text, set, health)?.changed));
+        return each.collect();
+    }
+    let changed = sets.iter().map(|set| {
+        if connection.is_autocommit() {
+            return Err(over());
+        }
+        let changed = statement.execute(rusqlite::params_from_iter(set));
+        Ok(health.check(changed, text)? as u64)
+    });
+    changed.collect()
 }
 
 fn boxed<T: Send + 'static>(

@@ -42,7 +42,7 @@ pub(crate) struct Chain {
 pub(crate) struct Ingest {
     forward: bool,
     history: bool,
-    raw_only: bool,
+    pub(crate) raw_only: bool,
     latest_worker_count: usize,
     latest_batch_size: u64,
     latest_batch_max: u64,
@@ -133,8 +133,6 @@ impl Ingest {
 
     /// What this process is to do.
     pub(crate) fn roles(&self) -> Roles {
-        // There is nothing but ingesters yet that `raw_only` could turn off.
-        let _ = self.raw_only;
         Roles { forward: self.forward, history: self.history }
     }
 

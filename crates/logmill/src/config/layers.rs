@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 /// What the variable of a key starts with.
 const PREFIX: &str = "LOGMILL_";
 /// Variables that other programs share or that our ancestors had; ours win over them.
-const OTHER_VARIABLES: [(&str, &str); 10] = [
+const OTHER_VARIABLES: &[(&str, &str)] = &[
     ("LOG_LEVEL", "log.level"),
     ("LATEST_WORKER_COUNT", "ingest.latest_worker_count"),
     ("LATEST_BATCH_SIZE", "ingest.latest_batch_size"),
@@ -28,7 +28,43 @@ const OTHER_VARIABLES: [(&str, &str); 10] = [
     ("ENABLE_HISTORY_INGESTER", "ingest.history"),
     ("RAW_ONLY", "ingest.raw_only"),
     ("MAX_REORG_DEPTH", "ingest.max_reorg_depth"),
+    ("ENABLE_LIVE_DERIVERS", "derive.live"),
+    ("LIVE_DERIVERS_CHUNK", "derive.live_chunk"),
+    ("LIVE_DERIVERS_HEAD_BACKFILL_BLOCKS", "derive.head_backfill_blocks"),
+    ("ENABLE_HISTORY_DERIVERS", "derive.history"),
+    ("HISTORY_DERIVERS_CHUNK", "derive.history_chunk"),
+    ("HISTORY_DERIVERS_SLEEP_MS", "derive.history_sleep_ms"),
+    ("ENABLE_TOKEN_WORKER", "derive.processors.token_worker"),
+    ("ENABLE_EVM_WORKER", "derive.processors.evm_worker"),
+    ("ENABLE_META_WORKER", "derive.processors.meta_worker"),
+    ("ENABLE_ACCOUNTS_WORKER", "derive.processors.accounts_worker"),
+    ("ENABLE_FT_HOLDINGS_WORKER", "derive.processors.ft_holdings_worker"),
+    ("ENABLE_NFT_OWNERSHIP_WORKER", "derive.processors.nft_ownership_worker"),
+    ("ENABLE_TOKEN_METADATA_WORKER", "derive.processors.token_metadata_worker"),
+    ("ENABLE_TX_CONTRACTS_WORKER", "derive.processors.tx_contracts_worker"),
+    ("ENABLE_TX_METRICS_WORKER", "derive.processors.tx_metrics_worker"),
+    ("ENABLE_STAKING_WORKER", "derive.processors.staking_worker"),
+    ("ENABLE_DEFI_WORKER", "derive.processors.defi_worker"),
+    ("ENABLE_DAILY_BALANCE_WORKER", "derive.processors.daily_balance_worker"),
+    ("ENABLE_FEES_WORKER", "derive.processors.fees_worker"),
+    ("ENABLE_NFT_ITEM_METADATA_WORKER", "derive.processors.nft_item_metadata_worker"),
+    ("ENABLE_NFT_RECONCILER", "derive.processors.nft_reconciler"),
+    ("RPC_URL", "chain.rpc_urls"),
+    ("ACTIVE_CHAIN", "chain.id"),
+    ("CONTRACT_ADDRESS", "collect.contract_address"),
+    ("EVENT", "collect.event"),
+    ("START_POINT", "collect.start_point"),
+    ("BATCH_SIZE", "collect.batch_size"),
+    ("JOB_LEASE_TTL_MS", "collect.job_lease_ttl_ms"),
+    ("HISTORICAL_POLL_INTERVAL_MS", "collect.historical_poll_interval_ms"),
+    ("REALTIME_POLL_INTERVAL_MS", "collect.realtime_poll_interval_ms"),
+    ("DEV_MULTIPLE_WORKERS", "collect.dev_multiple_workers"),
+    ("APP_ENV", "collect.app_env"),
+    ("API_PORT", "collect.api_port"),
 ];
+
+/// Of these, those that are one of a few words.
+const WORDS: [&str; 2] = ["log.level", "collect.app_env"];
 
 /// All keys with their values so far, and where those that were set came from.
 pub(super) struct Layers {
@@ -52,10 +88,14 @@ impl Layers {
     }
 
     pub(super) fn add_environment(&mut self, variables: &BTreeMap<String, String>) -> Result<()> {
-        for (name, key) in OTHER_VARIABLES {
+        for &(name, key) in OTHER_VARIABLES {
             if let Some(text) = variables.get(name).filter(|text| !text.is_empty()) {
                 let origin = format!("the variable {name}");
-                self.set_text(key, &text.to_ascii_lowercase(), &origin)?;
+                // Words are meant, however they are written; addresses and events are not words.
+                let is_word = matches!(slot(&mut self.table, key), Some(Value::Boolean(_)))
+                    || WORDS.contains(&key);
+                let lower = text.to_ascii_lowercase();
+                self.set_text(key, if is_word { &lower } else { text }, &origin)?;
             }
         }
         let mut keys = BTreeMap::new();

@@ -8,6 +8,7 @@
 mod access;
 mod calls;
 mod conformance;
+mod fees;
 mod ground;
 mod live;
 mod random;

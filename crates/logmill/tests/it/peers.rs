@@ -7,6 +7,8 @@
 mod answers;
 mod clients;
 mod crashes;
+mod market;
 mod reorgs;
 mod restarts;
 mod scene;
+mod tokens;

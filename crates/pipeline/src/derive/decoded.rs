@@ -8,12 +8,17 @@ use std::sync::Arc;
 use alloy_primitives::{Address, B256, Bytes, U256};
 use logmill_chain::{Block, BlockRef};
 
+use super::processor::Reads;
 use crate::error::Result;
 
 pub mod abi;
-mod tokens;
+mod balances;
+mod known;
+pub(crate) mod tokens;
 mod transactions;
 
+pub use balances::FtChange;
+pub use known::TokenSettings;
 pub use tokens::{FtTransfer, NftStandard, NftTransfer, Tokens, TransferKind};
 
 /// A block, decoded.
@@ -113,11 +118,27 @@ pub struct Withdrawal {
 }
 
 impl DecodedBlock {
-    /// Reads a block.
+    /// Reads a block, with the tokens that are known.
     pub fn new(chain_id: u64, block: Arc<Block>) -> Result<Self> {
-        let (header, transactions) = transactions::facts(chain_id, &block)?;
-        let withdrawals = transactions::withdrawals(&block)?;
-        let tokens = Tokens::of(&block);
+        Self::with(chain_id, block, TokenSettings::known(), Reads::Everything)
+    }
+
+    /// Reads a block, as far as it is looked at.
+    pub fn with(
+        chain_id: u64,
+        block: Arc<Block>,
+        tokens: &TokenSettings,
+        reads: Reads,
+    ) -> Result<Self> {
+        let (header, transactions) = match reads {
+            Reads::Logs => Default::default(),
+            Reads::Everything => transactions::facts(chain_id, &block)?,
+        };
+        let withdrawals = match reads {
+            Reads::Logs => Vec::new(),
+            Reads::Everything => transactions::withdrawals(&block)?,
+        };
+        let tokens = Tokens::of(&block, tokens);
         Ok(Self { chain_id, block, header, transactions, withdrawals, tokens })
     }
 

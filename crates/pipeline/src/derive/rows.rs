@@ -122,6 +122,13 @@ pub struct Row {
     pub(crate) cells: Vec<Cell>,
 }
 
+impl Row {
+    /// The values, in the order of the columns.
+    pub fn cells(&self) -> &[Cell] {
+        &self.cells
+    }
+}
+
 /// Rows of some tables.
 #[derive(Clone, Debug, Default)]
 pub struct Rows {

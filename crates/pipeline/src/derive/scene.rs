@@ -1,124 +1,137 @@
-//! Blocks for tests of processors: made by hand, fact by fact.
+//! Blocks with logs of one's choice, for tests of processors.
 //!
-//! Guarantees: places of transactions and logs agree with each other. Leaves to others: bytes; what is made here was
-//! never encoded.
+//! Guarantees: header and transactions are real ones of a simulated chain, so that everything about a block can be
+//! decoded. Leaves to others: bloom and roots, which do not fit the logs.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use alloy_primitives::{Address, B256, Bytes, keccak256};
-use logmill_chain::{
-    Block, BlockRef, Header, Log, Outcome, Receipt, Transaction, TransactionForm, Verify,
-};
+use alloy_primitives::{Address, B256, U256};
+use logmill_chain::sim::{Shape, SimChain};
+use logmill_chain::{Block, Log, Outcome, Receipt};
 
-use super::decoded::{DecodedBlock, DecodedTransaction, HeaderFacts, Tokens, Withdrawal};
-use super::{Cell, Processor, Rows, Table};
+use super::decoded::TokenSettings;
+use super::decoded::tokens::{DEPOSIT, TRANSFER, TRANSFER_BATCH, TRANSFER_SINGLE, WITHDRAWAL};
+use super::{Cell, DecodedBlock, Processor, Reads, Rows, Table};
+
+/// The first block of the scenes' chain that has transactions.
+static REAL: LazyLock<Arc<Block>> = LazyLock::new(|| {
+    let chain = SimChain::new(1, Shape::sparse());
+    chain.grow(20);
+    let mut blocks = (1..=20).filter_map(|number| chain.block(number));
+    blocks.find(|block| !block.transactions.is_empty()).expect("most blocks have transactions")
+});
 
 /// A block in the making.
+#[derive(Clone, Debug)]
 pub(crate) struct Scene {
-    pub(crate) chain_id: u64,
-    pub(crate) number: u64,
-    pub(crate) header: HeaderFacts,
-    pub(crate) withdrawals: Vec<Withdrawal>,
-    pub(crate) tokens: Tokens,
-    transactions: Vec<(DecodedTransaction, Vec<Log>)>,
+    block: Block,
 }
 
 impl Scene {
-    /// A block in which nothing happens, at time 1 000 × its number.
+    /// A block of this number without transactions.
     pub(crate) fn new(number: u64) -> Self {
-        Self {
-            chain_id: 1,
-            number,
-            header: HeaderFacts::default(),
-            withdrawals: Vec::new(),
-            tokens: Tokens::default(),
-            transactions: Vec::new(),
-        }
+        let mut block = Block::clone(&REAL);
+        block.at.number = number;
+        block.transactions.clear();
+        block.receipts.clear();
+        Self { block }
     }
 
-    /// Adds a transaction; its place and its hash follow.
-    pub(crate) fn with(mut self, transaction: DecodedTransaction, logs: Vec<Log>) -> Self {
-        let index = self.transactions.len();
-        let first_log = self.transactions.iter().map(|(_, logs)| logs.len()).sum();
-        let hash = keccak256(format!("{} {index}", self.number));
-        let log_count = logs.len();
-        let placed = DecodedTransaction { hash, index, first_log, log_count, ..transaction };
-        self.transactions.push((placed, logs));
+    pub(crate) fn time(mut self, timestamp: u64) -> Self {
+        self.block.at.timestamp = timestamp;
         self
     }
 
-    /// The block.
-    pub(crate) fn block(self) -> DecodedBlock {
-        let (transactions, logs): (Vec<_>, Vec<_>) = self.transactions.into_iter().unzip();
-        let form = |transaction: &DecodedTransaction| Transaction {
-            hash: transaction.hash,
-            form: TransactionForm::Foreign(Bytes::from_static(b"{}")),
-        };
-        let receipt = |logs| Receipt {
-            tx_type: 0,
-            outcome: Outcome::Unknown,
-            cumulative_gas_used: 0,
-            logs,
+    /// A transaction with these logs.
+    pub(crate) fn transaction(mut self, logs: impl IntoIterator<Item = Log>) -> Self {
+        let like = self.block.transactions.len() % REAL.transactions.len();
+        self.block.transactions.push(REAL.transactions[like].clone());
+        self.block.receipts.push(Receipt {
+            tx_type: REAL.receipts[like].tx_type,
+            outcome: Outcome::Status(true),
+            cumulative_gas_used: 21_000,
+            logs: logs.into_iter().collect(),
             extra: None,
-        };
-        let number = self.number;
-        let block = Block {
-            at: BlockRef { number, timestamp: 1_000 * number, ..BlockRef::default() },
-            header: Header::Foreign(Bytes::from_static(b"{}")),
-            uncles: Vec::new(),
-            withdrawals: None,
-            size: 0,
-            transactions: transactions.iter().map(form).collect(),
-            receipts: logs.into_iter().map(receipt).collect(),
-            verified: Verify::Off,
-        };
-        DecodedBlock {
-            chain_id: self.chain_id,
-            block: Arc::new(block),
-            header: self.header,
-            transactions,
-            withdrawals: self.withdrawals,
-            tokens: self.tokens,
-        }
+        });
+        self
+    }
+
+    pub(crate) fn block(self) -> Block {
+        self.block
+    }
+
+    pub(crate) fn decoded(self) -> DecodedBlock {
+        self.with(TokenSettings::known())
+    }
+
+    pub(crate) fn with(self, tokens: &TokenSettings) -> DecodedBlock {
+        DecodedBlock::with(1, Arc::new(self.block), tokens, Reads::Everything)
+            .expect("it can be read")
     }
 }
 
-/// An address to tell apart from others.
-pub(crate) fn who(byte: u8) -> Address {
-    Address::repeat_byte(byte)
-}
-
-/// A log.
-pub(crate) fn log(address: Address, topics: &[B256], data: &[u8]) -> Log {
-    let topics = topics.iter().copied().collect();
-    Log { address, topics, data: Bytes::copy_from_slice(data) }
-}
-
 /// What a processor makes of blocks, folded.
-pub(crate) fn rows_of(processor: &dyn Processor, blocks: &[DecodedBlock]) -> Rows {
+pub(crate) fn rows<'a>(
+    processor: &dyn Processor,
+    blocks: impl IntoIterator<Item = &'a DecodedBlock>,
+) -> Rows {
     let mut rows = Rows::new(processor.tables());
     for block in blocks {
         rows.at_block(block.number());
-        processor.process(block, &mut rows).expect("rows that fit");
+        processor.process(block, &mut rows).expect("rows that fit their tables");
     }
     rows.fold().expect("rows that fold");
     rows
 }
 
-/// The rows of a table, sorted by their keys as far as they are numbers and names.
+/// The rows of a table, by key.
 pub(crate) fn table(rows: &Rows, table: &'static Table) -> Vec<Vec<Cell>> {
-    let of_table = rows.tables().find(|(known, _)| known.name == table.name).expect("its table");
-    let mut rows: Vec<Vec<Cell>> = of_table.1.iter().map(|row| row.cells.clone()).collect();
-    rows.sort_by_cached_key(|cells| format!("{:?}", &cells[..table.key_len()]));
-    rows
+    let (_, found) = rows.tables().find(|(known, _)| known.name == table.name).expect("its table");
+    let mut cells: Vec<Vec<Cell>> = found.iter().map(|row| row.cells.clone()).collect();
+    cells.sort_by_cached_key(|cells| format!("{:?}", &cells[..table.key_len()]));
+    cells
 }
 
-/// No key of an insert-once table is there twice, and every declaration has a meaning.
-pub(crate) fn check_keys(rows: &Rows) {
-    for (table, rows) in rows.tables() {
-        table.check().expect("a declaration with a meaning");
-        let keys: std::collections::HashSet<&[Cell]> =
-            rows.iter().map(|row| &row.cells[..table.key_len()]).collect();
-        assert_eq!(keys.len(), rows.len(), "{} has a key twice", table.name);
+/// An account or a contract that is easily told from others.
+pub(crate) fn account(number: u8) -> Address {
+    Address::repeat_byte(number)
+}
+
+pub(crate) fn word(number: u64) -> B256 {
+    U256::from(number).into()
+}
+
+/// A log with words as data.
+pub(crate) fn log(address: Address, topics: &[B256], data: &[B256]) -> Log {
+    Log { address, topics: topics.iter().copied().collect(), data: data.concat().into() }
+}
+
+pub(crate) fn erc20(token: Address, from: Address, to: Address, amount: U256) -> Log {
+    log(token, &[TRANSFER, from.into_word(), to.into_word()], &[amount.into()])
+}
+
+pub(crate) fn erc721(token: Address, from: Address, to: Address, id: U256) -> Log {
+    log(token, &[TRANSFER, from.into_word(), to.into_word(), id.into()], &[])
+}
+
+/// One of the ids is a single transfer, any other number a batch.
+pub(crate) fn erc1155(token: Address, from: Address, to: Address, items: &[(u64, u64)]) -> Log {
+    let topics = |event| [event, account(9).into_word(), from.into_word(), to.into_word()];
+    if let [(id, quantity)] = items {
+        return log(token, &topics(TRANSFER_SINGLE), &[word(*id), word(*quantity)]);
     }
+    let count = u64::try_from(items.len()).expect("few");
+    let mut data = vec![word(64), word(96 + 32 * count), word(count)];
+    data.extend(items.iter().map(|(id, _)| word(*id)));
+    data.push(word(count));
+    data.extend(items.iter().map(|(_, quantity)| word(*quantity)));
+    log(token, &topics(TRANSFER_BATCH), &data)
+}
+
+pub(crate) fn deposit(token: Address, account: Address, amount: U256) -> Log {
+    log(token, &[DEPOSIT, account.into_word()], &[amount.into()])
+}
+
+pub(crate) fn withdrawal(token: Address, account: Address, amount: U256) -> Log {
+    log(token, &[WITHDRAWAL, account.into_word()], &[amount.into()])
 }

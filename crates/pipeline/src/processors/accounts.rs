@@ -42,8 +42,11 @@ pub static ACCOUNTS: Table = Table {
 };
 
 /// The processor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Accounts;
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Accounts {
+    /// How transfers are read, as text.
+    pub tokens: String,
+}
 
 /// Whether an account with these marks is a contract.
 pub fn is_contract(is_contract: bool, is_signer: bool) -> bool {
@@ -110,6 +113,10 @@ impl Processor for Accounts {
         1
     }
 
+    fn parameters(&self) -> String {
+        self.tokens.clone()
+    }
+
     fn phase(&self) -> Phase {
         Phase::Two
     }
@@ -136,7 +143,7 @@ mod tests {
     use crate::derive::decoded::{
         DecodedTransaction, FtTransfer, NftStandard, NftTransfer, TransferKind, Withdrawal,
     };
-    use crate::derive::scene::{Scene, check_keys, log, rows_of, table, who};
+    use crate::derive::staged::{Scene, check_keys, log, rows_of, table, who};
 
     fn ft(from: Address, to: Address) -> FtTransfer {
         let (token, amount, kind) = (who(0xf0), U256::ONE, TransferKind::Transfer);
@@ -185,7 +192,7 @@ mod tests {
         let later = DecodedTransaction { to: Some(who(2)), ..Default::default() };
         let later = Scene::new(20).with(later, vec![log(who(2), &[], &[])]);
         // In any order.
-        let rows = rows_of(&Accounts, &[later.block(), scene.block()]);
+        let rows = rows_of(&Accounts::default(), &[later.block(), scene.block()]);
         check_keys(&rows);
         let row = |byte, last: u64, is_contract: u8, is_signer: u8| {
             cells![who(byte), 8u64, last, is_contract, is_signer]

@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
     use crate::derive::decoded::DecodedTransaction;
-    use crate::derive::scene::{Scene, check_keys, rows_of, table, who};
+    use crate::derive::staged::{Scene, check_keys, rows_of, table, who};
 
     #[test]
     fn a_transaction_is_there_as_it_is() {

@@ -17,7 +17,7 @@ use logmill_chain::Log;
 use crate::cells;
 use crate::derive::decoded::abi;
 use crate::derive::table::{key, once};
-use crate::derive::{DecodedBlock, Kind, Processor, Rows, Table};
+use crate::derive::{DecodedBlock, Kind, Processor, Reads, Rows, Table};
 use crate::error::Result;
 
 /// The topic of `FeesCollected`.
@@ -27,8 +27,31 @@ pub const FEES_COLLECTED: B256 =
 pub const FEES_FORWARDED: B256 =
     b256!("0x3a7029951ba36c1af37954df919ce2f9a95c3f5c2c2e872d5e7fd47c61a6df26");
 
-/// The fee collector of most chains.
+/// The fee collector of Ethereum, Optimism, BNB, Gnosis, Polygon and all chains that are not known to have another.
 pub const COLLECTOR: Address = address!("0xbd6c7b0d2f68c2b7805d88388319cfb6ecb50ea9");
+
+/// Chains with another fee collector.
+const COLLECTORS: [(u64, Address); 12] = [
+    // Fantom, Moonbeam, Arbitrum, Avalanche, Aurora.
+    (250, address!("0xb0210de78e28e2633ca200609d9f528c13c26cd9")),
+    (1_284, address!("0xb0210de78e28e2633ca200609d9f528c13c26cd9")),
+    (42_161, address!("0xb0210de78e28e2633ca200609d9f528c13c26cd9")),
+    (43_114, address!("0xb0210de78e28e2633ca200609d9f528c13c26cd9")),
+    (1_313_161_554, address!("0xb0210de78e28e2633ca200609d9f528c13c26cd9")),
+    // Base, Linea.
+    (8_453, address!("0x0a6d96e7f4d7b96cfe42185df61e64d255c12dff")),
+    (59_144, address!("0xa4a24bdd4608d7dfc496950850f9763b674f0db2")),
+    // Mantle, Mode, Celo, Blast, Scroll.
+    (5_000, address!("0xf048e5816b0c7951ac179f656c5b86e5a79bd7b5")),
+    (34_443, address!("0xf048e5816b0c7951ac179f656c5b86e5a79bd7b5")),
+    (42_220, address!("0xf048e5816b0c7951ac179f656c5b86e5a79bd7b5")),
+    (81_457, address!("0xf048e5816b0c7951ac179f656c5b86e5a79bd7b5")),
+    (534_352, address!("0xf048e5816b0c7951ac179f656c5b86e5a79bd7b5")),
+];
+
+/// The fee forwarders that are known: Polygon's.
+const FORWARDERS: [(u64, Address); 1] =
+    [(137, address!("0xce40449b773a3e6e5e769adb4e567179d4828cbd"))];
 
 /// `FeesCollected`, one row a log.
 pub static FEE_EVENTS: Table = Table {
@@ -91,6 +114,30 @@ pub struct LogPlace {
 }
 
 impl Fees {
+    /// With the contracts that are known of a chain.
+    pub fn of_chain(chain_id: u64) -> Self {
+        let of = |known: &[(u64, Address)]| -> Vec<Address> {
+            known.iter().filter(|(chain, _)| *chain == chain_id).map(|(_, it)| *it).collect()
+        };
+        let mut collectors = of(&COLLECTORS);
+        if collectors.is_empty() {
+            collectors.push(COLLECTOR);
+        }
+        Self { collectors, forwarders: of(&FORWARDERS) }
+    }
+
+    /// The processor for contracts that were named. If they are known ones of the chain it is [`Fees::of_chain`], so that
+    /// whoever collects by name and whoever derives everything fill the same tables.
+    pub fn of_contracts(chain_id: u64, contracts: &[Address]) -> Self {
+        let known = Self::of_chain(chain_id);
+        let is_known =
+            |it: &Address| known.collectors.contains(it) || known.forwarders.contains(it);
+        if contracts.iter().all(is_known) {
+            return known;
+        }
+        Self { collectors: contracts.to_vec(), forwarders: contracts.to_vec() }
+    }
+
     /// Adds the rows of a log, if it is one of these events.
     pub fn process_log(&self, place: &LogPlace, log: &Log, rows: &mut Rows) -> Result<()> {
         match log.topics.first() {
@@ -116,6 +163,10 @@ impl Processor for Fees {
 
     fn parameters(&self) -> String {
         format!("{:?} {:?}", self.collectors, self.forwarders)
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::Logs
     }
 
     fn tables(&self) -> &'static [&'static Table] {
@@ -144,8 +195,7 @@ fn collected(place: &LogPlace, log: &Log, rows: &mut Rows) -> Result<()> {
     let (Some(token), Some(integrator)) = (abi::address(&token), abi::address(&integrator)) else {
         return Ok(());
     };
-    let [Some(integrator_fee), Some(lifi_fee), None] = [0, 1, 2].map(|n| abi::word(&log.data, n))
-    else {
+    let Some([integrator_fee, lifi_fee]) = abi::words(&log.data) else {
         return Ok(());
     };
     let cells = cells![
@@ -194,3 +244,6 @@ fn distributions(data: &[u8]) -> Option<Vec<(Address, U256)>> {
     let pair = |pair: &[B256]| Some((abi::address(&pair[0])?, U256::from_be_bytes(pair[1].0)));
     words.chunks_exact(2).map(pair).collect()
 }
+
+#[cfg(test)]
+mod tests;

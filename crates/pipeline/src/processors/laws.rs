@@ -16,7 +16,7 @@ use super::accounts::{ACCOUNTS, Accounts};
 use super::meta::{ACCOUNT_STATS, ADDRESS_TRANSACTIONS, Meta, PAYER};
 use super::tx_metrics::{TX_METRICS, TxMetrics};
 use crate::cells;
-use crate::derive::scene::{check_keys, rows_of, table};
+use crate::derive::staged::{check_keys, rows_of, table};
 use crate::derive::{Cell, DecodedBlock, Processor, Rows};
 
 /// How many blocks a chain has.
@@ -201,7 +201,7 @@ proptest! {
             (&ACCOUNTS, naive_accounts(&chain, &blocks)),
             (&TX_METRICS, naive_metrics(&chain, &blocks)),
         ];
-        let processors: [&dyn Processor; 3] = [&Meta, &Accounts, &TxMetrics];
+        let processors: [&dyn Processor; 3] = [&Meta::default(), &Accounts::default(), &TxMetrics];
         for (processor, (of, expected)) in processors.into_iter().zip(expected) {
             let mut blocks: Vec<(u64, DecodedBlock)> =
                 order.iter().copied().zip(decoded(&chain)).collect();
@@ -214,7 +214,7 @@ proptest! {
 
     #[test]
     fn counts_of_an_account_are_its_rows(seed in any::<u64>(), fork in 0u8..3) {
-        let rows = rows_of(&Meta, &decoded(&chain(seed, fork)));
+        let rows = rows_of(&Meta::default(), &decoded(&chain(seed, fork)));
         let mut counted: BTreeMap<Address, (i64, i64)> = BTreeMap::new();
         for cells in table(&rows, &ADDRESS_TRANSACTIONS) {
             let (Cell::Address(who), Cell::Int(roles)) = (&cells[0], &cells[3]) else {

@@ -97,8 +97,11 @@ pub static ACCOUNT_STATS: Table = Table {
 };
 
 /// The processor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Meta;
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// How transfers are read, as text.
+    pub tokens: String,
+}
 
 /// What a block adds to somebody's counts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -115,6 +118,10 @@ impl Processor for Meta {
 
     fn version(&self) -> u32 {
         1
+    }
+
+    fn parameters(&self) -> String {
+        self.tokens.clone()
     }
 
     fn phase(&self) -> Phase {

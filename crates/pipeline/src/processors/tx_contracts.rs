@@ -48,8 +48,11 @@ pub static TX_TAGS: Table = Table {
 };
 
 /// The processor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TxContracts;
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TxContracts {
+    /// How transfers are read, as text.
+    pub tokens: String,
+}
 
 impl Processor for TxContracts {
     fn name(&self) -> &'static str {
@@ -58,6 +61,10 @@ impl Processor for TxContracts {
 
     fn version(&self) -> u32 {
         1
+    }
+
+    fn parameters(&self) -> String {
+        self.tokens.clone()
     }
 
     fn phase(&self) -> Phase {

@@ -113,7 +113,7 @@ mod tests {
 
     use super::*;
     use crate::derive::Cell;
-    use crate::derive::scene::{Scene, check_keys, rows_of, table};
+    use crate::derive::staged::{Scene, check_keys, rows_of, table};
 
     /// `event_count` to `execution_status` of one transaction.
     fn metrics(base_fee: Option<u64>, sent: DecodedTransaction) -> Vec<Cell> {

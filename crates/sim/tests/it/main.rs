@@ -11,9 +11,11 @@
     reason = "tests meet the outside world themselves, and a panic is how a test fails"
 )]
 
+mod async_workers;
 mod blob_stores;
 mod chain;
 mod crash_matrix;
+mod derive;
 mod evm;
 mod history;
 mod log_index;
@@ -21,4 +23,5 @@ mod meta_stores;
 mod processes;
 mod sql;
 mod tidy;
+mod tokens;
 mod work;

@@ -140,6 +140,8 @@ impl Ground {
             progress: Arc::clone(&progress) as Arc<dyn Progress>,
         };
         let mut state = State {
+            tables: None,
+            collecting: None,
             chains: BTreeMap::from([(CHAIN_ID, served)]),
             limits: Limits {
                 max_connections: 64,

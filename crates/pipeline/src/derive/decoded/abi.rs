@@ -3,7 +3,7 @@
 //! Guarantees: bytes that do not keep to the rules give nothing, and cost no more than they are long. Leaves to others:
 //! what the words mean.
 
-use alloy_primitives::{Address, B256};
+use alloy_primitives::{Address, B256, I256, U256};
 
 /// An address in a word; none if the word is more than an address.
 pub fn address(word: &B256) -> Option<Address> {
@@ -15,6 +15,23 @@ pub fn address(word: &B256) -> Option<Address> {
 pub fn word(data: &[u8], number: usize) -> Option<B256> {
     let start = number.checked_mul(32)?;
     data.get(start..start.checked_add(32)?).map(B256::from_slice)
+}
+
+/// Data that is this many words and nothing else.
+pub fn words<const N: usize>(data: &[u8]) -> Option<[B256; N]> {
+    let (words, rest) = data.as_chunks::<32>();
+    let words: &[[u8; 32]; N] = words.try_into().ok().filter(|_| rest.is_empty())?;
+    Some(words.map(B256::from))
+}
+
+/// A number without sign of so many bits; none if the word is more.
+pub fn unsigned(word: &B256, bits: usize) -> Option<U256> {
+    Some(U256::from_be_bytes(word.0)).filter(|number| number.bit_len() <= bits)
+}
+
+/// A number with a sign of so many bits; none if the word is more.
+pub fn signed(word: &B256, bits: u32) -> Option<I256> {
+    Some(I256::from_raw(U256::from_be_bytes(word.0))).filter(|number| number.bits() <= bits)
 }
 
 /// A word of the data as a number that counts bytes or elements; none if there can not be as many.
@@ -58,6 +75,37 @@ mod tests {
         check(&[32, u64::MAX, 7, 8], 1, None);
         check(&[u64::MAX, 2, 7, 8], 1, None);
         check(&[], 1, None);
+    }
+
+    #[test]
+    fn data_is_exactly_so_many_words() {
+        assert_eq!(super::words::<2>(&words(&[7, 8])).unwrap().concat(), words(&[7, 8]));
+        assert_eq!(super::words::<0>(&[]), Some([]));
+        assert_eq!(super::words::<1>(&words(&[7, 8])), None);
+        assert_eq!(super::words::<1>(&words(&[7, 8])[..33]), None);
+        assert_eq!(super::words::<2>(&words(&[7, 8])[..63]), None);
+    }
+
+    #[test]
+    fn numbers_have_no_more_bits_than_they_may() {
+        let negative = |number: u64| B256::from(U256::from(number).wrapping_neg());
+        let positive = |number: u64| B256::from(U256::from(number));
+        assert_eq!(unsigned(&positive(255), 8), Some(U256::from(255)));
+        assert_eq!(unsigned(&positive(256), 8), None);
+        assert_eq!(unsigned(&B256::repeat_byte(0xff), 256), Some(U256::MAX));
+        let check = |word, bits, expected: Option<i64>| {
+            let found = signed(&word, bits).map(|found| i64::try_from(found).unwrap());
+            assert_eq!(found, expected, "{word}");
+        };
+        check(positive(0), 24, Some(0));
+        check(positive(127), 8, Some(127));
+        check(positive(128), 8, None);
+        check(negative(128), 8, Some(-128));
+        check(negative(129), 8, None);
+        check(negative(1), 256, Some(-1));
+        let mut word = B256::ZERO;
+        word[0] = 0x80;
+        assert_eq!(signed(&word, 256), Some(I256::MIN));
     }
 
     #[test]

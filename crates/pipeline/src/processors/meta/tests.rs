@@ -9,7 +9,7 @@ use crate::derive::Cell;
 use crate::derive::decoded::{
     DecodedTransaction, FtTransfer, NftStandard, NftTransfer, TransferKind,
 };
-use crate::derive::scene::{Scene, check_keys, log, rows_of, table, who};
+use crate::derive::staged::{Scene, check_keys, log, rows_of, table, who};
 
 fn sent(from: u8, to: u8, gas: u64) -> DecodedTransaction {
     DecodedTransaction {
@@ -64,7 +64,7 @@ fn scene() -> Scene {
 
 #[test]
 fn an_address_has_one_row_a_transaction_with_all_its_roles() {
-    let rows = rows_of(&Meta, &[scene().block()]);
+    let rows = rows_of(&Meta::default(), &[scene().block()]);
     check_keys(&rows);
     let row = |byte, index: u64, roles: u8| cells![who(byte), 9u64, index, roles];
     let expected = vec![
@@ -92,7 +92,7 @@ fn roles_have_names() {
 #[test]
 fn counts_are_those_of_the_rows_and_gas_is_the_senders() {
     let later = Scene::new(10).with(sent(1, 2, u64::MAX), vec![]);
-    let rows = rows_of(&Meta, &[later.block(), scene().block()]);
+    let rows = rows_of(&Meta::default(), &[later.block(), scene().block()]);
     let gas = |gas: u64| U256::from(gas);
     let both = U256::from(107) + U256::from(u64::MAX);
     let expected = vec![
@@ -128,7 +128,7 @@ fn a_deployment_is_the_first_version_and_says_what_it_is() {
         .with(creation(1, 4, &[2]), vec![])
         .with(unknown, vec![])
         .block();
-    let rows = rows_of(&Meta, &[block]);
+    let rows = rows_of(&Meta::default(), &[block]);
     check_keys(&rows);
     let hash = |code: &[u8]| keccak256(code);
     let row = |byte, index: u64, code: &[u8], kind, status: Option<bool>| {
@@ -156,7 +156,7 @@ fn a_change_of_code_counts_only_in_the_shape_of_its_event() {
     let address = who(8).into_word();
     let check = |said: &Log, expected: Option<(&str, Cell)>| {
         let block = Scene::new(4).with(sent(1, 2, 0), vec![said.clone()]).block();
-        let rows = rows_of(&Meta, &[block]);
+        let rows = rows_of(&Meta::default(), &[block]);
         let found = table(&rows, &CONTRACT_VERSIONS);
         let found = found.first().map(|cells| cells[4..6].to_vec());
         assert_eq!(found, expected.map(|(kind, cell)| vec![kind.into(), cell]), "{said:?}");

@@ -4,7 +4,7 @@ use alloy_primitives::keccak256;
 
 use super::*;
 use crate::derive::decoded::{DecodedTransaction, Withdrawal};
-use crate::derive::scene::{Scene, check_keys, log, rows_of, table, who};
+use crate::derive::staged::{Scene, check_keys, log, rows_of, table, who};
 
 /// The data of a deposit, as Solidity encodes it.
 fn data(key: u8, credentials: u8, gwei: u64, sequence: u64) -> Vec<u8> {

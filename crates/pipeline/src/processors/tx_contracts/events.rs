@@ -106,7 +106,7 @@ mod tests {
     use alloy_primitives::{B256, b256};
 
     use super::*;
-    use crate::derive::scene::{log, who};
+    use crate::derive::staged::{log, who};
 
     #[test]
     fn published_topics_are_known_with_the_right_number_of_topics() {

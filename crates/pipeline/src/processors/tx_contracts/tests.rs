@@ -6,7 +6,7 @@ use logmill_chain::Log;
 use super::tags::{APPROVAL, APPROVAL_FOR_ALL, UNWRAPPED, WRAPPED};
 use super::*;
 use crate::derive::decoded::{FtTransfer, NftStandard, NftTransfer, TransferKind};
-use crate::derive::scene::{Scene, check_keys, log, rows_of, table, who};
+use crate::derive::staged::{Scene, check_keys, log, rows_of, table, who};
 use crate::processors::fees::{FEES_COLLECTED, FEES_FORWARDED};
 use crate::processors::staking;
 
@@ -31,7 +31,7 @@ fn a_contract_is_touched_by_what_says_most_of_it() {
         .with(call(2, &[1]), vec![])
         .with(created, vec![by(4), by(5)])
         .block();
-    let rows = rows_of(&TxContracts, &[block]);
+    let rows = rows_of(&TxContracts::default(), &[block]);
     check_keys(&rows);
     let row = |index: u64, byte, source| cells![6u64, index, who(byte), source];
     let expected = vec![
@@ -48,7 +48,7 @@ fn a_contract_is_touched_by_what_says_most_of_it() {
 /// The tags of the only transaction of a block.
 fn tags(scene: Scene) -> Vec<&'static str> {
     let block = scene.block();
-    let rows = rows_of(&TxContracts, std::slice::from_ref(&block));
+    let rows = rows_of(&TxContracts::default(), std::slice::from_ref(&block));
     check_keys(&rows);
     let tags = tags::of(&block).remove(0);
     let stored: Vec<_> = tags.iter().map(|tag| cells![6u64, 0u64, *tag]).collect();

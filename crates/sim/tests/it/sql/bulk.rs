@@ -1,5 +1,6 @@
 //! Many rows at once have the effect of one row at a time, on both engines and on both sides of `COPY`.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use logmill_io::sql::{Bulk, ColumnType, Execute};
@@ -25,7 +26,12 @@ const CONFLICTS: [&str; 3] = [
 ];
 
 fn bulk(on_conflict: &'static str) -> Bulk {
-    Bulk { table: "many", columns: COLUMNS, key_columns: 2, on_conflict }
+    Bulk {
+        table: "many".into(),
+        columns: COLUMNS.into(),
+        key_columns: 2,
+        on_conflict: on_conflict.into(),
+    }
 }
 
 async fn tables(sql: &Sql) {
@@ -77,7 +83,8 @@ fn rows(entropy: &dyn Entropy, count: usize) -> Vec<Vec<Value>> {
 }
 
 async fn insert_bulk(sql: &Sql, bulk: Bulk, rows: &[Vec<Value>]) -> logmill_io::Result<u64> {
-    sql.write(|tx| async move { tx.bulk(&bulk, rows.to_vec()).await }).await
+    let bulk = &bulk;
+    sql.write(|tx| async move { tx.bulk(bulk, rows.to_vec()).await }).await
 }
 
 async fn insert_singly(sql: &Sql, on_conflict: &str, rows: &[Vec<Value>]) -> u64 {
@@ -155,14 +162,14 @@ async fn what_a_bulk_can_not_mean_is_refused_on_both_engines() {
 #[tokio::test]
 async fn bulks_of_different_columns_of_one_table_do_not_disturb_each_other() {
     const FEW: Bulk = Bulk {
-        table: "many",
-        columns: &[
+        table: Cow::Borrowed("many"),
+        columns: Cow::Borrowed(&[
             ("shard", ColumnType::Int),
             ("name", ColumnType::Text),
             ("words", ColumnType::Text),
-        ],
+        ]),
         key_columns: 2,
-        on_conflict: "DO UPDATE SET words = excluded.words",
+        on_conflict: Cow::Borrowed("DO UPDATE SET words = excluded.words"),
     };
     let entropy = SeededEntropy::shared(6);
     for sql in Kinds::start().await.open().await {

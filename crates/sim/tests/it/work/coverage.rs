@@ -47,8 +47,11 @@ pub(crate) async fn do_range(queue: &Queue, claim: &Claim) -> Result<(), logmill
             async move {
                 for fresh in Coverage::cover(&tx, &scope(), &range).await? {
                     let rows = fresh.map(|height| params![i64::try_from(height).expect("small")]);
-                    tx.execute_many("INSERT INTO done (height) VALUES ($1)", rows.collect())
-                        .await?;
+                    tx.execute_many(
+                        "INSERT INTO done (height) VALUES ($1)",
+                        rows.collect::<Vec<_>>(),
+                    )
+                    .await?;
                 }
                 Ok(queue.complete_in(&tx, claim).await?)
             }
@@ -204,7 +207,7 @@ fn two_derivers_that_both_saw_a_range_as_missing_do_not_both_add_it() {
                             let rows =
                                 range.map(|height| params![i64::try_from(height).expect("small")]);
                             let text = "INSERT INTO done (height) VALUES ($1)";
-                            tx.execute_many(text, rows.collect()).await?;
+                            tx.execute_many(text, rows.collect::<Vec<_>>()).await?;
                         }
                         Ok(fresh)
                     }

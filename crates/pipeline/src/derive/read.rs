@@ -1,0 +1,269 @@
+//! Reading derived tables: final rows and those of the tip as one.
+//!
+//! A key that has no row in the tip is read from the final table alone, in the order of its indexes; only keys that the
+//! tip names are folded, and they are few. So a page costs what it shows, however large the table is.
+//!
+//! Guarantees: one statement sees one state: what it gives is of one branch, and no block is in it twice. Leaves to
+//! others: what to ask.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use logmill_io::Value;
+use logmill_io::sql::{Answer, Execute};
+use logmill_work::IntervalSet;
+
+use super::line::{LineState, physical, tip_of};
+use super::schema::{key_names, names, stored_columns};
+use super::store::Tables;
+use super::table::{FIRST_AT, Fold, Kind, LAST_AT, Table};
+use crate::error::{Error, Result};
+
+/// What to read of a table. The texts are of a program, never of a user: values go into parameters.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Select<'a> {
+    /// A condition on columns of the key alone; empty for none. It makes a read cheap.
+    pub key: &'a str,
+    /// A condition on any columns; empty for none.
+    pub filter: &'a str,
+    /// The order, as after `ORDER BY`; empty for none.
+    pub order: &'a str,
+    /// The most rows; none for all.
+    pub limit: Option<usize>,
+}
+
+/// The text of a parenthesised query over a table of a generation, with all its columns.
+pub(crate) fn select(table: &Table, physical: &str, engine: &str, what: &Select<'_>) -> String {
+    let tip = tip_of(physical);
+    let all = |text: &str| if text.is_empty() { "1 = 1".to_owned() } else { format!("({text})") };
+    let (key, filter) = (all(what.key), all(what.filter));
+    let order = match what.order {
+        "" => String::new(),
+        order => format!(" ORDER BY {order}"),
+    };
+    let limit = what.limit.map_or_else(String::new, |limit| format!(" LIMIT {limit}"));
+    let columns = names(table, "");
+    let cut =
+        |inner: String, name: &str| format!("SELECT * FROM ({inner}{order}{limit}) AS {name}");
+    let (final_rows, tip_rows) = if table.is_once() {
+        (
+            format!("SELECT {columns} FROM {physical} WHERE {key} AND {filter}"),
+            format!("SELECT {columns} FROM {tip} WHERE {key} AND {filter}"),
+        )
+    } else {
+        let same: Vec<String> =
+            key_names(table).iter().map(|name| format!("t.{name} = f.{name}")).collect();
+        let same = same.join(" AND ");
+        let folded = folded(table, physical, engine, &key);
+        (
+            format!(
+                "SELECT {columns} FROM {physical} AS f WHERE {key} AND {filter} \
+                 AND NOT EXISTS (SELECT 1 FROM {tip} AS t WHERE {same})"
+            ),
+            format!("SELECT {columns} FROM ({folded}) AS g WHERE {filter}"),
+        )
+    };
+    let (final_rows, tip_rows) = (cut(final_rows, "of_final"), cut(tip_rows, "of_tip"));
+    format!("(SELECT {columns} FROM ({final_rows} UNION ALL {tip_rows}) AS joined{order}{limit})")
+}
+
+/// The keys of the tip, folded with their final rows.
+fn folded(table: &Table, physical: &str, engine: &str, key: &str) -> String {
+    let tip = tip_of(physical);
+    let keys = key_names(table).join(", ");
+    let columns = names(table, "");
+    let of_final = names(table, "f.");
+    let same: Vec<String> =
+        key_names(table).iter().map(|name| format!("f.{name} = k.{name}")).collect();
+    let same = same.join(" AND ");
+    let rows = format!(
+        "SELECT {columns} FROM {tip} WHERE {key} UNION ALL \
+         SELECT {of_final} FROM (SELECT DISTINCT {keys} FROM {tip} WHERE {key}) AS k \
+         CROSS JOIN {physical} AS f WHERE {same}"
+    );
+    let by_position = table.columns.iter().filter_map(|column| {
+        let (at, direction) = match column.fold {
+            Fold::First => (FIRST_AT, "ASC"),
+            Fold::Last => (LAST_AT, "DESC"),
+            _ => return None,
+        };
+        let name = column.name;
+        let over = format!("(PARTITION BY {keys} ORDER BY {at} {direction})");
+        Some(format!(", first_value({name}) OVER {over} AS {name}_chosen"))
+    });
+    let chosen: String = by_position.collect();
+    let values = stored_columns(table).into_iter().map(|(name, _)| fold_text(table, name, engine));
+    let values: Vec<String> = values.collect();
+    let values = values.join(", ");
+    format!(
+        "SELECT {values} FROM (SELECT {columns}{chosen} FROM ({rows}) AS r) AS c GROUP BY {keys}"
+    )
+}
+
+fn fold_text(table: &Table, name: &str, engine: &str) -> String {
+    let column = table.columns.iter().find(|column| column.name == name);
+    let any = |name: &str| match engine {
+        "postgresql" => format!("(array_agg({name}))[1]"),
+        _ => format!("min({name})"),
+    };
+    match column.map(|column| (column.fold, column.kind)) {
+        Some((Fold::Key | Fold::Once, _)) => name.to_owned(),
+        Some((Fold::Sum, Kind::Amount)) => format!("amount_sum({name}) AS {name}"),
+        Some((Fold::Sum, _)) => format!("CAST(sum({name}) AS BIGINT) AS {name}"),
+        Some((Fold::Min, _)) => format!("min({name}) AS {name}"),
+        Some((Fold::Max, _)) => format!("max({name}) AS {name}"),
+        Some((Fold::First | Fold::Last, _)) => {
+            format!("{} AS {name}", any(&format!("{name}_chosen")))
+        }
+        None if name == FIRST_AT => format!("min({name}) AS {name}"),
+        None => format!("max({name}) AS {name}"),
+    }
+}
+
+/// The statement that makes the view of a table by which people see it: all chains that are served, addresses as bytes.
+pub(crate) fn view(table: &Table, serving: &[(u64, u32)], engine: &str) -> String {
+    let column = |column: &super::table::Column| {
+        let name = column.name;
+        match column.kind {
+            Kind::Address => format!("(SELECT address FROM address WHERE id = s.{name}) AS {name}"),
+            _ => format!("s.{name} AS {name}"),
+        }
+    };
+    let columns: Vec<String> = table.columns.iter().map(column).collect();
+    let columns = columns.join(", ");
+    let part = |(chain_id, generation): &(u64, u32)| {
+        let source = select(
+            table,
+            &physical(*chain_id, *generation, table.name),
+            engine,
+            &Select::default(),
+        );
+        format!("SELECT CAST({chain_id} AS BIGINT) AS chain_id, {columns} FROM {source} AS s")
+    };
+    let parts: Vec<String> = serving.iter().map(part).collect();
+    format!("CREATE VIEW {} AS {}", table.name, parts.join(" UNION ALL "))
+}
+
+/// Which generation of every processor serves, and what it covers.
+#[derive(Clone, Debug, Default)]
+pub struct Serving {
+    /// The generation that serves each table's readers.
+    generations: BTreeMap<String, u32>,
+}
+
+/// Reads the derived tables of one chain. Clones share what they know.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    tables: Tables,
+    chain_id: u64,
+    serving: Arc<RwLock<Arc<Serving>>>,
+}
+
+impl Reader {
+    /// Reads what is derived of a chain.
+    pub fn new(tables: Tables, chain_id: u64) -> Self {
+        Self { tables, chain_id, serving: Arc::default() }
+    }
+
+    /// Which chain.
+    pub fn chain_id(&self) -> u64 {
+        self.chain_id
+    }
+
+    /// The tables.
+    pub fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    /// Runs a query over tables: `text` gets a function that gives the parenthesised source of a table.
+    ///
+    /// A generation that was replaced meanwhile is gone with its tables: then it is asked once more.
+    pub async fn query<F>(&self, text: F, params: Vec<Value>) -> Result<Answer>
+    where
+        F: Fn(&dyn Fn(&'static Table, &Select<'_>) -> String) -> String + Send + Sync,
+    {
+        let mut last = None;
+        for _ in 0..3 {
+            let serving = self.serving(last.is_some()).await?;
+            let engine = self.tables.sql().engine_name();
+            let mut unknown = None;
+            let statement = {
+                let unknown = std::cell::RefCell::new(&mut unknown);
+                let source = |table: &'static Table, what: &Select<'_>| {
+                    let Some(generation) = serving.generations.get(table.name) else {
+                        **unknown.borrow_mut() = Some(table.name);
+                        return String::new();
+                    };
+                    let physical = physical(self.chain_id, *generation, table.name);
+                    select(table, &physical, engine, what)
+                };
+                text(&source)
+            };
+            if let Some(table) = unknown {
+                last = Some(Error::NotDerived { table, chain_id: self.chain_id });
+                continue;
+            }
+            match self.tables.sql().query(&statement, params.clone()).await {
+                Err(error) if error.is_missing_table() => last = Some(error.into()),
+                answer => return Ok(answer?),
+            }
+        }
+        Err(last.unwrap_or_else(|| Error::corrupt("no table to read")))
+    }
+
+    async fn serving(&self, anew: bool) -> Result<Arc<Serving>> {
+        let known = Arc::clone(&self.serving.read().unwrap_or_else(PoisonError::into_inner));
+        if !anew && !known.generations.is_empty() {
+            return Ok(known);
+        }
+        let stored = self.tables.stored(self.chain_id).await?;
+        let serving = stored.iter().filter(|line| line.state == LineState::Serving);
+        let generations = serving
+            .flat_map(|line| line.table_names().into_iter().map(|name| (name, line.generation)));
+        let serving = Arc::new(Serving { generations: generations.collect() });
+        *self.serving.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&serving);
+        Ok(serving)
+    }
+
+    /// What the serving generation of a processor covers: final blocks, and the blocks of its tip.
+    pub async fn covered(&self, processor: &str) -> Result<Covered> {
+        let stored = self.tables.stored(self.chain_id).await?;
+        let line = stored
+            .into_iter()
+            .find(|line| line.processor == processor && line.state == LineState::Serving);
+        let Some(line) = line else {
+            return Ok(Covered::default());
+        };
+        let done = self.tables.covered_by(self.chain_id, &line).await?;
+        let text = "SELECT tip FROM derive_line
+            WHERE chain_id = $1 AND processor = $2 AND generation = $3";
+        let chain = super::store::chain_param(self.chain_id)?;
+        let params = logmill_io::params![chain, processor, line.generation];
+        let found = self.tables.sql().execute(text, params).await?;
+        let tip = match found.rows.first() {
+            Some(row) => crate::record::decode(&row.blob(0)?, "the tip of derived tables")?,
+            None => super::line::TipBlocks::default(),
+        };
+        Ok(Covered { done, tip: tip.0.iter().map(|(number, _)| *number).collect() })
+    }
+}
+
+/// What a generation covers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Covered {
+    /// Final blocks.
+    pub done: IntervalSet,
+    /// Blocks that are not final yet, lowest first.
+    pub tip: Vec<u64>,
+}
+
+impl Covered {
+    /// All of it.
+    pub fn all(&self) -> IntervalSet {
+        let mut all = self.done.clone();
+        for number in &self.tip {
+            all.insert(&(*number..number + 1));
+        }
+        all
+    }
+}

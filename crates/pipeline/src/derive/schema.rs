@@ -1,0 +1,159 @@
+//! The statements of a line's tables: how they are made, filled, read and dropped.
+//!
+//! Guarantees: both engines get the same text, in the common notation, except where a reader says so. Leaves to
+//! others: running them.
+
+use std::fmt::Write as _;
+
+use logmill_io::sql::{Bulk, ColumnType};
+
+use super::line::tip_of;
+use super::table::{FIRST_AT, Fold, Kind, LAST_AT, Table};
+
+/// The column of tip tables that says of which block a row is.
+pub(crate) const TIP_BLOCK: &str = "tip_block";
+
+/// A column as it is stored.
+type Stored = (&'static str, ColumnType);
+
+pub(crate) fn column_type(kind: Kind) -> ColumnType {
+    match kind {
+        Kind::Int | Kind::Address => ColumnType::Int,
+        Kind::Text => ColumnType::Text,
+        Kind::Bytes => ColumnType::Blob,
+        Kind::Amount => ColumnType::Amount,
+    }
+}
+
+/// The columns of a final table: those declared, and the positions that `First` and `Last` go by.
+pub(crate) fn stored_columns(table: &Table) -> Vec<Stored> {
+    let declared = table.columns.iter().map(|column| (column.name, column_type(column.kind)));
+    let mut columns: Vec<Stored> = declared.collect();
+    if table.has(Fold::First) {
+        columns.push((FIRST_AT, ColumnType::Int));
+    }
+    if table.has(Fold::Last) {
+        columns.push((LAST_AT, ColumnType::Int));
+    }
+    columns
+}
+
+/// The same names with something before and between.
+pub(crate) fn names(table: &Table, prefix: &str) -> String {
+    let names = stored_columns(table).into_iter().map(|(name, _)| format!("{prefix}{name}"));
+    names.collect::<Vec<_>>().join(", ")
+}
+
+pub(crate) fn key_names(table: &Table) -> Vec<&'static str> {
+    table.columns[..table.key_len()].iter().map(|column| column.name).collect()
+}
+
+fn definitions(table: &Table) -> String {
+    let mut text = String::new();
+    for (number, (name, ty)) in stored_columns(table).into_iter().enumerate() {
+        let ty = match ty {
+            ColumnType::Int => "BIGINT",
+            ColumnType::Text if number < table.key_len() => "{name}",
+            ColumnType::Text => "TEXT",
+            ColumnType::Blob => "{bytes}",
+            ColumnType::Amount => "{amount}",
+        };
+        let not_null = if number < table.key_len() { " NOT NULL" } else { "" };
+        // Writing to text can not fail.
+        let _ = write!(text, "{name} {ty}{not_null}, ");
+    }
+    text
+}
+
+/// Makes the two tables of a declaration.
+pub(crate) fn create(table: &Table, physical: &str) -> Vec<String> {
+    let (definitions, key) = (definitions(table), key_names(table).join(", "));
+    let tip = tip_of(physical);
+    vec![
+        format!("CREATE TABLE {physical} ({definitions}PRIMARY KEY ({key})) {{clustered}}"),
+        format!(
+            "CREATE TABLE {tip} ({definitions}{TIP_BLOCK} BIGINT NOT NULL, \
+             PRIMARY KEY ({key}, {TIP_BLOCK})) {{clustered}}"
+        ),
+        format!("CREATE INDEX {tip}_block ON {tip} ({TIP_BLOCK})"),
+    ]
+}
+
+/// Makes the secondary indexes of a final table, where they are missing.
+pub(crate) fn indexes(table: &Table, physical: &str) -> Vec<String> {
+    let index = |(number, columns): (usize, &&[&str])| {
+        let columns = columns.join(", ");
+        format!("CREATE INDEX IF NOT EXISTS {physical}_i{number} ON {physical} ({columns})")
+    };
+    table.indexes.iter().enumerate().map(index).collect()
+}
+
+/// Drops both tables.
+pub(crate) fn drop(physical: &str) -> Vec<String> {
+    let tip = tip_of(physical);
+    vec![format!("DROP TABLE IF EXISTS {tip}"), format!("DROP TABLE IF EXISTS {physical}")]
+}
+
+/// How rows that are folded already come into a final table.
+pub(crate) fn insert(table: &Table, physical: &str) -> Bulk {
+    Bulk {
+        table: physical.to_owned().into(),
+        columns: stored_columns(table).into(),
+        key_columns: table.key_len(),
+        on_conflict: on_conflict(table, physical).into(),
+    }
+}
+
+/// How the rows of one block come into a tip table.
+pub(crate) fn insert_tip(table: &Table, physical: &str) -> Bulk {
+    let mut columns = stored_columns(table);
+    columns.push((TIP_BLOCK, ColumnType::Int));
+    Bulk {
+        table: tip_of(physical).into(),
+        columns: columns.into(),
+        key_columns: table.key_len(),
+        on_conflict: "".into(),
+    }
+}
+
+fn on_conflict(table: &Table, physical: &str) -> String {
+    if table.is_once() {
+        // Coverage says that no such row is there: one that is is an error.
+        return String::new();
+    }
+    let mut sets = Vec::new();
+    let choose = |name: &str, when: &str| {
+        format!("{name} = CASE WHEN {when} THEN excluded.{name} ELSE {physical}.{name} END")
+    };
+    let better = |name: &str, sign: &str| {
+        choose(
+            name,
+            &format!("{physical}.{name} IS NULL OR excluded.{name} {sign} {physical}.{name}"),
+        )
+    };
+    for column in table.columns {
+        let name = column.name;
+        match (column.fold, column.kind) {
+            (Fold::Key | Fold::Once, _) => {}
+            (Fold::Sum, Kind::Amount) => {
+                sets.push(format!("{name} = amount_add({physical}.{name}, excluded.{name})"));
+            }
+            (Fold::Sum, _) => sets.push(format!("{name} = {physical}.{name} + excluded.{name}")),
+            (Fold::Min, _) => sets.push(better(name, "<")),
+            (Fold::Max, _) => sets.push(better(name, ">")),
+            (Fold::First, _) => {
+                sets.push(choose(name, &format!("excluded.{FIRST_AT} < {physical}.{FIRST_AT}")));
+            }
+            (Fold::Last, _) => {
+                sets.push(choose(name, &format!("excluded.{LAST_AT} > {physical}.{LAST_AT}")));
+            }
+        }
+    }
+    if table.has(Fold::First) {
+        sets.push(better(FIRST_AT, "<"));
+    }
+    if table.has(Fold::Last) {
+        sets.push(better(LAST_AT, ">"));
+    }
+    format!("DO UPDATE SET {}", sets.join(", "))
+}

@@ -1,0 +1,105 @@
+//! `daily_balance_worker`: by how much each account's holding of each token changed on each day.
+//!
+//! Days are those of UTC, numbered from 1970-01-01.
+//!
+//! Guarantees: the rows of an account and token add up to its holding; a transaction counts once a day, account and
+//! token. Leaves to others: what was there before the first row, which a reader adds up.
+
+use crate::cells;
+use crate::derive::table::{folded, key};
+use crate::derive::{DecodedBlock, Fold, Kind, Phase, Processor, Reads, Rows, Table};
+use crate::error::Result;
+
+/// Seconds of a day; UTC as chains know it has no leap seconds.
+const DAY_S: u64 = 86_400;
+
+/// Changes of holdings by day.
+pub static DAILY_BALANCES: Table = Table {
+    name: "daily_balances",
+    columns: &[
+        key("address", Kind::Address),
+        key("contract_address", Kind::Address),
+        key("date", Kind::Int),
+        folded("delta", Kind::Amount, Fold::Sum),
+        folded("tx_count", Kind::Int, Fold::Sum),
+        folded("last_height", Kind::Int, Fold::Max),
+    ],
+    indexes: &[],
+};
+
+/// The processor.
+#[derive(Clone, Debug, Default)]
+pub struct DailyBalance {
+    /// The fingerprint of the settings that the transfers were read with.
+    pub tokens: String,
+}
+
+impl Processor for DailyBalance {
+    fn name(&self) -> &'static str {
+        "daily_balance_worker"
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn parameters(&self) -> String {
+        self.tokens.clone()
+    }
+
+    fn phase(&self) -> Phase {
+        Phase::Two
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::Logs
+    }
+
+    fn tables(&self) -> &'static [&'static Table] {
+        const { &[&DAILY_BALANCES] }
+    }
+
+    fn process(&self, block: &DecodedBlock, rows: &mut Rows) -> Result<()> {
+        let date = block.timestamp() / DAY_S;
+        for change in &block.tokens.ft_changes {
+            let cells = cells![
+                change.account,
+                change.token,
+                date,
+                change.delta,
+                change.transactions,
+                block.number(),
+            ];
+            rows.push(&DAILY_BALANCES, change.log_index, cells)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloy_primitives::U256;
+    use logmill_io::Amount;
+
+    use super::*;
+    use crate::derive::scene::{Scene, account, erc20, rows, table};
+
+    #[test]
+    fn a_day_ends_at_midnight_and_a_transaction_counts_once() {
+        let (a, b, token) = (account(1), account(2), account(3));
+        let two = || [erc20(token, a, b, U256::ONE), erc20(token, a, b, U256::from(2))];
+        let blocks = [
+            Scene::new(4).time(2 * DAY_S - 2).transaction(two()).transaction(two()),
+            Scene::new(5).time(2 * DAY_S - 1).transaction(two()),
+            Scene::new(6).time(2 * DAY_S).transaction(two()),
+        ]
+        .map(Scene::decoded);
+        let rows = rows(&DailyBalance::default(), &blocks);
+        let row = |account, date: u64, delta: i64, count: u64, last: u64| {
+            cells![account, token, date, Amount::from(delta), count, last]
+        };
+        let expected =
+            [row(a, 1, -9, 3, 5), row(a, 2, -3, 1, 6), row(b, 1, 9, 3, 5), row(b, 2, 3, 1, 6)];
+        assert_eq!(table(&rows, &DAILY_BALANCES), expected);
+    }
+}

@@ -1,0 +1,243 @@
+//! `defi_worker`: what happens in pools: swaps, liquidity that comes and goes, new pools, and their last state.
+//!
+//! Which exchange a pool is of is told by the shape of its logs, since forks share them: `uniswap_v2`, `uniswap_v3`,
+//! `pancakeswap_v3`, `uniswap_v4`, `curve`, `curve_underlying`. A pair is named by its pool's address or, where one
+//! contract holds all pools, by the pool's id. What a log says is kept with the contract that wrote it: anybody can log
+//! the id of another's pool or claim to have created it, and must not thereby change what is known of it. So pairs are
+//! keyed by their factory too, and state and counts by the contract.
+//!
+//! In and out are seen from the pool: a swap brings one asset in and takes the other out. Prices are as the pool has
+//! them, as the square root in units of 2^-96; those of V2 and Curve follow from what moved.
+//!
+//! Guarantees: a log counts only if topics and data have the shape of its event, down to the bits of its numbers.
+//! Leaves to others: which coin of a Curve pool is which token, fees of V2, which factories to trust.
+
+use alloy_primitives::Address;
+use logmill_chain::Log;
+
+use crate::cells;
+use crate::derive::table::{folded, key, once};
+use crate::derive::{DecodedBlock, Fold, Kind, Processor, Rows, Table};
+use crate::error::Result;
+
+mod curve;
+mod pool;
+mod uniswap_v2;
+mod uniswap_v3;
+mod uniswap_v4;
+
+use pool::{Created, Event, EventKind, Said, State};
+
+/// Swaps, and liquidity that comes and goes. Liquidity in more than two coins has a row for each two.
+pub static DEFI_EVENTS: Table = Table {
+    name: "defi_events",
+    columns: &[
+        key("block_height", Kind::Int),
+        key("event_index", Kind::Int),
+        key("batch_index", Kind::Int),
+        once("tx_index", Kind::Int),
+        once("pair_id", Kind::Bytes),
+        once("contract_address", Kind::Address),
+        once("dex_key", Kind::Text),
+        // Swap, AddLiquidity or RemoveLiquidity.
+        once("event_type", Kind::Text),
+        // Who signed the transaction, and whom the log names: who receives, provides or buys.
+        once("maker", Kind::Address),
+        once("account", Kind::Address),
+        // Which coins of a Curve pool these are.
+        once("asset0_index", Kind::Int),
+        once("asset1_index", Kind::Int),
+        once("asset0_in", Kind::Amount),
+        once("asset0_out", Kind::Amount),
+        once("asset1_in", Kind::Amount),
+        once("asset1_out", Kind::Amount),
+        // The price after a swap, and how much liquidity came or went, of V3 and V4.
+        once("sqrt_price_x96", Kind::Amount),
+        once("liquidity", Kind::Amount),
+        once("timestamp", Kind::Int),
+    ],
+    indexes: &[&["pair_id", "block_height"]],
+};
+
+/// Pools as their factories announced them. The fee is in hundredths of a basis point.
+pub static DEFI_PAIRS: Table = Table {
+    name: "defi_pairs",
+    columns: &[
+        key("pair_id", Kind::Bytes),
+        key("factory", Kind::Address),
+        folded("dex_key", Kind::Text, Fold::First),
+        folded("asset0", Kind::Address, Fold::First),
+        folded("asset1", Kind::Address, Fold::First),
+        folded("fee", Kind::Int, Fold::First),
+        folded("tick_spacing", Kind::Int, Fold::First),
+        folded("hooks", Kind::Address, Fold::First),
+        folded("created_height", Kind::Int, Fold::Min),
+    ],
+    indexes: &[],
+};
+
+/// The last state that a pool told: reserves of V2; price, tick and liquidity as of the last swap of V3 and V4.
+pub static DEFI_RESERVES: Table = Table {
+    name: "defi_reserves",
+    columns: &[
+        key("pair_id", Kind::Bytes),
+        key("contract_address", Kind::Address),
+        folded("reserve0", Kind::Amount, Fold::Last),
+        folded("reserve1", Kind::Amount, Fold::Last),
+        folded("sqrt_price_x96", Kind::Amount, Fold::Last),
+        folded("tick", Kind::Int, Fold::Last),
+        folded("liquidity", Kind::Amount, Fold::Last),
+        folded("height", Kind::Int, Fold::Last),
+    ],
+    indexes: &[],
+};
+
+/// How much happens in a pool.
+pub static DEFI_PAIR_STATS: Table = Table {
+    name: "defi_pair_stats",
+    columns: &[
+        key("pair_id", Kind::Bytes),
+        key("contract_address", Kind::Address),
+        folded("swap_count", Kind::Int, Fold::Sum),
+        folded("first_seen_height", Kind::Int, Fold::Min),
+        folded("last_seen_height", Kind::Int, Fold::Max),
+    ],
+    indexes: &[],
+};
+
+/// The processor.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Defi;
+
+impl Processor for Defi {
+    fn name(&self) -> &'static str {
+        "defi_worker"
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn tables(&self) -> &'static [&'static Table] {
+        const { &[&DEFI_EVENTS, &DEFI_PAIRS, &DEFI_RESERVES, &DEFI_PAIR_STATS] }
+    }
+
+    fn process(&self, block: &DecodedBlock, rows: &mut Rows) -> Result<()> {
+        for placed in block.block.logs() {
+            if let Some(said) = read(placed.log) {
+                let place = Place {
+                    block,
+                    contract: placed.log.address,
+                    transaction_index: placed.transaction_index,
+                    log_index: placed.log_index,
+                };
+                place.push(&said, rows)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a log says of a pool, if it does.
+fn read(log: &Log) -> Option<Said> {
+    let topic = log.topics.first()?;
+    uniswap_v2::read(topic, log)
+        .or_else(|| uniswap_v3::read(topic, log))
+        .or_else(|| uniswap_v4::read(topic, log))
+        .or_else(|| curve::read(topic, log))
+}
+
+/// Where something was said.
+struct Place<'a> {
+    block: &'a DecodedBlock,
+    contract: Address,
+    transaction_index: usize,
+    log_index: usize,
+}
+
+impl Place<'_> {
+    fn push(&self, said: &Said, rows: &mut Rows) -> Result<()> {
+        for (batch_index, event) in said.events.iter().enumerate() {
+            self.event(said, batch_index, event, rows)?;
+        }
+        if let Some(event) = said.events.first() {
+            self.count(said, event.kind, rows)?;
+        }
+        if let Some(state) = &said.state {
+            self.state(said, state, rows)?;
+        }
+        if let Some(created) = &said.created {
+            self.created(said, created, rows)?;
+        }
+        Ok(())
+    }
+
+    fn event(&self, said: &Said, batch_index: usize, event: &Event, rows: &mut Rows) -> Result<()> {
+        let transaction = self.block.transactions.get(self.transaction_index);
+        let cells = cells![
+            self.block.number(),
+            self.log_index,
+            batch_index,
+            self.transaction_index,
+            said.pair.bytes(),
+            self.contract,
+            said.dex,
+            event.kind.name(),
+            transaction.and_then(|transaction| transaction.from),
+            event.account,
+            event.assets[0].index,
+            event.assets[1].index,
+            event.assets[0].into,
+            event.assets[0].out,
+            event.assets[1].into,
+            event.assets[1].out,
+            event.sqrt_price_x96,
+            event.liquidity,
+            self.block.timestamp(),
+        ];
+        rows.push(&DEFI_EVENTS, self.log_index, cells)
+    }
+
+    fn count(&self, said: &Said, kind: EventKind, rows: &mut Rows) -> Result<()> {
+        let height = self.block.number();
+        let swaps = u32::from(kind == EventKind::Swap);
+        let cells = cells![said.pair.bytes(), self.contract, swaps, height, height];
+        rows.push(&DEFI_PAIR_STATS, self.log_index, cells)
+    }
+
+    fn state(&self, said: &Said, state: &State, rows: &mut Rows) -> Result<()> {
+        let (reserves, price) = match state {
+            State::Reserves(reserves) => (Some(reserves), None),
+            State::Price(price) => (None, Some(price)),
+        };
+        let cells = cells![
+            said.pair.bytes(),
+            self.contract,
+            reserves.map(|reserves| reserves[0]),
+            reserves.map(|reserves| reserves[1]),
+            price.map(|price| price.sqrt_price_x96),
+            price.map(|price| price.tick),
+            price.map(|price| price.liquidity),
+            self.block.number(),
+        ];
+        rows.push(&DEFI_RESERVES, self.log_index, cells)
+    }
+
+    fn created(&self, said: &Said, created: &Created, rows: &mut Rows) -> Result<()> {
+        let cells = cells![
+            said.pair.bytes(),
+            self.contract,
+            said.dex,
+            created.assets[0],
+            created.assets[1],
+            created.fee,
+            created.tick_spacing,
+            created.hooks,
+            self.block.number(),
+        ];
+        rows.push(&DEFI_PAIRS, self.log_index, cells)
+    }
+}
+
+#[cfg(test)]
+mod tests;

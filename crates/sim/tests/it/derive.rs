@@ -1,0 +1,11 @@
+//! Derived tables against a naive fold over the whole chain: for every processor, on both engines.
+
+#[path = "../../../pipeline/tests/it/world.rs"]
+#[allow(dead_code, reason = "shared with the tests of the pipeline")]
+mod chain_world;
+mod crashes;
+mod life;
+mod live;
+mod model;
+mod probe;
+mod ranges;

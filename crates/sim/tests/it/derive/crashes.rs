@@ -1,0 +1,67 @@
+//! The crash matrix of derived tables: die at every operation, start again, finish, compare.
+
+use std::sync::Arc;
+
+use logmill_io::{Fault, Faults};
+use logmill_pipeline::derive::{Deriver, Processor, Tables};
+use logmill_sim::Database;
+
+use super::chain_world::{Process, World};
+use super::life::{check, deriver};
+use super::model;
+use super::probe::Probe;
+
+const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
+
+fn some() -> Vec<Arc<dyn Processor>> {
+    let mut some = super::life::real();
+    some.retain(|processor| {
+        ["fees_worker", "ft_holdings_worker", "nft_ownership_worker"].contains(&processor.name())
+    });
+    some.push(Probe::new());
+    some
+}
+
+/// A tip, then another branch and finality, then a new generation.
+async fn life(world: &World, process: &Process, deriver: &Deriver) -> logmill_pipeline::Result<()> {
+    deriver.catch_up().await?;
+    world.sim.reorg(2, 6).expect("not final");
+    process.catch_up().await?;
+    deriver.catch_up().await?;
+    deriver.tables().rederive(model::CHAIN, &Probe::new()).await?;
+    deriver.catch_up().await
+}
+
+async fn run(faults: &Arc<Faults>) {
+    let world = World::new(8, Some(3)).await;
+    world.sim.grow(9);
+    let process = world.write().await;
+    process.catch_up().await.expect("nothing is in the way");
+    process.fill().await.expect("nothing is in the way");
+    let database = Database::memory().await;
+    let plain = Tables::open(database.open().await).await.expect("tables");
+    let disturbed = plain.through(plain.sql().with_faults(Arc::clone(faults)));
+    let first = deriver(&world, &process, &disturbed, &some());
+    // Dead, or only hurt: the next process finishes.
+    let _ = life(&world, &process, &first).await;
+    process.catch_up().await.expect("nothing is in the way");
+    let restarted = Tables::open(database.open().await).await.expect("tables");
+    deriver(&world, &process, &restarted, &some()).catch_up().await.expect("nothing is in the way");
+    check(&world, &process, &restarted, &some()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deriver_that_dies_anywhere_leaves_tables_that_the_next_one_completes() {
+    let counted = Faults::none();
+    run(&counted).await;
+    let operations = counted.operations();
+    assert!(operations > 50, "only {operations} operations");
+    for operation in 0..operations {
+        for fault in FAULTS {
+            let faults = Faults::at(operation, fault);
+            run(&faults).await;
+            let died = matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
+            assert_eq!(faults.crashed(), died, "{fault:?} at {operation} was reached");
+        }
+    }
+}

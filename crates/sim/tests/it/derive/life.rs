@@ -1,0 +1,123 @@
+//! The life of derived tables by chance: blocks come, branches die, derivers stop and race, generations are replaced.
+//! At the end the tables are what a naive fold over the chain gives.
+
+use std::sync::Arc;
+
+use logmill_io::{Entropy, SeededEntropy};
+use logmill_pipeline::derive::{DeriveSettings, Deriver, Processor, Tables};
+use logmill_pipeline::{Error, processors};
+use logmill_sim::Database;
+use logmill_work::intervals::From;
+
+use super::chain_world::{Process, World};
+use super::model;
+use super::probe::Probe;
+
+/// The processors of the product.
+pub(crate) fn real() -> Vec<Arc<dyn Processor>> {
+    processors::all(&processors::Settings::of_chain(1))
+}
+
+pub(crate) fn all() -> Vec<Arc<dyn Processor>> {
+    let mut all = real();
+    all.push(Probe::new());
+    all
+}
+
+pub(crate) fn settings() -> DeriveSettings {
+    DeriveSettings { live_chunk: 3, history_chunk: 7, ..DeriveSettings::default() }
+}
+
+pub(crate) fn deriver(
+    world: &World,
+    process: &Process,
+    tables: &Tables,
+    processors: &[Arc<dyn Processor>],
+) -> Deriver {
+    let (chain, clock) = (process.chain.clone(), world.clock.clone());
+    Deriver::new(chain, tables.clone(), processors.to_vec(), settings(), "test", clock)
+}
+
+/// What is stored of the chain now is in the tables now.
+pub(crate) async fn check(
+    world: &World,
+    process: &Process,
+    tables: &Tables,
+    processors: &[Arc<dyn Processor>],
+) {
+    let view = process.chain.view().await.expect("read");
+    let covered: Vec<u64> = view.covered().into_iter().flatten().collect();
+    model::check(tables, processors, &world.sim, covered).await;
+}
+
+/// An outcome that a race may have.
+fn raced(outcome: Result<impl Sized, Error>) {
+    match outcome {
+        Ok(_) | Err(Error::Overtaken { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
+async fn live(seed: u64, database: &Database, steps: usize) {
+    let dice: Arc<dyn Entropy> = SeededEntropy::shared(seed);
+    let mut world = World::new(seed, Some(6)).await;
+    world.settings.history_stop = 0;
+    world.sim.grow(5 + dice.below(20));
+    let process = world.write().await;
+    let tables = Tables::open(database.open().await).await.expect("tables");
+    let processors = all();
+    // Two at the same time: neither knows of the other.
+    let mut derivers = Vec::new();
+    for _ in 0..2 {
+        let deriver = deriver(&world, &process, &tables, &processors);
+        deriver.load().await.expect("lines");
+        derivers.push(deriver);
+    }
+    for _ in 0..steps {
+        let deriver = &derivers[usize::from(dice.below(2) == 0)];
+        match dice.below(12) {
+            0..2 => drop(world.sim.grow(1 + dice.below(4))),
+            2 => drop(world.sim.reorg(1 + dice.below(6), 1 + dice.below(8))),
+            3..5 => process.catch_up().await.expect("nothing is in the way"),
+            5 => drop(process.fill().await.expect("nothing is in the way")),
+            6..8 => raced(deriver.align_tip(None).await),
+            8 => raced(deriver.history_step(None, From::Above).await),
+            9 => raced(deriver.history_step(None, From::Below).await),
+            10 => {
+                let number = usize::try_from(dice.below(processors.len() as u64)).expect("few");
+                tables.rederive(model::CHAIN, &processors[number]).await.expect("begun");
+                deriver.load().await.expect("lines");
+            }
+            _ => raced(deriver.finish_lines(None).await),
+        }
+    }
+    world.sim.grow(2);
+    process.catch_up().await.expect("nothing is in the way");
+    process.fill().await.expect("nothing is in the way");
+    for deriver in &derivers {
+        deriver.catch_up().await.expect("nothing is in the way");
+    }
+    assert!(!derivers[1].is_building(), "what was begun is finished");
+    check(&world, &process, &tables, &processors).await;
+    for checkpoint in derivers[1].status().checkpoints {
+        assert_eq!(checkpoint.missing, 0, "{checkpoint:?}");
+        assert!(checkpoint.failing.is_empty(), "{checkpoint:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tables_are_a_fold_of_the_chain_whatever_happened_on_the_way() {
+    for seed in 0..12 {
+        eprintln!("seed {seed}");
+        live(seed, &Database::memory().await, 60).await;
+    }
+}
+
+#[tokio::test]
+async fn tables_are_a_fold_of_the_chain_on_postgresql_too() {
+    let server = logmill_sim::postgres::PostgresServer::start();
+    for seed in 100..103 {
+        eprintln!("seed {seed}");
+        live(seed, &Database::postgres(&server), 40).await;
+    }
+}
