@@ -219,6 +219,7 @@ impl OpenChain {
             chain: self.chain.clone(),
             source: self.ingest.as_ref().map(|ingest| Arc::clone(&ingest.source)),
             progress: Arc::clone(self) as Arc<dyn Shown>,
+            reader: self.derive.as_ref().map(|derive| derive.reader.clone()),
         }
     }
 

@@ -37,7 +37,7 @@ pub use decoded::DecodedBlock;
 pub use deriver::{DeriveSettings, Deriver};
 pub use line::{Line, LineState, TipBlocks};
 pub use processor::{Phase, Processor, Reads};
-pub use read::{Covered, Reader, Select};
+pub use read::{Covered, Reader, Select, Standing};
 pub use rows::{Cell, Position, Rows};
 pub use store::{Part, Tables, TipPart};
 pub use table::{Column, Fold, Kind, Table};

@@ -18,7 +18,7 @@ pub static FT_HOLDINGS: Table = Table {
         folded("transfer_count", Kind::Int, Fold::Sum),
         folded("last_height", Kind::Int, Fold::Max),
     ],
-    indexes: &[&["contract_address", "balance"]],
+    indexes: &[&["contract_address", "balance", "address"]],
 };
 
 /// The processor.

@@ -23,7 +23,7 @@ pub static NFT_OWNERSHIP: Table = Table {
         folded("last_height", Kind::Int, Fold::Max),
         folded("transfer_count", Kind::Int, Fold::Sum),
     ],
-    indexes: &[&["owner"]],
+    indexes: &[&["owner", "contract_address", "nft_id"]],
 };
 
 /// Quantities of items of ERC-1155, by owner.
@@ -36,7 +36,7 @@ pub static NFT_BALANCES: Table = Table {
         folded("quantity", Kind::Amount, Fold::Sum),
         folded("last_height", Kind::Int, Fold::Max),
     ],
-    indexes: &[&["owner"]],
+    indexes: &[&["owner", "contract_address", "nft_id"]],
 };
 
 /// The processor.

@@ -49,7 +49,10 @@ pub static NFT_TRANSFERS: Table = Table {
         once("kind", Kind::Int),
         once("timestamp", Kind::Int),
     ],
-    indexes: &[&["contract_address", "token_id", "block_height"]],
+    indexes: &[
+        &["contract_address", "token_id", "block_height"],
+        &["contract_address", "block_height", "event_index", "batch_index"],
+    ],
 };
 
 /// The fungible tokens that were seen.

@@ -1,0 +1,85 @@
+//! Fees that were collected for integrators, on one chain.
+//!
+//! Guarantees: a page looks at a bounded number of rows, whatever the filters. Leaves to others: sums.
+
+use logmill_io::params;
+use logmill_pipeline::processors::fees::FEE_EVENTS;
+
+use super::call::{Call, Reply};
+use super::data::{BLOCK, DECIMALS, LOG_INDEX, SYMBOL, TIME, TX_INDEX};
+use super::endpoint::{Endpoint, Shape};
+use super::error::{ApiError, ApiResult};
+use super::list::{Ask, Direction, List};
+use super::param::{ParamKind, optional};
+use super::record::{Form, Object, Record, address_in, column};
+
+static FEE: Record = Record {
+    name: "Fee",
+    about: "A fee that was collected.",
+    base: None,
+    fields: &[
+        BLOCK,
+        LOG_INDEX,
+        TX_INDEX,
+        column("transactionHash", Form::Bytes, "tx_hash", "the hash of its transaction"),
+        TIME,
+        column("contract", Form::Address, "contract", "the fee collector"),
+        column("token", Form::Address, "token", "of which token; the zero address for ether"),
+        column("integrator", Form::Address, "integrator", "for whom"),
+        column("integratorFee", Form::Amount, "integrator_fee", "what the integrator gets"),
+        column("lifiFee", Form::Amount, "lifi_fee", "what LI.FI gets"),
+        DECIMALS,
+        SYMBOL,
+    ],
+};
+
+static FEES: List = List {
+    table: &FEE_EVENTS,
+    record: &FEE,
+    order: &["block_height", "event_index"],
+    direction: Direction::Down,
+};
+
+/// The paths of this file.
+pub(super) static ENDPOINTS: &[Endpoint] = &[Endpoint {
+    id: "fees",
+    path: "/fees",
+    summary: "The fees that were collected, newest first.",
+    needs: &["fees_worker"],
+    uses: &[],
+    params: &[
+        optional("integrator", ParamKind::Address, "for whom"),
+        optional("token", ParamKind::Address, "of which token; the zero address for ether"),
+        optional("fromBlock", ParamKind::Number, "the first block"),
+        optional("toBlock", ParamKind::Number, "the last block"),
+    ],
+    shape: Shape::Page(&FEE),
+    run: |call| Box::pin(fees(call)),
+}];
+
+async fn fees(call: &Call) -> ApiResult<Reply> {
+    let data = call.data()?;
+    let height =
+        |name: &str| call.opt_number(name).map(|number| i64::try_from(number).unwrap_or(i64::MAX));
+    let (from, to) = (height("fromBlock").unwrap_or(0), height("toBlock").unwrap_or(i64::MAX));
+    if from > to {
+        return Err(ApiError::parameter("toBlock", "it is below fromBlock"));
+    }
+    let key = "block_height >= $1 AND block_height <= $2";
+    let mut ask = Ask::key(key, params![from, to]);
+    if let Some(integrator) = call.opt_address("integrator") {
+        let Some(id) = data.id(integrator).await? else {
+            call.position(&FEES.kinds())?;
+            return Ok(call.reply(Vec::new(), None));
+        };
+        ask.params.push(id.into());
+        ask.filter = "integrator = $3".to_owned();
+    }
+    // No index knows the token.
+    let token = call.opt_address("token");
+    let is_of_token =
+        |fee: &Object| token.is_none_or(|token| address_in(fee, "token") == Some(token));
+    let (mut items, next) = call.stretch(&FEES, &ask, is_of_token).await?;
+    data.add_decimals(&mut items, "token").await?;
+    Ok(call.reply(items, next))
+}

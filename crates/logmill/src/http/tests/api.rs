@@ -1,0 +1,10 @@
+//! The read API over a derived chain: its answers against a scan of the blocks, its document, plans and errors.
+
+mod details;
+mod errors;
+mod moments;
+mod openapi;
+mod pages;
+mod plans;
+mod schema;
+mod world;
