@@ -7,6 +7,7 @@
 mod answers;
 mod clients;
 mod crashes;
+mod derived;
 mod market;
 mod reorgs;
 mod restarts;
