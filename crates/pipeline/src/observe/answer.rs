@@ -69,7 +69,7 @@ mod tests {
         check(&dai, Some(b"DAI"));
         // Without the zeros at its end, and with more after it.
         check(&dai[..67], Some(b"DAI"));
-        check(&[dai.clone(), vec![7; 64]].concat(), Some(b"DAI"));
+        check(&[dai, vec![7; 64]].concat(), Some(b"DAI"));
         check(&words(&[32, 0]), Some(b""));
         // An offset to elsewhere.
         check(&[words(&[64, 9, 2]), b"ab".to_vec()].concat(), Some(b"ab"));
