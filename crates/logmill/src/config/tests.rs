@@ -260,7 +260,7 @@ fn the_variables_of_the_collector_are_those_of_the_seed_with_its_defaults() {
 #[test]
 fn what_the_collector_lacks_is_named_by_its_variable() {
     let said = |without: &str, instead: &[(&str, &str)]| {
-        let error = collecting(without, instead).err().expect("it is refused");
+        let error = collecting(without, instead).expect_err("it is refused");
         logmill_io::chain(&error)
     };
     for name in ["RPC_URL", "ACTIVE_CHAIN", "CONTRACT_ADDRESS", "START_POINT"] {
