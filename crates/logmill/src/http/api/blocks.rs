@@ -45,7 +45,7 @@ static BLOCK: Record = Record {
 static TRANSACTIONS: List = List {
     table: &EVM_TRANSACTIONS,
     record: &TRANSACTION,
-    order: &["block_height", "tx_index"],
+    order: &["tx_index"],
     direction: Direction::Up,
 };
 

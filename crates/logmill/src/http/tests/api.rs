@@ -6,5 +6,6 @@ mod moments;
 mod openapi;
 mod pages;
 mod plans;
+mod rich;
 mod schema;
 mod world;
