@@ -7,6 +7,7 @@ use logmill_chain::Block;
 use logmill_chain::sim::action::{FEES_COLLECTED, SWAP_V2, SWAP_V3};
 use serde_json::Value;
 
+use super::rich::Rich;
 use super::world::{Moved, Scan, World, blocks, moved, sim};
 
 /// How many blocks are final, and how many there are in all.
@@ -51,12 +52,16 @@ async fn pages_add_up_to_a_scan_of_the_blocks_also_after_a_reorg() {
 async fn postgresql_gives_the_same_pages() {
     let server = logmill_sim::postgres::PostgresServer::start();
     let sql = logmill_sim::Database::postgres(&server).open().await;
-    let sim = sim(6);
-    sim.grow(24);
-    let (last, tip) = (blocks(&sim, 0..18), blocks(&sim, 18..25));
-    let scan = Scan::of(last.iter().chain(&tip).cloned());
-    let world = World::with(sql, last, tip, |_| true).await;
-    check_all(&world, &scan, 9).await;
+    let rich = Rich::on(sql, 0).await;
+    for path in rich.requests().values() {
+        rich.world.get(path).await;
+    }
+    check_all(&rich.world, &rich.scan, 9).await;
+    // Where creation is to be looked up.
+    let part = Rich::on(logmill_sim::Database::postgres(&server).open().await, 3).await;
+    let born = part.world.get(&format!("/accounts/{}/holdings", part.holder)).await;
+    let items = born["items"].as_array().expect("a list");
+    assert_eq!(items.iter().filter(|item| item["complete"] == true).count(), 1);
 }
 
 async fn check_transfers(world: &World, scan: &Scan, step: usize) {

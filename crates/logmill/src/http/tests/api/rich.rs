@@ -8,10 +8,10 @@ use alloy_primitives::{Address, B256, U256, keccak256};
 use logmill_chain::sim::action::TRANSFER;
 use logmill_chain::{Block, Log};
 use logmill_io::sql::Execute;
-use logmill_io::{Amount, params};
+use logmill_io::{Amount, Sql, params};
 
 use super::super::ground::{self, CHAIN_ID};
-use super::world::{Scan, World, blocks, sim};
+use super::world::{Scan, World, blocks, memory, sim};
 
 /// Blocks of the simulated chain below those that are made by hand.
 pub(super) const SIMULATED: u64 = 24;
@@ -48,6 +48,11 @@ pub(super) fn transfer(token: Address, from: Address, to: Address, amount: U256)
 impl Rich {
     /// From the first block on, or from a later one.
     pub(super) async fn from(first: u64) -> Self {
+        Self::on(memory().await, first).await
+    }
+
+    /// The same in a database.
+    pub(super) async fn on(sql: Sql, first: u64) -> Self {
         let sim = sim(9);
         sim.grow(SIMULATED - 1);
         let mut last = blocks(&sim, first..SIMULATED);
@@ -68,7 +73,8 @@ impl Rich {
         last.extend(ground::blocks(last.last(), 1, 1, logs));
         let tip: Vec<Block> = ground::blocks(last.last(), 3, 1, logs);
         let scan = Scan::of(last.iter().chain(&tip).cloned());
-        let rich = Self { world: World::of(last, tip).await, scan, pool, born, holder };
+        let world = World::with(sql, last, tip, |_| true).await;
+        let rich = Self { world, scan, pool, born, holder };
         rich.add_rows().await;
         rich
     }

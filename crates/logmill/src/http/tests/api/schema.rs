@@ -106,7 +106,7 @@ fn check_text(schema: &Value, text: &str, at: &str) {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let hex = |text: &str| {
         let digits = text.strip_prefix("0x").unwrap_or("-");
-        digits.len() % 2 == 0
+        digits.len().is_multiple_of(2)
             && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     };
     let fits = match schema["pattern"].as_str() {
