@@ -1,7 +1,7 @@
 # The commands of Logmill. `make` lists them; the longer ones live in tools/.
 
 # Programs of bench/ that `make bench` runs, in this order.
-BENCHES := queue index ingest rpc
+BENCHES := queue index ingest rpc derive
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

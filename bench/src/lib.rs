@@ -4,6 +4,7 @@
 //! holds. It leaves to the caller the choice of the machine and of when that machine is quiet.
 
 pub mod cpu;
+pub mod derive;
 pub mod engine;
 pub mod http;
 pub mod index;

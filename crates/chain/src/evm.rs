@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `pool` | the nodes as one: failover, parts of a range, branches; `choice` and `turn` decide |
 //! | `fetch` | blocks from one node, with receipts in the best way that it has |
+//! | `logs` | logs of some contracts over a range, without their blocks |
 //! | `node` | one node: limits, `health`, `pace`, sizes that adapt (`adapt`) |
 //! | `json`, `transaction`, `receipt` | what nodes say, as blocks |
 //! | `rpc`, `wording`, `trouble` | calls, answers, and what their errors mean |
@@ -18,6 +19,7 @@ mod fetch;
 mod heads;
 mod health;
 mod json;
+mod logs;
 mod node;
 mod pace;
 mod pool;
@@ -48,17 +50,18 @@ use logmill_io::wire::{
 use logmill_io::{Clock, Entropy, Tasks};
 use serde_json::value::RawValue;
 
-use crate::block::Block;
+use crate::block::{Block, BlockRef};
 use crate::error::{Error, Result};
-use crate::source::{ChainInfo, ChainSource, Heads, NodeStatus};
+use crate::source::{ChainInfo, ChainSource, FoundLog, Heads, LogFilter, NodeStatus};
 use node::Node;
 use pool::Pool;
 use rpc::{Call, Outcome};
 use trouble::Trouble;
 use wake::Wake;
-use wording::{Meaning, meaning};
+use wording::meaning;
 
 pub use settings::{EvmSettings, NodeSettings};
+pub use wording::{Meaning, meaning_of};
 
 /// The most nodes of a chain.
 const NODES_MAX: usize = 100;
@@ -178,6 +181,15 @@ impl ChainSource for EvmSource {
 
     async fn changed(&self, at_most: Duration) {
         self.wake.wait(&*self.pool.clock, at_most).await;
+    }
+
+    async fn logs(
+        &self,
+        filter: &LogFilter,
+        range: Range<u64>,
+        anchor: BlockRef,
+    ) -> Result<Vec<FoundLog>> {
+        self.pool.logs(filter, range, anchor).await
     }
 
     fn nodes(&self) -> Vec<NodeStatus> {

@@ -38,5 +38,5 @@ pub use block::{
 };
 pub use error::{Error, Result};
 pub use sent::Sent;
-pub use source::{ChainInfo, ChainSource, Finality, Heads, NodeStatus};
+pub use source::{ChainInfo, ChainSource, Finality, FoundLog, Heads, LogFilter, NodeStatus};
 pub use verify::{Mismatch, Verify, verify};

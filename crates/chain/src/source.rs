@@ -6,11 +6,11 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use alloy_primitives::B256;
+use alloy_primitives::{Address, B256};
 use async_trait::async_trait;
 use serde::Serialize;
 
-use crate::block::{Block, BlockRef};
+use crate::block::{Block, BlockRef, Log};
 use crate::error::{Error, Result};
 
 /// A chain that can be asked.
@@ -31,6 +31,18 @@ pub trait ChainSource: Send + Sync + std::fmt::Debug {
 
     /// Completes when there may be a new head, or after `at_most`.
     async fn changed(&self, at_most: Duration);
+
+    /// The logs that a filter wants of a range of final blocks, in order and all of them, from nodes that have
+    /// `anchor`: a final block at or above the last of the range. Sources of whole blocks have no such shortcut.
+    async fn logs(
+        &self,
+        filter: &LogFilter,
+        range: Range<u64>,
+        anchor: BlockRef,
+    ) -> Result<Vec<FoundLog>> {
+        let _ = (filter, range, anchor);
+        Err(Error::Invalid { what: "this source gives whole blocks alone".to_owned() })
+    }
 
     /// How its nodes are.
     fn nodes(&self) -> Vec<NodeStatus>;
@@ -71,6 +83,42 @@ pub struct Heads {
     pub safe: Option<BlockRef>,
     /// The newest block that can not be replaced any more; none if none is yet.
     pub finalized: Option<BlockRef>,
+}
+
+/// Which logs are wanted: those of these contracts with one of these first topics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogFilter {
+    /// The contracts; at least one.
+    pub addresses: Vec<Address>,
+    /// The first topics; at least one.
+    pub topics: Vec<B256>,
+}
+
+impl LogFilter {
+    /// Whether a log is one of those.
+    pub fn wants(&self, log: &Log) -> bool {
+        self.addresses.contains(&log.address)
+            && log.topics.first().is_some_and(|topic| self.topics.contains(topic))
+    }
+}
+
+/// A log that was found, with its place in the chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundLog {
+    /// The number of its block.
+    pub block: u64,
+    /// The hash of its block.
+    pub block_hash: B256,
+    /// The time of its block, in seconds since 1970.
+    pub timestamp: u64,
+    /// The position of its transaction in the block.
+    pub transaction_index: usize,
+    /// The hash of its transaction.
+    pub transaction_hash: B256,
+    /// Its own position in the block.
+    pub log_index: usize,
+    /// The log.
+    pub log: Log,
 }
 
 /// How a node is, for operators.

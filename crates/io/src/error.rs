@@ -146,6 +146,14 @@ pub enum Error {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A server was not asked, or its answer not taken, because that is not allowed.
+    #[error("http: {place} is refused: {why}")]
+    Refused {
+        /// Host and port.
+        place: String,
+        /// Why.
+        why: String,
+    },
     /// An answer is larger than it may be.
     #[error("the answer of {what} has more than {limit_bytes} bytes")]
     TooLarge {
@@ -239,9 +247,10 @@ impl Error {
             Self::Conflict { .. } => ErrorKind::Conflict,
             Self::Fenced { .. } => ErrorKind::Fenced,
             Self::NotFound { .. } => ErrorKind::NotFound,
-            Self::Invalid { .. } | Self::SchemaTooNew { .. } | Self::FolderInUse { .. } => {
-                ErrorKind::Invalid
-            }
+            Self::Invalid { .. }
+            | Self::Refused { .. }
+            | Self::SchemaTooNew { .. }
+            | Self::FolderInUse { .. } => ErrorKind::Invalid,
             Self::Corrupt { .. } => ErrorKind::Corrupt,
             Self::Poisoned { .. } | Self::TransactionOver { .. } | Self::Crashed { .. } => {
                 ErrorKind::Internal

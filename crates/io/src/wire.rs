@@ -3,11 +3,14 @@
 //! - [`Endpoint`]: where a server is; printed without its secrets.
 //! - [`Wire`]: one server that takes a body and gives one back; [`HttpWire`] by HTTP, [`IpcWire`] by a Unix socket.
 //! - [`Feed`]: one server that sends texts by itself; [`WebSocketFeed`].
+//! - [`guarded`]: a client for addresses that strangers chose.
 //!
-//! Guarantees: no answer is larger or later than its [`Limits`] say, no redirect and no proxy is followed, and no
-//! error carries credentials, path or query of an address. Leaves to others: what the bodies mean, trying again.
+//! Guarantees: no answer is larger or later than its [`Limits`] say, no proxy and (but for [`guarded`]) no redirect
+//! is followed, and no error carries credentials, path or query of an address. Leaves to others: what the bodies
+//! mean, trying again.
 
 mod endpoint;
+pub mod guarded;
 mod http;
 mod ipc;
 mod json_end;
@@ -23,6 +26,7 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 
 pub use endpoint::{Endpoint, Scheme};
+pub use guarded::{GuardedClient, GuardedSettings};
 pub use http::{HttpClient, HttpWire};
 pub use ipc::IpcWire;
 pub use web_socket::WebSocketFeed;

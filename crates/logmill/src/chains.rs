@@ -56,19 +56,21 @@ pub(crate) async fn open(
         let chain_id = chain_id(settings, &*source, &stored).await?;
         let chain = stores.chain(chain_id).await?;
         followed = Some(chain_id);
+        let node = Some(&source);
+        let derive = derive(settings, queue, tables, &chain, node, owner).await?;
         let ingest = ingest(settings, queue, chain.clone(), source, historic, owner);
-        let derive = derive(settings, queue, tables, &chain, owner);
         open.push(OpenChain { chain, ingest: Some(ingest), derive });
     }
     for chain_id in stored.into_iter().filter(|id| Some(*id) != followed) {
         let chain = stores.chain(chain_id).await?;
-        let derive = derive(settings, queue, tables, &chain, owner);
+        let derive = derive(settings, queue, tables, &chain, None, owner).await?;
         open.push(OpenChain { chain, ingest: None, derive });
     }
     Ok(open)
 }
 
-type Source = Arc<dyn ChainSource>;
+/// Where blocks come from.
+pub(crate) type Source = Arc<dyn ChainSource>;
 
 /// Where new blocks come from, and where history does.
 async fn sources(settings: &Settings, clock: &Arc<dyn Clock>) -> Result<(Source, Source)> {
@@ -106,6 +108,16 @@ async fn sources(settings: &Settings, clock: &Arc<dyn Clock>) -> Result<(Source,
         }
         _ => Ok((Arc::clone(&files), files)),
     }
+}
+
+/// The nodes that the head is followed by.
+pub(crate) fn live(settings: &Settings, clock: &Arc<dyn Clock>) -> Result<Source> {
+    let wrong = |why| Error::BadValue {
+        origin: "the configuration".to_owned(),
+        key: "chain.rpc_urls".to_owned(),
+        why,
+    };
+    evm(settings, settings.chain.nodes().map_err(wrong)?, clock)
 }
 
 fn evm(settings: &Settings, nodes: Vec<NodeSettings>, clock: &Arc<dyn Clock>) -> Result<Source> {
@@ -185,14 +197,19 @@ fn runner(settings: &Settings, owner: &str) -> RunnerSettings {
     }
 }
 
-fn derive(
+async fn derive(
     settings: &Settings,
     queue: &Queue,
     tables: Option<&Tables>,
     chain: &Chain,
+    source: Option<&Source>,
     owner: &str,
-) -> Option<Derive> {
-    Some(Derive::new(settings, chain, tables?, queue, runner(settings, owner)))
+) -> Result<Option<Derive>> {
+    let Some(tables) = tables else {
+        return Ok(None);
+    };
+    let runner = runner(settings, owner);
+    Ok(Some(Derive::open(settings, chain, tables, queue, source, runner).await?))
 }
 
 impl OpenChain {
@@ -265,7 +282,7 @@ impl Shown for OpenChain {
     }
 
     fn shown(&self) -> serde_json::Value {
-        let derive = self.derive.as_ref().map(|derive| derive.deriver.status());
+        let derive = self.derive.as_ref().map(Derive::shown);
         let Some(ingest) = &self.ingest else {
             return serde_json::json!({ "derive": derive });
         };

@@ -8,8 +8,10 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use logmill_work::State;
 
+pub(crate) use collect::Collect;
 pub(crate) use index::Index;
 
+pub(crate) mod collect;
 pub(crate) mod index;
 
 /// Turns a blockchain's logs into answers, tables, meters and bills.
@@ -41,6 +43,8 @@ pub(crate) struct Source {
 pub(crate) enum Command {
     /// Run the server until SIGINT or SIGTERM: follow a chain, fill its history, answer
     Run(Run),
+    /// Collect one event of a contract into a table, and serve it, until SIGINT or SIGTERM
+    Collect(Collect),
     /// Look at jobs and change them
     #[command(subcommand)]
     Jobs(Jobs),

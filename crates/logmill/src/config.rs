@@ -20,6 +20,7 @@ use index::Index;
 use layers::Layers;
 
 mod chain;
+pub(crate) mod collect;
 mod derive;
 mod index;
 mod layers;
@@ -44,6 +45,10 @@ const LEASE_MS_MIN: u64 = 100;
 /// The longest retention: a hundred years.
 const RETENTION_HOURS_MAX: u64 = 100 * 365 * 24;
 
+/// What is said of a variable that our ancestors had.
+const MONGO_WARNING: &str = "MONGO_URI is not used: tables are in SQLite in the data folder, or in PostgreSQL if \
+    database.url (the variable LOGMILL_DATABASE_URL) names one";
+
 /// All settings.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -57,6 +62,7 @@ pub(crate) struct Settings {
     pub(crate) chain: chain::Chain,
     pub(crate) ingest: chain::Ingest,
     pub(crate) derive: derive::Derive,
+    pub(crate) collect: collect::Collect,
     pub(crate) server: server::Server,
     pub(crate) rpc: server::Rpc,
 }
@@ -221,6 +227,7 @@ impl Settings {
             self.chain.fault(),
             self.ingest.fault(),
             self.derive.fault(),
+            self.collect.fault(),
             self.server.fault(),
             self.rpc.fault(),
         ];
@@ -289,6 +296,8 @@ pub(crate) struct Given {
 /// Settings, and where each that is not a default came from.
 pub(crate) struct Config {
     pub(crate) settings: Settings,
+    /// What a server is told when it starts.
+    pub(crate) warnings: Vec<&'static str>,
     layers: Layers,
 }
 
@@ -305,7 +314,9 @@ impl Config {
         if let Some((key, why)) = settings.fault() {
             return Err(Error::BadValue { origin: layers.origin(key), key: key.to_owned(), why });
         }
-        Ok(Self { settings, layers })
+        let mongo = given.environment.get("MONGO_URI").filter(|uri| !uri.is_empty());
+        let warnings = mongo.map(|_| MONGO_WARNING).into_iter().collect();
+        Ok(Self { settings, warnings, layers })
     }
 
     /// The effective configuration as TOML, with secrets hidden, and where it comes from.

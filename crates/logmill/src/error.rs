@@ -26,6 +26,11 @@ pub(crate) enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// One of the variables of `logmill collect`.
+    #[error("{variable}: {why}")]
+    Collect { variable: &'static str, why: String },
+    #[error("{ranges} ranges are missing: nobody could collect them")]
+    Missing { ranges: u64 },
     #[error(transparent)]
     Store(#[from] logmill_io::Error),
     #[error(transparent)]
@@ -173,6 +178,10 @@ impl Error {
             Self::NoAnswer { .. } => Some("if it is starting or stopping, try again in a moment"),
             Self::NoAnswerInTime { .. } | Self::Http { .. } => {
                 Some("every command may be given again: what has happened happens only once")
+            }
+            Self::Collect { .. } => Some("`logmill config default` says how each can be set"),
+            Self::Missing { .. } => {
+                Some("`logmill collect --check` lists them; --redrive has them tried again")
             }
             Self::NoKeys { .. } => Some("set server.keys, or listen on 127.0.0.1"),
             Self::Listen { .. } => Some("server.listen names another address or port"),

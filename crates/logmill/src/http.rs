@@ -9,6 +9,7 @@
 //! | `/ws/status` | the status, every three seconds | `read` |
 //! | `/health`, `/ready` | whether it is up, whether it is caught up | nothing |
 //! | `/status`, `/metrics` | figures for operators | `read` |
+//! | `/fees`, `/fees/summary` | collected fees | `read` |
 //! | `/api/v1/{chain}/…` | what is stored and derived of a chain ([`api`]) | `read` |
 //! | `/openapi.json` | what of that there is | nothing |
 //!
@@ -19,6 +20,7 @@ mod api;
 mod auth;
 mod connection;
 mod feed;
+mod fees;
 mod operator;
 mod socket;
 #[cfg(test)]
@@ -30,6 +32,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ws::WebSocketUpgrade;
@@ -43,8 +46,9 @@ use axum::routing::get;
 use bytes::Bytes;
 use futures::stream::unfold;
 use logmill_io::{Clock, Entropy, Tasks};
+use logmill_pipeline::derive::Tables;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
@@ -72,11 +76,25 @@ pub(crate) struct Limits {
     pub(crate) keys: Keys,
 }
 
+/// What is told of a collector.
+#[async_trait]
+pub(crate) trait Collecting: Send + Sync + std::fmt::Debug {
+    /// Why what is collected is not up to date; none if it is.
+    async fn behind(&self) -> Option<String>;
+
+    /// Figures for operators.
+    async fn shown(&self) -> Value;
+}
+
 /// Everything that serving needs.
 #[derive(Debug)]
 pub(crate) struct State {
     /// The chains, by their ids.
     pub(crate) chains: BTreeMap<u64, Served>,
+    /// Derived and collected tables, if there are any.
+    pub(crate) tables: Option<Tables>,
+    /// What collects, if this process serves what is collected.
+    pub(crate) collecting: Option<Arc<dyn Collecting>>,
     pub(crate) limits: Limits,
     pub(crate) rpc: rpc::Limits,
     pub(crate) clock: Arc<dyn Clock>,
@@ -89,6 +107,8 @@ pub(crate) struct State {
 #[derive(Debug)]
 struct Shared {
     chains: BTreeMap<u64, Arc<Served>>,
+    tables: Option<Tables>,
+    collecting: Option<Arc<dyn Collecting>>,
     feeds: BTreeMap<u64, Feed>,
     limits: Limits,
     rpc: Arc<Rpc>,
@@ -151,8 +171,10 @@ pub(crate) async fn serve(
 
 impl Shared {
     fn new(state: State, stop: watch::Receiver<bool>) -> Self {
-        let State { chains, limits, rpc, clock, entropy, metrics } = state;
+        let State { chains, tables, collecting, limits, rpc, clock, entropy, metrics } = state;
         Self {
+            tables,
+            collecting,
             feeds: chains.keys().map(|chain| (*chain, Feed::new())).collect(),
             chains: chains.into_iter().map(|(id, served)| (id, Arc::new(served))).collect(),
             rpc: Arc::new(Rpc::new(rpc, Arc::clone(&clock), entropy)),
@@ -182,6 +204,8 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/ws/{chain}", get(feed_get))
         .route("/status", get(operator::status))
         .route("/metrics", get(operator::metrics))
+        .route("/fees", get(fees::page))
+        .route("/fees/summary", get(fees::summary))
         .route_layer(from_fn_with_state(Arc::clone(&shared), guard));
     Router::new()
         .route("/", get(root_get).post(root_post))

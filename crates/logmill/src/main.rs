@@ -6,6 +6,7 @@
 //! | [`config`] | settings from defaults, file, environment and flags |
 //! | [`stores`] | opening what is configured: to serve, to read, to change |
 //! | [`server`] | `logmill run` |
+//! | [`collect`] | `logmill collect` |
 //! | [`chains`] | what the server does for the chain it follows |
 //! | [`history`] | `logmill verify`, `logmill repair` |
 //! | [`maintenance`] | what the server does on a schedule |
@@ -30,6 +31,7 @@ use error::{Error, Result};
 
 mod chains;
 mod cli;
+mod collect;
 mod config;
 mod control;
 mod demo;
@@ -45,6 +47,7 @@ mod output;
 mod rpc;
 mod server;
 mod stores;
+mod workers;
 
 fn main() -> ExitCode {
     match start(Cli::parse()) {
@@ -63,6 +66,9 @@ fn start(cli: Cli) -> Result<()> {
     }
     let config = Config::load(&given(cli.source, &cli.command))?;
     logs::start(config.settings.log);
+    if matches!(cli.command, Command::Run(_) | Command::Collect(_)) {
+        config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|source| Error::System { doing: "start the runtime", source })?;
     runtime.block_on(run(cli.command, &config))
@@ -71,6 +77,7 @@ fn start(cli: Cli) -> Result<()> {
 async fn run(command: Command, config: &Config) -> Result<()> {
     match command {
         Command::Run(_) => server::run(&config.settings).await,
+        Command::Collect(asked) => collect::run(&asked, &config.settings).await,
         Command::Verify(asked) => history::verify(&asked, &config.settings).await,
         Command::Repair(asked) => history::repair(&asked, &config.settings).await,
         Command::Rederive(asked) => derive::rederive(&asked, &config.settings).await,
@@ -86,6 +93,7 @@ fn given(source: Source, command: &Command) -> Given {
     let data = source.data.map(|folder| ("data".to_owned(), folder));
     let of_command = match command {
         Command::Run(run) => run.settings(),
+        Command::Collect(collect) => collect.settings(),
         _ => Vec::new(),
     };
     let flags = source.set.into_iter().chain(data).chain(of_command).collect();

@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use logmill_io::{Entropy, OsEntropy, SystemClock, Tasks};
+use logmill_pipeline::derive::Tables;
 use logmill_work::Queue;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -31,7 +32,7 @@ use crate::stores::{Stores, tables};
 /// Serves until it is told to stop.
 pub(crate) async fn run(settings: &Settings) -> Result<()> {
     // First: a signal that comes while we open must not end us half-way.
-    let mut signals = Signals::new()?;
+    let signals = Signals::new()?;
     let stores = Stores::open(settings).await?;
     let queue = &stores.queue;
     let control = stores.folder.as_ref().map(Control::listen).transpose()?;
@@ -56,7 +57,7 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
         });
     }
     if let Some((listener, _)) = http {
-        let state = state(settings, &chains)?;
+        let state = state(settings, &chains, tables)?;
         let stop = told(stopped.clone());
         tasks.spawn(async move {
             Ended { task: "the HTTP server", outcome: http::serve(listener, state, stop).await }
@@ -72,6 +73,15 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
         slots = settings.work.slots,
         "ready"
     );
+    until_stopped(signals, tasks, stop).await
+}
+
+/// Waits for a signal, or for a task that ends, and then for the end of all tasks.
+pub(crate) async fn until_stopped(
+    mut signals: Signals,
+    mut tasks: Tasks<Ended>,
+    stop: watch::Sender<bool>,
+) -> Result<()> {
     let outcome = tokio::select! {
         biased;
         name = signals.next() => {
@@ -96,9 +106,9 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
 }
 
 /// A task of the server that is over.
-struct Ended {
-    task: &'static str,
-    outcome: Result<()>,
+pub(crate) struct Ended {
+    pub(crate) task: &'static str,
+    pub(crate) outcome: Result<()>,
 }
 
 fn start(
@@ -139,19 +149,30 @@ fn start(
 
 /// Listens for HTTP, if it is to be served; first of all, so that a port that is taken shows at once.
 async fn listen(settings: &Settings) -> Result<Option<(TcpListener, SocketAddr)>> {
-    let Some(address) = settings.server.listen() else {
-        return Ok(None);
-    };
+    match settings.server.listen() {
+        None => Ok(None),
+        Some(address) => Ok(Some(listen_at(address).await?)),
+    }
+}
+
+/// Listens at an address; gives the one that it is, where any port will do.
+pub(crate) async fn listen_at(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
     let listener = http::listen(address).await?;
     let address = listener.local_addr();
     let address =
         address.map_err(|source| Error::System { doing: "read the address served", source })?;
-    Ok(Some((listener, address)))
+    Ok((listener, address))
 }
 
 /// What is served.
-fn state(settings: &Settings, chains: &[Arc<OpenChain>]) -> Result<http::State> {
+fn state(
+    settings: &Settings,
+    chains: &[Arc<OpenChain>],
+    tables: Option<Tables>,
+) -> Result<http::State> {
     Ok(http::State {
+        tables,
+        collecting: None,
         chains: chains.iter().map(|open| (open.chain.chain_id(), open.served())).collect(),
         limits: settings.server.limits(),
         rpc: settings.rpc.limits(),
@@ -162,7 +183,7 @@ fn state(settings: &Settings, chains: &[Arc<OpenChain>]) -> Result<http::State> 
 }
 
 /// Completes when the server stops.
-async fn told(mut stopped: watch::Receiver<bool>) {
+pub(crate) async fn told(mut stopped: watch::Receiver<bool>) {
     // A sender that is gone has stopped too.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }

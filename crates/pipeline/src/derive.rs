@@ -36,7 +36,7 @@ pub mod table;
 pub use decoded::DecodedBlock;
 pub use deriver::{DeriveSettings, Deriver};
 pub use line::{Line, LineState, TipBlocks};
-pub use processor::{Phase, Processor};
+pub use processor::{Phase, Processor, Reads};
 pub use read::{Covered, Reader, Select, Standing};
 pub use rows::{Cell, Position, Rows};
 pub use store::{Part, Tables, TipPart};

@@ -106,6 +106,14 @@ pub enum Error {
         /// Whose tables.
         processor: &'static str,
     },
+    /// A node gave no answer that could be used.
+    #[error("ask a node for {what}: {why}")]
+    Unanswered {
+        /// What was asked for.
+        what: String,
+        /// What it said, or did not.
+        why: String,
+    },
     /// Stored bytes are not what they should be.
     #[error("{what}")]
     Corrupt {
@@ -130,6 +138,7 @@ impl Error {
             Self::Invalid { .. } => ErrorKind::Invalid,
             Self::Misfit { .. } | Self::Processor { .. } => ErrorKind::Internal,
             Self::Overtaken { .. } => ErrorKind::Conflict,
+            Self::Unanswered { .. } => ErrorKind::Transient,
             Self::Corrupt { .. } => ErrorKind::Corrupt,
         }
     }

@@ -10,6 +10,7 @@
 //! others: where blocks come from, and what processes do which part.
 
 pub mod backward;
+pub mod collect;
 pub mod forward;
 pub mod layered;
 pub mod process;

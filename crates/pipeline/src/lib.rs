@@ -8,18 +8,22 @@
 //! | [`ingest`] | the forward and the backward ingester |
 //! | [`audit`], [`repair`] | what is stored, checked again, and fetched again |
 //! | [`derive`], [`processors`] | tables derived from what is stored |
+//! | [`async_workers`] | what tables need of a node or the web, range by range |
+//! | [`observe`] | what a node or the web said beyond blocks |
 //! | `stage` | a tip that is set from outside: [`Chain::stage`] |
 //! | [`block`] | how a block of a source becomes one of the log index, and comes back |
 //!
 //! Guarantees: what a view answers is whole, or an error says what is missing; listeners hear of a block after it is
 //! stored. Leaves to others: HTTP.
 
+pub mod async_workers;
 pub mod audit;
 pub mod block;
 pub mod chain;
 pub mod derive;
 mod error;
 pub mod ingest;
+pub mod observe;
 pub mod processors;
 mod record;
 pub mod repair;

@@ -28,6 +28,8 @@ pub mod defi;
 pub mod evm;
 pub mod fees;
 pub mod ft_holdings;
+#[cfg(test)]
+mod laws;
 pub mod meta;
 pub mod nft_ownership;
 pub mod staking;

@@ -132,7 +132,7 @@ fn order(heads: &Heads) -> (u64, u64) {
     (heads.finalized.map_or(0, |at| at.number), heads.latest.number)
 }
 
-fn header_by(tag: &str) -> Call {
+pub(super) fn header_by(tag: &str) -> Call {
     Call::new("eth_getBlockByNumber", format!(r#"["{tag}",false]"#))
 }
 

@@ -34,6 +34,10 @@ const CALLS_MAX: u64 = 100;
 /// How many blocks `eth_getLogs` is asked for at once, to begin with and at most.
 const LOGS_BLOCKS_MAX: u64 = 1000;
 
+/// How many blocks it is asked for logs of some contracts in, to begin with and at most.
+const FOUND_BLOCKS_FIRST: u64 = 1000;
+const FOUND_BLOCKS_MAX: u64 = 10_000;
+
 /// How long a node that lacks a method is taken to lack it. Some are many nodes behind one address.
 const LACKING: Duration = Duration::from_secs(600);
 
@@ -72,6 +76,7 @@ struct State {
     blocks: Size,
     calls: Size,
     logs: Size,
+    found: Size,
     batches: bool,
     receipts: Receipts,
     receipts_at: Duration,
@@ -98,6 +103,7 @@ impl Node {
             blocks: Size::new(BLOCKS_FIRST, node.batch_blocks_max),
             calls: Size::new(CALLS_MAX, CALLS_MAX),
             logs: Size::new(LOGS_BLOCKS_MAX, LOGS_BLOCKS_MAX),
+            found: Size::new(FOUND_BLOCKS_FIRST, FOUND_BLOCKS_MAX),
             batches: true,
             receipts: Receipts::OfBlock,
             receipts_at: Duration::ZERO,
@@ -293,6 +299,19 @@ impl Node {
 
     pub(super) fn logs_were_too_many(&self, asked: u64, better: Option<u64>) {
         self.state().logs.was_too_much(asked, better);
+    }
+
+    /// In how many blocks it is asked for logs of some contracts at once.
+    pub(super) fn found_at_once(&self) -> u64 {
+        self.state().found.now()
+    }
+
+    pub(super) fn found_went_well(&self, asked: u64) {
+        self.state().found.went_well(asked);
+    }
+
+    pub(super) fn found_was_too_much(&self, asked: u64, better: Option<u64>) {
+        self.state().found.was_too_much(asked, better);
     }
 
     /// How it gives receipts.

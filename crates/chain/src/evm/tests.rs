@@ -4,6 +4,7 @@ mod branches;
 mod fake;
 mod heads;
 mod limits;
+mod logs;
 mod receipts;
 mod secrets;
 

@@ -91,7 +91,7 @@ impl From<RpcError> for Trouble {
             Meaning::NoMethod => Self::NoMethod { why },
             Meaning::Pruned => Self::Pruned,
             Meaning::NoBlock => Self::Missing,
-            Meaning::Other => Self::Rpc(error),
+            Meaning::Reverted | Meaning::Other => Self::Rpc(error),
         }
     }
 }

@@ -1,12 +1,15 @@
 //! What the errors of nodes mean. Codes are used for many things, so words are looked at as well.
 //!
-//! Guarantees: pure. An error that says nothing we know is [`Meaning::Other`]. Leaves to others: what to do.
+//! Guarantees: pure. An error that says nothing we know is [`Meaning::Other`]. What a contract says when it reverts is
+//! not taken for the words of the node. Leaves to others: what to do.
 
 use super::rpc::{RpcError, quantity};
 
 /// What an error means to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub enum Meaning {
+    /// The call was made, and the contract failed: that is the answer.
+    Reverted,
     /// The range or the result is too large; the node may say which range would do.
     TooMuch {
         /// How many blocks would do.
@@ -40,6 +43,35 @@ const PRUNED: &[&str] = &[
     "below the earliest",
     "old data not available",
     "is not available on this node",
+    "state is not available",
+    "state not available",
+    "state unavailable",
+    "no state available",
+    "no state found",
+    "state already discarded",
+];
+
+/// What a node says first when a contract fails; what the contract says may follow.
+const REVERTED: &[&str] = &[
+    "execution reverted",
+    "vm execution error",
+    "vm exception while processing",
+    "evm error",
+    "reverted",
+    "revert",
+    "out of gas",
+    "invalid opcode",
+    "opcode 0x",
+    "bad instruction",
+    "invalid jump",
+    "bad jump",
+    "stack underflow",
+    "stack overflow",
+    "stack limit reached",
+    "write protection",
+    "return data out of bounds",
+    "gas uint64 overflow",
+    "max call depth exceeded",
 ];
 
 const NO_BATCHES: &[&str] = &[
@@ -145,10 +177,19 @@ const NO_BLOCK: &[&str] = &[
     "requested resource not found",
 ];
 
+/// What an error of a node means, by its code and its message.
+pub fn meaning_of(code: i64, message: &str) -> Meaning {
+    meaning(&RpcError { code, message: message.to_owned(), suggested: None })
+}
+
 /// What an error means.
 pub(super) fn meaning(error: &RpcError) -> Meaning {
     let message = error.message.to_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    // First of all: the reason of a revert is a stranger's, and could say "rate limit" to make the node rest.
+    if matches!(error.code, 3 | -32_015) || REVERTED.iter().any(|word| message.starts_with(word)) {
+        return Meaning::Reverted;
+    }
     if error.code == 4444 || has(PRUNED) {
         return Meaning::Pruned;
     }
@@ -243,7 +284,39 @@ mod tests {
         check(-32_001, "block not found: 0x12", Meaning::NoBlock);
         check(-32_602, "block range extends beyond current head block", Meaning::NoBlock);
         check(-32_002, "request timed out", Meaning::Slow);
-        check(-32_000, "execution reverted", Meaning::Other);
+        check(-32_000, "nonce too low", Meaning::Other);
+    }
+
+    #[test]
+    fn a_contract_that_fails_is_told_from_a_node_that_does() {
+        for (code, message) in [
+            (3, "execution reverted"),
+            (3, "execution reverted: rate limit exceeded, too many requests"),
+            (-32_000, "execution reverted: missing trie node"),
+            (-32_000, "Execution reverted"),
+            (-32_015, "VM execution error."),
+            (-32_603, "VM Exception while processing transaction: revert timeout"),
+            (-32_000, "out of gas"),
+            (-32_003, "out of gas: gas required exceeds: 30000000"),
+            (-32_000, "invalid opcode: INVALID"),
+            (-32_000, "stack underflow (0 <=> 2)"),
+            (-32_000, "invalid jump destination"),
+            (-32_000, "EVM error: OpcodeNotFound"),
+        ] {
+            check(code, message, Meaning::Reverted);
+        }
+        for message in [
+            "required historical state unavailable (reexec=128)",
+            "missing trie node 12 (path ) state 0x34 is not available",
+            "historical state 0x12 is not available",
+            "no state found for block number 5",
+            "No state available for block 0x5",
+            "World State unavailable",
+        ] {
+            check(-32_000, message, Meaning::Pruned);
+        }
+        check(-32_000, "execution aborted (timeout = 5s)", Meaning::Slow);
+        check(-32_000, "err: intrinsic gas too low (supplied gas 1)", Meaning::Other);
     }
 
     #[test]

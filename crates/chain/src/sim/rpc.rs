@@ -32,9 +32,13 @@ pub const SCAN_MAX: u64 = 10_000;
 /// What the node calls itself.
 const CLIENT: &str = "logmill-sim/1";
 
+/// The code of every contract: it stops.
+const CODE: &str = "0x00";
+
 /// The answer to a request, or to a batch of them.
 pub fn answer(chain: &SimChain, request: &str) -> String {
-    View { chain, behind: 0, floor: 0, change: &|block| Some(block) }.answer(request)
+    let limits = LogLimits::default();
+    View { chain, behind: 0, floor: 0, limits, change: &|block| Some(block) }.answer(request)
 }
 
 /// A chain as a node shows it.
@@ -44,8 +48,25 @@ struct View<'a> {
     behind: u64,
     /// The first block that it still has.
     floor: u64,
+    /// How much it gives at a time.
+    limits: LogLimits,
     /// What it makes of a block; none if it hides it.
     change: &'a dyn Fn(Block) -> Option<Block>,
+}
+
+/// How many logs a node gives at a time, and what it does when it is asked for more than it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LogLimits {
+    logs_max: usize,
+    blocks_max: u64,
+    /// It says nothing of blocks that it does not have yet.
+    silent_above_head: bool,
+}
+
+impl Default for LogLimits {
+    fn default() -> Self {
+        Self { logs_max: LOGS_MAX, blocks_max: RANGE_MAX, silent_above_head: false }
+    }
 }
 
 /// Why there is no result.
@@ -105,6 +126,7 @@ impl View<'_> {
             "eth_getTransactionReceipt" => self.of_transaction(param(0), render::receipts),
             "eth_getTransactionByHash" => self.of_transaction(param(0), render::transactions),
             "eth_getLogs" => self.logs(param(0)),
+            "eth_getCode" => self.code(param(0)),
             _ => Err(refusal(-32_601, format!("the method {method} does not exist"))),
         }
     }
@@ -192,6 +214,14 @@ impl View<'_> {
         Ok(Value::Null)
     }
 
+    /// There is no state, so a contract has any code, and everybody else has none.
+    fn code(&self, address: &Value) -> Answer {
+        let parsed = address.as_str().and_then(|text| text.parse().ok());
+        let address = parsed.ok_or_else(|| invalid("an address has 20 bytes in hex"))?;
+        let code = if self.chain.world().is_contract(address) { CODE } else { "0x" };
+        Ok(json!(code))
+    }
+
     fn logs(&self, filter: &Value) -> Answer {
         let filter = Filter::parse(filter).map_err(invalid)?;
         let mut found = Vec::new();
@@ -199,8 +229,9 @@ impl View<'_> {
             let Some(block) = block? else { continue };
             let matching = block.logs().filter(|placed| filter.matches(placed.log));
             found.extend(matching.map(|placed| render::log(&block, &placed)));
-            if found.len() > LOGS_MAX {
-                return Err(refusal(-32_005, format!("query exceeds max results {LOGS_MAX}")));
+            let most = self.limits.logs_max;
+            if found.len() > most {
+                return Err(refusal(-32_005, format!("query exceeds max results {most}")));
             }
         }
         serde_json::to_value(found).map_err(|error| internal(error.to_string()))
@@ -222,11 +253,12 @@ impl View<'_> {
         if from > to {
             return Err(invalid("invalid block range params"));
         }
-        if to > self.heads().latest.number {
+        if to > self.heads().latest.number && !self.limits.silent_above_head {
             return Err(invalid("block range extends beyond current head block"));
         }
-        if to - from >= RANGE_MAX {
-            return Err(invalid(format!("query exceeds max block range {RANGE_MAX}")));
+        let most = self.limits.blocks_max;
+        if to - from >= most {
+            return Err(invalid(format!("query exceeds max block range {most}")));
         }
         Ok(Box::new((from..=to).map(|number| self.at(number))))
     }

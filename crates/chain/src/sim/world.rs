@@ -70,6 +70,18 @@ impl World {
         self.signers.account(rank).address
     }
 
+    /// Whether an address is that of a contract.
+    pub fn is_contract(&self, address: Address) -> bool {
+        let shape = &self.shape;
+        let ranks = |count: u32| 0..=u64::from(count);
+        [FEE_COLLECTOR, WETH].contains(&address)
+            || ranks(shape.tokens)
+                .any(|rank| [self.token(rank), self.collection(rank)].contains(&address))
+            || ranks(shape.pools).any(|rank| self.name(POOLS, rank) == address)
+            || ranks(ROUTERS_COUNT).any(|rank| self.name(ROUTERS, rank) == address)
+            || ranks(OTHERS_COUNT).any(|rank| self.name(OTHERS, rank) == address)
+    }
+
     pub(super) fn signers(&self) -> &Signers {
         &self.signers
     }

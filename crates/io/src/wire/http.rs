@@ -119,7 +119,7 @@ impl Wire for HttpWire {
 }
 
 /// In seconds; the form with a date is rare, and then our own backoff is as good.
-fn retry_after(headers: &HeaderMap<HeaderValue>) -> Option<Duration> {
+pub(super) fn retry_after(headers: &HeaderMap<HeaderValue>) -> Option<Duration> {
     let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
 }

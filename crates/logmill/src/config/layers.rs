@@ -49,7 +49,22 @@ const OTHER_VARIABLES: &[(&str, &str)] = &[
     ("ENABLE_FEES_WORKER", "derive.processors.fees_worker"),
     ("ENABLE_NFT_ITEM_METADATA_WORKER", "derive.processors.nft_item_metadata_worker"),
     ("ENABLE_NFT_RECONCILER", "derive.processors.nft_reconciler"),
+    ("RPC_URL", "chain.rpc_urls"),
+    ("ACTIVE_CHAIN", "chain.id"),
+    ("CONTRACT_ADDRESS", "collect.contract_address"),
+    ("EVENT", "collect.event"),
+    ("START_POINT", "collect.start_point"),
+    ("BATCH_SIZE", "collect.batch_size"),
+    ("JOB_LEASE_TTL_MS", "collect.job_lease_ttl_ms"),
+    ("HISTORICAL_POLL_INTERVAL_MS", "collect.historical_poll_interval_ms"),
+    ("REALTIME_POLL_INTERVAL_MS", "collect.realtime_poll_interval_ms"),
+    ("DEV_MULTIPLE_WORKERS", "collect.dev_multiple_workers"),
+    ("APP_ENV", "collect.app_env"),
+    ("API_PORT", "collect.api_port"),
 ];
+
+/// Of these, those that are one of a few words.
+const WORDS: [&str; 2] = ["log.level", "collect.app_env"];
 
 /// All keys with their values so far, and where those that were set came from.
 pub(super) struct Layers {
@@ -73,10 +88,14 @@ impl Layers {
     }
 
     pub(super) fn add_environment(&mut self, variables: &BTreeMap<String, String>) -> Result<()> {
-        for (name, key) in OTHER_VARIABLES {
-            if let Some(text) = variables.get(*name).filter(|text| !text.is_empty()) {
+        for &(name, key) in OTHER_VARIABLES {
+            if let Some(text) = variables.get(name).filter(|text| !text.is_empty()) {
                 let origin = format!("the variable {name}");
-                self.set_text(key, &text.to_ascii_lowercase(), &origin)?;
+                // Words are meant, however they are written; addresses and events are not words.
+                let is_word = matches!(slot(&mut self.table, key), Some(Value::Boolean(_)))
+                    || WORDS.contains(&key);
+                let lower = text.to_ascii_lowercase();
+                self.set_text(key, if is_word { &lower } else { text }, &origin)?;
             }
         }
         let mut keys = BTreeMap::new();

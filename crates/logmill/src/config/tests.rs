@@ -208,3 +208,103 @@ fn the_variables_of_the_ingesters_have_their_defaults_and_are_honoured() {
     let wrong = refused(&[("LATEST_WORKER_COUNT", "0")], &[]);
     assert!(wrong.contains("LATEST_WORKER_COUNT"), "{wrong}");
 }
+
+/// The variables of a collector, but for those that are named.
+fn collecting(without: &str, instead: &[(&str, &str)]) -> Result<super::collect::Job> {
+    let all = [
+        ("RPC_URL", "https://rpc.example/v1/SeCrEt"),
+        ("ACTIVE_CHAIN", "137"),
+        ("CONTRACT_ADDRESS", "0xbD6C7B0d2f68c2b7805d88388319cfB6EcB50eA9"),
+        ("START_POINT", "78600000"),
+    ];
+    let mut variables: Vec<_> = all.into_iter().filter(|(name, _)| *name != without).collect();
+    variables.extend_from_slice(instead);
+    let settings = load(&variables, &[])?.settings;
+    settings.collect.job(&settings)
+}
+
+#[test]
+fn the_variables_of_the_collector_are_those_of_the_seed_with_its_defaults() {
+    let job = collecting("", &[]).expect("all that is needed");
+    assert_eq!(job.chain_id, 137);
+    let settings = job.settings;
+    assert_eq!((settings.start, settings.batch, settings.workers), (78_600_000, 100, 1));
+    assert_eq!(settings.lease, Duration::from_secs(120));
+    assert_eq!(settings.historical_poll, Duration::from_secs(5));
+    assert_eq!(settings.realtime_poll, Duration::from_secs(60));
+    assert_eq!(settings.contracts.len(), 1);
+    let others = [
+        ("BATCH_SIZE", "10"),
+        ("JOB_LEASE_TTL_MS", "2000"),
+        ("HISTORICAL_POLL_INTERVAL_MS", "20000"),
+        ("REALTIME_POLL_INTERVAL_MS", "30000"),
+        ("DEV_MULTIPLE_WORKERS", "TRUE"),
+        ("APP_ENV", "Development"),
+        ("API_PORT", "8080"),
+    ];
+    let settings = collecting("", &others).expect("fine").settings;
+    assert_eq!((settings.batch, settings.workers), (10, 2));
+    assert_eq!(settings.lease, Duration::from_secs(2));
+    assert_eq!(settings.historical_poll, Duration::from_secs(20));
+    assert_eq!(settings.realtime_poll, Duration::from_secs(30));
+    let produced = [("DEV_MULTIPLE_WORKERS", "true"), ("APP_ENV", "production")];
+    assert_eq!(collecting("", &produced).expect("fine").settings.workers, 1);
+    let served = |variables: &[(&str, &str)]| {
+        let settings = load(variables, &[]).expect("fine").settings;
+        settings.collect.listen(&settings).to_string()
+    };
+    assert_eq!(served(&[]), "127.0.0.1:9999");
+    assert_eq!(served(&[("API_PORT", "8080"), ("LOGMILL_SERVER_LISTEN", "")]), "127.0.0.1:8080");
+}
+
+#[test]
+fn what_the_collector_lacks_is_named_by_its_variable() {
+    let said = |without: &str, instead: &[(&str, &str)]| {
+        let error = collecting(without, instead).err().expect("it is refused");
+        logmill_io::chain(&error)
+    };
+    for name in ["RPC_URL", "ACTIVE_CHAIN", "CONTRACT_ADDRESS", "START_POINT"] {
+        let said = said(name, &[]);
+        assert!(said.starts_with(&format!("{name}: it is missing")), "{said}");
+    }
+    let start = said("START_POINT", &[("START_POINT", "soon")]);
+    assert_eq!(start, "START_POINT: it must be a number of a block, not \"soon\"");
+    assert!(said("START_POINT", &[("START_POINT", "-1")]).starts_with("START_POINT: "));
+    let contract = said("CONTRACT_ADDRESS", &[("CONTRACT_ADDRESS", "0x12")]);
+    assert!(contract.starts_with("CONTRACT_ADDRESS: \"0x12\""), "{contract}");
+    for (name, value) in [
+        ("ACTIVE_CHAIN", "polygon"),
+        ("BATCH_SIZE", "many"),
+        ("API_PORT", "70000"),
+        ("APP_ENV", "staging"),
+        ("DEV_MULTIPLE_WORKERS", "maybe"),
+    ] {
+        let said = said(name, &[(name, value)]);
+        assert!(said.starts_with(&format!("the variable {name}: ")), "{said}");
+    }
+    assert!(said("", &[("BATCH_SIZE", "0")]).contains("collect.batch_size"));
+    let url = said("RPC_URL", &[("RPC_URL", "ftp://rpc.example/SeCrEt")]);
+    assert!(url.contains("RPC_URL") && !url.contains("SeCrEt"), "{url}");
+}
+
+#[test]
+fn an_address_and_an_event_keep_their_letters_and_a_start_may_be_a_number() {
+    let url = [("RPC_URL", "https://rpc.example/v1/SeCrEt")];
+    let nodes = load(&url, &[]).expect("fine").settings.chain.nodes().expect("a node");
+    assert_eq!(nodes.len(), 1);
+    assert!(!load(&url, &[]).expect("fine").shown().expect("TOML").contains("SeCrEt"));
+    let event = "event FeesCollected(address indexed Token)";
+    assert_eq!(load(&[("EVENT", event)], &[]).expect("fine").settings.collect.event, event);
+    let mut layers = Layers::defaults().expect("the defaults");
+    layers.add_file(Path::new("f.toml"), "[collect]\nstart_point = 5\n").expect("fine");
+    layers.settings().expect("fine");
+}
+
+#[test]
+fn whoever_has_a_mongo_uri_is_told_where_tables_are() {
+    let config = load(&[("MONGO_URI", "mongodb://me:sesame@h/d")], &[]).expect("fine");
+    let said = config.warnings.concat();
+    assert!(said.contains("MONGO_URI") && said.contains("database.url"), "{said}");
+    assert!(!said.contains("sesame"));
+    assert!(load(&[], &[]).expect("fine").warnings.is_empty());
+}

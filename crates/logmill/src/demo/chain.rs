@@ -31,7 +31,7 @@ const CELL_BLOCKS: u64 = 256;
 const WAIT_MAX: Duration = Duration::from_secs(120);
 const LOOK_WAIT: Duration = Duration::from_millis(20);
 
-pub(super) async fn show(folder: &Path, queue: &Queue) -> Result<String> {
+pub(super) async fn show(folder: &Path, queue: &Queue) -> Result<(Chain, SimChain, String)> {
     let clock = SystemClock::shared();
     let sim = SimChain::new(1, Shape::sparse());
     sim.grow(BLOCKS);
@@ -53,7 +53,7 @@ pub(super) async fn show(folder: &Path, queue: &Queue) -> Result<String> {
     };
     let (ran, shown) = futures::future::join(ingest.run(told), shown).await;
     ran?;
-    shown
+    Ok((chain, sim, shown?))
 }
 
 async fn open(folder: &Path, chain_id: u64, clock: &Arc<dyn Clock>) -> Result<Chain> {

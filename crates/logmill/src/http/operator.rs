@@ -43,6 +43,11 @@ pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> Response {
             reasons.push(json!({"chain_id": chain, "reason": why}));
         }
     }
+    if let Some(collecting) = &shared.collecting
+        && let Some(why) = collecting.behind().await
+    {
+        reasons.push(json!({"collector": true, "reason": why}));
+    }
     let (status, ready) = match reasons.is_empty() {
         true => (StatusCode::OK, true),
         false => (StatusCode::SERVICE_UNAVAILABLE, false),
@@ -87,11 +92,15 @@ async fn shown(shared: &Shared) -> Value {
         chains.push(chain(served).await);
     }
     let uptime = shared.clock.monotonic().saturating_sub(shared.started);
-    json!({
+    let mut status = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_seconds": uptime.as_secs(),
         "chains": chains,
-    })
+    });
+    if let Some(collecting) = &shared.collecting {
+        status["collector"] = collecting.shown().await;
+    }
+    status
 }
 
 async fn chain(served: &Served) -> Value {

@@ -9,6 +9,7 @@ mod access;
 mod api;
 mod calls;
 mod conformance;
+mod fees;
 mod ground;
 mod live;
 mod random;

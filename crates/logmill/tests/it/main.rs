@@ -11,6 +11,7 @@
     reason = "tests meet the outside world themselves, and a panic is how a test fails"
 )]
 
+mod collect;
 mod config;
 mod control;
 mod demo;

@@ -137,6 +137,11 @@ impl Place {
         Server::start(&mut self.command(&[&["run"], arguments].concat()))
     }
 
+    /// Starts another command that runs until it is told to stop, and waits until it is ready.
+    pub(crate) fn start_with(&self, arguments: &[&str]) -> Server {
+        Server::start(&mut self.command(arguments))
+    }
+
     /// Starts a server and does not wait.
     pub(crate) fn start_server(&self) -> Server {
         Server::spawn(&mut self.command(&["run"]))
@@ -214,6 +219,16 @@ impl Server {
     /// Sends SIGTERM and waits for the end.
     pub(crate) fn terminate(mut self) -> ExitStatus {
         signal("TERM", self.id());
+        self.child.wait().expect("it ends")
+    }
+
+    /// What it has logged, as far as it was waited for.
+    pub(crate) fn log(&self) -> &str {
+        &self.log
+    }
+
+    /// Waits for the end of a server that was told to stop.
+    pub(crate) fn ended(mut self) -> ExitStatus {
         self.child.wait().expect("it ends")
     }
 

@@ -149,7 +149,8 @@ impl Deriver {
             match lease.acquire().await {
                 Ok(Some(held)) => {
                     note(Some(held.clone()));
-                    if let Err(error) = self.lead(lease, &held).await
+                    // On the heap: what it holds is too much for a thread's stack.
+                    if let Err(error) = Box::pin(self.lead(lease, &held)).await
                         && error.kind() != ErrorKind::Fenced
                     {
                         self.said(&error, "derived tables");
@@ -174,13 +175,13 @@ impl Deriver {
             if !self.settings.live {
                 return std::future::pending().await;
             }
-            self.live(&fence).await
+            Box::pin(self.live(&fence)).await
         };
         let history = async {
             if !self.settings.history {
                 return std::future::pending().await;
             }
-            self.history(&fence).await
+            Box::pin(self.history(&fence)).await
         };
         tokio::select! {
             biased;
@@ -252,7 +253,8 @@ impl Deriver {
     /// Derives a range that was taken from the board.
     async fn derived(&self, task: Task) -> Result<Ready> {
         let (range, lines) = (task.range.clone(), &task.lines);
-        let derived = match chunk::derive(&self.chain, range, lines, &self.settings).await {
+        let deriving = Box::pin(chunk::derive(&self.chain, range, lines, &self.settings));
+        let derived = match deriving.await {
             Ok(derived) => derived,
             Err(error) if matches!(error.kind(), ErrorKind::Transient | ErrorKind::Fenced) => {
                 self.board().give_back(&task);
@@ -292,9 +294,9 @@ impl Deriver {
     }
 
     async fn try_store(&self, fence: Option<&Fence>, parts: Vec<Part>) -> Result<()> {
-        let mut prepared = self.tables.prepare_all(parts).await?;
+        let mut prepared = Box::pin(self.tables.prepare_all(parts)).await?;
         while !prepared.is_empty() {
-            match self.tables.commit_prepared(fence, &prepared).await {
+            match Box::pin(self.tables.commit_prepared(fence, &prepared)).await {
                 Ok(()) => {
                     let mut board = self.board();
                     prepared.iter().for_each(|part| board.done(&part.line, &part.range));
@@ -335,7 +337,7 @@ impl Deriver {
     pub async fn catch_up(&self) -> Result<()> {
         self.load().await?;
         self.align_tip(None).await?;
-        self.history_all(None).await?;
+        Box::pin(self.history_all(None)).await?;
         self.finish_lines(None).await?;
         self.align_tip(None).await
     }

@@ -69,6 +69,11 @@ impl Line {
         self.processor.name() == processor
     }
 
+    /// The statements that make a table like one of the final tables, under another name.
+    pub fn create_statements(&self, table: &Table, name: &str) -> Vec<String> {
+        super::schema::create(table, name).into_iter().take(1).collect()
+    }
+
     /// Where the final rows of a table are.
     pub fn table(&self, table: &Table) -> String {
         physical(self.chain_id, self.generation, table.name)

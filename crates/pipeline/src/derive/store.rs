@@ -7,6 +7,7 @@
 //! | `address` | addresses as numbers ([`super::intern`]) |
 //! | `c{chain}_g{generation}_{table}` | the final rows of a generation's table |
 //! | `…_tip` | its rows of blocks that are not final, each with its block |
+//! | `indexing_checkpoints`, `worker_leases`, `last_block`, `block_jobs` | views by the names that older systems have |
 //! | `coverage` | which final blocks are in a generation (of [`logmill_work::Coverage`]) |
 //!
 //! Guarantees: rows and the coverage that speaks for them change in one transaction; a block that is covered is not in
@@ -57,9 +58,31 @@ pub static MIGRATIONS: Migrations = Migrations {
                 state BIGINT NOT NULL,
                 indexed BIGINT NOT NULL,
                 tip {bytes} NOT NULL,
+                from_height BIGINT,
+                last_height BIGINT,
                 created_at BIGINT NOT NULL,
+                updated_at BIGINT NOT NULL,
                 PRIMARY KEY (chain_id, processor, generation)
-            );",
+            );
+            CREATE VIEW indexing_checkpoints AS
+                SELECT chain_id, processor AS service_name, from_height, last_height, updated_at
+                FROM derive_line WHERE state = 1;
+            CREATE VIEW worker_leases AS
+                SELECT c.chain_id, c.consumer AS worker_type, c.start_height AS from_height,
+                    c.end_height AS to_height, j.owner AS leased_by, j.lease_until AS lease_expires_at,
+                    CASE WHEN j.state = 2 THEN 'COMPLETED' WHEN j.state = 1 THEN 'ACTIVE'
+                         WHEN j.state = 0 AND j.attempts = 0 THEN 'PENDING' ELSE 'FAILED' END AS status,
+                    j.attempts AS attempt, j.error AS last_error, j.created_at
+                FROM coverage_claim AS c JOIN job AS j ON j.kind = c.job_kind AND j.key = c.job_key;
+            CREATE VIEW last_block AS
+                SELECT chain_id, consumer, MAX(end_height) AS block_number
+                FROM coverage_claim GROUP BY chain_id, consumer;
+            CREATE VIEW block_jobs AS
+                SELECT c.chain_id, c.consumer, c.start_height AS from_block, c.end_height - 1 AS to_block,
+                    CASE WHEN j.state = 2 THEN 'completed' WHEN j.state = 1 THEN 'processing'
+                         WHEN j.state = 0 AND j.attempts = 0 THEN 'pending' ELSE 'failed' END AS status,
+                    j.owner AS locked_by, j.lease_until AS locked_until, j.attempts, j.error, j.created_at
+                FROM coverage_claim AS c JOIN job AS j ON j.kind = c.job_kind AND j.key = c.job_key;",
         postgres_only: "ALTER TABLE address ADD PRIMARY KEY (id);",
     }],
 };
@@ -176,7 +199,24 @@ impl Tables {
             self.delete_tip(tx, line, gone.into_iter().map(|(number, _)| number)).await?;
             self.store_tip(tx, line, &TipBlocks(kept)).await?;
         }
+        self.store_heights(tx, line).await?;
         Ok(fresh)
+    }
+
+    /// The last range that is covered, for people who look at checkpoints.
+    async fn store_heights(&self, tx: &Tx, line: &Line) -> Stored<()> {
+        let covered = Coverage::read(tx, &line.scope()).await?.done;
+        let Some(last) = covered.ranges().next_back() else {
+            return Ok(());
+        };
+        let height = |height: u64| i64::try_from(height).unwrap_or(i64::MAX);
+        let mut params = line_params(line)?;
+        params.extend(params![height(last.start), height(last.end) - 1]);
+        let text =
+            "UPDATE derive_line SET from_height = $4, last_height = $5, updated_at = now_ms()
+            WHERE chain_id = $1 AND processor = $2 AND generation = $3";
+        tx.execute(text, params).await?;
+        Ok(())
     }
 
     /// Stores the rows of final blocks together with their coverage, for several lines at once.

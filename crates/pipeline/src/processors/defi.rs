@@ -1,10 +1,10 @@
 //! `defi_worker`: what happens in pools: swaps, liquidity that comes and goes, new pools, and their last state.
 //!
 //! Which exchange a pool is of is told by the shape of its logs, since forks share them: `uniswap_v2`, `uniswap_v3`,
-//! `pancakeswap_v3`, `uniswap_v4`, `curve`, `curve_underlying`. A pair is named by its pool's address or, where one contract holds all
-//! pools, by the pool's id. What a log says is kept with the contract that wrote it: anybody can log the id of another's
-//! pool or claim to have created it, and must not thereby change what is known of it. So pairs are keyed by their
-//! factory too, and state and counts by the contract.
+//! `pancakeswap_v3`, `uniswap_v4`, `curve`, `curve_underlying`. A pair is named by its pool's address or, where one
+//! contract holds all pools, by the pool's id. What a log says is kept with the contract that wrote it: anybody can log
+//! the id of another's pool or claim to have created it, and must not thereby change what is known of it. So pairs are
+//! keyed by their factory too, and state and counts by the contract.
 //!
 //! In and out are seen from the pool: a swap brings one asset in and takes the other out. Prices are as the pool has
 //! them, as the square root in units of 2^-96; those of V2 and Curve follow from what moved.

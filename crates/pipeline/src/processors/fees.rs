@@ -17,7 +17,7 @@ use logmill_chain::Log;
 use crate::cells;
 use crate::derive::decoded::abi;
 use crate::derive::table::{key, once};
-use crate::derive::{DecodedBlock, Kind, Processor, Rows, Table};
+use crate::derive::{DecodedBlock, Kind, Processor, Reads, Rows, Table};
 use crate::error::Result;
 
 /// The topic of `FeesCollected`.
@@ -126,6 +126,18 @@ impl Fees {
         Self { collectors, forwarders: of(&FORWARDERS) }
     }
 
+    /// The processor for contracts that were named. If they are known ones of the chain it is [`Fees::of_chain`], so that
+    /// whoever collects by name and whoever derives everything fill the same tables.
+    pub fn of_contracts(chain_id: u64, contracts: &[Address]) -> Self {
+        let known = Self::of_chain(chain_id);
+        let is_known =
+            |it: &Address| known.collectors.contains(it) || known.forwarders.contains(it);
+        if contracts.iter().all(is_known) {
+            return known;
+        }
+        Self { collectors: contracts.to_vec(), forwarders: contracts.to_vec() }
+    }
+
     /// Adds the rows of a log, if it is one of these events.
     pub fn process_log(&self, place: &LogPlace, log: &Log, rows: &mut Rows) -> Result<()> {
         match log.topics.first() {
@@ -151,6 +163,10 @@ impl Processor for Fees {
 
     fn parameters(&self) -> String {
         format!("{:?} {:?}", self.collectors, self.forwarders)
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::Logs
     }
 
     fn tables(&self) -> &'static [&'static Table] {

@@ -1,11 +1,11 @@
 //! `ft_holdings_worker`: how much each account has of each token, as far as transfers tell.
 //!
-//! Guarantees: the balance is the sum of what came and went in the covered blocks. Leaves to others: whether these reach
-//! back to the token's beginning; tokens whose balances change without transfers.
+//! Guarantees: the balance is the sum of what came and went in the covered blocks. Leaves to others: whether these
+//! reach back to the token's beginning; tokens whose balances change without transfers.
 
 use crate::cells;
 use crate::derive::table::{folded, key};
-use crate::derive::{DecodedBlock, Fold, Kind, Phase, Processor, Rows, Table};
+use crate::derive::{DecodedBlock, Fold, Kind, Phase, Processor, Reads, Rows, Table};
 use crate::error::Result;
 
 /// Holdings of fungible tokens. The index is for the holders of a token.
@@ -43,6 +43,10 @@ impl Processor for FtHoldings {
 
     fn phase(&self) -> Phase {
         Phase::Two
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::Logs
     }
 
     fn tables(&self) -> &'static [&'static Table] {

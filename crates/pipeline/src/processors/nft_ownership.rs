@@ -10,7 +10,7 @@ use crate::cells;
 use crate::derive::decoded::{NftStandard, NftTransfer};
 use crate::derive::rows::amount;
 use crate::derive::table::{folded, key};
-use crate::derive::{DecodedBlock, Fold, Kind, Phase, Processor, Rows, Table};
+use crate::derive::{DecodedBlock, Fold, Kind, Phase, Processor, Reads, Rows, Table};
 use crate::error::Result;
 
 /// Owners of items of ERC-721; the zero address owns what was burnt.
@@ -61,6 +61,10 @@ impl Processor for NftOwnership {
 
     fn phase(&self) -> Phase {
         Phase::Two
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::Logs
     }
 
     fn tables(&self) -> &'static [&'static Table] {

@@ -5,6 +5,7 @@
 mod chain_world;
 mod crashes;
 mod life;
+mod live;
 mod model;
 mod probe;
 mod ranges;

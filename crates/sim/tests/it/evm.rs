@@ -2,6 +2,7 @@
 //!
 //! Leaves to others: pools that fail and lie, which the tests of the chain crate play on a paused clock.
 
+mod facts;
 mod loopback;
 mod recorded;
 mod servers;

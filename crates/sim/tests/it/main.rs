@@ -11,6 +11,7 @@
     reason = "tests meet the outside world themselves, and a panic is how a test fails"
 )]
 
+mod async_workers;
 mod blob_stores;
 mod chain;
 mod crash_matrix;
@@ -22,4 +23,5 @@ mod meta_stores;
 mod processes;
 mod sql;
 mod tidy;
+mod tokens;
 mod work;

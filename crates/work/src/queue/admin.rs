@@ -102,6 +102,17 @@ impl Queue {
         found.rows.iter().map(view).collect()
     }
 
+    /// How many jobs of a kind could be claimed now, counted up to `most`.
+    pub async fn due(&self, kind: &str, most: usize) -> Result<usize> {
+        let text = "
+            SELECT count(*) FROM (
+                SELECT 1 FROM job WHERE kind = $1 AND state = 0 AND due_us <= now_ms() * 1000 LIMIT $2
+            ) AS due";
+        let most = i64::try_from(most.min(BATCH_MAX)).unwrap_or(0);
+        let found = self.sql.query(text, params![kind, most]).await?;
+        Ok(usize::try_from(found.row()?.count(0)?).unwrap_or(usize::MAX))
+    }
+
     /// How many jobs there are, by kind and state, and how old the oldest is.
     pub async fn counts(&self) -> Result<Vec<KindCounts>> {
         // Three reads of three partial indexes instead of one of the whole table.

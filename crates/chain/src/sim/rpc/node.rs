@@ -8,7 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::View;
+use async_trait::async_trait;
+use bytes::Bytes;
+use logmill_io::wire::{Answer, Limits, Wire};
+
+use super::{LogLimits, View};
 use crate::block::Block;
 use crate::sim::{Lie, SimChain};
 
@@ -33,6 +37,26 @@ pub struct NodeFaults {
     pub cut_every: u64,
     /// How long an answer takes.
     pub delay: Duration,
+    /// The most logs of an answer; as many as an honest node gives if 0.
+    pub logs_max: usize,
+    /// The most blocks of a question for logs; as many as an honest node takes if 0.
+    pub logs_blocks_max: u64,
+    /// Asked for logs of blocks that it does not have yet, it gives those that it has, and says nothing.
+    pub silent_above_head: bool,
+}
+
+impl NodeFaults {
+    fn limits(&self) -> LogLimits {
+        let usual = LogLimits::default();
+        LogLimits {
+            logs_max: if self.logs_max == 0 { usual.logs_max } else { self.logs_max },
+            blocks_max: match self.logs_blocks_max {
+                0 => usual.blocks_max,
+                most => most,
+            },
+            silent_above_head: self.silent_above_head,
+        }
+    }
 }
 
 /// What a node sends back.
@@ -109,6 +133,7 @@ impl SimNode {
             chain: &self.inner.chain,
             behind: faults.behind,
             floor: faults.floor,
+            limits: faults.limits(),
             change: &change,
         };
         let mut answer = view.answer(request);
@@ -117,6 +142,18 @@ impl SimNode {
             answer.truncate(answer.len() / 2);
         }
         Reply::Json(answer)
+    }
+}
+
+/// A wire without a socket, for clients in the same process.
+#[async_trait]
+impl Wire for SimNode {
+    async fn exchange(&self, body: Bytes, _: Limits) -> logmill_io::Result<Answer> {
+        let (status, body) = match self.answer(&String::from_utf8_lossy(&body)) {
+            Reply::Json(json) => (200, Bytes::from(json)),
+            Reply::Status(status) => (status, Bytes::new()),
+        };
+        Ok(Answer { status, retry_after: None, body })
     }
 }
 

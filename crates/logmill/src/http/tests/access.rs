@@ -61,6 +61,8 @@ async fn nothing_is_served_beyond_this_machine_without_keys() {
     let mut taken = None;
     let _ground = Ground::with(last, tip, |state| {
         taken = Some(crate::http::State {
+            tables: None,
+            collecting: None,
             chains: state.chains.clone(),
             limits: state.limits.clone(),
             rpc: state.rpc.clone(),

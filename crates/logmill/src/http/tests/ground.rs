@@ -141,6 +141,8 @@ impl Ground {
             reader: None,
         };
         let mut state = State {
+            tables: None,
+            collecting: None,
             chains: BTreeMap::from([(CHAIN_ID, served)]),
             limits: Limits {
                 max_connections: 64,

@@ -1,7 +1,7 @@
 //! `FtChange`: what the transfers of a block did to one account's holding of one token.
 //!
-//! Guarantees: the zero address holds nothing; a transfer to oneself counts, and changes nothing. Leaves to others: what
-//! the account held before.
+//! Guarantees: the zero address holds nothing; a transfer to oneself counts, and changes nothing. Leaves to others:
+//! what the account held before.
 
 use std::collections::BTreeMap;
 

@@ -13,8 +13,8 @@
 //! those of unknown contracts are left out. Some wrapping tokens log a `Transfer` from or to the zero address as well:
 //! then that one counts, and a `Deposit` or `Withdrawal` of the same transaction, account and amount is left out, one
 //! for one. (An account that sends to the zero address just what it withdraws in the same transaction is counted once;
-//! it costs that amount.) `ConsecutiveTransfer` of ERC-2309 is left out: a log of little gas could ask for any number of
-//! rows. Such an item is known from its first `Transfer` on.
+//! it costs that amount.) `ConsecutiveTransfer` of ERC-2309 is left out: a log of little gas could ask for any number
+//! of rows. Such an item is known from its first `Transfer` on.
 //!
 //! Guarantees: each transfer of a log is there once, in order; what does not have the shape of its standard is left
 //! out; there are no more transfers than the logs have words. Leaves to others: whether a contract keeps to what its

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 impl Deriver {
     pub(super) async fn history(&self, fence: &Fence) -> Result<Infallible> {
         loop {
-            self.history_all(Some(fence)).await?;
+            Box::pin(self.history_all(Some(fence))).await?;
             self.finish_lines(Some(fence)).await?;
             self.clock.sleep(self.settings.poll).await;
             // Another process may have asked for a new generation.
@@ -49,7 +49,8 @@ impl Deriver {
                 self.clock.sleep(self.settings.history_sleep).await;
                 Ok(())
             };
-            let (derived, stored) = futures::future::join(deriving, storing).await;
+            let both = futures::future::join(Box::pin(deriving), Box::pin(storing));
+            let (derived, stored) = both.await;
             if let (Err(_), Ok(Some(lost))) = (&stored, &derived) {
                 self.give_back(lost);
             }

@@ -42,7 +42,7 @@ impl Deriver {
         let mut known = self.stored();
         let mut pending = within(&known, &(floor..u64::MAX));
         loop {
-            self.align_tip(Some(fence)).await?;
+            Box::pin(self.align_tip(Some(fence))).await?;
             let stored = self.stored();
             for range in difference(&stored, &known).ranges() {
                 pending.insert(&range);
@@ -90,7 +90,7 @@ impl Deriver {
             }
             let after: Vec<(Line, TipBlocks)> =
                 parts.iter().map(|part| (part.line.clone(), part.after.clone())).collect();
-            match self.tables.commit_tip(fence, parts).await {
+            match Box::pin(self.tables.commit_tip(fence, parts)).await {
                 Ok(()) => {
                     let mut board = self.board();
                     for (line, tip) in after {

@@ -120,8 +120,9 @@ impl Tables {
             record::encode(&TipBlocks::default()),
         ];
         let text = "INSERT INTO derive_line
-                (chain_id, processor, generation, version, parameters, tables, state, indexed, tip, created_at)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, 0, $8, now_ms())";
+                (chain_id, processor, generation, version, parameters, tables, state, indexed, tip, created_at,
+                 updated_at)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, 0, $8, now_ms(), now_ms())";
         tx.execute(text, params).await?;
         if state == LineState::Serving {
             self.make_views(tx, processor).await?;
@@ -179,6 +180,14 @@ impl Tables {
             WHERE chain_id = $1 AND processor = $2 AND generation = $3";
         self.sql.execute(text, params).await?;
         Ok(())
+    }
+
+    /// The chains that a processor has tables of, lowest first.
+    pub async fn chains(&self, processor: &str) -> Result<Vec<u64>> {
+        let text =
+            "SELECT DISTINCT chain_id FROM derive_line WHERE processor = $1 ORDER BY chain_id";
+        let found = self.sql.query(text, params![processor]).await?;
+        Ok(found.rows.iter().map(|row| row.count(0)).collect::<Stored<_>>()?)
     }
 
     /// Every stored generation of a chain.

@@ -26,6 +26,11 @@ fn data(key: u8, credentials: u8, gwei: u64, sequence: u64) -> Vec<u8> {
     [head, tail].concat()
 }
 
+/// A deposit's log on mainnet.
+pub(crate) fn a_deposit() -> Log {
+    deposited(contract(), &data(1, 2, 3, 4))
+}
+
 fn deposited(contract: Address, data: &[u8]) -> Log {
     log(contract, &[DEPOSIT_EVENT], data)
 }

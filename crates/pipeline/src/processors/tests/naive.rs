@@ -17,19 +17,26 @@ type Held = (Address, Address);
 /// A collection and an item.
 type Item = (Address, U256);
 
+/// What came and went, in which transactions, and where it was seen last.
+#[derive(Default)]
+struct Flow {
+    received: Vec<U256>,
+    given: Vec<U256>,
+    transfers: u64,
+    transactions: BTreeSet<(u64, usize)>,
+    last: u64,
+}
+
 /// What a chain says of tokens.
 #[derive(Default)]
 pub(super) struct Naive {
     pub(super) ft_transfers: usize,
     pub(super) nft_transfers: usize,
-    /// Received, given, transfers, last height.
-    holdings: BTreeMap<Held, (Vec<U256>, Vec<U256>, u64, u64)>,
-    /// Received, given, transactions, last height.
-    daily: BTreeMap<(Held, u64), (Vec<U256>, Vec<U256>, BTreeSet<(u64, usize)>, u64)>,
+    holdings: BTreeMap<Held, Flow>,
+    daily: BTreeMap<(Held, u64), Flow>,
     /// Owner, last height, transfers.
     owners: BTreeMap<Item, (Address, u64, u64)>,
-    /// Received, given, last height.
-    quantities: BTreeMap<(Item, Address), (Vec<U256>, Vec<U256>, u64)>,
+    quantities: BTreeMap<(Item, Address), Flow>,
 }
 
 fn word(bytes: &[u8], number: usize) -> U256 {
@@ -40,11 +47,19 @@ fn party(log: &Log, topic: usize) -> Address {
     Address::from_slice(&log.topics[topic][12..])
 }
 
-fn sum(received: &[U256], given: &[U256]) -> Amount {
-    let of = |amount: &U256| Amount::from_be_bytes(&amount.to_be_bytes::<32>()).unwrap();
-    let received = received.iter().map(of);
-    let given = given.iter().map(|amount| -of(amount));
-    received.chain(given).fold(Amount::ZERO, |sum, amount| sum.checked_add(amount).unwrap())
+impl Flow {
+    fn add(&mut self, place: (u64, usize), received: bool, amount: U256) {
+        if received { &mut self.received } else { &mut self.given }.push(amount);
+        self.transactions.insert(place);
+        self.last = place.0;
+    }
+
+    fn sum(&self) -> Amount {
+        let of = |amount: &U256| Amount::from_be_bytes(&amount.to_be_bytes::<32>()).unwrap();
+        let received = self.received.iter().map(of);
+        let given = self.given.iter().map(|amount| -of(amount));
+        received.chain(given).fold(Amount::ZERO, |sum, amount| sum.checked_add(amount).unwrap())
+    }
 }
 
 impl Naive {
@@ -76,12 +91,12 @@ impl Naive {
             let parties = [party(log, 1), Address::ZERO];
             self.moved(place, day, token, parties, word(&log.data, 0));
         } else if topic == TRANSFER_SINGLE {
-            self.gave(place.0, log, word(&log.data, 0), word(&log.data, 1));
+            self.gave(place, log, word(&log.data, 0), word(&log.data, 1));
         } else if topic == TRANSFER_BATCH {
             let count: usize = word(&log.data, 2).to();
             for item in 0..count {
                 let (id, quantity) = (word(&log.data, 3 + item), word(&log.data, 4 + count + item));
-                self.gave(place.0, log, id, quantity);
+                self.gave(place, log, id, quantity);
             }
         }
     }
@@ -95,49 +110,39 @@ impl Naive {
         amount: U256,
     ) {
         self.ft_transfers += 1;
-        let mut counted = BTreeSet::new();
         for (account, received) in [(from, false), (to, true)] {
             if account == Address::ZERO {
                 continue;
             }
             let held = self.holdings.entry((account, token)).or_default();
+            held.add(place, received, amount);
+            // One transfer, though it came and went.
+            held.transfers += u64::from(!(received && from == to));
             let daily = self.daily.entry(((account, token), day)).or_default();
-            if received {
-                held.0.push(amount);
-                daily.0.push(amount);
-            } else {
-                held.1.push(amount);
-                daily.1.push(amount);
-            }
-            held.2 += u64::from(counted.insert(account));
-            held.3 = place.0;
-            daily.2.insert(place);
-            daily.3 = place.0;
+            daily.add(place, received, amount);
         }
     }
 
-    fn gave(&mut self, height: u64, log: &Log, id: U256, quantity: U256) {
+    fn gave(&mut self, place: (u64, usize), log: &Log, id: U256, quantity: U256) {
         self.nft_transfers += 1;
         for (account, received) in [(party(log, 2), false), (party(log, 3), true)] {
             if account != Address::ZERO {
-                let item = (log.address, id);
-                let held = self.quantities.entry((item, account)).or_default();
-                if received { &mut held.0 } else { &mut held.1 }.push(quantity);
-                held.2 = height;
+                let held = self.quantities.entry(((log.address, id), account)).or_default();
+                held.add(place, received, quantity);
             }
         }
     }
 
     pub(super) fn holdings(&self) -> Vec<Vec<Cell>> {
-        let row = |(key, value): (&Held, &(Vec<U256>, Vec<U256>, u64, u64))| {
-            cells![key.0, key.1, sum(&value.0, &value.1), value.2, value.3]
-        };
-        self.holdings.iter().map(row).collect()
+        let rows = self.holdings.iter().map(|((account, token), flow)| {
+            cells![*account, *token, flow.sum(), flow.transfers, flow.last]
+        });
+        rows.collect()
     }
 
     pub(super) fn daily(&self) -> Vec<Vec<Cell>> {
-        let rows = self.daily.iter().map(|(((account, token), day), value)| {
-            cells![*account, *token, *day, sum(&value.0, &value.1), value.2.len(), value.3]
+        let rows = self.daily.iter().map(|(((account, token), day), flow)| {
+            cells![*account, *token, *day, flow.sum(), flow.transactions.len(), flow.last]
         });
         rows.collect()
     }
@@ -150,8 +155,8 @@ impl Naive {
     }
 
     pub(super) fn quantities(&self) -> Vec<Vec<Cell>> {
-        let rows = self.quantities.iter().map(|(((collection, id), owner), value)| {
-            cells![*collection, *id, *owner, sum(&value.0, &value.1), value.2]
+        let rows = self.quantities.iter().map(|(((collection, id), owner), flow)| {
+            cells![*collection, *id, *owner, flow.sum(), flow.last]
         });
         rows.collect()
     }

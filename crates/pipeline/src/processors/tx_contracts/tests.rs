@@ -8,6 +8,7 @@ use super::*;
 use crate::derive::decoded::{FtTransfer, NftStandard, NftTransfer, TransferKind};
 use crate::derive::staged::{Scene, check_keys, log, rows_of, table, who};
 use crate::processors::fees::{FEES_COLLECTED, FEES_FORWARDED};
+use crate::processors::staking;
 
 fn call(to: u8, input: &[u8]) -> DecodedTransaction {
     DecodedTransaction {
@@ -107,7 +108,8 @@ fn a_transaction_is_tagged_by_its_logs() {
     check(&[hash("PunkBought(uint256,uint256,address,address)"), me, me, me], &["MARKETPLACE"]);
     check(&[], &[]);
     // A log of the same topic by somebody else is no deposit of stake.
-    check(&[crate::processors::staking::DEPOSIT_EVENT], &[]);
+    check(&[staking::DEPOSIT_EVENT], &[]);
+    assert_eq!(tags_of(call(2, &[1]), vec![staking::tests::a_deposit()]), ["STAKING"]);
 }
 
 #[test]

@@ -22,8 +22,8 @@ type Recorded = EvmBlock<EthereumTxEnvelope<TxEip4844>, EvmHeader>;
 /// A node that serves what was recorded.
 #[derive(Debug)]
 pub(crate) struct RecordedNode {
-    blocks: BTreeMap<u64, Value>,
-    receipts: BTreeMap<u64, Value>,
+    pub(super) blocks: BTreeMap<u64, Value>,
+    pub(super) receipts: BTreeMap<u64, Value>,
     /// By the hash of the block that has them.
     uncles: BTreeMap<String, Vec<EvmHeader>>,
 }
@@ -115,7 +115,7 @@ impl Wire for RecordedNode {
     }
 }
 
-fn source(node: &Arc<RecordedNode>, verify: Verify) -> EvmSource {
+pub(super) fn source(node: &Arc<RecordedNode>, verify: Verify) -> EvmSource {
     let address = NodeSettings::new(Endpoint::parse("http://recorded.example").expect("fine"));
     let reach = Reach { wire: Arc::clone(node) as Arc<dyn Wire>, feed: None };
     let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());

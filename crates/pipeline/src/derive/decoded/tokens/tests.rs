@@ -1,5 +1,7 @@
 //! Every shape of a transfer, and all that only looks like one.
 
+use std::slice;
+
 use alloy_primitives::{Bytes, address, keccak256};
 use logmill_chain::Topics;
 
@@ -98,8 +100,7 @@ fn only_known_tokens_wrap() {
         withdrawal(other, a, U256::from(7)),
     ];
     assert_eq!(ft(&[&logs]), [(ZERO, a, 5, 0), (a, ZERO, 2, 1)]);
-    let mut settings = TokenSettings::default();
-    settings.wrapped_native = [other].into();
+    let settings = TokenSettings { wrapped_native: [other].into(), ..TokenSettings::default() };
     let block = Scene::new(1).transaction(logs).block();
     let found: Vec<_> =
         Tokens::of(&block, &settings).ft.iter().map(|it| (it.token, it.log_index)).collect();
@@ -120,7 +121,8 @@ fn a_deposit_that_is_a_transfer_too_counts_once() {
     check(&[&[said.clone(), meant.clone(), meant.clone()]], &[(ZERO, a, 5, 0), (ZERO, a, 5, 2)]);
     check(&[&[withdrawal(WETH, a, amount), erc20(WETH, a, ZERO, amount)]], &[(a, ZERO, 5, 1)]);
     // Not that of another transaction, account, amount, token or direction.
-    check(&[&[said.clone()], &[meant.clone()]], &[(ZERO, a, 5, 0), (ZERO, a, 5, 1)]);
+    let (first, second) = (slice::from_ref(&said), slice::from_ref(&meant));
+    check(&[first, second], &[(ZERO, a, 5, 0), (ZERO, a, 5, 1)]);
     check(&[&[said.clone(), deposit(WETH, b, amount)]], &[(ZERO, a, 5, 0), (ZERO, b, 5, 1)]);
     check(&[&[said.clone(), deposit(WETH, a, U256::ONE)]], &[(ZERO, a, 5, 0), (ZERO, a, 1, 1)]);
     check(&[&[erc20(b, ZERO, a, amount), meant]], &[(ZERO, a, 5, 0), (ZERO, a, 5, 1)]);

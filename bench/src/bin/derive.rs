@@ -1,0 +1,138 @@
+//! The benchmark of derived tables: `derive --json PATH`; see `--help` and the README beside.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail, ensure};
+use clap::Parser;
+use logmill_bench::derive::report::{self, Measured};
+use logmill_bench::derive::settings::Settings;
+use logmill_bench::derive::{self, TRANSFERS, engine};
+use logmill_bench::index::engine::folder_bytes;
+use logmill_bench::ingest::{chain, settings as ingest, stages, whole};
+use logmill_bench::machine;
+use logmill_bench::postgres::{Durability, Server};
+use logmill_chain::era1::Era1Source;
+use logmill_io::sql::{PostgresSettings, SqliteSettings};
+use logmill_io::{OsEntropy, Sql, SystemClock};
+use logmill_pipeline::Chain;
+use tokio::signal::unix::{SignalKind, signal};
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(Settings::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(settings: Settings) -> anyhow::Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        biased;
+        _ = interrupt.recv() => bail!("interrupted"),
+        _ = terminate.recv() => bail!("terminated"),
+        result = measure(settings) => result,
+    }
+}
+
+async fn measure(settings: Settings) -> anyhow::Result<()> {
+    let temporary = tempfile::Builder::new().prefix("derive-bench-").tempdir()?;
+    let parent = settings.folder.clone().unwrap_or_else(|| temporary.path().to_owned());
+    let machine = machine::describe(&parent);
+    let (chain, held) = history(&settings, &parent).await?;
+    let mut all = Vec::new();
+    for engine in &settings.engines {
+        for set in &settings.sets {
+            eprintln!("deriving {set} on {engine}");
+            all.push(one(&settings, &chain, engine, set, &parent).await?);
+        }
+    }
+    let result = report::json(machine, &settings, held, &all);
+    if let Some(path) = &settings.json {
+        let text = serde_json::to_string_pretty(&result)?;
+        std::fs::write(path, text + "\n")
+            .with_context(|| format!("writing the result to {}", path.display()))?;
+    }
+    print!("{}", report::table(&result));
+    Ok(())
+}
+
+/// The chain as it is stored; made if it is not there.
+async fn history(settings: &Settings, parent: &Path) -> anyhow::Result<(Chain, (u64, u64))> {
+    let making = ingest::Settings {
+        seed: settings.seed,
+        blocks: settings.blocks,
+        logs_per_block: settings.logs_per_block,
+        ..ingest::Settings::parse_from(["ingest"])
+    };
+    let (made, place) = (making.clone(), parent.to_owned());
+    let files = tokio::task::spawn_blocking(move || chain::files(&made, &place)).await??;
+    let name = format!("history-{}-{}-{}", making.seed, making.blocks, making.logs_per_block);
+    let (folder, unfinished) = (parent.join(name), parent.join("history-unfinished"));
+    if !folder.exists() {
+        eprintln!("ingesting");
+        let _ = std::fs::remove_dir_all(&unfinished);
+        std::fs::create_dir_all(&unfinished)?;
+        let source = Era1Source::new(stages::open(&files).await?, SystemClock::shared());
+        whole::ingest(source, &unfinished, making.blocks - 1).await?;
+        std::fs::rename(&unfinished, &folder)?;
+    }
+    let source = Era1Source::new(stages::open(&files).await?, SystemClock::shared());
+    let chain_id = logmill_chain::ChainSource::info(&*source).await?.chain_id;
+    let chain = whole::open(&folder, chain_id).await?;
+    let covered = chain.covered();
+    ensure!(covered.len() == 1 && covered[0].start == 0, "history has gaps: {covered:?}");
+    let logs = chain.index().chunks().iter().map(|chunk| u64::from(chunk.logs)).sum();
+    Ok((chain, (making.blocks, logs)))
+}
+
+async fn one(
+    settings: &Settings,
+    chain: &Chain,
+    engine: &str,
+    set: &str,
+    parent: &Path,
+) -> anyhow::Result<Measured> {
+    let names = match set {
+        "transfers" => Some(TRANSFERS),
+        "all" => None,
+        other => bail!("there is no set {other:?}: transfers, all"),
+    };
+    let folder = tempfile::Builder::new().prefix("tables-").tempdir_in(parent)?;
+    let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
+    let server;
+    let (sql, server) = match engine {
+        "sqlite" => {
+            let file = SqliteSettings::file(folder.path().join("tables.db"));
+            (Sql::sqlite(&file, clock, entropy).await?, None)
+        }
+        "postgresql" => {
+            let on = Durability { synchronous_commit: "on".to_owned(), fsync: "on".to_owned() };
+            server = Server::start(&std::env::temp_dir(), &on)?;
+            server.create("tables").await?;
+            let url = server.url("tables");
+            (Sql::postgres(&PostgresSettings::new(url), clock, entropy).await?, Some(&server))
+        }
+        other => bail!("there is no engine {other:?}: sqlite, postgresql"),
+    };
+    let (derived, tables) = derive::derive(chain, sql, names, settings.chunk).await?;
+    let chosen = derive::chosen(chain.chain_id(), names);
+    let lines = tables.lines(chain.chain_id(), &chosen).await?;
+    let rows = engine::rows(&tables, &lines).await?;
+    let bytes = match server {
+        None => folder_bytes(folder.path())?,
+        Some(_) => {
+            let text = "SELECT pg_database_size('tables')";
+            tables.sql().query(text, Vec::new()).await?.row()?.count(0)?
+        }
+    };
+    eprintln!("copying the same rows");
+    let copied = engine::copy(tables.sql(), &lines).await?;
+    let (engine, set) = (engine.to_owned(), set.to_owned());
+    Ok(Measured { engine, set, derived, rows, copied, bytes })
+}

@@ -1,0 +1,354 @@
+//! Tests of the guarded client against a server of this process and names that a test makes up.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use async_trait::async_trait;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+use crate::clock::SystemClock;
+use crate::task::Tasks;
+
+/// The most bytes of a body in these tests.
+const BYTES_MAX: usize = 64 << 10;
+
+const LIMITS: Limits = Limits { bytes_max: BYTES_MAX, timeout: Duration::from_secs(10) };
+
+/// A server that answers by path.
+struct Server {
+    at: SocketAddr,
+    asked: Arc<AtomicUsize>,
+    _tasks: Tasks<()>,
+}
+
+impl Server {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let at = listener.local_addr().expect("bound");
+        let asked = Arc::new(AtomicUsize::new(0));
+        let mut tasks = Tasks::new();
+        let seen = Arc::clone(&asked);
+        tasks.spawn(async move {
+            let mut connections = Tasks::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                seen.fetch_add(1, Ordering::SeqCst);
+                connections.spawn(serve(stream, at));
+            }
+        });
+        Self { at, asked, _tasks: tasks }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.at)
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+/// Answers one request; every connection ends with it.
+async fn serve(mut stream: TcpStream, at: SocketAddr) {
+    let mut head = Vec::new();
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        let mut piece = [0; 1024];
+        match stream.read(&mut piece).await {
+            Ok(read) if read > 0 => head.extend_from_slice(&piece[..read]),
+            _ => return,
+        }
+    }
+    let head = String::from_utf8_lossy(&head).into_owned();
+    let path = head.split(' ').nth(1).unwrap_or_default();
+    let plain = |status: &str, headers: &str, body: &str| {
+        let length = body.len();
+        format!(
+            "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+        )
+    };
+    let to = |url: String| plain("302 Found", &format!("location: {url}\r\n"), "");
+    let answer = match path {
+        "/fine" => plain("200 OK", "content-type: application/json\r\n", "{\"name\":\"x\"}"),
+        "/head" => plain("200 OK", "", &head),
+        "/missing" => plain("404 Not Found", "retry-after: 7\r\n", "gone"),
+        "/gzip" => plain("200 OK", "content-encoding: gzip\r\n", "\u{1f}\u{8b}"),
+        "/to-fine" => to("/fine".to_owned()),
+        "/to-private" => to(format!("http://127.0.0.2:{}/fine", at.port())),
+        "/to-metadata" => to("http://169.254.169.254/latest".to_owned()),
+        "/to-file" => to("file:///etc/passwd".to_owned()),
+        "/to-login" => to(format!("http://user:secret@{at}/fine")),
+        "/to-nowhere" => to("http://[".to_owned()),
+        "/to-itself" => to("/to-itself".to_owned()),
+        "/3" | "/2" | "/1" => to(format!("/{}", path[1..].parse::<u32>().unwrap_or(1) - 1)),
+        "/0" => plain("200 OK", "", "arrived"),
+        "/announced" => "HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n".to_owned(),
+        "/endless" => return endless(stream).await,
+        "/slow" => {
+            let begun = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc";
+            drop(stream.write_all(begun).await);
+            return std::future::pending().await;
+        }
+        _ => plain("500 Internal Server Error", "", "what?"),
+    };
+    drop(stream.write_all(answer.as_bytes()).await);
+}
+
+async fn endless(mut stream: TcpStream) {
+    drop(stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await);
+    let chunk = format!("1000\r\n{}\r\n", "x".repeat(0x1000));
+    while stream.write_all(chunk.as_bytes()).await.is_ok() {}
+}
+
+/// Names that resolve as they are told to, one answer after the other and the last again and again.
+#[derive(Debug)]
+struct Told {
+    answers: Mutex<VecDeque<Vec<IpAddr>>>,
+    asked: AtomicUsize,
+}
+
+impl Told {
+    fn new(answers: &[&[&str]]) -> Arc<Self> {
+        let parsed = |answer: &&[&str]| -> Vec<IpAddr> {
+            answer.iter().map(|address| address.parse().expect("an address")).collect()
+        };
+        let answers = Mutex::new(answers.iter().map(parsed).collect());
+        Arc::new(Self { answers, asked: AtomicUsize::new(0) })
+    }
+}
+
+#[async_trait]
+impl Names for Told {
+    async fn look_up(&self, _name: &str) -> std::io::Result<Vec<IpAddr>> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = if answers.len() > 1 { answers.pop_front() } else { answers.front().cloned() };
+        Ok(next.unwrap_or_default())
+    }
+}
+
+fn client(allowed: &[&str], redirects_max: u32, names: Arc<dyn Names>) -> GuardedClient {
+    let allowed = allowed.iter().map(|net| Allowed::Net(Net::parse(net).expect("a network")));
+    let settings = GuardedSettings { ports: Vec::new(), redirects_max, allowed: allowed.collect() };
+    GuardedClient::with_names(SystemClock::shared(), settings, names).expect("a client")
+}
+
+/// A client that may reach the server of a test, and nothing else that is not public.
+fn local(redirects_max: u32) -> GuardedClient {
+    client(&["127.0.0.1"], redirects_max, Told::new(&[&["127.0.0.1"]]))
+}
+
+async fn get(client: &GuardedClient, url: &str) -> Result<Fetched> {
+    client.get(url, "application/json", LIMITS).await
+}
+
+fn refusal<T: fmt::Debug>(outcome: Result<T>) -> String {
+    match outcome {
+        Err(Error::Refused { why, .. }) => why,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn what_is_allowed_is_got_with_status_and_type() {
+    let server = Server::start().await;
+    let client = local(3);
+    let fine = get(&client, &server.url("/fine")).await.expect("an answer");
+    assert_eq!((fine.status, &fine.body[..]), (200, &b"{\"name\":\"x\"}"[..]));
+    assert_eq!(fine.content_type.as_deref(), Some("application/json"));
+    let missing = get(&client, &server.url("/missing")).await.expect("an answer");
+    assert_eq!((missing.status, missing.retry_after), (404, Some(Duration::from_secs(7))));
+    let head = get(&client, &server.url("/head")).await.expect("an answer").body;
+    let head = String::from_utf8_lossy(&head).to_lowercase();
+    assert!(head.contains("accept-encoding: identity"), "{head}");
+    assert!(!head.contains("cookie") && !head.contains("referer"), "{head}");
+}
+
+#[tokio::test]
+async fn an_address_that_is_not_public_is_never_connected_to() {
+    let server = Server::start().await;
+    let strict = client(&[], 3, Told::new(&[&["127.0.0.1"]]));
+    let by_name = format!("http://token.example:{}/fine", server.at.port());
+    for url in [server.url("/fine"), by_name] {
+        let why = refusal(get(&strict, &url).await);
+        assert!(why.contains("127.0.0.1 is not a public one"), "{why}");
+        let posted = strict.post(&url, &[], Bytes::new(), LIMITS).await;
+        assert!(refusal(posted).contains("127.0.0.1"), "posting is no way around");
+    }
+    assert_eq!(server.asked(), 0);
+}
+
+#[tokio::test]
+async fn every_way_to_write_a_private_address_is_refused() {
+    let names = Told::new(&[&["93.184.216.34"]]);
+    let strict = client(&[], 3, Arc::clone(&names) as Arc<dyn Names>);
+    for host in [
+        "127.0.0.1",
+        "127.0.0.1.",
+        "127.1",
+        "2130706433",
+        "0x7f000001",
+        "0x7f.1",
+        "0177.0.0.1",
+        "%31%32%37.0.0.1",
+        "①②⑦.0.0.1",
+        "0",
+        "10.1",
+        "169.254.169.254",
+        "[::]",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "[::ffff:7f00:1]",
+        "[64:ff9b::a9fe:a9fe]",
+        "[fd00:ec2::254]",
+        "[fe80::1]",
+        "[2002:7f00:1::]",
+    ] {
+        let why = refusal(get(&strict, &format!("http://{host}/")).await);
+        assert!(why.contains("is not a public one"), "{host}: {why}");
+    }
+    assert_eq!(names.asked.load(Ordering::SeqCst), 0, "no name was looked up");
+}
+
+#[tokio::test]
+async fn addresses_that_are_wrong_in_themselves_are_refused() {
+    let names = Told::new(&[&["127.0.0.1"]]);
+    let client = GuardedClient::with_names(
+        SystemClock::shared(),
+        GuardedSettings::default(),
+        Arc::clone(&names) as Arc<dyn Names>,
+    )
+    .expect("a client");
+    for url in [
+        "file:///etc/passwd",
+        "ftp://host.example/x",
+        "gopher://host.example/x",
+        "data:text/plain,hello",
+        "javascript:alert(1)",
+        "http://user:secret@host.example/",
+        "http://user@host.example/",
+        "http://:secret@host.example/",
+        "http://host.example:22/",
+        "https://host.example:8545/",
+        "http://host.example:0/",
+    ] {
+        let error = get(&client, url).await.expect_err(url);
+        assert!(matches!(error, Error::Refused { .. }), "{url}: {error}");
+        assert_eq!(error.kind(), crate::ErrorKind::Invalid);
+        assert!(!error.chain().contains("secret"), "{error}");
+    }
+    let long = format!("http://host.example/{}", "x".repeat(URL_LENGTH_MAX));
+    for url in ["", "hello", "http://", "//host.example/", "http://a b/", long.as_str()] {
+        let error = get(&client, url).await.expect_err("no address");
+        assert!(matches!(error, Error::Invalid { .. }), "{url:.40}: {error}");
+    }
+    assert_eq!(names.asked.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn one_private_address_among_public_ones_refuses_the_name() {
+    let names = Told::new(&[&["93.184.216.34", "10.0.0.1"], &["::1", "93.184.216.34"], &[]]);
+    let strict = client(&[], 3, names);
+    assert!(refusal(get(&strict, "http://host.example/").await).contains("10.0.0.1"));
+    assert!(refusal(get(&strict, "http://host.example/").await).contains("::1"));
+    assert!(refusal(get(&strict, "http://host.example/").await).contains("0 addresses"));
+}
+
+#[tokio::test]
+async fn the_address_that_was_looked_at_is_the_one_that_is_asked() {
+    let server = Server::start().await;
+    let url = format!("http://rebind.example:{}/fine", server.at.port());
+    // The second answer is not allowed: a client that looked the name up again to connect would get that.
+    let names = Told::new(&[&["127.0.0.1"], &["127.0.0.2"]]);
+    let client = client(&["127.0.0.1"], 3, Arc::clone(&names) as Arc<dyn Names>);
+    get(&client, &url).await.expect("the first answer is allowed");
+    assert_eq!(names.asked.load(Ordering::SeqCst), 1, "one look-up for one connection");
+    assert!(refusal(get(&client, &url).await).contains("127.0.0.2"));
+    assert_eq!(server.asked(), 1);
+}
+
+#[tokio::test]
+async fn a_host_can_be_allowed_by_its_name_alone() {
+    let server = Server::start().await;
+    let settings = GuardedSettings {
+        ports: Vec::new(),
+        allowed: vec![Allowed::Host("hooks.internal".to_owned())],
+        ..GuardedSettings::default()
+    };
+    let names = Told::new(&[&["127.0.0.1"]]);
+    let client = GuardedClient::with_names(SystemClock::shared(), settings, names).expect("fine");
+    let port = server.at.port();
+    get(&client, &format!("http://HOOKS.internal:{port}/fine")).await.expect("it is allowed");
+    refusal(get(&client, &format!("http://other.internal:{port}/fine")).await);
+    refusal(get(&client, &server.url("/fine")).await);
+}
+
+#[tokio::test]
+async fn redirects_are_followed_as_far_as_allowed_and_each_is_looked_at() {
+    let server = Server::start().await;
+    let client = local(3);
+    let arrived = get(&client, &server.url("/to-fine")).await.expect("an answer");
+    assert_eq!(arrived.status, 200);
+    assert_eq!(get(&client, &server.url("/3")).await.expect("three hops").body, "arrived");
+    for (path, part) in [
+        ("/to-private", "127.0.0.2 is not a public one"),
+        ("/to-metadata", "169.254.169.254 is not a public one"),
+        ("/to-file", "neither http nor https"),
+        ("/to-login", "credentials"),
+        ("/to-nowhere", "nowhere"),
+        ("/to-itself", "more than 3 redirects"),
+    ] {
+        let why = refusal(get(&client, &server.url(path)).await);
+        assert!(why.contains(part), "{path}: {why}");
+    }
+    assert!(refusal(get(&local(2), &server.url("/3")).await).contains("more than 2"));
+    assert!(refusal(get(&local(0), &server.url("/to-fine")).await).contains("more than 0"));
+}
+
+#[tokio::test]
+async fn a_redirect_of_a_post_is_an_answer() {
+    let server = Server::start().await;
+    let headers = [("content-type", "application/json"), ("x-signature", "abc")];
+    let (client, url) = (local(3), server.url("/to-private"));
+    let posted = client.post(&url, &headers, Bytes::from("{}"), LIMITS).await;
+    assert_eq!(posted.expect("an answer").status, 302);
+    assert_eq!(server.asked(), 1);
+    let bad = [("x-signature", "a\r\nx: y")];
+    let posted = client.post(&url, &bad, Bytes::new(), LIMITS).await;
+    assert!(matches!(posted, Err(Error::Invalid { .. })), "{posted:?}");
+}
+
+#[tokio::test]
+async fn a_body_is_cut_off_at_its_limit_however_it_comes() {
+    let server = Server::start().await;
+    for path in ["/announced", "/endless"] {
+        let error = get(&local(3), &server.url(path)).await.expect_err("too large");
+        assert!(matches!(error, Error::TooLarge { limit_bytes: BYTES_MAX, .. }), "{path}: {error}");
+    }
+    assert!(refusal(get(&local(3), &server.url("/gzip")).await).contains("compressed"));
+}
+
+#[tokio::test]
+async fn one_deadline_holds_for_everything() {
+    let server = Server::start().await;
+    let limits = Limits { timeout: Duration::from_millis(200), ..LIMITS };
+    let slow = local(3).get(&server.url("/slow"), "*/*", limits).await;
+    assert!(matches!(slow, Err(Error::TooSlow { limit_ms: 200, .. })), "{slow:?}");
+}
+
+#[tokio::test]
+async fn no_error_repeats_path_or_query() {
+    let client = local(3);
+    // Nobody listens on the port of a server that is gone.
+    let gone = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("bound");
+    for url in [
+        format!("http://{gone}/SECRET?key=SECRET"),
+        "http://10.0.0.1/SECRET?key=SECRET".to_owned(),
+        "ftp://host.example/SECRET".to_owned(),
+    ] {
+        let error = get(&client, &url).await.expect_err("no answer").chain();
+        assert!(!error.contains("SECRET"), "{error}");
+    }
+}

@@ -1,0 +1,458 @@
+//! `nft_item_metadata_worker`: what the items of collections are called, and what they show.
+//!
+//! ```text
+//!   range ── items of its transfers ──▶ a job each ──▶ tokenURI / uri ──▶ document ──▶ row
+//!                                                        (a node)         (the web)
+//! ```
+//!
+//! | module | what |
+//! |---|---|
+//! | [`uri`] | where a document is |
+//! | [`document`] | what it says |
+//! | [`rows`] | the table `nft_items` |
+//!
+//! Guarantees: what a contract and a server answer is an observation before it is a row, so [`NftItems::rebuild`] makes
+//! the same rows without a node and without the web; a server that a contract names is asked through the guarded client
+//! alone, and pictures are never fetched. What fails is kept with the row, and tried again ever later; after so many
+//! attempts the job is a dead letter. Leaves to others: documents that change after they were read.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use alloy_primitives::{Address, B256, U256};
+use async_trait::async_trait;
+use bytes::Bytes;
+use logmill_io::wire::{GuardedClient, Limits};
+use logmill_io::{Sql, Timestamp, params};
+use logmill_work::{
+    Backoff, Failure, Handler, Heights, NewJob, Outcome, Retry, Runner, RunnerSettings, Running,
+};
+use serde::{Deserialize, Serialize};
+
+use super::RangeWork;
+use super::derived::{self, Derived};
+use crate::derive::Tables;
+use crate::derive::rows::amount;
+use crate::derive::store::chain_param;
+use crate::error::Result;
+use crate::observe::plain::{NAME_CHARS_MAX, plain};
+use crate::observe::{
+    Call, LIST_MAX, Observation, Observations, Question, StateAnswer, StateReader, Status,
+    VALUE_BYTES_MAX, answer, height,
+};
+use crate::processors::token::NFT_TRANSFERS;
+use rows::{ItemRow, Rows};
+use uri::{Gateways, Place};
+
+pub mod document;
+pub mod rows;
+pub mod uri;
+
+/// The checkpoint's name.
+pub const NAME: &str = "nft_item_metadata_worker";
+/// The kind of observations of where a document is: of a contract (20 bytes) and an item (32 bytes).
+pub const NFT_URI: &str = "nft_uri";
+/// The kind of observations of documents, of the same subjects.
+pub const NFT_DOCUMENT: &str = "nft_document";
+
+const TOKEN_URI: [u8; 4] = [0xc8, 0x7b, 0x56, 0xdd];
+const URI: [u8; 4] = [0x0e, 0x89, 0x34, 0x1c];
+/// Items that are looked up, and enqueued, at once.
+const PAGE: usize = 1_000;
+const ACCEPT: &str = "application/json, */*;q=0.1";
+
+/// The kind of the jobs of items.
+pub fn item_kind(chain_id: u64) -> String {
+    format!("nft_item_metadata-{chain_id}")
+}
+
+/// How items are asked for.
+#[derive(Clone, Debug)]
+pub struct ItemSettings {
+    /// Through whom content-addressed networks are reached.
+    pub gateways: Gateways,
+    /// The longest until a document is there.
+    pub timeout: Duration,
+    /// How often an item is tried before it is a dead letter.
+    pub attempts: u32,
+    /// How many items this process asks for at a time.
+    pub slots: usize,
+    /// How long to wait between attempts.
+    pub backoff: Backoff,
+}
+
+impl Default for ItemSettings {
+    fn default() -> Self {
+        Self {
+            gateways: Gateways::default(),
+            timeout: Duration::from_secs(30),
+            attempts: 20,
+            slots: 4,
+            backoff: Backoff::Exponential {
+                first: Duration::from_secs(60),
+                max: Duration::from_secs(86_400),
+                jitter_percent: 20,
+            },
+        }
+    }
+}
+
+/// The clients through which documents are fetched.
+#[derive(Clone, Debug)]
+pub struct Clients {
+    /// For servers that contracts name.
+    pub web: GuardedClient,
+    /// For gateways, which the operator names and may allow where the web is not.
+    pub gateways: GuardedClient,
+}
+
+/// An item of a collection, as its job names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Item {
+    /// The collection's contract.
+    pub contract: Address,
+    /// Which of its tokens.
+    pub id: U256,
+    /// 721 or 1155.
+    pub standard: u64,
+}
+
+impl Item {
+    fn id_word(&self) -> B256 {
+        B256::from(self.id)
+    }
+
+    fn question(&self, kind: &'static str) -> Question {
+        Question::new(kind, &[self.contract.as_slice(), self.id_word().as_slice()])
+    }
+
+    fn of_subject(subject: &[u8]) -> Option<(Address, U256)> {
+        let (contract, id) = subject.split_at_checked(20)?;
+        Some((Address::from_slice(contract), U256::from_be_bytes::<32>(id.try_into().ok()?)))
+    }
+
+    fn call(&self) -> Call {
+        let selector = if self.standard == 1155 { URI } else { TOKEN_URI };
+        Call::new(self.contract, selector, &[self.id_word()])
+    }
+}
+
+/// Why an item is to be tried again.
+#[derive(Debug)]
+struct Trouble {
+    why: String,
+    after: Option<Duration>,
+}
+
+impl Trouble {
+    fn of(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self { why: logmill_io::chain(error), after: None }
+    }
+}
+
+/// What is known of an item so far.
+enum Known {
+    /// All there is.
+    Row(ItemRow),
+    /// The place of its document.
+    Place { uri: String, place: Place },
+}
+
+/// The worker.
+#[derive(Clone)]
+pub struct NftItems {
+    derived: Derived,
+    observations: Observations,
+    state: StateReader,
+    clients: Clients,
+    settings: ItemSettings,
+    rows: Rows,
+}
+
+impl NftItems {
+    /// The worker of a chain; makes its tables if need be.
+    pub async fn open(
+        tables: Tables,
+        chain_id: u64,
+        state: StateReader,
+        clients: Clients,
+        settings: ItemSettings,
+    ) -> Result<Self> {
+        let sql = tables.sql().clone();
+        let rows = Rows::open(sql.clone(), chain_id).await?;
+        let observations = Observations::open(sql, chain_id).await?;
+        let derived = Derived::new(tables, chain_id);
+        Ok(Self { derived, observations, state, clients, settings, rows })
+    }
+
+    fn sql(&self) -> &Sql {
+        self.derived.tables().sql()
+    }
+
+    /// What runs the jobs of items. `owner` is different in every process and every run.
+    pub fn runner(&self, owner: &str) -> Result<Runner> {
+        let kind = item_kind(self.derived.chain_id());
+        let settings = RunnerSettings {
+            // The deadline of a document, and of asking a node, with room to spare.
+            lease: self.settings.timeout * 2 + Duration::from_secs(60),
+            backoff: self.settings.backoff.clone(),
+            ..RunnerSettings::new(&kind, owner, self.settings.slots.max(1))
+        };
+        let queue = self.derived.tables().queue().clone();
+        Ok(Runner::new(queue, Arc::new(self.clone()), settings)?)
+    }
+
+    /// The items of the transfers of a range that have no row, after the given one.
+    async fn unknown(&self, range: &Heights, after: Option<&Item>) -> Result<Vec<Item>> {
+        let text = |tables: &[String]| {
+            format!(
+                "SELECT a.address, t.token_id, max(t.standard) FROM {} AS t
+                 JOIN address AS a ON a.id = t.contract_address
+                 WHERE t.block_height >= $1 AND t.block_height < $2
+                     AND (a.address, t.token_id) > ($4, $5)
+                     AND NOT EXISTS (SELECT 1 FROM nft_items AS i WHERE i.chain_id = $3
+                         AND i.contract_address = a.address AND i.nft_id = t.token_id)
+                 GROUP BY a.address, t.token_id ORDER BY a.address, t.token_id LIMIT {PAGE}",
+                tables.first().map_or("", String::as_str)
+            )
+        };
+        let (contract, id) = match after {
+            Some(item) => (item.contract.to_vec(), amount(item.id)),
+            None => (Vec::new(), amount(U256::ZERO)),
+        };
+        let chain = chain_param(self.derived.chain_id())?;
+        let params = params![height(range.start)?, height(range.end)?, chain, contract, id];
+        let found = self.derived.query(&[&NFT_TRANSFERS], text, params).await?;
+        let item = |row: &logmill_io::Row| {
+            let (contract, id) = (derived::address(row, 0)?, derived::number(row, 1)?);
+            Ok(Item { contract, id, standard: row.count(2)? })
+        };
+        found.rows.iter().map(item).collect()
+    }
+
+    fn job(&self, item: &Item) -> Result<NewJob> {
+        let payload = serde_json::to_string(item)
+            .map_err(|error| crate::Error::Invalid { what: error.to_string() })?;
+        let key = format!("{:#x}/{:#x}", item.contract, item.id);
+        let kind = item_kind(self.derived.chain_id());
+        Ok(NewJob { attempts_max: self.settings.attempts, ..NewJob::new(kind, key, payload) })
+    }
+
+    /// Where a contract says that the document of an item is.
+    async fn uri(&self, item: &Item) -> Result<StateAnswer> {
+        let question = item.question(NFT_URI);
+        if let Some(found) = self.observations.latest(&question, u64::MAX).await? {
+            return Ok(said(found));
+        }
+        let block = self.state.final_block().await?;
+        let answer = self.state.call(&item.call(), block).await?;
+        self.observations.put_in(self.sql(), &question, &answer).await?;
+        Ok(answer)
+    }
+
+    /// Everything about an item, with what is to be kept of its document.
+    async fn learn(
+        &self,
+        item: &Item,
+        attempt: i64,
+    ) -> Result<(ItemRow, Option<StateAnswer>), Trouble> {
+        let said_uri = self.uri(item).await.map_err(|error| Trouble::of(&error))?;
+        let question = item.question(NFT_DOCUMENT);
+        let kept = self.observations.latest(&question, u64::MAX).await;
+        let kept = kept.map_err(|error| Trouble::of(&error))?.map(said);
+        let (uri, place) = match self.known(item.id, &said_uri, kept.as_ref()) {
+            Known::Row(row) => return Ok((row, None)),
+            Known::Place { uri, place } => (uri, place),
+        };
+        let (status, value) = self.fetch(&place, attempt).await?;
+        let document = StateAnswer { block: said_uri.block, status, value };
+        let row = ItemRow::of_document(&uri, &document);
+        Ok((row, Some(document)))
+    }
+
+    /// What follows from what was observed.
+    fn known(&self, id: U256, uri: &StateAnswer, document: Option<&StateAnswer>) -> Known {
+        let text = match uri.status {
+            Status::Ok => answer::text(&uri.value).ok_or("the contract gives no text"),
+            Status::Reverted => Err("the contract reverts"),
+            Status::Empty => Err("the contract gives nothing"),
+            Status::TooLarge => Err("the contract gives too much"),
+        };
+        let text = match text {
+            Ok(text) => uri::with_id(&String::from_utf8_lossy(text), id).into_owned(),
+            Err(why) => return Known::Row(ItemRow::of_error("", uri.block, why)),
+        };
+        let place = uri::place(&text, &self.settings.gateways);
+        match (place, document) {
+            (Place::Here(bytes), _) => Known::Row(ItemRow::of_bytes(&text, uri.block, &bytes)),
+            // Even if nobody would find it there any more.
+            (_, Some(document)) => Known::Row(ItemRow::of_document(&text, document)),
+            (Place::Nowhere(why), _) => Known::Row(ItemRow::of_error(&text, uri.block, why)),
+            (place, None) => Known::Place { uri: text, place },
+        }
+    }
+
+    /// Fetches a document; what is no document is trouble, and not kept.
+    async fn fetch(&self, place: &Place, attempt: i64) -> Result<(Status, Bytes), Trouble> {
+        let (client, url) = match place {
+            Place::Web(url) => (&self.clients.web, url),
+            Place::Gateway(urls) => {
+                // One after the other, from attempt to attempt.
+                let turn = usize::try_from(attempt.saturating_sub(1)).unwrap_or(0);
+                let url = turn.checked_rem(urls.len()).and_then(|turn| urls.get(turn));
+                let why = || Trouble { why: "there is no gateway".to_owned(), after: None };
+                (&self.clients.gateways, url.ok_or_else(why)?)
+            }
+            Place::Here(_) | Place::Nowhere(_) => {
+                return Err(Trouble { why: "there is nothing to fetch".to_owned(), after: None });
+            }
+        };
+        let limits = Limits { bytes_max: VALUE_BYTES_MAX, timeout: self.settings.timeout };
+        let fetched = match client.get(url, ACCEPT, limits).await {
+            Err(logmill_io::Error::TooLarge { .. }) => return Ok((Status::TooLarge, Bytes::new())),
+            Err(error) => return Err(Trouble::of(&error)),
+            Ok(fetched) => fetched,
+        };
+        if fetched.status != 200 {
+            let why = format!("http status {}", fetched.status);
+            return Err(Trouble { why, after: fetched.retry_after });
+        }
+        match document::read(&fetched.body) {
+            Ok(_) => Ok((Status::Ok, fetched.body)),
+            // A page that says "later", as gateways have it: not what the item says of itself.
+            Err(why) => Err(Trouble { why, after: None }),
+        }
+    }
+
+    /// Keeps what was learnt and completes the job, together.
+    async fn finish(
+        &self,
+        running: &Running,
+        item: &Item,
+        row: &ItemRow,
+        document: Option<&StateAnswer>,
+    ) -> Result<()> {
+        let done = self.sql().write(|tx| async move {
+            if let Some(document) = document {
+                self.observations.put_in(&tx, &item.question(NFT_DOCUMENT), document).await?;
+            }
+            self.rows.put_in(&tx, item.contract, item.id, row).await?;
+            Ok(running.queue.complete_in(&tx, &running.claim).await?)
+        });
+        Ok(done.await?)
+    }
+
+    /// Keeps what went wrong, and says when to try again.
+    async fn put_off(&self, running: &Running, item: &Item, trouble: Trouble) -> Failure {
+        let attempt = running.claim.attempt;
+        let entropy = self.sql().entropy();
+        let wait = self.settings.backoff.wait(attempt, &**entropy);
+        let wait = wait.max(trouble.after.unwrap_or_default());
+        let is_last = attempt >= i64::from(self.settings.attempts);
+        let kept = async {
+            let again: Option<Timestamp> =
+                if is_last { None } else { Some(self.sql().now().await?.after(wait)) };
+            let why = plain(&trouble.why, NAME_CHARS_MAX).unwrap_or_default();
+            self.rows.put_failure(item.contract, item.id, &why, attempt, again).await
+        };
+        if let Err(error) = kept.await {
+            let error = logmill_io::chain(&error);
+            tracing::warn!(contract = %item.contract, id = %item.id, error, "not kept");
+        }
+        Failure { error: trouble.why, retry: Retry::After(wait) }
+    }
+
+    /// Makes all rows anew, from observations alone; gives how many.
+    pub async fn rebuild(&self) -> Result<u64> {
+        let mut made = 0;
+        let mut after: Option<(Bytes, u64)> = None;
+        loop {
+            let position = after.as_ref().map(|(subject, block)| (&subject[..], *block));
+            let page = self.observations.list(NFT_URI, position, LIST_MAX).await?;
+            after = page.last().map(|found| (found.subject.clone(), found.block));
+            let is_last = page.len() < LIST_MAX;
+            // In the order of blocks: the newest of an item comes last, and stays.
+            for found in page {
+                made += self.rebuild_item(found).await?;
+            }
+            if is_last {
+                return Ok(made);
+            }
+        }
+    }
+
+    async fn rebuild_item(&self, found: Observation) -> Result<u64> {
+        let (contract, id) = Item::of_subject(&found.subject)
+            .ok_or_else(|| crate::Error::corrupt("an observation of an item without one"))?;
+        let question = Question { kind: NFT_DOCUMENT, subject: found.subject.clone() };
+        let document = self.observations.latest(&question, u64::MAX).await?.map(said);
+        match self.known(id, &said(found), document.as_ref()) {
+            Known::Row(row) => {
+                self.rows.put_in(self.sql(), contract, id, &row).await?;
+                Ok(1)
+            }
+            // Its job is still there, and will make the row.
+            Known::Place { .. } => Ok(0),
+        }
+    }
+}
+
+fn said(found: Observation) -> StateAnswer {
+    StateAnswer { block: found.block, status: found.status, value: found.value }
+}
+
+#[async_trait]
+impl RangeWork for NftItems {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn gates(&self) -> &'static [&'static str] {
+        &["nft_ownership_worker", "token_worker"]
+    }
+
+    fn item_kind(&self) -> Option<String> {
+        Some(item_kind(self.derived.chain_id()))
+    }
+
+    async fn run(&self, range: &Heights) -> Result<()> {
+        let mut after: Option<Item> = None;
+        loop {
+            let items = self.unknown(range, after.as_ref()).await?;
+            let jobs: Vec<NewJob> =
+                items.iter().map(|item| self.job(item)).collect::<Result<_>>()?;
+            self.derived.tables().queue().enqueue_many(&jobs).await?;
+            after = items.last().cloned();
+            if items.len() < PAGE {
+                return Ok(());
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Handler for NftItems {
+    async fn run(&self, running: Running) -> Result<Outcome, Failure> {
+        let item: Item = serde_json::from_str(&running.claim.payload)
+            .map_err(|error| Failure::for_good(format!("the job's payload: {error}")))?;
+        let (row, document) = match self.learn(&item, running.claim.attempt).await {
+            Ok(learnt) => learnt,
+            Err(trouble) => return Err(self.put_off(&running, &item, trouble).await),
+        };
+        match self.finish(&running, &item, &row, document.as_ref()).await {
+            Ok(()) => Ok(Outcome::Completed),
+            Err(error) => Err(super::failure(&error)),
+        }
+    }
+}
+
+impl fmt::Debug for NftItems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NftItems").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,185 @@
+//! The document of an item, read: its name, what it shows, its traits.
+//!
+//! Guarantees: pure; what is shown is without tricks ([`plain`]), every part is bounded, and bytes that are no JSON
+//! object are an error that says so. Leaves to others: fetching what is named in it; nothing here ever is.
+
+use serde_json::{Map, Value};
+
+use crate::observe::plain::{NAME_CHARS_MAX, plain};
+
+/// The most characters of a description.
+const DESCRIPTION_CHARS_MAX: usize = 4_096;
+/// The most bytes of an address; pictures may stand in it themselves.
+const ADDRESS_BYTES_MAX: usize = 64 << 10;
+/// The most bytes of all traits, as text.
+const TRAITS_BYTES_MAX: usize = 64 << 10;
+/// The most characters of one value of a trait.
+const TRAIT_CHARS_MAX: usize = 1_024;
+/// How deep traits may be nested.
+const TRAITS_DEPTH_MAX: usize = 8;
+
+/// What a document says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Document {
+    /// What the item is called.
+    pub name: Option<String>,
+    /// What is said about it.
+    pub description: Option<String>,
+    /// Where its picture is.
+    pub image: Option<String>,
+    /// Where its film, sound or page is.
+    pub animation_url: Option<String>,
+    /// Where to read on.
+    pub external_url: Option<String>,
+    /// Its traits, as JSON.
+    pub traits: Option<String>,
+}
+
+/// Reads a document.
+pub fn read(bytes: &[u8]) -> Result<Document, String> {
+    let text = String::from_utf8_lossy(bytes);
+    let text = text.trim_start_matches('\u{feff}').trim();
+    // The parser itself goes no deeper than 128.
+    let parsed: Value =
+        serde_json::from_str(text).map_err(|error| format!("the document is no JSON: {error}"))?;
+    let Value::Object(fields) = parsed else {
+        return Err("the document is no JSON object".to_owned());
+    };
+    let image = ["image", "image_url", "image_data", "imageUrl"];
+    let traits = ["attributes", "traits", "properties"];
+    Ok(Document {
+        name: said(&fields, &["name", "title"], NAME_CHARS_MAX),
+        description: said(&fields, &["description"], DESCRIPTION_CHARS_MAX),
+        image: address(&fields, &image),
+        animation_url: address(&fields, &["animation_url", "animationUrl", "animation"]),
+        external_url: address(&fields, &["external_url", "externalUrl", "external_link"]),
+        traits: traits.iter().find_map(|name| shown_traits(fields.get(*name)?)),
+    })
+}
+
+/// The first of some fields that is text or a number.
+fn said(fields: &Map<String, Value>, names: &[&str], chars_max: usize) -> Option<String> {
+    names.iter().find_map(|name| match fields.get(*name)? {
+        Value::String(text) => plain(text, chars_max),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    })
+}
+
+/// The first of some fields that is an address, or a picture itself.
+fn address(fields: &Map<String, Value>, names: &[&str]) -> Option<String> {
+    names.iter().find_map(|name| {
+        let text = fields.get(*name)?.as_str()?;
+        (text.len() <= ADDRESS_BYTES_MAX).then(|| plain(text, ADDRESS_BYTES_MAX))?
+    })
+}
+
+fn shown_traits(traits: &Value) -> Option<String> {
+    let is_filled = match traits {
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        _ => false,
+    };
+    let text = shown(traits, TRAITS_DEPTH_MAX).filter(|_| is_filled)?.to_string();
+    (text.len() <= TRAITS_BYTES_MAX).then_some(text)
+}
+
+/// A value with its texts as they may be shown; none if it is nested too deep.
+fn shown(value: &Value, depth: usize) -> Option<Value> {
+    let depth = depth.checked_sub(1)?;
+    Some(match value {
+        Value::String(text) => Value::from(plain(text, TRAIT_CHARS_MAX).unwrap_or_default()),
+        Value::Array(list) => {
+            Value::Array(list.iter().map(|value| shown(value, depth)).collect::<Option<_>>()?)
+        }
+        Value::Object(fields) => {
+            let shown = fields.iter().map(|(name, value)| {
+                let name = plain(name, NAME_CHARS_MAX).unwrap_or_default();
+                Some((name, shown(value, depth)?))
+            });
+            Value::Object(shown.collect::<Option<_>>()?)
+        }
+        value => value.clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_usual_document_is_read() {
+        let document = r#"{"name":"Ape #1","description":"An\nape","image":"ipfs://Qm/1.png",
+            "animation_url":"https://x.example/1.mp4","external_url":"https://x.example",
+            "attributes":[{"trait_type":"Fur","value":"Gold"},{"trait_type":"Age","value":7}]}"#;
+        let owned = |text: &str| Some(text.to_owned());
+        let expected = Document {
+            name: owned("Ape #1"),
+            description: owned("An ape"),
+            image: owned("ipfs://Qm/1.png"),
+            animation_url: owned("https://x.example/1.mp4"),
+            external_url: owned("https://x.example"),
+            traits: owned(
+                r#"[{"trait_type":"Fur","value":"Gold"},{"trait_type":"Age","value":7}]"#,
+            ),
+        };
+        assert_eq!(read(document.as_bytes()), Ok(expected));
+    }
+
+    #[test]
+    fn odd_documents_give_what_they_have() {
+        let check = |document: &str, name: Option<&str>, image: Option<&str>| {
+            let read = read(document.as_bytes()).expect(document);
+            let found = (read.name.as_deref(), read.image.as_deref());
+            assert_eq!(found, (name, image), "{document:.60}");
+        };
+        check("{}", None, None);
+        check("\u{feff} {\"name\":7}", Some("7"), None);
+        check(r#"{"name":null,"title":"T","image":5,"image_url":"u"}"#, Some("T"), Some("u"));
+        check(r#"{"name":["x"],"image":{"a":1}}"#, None, None);
+        check(r#"{"name":"a\u0000\u202eb"}"#, Some("ab"), None);
+        check(r#"{"name":"\u0000","image":""}"#, None, None);
+        let long = format!(r#"{{"image":"{}"}}"#, "x".repeat(ADDRESS_BYTES_MAX + 1));
+        check(&long, None, None);
+    }
+
+    #[test]
+    fn traits_are_bounded_and_shown_without_tricks() {
+        let traits = |text: &str| read(format!(r#"{{"attributes":{text}}}"#).as_bytes());
+        let found = |text: &str| traits(text).expect(text).traits;
+        assert_eq!(found("[]"), None);
+        assert_eq!(found("\"x\""), None);
+        assert_eq!(found(r#"{"a":"\u202ex\u0000"}"#).as_deref(), Some(r#"{"a":"x"}"#));
+        let deep = format!("{}1{}", "[".repeat(20), "]".repeat(20));
+        assert_eq!(found(&deep), None);
+        let many = format!("[{}1]", "1,".repeat(TRAITS_BYTES_MAX));
+        assert_eq!(found(&many), None);
+        // A field that will do stands in for one that will not.
+        let other = read(br#"{"attributes":[],"properties":{"a":1}}"#).expect("fine");
+        assert_eq!(other.traits.as_deref(), Some(r#"{"a":1}"#));
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused() {
+        let deep = "[".repeat(100_000);
+        for document in ["", "<html>", "[]", "\"x\"", "7", "{", "{\"a\":1}x", "\u{0}", &deep] {
+            assert!(read(document.as_bytes()).is_err(), "{document:.20}");
+        }
+        assert!(read(&[0xff, 0xfe]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_hidden_comes_out_of_any_document(name in "\\PC{0,20}|[\\x00-\\x1f\u{202e}a]{0,20}") {
+            let document = serde_json::json!({"name": name, "image": name, "traits": {"a": name}});
+            let read = read(document.to_string().as_bytes()).expect("an object");
+            for text in [read.name, read.image].into_iter().flatten() {
+                prop_assert_eq!(plain(&text, usize::MAX), Some(text));
+            }
+            let traits: Value = serde_json::from_str(&read.traits.expect("traits")).expect("JSON");
+            prop_assert!(!traits["a"].as_str().expect("text").contains(char::is_control));
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! `token_metadata_worker`: what tokens are called, how they are counted, and what they say they are.
+//!
+//! A contract is asked for `name`, `symbol`, `decimals` and, by ERC-165, for the standards of collections, once, at
+//! the newest final block: constructors of many tokens run long before they have a name, and most nodes have no older
+//! state. Contracts are those of the transfers in a range, which are those of `ft_tokens` and `nft_collections`.
+//!
+//! Guarantees: every answer is an observation before it is a row, and rows follow from observations alone:
+//! [`TokenMetadata::rebuild`] makes the same without a node. A contract has one row. What a contract says is shown
+//! without tricks ([`plain_bytes`]), and as it came in the observation. A contract that can not be asked fails its
+//! range, and holds up no other contract in it. Leaves to others: prices, pictures.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use alloy_primitives::{Address, B256};
+use async_trait::async_trait;
+use bytes::Bytes;
+use logmill_io::sql::{Bulk, ColumnType, Migration, Migrations};
+use logmill_io::{Sql, Value, params};
+use logmill_work::Heights;
+
+use super::RangeWork;
+use super::derived::{self, Derived};
+use crate::derive::Tables;
+use crate::derive::store::chain_param;
+use crate::error::{Error, Result};
+use crate::observe::plain::{NAME_CHARS_MAX, plain_bytes};
+use crate::observe::{
+    Call, LIST_MAX, Observation, Observations, Question, StateAnswer, StateReader, Status, answer,
+    height,
+};
+use crate::processors::token::{FT_TRANSFERS, NFT_TRANSFERS};
+
+/// The checkpoint's name.
+pub const NAME: &str = "token_metadata_worker";
+/// The kind of its observations: what a contract (20 bytes) answers to call data (the rest of the subject).
+pub const TOKEN_CALL: &str = "token_call";
+
+/// Contracts that are looked up at once.
+const PAGE: usize = 200;
+
+/// The table of tokens.
+pub static MIGRATIONS: Migrations = Migrations {
+    component: "token_metadata",
+    list: &[Migration {
+        name: "token_metadata",
+        statements: "
+            CREATE TABLE token_metadata (
+                chain_id BIGINT NOT NULL,
+                contract_address {bytes} NOT NULL,
+                name TEXT,
+                symbol TEXT,
+                decimals BIGINT,
+                standard TEXT,
+                observed_height BIGINT NOT NULL,
+                PRIMARY KEY (chain_id, contract_address)
+            ) {clustered};",
+        postgres_only: "",
+    }],
+};
+
+/// A row: what is known of a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenRow {
+    /// The contract.
+    pub contract: Address,
+    /// What it is called.
+    pub name: Option<String>,
+    /// Its short name.
+    pub symbol: Option<String>,
+    /// How many decimals its amounts have.
+    pub decimals: Option<u8>,
+    /// `erc20`, `erc721` or `erc1155`, as far as the contract says.
+    pub standard: Option<&'static str>,
+    /// The block at which it was asked.
+    pub observed_height: u64,
+}
+
+const NAME_CALL: &[u8] = &[0x06, 0xfd, 0xde, 0x03];
+const SYMBOL_CALL: &[u8] = &[0x95, 0xd8, 0x9b, 0x41];
+const DECIMALS_CALL: &[u8] = &[0x31, 0x3c, 0xe5, 0x67];
+const SUPPORTS: [u8; 4] = [0x01, 0xff, 0xc9, 0xa7];
+const ERC721: [u8; 4] = [0x80, 0xac, 0x58, 0xcd];
+const ERC1155: [u8; 4] = [0xd9, 0xb6, 0x7a, 0x26];
+/// What no contract supports that knows what it is asked.
+const NONSENSE: [u8; 4] = [0xff; 4];
+
+/// Whether a contract supports an interface.
+fn supports(interface: [u8; 4]) -> Bytes {
+    [&SUPPORTS[..], B256::right_padding_from(&interface).as_slice()].concat().into()
+}
+
+/// What a contract is asked.
+fn questions() -> [Bytes; 6] {
+    [
+        Bytes::from_static(NAME_CALL),
+        Bytes::from_static(SYMBOL_CALL),
+        Bytes::from_static(DECIMALS_CALL),
+        supports(ERC721),
+        supports(ERC1155),
+        supports(NONSENSE),
+    ]
+}
+
+/// What a contract answered, by call data.
+type Answers = BTreeMap<Bytes, (u64, Status, Bytes)>;
+
+/// The row of what a contract answered.
+fn row(contract: Address, answers: &Answers) -> TokenRow {
+    let value = |data: &[u8]| {
+        let found = answers.get(data).filter(|(_, status, _)| *status == Status::Ok);
+        found.map(|(_, _, value)| &value[..])
+    };
+    let text = |data: &[u8]| plain_bytes(answer::text(value(data)?)?, NAME_CHARS_MAX);
+    let decimals = value(DECIMALS_CALL).and_then(answer::decimals);
+    let says = |interface| value(&supports(interface)).is_some_and(answer::is_yes);
+    let standard = match () {
+        // Says yes to everything: it does not know what it is asked.
+        () if says(NONSENSE) => decimals.map(|_| "erc20"),
+        () if says(ERC721) => Some("erc721"),
+        () if says(ERC1155) => Some("erc1155"),
+        () => decimals.map(|_| "erc20"),
+    };
+    TokenRow {
+        contract,
+        name: text(NAME_CALL),
+        symbol: text(SYMBOL_CALL),
+        decimals,
+        standard,
+        observed_height: answers.values().map(|(block, ..)| *block).max().unwrap_or(0),
+    }
+}
+
+/// The worker.
+#[derive(Clone, Debug)]
+pub struct TokenMetadata {
+    derived: Derived,
+    observations: Observations,
+    state: StateReader,
+}
+
+impl TokenMetadata {
+    /// The worker of a chain; makes its tables if need be.
+    pub async fn open(tables: Tables, chain_id: u64, state: StateReader) -> Result<Self> {
+        let sql = tables.sql().clone();
+        sql.migrate(&MIGRATIONS).await?;
+        let observations = Observations::open(sql, chain_id).await?;
+        Ok(Self { derived: Derived::new(tables, chain_id), observations, state })
+    }
+
+    fn sql(&self) -> &Sql {
+        self.derived.tables().sql()
+    }
+
+    /// The contracts of a range that have no row, after the given one.
+    async fn unknown(&self, range: &Heights, after: Option<Address>) -> Result<Vec<Address>> {
+        let text = |tables: &[String]| {
+            let [ft, nft] = tables else {
+                return String::new();
+            };
+            let within = "WHERE block_height >= $1 AND block_height < $2";
+            format!(
+                "SELECT a.address FROM (
+                     SELECT token_contract_address AS id FROM {ft} {within}
+                     UNION SELECT contract_address AS id FROM {nft} {within}
+                 ) AS c JOIN address AS a ON a.id = c.id
+                 WHERE a.address > $4 AND NOT EXISTS (SELECT 1 FROM token_metadata AS m
+                     WHERE m.chain_id = $3 AND m.contract_address = a.address)
+                 ORDER BY a.address LIMIT {PAGE}"
+            )
+        };
+        let after = after.map_or_else(Bytes::new, |after| Bytes::copy_from_slice(after.as_slice()));
+        let params = params![
+            height(range.start)?,
+            height(range.end)?,
+            chain_param(self.derived.chain_id())?,
+            after
+        ];
+        let found = self.derived.query(&[&FT_TRANSFERS, &NFT_TRANSFERS], text, params).await?;
+        found.rows.iter().map(|row| derived::address(row, 0)).collect()
+    }
+
+    /// Asks a contract, and keeps its answers and its row together.
+    async fn learn(&self, contract: Address, block: u64) -> Result<()> {
+        let questions = questions();
+        let calls = questions.iter().map(|data| Call { to: contract, data: data.clone() });
+        let calls: Vec<Call> = calls.collect();
+        let said = self.state.call_all(&calls, block).await?;
+        let kept: Vec<(Bytes, StateAnswer)> = questions.into_iter().zip(said).collect();
+        let kept = &kept;
+        let answers = kept.iter().map(|(data, answer)| {
+            (data.clone(), (answer.block, answer.status, answer.value.clone()))
+        });
+        let row = &row(contract, &answers.collect());
+        let stored = self.sql().write(|tx| async move {
+            // Where two ask the same contract, the answers of the first are kept, with its row.
+            if tx.bulk(&INSERT, vec![self.values(row)?]).await? == 0 {
+                return Ok(());
+            }
+            for (data, answer) in kept {
+                let question = Question::new(TOKEN_CALL, &[contract.as_slice(), data]);
+                self.observations.put_in(&tx, &question, answer).await?;
+            }
+            Ok(())
+        });
+        Ok(stored.await?)
+    }
+
+    fn values(&self, row: &TokenRow) -> logmill_io::Result<Vec<Value>> {
+        Ok(params![
+            chain_param(self.derived.chain_id())?,
+            row.contract.as_slice(),
+            row.name.clone(),
+            row.symbol.clone(),
+            row.decimals.map(u32::from),
+            row.standard,
+            height(row.observed_height)?,
+        ])
+    }
+
+    /// Makes all rows anew, from observations alone; gives how many.
+    pub async fn rebuild(&self) -> Result<u64> {
+        let mut made = 0;
+        let mut after: Option<(Bytes, u64)> = None;
+        let mut open: Option<(Address, Answers)> = None;
+        loop {
+            let position = after.as_ref().map(|(subject, block)| (&subject[..], *block));
+            let page = self.observations.list(TOKEN_CALL, position, LIST_MAX).await?;
+            let is_last = page.len() < LIST_MAX;
+            after = page.last().map(|found| (found.subject.clone(), found.block));
+            let mut complete = gather(page, &mut open)?;
+            if is_last {
+                complete.extend(open.take());
+            }
+            made += self.replace(&complete).await?;
+            if is_last {
+                return Ok(made);
+            }
+        }
+    }
+
+    async fn replace(&self, complete: &[(Address, Answers)]) -> Result<u64> {
+        let rows = complete.iter().map(|(contract, answers)| self.values(&row(*contract, answers)));
+        let rows: Vec<Vec<Value>> = rows.collect::<logmill_io::Result<_>>()?;
+        let written = self.sql().write(|tx| {
+            let rows = rows.clone();
+            async move { tx.bulk(&REPLACE, rows).await }
+        });
+        Ok(written.await?)
+    }
+}
+
+/// Adds observations, which come in the order of their subjects, to the contract that is open; gives those contracts
+/// that are complete.
+fn gather(
+    page: Vec<Observation>,
+    open: &mut Option<(Address, Answers)>,
+) -> Result<Vec<(Address, Answers)>> {
+    let mut complete = Vec::new();
+    for found in page {
+        let (contract, data) = found
+            .subject
+            .split_at_checked(20)
+            .ok_or_else(|| Error::corrupt("an observation of a token without one"))?;
+        let contract = Address::from_slice(contract);
+        if open.as_ref().is_none_or(|(of, _)| *of != contract) {
+            complete.extend(open.replace((contract, Answers::new())));
+        }
+        if let Some((_, answers)) = open {
+            // In the order of blocks: a token keeps what it was first called.
+            let data = found.subject.slice_ref(data);
+            answers.entry(data).or_insert((found.block, found.status, found.value));
+        }
+    }
+    Ok(complete)
+}
+
+const COLUMNS: &[(&str, ColumnType)] = &[
+    ("chain_id", ColumnType::Int),
+    ("contract_address", ColumnType::Blob),
+    ("name", ColumnType::Text),
+    ("symbol", ColumnType::Text),
+    ("decimals", ColumnType::Int),
+    ("standard", ColumnType::Text),
+    ("observed_height", ColumnType::Int),
+];
+
+static INSERT: Bulk = Bulk {
+    table: Cow::Borrowed("token_metadata"),
+    columns: Cow::Borrowed(COLUMNS),
+    key_columns: 2,
+    on_conflict: Cow::Borrowed("DO NOTHING"),
+};
+
+static REPLACE: Bulk = Bulk {
+    table: Cow::Borrowed("token_metadata"),
+    columns: Cow::Borrowed(COLUMNS),
+    key_columns: 2,
+    on_conflict: Cow::Borrowed(
+        "DO UPDATE SET name = excluded.name, symbol = excluded.symbol, decimals = excluded.decimals,
+         standard = excluded.standard, observed_height = excluded.observed_height",
+    ),
+};
+
+#[async_trait]
+impl RangeWork for TokenMetadata {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn gates(&self) -> &'static [&'static str] {
+        &["token_worker"]
+    }
+
+    async fn run(&self, range: &Heights) -> Result<()> {
+        let mut block = None;
+        let (mut after, mut failed) = (None, None);
+        loop {
+            let contracts = self.unknown(range, after).await?;
+            let Some(last) = contracts.last() else {
+                return failed.map_or(Ok(()), Err);
+            };
+            after = Some(*last);
+            let at = match block {
+                Some(block) => block,
+                None => *block.insert(self.state.final_block().await?),
+            };
+            for contract in contracts {
+                if let Err(error) = self.learn(contract, at).await {
+                    let error = logmill_io::chain(&error);
+                    tracing::debug!(%contract, error, "not asked");
+                    let what = format!("what the token {contract} is called");
+                    failed = Some(Error::Unanswered { what, why: error });
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,13 @@
+//! Async workers and observations: contracts, nodes and servers that do not mean well, on both engines.
+
+mod crashes;
+mod crew;
+#[path = "../../../pipeline/src/observe/fake.rs"]
+#[allow(dead_code, reason = "shared with the tests of the pipeline")]
+mod fake;
+mod ground;
+mod items;
+mod ranges;
+mod reconcile;
+mod tokens;
+mod web;

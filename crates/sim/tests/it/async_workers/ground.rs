@@ -1,0 +1,195 @@
+//! Derived tables filled by hand, a node that says what it is told, and jobs that are run one by one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use alloy_primitives::{Address, B256, U256};
+use logmill_chain::ChainSource;
+use logmill_io::sql::Execute;
+use logmill_io::{Sql, params};
+use logmill_pipeline::cells;
+use logmill_pipeline::derive::{Part, Processor, Rows, Tables};
+use logmill_pipeline::observe::{StateReader, StateSettings};
+use logmill_pipeline::processors::ft_holdings::{FT_HOLDINGS, FtHoldings};
+use logmill_pipeline::processors::nft_ownership::{NFT_BALANCES, NFT_OWNERSHIP, NftOwnership};
+use logmill_pipeline::processors::token::{FT_TRANSFERS, NFT_TRANSFERS, Token};
+use logmill_sim::Database;
+use logmill_work::queue::FailedClaim;
+use logmill_work::{Handler, Heights, Outcome, Queue, Retry, Running};
+
+use super::fake::FakeNode;
+
+pub(crate) const CHAIN: u64 = 1;
+/// How long a claim of these tests lasts.
+pub(crate) const LEASE: Duration = Duration::from_secs(60);
+/// Longer than any backoff, and than any lease.
+pub(crate) const LONG: Duration = Duration::from_secs(200_000);
+/// The most jobs that any of these tests runs at once.
+const JOBS_MAX: usize = 10_000;
+
+/// A transfer in a block.
+#[derive(Clone, Debug)]
+pub(crate) enum Move {
+    Ft { token: Address, to: Address, amount: u64 },
+    Nft { contract: Address, id: U256, to: Address },
+    Batch { contract: Address, id: U256, to: Address, quantity: u64 },
+}
+
+/// An address that is easy to read.
+pub(crate) fn account(number: u8) -> Address {
+    Address::repeat_byte(number)
+}
+
+/// What outlives processes.
+pub(crate) struct Ground {
+    pub(crate) database: Database,
+    pub(crate) tables: Tables,
+    pub(crate) node: Arc<FakeNode>,
+}
+
+impl Ground {
+    pub(crate) async fn new(database: Database) -> Self {
+        let tables = Tables::open(database.open().await).await.expect("tables");
+        Self { database, tables, node: FakeNode::new(100_000) }
+    }
+
+    pub(crate) fn sql(&self) -> &Sql {
+        self.tables.sql()
+    }
+
+    pub(crate) fn queue(&self) -> &Queue {
+        self.tables.queue()
+    }
+
+    pub(crate) fn state(&self) -> StateReader {
+        let source = Arc::clone(&self.node) as Arc<dyn ChainSource>;
+        StateReader::new(source, Arc::clone(self.sql().clock()), StateSettings::default())
+    }
+
+    /// Lets time pass: longer than any wait.
+    pub(crate) fn pass_time(&self) {
+        self.database.advance(LONG, &[self.sql()]);
+    }
+
+    /// Derives final blocks that have these transfers, each from the zero address.
+    pub(crate) async fn derive(&self, range: Heights, moves: &[(u64, Move)]) {
+        let processors: Vec<Arc<dyn Processor>> = vec![
+            Arc::new(Token::default()),
+            Arc::new(NftOwnership::default()),
+            Arc::new(FtHoldings::default()),
+        ];
+        let lines = self.tables.lines(CHAIN, &processors).await.expect("lines");
+        let parts = lines.into_iter().map(|line| {
+            let mut rows = Rows::new(line.processor.tables());
+            for (index, (block, moved)) in moves.iter().enumerate() {
+                rows.at_block(*block);
+                push(&mut rows, line.processor.name(), *block, index, moved);
+            }
+            rows.fold().expect("rows of one table");
+            Part { line, range: range.clone(), rows }
+        });
+        self.tables.commit(None, parts.collect()).await.expect("tables");
+    }
+
+    /// All rows of a query, as text.
+    pub(crate) async fn dump(&self, text: &str) -> Vec<String> {
+        let answer = self.sql().query(text, params![]).await.expect(text);
+        answer.rows.iter().map(|row| format!("{row:?}")).collect()
+    }
+
+    pub(crate) async fn run(&self, text: &str) {
+        self.sql().execute(text, params![]).await.expect(text);
+    }
+
+    /// Runs the jobs of a kind that are due, and those that come due thereby; gives how many failed.
+    pub(crate) async fn work(&self, kind: &str, handler: &dyn Handler) -> usize {
+        let mut failed = 0;
+        for _ in 0..JOBS_MAX {
+            let claims = self.queue().claim(kind, 1, LEASE, "test").await.expect("a queue");
+            let Some(claim) = claims.into_iter().next() else {
+                return failed;
+            };
+            failed += usize::from(!run_one(self.queue(), claim, handler).await);
+        }
+        panic!("more jobs of {kind} than there can be");
+    }
+}
+
+/// Runs a job as a runner would, and says whether it was done.
+pub(crate) async fn run_one(
+    queue: &Queue,
+    claim: logmill_work::Claim,
+    handler: &dyn Handler,
+) -> bool {
+    let running = Running { claim: claim.clone(), queue: queue.clone() };
+    match handler.run(running).await {
+        Ok(Outcome::Completed) => true,
+        Ok(Outcome::Done) => queue.complete(&claim).await.is_ok(),
+        Err(failure) => {
+            let retry_after = match failure.retry {
+                Retry::Backoff => Some(Duration::from_secs(60)),
+                Retry::After(wait) => Some(wait),
+                Retry::Never => None,
+            };
+            let failed = FailedClaim { claim, error: failure.error, retry_after };
+            // A store that is gone can not be told.
+            let _ = queue.fail(&failed).await;
+            false
+        }
+    }
+}
+
+fn push(rows: &mut Rows, processor: &str, block: u64, index: usize, moved: &Move) {
+    let none = Address::ZERO;
+    let pushed = match (processor, moved) {
+        ("token_worker", Move::Ft { token, to, amount }) => {
+            let amount = U256::from(*amount);
+            let cells = cells![block, index, 0_u32, *token, none, *to, amount, 1_u32, 0_u32];
+            rows.push(&FT_TRANSFERS, index, cells)
+        }
+        ("token_worker", Move::Nft { contract, id, to }) => {
+            let one = U256::ONE;
+            let cells = cells![
+                block, index, 0_u32, 0_u32, *contract, *id, none, *to, one, 721_u32, 1_u32, 0_u32
+            ];
+            rows.push(&NFT_TRANSFERS, index, cells)
+        }
+        ("token_worker", Move::Batch { contract, id, to, quantity }) => {
+            let many = U256::from(*quantity);
+            let cells = cells![
+                block, index, 0_u32, 0_u32, *contract, *id, none, *to, many, 1155_u32, 1_u32, 0_u32
+            ];
+            rows.push(&NFT_TRANSFERS, index, cells)
+        }
+        ("nft_ownership_worker", Move::Nft { contract, id, to }) => {
+            rows.push(&NFT_OWNERSHIP, index, cells![*contract, *id, *to, block, 1_u32])
+        }
+        ("nft_ownership_worker", Move::Batch { contract, id, to, quantity }) => {
+            let many = U256::from(*quantity);
+            rows.push(&NFT_BALANCES, index, cells![*contract, *id, *to, many, block])
+        }
+        ("ft_holdings_worker", Move::Ft { token, to, amount }) => {
+            let amount = U256::from(*amount);
+            rows.push(&FT_HOLDINGS, index, cells![*to, *token, amount, 1_u32, block])
+        }
+        _ => Ok(()),
+    };
+    pushed.expect("a row that fits");
+}
+
+/// A word of a contract's answer.
+pub(crate) fn word(number: u64) -> Vec<u8> {
+    B256::left_padding_from(&number.to_be_bytes()).to_vec()
+}
+
+/// A text of a contract's answer.
+pub(crate) fn string(text: &[u8]) -> Vec<u8> {
+    [word(32), word(text.len() as u64), text.to_vec()].concat()
+}
+
+/// Call data.
+pub(crate) fn data(selector: [u8; 4], words: &[B256]) -> Vec<u8> {
+    let mut data = selector.to_vec();
+    words.iter().for_each(|word| data.extend_from_slice(word.as_slice()));
+    data
+}

@@ -1,0 +1,241 @@
+//! The derivers as they run: woken by blocks, one process at a time, through reorganizations and failures.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use logmill_io::Clock;
+use logmill_pipeline::derive::{
+    DecodedBlock, DeriveSettings, Deriver, Phase, Processor, Reader, Rows, Table, Tables,
+};
+use logmill_pipeline::{Error, Result};
+use logmill_sim::Database;
+
+use super::chain_world::{Process, World};
+use super::life::{all, check, deriver, settings};
+use super::model;
+use super::probe::Probe;
+
+/// The longest that anything here may take, in simulated time.
+const WAIT_MAX: Duration = Duration::from_secs(3_600);
+
+async fn stored(world: &World) -> Process {
+    let process = world.write().await;
+    process.catch_up().await.expect("nothing is in the way");
+    process.fill().await.expect("nothing is in the way");
+    process
+}
+
+async fn tables() -> Tables {
+    Tables::open(Database::memory().await.open().await).await.expect("tables")
+}
+
+/// Runs a deriver beside something; the deriver ends when that does.
+async fn beside<T>(deriver: &Deriver, other: impl Future<Output = T>) -> T {
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = deriver.run(async {
+        let _ = stopped.await;
+    });
+    let other = async {
+        let done = tokio::time::timeout(WAIT_MAX, other).await.expect("in time");
+        drop(stop);
+        done
+    };
+    let (ran, done) = tokio::join!(running, other);
+    ran.expect("it stops well");
+    done
+}
+
+/// Waits until a processor has everything up to the head, tip included.
+async fn until_head(world: &World, process: &Process, tables: &Tables, processor: &str) {
+    let reader = Reader::new(tables.clone(), model::CHAIN);
+    loop {
+        let covered = reader.covered(processor).await.expect("read").all();
+        let view = process.chain.view().await.expect("read");
+        if view.covered().iter().all(|range| covered.covers(range)) {
+            return;
+        }
+        world.clock.sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_blocks_and_new_history_are_derived_as_they_come() {
+    let world = World::new(11, Some(6)).await;
+    world.sim.grow(25);
+    let process = world.write().await;
+    process.catch_up().await.expect("nothing is in the way");
+    let tables = tables().await;
+    let processors = all();
+    let deriver = deriver(&world, &process, &tables, &processors);
+    beside(&deriver, async {
+        until_head(&world, &process, &tables, "probe_worker").await;
+        check(&world, &process, &tables, &processors).await;
+        process.fill().await.expect("nothing is in the way");
+        until_head(&world, &process, &tables, "probe_worker").await;
+        for _ in 0..4 {
+            world.sim.grow(3);
+            world.sim.reorg(2, 4).expect("not final");
+            process.catch_up().await.expect("nothing is in the way");
+            until_head(&world, &process, &tables, "probe_worker").await;
+        }
+    })
+    .await;
+    check(&world, &process, &tables, &processors).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reorg_of_any_depth_leaves_the_tables_of_the_other_branch() {
+    for depth in 1..=9 {
+        let world = World::new(12, Some(9)).await;
+        world.sim.grow(30);
+        let process = stored(&world).await;
+        let (tables, processors) = (tables().await, all());
+        let deriver = deriver(&world, &process, &tables, &processors);
+        deriver.catch_up().await.expect("derived");
+        world.sim.reorg(depth, depth + 1).expect("not final");
+        process.catch_up().await.expect("nothing is in the way");
+        // The whole change is one step, unless a new block is final at once.
+        deriver.align_tip(None).await.expect("derived");
+        if depth == 9 {
+            deriver.catch_up().await.expect("derived");
+        }
+        check(&world, &process, &tables, &processors).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_head_comes_first_and_alone_if_history_is_turned_off() {
+    let world = World::new(13, Some(4)).await;
+    world.sim.grow(60);
+    let process = stored(&world).await;
+    let tables = tables().await;
+    let settings = DeriveSettings { history: false, head_backfill: 12, ..settings() };
+    let (chain, clock) = (process.chain.clone(), world.clock.clone());
+    let probe = vec![Probe::new()];
+    let deriver = Deriver::new(chain, tables.clone(), probe, settings, "one", clock);
+    beside(&deriver, world.clock.sleep(Duration::from_secs(60))).await;
+    let reader = Reader::new(tables, model::CHAIN);
+    let covered = reader.covered("probe_worker").await.expect("read");
+    let finalized = world.sim.heads().finalized.expect("it has").number;
+    let ranges: Vec<_> = covered.done.ranges().collect();
+    assert_eq!(ranges, vec![finalized - 11..finalized + 1]);
+    assert_eq!(covered.tip, (finalized + 1..=60).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_process_takes_over_when_the_first_is_gone_and_not_before() {
+    let world = World::new(14, Some(4)).await;
+    world.sim.grow(20);
+    let process = stored(&world).await;
+    let (tables, processors) = (tables().await, vec![Probe::new()]);
+    let new = |owner: &str| {
+        let (chain, clock) = (process.chain.clone(), world.clock.clone());
+        Deriver::new(chain, tables.clone(), processors.clone(), settings(), owner, clock)
+    };
+    let (first, second) = (new("first"), new("second"));
+    beside(&first, async {
+        until_head(&world, &process, &tables, "probe_worker").await;
+        beside(&second, world.clock.sleep(Duration::from_secs(120))).await;
+        assert!(!second.status().leads, "the first still renews its lease");
+        assert!(first.status().leads);
+    })
+    .await;
+    world.sim.grow(5);
+    process.catch_up().await.expect("nothing is in the way");
+    beside(&second, async {
+        until_head(&world, &process, &tables, "probe_worker").await;
+        assert!(second.status().leads, "the first has given its lease back");
+    })
+    .await;
+    check(&world, &process, &tables, &processors).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deriver_whose_lease_was_taken_over_writes_nothing() {
+    let world = World::new(15, Some(4)).await;
+    world.sim.grow(20);
+    let process = stored(&world).await;
+    let (tables, processors) = (tables().await, vec![Probe::new()]);
+    let deriver = deriver(&world, &process, &tables, &processors);
+    deriver.load().await.expect("lines");
+    let stale = logmill_io::Fence { name: "derive/1337".to_owned(), counter: 1 };
+    let from = logmill_work::intervals::From::Below;
+    let refused = deriver.history_step(Some(&stale), from).await.expect_err("there is no lease");
+    assert_eq!(refused.kind(), logmill_io::ErrorKind::Fenced, "{refused}");
+    let refused = deriver.align_tip(Some(&stale)).await.expect_err("there is no lease");
+    assert_eq!(refused.kind(), logmill_io::ErrorKind::Fenced, "{refused}");
+    model::check(&tables, &processors, &world.sim, []).await;
+}
+
+/// Fails a few times at every block, then does what the probe does.
+#[derive(Debug)]
+struct Weak {
+    probe: Probe,
+    failures: AtomicU32,
+}
+
+impl Processor for Weak {
+    fn name(&self) -> &'static str {
+        "probe_worker"
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn phase(&self) -> Phase {
+        self.probe.phase()
+    }
+
+    fn tables(&self) -> &'static [&'static Table] {
+        self.probe.tables()
+    }
+
+    fn process(&self, block: &DecodedBlock, rows: &mut Rows) -> Result<()> {
+        let left = |left: u32| left.checked_sub(1);
+        let failed = self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok();
+        if failed {
+            return Err(Error::Invalid { what: "not yet".to_owned() });
+        }
+        self.probe.process(block, rows)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_fails_is_tried_again_until_it_works() {
+    let world = World::new(16, Some(4)).await;
+    world.sim.grow(20);
+    let process = stored(&world).await;
+    let tables = tables().await;
+    let weak: Arc<dyn Processor> =
+        Arc::new(Weak { probe: Probe::of_version(1), failures: AtomicU32::new(40) });
+    let processors = vec![weak];
+    let deriver = deriver(&world, &process, &tables, &processors);
+    beside(&deriver, until_head(&world, &process, &tables, "probe_worker")).await;
+    check(&world, &process, &tables, &[Probe::new()]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_names_of_older_systems_are_views() {
+    let world = World::new(17, Some(4)).await;
+    world.sim.grow(20);
+    let process = stored(&world).await;
+    let tables = tables().await;
+    deriver(&world, &process, &tables, &all()).catch_up().await.expect("derived");
+    let text = "SELECT service_name, from_height, last_height FROM indexing_checkpoints
+        WHERE chain_id = 1337 ORDER BY service_name";
+    let found = tables.sql().query(text, Vec::new()).await.expect("a view");
+    assert_eq!(found.rows.len(), all().len());
+    let finalized = i64::try_from(world.sim.heads().finalized.expect("it has").number);
+    for row in &found.rows {
+        let heights = (row.int(1).expect("a height"), row.int(2).expect("a height"));
+        assert_eq!(heights, (0, finalized.expect("low")), "{row:?}");
+    }
+    for view in ["worker_leases", "last_block", "block_jobs"] {
+        let text = format!("SELECT count(*) FROM {view}");
+        let count = tables.sql().query(&text, Vec::new()).await.expect("a view");
+        assert_eq!(count.row().expect("one").int(0).expect("a number"), 0, "{view}");
+    }
+}
