@@ -1,8 +1,8 @@
 //! The price of blob gas, by the schedules of the chains that have published theirs.
 //!
-//! A header tells how much blob gas was used above the target; the price follows by a number that forks change: EIP-4844
-//! set it, EIP-7691 changed it, and since EIP-7892 it changes without a fork of anything else. The last change that is
-//! known may not be the last: from it on only a node can tell.
+//! A header tells how much blob gas was used above the target; the price follows by a number that forks change:
+//! EIP-4844 set it, EIP-7691 changed it, and since EIP-7892 it changes without a fork of anything else. The last change
+//! that is known may not be the last: from it on only a node can tell.
 //!
 //! Guarantees: a price is what the chain's own rules give, or none. Leaves to others: what nodes tell
 //! ([`crate::facts`]), which comes first.

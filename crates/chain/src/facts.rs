@@ -119,7 +119,8 @@ mod tests {
     fn a_field_that_can_not_be_read_is_not_known_and_the_others_are() {
         let miner = Address::repeat_byte(7);
         let text = format!(
-            r#"{{"miner":"{miner}","baseFeePerGas":"0x10000000000000000","gasUsed":"0x5","gasUsed":"0x6","gasLimit":[]}}"#
+            r#"{{"miner":"{miner}","baseFeePerGas":"0x1ffffffffffffffff","gasLimit":[],
+            "gasUsed":"0x5","gasUsed":"0x6"}}"#
         );
         let expected =
             HeaderFacts { miner: Some(miner), gas_used: Some(6), ..HeaderFacts::default() };

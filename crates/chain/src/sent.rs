@@ -1,7 +1,8 @@
 //! `Sent`: a transaction that was read, with its sender, whatever form it is kept in.
 //!
-//! Guarantees: the sender of a canonical transaction is what its signature says, `None` if it says nothing. Of a foreign
-//! one that is `None` which the node does not say, or says in a way that can not be read. Leaves to others: how it ended.
+//! Guarantees: the sender of a canonical transaction is what its signature says, `None` if it says nothing. Of a
+//! foreign one that is `None` which the node does not say, or says in a way that can not be read. Leaves to others: how
+//! it ended.
 
 use alloy_consensus::crypto::secp256k1::recover_signer;
 use alloy_consensus::transaction::SignerRecoverable;

@@ -45,6 +45,12 @@ pub fn with_logs(bytes: &[u8], logs: impl IntoIterator<Item = Log>) -> Result<Bl
     }
 }
 
+/// The block of [`encode_apart`] without its logs, and how many these are.
+pub fn outline(bytes: &[u8]) -> Result<(Block, u64)> {
+    let (block, counts) = split(bytes)?;
+    Ok((block, counts.into_iter().map(u64::from).sum()))
+}
+
 /// The block of [`encode_apart`], without its logs.
 pub fn without_logs(bytes: &[u8]) -> Result<Block> {
     Ok(split(bytes)?.0)

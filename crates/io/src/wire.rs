@@ -5,8 +5,9 @@
 //! - [`Feed`]: one server that sends texts by itself; [`WebSocketFeed`].
 //! - [`guarded`]: a client for addresses that strangers chose.
 //!
-//! Guarantees: no answer is larger or later than its [`Limits`] say, no proxy and (but for [`guarded`]) no redirect is
-//! followed, and no error carries credentials, path or query of an address. Leaves to others: what the bodies mean, trying again.
+//! Guarantees: no answer is larger or later than its [`Limits`] say, no proxy and (but for [`guarded`]) no redirect
+//! is followed, and no error carries credentials, path or query of an address. Leaves to others: what the bodies
+//! mean, trying again.
 
 mod endpoint;
 pub mod guarded;

@@ -56,13 +56,14 @@ pub(crate) async fn open(
         let chain_id = chain_id(settings, &*source, &stored).await?;
         let chain = stores.chain(chain_id).await?;
         followed = Some(chain_id);
+        let node = Some(&source);
+        let derive = derive(settings, queue, tables, &chain, node, owner).await?;
         let ingest = ingest(settings, queue, chain.clone(), source, historic, owner);
-        let derive = derive(settings, queue, tables, &chain, owner);
         open.push(OpenChain { chain, ingest: Some(ingest), derive });
     }
     for chain_id in stored.into_iter().filter(|id| Some(*id) != followed) {
         let chain = stores.chain(chain_id).await?;
-        let derive = derive(settings, queue, tables, &chain, owner);
+        let derive = derive(settings, queue, tables, &chain, None, owner).await?;
         open.push(OpenChain { chain, ingest: None, derive });
     }
     Ok(open)
@@ -196,14 +197,19 @@ fn runner(settings: &Settings, owner: &str) -> RunnerSettings {
     }
 }
 
-fn derive(
+async fn derive(
     settings: &Settings,
     queue: &Queue,
     tables: Option<&Tables>,
     chain: &Chain,
+    source: Option<&Source>,
     owner: &str,
-) -> Option<Derive> {
-    Some(Derive::new(settings, chain, tables?, queue, runner(settings, owner)))
+) -> Result<Option<Derive>> {
+    let Some(tables) = tables else {
+        return Ok(None);
+    };
+    let runner = runner(settings, owner);
+    Ok(Some(Derive::open(settings, chain, tables, queue, source, runner).await?))
 }
 
 impl OpenChain {
@@ -213,6 +219,7 @@ impl OpenChain {
             chain: self.chain.clone(),
             source: self.ingest.as_ref().map(|ingest| Arc::clone(&ingest.source)),
             progress: Arc::clone(self) as Arc<dyn Shown>,
+            reader: self.derive.as_ref().map(|derive| derive.reader.clone()),
         }
     }
 
@@ -275,7 +282,7 @@ impl Shown for OpenChain {
     }
 
     fn shown(&self) -> serde_json::Value {
-        let derive = self.derive.as_ref().map(|derive| derive.deriver.status());
+        let derive = self.derive.as_ref().map(Derive::shown);
         let Some(ingest) = &self.ingest else {
             return serde_json::json!({ "derive": derive });
         };

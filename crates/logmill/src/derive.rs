@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use logmill_chain::ChainSource;
 use logmill_io::{Entropy, OsEntropy, SystemClock};
 use logmill_pipeline::derive::deriver::CheckpointStatus;
 use logmill_pipeline::derive::rederive::{self, RederiveHandler};
@@ -23,6 +24,7 @@ use crate::jobs::change::Enqueue;
 use crate::output;
 use crate::stores::index::IndexStores;
 use crate::stores::{self, tables};
+use crate::workers::Workers;
 
 /// How often progress is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -33,19 +35,22 @@ pub(crate) struct Derive {
     pub(crate) deriver: Deriver,
     pub(crate) reader: Reader,
     processors: Vec<Arc<dyn Processor>>,
+    /// None where there is no node to ask.
+    workers: Option<Workers>,
     queue: Queue,
     runner: RunnerSettings,
 }
 
 impl Derive {
-    /// Those that are configured; none if nothing is to be derived.
-    pub(crate) fn new(
+    /// Those that are configured.
+    pub(crate) async fn open(
         settings: &Settings,
         chain: &Chain,
         tables: &Tables,
         queue: &Queue,
+        source: Option<&Arc<dyn ChainSource>>,
         runner: RunnerSettings,
-    ) -> Self {
+    ) -> Result<Self> {
         let owner = runner.owner.clone();
         let known = known(settings, chain.chain_id());
         let enabled = |processor: &Arc<dyn Processor>| settings.derive.enables(processor.name());
@@ -53,9 +58,16 @@ impl Derive {
         let derive =
             DeriveSettings { tokens: Arc::new(known.tokens), ..settings.derive.settings() };
         let (clock, all) = (SystemClock::shared(), processors.clone());
+        let workers = match source {
+            Some(source) => {
+                let chain_id = chain.chain_id();
+                Some(Workers::open(settings, tables, chain_id, source, &owner).await?)
+            }
+            None => None,
+        };
         let deriver = Deriver::new(chain.clone(), tables.clone(), all, derive, owner, clock);
         let reader = Reader::new(tables.clone(), chain.chain_id());
-        Self { deriver, reader, processors, queue: queue.clone(), runner }
+        Ok(Self { deriver, reader, processors, workers, queue: queue.clone(), runner })
     }
 
     /// Derives until `stop` completes.
@@ -71,10 +83,24 @@ impl Derive {
         let kind = rederive::kind(self.reader.chain_id());
         let settings = RunnerSettings { kind, slots: 1, ..self.runner.clone() };
         let asked = Runner::new(self.queue.clone(), Arc::new(handler), settings)?;
-        let (derived, asked) =
-            futures::future::join(self.deriver.run(stop()), asked.run(stop())).await;
+        let workers = async {
+            match &self.workers {
+                Some(workers) => workers.run(&stop).await,
+                None => Ok(()),
+            }
+        };
+        let deriving = Box::pin(self.deriver.run(stop()));
+        let (derived, asked, worked) =
+            futures::future::join3(deriving, asked.run(stop()), Box::pin(workers)).await;
         derived?;
-        Ok(asked?)
+        asked?;
+        worked
+    }
+
+    /// Every checkpoint, for operators.
+    pub(crate) fn shown(&self) -> serde_json::Value {
+        let workers = self.workers.as_ref().map(Workers::standing);
+        serde_json::json!({ "derivers": self.deriver.status(), "async_workers": workers })
     }
 }
 

@@ -10,10 +10,13 @@
 //! | `/health`, `/ready` | whether it is up, whether it is caught up | nothing |
 //! | `/status`, `/metrics` | figures for operators | `read` |
 //! | `/fees`, `/fees/summary` | collected fees | `read` |
+//! | `/api/v1/{chain}/…` | what is stored and derived of a chain ([`api`]) | `read` |
+//! | `/openapi.json` | what of that there is | nothing |
 //!
 //! Guarantees: without keys nothing is served beyond this machine; bodies, requests under way, connections and time are
 //! bounded. Leaves to others: what is answered ([`crate::rpc`]), and being wired to what ingests.
 
+mod api;
 mod auth;
 mod connection;
 mod feed;
@@ -36,7 +39,7 @@ use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{Path, Request as HttpRequest, State as FromState};
 use axum::http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
@@ -209,7 +212,11 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/health", get(operator::health))
         .route("/ready", get(operator::ready))
         .merge(guarded)
-        .fallback(async || problem(StatusCode::NOT_FOUND, "there is nothing here"))
+        .merge(api::routes(&shared))
+        .fallback(async |uri: Uri| match uri.path().starts_with("/api/") {
+            true => api::nothing(),
+            false => problem(StatusCode::NOT_FOUND, "there is nothing here"),
+        })
         .method_not_allowed_fallback(async || {
             problem(StatusCode::METHOD_NOT_ALLOWED, "JSON-RPC is sent with POST, the rest with GET")
         })

@@ -47,6 +47,7 @@ mod output;
 mod rpc;
 mod server;
 mod stores;
+mod workers;
 
 fn main() -> ExitCode {
     match start(Cli::parse()) {

@@ -33,6 +33,7 @@ use std::time::Duration;
 use logmill_chain::ChainSource;
 use logmill_io::{Clock, Entropy};
 use logmill_pipeline::Chain;
+use logmill_pipeline::derive::Reader;
 use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
@@ -77,6 +78,8 @@ pub(crate) struct Served {
     pub(crate) source: Option<Arc<dyn ChainSource>>,
     /// How far its ingest is.
     pub(crate) progress: Arc<dyn Progress>,
+    /// What is derived of it, if anything is.
+    pub(crate) reader: Option<Reader>,
 }
 
 /// How far the ingest of a chain is; whoever runs it says so.

@@ -3,6 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`token_metadata`] | what tokens are called, and their decimals |
+//! | [`contract_code`] | the code of contracts that transactions created |
 //! | [`nft_items`] | what items of collections are called, and what they show |
 //! | [`reconcile`] | owners and balances, compared with what contracts say |
 //! | [`standing`] | how far a worker is |
@@ -12,18 +13,18 @@
 //! the range size. A range is a job: claimed with its coverage, tried again when it fails, a dead letter after so many
 //! attempts. All of that is [`logmill_work`]'s; here is which ranges, and when.
 //!
-//! What the pieces of a poller had been for, and what is left of them:
+//! What a poller had timers for, and what is left of them:
 //!
 //! | every | was for | now |
 //! |---|---|---|
-//! | 1 s | looking for a range | [`AsyncSettings::poll`]: looking whether the gates have moved; who runs the ranges is woken |
-//! | 5 s | committing checkpoints | nothing: a range is covered in the transaction that completes its job |
-//! | 30 s | reaping leases | nothing: a runner knows when the next lease ends, and wakes then |
-//! | 60 s | looking for gaps | [`AsyncSettings::watch`]: saying so; a gap is a missing range like any other, and is filled by the next look |
+//! | 1 s | looking for a range | [`AsyncSettings::poll`]: whether the gates have moved; runners are woken |
+//! | 5 s | committing checkpoints | none: a range is covered in the transaction that completes its job |
+//! | 30 s | reaping leases | none: a runner knows when the next lease ends, and wakes then |
+//! | 60 s | looking for gaps | [`AsyncSettings::watch`]: saying so; the next look fills a gap like any range |
 //!
-//! Guarantees: a range is covered once what it asks for is done, and not before; a range that has neither coverage nor a
-//! job is found again, and no checkpoint passes it; an attempt counts once. A range that fails holds up no other.
-//! Leaves to others: what is done in a range, which is the same however often it is done.
+//! Guarantees: a range is covered once what it asks for is done, and not before; a range that has neither coverage
+//! nor a job is found again, and no checkpoint passes it; an attempt counts once. A range that fails holds up no
+//! other. Leaves to others: what is done in a range, which is the same however often it is done.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -45,15 +46,17 @@ use crate::derive::Tables;
 use crate::error::{Error, Result};
 use derived::Derived;
 
+pub mod contract_code;
 mod derived;
 pub mod nft_items;
 pub mod reconcile;
 pub mod standing;
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one range is what is often covered")]
 mod tests;
 pub mod token_metadata;
 
-pub use standing::Standing;
+pub use standing::{Jobs, Standing};
 
 /// How a worker goes over ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +109,11 @@ pub trait RangeWork: Send + Sync + fmt::Debug + 'static {
     /// The heights that it may go over, of those that all gates have done.
     fn ready(&self, gates: IntervalSet) -> IntervalSet {
         gates
+    }
+
+    /// The kind of the jobs of single items that its ranges make, if they do.
+    fn item_kind(&self) -> Option<String> {
+        None
     }
 
     /// Does a range. It may have been done before, in part or in full.
@@ -215,16 +223,10 @@ impl AsyncWorker {
     pub async fn standing(&self) -> Result<Standing> {
         let ready = self.ready().await?;
         let coverage = Coverage::read(self.queue.sql(), &self.scope()).await?;
-        let kind = self.kind();
         let counts = self.queue.counts().await?;
-        let jobs = |state| {
-            let of_state = counts.iter().find(|count| count.kind == kind && count.state == state);
-            of_state.map_or(0, |count| count.jobs)
-        };
         let mut standing = Standing::of(self.work.name(), self.work.gates(), &ready, &coverage);
-        standing.pending = jobs(State::Pending);
-        standing.running = jobs(State::Running);
-        standing.dead = jobs(State::Dead);
+        standing.jobs = Jobs::of(&self.kind(), &counts);
+        standing.items = self.work.item_kind().map(|kind| Jobs::of(&kind, &counts));
         Ok(standing)
     }
 
@@ -269,10 +271,10 @@ impl AsyncWorker {
     /// Says what is stuck.
     async fn watch(&self) {
         match self.standing().await {
-            Ok(standing) if standing.dead > 0 || !standing.gaps.is_empty() => tracing::warn!(
+            Ok(standing) if standing.jobs.dead > 0 || !standing.gaps.is_empty() => tracing::warn!(
                 worker = standing.name,
                 checkpoint = standing.checkpoint,
-                dead = standing.dead,
+                dead = standing.jobs.dead,
                 gaps = standing.gaps_total,
                 "ranges are missing"
             ),

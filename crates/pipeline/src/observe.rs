@@ -13,8 +13,8 @@
 //! The table `observation` is the only place where these answers are: it belongs into every backup, and nothing can
 //! build it anew.
 //!
-//! Guarantees: an observation never changes; a second answer to the same question at the same block does not replace the
-//! first, and if it differs, somebody hears of it. Values are bounded. Leaves to others: what answers mean.
+//! Guarantees: an observation never changes; a second answer to the same question at the same block does not replace
+//! the first, and if it differs, somebody hears of it. Values are bounded. Leaves to others: what answers mean.
 
 use bytes::Bytes;
 use logmill_io::sql::{Execute, Migration, Migrations, Row};

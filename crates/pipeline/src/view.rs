@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use alloy_primitives::B256;
 use finalized_log_index::{Blocks, Filter, LogIndex, LogPage};
-use logmill_chain::{Block, BlockRef};
+use logmill_chain::{Block, BlockRef, stored};
 
 use crate::block;
 use crate::chain::Shared;
@@ -106,6 +106,20 @@ impl View {
             Some(block) => Ok(Some(Arc::clone(block))),
             None => self.shared.archived(number).await,
         }
+    }
+
+    /// A block without its logs, and how many these are; none if it is not stored, or only its logs are.
+    pub async fn outline(&self, number: u64) -> Result<Option<(Arc<Block>, u64)>> {
+        if let Some(block) = self.in_tip(number) {
+            let logs = u64::try_from(block.log_count()).unwrap_or(u64::MAX);
+            return Ok(Some((Arc::clone(block), logs)));
+        }
+        let Some(body) = self.shared.index.body(number).await? else {
+            return Ok(None);
+        };
+        let (block, logs) = logmill_io::compute(move || stored::outline(&body)).await?;
+        block::same_block(&block, number)?;
+        Ok(Some((Arc::new(block), logs)))
     }
 
     /// A block with everything, by its hash.

@@ -27,6 +27,11 @@ impl JsonRpc {
         Self { address }
     }
 
+    /// Where it is.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// The address for clients of HTTP.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)

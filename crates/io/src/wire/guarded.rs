@@ -5,8 +5,8 @@
 //! just these; a redirect is a new address like any other.
 //!
 //! Guarantees: only `http` and `https`, only the ports that are set, no credentials in an address, no address that is
-//! not public ([`is_public`]) unless it is allowed by name or network; no proxy, no cookies, no decompression; a body is
-//! cut off at its limit while it arrives, and one deadline holds for all hops together. Errors name host and port
+//! not public ([`is_public`]) unless it is allowed by name or network; no proxy, no cookies, no decompression; a body
+//! is cut off at its limit while it arrives, and one deadline holds for all hops together. Errors name host and port
 //! alone. Leaves to others: what a status or a body means, trying again.
 
 use std::error::Error as _;

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use logmill_pipeline::async_workers::nft_items::ItemSettings;
+use logmill_pipeline::async_workers::nft_items::uri::Gateways;
 use logmill_pipeline::derive::DeriveSettings;
 use serde::Deserialize;
 
@@ -25,6 +27,8 @@ pub(crate) struct Derive {
     history_chunk: u64,
     history_sleep_ms: u64,
     max_rows: u64,
+    ipfs_gateways: String,
+    arweave_gateways: String,
     processors: Processors,
 }
 
@@ -85,6 +89,17 @@ impl Derive {
             "nft_ownership_reconciler" => on.nft_reconciler,
             _ => true,
         }
+    }
+
+    /// How the items of collections are asked for.
+    pub(crate) fn items(&self) -> ItemSettings {
+        let list = |text: &str| {
+            let urls = text.split(',').map(str::trim).filter(|url| !url.is_empty());
+            urls.map(|url| url.trim_end_matches('/').to_owned()).collect()
+        };
+        let gateways =
+            Gateways { ipfs: list(&self.ipfs_gateways), arweave: list(&self.arweave_gateways) };
+        ItemSettings { gateways, ..ItemSettings::default() }
     }
 
     pub(super) fn fault(&self) -> Option<Fault> {

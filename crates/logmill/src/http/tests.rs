@@ -6,6 +6,7 @@
 )]
 
 mod access;
+mod api;
 mod calls;
 mod conformance;
 mod fees;

@@ -7,6 +7,9 @@
 mod answers;
 mod clients;
 mod crashes;
+mod derived;
+mod market;
 mod reorgs;
 mod restarts;
 mod scene;
+mod tokens;

@@ -56,11 +56,16 @@ pub const NFT_URI: &str = "nft_uri";
 /// The kind of observations of documents, of the same subjects.
 pub const NFT_DOCUMENT: &str = "nft_document";
 
-const TOKEN_URI: [u8; 4] = [0xc8, 0x7b, 0x56, 0xdd];
-const URI: [u8; 4] = [0x0e, 0x89, 0x34, 0x1c];
+pub(super) const TOKEN_URI: [u8; 4] = [0xc8, 0x7b, 0x56, 0xdd];
+pub(super) const URI: [u8; 4] = [0x0e, 0x89, 0x34, 0x1c];
 /// Items that are looked up, and enqueued, at once.
 const PAGE: usize = 1_000;
 const ACCEPT: &str = "application/json, */*;q=0.1";
+
+/// The kind of the jobs of items.
+pub fn item_kind(chain_id: u64) -> String {
+    format!("nft_item_metadata-{chain_id}")
+}
 
 /// How items are asked for.
 #[derive(Clone, Debug)]
@@ -181,18 +186,13 @@ impl NftItems {
         Ok(Self { derived, observations, state, clients, settings, rows })
     }
 
-    /// The kind of the jobs of items.
-    pub fn item_kind(chain_id: u64) -> String {
-        format!("nft_item_metadata-{chain_id}")
-    }
-
     fn sql(&self) -> &Sql {
         self.derived.tables().sql()
     }
 
     /// What runs the jobs of items. `owner` is different in every process and every run.
     pub fn runner(&self, owner: &str) -> Result<Runner> {
-        let kind = Self::item_kind(self.derived.chain_id());
+        let kind = item_kind(self.derived.chain_id());
         let settings = RunnerSettings {
             // The deadline of a document, and of asking a node, with room to spare.
             lease: self.settings.timeout * 2 + Duration::from_secs(60),
@@ -235,7 +235,7 @@ impl NftItems {
         let payload = serde_json::to_string(item)
             .map_err(|error| crate::Error::Invalid { what: error.to_string() })?;
         let key = format!("{:#x}/{:#x}", item.contract, item.id);
-        let kind = Self::item_kind(self.derived.chain_id());
+        let kind = item_kind(self.derived.chain_id());
         Ok(NewJob { attempts_max: self.settings.attempts, ..NewJob::new(kind, key, payload) })
     }
 
@@ -280,14 +280,15 @@ impl NftItems {
             Status::TooLarge => Err("the contract gives too much"),
         };
         let text = match text {
-            Ok(text) => uri::with_id(&String::from_utf8_lossy(text), id),
+            Ok(text) => uri::with_id(&String::from_utf8_lossy(text), id).into_owned(),
             Err(why) => return Known::Row(ItemRow::of_error("", uri.block, why)),
         };
         let place = uri::place(&text, &self.settings.gateways);
         match (place, document) {
-            (Place::Nowhere(why), _) => Known::Row(ItemRow::of_error(&text, uri.block, why)),
             (Place::Here(bytes), _) => Known::Row(ItemRow::of_bytes(&text, uri.block, &bytes)),
+            // Even if nobody would find it there any more.
             (_, Some(document)) => Known::Row(ItemRow::of_document(&text, document)),
+            (Place::Nowhere(why), _) => Known::Row(ItemRow::of_error(&text, uri.block, why)),
             (place, None) => Known::Place { uri: text, place },
         }
     }
@@ -413,6 +414,10 @@ impl RangeWork for NftItems {
 
     fn gates(&self) -> &'static [&'static str] {
         &["nft_ownership_worker", "token_worker"]
+    }
+
+    fn item_kind(&self) -> Option<String> {
+        Some(item_kind(self.derived.chain_id()))
     }
 
     async fn run(&self, range: &Heights) -> Result<()> {

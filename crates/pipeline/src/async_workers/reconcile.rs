@@ -1,8 +1,8 @@
 //! `nft_ownership_reconciler`: owners and balances, compared with what contracts say.
 //!
-//! Tables count what logs tell. A contract can lie in its logs, or change balances without any: rebasing tokens, fees on
-//! transfers, owners that are computed. So of every range some items and holders are taken, and their contracts are asked
-//! who owns them and how much they have, at the very block up to which the tables have counted.
+//! Tables count what logs tell. A contract can lie in its logs, or change balances without any: rebasing tokens, fees
+//! on transfers, owners that are computed. So of every range some items and holders are taken, and their contracts
+//! are asked who owns them and how much they have, at the very block up to which the tables have counted.
 //!
 //! Guarantees: a comparison is of one block, and only where the tables have every block from the first on up to that
 //! one; it leaves a flag ([`Verdict`]) and an observation, and never changes what it compares. Leaves to others: what

@@ -4,7 +4,8 @@
 //! below it is missing, whether a job is known for it or not. When older history arrives below, it goes back, because
 //! then something below it is missing. Leaves to others: showing it.
 
-use logmill_work::{Coverage, IntervalSet};
+use logmill_work::queue::KindCounts;
+use logmill_work::{Coverage, IntervalSet, State};
 use serde::Serialize;
 
 /// The most ranges and gaps that are shown.
@@ -29,12 +30,36 @@ pub struct Standing {
     pub missing: u64,
     /// Whom it waits for.
     pub waits_for: &'static [&'static str],
-    /// Jobs that wait.
+    /// The jobs of its ranges.
+    pub jobs: Jobs,
+    /// The jobs of single items, of a worker that has them.
+    pub items: Option<Jobs>,
+}
+
+/// How many jobs there are that are not done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Jobs {
+    /// Those that wait.
     pub pending: u64,
-    /// Jobs that run.
+    /// Those that run.
     pub running: u64,
-    /// Jobs that failed as often as they may.
+    /// Those that failed as often as they may.
     pub dead: u64,
+}
+
+impl Jobs {
+    /// The jobs of a kind, out of all counts of a queue.
+    pub fn of(kind: &str, counts: &[KindCounts]) -> Self {
+        let jobs = |state| {
+            let of_state = counts.iter().find(|count| count.kind == kind && count.state == state);
+            of_state.map_or(0, |count| count.jobs)
+        };
+        Self {
+            pending: jobs(State::Pending),
+            running: jobs(State::Running),
+            dead: jobs(State::Dead),
+        }
+    }
 }
 
 impl Standing {

@@ -1,8 +1,8 @@
 //! `token_metadata_worker`: what tokens are called, how they are counted, and what they say they are.
 //!
-//! A contract is asked for `name`, `symbol`, `decimals` and, by ERC-165, for the standards of collections, once, at the
-//! newest final block: constructors of many tokens run long before they have a name, and most nodes have no older state.
-//! Contracts are those of the transfers in a range, which are those of `ft_tokens` and `nft_collections`.
+//! A contract is asked for `name`, `symbol`, `decimals` and, by ERC-165, for the standards of collections, once, at
+//! the newest final block: constructors of many tokens run long before they have a name, and most nodes have no older
+//! state. Contracts are those of the transfers in a range, which are those of `ft_tokens` and `nft_collections`.
 //!
 //! Guarantees: every answer is an observation before it is a row, and rows follow from observations alone:
 //! [`TokenMetadata::rebuild`] makes the same without a node. A contract has one row. What a contract says is shown

@@ -13,7 +13,7 @@ use logmill_chain::Block;
 use super::decoded::{DecodedBlock, TokenSettings};
 use super::deriver::DeriveSettings;
 use super::line::Line;
-use super::processor::Phase;
+use super::processor::{Phase, Reads};
 use super::rows::Rows;
 use crate::chain::Chain;
 use crate::error::{Error, Result};
@@ -124,9 +124,10 @@ pub(crate) fn process(
     lines: &[Line],
     tokens: &TokenSettings,
 ) -> Result<Vec<Result<Rows>>> {
+    let reads = lines.iter().map(|line| line.processor.reads()).max().unwrap_or(Reads::Logs);
     let decoded: Vec<DecodedBlock> = blocks
         .iter()
-        .map(|block| DecodedBlock::with(chain_id, Arc::clone(block), tokens))
+        .map(|block| DecodedBlock::with(chain_id, Arc::clone(block), tokens, reads))
         .collect::<Result<_>>()?;
     let mut rows: Vec<Option<Result<Rows>>> = lines.iter().map(|_| None).collect();
     for phase in [Phase::One, Phase::Two] {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use alloy_primitives::{Address, B256, Bytes, U256};
 use logmill_chain::{Block, BlockRef};
 
+use super::processor::Reads;
 use crate::error::Result;
 
 pub mod abi;
@@ -119,13 +120,24 @@ pub struct Withdrawal {
 impl DecodedBlock {
     /// Reads a block, with the tokens that are known.
     pub fn new(chain_id: u64, block: Arc<Block>) -> Result<Self> {
-        Self::with(chain_id, block, TokenSettings::known())
+        Self::with(chain_id, block, TokenSettings::known(), Reads::Everything)
     }
 
-    /// Reads a block.
-    pub fn with(chain_id: u64, block: Arc<Block>, tokens: &TokenSettings) -> Result<Self> {
-        let (header, transactions) = transactions::facts(chain_id, &block)?;
-        let withdrawals = transactions::withdrawals(&block)?;
+    /// Reads a block, as far as it is looked at.
+    pub fn with(
+        chain_id: u64,
+        block: Arc<Block>,
+        tokens: &TokenSettings,
+        reads: Reads,
+    ) -> Result<Self> {
+        let (header, transactions) = match reads {
+            Reads::Logs => Default::default(),
+            Reads::Everything => transactions::facts(chain_id, &block)?,
+        };
+        let withdrawals = match reads {
+            Reads::Logs => Vec::new(),
+            Reads::Everything => transactions::withdrawals(&block)?,
+        };
         let tokens = Tokens::of(&block, tokens);
         Ok(Self { chain_id, block, header, transactions, withdrawals, tokens })
     }

@@ -18,6 +18,15 @@ pub enum Phase {
     Two,
 }
 
+/// What of a block a processor looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reads {
+    /// Its logs and token transfers: its transactions are not decoded for it.
+    Logs,
+    /// Everything. Most costly are the senders, which follow from signatures.
+    Everything,
+}
+
 /// A pure function from a block to rows.
 pub trait Processor: Send + Sync + std::fmt::Debug {
     /// Its name: that of its checkpoint, coverage and setting.
@@ -35,6 +44,11 @@ pub trait Processor: Send + Sync + std::fmt::Debug {
     /// In which round it runs.
     fn phase(&self) -> Phase {
         Phase::One
+    }
+
+    /// What it looks at.
+    fn reads(&self) -> Reads {
+        Reads::Everything
     }
 
     /// The tables that it writes, and nobody else does.

@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use logmill_io::Value;
-use logmill_io::sql::{Answer, Execute};
+use logmill_io::sql::Answer;
 use logmill_work::IntervalSet;
 
-use super::line::{LineState, physical, tip_of};
+use super::line::{LineState, TipBlocks, physical, tip_of};
 use super::schema::{key_names, names, stored_columns};
 use super::store::Tables;
 use super::table::{FIRST_AT, Fold, Kind, LAST_AT, Table};
@@ -225,26 +225,75 @@ impl Reader {
         Ok(serving)
     }
 
+    /// Whether a table is derived here.
+    pub async fn serves(&self, table: &Table) -> Result<bool> {
+        let has = |serving: &Serving| serving.generations.contains_key(table.name);
+        Ok(has(&*self.serving(false).await?) || has(&*self.serving(true).await?))
+    }
+
     /// What the serving generation of a processor covers: final blocks, and the blocks of its tip.
     pub async fn covered(&self, processor: &str) -> Result<Covered> {
-        let stored = self.tables.stored(self.chain_id).await?;
-        let line = stored
-            .into_iter()
-            .find(|line| line.processor == processor && line.state == LineState::Serving);
-        let Some(line) = line else {
-            return Ok(Covered::default());
+        let standings = self.standings(&[processor]).await?;
+        let covered = |standing: Standing| {
+            let tip = standing.tip.0.iter().map(|(number, _)| *number).collect();
+            Covered { done: standing.done, tip }
         };
-        let done = self.tables.covered_by(self.chain_id, &line).await?;
-        let text = "SELECT tip FROM derive_line
-            WHERE chain_id = $1 AND processor = $2 AND generation = $3";
-        let chain = super::store::chain_param(self.chain_id)?;
-        let params = logmill_io::params![chain, processor, line.generation];
-        let found = self.tables.sql().execute(text, params).await?;
-        let tip = match found.rows.first() {
-            Some(row) => crate::record::decode(&row.blob(0)?, "the tip of derived tables")?,
-            None => super::line::TipBlocks::default(),
+        Ok(standings.into_iter().next().map(covered).unwrap_or_default())
+    }
+
+    /// How far the serving generations of these processors are, or of all if none is named, at one moment.
+    pub async fn standings(&self, processors: &[&str]) -> Result<Vec<Standing>> {
+        let mut params: Vec<Value> = vec![super::store::chain_param(self.chain_id)?.into()];
+        params.extend(processors.iter().map(|name| Value::from(*name)));
+        let places: Vec<String> = (2..=params.len()).map(|number| format!("${number}")).collect();
+        let named = match processors {
+            [] => String::new(),
+            _ => format!("AND l.processor IN ({})", places.join(", ")),
         };
-        Ok(Covered { done, tip: tip.0.iter().map(|(number, _)| *number).collect() })
+        let text = format!(
+            "SELECT l.processor, l.generation, l.tip, c.done FROM derive_line AS l
+             LEFT JOIN coverage AS c ON c.chain_id = l.chain_id AND c.consumer = l.processor
+                AND c.version = l.generation
+             WHERE l.chain_id = $1 AND l.state = 1 {named} ORDER BY l.processor"
+        );
+        let found = self.tables.sql().query(&text, params).await?;
+        let standing = |row: &logmill_io::sql::Row| {
+            let done = match row.is_null(3) {
+                true => IntervalSet::new(),
+                false => IntervalSet::decode(&row.blob(3)?)?,
+            };
+            Ok(Standing {
+                processor: row.text(0)?.to_owned(),
+                generation: u32::try_from(row.count(1)?).unwrap_or(u32::MAX),
+                tip: crate::record::decode(&row.blob(2)?, "the tip of derived tables")?,
+                done,
+            })
+        };
+        found.rows.iter().map(standing).collect()
+    }
+}
+
+/// How far the generation of a processor is that serves its readers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Which processor.
+    pub processor: String,
+    /// Which generation of its tables.
+    pub generation: u32,
+    /// The blocks that are not final yet.
+    pub tip: TipBlocks,
+    /// The final blocks.
+    pub done: IntervalSet,
+}
+
+impl Standing {
+    /// All blocks that are in its tables.
+    pub fn all(&self) -> IntervalSet {
+        let mut all = self.done.clone();
+        for (number, _) in &self.tip.0 {
+            all.insert(&(*number..number.saturating_add(1)));
+        }
+        all
     }
 }
 

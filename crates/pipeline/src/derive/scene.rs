@@ -11,7 +11,7 @@ use logmill_chain::{Block, Log, Outcome, Receipt};
 
 use super::decoded::TokenSettings;
 use super::decoded::tokens::{DEPOSIT, TRANSFER, TRANSFER_BATCH, TRANSFER_SINGLE, WITHDRAWAL};
-use super::{Cell, DecodedBlock, Processor, Rows, Table};
+use super::{Cell, DecodedBlock, Processor, Reads, Rows, Table};
 
 /// The first block of the scenes' chain that has transactions.
 static REAL: LazyLock<Arc<Block>> = LazyLock::new(|| {
@@ -65,7 +65,8 @@ impl Scene {
     }
 
     pub(crate) fn with(self, tokens: &TokenSettings) -> DecodedBlock {
-        DecodedBlock::with(1, Arc::new(self.block), tokens).expect("it can be read")
+        DecodedBlock::with(1, Arc::new(self.block), tokens, Reads::Everything)
+            .expect("it can be read")
     }
 }
 

@@ -69,17 +69,20 @@ fn definitions(table: &Table) -> String {
 pub(crate) fn create(table: &Table, physical: &str) -> Vec<String> {
     let (definitions, key) = (definitions(table), key_names(table).join(", "));
     let tip = tip_of(physical);
-    vec![
+    let mut statements = vec![
         format!("CREATE TABLE {physical} ({definitions}PRIMARY KEY ({key})) {{clustered}}"),
         format!(
             "CREATE TABLE {tip} ({definitions}{TIP_BLOCK} BIGINT NOT NULL, \
              PRIMARY KEY ({key}, {TIP_BLOCK})) {{clustered}}"
         ),
         format!("CREATE INDEX {tip}_block ON {tip} ({TIP_BLOCK})"),
-    ]
+    ];
+    // At once: a tip is small when its rows come, and who reads by an index reads the tip with it every time.
+    statements.extend(indexes(table, &tip));
+    statements
 }
 
-/// Makes the secondary indexes of a final table, where they are missing.
+/// Makes the secondary indexes of a table, where they are missing.
 pub(crate) fn indexes(table: &Table, physical: &str) -> Vec<String> {
     let index = |(number, columns): (usize, &&[&str])| {
         let columns = columns.join(", ");

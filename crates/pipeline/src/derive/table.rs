@@ -145,7 +145,7 @@ impl Table {
             }
         }
         let known = |name: &&str| self.columns.iter().any(|column| column.name == *name);
-        if !self.indexes.iter().all(|index| !index.is_empty() && index.iter().all(|n| known(&n))) {
+        if !self.indexes.iter().all(|index| !index.is_empty() && index.iter().all(&known)) {
             return bad(format_args!("an index names its columns"));
         }
         Ok(())

@@ -69,7 +69,7 @@ mod tests {
         check(&dai, Some(b"DAI"));
         // Without the zeros at its end, and with more after it.
         check(&dai[..67], Some(b"DAI"));
-        check(&[dai.clone(), vec![7; 64]].concat(), Some(b"DAI"));
+        check(&[dai, vec![7; 64]].concat(), Some(b"DAI"));
         check(&words(&[32, 0]), Some(b""));
         // An offset to elsewhere.
         check(&[words(&[64, 9, 2]), b"ab".to_vec()].concat(), Some(b"ab"));
@@ -104,7 +104,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_makes_reading_fail(answer: Vec<u8>, offset in 0..200_u64, length in 0..200_u64) {
+        fn no_answer_makes_reading_fail(
+            answer: Vec<u8>, offset in 0..200_u64, length in 0..200_u64,
+        ) {
             let built = [words(&[offset, length]), answer.clone()].concat();
             for answer in [&answer, &built] {
                 let read = text(answer).map_or(0, <[u8]>::len);

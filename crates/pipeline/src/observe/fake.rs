@@ -113,7 +113,7 @@ impl ChainSource for FakeNode {
     }
 
     async fn changed(&self, _at_most: Duration) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     fn nodes(&self) -> Vec<NodeStatus> {

@@ -1,7 +1,7 @@
 //! Text of strangers, made fit to be shown.
 //!
-//! Names of tokens come from whoever made them, and some are made to deceive: characters that turn the direction of what
-//! follows, that are not seen, or that a terminal obeys.
+//! Names of tokens come from whoever made them, and some are made to deceive: characters that turn the direction of
+//! what follows, that are not seen, or that a terminal obeys.
 //!
 //! Guarantees: [`plain`] gives no control characters, none that change the direction of text, none that are not
 //! seen (but for joiners, which scripts and emoji need), nothing longer than asked; to do it twice changes

@@ -1,8 +1,8 @@
 //! `StateReader`: asks a node for the state of contracts at a block.
 //!
-//! A contract is a stranger: it may fail on purpose, answer megabytes, or compute for as long as it is let. So a call has
-//! a limit of gas and of time, and an answer one of size. That a contract fails is its answer, and is kept; that a node
-//! gives none is no answer, and is asked for again.
+//! A contract is a stranger: it may fail on purpose, answer megabytes, or compute for as long as it is let. So a call
+//! has a limit of gas and of time, and an answer one of size. That a contract fails is its answer, and is kept; that
+//! a node gives none is no answer, and is asked for again.
 //!
 //! Most nodes forget old state. Where the state of a block is gone, the newest final block is asked about instead, then
 //! the newest of all; an answer says of which block it is.
@@ -11,7 +11,7 @@
 //! [`super::VALUE_BYTES_MAX`]. Leaves to others: keeping answers, trying again.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use alloy_primitives::{Address, B256, hex};
@@ -33,11 +33,18 @@ pub struct StateSettings {
     pub timeout: Duration,
     /// How many questions are asked at once.
     pub concurrent: usize,
+    /// For how long the newest final block is taken for that.
+    pub final_age: Duration,
 }
 
 impl Default for StateSettings {
     fn default() -> Self {
-        Self { gas: 30_000_000, timeout: Duration::from_secs(30), concurrent: 4 }
+        Self {
+            gas: 30_000_000,
+            timeout: Duration::from_secs(30),
+            concurrent: 4,
+            final_age: Duration::from_secs(10),
+        }
     }
 }
 
@@ -76,6 +83,8 @@ pub struct StateReader {
     source: Arc<dyn ChainSource>,
     clock: Arc<dyn Clock>,
     settings: StateSettings,
+    /// The newest final block, and when it was that, on the monotonic clock.
+    newest: Arc<Mutex<Option<(u64, Duration)>>>,
 }
 
 impl StateReader {
@@ -85,13 +94,23 @@ impl StateReader {
         clock: Arc<dyn Clock>,
         settings: StateSettings,
     ) -> Self {
-        Self { source, clock, settings }
+        Self { source, clock, settings, newest: Arc::default() }
     }
 
-    /// The newest block whose state can not be replaced any more; the newest of all if none is final yet.
+    /// The newest block whose state can not be replaced any more, or one of a moment ago; the newest of all if none
+    /// is final yet.
     pub async fn final_block(&self) -> Result<u64> {
+        let known = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((block, at)) = known
+            && self.clock.monotonic().saturating_sub(at) < self.settings.final_age
+        {
+            return Ok(block);
+        }
         let heads = self.in_time("where the chain is", self.source.heads()).await?;
-        Ok(heads.finalized.unwrap_or(heads.latest).number)
+        let block = heads.finalized.unwrap_or(heads.latest).number;
+        let known = Some((block, self.clock.monotonic()));
+        *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = known;
+        Ok(block)
     }
 
     /// What a contract answers to a call.

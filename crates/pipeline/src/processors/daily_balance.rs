@@ -7,7 +7,7 @@
 
 use crate::cells;
 use crate::derive::table::{folded, key};
-use crate::derive::{DecodedBlock, Fold, Kind, Phase, Processor, Rows, Table};
+use crate::derive::{DecodedBlock, Fold, Kind, Phase, Processor, Reads, Rows, Table};
 use crate::error::Result;
 
 /// Seconds of a day; UTC as chains know it has no leap seconds.
@@ -49,6 +49,10 @@ impl Processor for DailyBalance {
 
     fn phase(&self) -> Phase {
         Phase::Two
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::Logs
     }
 
     fn tables(&self) -> &'static [&'static Table] {

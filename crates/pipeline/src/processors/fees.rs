@@ -17,7 +17,7 @@ use logmill_chain::Log;
 use crate::cells;
 use crate::derive::decoded::abi;
 use crate::derive::table::{key, once};
-use crate::derive::{DecodedBlock, Kind, Processor, Rows, Table};
+use crate::derive::{DecodedBlock, Kind, Processor, Reads, Rows, Table};
 use crate::error::Result;
 
 /// The topic of `FeesCollected`.
@@ -163,6 +163,10 @@ impl Processor for Fees {
 
     fn parameters(&self) -> String {
         format!("{:?} {:?}", self.collectors, self.forwarders)
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::Logs
     }
 
     fn tables(&self) -> &'static [&'static Table] {

@@ -5,7 +5,7 @@
 
 use crate::cells;
 use crate::derive::table::{folded, key};
-use crate::derive::{DecodedBlock, Fold, Kind, Phase, Processor, Rows, Table};
+use crate::derive::{DecodedBlock, Fold, Kind, Phase, Processor, Reads, Rows, Table};
 use crate::error::Result;
 
 /// Holdings of fungible tokens. The index is for the holders of a token.
@@ -18,7 +18,7 @@ pub static FT_HOLDINGS: Table = Table {
         folded("transfer_count", Kind::Int, Fold::Sum),
         folded("last_height", Kind::Int, Fold::Max),
     ],
-    indexes: &[&["contract_address", "balance"]],
+    indexes: &[&["contract_address", "balance", "address"]],
 };
 
 /// The processor.
@@ -43,6 +43,10 @@ impl Processor for FtHoldings {
 
     fn phase(&self) -> Phase {
         Phase::Two
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::Logs
     }
 
     fn tables(&self) -> &'static [&'static Table] {

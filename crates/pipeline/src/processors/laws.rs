@@ -226,7 +226,7 @@ proptest! {
         }
         let stats = table(&rows, &ACCOUNT_STATS).into_iter();
         let stats: Vec<_> = stats.map(|cells| cells[..3].to_vec()).collect();
-        let counted = counted.into_iter().map(|(who, (all, sent))| cells![who, all, sent]).collect();
-        prop_assert_eq!(stats, sorted(counted, 1));
+        let counted = counted.into_iter().map(|(who, (all, sent))| cells![who, all, sent]);
+        prop_assert_eq!(stats, sorted(counted.collect(), 1));
     }
 }

@@ -10,7 +10,7 @@ use crate::cells;
 use crate::derive::decoded::{NftStandard, NftTransfer};
 use crate::derive::rows::amount;
 use crate::derive::table::{folded, key};
-use crate::derive::{DecodedBlock, Fold, Kind, Phase, Processor, Rows, Table};
+use crate::derive::{DecodedBlock, Fold, Kind, Phase, Processor, Reads, Rows, Table};
 use crate::error::Result;
 
 /// Owners of items of ERC-721; the zero address owns what was burnt.
@@ -23,7 +23,7 @@ pub static NFT_OWNERSHIP: Table = Table {
         folded("last_height", Kind::Int, Fold::Max),
         folded("transfer_count", Kind::Int, Fold::Sum),
     ],
-    indexes: &[&["owner"]],
+    indexes: &[&["owner", "contract_address", "nft_id"]],
 };
 
 /// Quantities of items of ERC-1155, by owner.
@@ -36,7 +36,7 @@ pub static NFT_BALANCES: Table = Table {
         folded("quantity", Kind::Amount, Fold::Sum),
         folded("last_height", Kind::Int, Fold::Max),
     ],
-    indexes: &[&["owner"]],
+    indexes: &[&["owner", "contract_address", "nft_id"]],
 };
 
 /// The processor.
@@ -61,6 +61,10 @@ impl Processor for NftOwnership {
 
     fn phase(&self) -> Phase {
         Phase::Two
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::Logs
     }
 
     fn tables(&self) -> &'static [&'static Table] {

@@ -18,8 +18,9 @@
 //!
 //! Rewards that are swept and stake that is returned are both withdrawals; a block does not tell them apart.
 //!
-//! Guarantees: a deposit counts only if the deposit contract of the chain wrote it, in the layout that EIP-6110 demands.
-//! Leaves to others: which number a public key has, and whether a deposit became a validator: the consensus layer knows.
+//! Guarantees: a deposit counts only if the deposit contract of the chain wrote it, in the layout that EIP-6110
+//! demands. Leaves to others: which number a public key has, and whether a deposit became a validator: the consensus
+//! layer knows.
 
 use alloy_primitives::{Address, B256, U256, address, b256};
 use bytes::Bytes;

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::derive::scene::{self, Scene};
-use crate::derive::{Cell, DecodedBlock};
+use crate::derive::{Cell, DecodedBlock, Reads};
 
 mod hostile;
 mod naive;
@@ -156,4 +156,23 @@ fn a_block_of_many_transfers_is_counted_whole() {
     assert_eq!(of_table(&found, "ft_holdings").len(), 200);
     let counts = of_table(&found, "ft_holdings").iter().map(|row| row[3].clone());
     assert!(counts.into_iter().all(|count| count == Cell::from(100_u64)));
+}
+
+#[test]
+fn who_reads_logs_alone_makes_the_same_of_a_block_without_transactions() {
+    let (settings, chain) = (Settings::of_chain(1), SimChain::new(3, Shape::mainnet()));
+    chain.grow(6);
+    for processor in all(&settings) {
+        for number in 0..=6 {
+            let rows = |reads| {
+                let block = chain.block(number).expect("it exists");
+                let block = DecodedBlock::with(1, block, &settings.tokens, reads).expect("good");
+                scene::rows(&*processor, [&block])
+            };
+            let (least, all) = (rows(processor.reads()), rows(Reads::Everything));
+            for ((table, least), (_, all)) in least.tables().zip(all.tables()) {
+                assert_eq!(least, all, "{} of block {number}", table.name);
+            }
+        }
+    }
 }

@@ -12,7 +12,7 @@ use crate::cells;
 use crate::derive::decoded::TransferKind;
 use crate::derive::rows::amount;
 use crate::derive::table::{folded, key, once};
-use crate::derive::{DecodedBlock, Fold, Kind, Processor, Rows, Table};
+use crate::derive::{DecodedBlock, Fold, Kind, Processor, Reads, Rows, Table};
 use crate::error::Result;
 
 /// Transfers of fungible tokens. The kind is 0, 1 for a mint, 2 for a burn.
@@ -49,7 +49,10 @@ pub static NFT_TRANSFERS: Table = Table {
         once("kind", Kind::Int),
         once("timestamp", Kind::Int),
     ],
-    indexes: &[&["contract_address", "token_id", "block_height"]],
+    indexes: &[
+        &["contract_address", "token_id", "block_height"],
+        &["contract_address", "block_height", "event_index", "batch_index"],
+    ],
 };
 
 /// The fungible tokens that were seen.
@@ -99,6 +102,10 @@ impl Processor for Token {
 
     fn parameters(&self) -> String {
         self.tokens.clone()
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::Logs
     }
 
     fn tables(&self) -> &'static [&'static Table] {

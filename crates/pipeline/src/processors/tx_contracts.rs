@@ -3,11 +3,12 @@
 //! | `source` | the contract |
 //! |---|---|
 //! | `create` | was created by the transaction |
-//! | `call` | is whom it calls, with some input, or such that it wrote a log. Who is sent ether alone and stays silent may be anybody |
+//! | `call` | is whom it calls, if it says something or the contract wrote a log |
 //! | `log` | wrote a log in it |
 //!
-//! A contract has one row a transaction, with the first of these that fits. Contracts that others called and that wrote
-//! nothing are not told by any block. What the tags mean is in [`tags`].
+//! A contract has one row a transaction, with the first of these that fits. Who is sent ether without a word and stays
+//! silent may be anybody, and is left out. Contracts that others called and that wrote nothing are not told by any
+//! block. What the tags mean is in [`tags`].
 //!
 //! It runs in phase two: token transfers are what phase one decoded.
 //!

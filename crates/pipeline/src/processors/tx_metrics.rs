@@ -4,13 +4,14 @@
 //! |---|---|
 //! | `event_count` | its logs |
 //! | `fee` | `gas_used` × `effective_gas_price`: what its sender paid for being executed |
-//! | `burnt` | the part of `fee` that is the base fee: `gas_used` × base fee, but no more than was paid. Ethereum burns it, other chains give it to somebody. 0 where the header has no base fee |
+//! | `burnt` | the part of `fee` that is the base fee, `gas_used` × base fee, but no more than was paid |
 //! | `tip` | the rest of `fee`, for whoever made the block |
 //! | `blob_fee` | blob gas × its price; null for a transaction without blobs, or if the price is not known |
 //! | `l1_fee` | what a rollup took for storing it on its chain, if its node says so. Not part of `fee` |
 //! | `execution_status` | 1 or 0; null where the receipt does not tell |
 //!
-//! All amounts are in wei. A transaction cost its sender `fee + blob_fee + l1_fee`.
+//! All amounts are in wei. A transaction cost its sender `fee + blob_fee + l1_fee`. Ethereum burns the base fee, other
+//! chains give it to somebody; where a header has none, nothing is burnt.
 //!
 //! Guarantees: `fee = burnt + tip`; what can not be computed is null. Leaves to others: prices in other money.
 

@@ -138,6 +138,7 @@ impl Ground {
             chain: chain.clone(),
             source: None,
             progress: Arc::clone(&progress) as Arc<dyn Progress>,
+            reader: None,
         };
         let mut state = State {
             tables: None,

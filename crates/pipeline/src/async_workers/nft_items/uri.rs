@@ -10,6 +10,8 @@
 //! Guarantees: pure; what a contract says can not leave the path that a gateway has for its kind, and no `data:` is
 //! larger than what was said. Leaves to others: fetching, and which hosts may be asked.
 
+use std::borrow::Cow;
+
 use alloy_primitives::U256;
 use base64::Engine as _;
 use base64::alphabet::URL_SAFE;
@@ -50,9 +52,13 @@ pub enum Place {
     Nowhere(&'static str),
 }
 
-/// The address with the item's id in it, as ERC-1155 asks for: 64 lowercase digits without a prefix.
-pub fn with_id(uri: &str, id: U256) -> String {
-    uri.replace("{id}", &format!("{id:064x}"))
+/// The address with the item's id in it, as ERC-1155 asks for: 64 lowercase digits without a prefix. What is too long
+/// for an address holds the document itself, and is left as it is.
+pub fn with_id(uri: &str, id: U256) -> Cow<'_, str> {
+    if uri.len() > URL_LENGTH_MAX || !uri.contains("{id}") {
+        return Cow::Borrowed(uri);
+    }
+    Cow::Owned(uri.replace("{id}", &format!("{id:064x}")))
 }
 
 /// Where the document is that a contract tells of.
@@ -291,6 +297,8 @@ mod tests {
         let found = with_id("https://x/{id}.json?{id}", U256::from(0xab));
         assert_eq!(found, format!("https://x/{zeros}ab.json?{zeros}ab"));
         assert_eq!(with_id("{id}", U256::MAX), "f".repeat(64));
+        let many = "{id}".repeat(URL_LENGTH_MAX);
+        assert_eq!(with_id(&many, U256::MAX), many);
     }
 
     proptest! {

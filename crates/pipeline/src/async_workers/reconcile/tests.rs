@@ -1,4 +1,4 @@
-//! Tests of verdicts.
+//! Tests of what is asked, and of how answers compare.
 
 use bytes::Bytes;
 
@@ -52,6 +52,20 @@ fn what_was_burnt_has_no_owner_to_be_named() {
 fn a_sum_below_zero_agrees_with_nothing() {
     let [_, _, balance] = claims(OWNER, "-3");
     check(&balance, Status::Ok, &[0; 32], Some("0"), Verdict::Differs);
+}
+
+#[test]
+fn selectors_are_those_of_their_functions() {
+    use crate::async_workers::nft_items;
+    for (selector, function) in [
+        (OWNER_OF, "ownerOf(uint256)"),
+        (BALANCE_OF, "balanceOf(address)"),
+        (BALANCE_OF_ITEM, "balanceOf(address,uint256)"),
+        (nft_items::TOKEN_URI, "tokenURI(uint256)"),
+        (nft_items::URI, "uri(uint256)"),
+    ] {
+        assert_eq!(alloy_primitives::keccak256(function)[..4], selector, "{function}");
+    }
 }
 
 #[test]

@@ -112,5 +112,15 @@ async fn code_and_balances_are_read() {
         node.tell(TOKEN, &[], Says::Json(wrong.to_owned()));
         assert!(reader.balance(TOKEN, 5).await.is_err(), "{wrong}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_newest_final_block_is_asked_for_now_and_then() {
+    let node = FakeNode::new(100);
+    let reader = reader(&node);
     assert_eq!(reader.final_block().await.expect("heads"), 100);
+    node.finalized.store(132, Ordering::SeqCst);
+    assert_eq!(reader.clone().final_block().await.expect("heads"), 100, "just asked");
+    reader.clock.sleep(StateSettings::default().final_age).await;
+    assert_eq!(reader.final_block().await.expect("heads"), 132);
 }

@@ -8,16 +8,16 @@
 //!
 //! | `kind` of `contract_versions` | if | `implementation` |
 //! |---|---|---|
-//! | `DEPLOYED` | a transaction created the contract; `event_index` is -1, as no log tells it | that of a minimal proxy |
-//! | `UPGRADED` | it said `Upgraded(address)` (EIP-1967), with the address as a topic or, of old, as data | the address |
+//! | `DEPLOYED` | a transaction created it; `event_index` is -1, as no log tells it | that of a minimal proxy |
+//! | `UPGRADED` | it said `Upgraded(address)` (EIP-1967), the address as a topic or, of old, as data | the address |
 //! | `BEACON_UPGRADED` | it said `BeaconUpgraded(address)` (EIP-1967) | the beacon, which names the implementation |
 //! | `DIAMOND_CUT` | it said `DiamondCut(…)` (EIP-2535) | null: there are many |
 //!
-//! `status` is that of the creating transaction: null where the receipt does not tell, as before Byzantium, and then the
-//! contract may not be there.
+//! `status` is that of the creating transaction: null where the receipt does not tell, as before Byzantium, and then
+//! the contract may not be there.
 //!
-//! Guarantees: a log counts only in the shape of its event. Leaves to others: code, which only a node has, and contracts
-//! that other contracts created, which no block tells.
+//! Guarantees: a log counts only in the shape of its event. Leaves to others: code, which only a node has, and
+//! contracts that other contracts created, which no block tells.
 
 use std::collections::BTreeSet;
 

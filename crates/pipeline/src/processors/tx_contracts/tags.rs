@@ -6,16 +6,16 @@
 //! | `DEPLOY` | it created a contract (and is not known to have failed) |
 //! | `BLOB` | it is of type 3, or used blob gas |
 //! | `SET_CODE` | it is of type 4: it carries delegations, which hold even if it fails |
-//! | `TRANSFER` | it sends ether to somebody without a word: a value, no input, no log, and it is not known to have failed |
+//! | `TRANSFER` | it only sends ether: a value, no input, no log, and it is not known to have failed |
 //! | `FT_TRANSFER` | a fungible token went from one holder to another |
 //! | `NFT_TRANSFER` | a unique token went from one holder to another |
 //! | `NFT` | a unique token was moved, minted or burnt |
-//! | `WRAP`, `UNWRAP` | ether was wrapped (a mint whose log is `Deposit`) or unwrapped (a burn whose log is `Withdrawal`) |
+//! | `WRAP`, `UNWRAP` | ether was wrapped (a mint by a log `Deposit`) or unwrapped (a burn by a log `Withdrawal`) |
 //! | `MINT`, `BURN` | a token's supply grew or shrank otherwise |
-//! | `APPROVAL` | a log is `Approval` or `ApprovalForAll` for somebody: not the zero address, by which ERC-721 tokens take back |
+//! | `APPROVAL` | a log is `Approval` or `ApprovalForAll`, and not for the zero address: that takes one back |
 //! | `FEE` | a log has the topic and the topics' number of `FeesCollected` or `FeesForwarded`, of whichever contract |
 //! | `STAKING` | a log is a deposit of stake, by the chain's deposit contract |
-//! | `SWAP`, `LIQUIDITY`, `MARKETPLACE` | a log is one of the events listed for it in `events.rs`, of whichever contract |
+//! | `SWAP`, `LIQUIDITY`, `MARKETPLACE` | a log is one of the events listed in `events.rs`, of whichever contract |
 //!
 //! Guarantees: a rule looks at nothing but the transaction, its logs and its token transfers. Leaves to others: whether
 //! a contract is who it seems to be; anybody may write any log.

@@ -1,12 +1,12 @@
 //! The crash matrix of metadata: fail at every operation, lose the answer, die; start again, finish, compare.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use alloy_primitives::{B256, U256};
 use logmill_io::wire::{GuardedClient, GuardedSettings};
-use logmill_io::{Fault, Faults};
+use logmill_io::{Fault, Faults, SystemClock};
 use logmill_pipeline::Result;
-use logmill_pipeline::async_workers::nft_items::{Clients, ItemSettings, NftItems};
+use logmill_pipeline::async_workers::nft_items::{Clients, ItemSettings, NftItems, item_kind};
 use logmill_pipeline::async_workers::token_metadata::TokenMetadata;
 use logmill_pipeline::async_workers::{AsyncSettings, AsyncWorker};
 use logmill_pipeline::derive::Tables;
@@ -27,9 +27,11 @@ struct Process {
 
 impl Process {
     async fn open(ground: &Ground, tables: Tables) -> Result<Self> {
-        let client =
-            GuardedClient::new(Arc::clone(tables.sql().clock()), GuardedSettings::default())?;
-        let clients = Clients { web: client.clone(), gateways: client };
+        // Nothing is fetched here, and to read the machine's certificates takes longer than all the rest.
+        static CLIENT: LazyLock<GuardedClient> = LazyLock::new(|| {
+            GuardedClient::new(SystemClock::shared(), GuardedSettings::default()).expect("a client")
+        });
+        let clients = Clients { web: CLIENT.clone(), gateways: CLIENT.clone() };
         let settings = ItemSettings::default();
         let items =
             NftItems::open(tables.clone(), CHAIN, ground.state(), clients, settings).await?;
@@ -45,7 +47,7 @@ impl Process {
             worker.plan().await?;
             self.jobs(&worker.kind(), worker).await?;
         }
-        self.jobs(&NftItems::item_kind(CHAIN), &self.items).await
+        self.jobs(&item_kind(CHAIN), &self.items).await
     }
 
     async fn jobs(&self, kind: &str, handler: &dyn Handler) -> Result<()> {

@@ -5,9 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use alloy_primitives::{Address, B256, U256};
+use logmill_io::SystemClock;
+use logmill_io::wire::{GuardedClient, GuardedSettings};
 use logmill_pipeline::async_workers::nft_items::uri::Gateways;
-use logmill_pipeline::async_workers::nft_items::{ItemSettings, NftItems};
-use logmill_pipeline::async_workers::{AsyncSettings, AsyncWorker, RangeWork};
+use logmill_pipeline::async_workers::nft_items::{Clients, ItemSettings, NftItems, item_kind};
+use logmill_pipeline::async_workers::{AsyncSettings, AsyncWorker, Jobs, RangeWork};
 use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
 use logmill_work::State;
@@ -15,7 +17,7 @@ use logmill_work::State;
 use super::fake::Says;
 use super::ground::{CHAIN, Ground, Move, account, data, string};
 use super::web::Web;
-use crate::work::in_real_time;
+use crate::work::{in_real_time, simulate};
 
 const TOKEN_URI: [u8; 4] = [0xc8, 0x7b, 0x56, 0xdd];
 const URI: [u8; 4] = [0x0e, 0x89, 0x34, 0x1c];
@@ -39,7 +41,7 @@ async fn go(ground: &Ground, items: &NftItems) -> usize {
     let worker = AsyncWorker::new(Arc::new(items.clone()), ground.tables.clone(), CHAIN, settings);
     worker.plan().await.expect("a plan");
     assert_eq!(ground.work(&worker.kind(), &worker).await, 0);
-    ground.work(&NftItems::item_kind(CHAIN), items).await
+    ground.work(&item_kind(CHAIN), items).await
 }
 
 /// An item whose contract says this.
@@ -148,7 +150,7 @@ fn what_goes_wrong_is_kept_tried_ever_later_and_a_dead_letter_in_the_end() {
         let waits = "SELECT min(refetch_after) > 1790000000000 FROM nft_items";
         assert_eq!(ground.dump(waits).await, ["Row([Int(1)])"]);
         // Nothing is due before its time.
-        let kind = NftItems::item_kind(CHAIN);
+        let kind = item_kind(CHAIN);
         assert_eq!(ground.work(&kind, &items).await, 0);
         for _ in 0..2 {
             ground.pass_time();
@@ -173,7 +175,7 @@ fn a_server_that_asks_for_rest_gets_it_and_what_works_in_the_end_is_as_if_it_alw
         ground.derive(0..1_000, &[item(&ground, 1, says(&web.url("/busy")))]).await;
         let items = open(&ground, &web, 20).await;
         assert_eq!(go(&ground, &items).await, 1);
-        let kind = NftItems::item_kind(CHAIN);
+        let kind = item_kind(CHAIN);
         let waits = "SELECT refetch_after FROM nft_items";
         let before = ground.dump(waits).await;
         // The backoff would have been over by then.
@@ -210,8 +212,38 @@ fn many_items_are_found_in_pages_and_each_has_one_job() {
             RangeWork::run(&items, &range).await.expect("found");
         }
         let counts = ground.queue().counts().await.expect("a queue");
-        let kind = NftItems::item_kind(CHAIN);
+        let kind = item_kind(CHAIN);
         let jobs: u64 = counts.iter().filter(|c| c.kind == kind).map(|c| c.jobs).sum();
         assert_eq!(jobs, 2_500);
+    });
+}
+
+#[test]
+fn ranges_and_items_run_by_themselves_and_say_how_far_they_are() {
+    simulate(async {
+        let ground = Ground::new(Database::memory().await).await;
+        let moves: Vec<(u64, Move)> = (1..=30)
+            .map(|id| item(&ground, id, says(&format!(r#"data:,{{"name":"Ape {id}"}}"#))))
+            .collect();
+        ground.derive(0..2_500, &moves).await;
+        let nobody = GuardedClient::new(SystemClock::shared(), GuardedSettings::default());
+        let nobody = nobody.expect("a client");
+        let clients = Clients { web: nobody.clone(), gateways: nobody };
+        let (tables, settings) = (ground.tables.clone(), ItemSettings::default());
+        let items = NftItems::open(tables, CHAIN, ground.state(), clients, settings).await;
+        let items = items.expect("tables");
+        let work = Arc::new(items.clone());
+        let worker = AsyncWorker::new(work, ground.tables.clone(), CHAIN, AsyncSettings::default());
+        let clock = Arc::clone(ground.sql().clock());
+        let stop = || clock.sleep(Duration::from_secs(60));
+        let runner = items.runner("me").expect("a runner");
+        let (ranges, single) = tokio::join!(worker.run("me", stop()), runner.run(stop()));
+        ranges.expect("no trouble");
+        single.expect("no trouble");
+        let standing = worker.standing().await.expect("a database");
+        assert_eq!((standing.checkpoint, standing.missing), (Some(2_500), 0));
+        assert_eq!((standing.jobs, standing.items), (Jobs::default(), Some(Jobs::default())));
+        let named = "SELECT count(DISTINCT name) FROM nft_items WHERE metadata_error IS NULL";
+        assert_eq!(ground.dump(named).await, ["Row([Int(30)])"]);
     });
 }

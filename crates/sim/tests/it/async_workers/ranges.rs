@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use logmill_pipeline::async_workers::{AsyncSettings, AsyncWorker, RangeWork};
 use logmill_pipeline::{Error, Result};
 use logmill_sim::Database;
-use logmill_work::{Coverage, Heights, State};
+use logmill_work::{Backoff, Coverage, Heights, State};
 
 use super::ground::{CHAIN, Ground, LEASE, run_one};
 use crate::work::{on_both, simulate};
@@ -81,7 +81,7 @@ fn a_range_has_twenty_attempts_however_they_end_and_holds_up_no_other() {
         assert_eq!(standing.ranges, [(0, 1_000), (2_000, 9_000)], "the others are done");
         // The first attempt is behind us. Every other attempt from here on ends with its process.
         let mut claimed = 1;
-        while worker.standing().await.expect("a database").dead == 0 {
+        while worker.standing().await.expect("a database").jobs.dead == 0 {
             ground.pass_time();
             let kind = worker.kind();
             ground.queue().reap(&kind).await.expect("a queue");
@@ -95,13 +95,16 @@ fn a_range_has_twenty_attempts_however_they_end_and_holds_up_no_other() {
         // Upstream counted a failure up to three times, so that there were about ten.
         assert_eq!(claimed, 20);
         let standing = worker.standing().await.expect("a database");
-        assert_eq!((standing.checkpoint, standing.dead), (Some(1_000), 1));
+        assert_eq!((standing.checkpoint, standing.jobs.dead), (Some(1_000), 1));
         // Somebody mends what was wrong.
         told.fail_at(&[]);
         ground.queue().redrive_dead(&worker.kind()).await.expect("a queue");
         settle(&ground, &worker).await;
         let standing = worker.standing().await.expect("a database");
-        assert_eq!((standing.checkpoint, standing.dead, standing.missing), (Some(9_000), 0, 0));
+        assert_eq!(
+            (standing.checkpoint, standing.jobs.dead, standing.missing),
+            (Some(9_000), 0, 0)
+        );
         assert_eq!(told.tries(0), 1, "what is done is not done again");
     });
 }
@@ -187,12 +190,19 @@ fn a_worker_runs_by_itself_until_it_is_stopped() {
         ground.derive(0..30_000, &[]).await;
         let told = Arc::new(Told::default());
         told.fail_at(&[3_000]);
-        let worker = worker(&ground, &told);
+        let minute = Duration::from_secs(60);
+        let settings = AsyncSettings {
+            poll: minute / 2,
+            backoff: Backoff::Table { waits: vec![minute], jitter_percent: 0 },
+            ..AsyncSettings::default()
+        };
+        let work = Arc::clone(&told) as Arc<dyn RangeWork>;
+        let worker = AsyncWorker::new(work, ground.tables.clone(), CHAIN, settings);
         let clock = Arc::clone(ground.sql().clock());
-        // A day is enough for thirty ranges, and for twenty attempts of the one that fails.
-        worker.run("me", clock.sleep(Duration::from_secs(86_400))).await.expect("no trouble");
+        // Enough for thirty ranges, and for twenty attempts of the one that fails.
+        worker.run("me", clock.sleep(30 * minute)).await.expect("no trouble");
         let standing = worker.standing().await.expect("a database");
         assert_eq!(standing.ranges, [(0, 3_000), (4_000, 30_000)]);
-        assert_eq!((standing.dead, standing.running, told.tries(3_000)), (1, 0, 20));
+        assert_eq!((standing.jobs.dead, standing.jobs.running, told.tries(3_000)), (1, 0, 20));
     });
 }

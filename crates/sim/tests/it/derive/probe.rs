@@ -6,7 +6,9 @@ use logmill_chain::Log;
 use logmill_pipeline::cells;
 use logmill_pipeline::derive::rows::amount;
 use logmill_pipeline::derive::table::{folded, key, once};
-use logmill_pipeline::derive::{Cell, DecodedBlock, Fold, Kind, Phase, Processor, Rows, Table};
+use logmill_pipeline::derive::{
+    Cell, DecodedBlock, Fold, Kind, Phase, Processor, Reads, Rows, Table,
+};
 use logmill_pipeline::{Error, Result};
 
 pub(crate) static ONCE: Table = Table {
@@ -73,6 +75,10 @@ impl Processor for Probe {
 
     fn phase(&self) -> Phase {
         Phase::Two
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::Logs
     }
 
     fn tables(&self) -> &'static [&'static Table] {

@@ -1,0 +1,135 @@
+//! Contracts: who deployed them and how, and how their code changed since.
+//!
+//! Guarantees: what no block tells is null. Leaves to others: code.
+
+use logmill_io::params;
+use logmill_pipeline::processors::meta::{CONTRACT_VERSIONS, SMART_CONTRACTS};
+use serde_json::json;
+
+use super::call::{Call, LIMIT_DEFAULT, Reply};
+use super::data::{BLOCK, HASH, TIME, TX_INDEX};
+use super::endpoint::{Endpoint, Shape};
+use super::error::{ApiError, ApiResult};
+use super::list::{self, Ask, Direction, List};
+use super::param::{Param, ParamKind, required};
+use super::record::{Form, Record, address, column, computed};
+
+static DEPLOYMENT: Record = Record {
+    name: "Deployment",
+    about: "How a contract came to be.",
+    base: None,
+    fields: &[
+        column("creator", Form::Address, "creator", "who sent the transaction").or_null(),
+        column("blockNumber", Form::Number, "created_height", "the number of its block"),
+        TX_INDEX,
+        HASH,
+        column("initCodeHash", Form::Bytes, "init_code_hash", "the hash of its init code"),
+        column("kind", Form::Text, "kind", "`CONTRACT`, `PROXY` or `MINIMAL_PROXY`"),
+        column("success", Form::Flag, "status", "whether the receipt says that it succeeded")
+            .or_null(),
+    ],
+};
+
+static VERSION: Record = Record {
+    name: "ContractVersion",
+    about: "A change of a contract's code.",
+    base: None,
+    fields: &[
+        BLOCK,
+        column("logIndex", Form::Number, "event_index", "its log's position; -1 if deployed"),
+        TX_INDEX,
+        HASH,
+        column(
+            "kind",
+            Form::Text,
+            "kind",
+            "`DEPLOYED`, `UPGRADED`, `BEACON_UPGRADED` or `DIAMOND_CUT`",
+        ),
+        column("implementation", Form::Address, "implementation", "where the code is").or_null(),
+        column("initCodeHash", Form::Bytes, "init_code_hash", "the hash of its init code")
+            .or_null(),
+        column("initCodeBytes", Form::Number, "init_code_bytes", "how long that is").or_null(),
+        TIME,
+    ],
+};
+
+static CONTRACT: Record = Record {
+    name: "Contract",
+    about: "A contract that a transaction deployed, or that told of a change of its code.",
+    base: None,
+    fields: &[
+        computed("address", Form::Address, "it"),
+        computed("deployment", Form::Object(&DEPLOYMENT), "null if no covered block tells")
+            .or_null(),
+        computed("versions", Form::List(&Form::Object(&VERSION)), "the newest changes"),
+        computed("moreVersions", Form::Flag, "whether there are more: see `versions` below it"),
+    ],
+};
+
+static VERSIONS: List = List {
+    table: &CONTRACT_VERSIONS,
+    record: &VERSION,
+    order: &["block_height", "event_index"],
+    direction: Direction::Down,
+};
+
+const CONTRACT_PARAM: Param = required("address", ParamKind::Address, "the contract");
+
+/// The paths of this file.
+pub(super) static ENDPOINTS: &[Endpoint] = &[
+    Endpoint {
+        id: "contract",
+        path: "/contracts/{address}",
+        summary: "A contract, and the newest changes of its code.",
+        needs: &["meta_worker"],
+        uses: &["evm_worker"],
+        params: &[CONTRACT_PARAM],
+        shape: Shape::One(&CONTRACT),
+        run: |call| Box::pin(contract(call)),
+    },
+    Endpoint {
+        id: "contract_versions",
+        path: "/contracts/{address}/versions",
+        summary: "How the code of a contract changed, newest first.",
+        needs: &["meta_worker"],
+        uses: &["evm_worker"],
+        params: &[CONTRACT_PARAM],
+        shape: Shape::Page(&VERSION),
+        run: |call| Box::pin(versions(call)),
+    },
+];
+
+async fn contract(call: &Call) -> ApiResult<Reply> {
+    let (data, of) = (call.data()?, call.address("address")?);
+    let unknown = || ApiError::not_found("no covered block tells of such a contract");
+    let id = data.id(of).await?.ok_or_else(unknown)?;
+    let ask = || Ask::key("address = $1", params![id]);
+    let deployment = list::row(data, (&SMART_CONTRACTS, &DEPLOYMENT), ask()).await?;
+    let want = LIMIT_DEFAULT + 1;
+    let found = VERSIONS.stretch(data, &ask(), VERSIONS.start(), want, |_| true).await?;
+    let (mut versions, next) = found.page(LIMIT_DEFAULT);
+    if deployment.is_none() && versions.is_empty() {
+        return Err(unknown());
+    }
+    data.add_hashes(&mut versions).await?;
+    let mut deployment: Vec<_> = deployment.into_iter().collect();
+    data.add_hashes(&mut deployment).await?;
+    Ok(Reply::One(super::record::Object::from_iter([
+        ("address".to_owned(), address(&of)),
+        ("deployment".to_owned(), json!(deployment.first())),
+        ("versions".to_owned(), json!(versions)),
+        ("moreVersions".to_owned(), next.is_some().into()),
+    ])))
+}
+
+async fn versions(call: &Call) -> ApiResult<Reply> {
+    let data = call.data()?;
+    let Some(id) = data.id(call.address("address")?).await? else {
+        call.position(&VERSIONS.kinds())?;
+        return Ok(call.reply(Vec::new(), None));
+    };
+    let ask = Ask::key("address = $1", params![id]);
+    let (mut items, next) = call.stretch(&VERSIONS, &ask, |_| true).await?;
+    data.add_hashes(&mut items).await?;
+    Ok(call.reply(items, next))
+}

@@ -1,0 +1,196 @@
+//! The errors of the read API: every code, in one place, and which failure has which.
+//!
+//! | status | code | when |
+//! |---|---|---|
+//! | 400 | `invalid_parameter` | a parameter is missing, unknown, given twice, or makes no sense |
+//! | 400 | `invalid_cursor` | the cursor is not one that this list gave |
+//! | 401, 403 | `unauthorized`, `forbidden` | no key, or one that does not allow this |
+//! | 404 | `not_found` | there is no such thing in what is known |
+//! | 404 | `not_stored` | the blocks that would tell are not stored here |
+//! | 404 | `not_derived` | no table of it is derived here; the message names the processor |
+//! | 404 | `chain_not_served` | this chain is not served here |
+//! | 405 | `method_not_allowed` | everything is read with GET |
+//! | 503 | `unavailable` | not at the moment, or not in time: ask again |
+//! | 500 | `internal` | something is wrong here; the log says what |
+//!
+//! The body is `{"error": {"code": "…", "message": "…"}}`.
+//!
+//! Guarantees: causes that are ours alone are logged and not sent. Leaves to others: when to fail.
+
+use std::borrow::Cow;
+
+use axum::http::StatusCode;
+use axum::http::header::WWW_AUTHENTICATE;
+use axum::response::{IntoResponse, Json, Response};
+use logmill_io::ErrorKind;
+use logmill_pipeline::processors;
+use serde_json::json;
+
+/// The outcome of a request.
+pub(super) type ApiResult<T> = std::result::Result<T, ApiError>;
+
+/// What a request is answered with if it can not be answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ApiError {
+    status: StatusCode,
+    code: &'static str,
+    message: Cow<'static, str>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, code, message: message.into() }
+    }
+
+    /// A parameter that makes no sense.
+    pub(super) fn parameter(name: &str, why: &str) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_parameter", format!("{name}: {why}"))
+    }
+
+    /// A request whose parameters can not even be told apart.
+    pub(super) fn unreadable() -> Self {
+        let why = "path and query are to be text in UTF-8, percent-encoded";
+        Self::new(StatusCode::BAD_REQUEST, "invalid_parameter", why)
+    }
+
+    /// A cursor that this list did not give.
+    pub(super) fn cursor() -> Self {
+        let why = "cursor: it is not one that this list gave as `next`";
+        Self::new(StatusCode::BAD_REQUEST, "invalid_cursor", why)
+    }
+
+    pub(super) fn unauthorized() -> Self {
+        let why = "a key is needed, as `Authorization: Bearer …` or `x-apikey`";
+        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", why)
+    }
+
+    pub(super) fn forbidden() -> Self {
+        Self::new(StatusCode::FORBIDDEN, "forbidden", "the key does not allow this")
+    }
+
+    /// Something that is not there.
+    pub(super) fn not_found(what: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", what)
+    }
+
+    /// Something that may be in blocks which are not stored.
+    pub(super) fn not_stored(what: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_stored", what)
+    }
+
+    /// Something that no processor derives here.
+    pub(super) fn not_derived(processor: &str) -> Self {
+        let why = format!("this is not derived here: the processor {processor} has not run");
+        Self::new(StatusCode::NOT_FOUND, "not_derived", why)
+    }
+
+    pub(super) fn no_chain() -> Self {
+        let why = "this chain is not served here; chains are named by their ids, in decimal digits";
+        Self::new(StatusCode::NOT_FOUND, "chain_not_served", why)
+    }
+
+    pub(super) fn no_method() -> Self {
+        let why = "everything here is read with GET";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", why)
+    }
+
+    /// Not now, but perhaps in a moment.
+    pub(super) fn unavailable(why: &'static str) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", why)
+    }
+
+    /// Something of ours is wrong.
+    pub(super) fn internal(what: &str) -> Self {
+        tracing::warn!(error = what, "a request failed");
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "internal error")
+    }
+
+    /// Whether it is because nothing of it is derived here.
+    pub(super) fn is_not_derived(&self) -> bool {
+        self.code == "not_derived"
+    }
+
+    /// Its code, for metrics.
+    pub(super) fn code(&self) -> &'static str {
+        self.code
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let body = Json(json!({"error": {"code": self.code, "message": self.message}}));
+        match self.status {
+            StatusCode::UNAUTHORIZED => {
+                (self.status, [(WWW_AUTHENTICATE, "Bearer")], body).into_response()
+            }
+            status => (status, body).into_response(),
+        }
+    }
+}
+
+impl From<logmill_pipeline::Error> for ApiError {
+    fn from(error: logmill_pipeline::Error) -> Self {
+        use logmill_pipeline::Error;
+        match &error {
+            Error::NotDerived { table, chain_id } => {
+                let all = processors::all(&processors::Settings::of_chain(*chain_id));
+                let fills = |one: &&std::sync::Arc<dyn logmill_pipeline::derive::Processor>| {
+                    one.tables().iter().any(|of| of.name == *table)
+                };
+                Self::not_derived(all.iter().find(fills).map_or(table, |one| one.name()))
+            }
+            Error::NotCovered { .. } | Error::Pruned { .. } | Error::BlockNotFound { .. } => {
+                Self::not_stored(error.to_string())
+            }
+            _ => failed(&error, error.kind()),
+        }
+    }
+}
+
+impl From<logmill_chain::Error> for ApiError {
+    fn from(error: logmill_chain::Error) -> Self {
+        failed(&error, error.kind())
+    }
+}
+
+impl From<logmill_io::Error> for ApiError {
+    fn from(error: logmill_io::Error) -> Self {
+        failed(&error, error.kind())
+    }
+}
+
+/// A failure of ours: the log says what, the client what to do.
+fn failed(error: &dyn std::error::Error, kind: ErrorKind) -> ApiError {
+    let said = crate::output::brief(&logmill_io::chain(error));
+    match kind {
+        ErrorKind::Transient | ErrorKind::Conflict | ErrorKind::Fenced => {
+            tracing::warn!(error = said, "a request failed");
+            ApiError::unavailable("not available at the moment")
+        }
+        _ => ApiError::internal(&said),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use logmill_pipeline::Error;
+
+    use super::*;
+
+    #[test]
+    fn every_failure_has_its_code_and_keeps_its_secrets() {
+        let check = |error: Error, status: u16, code: &str, says: &str| {
+            let error = ApiError::from(error);
+            assert_eq!((error.status.as_u16(), error.code), (status, code));
+            assert!(error.message.contains(says), "{}", error.message);
+            assert!(!error.message.contains("secret"), "{}", error.message);
+        };
+        let not_derived = |table| Error::NotDerived { table, chain_id: 1 };
+        check(not_derived("ft_transfers"), 404, "not_derived", "token_worker");
+        check(not_derived("unheard_of"), 404, "not_derived", "unheard_of");
+        check(Error::NotCovered { wanted: 3..8, covered: vec![] }, 404, "not_stored", "blocks 3");
+        check(Error::Corrupt { what: "a secret".to_owned() }, 500, "internal", "internal");
+        let busy = logmill_io::Error::TooSlow { doing: "secret", limit_ms: 1 };
+        check(busy.into(), 503, "unavailable", "at the moment");
+    }
+}

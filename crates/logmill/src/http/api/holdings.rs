@@ -1,0 +1,175 @@
+//! What an account holds of fungible tokens, and how that came to be, day by day.
+//!
+//! Guarantees: a sum of transfers is called a balance only if the covered blocks have all of the token's life, and is
+//! flagged where it is below zero all the same: such a token changes balances without saying so. Leaves to others:
+//! checking balances with the contract.
+
+use std::collections::BTreeSet;
+
+use logmill_io::{Amount, Row, params};
+use logmill_pipeline::derive::{Kind, Select};
+use logmill_pipeline::processors::daily_balance::DAILY_BALANCES;
+use logmill_pipeline::processors::ft_holdings::FT_HOLDINGS;
+use serde_json::{Value as Json, json};
+
+use super::accounts::ACCOUNT_PARAM;
+use super::call::{Call, Reply};
+use super::data::{DECIMALS, SYMBOL, Source};
+use super::endpoint::{Endpoint, Shape};
+use super::error::{ApiError, ApiResult};
+use super::list::{Ask, Direction, List};
+use super::param::{ParamKind, required};
+use super::position::{Place, Position};
+use super::record::{Form, Object, Record, address_in, column, computed};
+use super::tokens::call_balance;
+
+static HOLDING: Record = Record {
+    name: "Holding",
+    about: "What an account holds of a token.",
+    base: None,
+    fields: &[
+        column("token", Form::Address, "contract_address", "the token"),
+        computed("balance", Form::Amount, "how much; null if `complete` is false").or_null(),
+        column("delta", Form::Amount, "balance", "what came and went in the covered blocks"),
+        DECIMALS,
+        SYMBOL,
+        column("transferCount", Form::Number, "transfer_count", "in how many transfers"),
+        column("lastBlock", Form::Number, "last_height", "of the last of them"),
+        computed("complete", Form::Flag, "whether the covered blocks have all of the token's life"),
+        computed(
+            "negative",
+            Form::Flag,
+            "whether the balance is below zero, as of tokens that change balances without transfers; null if `complete` \
+             is false",
+        )
+        .or_null(),
+    ],
+};
+
+static DAY: Record = Record {
+    name: "BalanceDay",
+    about: "How an account's holding of a token changed on a day of UTC.",
+    base: None,
+    fields: &[
+        column("date", Form::Date, "date", "the day; null if no calendar has it").or_null(),
+        column("day", Form::Number, "date", "its number since 1970-01-01"),
+        column("delta", Form::Amount, "delta", "what came and went on it"),
+        computed("opening", Form::Amount, "the balance before; null if `complete` is false")
+            .or_null(),
+        computed("closing", Form::Amount, "the balance after; null if `complete` is false")
+            .or_null(),
+        computed("sum", Form::Amount, "what came and went in the covered blocks up to its end"),
+        DECIMALS,
+        SYMBOL,
+        column("transactionCount", Form::Number, "tx_count", "in how many transactions"),
+        column("lastBlock", Form::Number, "last_height", "of the last of them"),
+        computed("complete", Form::Flag, "whether the covered blocks have all of the token's life"),
+    ],
+};
+
+static HOLDINGS: List = List {
+    table: &FT_HOLDINGS,
+    record: &HOLDING,
+    order: &["contract_address"],
+    direction: Direction::Up,
+};
+
+/// The paths of this file.
+pub(super) static ENDPOINTS: &[Endpoint] = &[
+    Endpoint {
+        id: "account_holdings",
+        path: "/accounts/{address}/holdings",
+        summary: "What an account holds of fungible tokens, in a fixed order.",
+        needs: &["ft_holdings_worker"],
+        uses: &["meta_worker"],
+        params: &[ACCOUNT_PARAM],
+        shape: Shape::Page(&HOLDING),
+        run: |call| Box::pin(holdings(call)),
+    },
+    Endpoint {
+        id: "account_balances",
+        path: "/accounts/{address}/balances",
+        summary: "How an account's holding of a token changed, by day, newest first.",
+        needs: &["daily_balance_worker"],
+        uses: &["meta_worker"],
+        params: &[ACCOUNT_PARAM, required("token", ParamKind::Address, "the token's contract")],
+        shape: Shape::Page(&DAY),
+        run: |call| Box::pin(balances(call)),
+    },
+];
+
+async fn holdings(call: &Call) -> ApiResult<Reply> {
+    let data = call.data()?;
+    let Some(id) = data.id(call.address("address")?).await? else {
+        call.position(&HOLDINGS.kinds())?;
+        return Ok(call.reply(Vec::new(), None));
+    };
+    let ask = Ask::key("address = $1", params![id]);
+    let (mut items, next) = call.stretch(&HOLDINGS, &ask, |_| true).await?;
+    data.add_decimals(&mut items, "token").await?;
+    let tokens: BTreeSet<_> = items.iter().filter_map(|item| address_in(item, "token")).collect();
+    let complete = data.complete("ft_holdings_worker", tokens).await?;
+    for item in &mut items {
+        let is_complete = address_in(item, "token").is_some_and(|token| complete.contains(&token));
+        call_balance(item, is_complete);
+        let is_negative = item["delta"].as_str().is_some_and(|delta| delta.starts_with('-'));
+        item.insert("negative".to_owned(), json!(is_complete.then_some(is_negative)));
+    }
+    Ok(call.reply(items, next))
+}
+
+async fn balances(call: &Call) -> ApiResult<Reply> {
+    let (data, token) = (call.data()?, call.address("token")?);
+    let before =
+        call.position(&[Kind::Int])?.map_or(Place::Int(i64::MAX), |from| from.0[0].clone());
+    let ids = (data.id(call.address("address")?).await?, data.id(token).await?);
+    let (Some(account), Some(token_id)) = ids else {
+        return Ok(call.reply(Vec::new(), None));
+    };
+    let key = "address = $1 AND contract_address = $2 AND date < $3";
+    let order = "date DESC";
+    // The days of one account and token: as many rows as there were days, and one sum over them.
+    let earlier = Select { key, ..Select::default() };
+    let shown = Select { order, limit: Some(call.limit() + 1), ..earlier };
+    let columns = DAY.select();
+    let text = |source: Source<'_>| {
+        let (rows, all) = (source(&DAILY_BALANCES, &shown), source(&DAILY_BALANCES, &earlier));
+        format!(
+            "SELECT {columns}, (SELECT amount_sum(e.delta) FROM {all} AS e) FROM {rows} AS s
+             ORDER BY s.{order}"
+        )
+    };
+    let answer = data.query(text, vec![account.into(), token_id.into(), before.value()]).await?;
+    let complete = data.complete("daily_balance_worker", BTreeSet::from([token])).await?;
+    let mut items = days(&answer.rows, complete.contains(&token))?;
+    let next = (items.len() > call.limit()).then(|| {
+        items.truncate(call.limit());
+        let last = items.last().and_then(|item| item["day"].as_i64());
+        Position(vec![Place::Int(last.unwrap_or(i64::MIN))])
+    });
+    data.add_decimals_of(&mut items, token).await?;
+    Ok(call.reply(items, next))
+}
+
+/// The days of rows whose last column is the sum at the end of the first.
+fn days(rows: &[Row], complete: bool) -> ApiResult<Vec<Object>> {
+    let Some(first) = rows.first() else {
+        return Ok(Vec::new());
+    };
+    let mut sum = first.opt_amount(DAY.width())?.unwrap_or(Amount::ZERO);
+    let mut days = Vec::new();
+    for row in rows {
+        let mut day = DAY.read(row)?;
+        let delta: Option<Amount> = day["delta"].as_str().and_then(|delta| delta.parse().ok());
+        let delta = delta.ok_or_else(|| ApiError::internal("a change that is no amount"))?;
+        let before = sum.saturating_add(-delta);
+        let called = |amount: Amount| if complete { amount.to_string().into() } else { Json::Null };
+        day.insert("opening".to_owned(), called(before));
+        day.insert("closing".to_owned(), called(sum));
+        day.insert("sum".to_owned(), sum.to_string().into());
+        day.insert("complete".to_owned(), complete.into());
+        sum = before;
+        days.push(day);
+    }
+    Ok(days)
+}

@@ -1,0 +1,132 @@
+//! The items that an account owns, of all collections.
+//!
+//! Guarantees: what was given away whole is not shown; a page looks at a bounded number of rows. Leaves to others: the
+//! collections.
+
+use std::collections::BTreeSet;
+
+use logmill_io::{Amount, params};
+use logmill_pipeline::derive::Kind;
+use logmill_pipeline::processors::nft_ownership::{NFT_BALANCES, NFT_OWNERSHIP};
+
+use super::accounts::ACCOUNT_PARAM;
+use super::call::{Call, Reply};
+use super::endpoint::{Endpoint, Shape};
+use super::error::ApiResult;
+use super::item_metadata;
+use super::items::{IN_MULTI, IN_UNIQUE, is_some_quantity};
+use super::list::{Ask, Direction, List, merged};
+use super::position::{Place, Position};
+use super::record::{Form, Object, Record, address_in, column, computed};
+
+static UNIQUE_ITEM: Record = Record {
+    name: "OwnedUniqueItem",
+    about: "",
+    base: None,
+    fields: &[
+        column("collection", Form::Address, "contract_address", ""),
+        column("id", Form::Amount, "nft_id", ""),
+        column("lastBlock", Form::Number, "last_height", ""),
+    ],
+};
+
+static MULTI_ITEM: Record = Record {
+    name: "OwnedMultiItem",
+    about: "",
+    base: Some(&UNIQUE_ITEM),
+    fields: &[column("quantity", Form::Amount, "quantity", "")],
+};
+
+static OWNED: Record = Record {
+    name: "OwnedItem",
+    about: "An item that an account owns.",
+    base: None,
+    fields: &[
+        computed("collection", Form::Address, "the collection"),
+        computed("id", Form::Amount, "the item's id"),
+        computed("standard", Form::Text, "`erc721` or `erc1155`"),
+        computed("quantity", Form::Amount, "how many, as far as the covered blocks tell"),
+        computed("lastBlock", Form::Number, "when that last changed"),
+        computed(
+            "complete",
+            Form::Flag,
+            "whether the covered blocks have all of the collection's life",
+        ),
+        computed("name", Form::Text, "what its metadata call it").or_null(),
+        computed("image", Form::Text, "where its metadata say that its picture is").or_null(),
+    ],
+};
+
+static UNIQUE: List = List {
+    table: &NFT_OWNERSHIP,
+    record: &UNIQUE_ITEM,
+    order: &["contract_address", "nft_id"],
+    direction: Direction::Up,
+};
+
+static MULTI: List = List {
+    table: &NFT_BALANCES,
+    record: &MULTI_ITEM,
+    order: &["contract_address", "nft_id"],
+    direction: Direction::Up,
+};
+
+/// The paths of this file.
+pub(super) static ENDPOINTS: &[Endpoint] = &[Endpoint {
+    id: "account_nfts",
+    path: "/accounts/{address}/nfts",
+    summary: "The items that an account owns, by collection and id.",
+    needs: &["nft_ownership_worker"],
+    uses: &["meta_worker"],
+    params: &[ACCOUNT_PARAM],
+    shape: Shape::Page(&OWNED),
+    run: |call| Box::pin(nfts(call)),
+}];
+
+/// The kinds of a position: collection, item, table.
+const KINDS: [Kind; 3] = [Kind::Int, Kind::Amount, Kind::Int];
+
+async fn nfts(call: &Call) -> ApiResult<Reply> {
+    let data = call.data()?;
+    let start = || {
+        let (collection, item) = (Place::Int(i64::MIN), Place::Amount(Amount::MIN));
+        Position(vec![collection, item, Place::Int(IN_MULTI)])
+    };
+    let from = call.position(&KINDS)?.unwrap_or_else(start);
+    let Some(owner) = data.id(call.address("address")?).await? else {
+        return Ok(call.reply(Vec::new(), None));
+    };
+    let want = call.limit() + 1;
+    let behind = Position(from.0[..2].to_vec());
+    let filter = Ask { filter: "owner = $1".to_owned(), ..Ask::key("", params![owner]) };
+    let mut unique = UNIQUE.stretch(data, &filter, behind.clone(), want, |_| true).await?;
+    let key = Ask::key("owner = $1", params![owner]);
+    let mut multi = MULTI.stretch(data, &key, behind.clone(), want, is_some_quantity).await?;
+    if from.0.get(2) == Some(&Place::Int(IN_UNIQUE)) {
+        // An item of both tables whose place in the first is the position: the second is still to come.
+        let same = "owner = $1 AND contract_address = $2 AND nft_id = $3";
+        let mut params = params![owner];
+        params.extend(behind.0.iter().map(Place::value));
+        let same = MULTI.rows(data, &Ask::key(same, params), &MULTI.start(), 1).await?;
+        multi.items.splice(..0, same.into_iter().filter(|item| is_some_quantity(&item.object)));
+    }
+    unique.in_table(IN_UNIQUE);
+    multi.in_table(IN_MULTI);
+    for item in &mut unique.items {
+        item.object.insert("standard".to_owned(), "erc721".into());
+        item.object.insert("quantity".to_owned(), "1".into());
+    }
+    for item in &mut multi.items {
+        item.object.insert("standard".to_owned(), "erc1155".into());
+    }
+    let (mut items, next) = merged(unique, multi).page(call.limit());
+    let collection = |item: &Object| address_in(item, "collection");
+    let collections: BTreeSet<_> = items.iter().filter_map(collection).collect();
+    let complete = data.complete("nft_ownership_worker", collections).await?;
+    for item in &mut items {
+        let is_complete = collection(item).is_some_and(|one| complete.contains(&one));
+        item.insert("complete".to_owned(), is_complete.into());
+    }
+    item_metadata::add_names(data, &mut items).await?;
+    Ok(call.reply(items, next))
+}

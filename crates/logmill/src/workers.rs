@@ -1,0 +1,133 @@
+//! The async workers of the server: what tables need from nodes and from the web.
+//!
+//! Guarantees: they run beside the derivers and hold none of them up; servers that contracts name are reached only at
+//! public addresses. Leaves to others: what they ask ([`logmill_pipeline::async_workers`]).
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use logmill_chain::ChainSource;
+use logmill_io::SystemClock;
+use logmill_io::wire::{GuardedClient, GuardedSettings};
+use logmill_pipeline::async_workers::contract_code::ContractCode;
+use logmill_pipeline::async_workers::nft_items::{Clients, NftItems};
+use logmill_pipeline::async_workers::reconcile::{ReconcileSettings, Reconciler};
+use logmill_pipeline::async_workers::token_metadata::TokenMetadata;
+use logmill_pipeline::async_workers::{AsyncSettings, AsyncWorker, RangeWork, Standing};
+use logmill_pipeline::derive::Tables;
+use logmill_pipeline::observe::state::{StateReader, StateSettings};
+
+use crate::config::Settings;
+use crate::error::Result;
+
+/// How often it is looked how far they are.
+const LOOK_EVERY: Duration = Duration::from_secs(3);
+
+/// The async workers of one chain.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    workers: Vec<AsyncWorker>,
+    items: Option<Arc<NftItems>>,
+    owner: String,
+    /// How far each was when it was last looked.
+    standing: Mutex<Vec<Standing>>,
+}
+
+impl Workers {
+    /// Those that are configured.
+    pub(crate) async fn open(
+        settings: &Settings,
+        tables: &Tables,
+        chain_id: u64,
+        source: &Arc<dyn ChainSource>,
+        owner: &str,
+    ) -> Result<Self> {
+        let clock = SystemClock::shared();
+        let asked = StateSettings::default();
+        let state = StateReader::new(Arc::clone(source), Arc::clone(&clock), asked);
+        let is_on = |name: &str| settings.derive.enables(name);
+        let mut works: Vec<Arc<dyn RangeWork>> = Vec::new();
+        if is_on("token_metadata_worker") {
+            let worker = TokenMetadata::open(tables.clone(), chain_id, state.clone()).await?;
+            works.push(Arc::new(worker));
+        }
+        if is_on("meta_worker") && is_on("evm_worker") {
+            let worker = ContractCode::open(tables.clone(), chain_id, state.clone()).await?;
+            works.push(Arc::new(worker));
+        }
+        let mut items = None;
+        if is_on("nft_item_metadata_worker") {
+            let web = GuardedClient::new(Arc::clone(&clock), GuardedSettings::default())?;
+            let clients = Clients { gateways: web.clone(), web };
+            let how = settings.derive.items();
+            let worker =
+                NftItems::open(tables.clone(), chain_id, state.clone(), clients, how).await?;
+            let worker = Arc::new(worker);
+            works.push(Arc::clone(&worker) as Arc<dyn RangeWork>);
+            items = Some(worker);
+        }
+        if is_on("nft_ownership_reconciler") {
+            let how = ReconcileSettings::default();
+            let worker = Reconciler::open(tables.clone(), chain_id, state, how).await?;
+            works.push(Arc::new(worker));
+        }
+        let worker =
+            |work| AsyncWorker::new(work, tables.clone(), chain_id, AsyncSettings::default());
+        let workers = works.into_iter().map(worker).collect();
+        Ok(Self { workers, items, owner: owner.to_owned(), standing: Mutex::default() })
+    }
+
+    /// Works until `stop` completes.
+    pub(crate) async fn run<S>(&self, stop: impl Fn() -> S) -> Result<()>
+    where
+        S: Future<Output = ()> + Send,
+    {
+        let ranges = self.workers.iter().map(|worker| worker.run(&self.owner, stop()));
+        let ranges = futures::future::join_all(ranges);
+        let items = async {
+            match &self.items {
+                Some(items) => Ok(items.runner(&self.owner)?.run(stop()).await?),
+                None => Ok(()),
+            }
+        };
+        let worked = futures::future::join(ranges, items);
+        let (ranges, items) = tokio::select! {
+            biased;
+            ended = worked => ended,
+            never = self.look() => match never {},
+        };
+        for ended in ranges {
+            ended?;
+        }
+        items
+    }
+
+    /// How far each was when it was last looked.
+    pub(crate) fn standing(&self) -> Vec<Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn look(&self) -> Infallible {
+        let clock = SystemClock::shared();
+        loop {
+            let now = self.stand().await;
+            *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = now;
+            clock.sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn stand(&self) -> Vec<Standing> {
+        let mut all = Vec::new();
+        for worker in &self.workers {
+            match worker.standing().await {
+                Ok(standing) => all.push(standing),
+                Err(error) => {
+                    let error = logmill_io::chain(&error);
+                    tracing::warn!(worker = worker.name(), error, "its standing is not known");
+                }
+            }
+        }
+        all
+    }
+}

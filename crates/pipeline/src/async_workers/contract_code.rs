@@ -1,0 +1,110 @@
+//! `contract_code_worker`: the code of contracts that transactions created, as a node has it.
+//!
+//! The code is asked for at the newest final block and kept as an observation: the code that the creation left is the same
+//! from then on, unless the contract destroys itself.
+//!
+//! Guarantees: a contract is asked for once. One that can not be asked for fails its range, and holds up no other.
+//! Leaves to others: what the code says; contracts that contracts create, which no receipt names.
+
+use alloy_primitives::Address;
+use async_trait::async_trait;
+use bytes::Bytes;
+use logmill_io::params;
+use logmill_work::Heights;
+
+use super::RangeWork;
+use super::derived::{self, Derived};
+use crate::derive::Tables;
+use crate::derive::store::chain_param;
+use crate::error::{Error, Result};
+use crate::observe::{Observations, Question, StateReader, height};
+use crate::processors::evm::EVM_TRANSACTIONS;
+
+/// The checkpoint's name.
+pub const NAME: &str = "contract_code_worker";
+/// The kind of its observations: the subject is the contract, the value its code.
+pub const CODE: &str = "code";
+
+/// Contracts that are looked up at once.
+const PAGE: usize = 200;
+
+/// The worker.
+#[derive(Clone, Debug)]
+pub struct ContractCode {
+    derived: Derived,
+    observations: Observations,
+    state: StateReader,
+}
+
+impl ContractCode {
+    /// The worker of a chain; makes its tables if need be.
+    pub async fn open(tables: Tables, chain_id: u64, state: StateReader) -> Result<Self> {
+        let observations = Observations::open(tables.sql().clone(), chain_id).await?;
+        Ok(Self { derived: Derived::new(tables, chain_id), observations, state })
+    }
+
+    /// The contracts created in a range whose code is not known, after the given one.
+    async fn unknown(&self, range: &Heights, after: Option<Address>) -> Result<Vec<Address>> {
+        let text = |tables: &[String]| {
+            let transactions = tables.join("");
+            format!(
+                "SELECT DISTINCT a.address FROM {transactions} AS t JOIN address AS a ON a.id = t.contract_address
+                 WHERE t.block_height >= $1 AND t.block_height < $2 AND a.address > $4
+                     AND NOT EXISTS (SELECT 1 FROM observation AS o
+                         WHERE o.chain_id = $3 AND o.kind = '{CODE}' AND o.subject = a.address)
+                 ORDER BY a.address LIMIT {PAGE}"
+            )
+        };
+        let after = after.map_or_else(Bytes::new, |after| Bytes::copy_from_slice(after.as_slice()));
+        let params = params![
+            height(range.start)?,
+            height(range.end)?,
+            chain_param(self.derived.chain_id())?,
+            after
+        ];
+        let found = self.derived.query(&[&EVM_TRANSACTIONS], text, params).await?;
+        found.rows.iter().map(|row| derived::address(row, 0)).collect()
+    }
+
+    async fn learn(&self, contract: Address, block: u64) -> Result<()> {
+        let code = self.state.code(contract, block).await?;
+        let question = Question::new(CODE, &[contract.as_slice()]);
+        let sql = self.derived.tables().sql();
+        self.observations.put_in(sql, &question, &code).await?;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl RangeWork for ContractCode {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn gates(&self) -> &'static [&'static str] {
+        &["evm_worker"]
+    }
+
+    async fn run(&self, range: &Heights) -> Result<()> {
+        let (mut after, mut failed) = (None, None);
+        loop {
+            let contracts = self.unknown(range, after).await?;
+            let Some(last) = contracts.last() else {
+                return failed.map_or(Ok(()), Err);
+            };
+            after = Some(*last);
+            let block = self.state.final_block().await?;
+            for contract in contracts {
+                if let Err(error) = self.learn(contract, block).await {
+                    let why = logmill_io::chain(&error);
+                    let what = format!("the code of {contract}");
+                    failed = Some(Error::Unanswered { what, why });
+                }
+            }
+        }
+    }
+}
