@@ -39,7 +39,8 @@ pub struct Derived {
 
 pub fn chosen(chain_id: u64, names: Option<&[&str]>) -> Vec<Arc<dyn Processor>> {
     let all = processors::all(&processors::Settings::of_chain(chain_id));
-    let is_chosen = |one: &Arc<dyn Processor>| names.is_none_or(|names| names.contains(&one.name()));
+    let is_chosen =
+        |one: &Arc<dyn Processor>| names.is_none_or(|names| names.contains(&one.name()));
     all.into_iter().filter(is_chosen).collect()
 }
 
