@@ -1,8 +1,8 @@
 //! `Data`: what is derived of a chain, at one moment, as requests read it.
 //!
-//! Guarantees: [`Data::is_current`] tells whether the tip has changed since the first read, so that an answer of several
-//! statements is of one branch or is asked for again; completeness is judged by coverage that was read before the rows
-//! it speaks for. Leaves to others: what to read.
+//! Guarantees: [`Data::is_current`] tells whether the tip has changed since the first read, so that an answer of
+//! several statements is of one branch or is asked for again; completeness is judged by coverage that was read before
+//! the rows it speaks for. Leaves to others: what to read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

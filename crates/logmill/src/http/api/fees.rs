@@ -67,7 +67,7 @@ async fn fees(call: &Call) -> ApiResult<Reply> {
         return Err(ApiError::parameter("toBlock", "it is below fromBlock"));
     }
     let mut ask = Ask::key("block_height >= $1", params![from]);
-    // The last block is where the first page begins: two bounds from above would leave it open which one is searched by.
+    // The last block is where the first page begins: with two bounds from above, SQLite may search by the wrong one.
     let end = Position(vec![Place::Int(to), Place::Int(i64::MAX)]);
     let behind =
         call.position(&FEES.kinds())?.map_or_else(|| end.clone(), |at| at.min(end.clone()));

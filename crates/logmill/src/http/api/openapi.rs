@@ -16,8 +16,8 @@ use super::record::{Field, Form, Record};
 
 const ABOUT: &str = "What Logmill has derived from a chain: transactions, accounts, tokens, collections, pools, stake \
     and fees, final blocks and those of the tip as one. Lists are read page by page: pass `next` of a page as `cursor` \
-    until it is null; a page may be shorter than `limit`. Amounts are strings in the smallest unit, with `decimals` beside \
-    them. `asOf` says what an answer is based on.";
+    until it is null; a page may be shorter than `limit`. Amounts are strings in the smallest unit, with `decimals` \
+    beside them. `asOf` says what an answer is based on.";
 
 /// The answers that are errors: status, name, when.
 const FAILURES: [(&str, &str, &str); 6] = [
