@@ -1,11 +1,11 @@
 # The commands of Logmill. `make` lists them; the longer ones live in tools/.
 
 # Programs of bench/ that `make bench` runs, in this order.
-BENCHES := queue index ingest rpc derive
+BENCHES := queue index ingest rpc derive api ponder
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint proof bench growth release $(BENCHES:%=bench-%)
+.PHONY: help demo test lint proof bench growth release peer-ponder $(BENCHES:%=bench-%)
 
 help: ## list the commands
 	@sed -nE 's/^([a-z]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -29,9 +29,13 @@ growth: ## how the log index grows from 1 to 50 million logs
 	tools/index-growth.sh
 
 # The server that is measured from outside.
-bench-rpc: release
+bench-rpc bench-api bench-ponder: release
 release:
 	cargo build --release -p logmill
+
+bench-ponder: peer-ponder
+peer-ponder:
+	tools/ponder.sh
 
 $(BENCHES:%=bench-%): bench-%:
 	tools/postgres.sh

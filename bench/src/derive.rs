@@ -5,6 +5,7 @@
 //! engine itself needs to copy the very rows from table to table, in the same order of keys.
 
 pub mod engine;
+pub mod history;
 pub mod report;
 pub mod settings;
 
@@ -55,8 +56,7 @@ pub async fn derive(
     let processors = chosen(chain.chain_id(), names);
     let settings = DeriveSettings { history_chunk, ..DeriveSettings::default() };
     let clock = SystemClock::shared();
-    let deriver =
-        Deriver::new(chain.clone(), tables.clone(), processors, settings, "bench", clock);
+    let deriver = Deriver::new(chain.clone(), tables.clone(), processors, settings, "bench", clock);
     let (started, cpu_before) = (Instant::now(), cpu::of_client()?);
     let mut progress = Vec::new();
     let mut last_done = 0.0;

@@ -3,6 +3,7 @@
 //! It measures engines through their public interface and checks that what they say they did is what the store
 //! holds. It leaves to the caller the choice of the machine and of when that machine is quiet.
 
+pub mod api;
 pub mod cpu;
 pub mod derive;
 pub mod engine;
@@ -14,6 +15,7 @@ pub mod machine;
 pub mod memory;
 pub mod peers;
 pub mod pgbench;
+pub mod ponder;
 pub mod postgres;
 pub mod report;
 pub mod rounds;

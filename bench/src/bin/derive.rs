@@ -3,16 +3,15 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use clap::Parser;
+use logmill_bench::derive::history::{Made, history};
 use logmill_bench::derive::report::{self, Measured};
 use logmill_bench::derive::settings::Settings;
 use logmill_bench::derive::{self, TRANSFERS, engine};
 use logmill_bench::index::engine::folder_bytes;
-use logmill_bench::ingest::{chain, settings as ingest, stages, whole};
 use logmill_bench::machine;
 use logmill_bench::postgres::{Durability, Server};
-use logmill_chain::era1::Era1Source;
 use logmill_io::sql::{PostgresSettings, SqliteSettings};
 use logmill_io::{OsEntropy, Sql, SystemClock};
 use logmill_pipeline::Chain;
@@ -44,15 +43,16 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
     let temporary = tempfile::Builder::new().prefix("derive-bench-").tempdir()?;
     let parent = settings.folder.clone().unwrap_or_else(|| temporary.path().to_owned());
     let machine = machine::describe(&parent);
-    let (chain, held) = history(&settings, &parent).await?;
+    let Settings { seed, blocks, logs_per_block, .. } = settings;
+    let stored = history(Made { seed, blocks, logs_per_block }, &parent).await?;
     let mut all = Vec::new();
     for engine in &settings.engines {
         for set in &settings.sets {
             eprintln!("deriving {set} on {engine}");
-            all.push(one(&settings, &chain, engine, set, &parent).await?);
+            all.push(one(&settings, &stored.chain, engine, set, &parent).await?);
         }
     }
-    let result = report::json(machine, &settings, held, &all);
+    let result = report::json(machine, &settings, (blocks, stored.logs), &all);
     if let Some(path) = &settings.json {
         let text = serde_json::to_string_pretty(&result)?;
         std::fs::write(path, text + "\n")
@@ -60,35 +60,6 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
     }
     print!("{}", report::table(&result));
     Ok(())
-}
-
-/// The chain as it is stored; made if it is not there.
-async fn history(settings: &Settings, parent: &Path) -> anyhow::Result<(Chain, (u64, u64))> {
-    let making = ingest::Settings {
-        seed: settings.seed,
-        blocks: settings.blocks,
-        logs_per_block: settings.logs_per_block,
-        ..ingest::Settings::parse_from(["ingest"])
-    };
-    let (made, place) = (making.clone(), parent.to_owned());
-    let files = tokio::task::spawn_blocking(move || chain::files(&made, &place)).await??;
-    let name = format!("history-{}-{}-{}", making.seed, making.blocks, making.logs_per_block);
-    let (folder, unfinished) = (parent.join(name), parent.join("history-unfinished"));
-    if !folder.exists() {
-        eprintln!("ingesting");
-        let _ = std::fs::remove_dir_all(&unfinished);
-        std::fs::create_dir_all(&unfinished)?;
-        let source = Era1Source::new(stages::open(&files).await?, SystemClock::shared());
-        whole::ingest(source, &unfinished, making.blocks - 1).await?;
-        std::fs::rename(&unfinished, &folder)?;
-    }
-    let source = Era1Source::new(stages::open(&files).await?, SystemClock::shared());
-    let chain_id = logmill_chain::ChainSource::info(&*source).await?.chain_id;
-    let chain = whole::open(&folder, chain_id).await?;
-    let covered = chain.covered();
-    ensure!(covered.len() == 1 && covered[0].start == 0, "history has gaps: {covered:?}");
-    let logs = chain.index().chunks().iter().map(|chunk| u64::from(chunk.logs)).sum();
-    Ok((chain, (making.blocks, logs)))
 }
 
 async fn one(

@@ -49,12 +49,14 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
     }
     let folder = tempfile::Builder::new().prefix("rpc-bench-").tempdir()?;
     let machine = machine::describe(folder.path());
-    let anvil = Server::anvil(&settings, folder.path()).await?;
+    let anvil = Server::anvil(&settings.anvil(), folder.path()).await?;
     let mut node = Client::open(&anvil.address).await?;
     eprintln!("making {} blocks", settings.blocks);
     let filled = chain::fill(&mut node, settings.blocks).await?;
     eprintln!("storing {} logs", filled.logs);
-    let logmill = Server::logmill(&settings, &anvil.address, folder.path()).await?;
+    let node_url = ["--rpc-url".to_owned(), format!("http://{}", anvil.address)];
+    let data = folder.path().join("data");
+    let logmill = Server::logmill(&settings.logmill(), &data, folder.path(), &node_url).await?;
     let catch_up = logmill.catch_up(filled.head, filled.last()).await?;
     let classes = filled.classes();
     eprintln!("comparing answers");
@@ -66,7 +68,7 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
         .await?;
     logmill.stop()?;
     drop(anvil);
-    let chain = whole::open(&folder.path().join("data"), CHAIN_ID).await?;
+    let chain = whole::open(&data, CHAIN_ID).await?;
     for class in &classes {
         let length = Duration::from_secs_f64(settings.seconds);
         let sample = load::direct(&chain, class, length).await?;
@@ -101,8 +103,8 @@ async fn ask_servers(
                 for (name, server) in turn {
                     eprintln!("round {}: {} {connections} {name}", round + 1, class.name);
                     let (address, pid) = (server.address.clone(), server.pid());
-                    let class_ = class.clone();
-                    let load = move || load::run(&address, pid, &class_, connections, length);
+                    let requests = class.requests(&address);
+                    let load = move || load::run(&address, pid, requests, connections, length);
                     let sample: Sample = tokio::task::spawn_blocking(load).await??;
                     samples.entry((name, class.name, connections)).or_default().push(sample);
                 }

@@ -4,7 +4,9 @@ use std::time::Instant;
 
 use logmill_io::Sql;
 use logmill_io::sql::Execute;
-use logmill_pipeline::derive::{Line, Tables};
+use logmill_pipeline::derive::{Line, Reader, Select, Table, Tables};
+
+use super::chosen;
 
 /// What a copy was.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,6 +24,20 @@ pub async fn rows(tables: &Tables, lines: &[Line]) -> anyhow::Result<Vec<(String
             let count = tables.sql().query(&text, Vec::new()).await?.row()?.count(0)?;
             counted.push((table.name.to_owned(), count));
         }
+    }
+    Ok(counted)
+}
+
+/// How many rows every table has that serves readers.
+pub async fn served_rows(reader: &Reader) -> anyhow::Result<Vec<(String, u64)>> {
+    let mut counted = Vec::new();
+    for table in chosen(reader.chain_id(), None).iter().flat_map(|one| one.tables().iter().copied())
+    {
+        let text = |source: &dyn Fn(&'static Table, &Select<'_>) -> String| {
+            format!("SELECT count(*) FROM {} AS s", source(table, &Select::default()))
+        };
+        let count = reader.query(text, Vec::new()).await?.row()?.count(0)?;
+        counted.push((table.name.to_owned(), count));
     }
     Ok(counted)
 }

@@ -8,6 +8,7 @@ use finalized_log_index::{Address, B256, Filter};
 use serde_json::{Value, json};
 
 use super::server::Client;
+use crate::http;
 
 /// Writes `word 0` logs, whose topics are word 3, word 1, and word 2 plus the number of logs that are left:
 ///
@@ -69,6 +70,18 @@ pub struct Question {
     pub filter: Filter,
     /// How many logs it has.
     pub results: u64,
+}
+
+impl Class {
+    /// Its questions as a client sends them.
+    pub fn requests(&self, address: &str) -> Vec<Vec<u8>> {
+        let request = |question: &Question| {
+            let (head, params) =
+                (r#"{"jsonrpc":"2.0","id":1,"method":"eth_getLogs","params":"#, &question.params);
+            http::post(address, &format!("{head}{params}}}"))
+        };
+        self.questions.iter().map(request).collect()
+    }
 }
 
 /// Fills anvil's chain.
@@ -251,7 +264,7 @@ fn rare(topic: u64) -> B256 {
     word(9, topic)
 }
 
-fn number(value: &Value) -> anyhow::Result<u64> {
+pub(crate) fn number(value: &Value) -> anyhow::Result<u64> {
     let text = value.as_str().and_then(|text| text.strip_prefix("0x"));
     Ok(u64::from_str_radix(text.context("no number")?, 16)?)
 }

@@ -10,7 +10,7 @@ use logmill_pipeline::Chain;
 
 use super::chain::Class;
 use crate::cpu;
-use crate::http::{self, Connection};
+use crate::http::Connection;
 
 /// How long each load runs before it is measured.
 const WARM_UP: Duration = Duration::from_millis(300);
@@ -25,20 +25,16 @@ pub struct Sample {
     pub client_cpu_s: f64,
 }
 
-/// Asks a server the questions of a class over so many connections. Blocks.
+/// Sends a server these requests, round and round, over so many connections. Blocks.
 pub fn run(
     address: &str,
     pid: u32,
-    class: &Class,
+    requests: Vec<Vec<u8>>,
     connections: usize,
     length: Duration,
 ) -> anyhow::Result<Sample> {
-    let requests = class.questions.iter().map(|question| {
-        let (head, params) =
-            (r#"{"jsonrpc":"2.0","id":1,"method":"eth_getLogs","params":"#, &question.params);
-        http::post(address, &format!("{head}{params}}}"))
-    });
-    let requests: Arc<Vec<Vec<u8>>> = Arc::new(requests.collect());
+    anyhow::ensure!(!requests.is_empty(), "nothing to ask");
+    let requests = Arc::new(requests);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let begin = Instant::now() + WARM_UP;

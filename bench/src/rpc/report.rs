@@ -71,7 +71,7 @@ pub fn json(machine: Value, settings: &Settings, classes: &[Class], measured: &M
     })
 }
 
-fn figures(samples: &[Sample]) -> Value {
+pub(crate) fn figures(samples: &[Sample]) -> Value {
     let rates: Vec<f64> =
         samples.iter().map(|sample| float(sample.latencies_us.len()) / sample.seconds).collect();
     let mut latencies: Vec<u32> =

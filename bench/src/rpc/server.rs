@@ -10,11 +10,10 @@ use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use super::settings::Settings;
 use crate::http::{self, Connection};
 
 /// How long a server may take to answer, to catch up, to stop.
-const START_MAX: Duration = Duration::from_secs(30);
+const START_MAX: Duration = Duration::from_secs(120);
 const CATCH_UP_MAX: Duration = Duration::from_secs(300);
 const STOP_MAX: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -30,9 +29,9 @@ pub struct Server {
 
 impl Server {
     /// An empty chain whose blocks are final soon.
-    pub async fn anvil(settings: &Settings, folder: &Path) -> anyhow::Result<Self> {
+    pub async fn anvil(program: &Path, folder: &Path) -> anyhow::Result<Self> {
         let port = free_port()?;
-        let mut command = Command::new(settings.anvil());
+        let mut command = Command::new(program);
         command.args(["--host", "127.0.0.1", "--port", &port.to_string()]).args([
             "--silent",
             "--gas-limit",
@@ -43,19 +42,25 @@ impl Server {
         Self::start(command, port, &folder.join("anvil.log")).await
     }
 
-    /// Logmill on a node, with an empty folder.
-    pub async fn logmill(settings: &Settings, node: &str, folder: &Path) -> anyhow::Result<Self> {
+    /// Logmill with its data in one folder and what it says in another, told more by `more`: the node, settings.
+    pub async fn logmill(
+        program: &Path,
+        data: &Path,
+        folder: &Path,
+        more: &[String],
+    ) -> anyhow::Result<Self> {
         let port = free_port()?;
-        let mut command = Command::new(settings.logmill());
+        let mut command = Command::new(program);
         command
-            .args(["run", "--rpc-url", &format!("http://{node}")])
-            .args(["--listen", &format!("127.0.0.1:{port}")])
+            .args(["run", "--listen", &format!("127.0.0.1:{port}")])
             .arg("--data")
-            .arg(folder.join("data"));
+            .arg(data)
+            .args(more);
         Self::start(command, port, &folder.join("logmill.log")).await
     }
 
-    async fn start(mut command: Command, port: u16, log: &Path) -> anyhow::Result<Self> {
+    /// A server that will listen on this port; what it says goes to a file.
+    pub async fn start(mut command: Command, port: u16, log: &Path) -> anyhow::Result<Self> {
         let output = File::create(log)?;
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         let program = command.get_program().to_string_lossy().into_owned();
@@ -78,14 +83,27 @@ impl Server {
         self.child.id()
     }
 
+    /// Fails if it has ended by itself.
+    pub fn expect_running(&mut self) -> anyhow::Result<()> {
+        match self.child.try_wait()? {
+            Some(status) => bail!("the server has ended: {status}"),
+            None => Ok(()),
+        }
+    }
+
+    /// What it says at a path, as JSON.
+    pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
+        let mut connection = Connection::open(&self.address).await?;
+        connection.send(&http::get(&self.address, path)).await?;
+        let answer = connection.receive().await?.context("no answer")?;
+        Ok(serde_json::from_slice(&answer)?)
+    }
+
     /// Waits until Logmill has all blocks up to `head`, and those up to `last` as final, and has had time to seal them.
     pub async fn catch_up(&self, head: u64, last: u64) -> anyhow::Result<Duration> {
         let start = Instant::now();
         loop {
-            let mut connection = Connection::open(&self.address).await?;
-            connection.send(&http::get(&self.address, "/status")).await?;
-            let status = connection.receive().await?.context("no status")?;
-            let status: Value = serde_json::from_slice(&status)?;
+            let status = self.get("/status").await?;
             let chain = &status["chains"][0];
             let covered = &chain["covered"];
             let all = covered.as_array().is_some_and(|ranges| ranges.len() == 1)
@@ -164,6 +182,6 @@ impl Client {
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> anyhow::Result<u16> {
+pub fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

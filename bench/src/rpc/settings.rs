@@ -43,16 +43,25 @@ impl Settings {
     }
 
     pub fn logmill(&self) -> PathBuf {
-        self.logmill.clone().unwrap_or_else(|| root().join("target/release/logmill"))
+        self.logmill.clone().unwrap_or_else(built_logmill)
     }
 
     pub fn anvil(&self) -> PathBuf {
-        let installed = ".tools/node/node_modules/@foundry-rs/anvil-linux-amd64/bin/anvil";
-        self.anvil.clone().unwrap_or_else(|| root().join(installed))
+        self.anvil.clone().unwrap_or_else(installed_anvil)
     }
 }
 
+/// The server that `cargo build --release -p logmill` makes.
+pub fn built_logmill() -> PathBuf {
+    root().join("target/release/logmill")
+}
+
+/// The node that tools/node.sh installs.
+pub fn installed_anvil() -> PathBuf {
+    root().join(".tools/node/node_modules/@foundry-rs/anvil-linux-amd64/bin/anvil")
+}
+
 /// The folder above this one.
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }

@@ -1,0 +1,4 @@
+// Ponder wants one; nothing is asked of it here.
+import { Hono } from "hono";
+
+export default new Hono();

@@ -1,0 +1,58 @@
+//! The simulated chain as it is stored: made, ingested, and kept for the next run.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::ensure;
+use clap::Parser;
+use logmill_chain::era1::Era1Source;
+use logmill_io::SystemClock;
+use logmill_pipeline::Chain;
+
+use crate::ingest::{chain, settings, stages, whole};
+
+/// What a chain is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Made {
+    pub seed: u64,
+    pub blocks: u64,
+    pub logs_per_block: u32,
+}
+
+/// A chain that is stored.
+#[derive(Debug)]
+pub struct Stored {
+    pub chain: Chain,
+    /// Its folder, as the server has it.
+    pub folder: PathBuf,
+    pub logs: u64,
+}
+
+/// The chain as it is stored below a folder; made if it is not there.
+pub async fn history(made: Made, parent: &Path) -> anyhow::Result<Stored> {
+    let Made { seed, blocks, logs_per_block } = made;
+    let making = settings::Settings {
+        seed,
+        blocks,
+        logs_per_block,
+        ..settings::Settings::parse_from(["ingest"])
+    };
+    let place = parent.to_owned();
+    let files = tokio::task::spawn_blocking(move || chain::files(&making, &place)).await??;
+    let name = format!("history-{seed}-{blocks}-{logs_per_block}");
+    let (folder, unfinished) = (parent.join(name), parent.join("history-unfinished"));
+    if !folder.exists() {
+        eprintln!("ingesting");
+        let _ = std::fs::remove_dir_all(&unfinished);
+        std::fs::create_dir_all(&unfinished)?;
+        let source = Era1Source::new(stages::open(&files).await?, SystemClock::shared());
+        whole::ingest(source, &unfinished, blocks - 1).await?;
+        std::fs::rename(&unfinished, &folder)?;
+    }
+    let source = Era1Source::new(stages::open(&files).await?, SystemClock::shared());
+    let chain_id = logmill_chain::ChainSource::info(&*source).await?.chain_id;
+    let chain = whole::open(&folder, chain_id).await?;
+    let covered = chain.covered();
+    ensure!(covered.len() == 1 && covered[0].start == 0, "history has gaps: {covered:?}");
+    let logs = chain.index().chunks().iter().map(|chunk| u64::from(chunk.logs)).sum();
+    Ok(Stored { chain, folder, logs })
+}
