@@ -52,7 +52,6 @@ pub mod nft_items;
 pub mod reconcile;
 pub mod standing;
 #[cfg(test)]
-#[allow(clippy::single_range_in_vec_init, reason = "one range is what is often covered")]
 mod tests;
 pub mod token_metadata;
 

@@ -18,7 +18,7 @@ fn some() -> Vec<Arc<dyn Processor>> {
     some.retain(|processor| {
         ["fees_worker", "ft_holdings_worker", "nft_ownership_worker"].contains(&processor.name())
     });
-    some.push(Probe::new());
+    some.push(Probe::shared());
     some
 }
 
@@ -28,7 +28,7 @@ async fn life(world: &World, process: &Process, deriver: &Deriver) -> logmill_pi
     world.sim.reorg(2, 6).expect("not final");
     process.catch_up().await?;
     deriver.catch_up().await?;
-    deriver.tables().rederive(model::CHAIN, &Probe::new()).await?;
+    deriver.tables().rederive(model::CHAIN, &Probe::shared()).await?;
     deriver.catch_up().await
 }
 
