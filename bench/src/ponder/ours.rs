@@ -134,9 +134,7 @@ mod tests {
             let derive = json!({"derivers": {"checkpoints": checkpoints}});
             is_derived(&json!({"chains": [{"ingest": {"derive": derive}}]}), 9)
         };
-        let one = |state: &str, start: u64, end: u64| {
-            json!({"generation": 1, "state": state, "ranges": [[start, end]]})
-        };
+        let one = |state: &str, start: u64, end: u64| json!({"generation": 1, "state": state, "ranges": [[start, end]]});
         let cursor = json!({"generation": null, "state": "serving", "ranges": []});
         assert!(!check(json!([])));
         assert!(!check(json!([cursor])));
