@@ -58,10 +58,14 @@ async fn a_deriver_that_dies_anywhere_leaves_tables_that_the_next_one_completes(
     assert!(operations > 50, "only {operations} operations");
     for operation in 0..operations {
         for fault in FAULTS {
+            // Those that do not kill go one way through the retries, wherever they strike.
+            let kills = matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
+            if !kills && !operation.is_multiple_of(4) {
+                continue;
+            }
             let faults = Faults::at(operation, fault);
             run(&faults).await;
-            let died = matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
-            assert_eq!(faults.crashed(), died, "{fault:?} at {operation} was reached");
+            assert_eq!(faults.crashed(), kills, "{fault:?} at {operation} was reached");
         }
     }
 }
