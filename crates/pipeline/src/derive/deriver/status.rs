@@ -84,6 +84,9 @@ impl Deriver {
                 attempts: failing.attempts,
                 error: failing.error.clone(),
             });
+            let mut failing: Vec<FailingStatus> = failing.collect();
+            failing.sort_by_key(|failing| failing.start);
+            failing.truncate(RANGES_SHOWN);
             checkpoints.push(CheckpointStatus {
                 name: work.line.processor.name().to_owned(),
                 generation: Some(work.line.generation),
@@ -100,7 +103,7 @@ impl Deriver {
                     Phase::One => Vec::new(),
                     Phase::Two => vec!["token_worker"],
                 },
-                failing: failing.take(RANGES_SHOWN).collect(),
+                failing,
             });
         }
         let bounds = stored.ranges().fold(None, |bounds: Option<(u64, u64)>, range| {
