@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::Derived;
 use super::engine::Copied;
 use super::settings::Settings;
-use super::Derived;
 
 /// What was measured of one engine and set of processors.
 pub struct Measured {

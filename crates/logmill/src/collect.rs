@@ -10,8 +10,8 @@
 //!
 //! Several processes work together over PostgreSQL.
 //!
-//! Guarantees: wrong settings, a wrong chain and a missing contract end it before anything is collected, with 1; a signal
-//! ends it with 0, and what was being collected is given back at once. Leaves to others: collecting
+//! Guarantees: wrong settings, a wrong chain and a missing contract end it before anything is collected, with 1; a
+//! signal ends it with 0, and what was being collected is given back at once. Leaves to others: collecting
 //! ([`logmill_pipeline::ingest::collect`]).
 
 use std::sync::Arc;

@@ -39,7 +39,7 @@ use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{Path, Request as HttpRequest, State as FromState};
 use axum::http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
@@ -213,7 +213,10 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/ready", get(operator::ready))
         .merge(guarded)
         .merge(api::routes(&shared))
-        .fallback(async || problem(StatusCode::NOT_FOUND, "there is nothing here"))
+        .fallback(async |uri: Uri| match uri.path().starts_with("/api/") {
+            true => api::nothing(),
+            false => problem(StatusCode::NOT_FOUND, "there is nothing here"),
+        })
         .method_not_allowed_fallback(async || {
             problem(StatusCode::METHOD_NOT_ALLOWED, "JSON-RPC is sent with POST, the rest with GET")
         })

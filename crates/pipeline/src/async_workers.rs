@@ -7,7 +7,6 @@
 //! | [`nft_items`] | what items of collections are called, and what they show |
 //! | [`reconcile`] | owners and balances, compared with what contracts say |
 //! | [`standing`] | how far a worker is |
-//! | `crew` | [`Crew`]: all workers of a chain |
 //! | `derived` | what they read of derived tables |
 //!
 //! A worker goes over the heights that those before it have done (its gates), in ranges that end at multiples of
@@ -48,17 +47,14 @@ use crate::error::{Error, Result};
 use derived::Derived;
 
 pub mod contract_code;
-mod crew;
 mod derived;
 pub mod nft_items;
 pub mod reconcile;
 pub mod standing;
 #[cfg(test)]
-#[allow(clippy::single_range_in_vec_init, reason = "one range is what is often covered")]
 mod tests;
 pub mod token_metadata;
 
-pub use crew::{Crew, CrewSettings};
 pub use standing::{Jobs, Standing};
 
 /// How a worker goes over ranges.

@@ -6,7 +6,7 @@
 //! | [`rows`] | rows on their way to tables, and the folds in memory |
 //! | [`processor`] | the contract of a processor |
 //! | [`decoded`] | a block read once, for all processors |
-//! | [`line`] | a generation of a processor's tables |
+//! | [`mod@line`] | a generation of a processor's tables |
 //! | [`store`] | tables in a database: rows and coverage in one transaction |
 //! | [`deriver`] | live and history derivers over all of it |
 //! | [`rederive`] | to derive anew, as a job |

@@ -7,7 +7,7 @@
 //! | [`tip`] | blocks that are not final yet |
 //! | [`ingest`] | the forward and the backward ingester |
 //! | [`audit`], [`repair`] | what is stored, checked again, and fetched again |
-//! | [`derive`], [`processors`] | tables derived from what is stored |
+//! | [`mod@derive`], [`processors`] | tables derived from what is stored |
 //! | [`async_workers`] | what tables need of a node or the web, range by range |
 //! | [`observe`] | what a node or the web said beyond blocks |
 //! | `stage` | a tip that is set from outside: [`Chain::stage`] |

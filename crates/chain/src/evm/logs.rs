@@ -1,8 +1,8 @@
 //! Logs of some contracts over a range of final blocks, by `eth_getLogs`: for who wants one event and no blocks.
 //!
-//! A node is asked for the logs and, in the same request, for a block that is known to be final, at or above the end of
-//! the range: a node that lags or is on another branch shows it there, where its list of logs would merely be short. Then
-//! it is asked for the header of every block that it found logs in.
+//! A node is asked for the logs and, in the same request, for a block that is known to be final, at or above the end
+//! of the range: a node that lags or is on another branch shows it there, where its list of logs would merely be
+//! short. Then it is asked for the header of every block that it found logs in.
 //!
 //! Guarantees: what is given is of the blocks, contracts and topics that were asked for, once each and in order, and of
 //! headers that have the hash, the transaction and (by the level of checks) the bloom and the contents that go with

@@ -1,7 +1,7 @@
 //! The section `[collect]`: one event of a contract, collected without an archive.
 //!
-//! Guarantees: what [`Collect::job`] gives can be started; what is missing or wrong is named by the variable that people
-//! know it by. Leaves to others: collecting ([`crate::collect`]).
+//! Guarantees: what [`Collect::job`] gives can be started; what is missing or wrong is named by the variable that
+//! people know it by. Leaves to others: collecting ([`crate::collect`]).
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;

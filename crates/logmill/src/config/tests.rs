@@ -210,6 +210,53 @@ fn the_variables_of_the_ingesters_have_their_defaults_and_are_honoured() {
 }
 
 /// The variables of a collector, but for those that are named.
+#[test]
+fn the_variables_of_the_derivers_have_their_defaults_and_are_honoured() {
+    use logmill_pipeline::derive::DeriveSettings;
+
+    let config = load(&[], &[]).unwrap();
+    let (given, default) = (config.settings.derive.settings(), DeriveSettings::default());
+    assert_eq!((given.live_chunk, given.head_backfill, given.history_chunk), (10, 100, 1_000));
+    assert_eq!(format!("{given:?}"), format!("{default:?}"));
+    let config = load(
+        &[
+            ("ENABLE_LIVE_DERIVERS", "false"),
+            ("LIVE_DERIVERS_CHUNK", "3"),
+            ("LIVE_DERIVERS_HEAD_BACKFILL_BLOCKS", "7"),
+            ("ENABLE_HISTORY_DERIVERS", "false"),
+            ("HISTORY_DERIVERS_CHUNK", "50"),
+            ("HISTORY_DERIVERS_SLEEP_MS", "9"),
+        ],
+        &[],
+    );
+    let given = config.unwrap().settings.derive.settings();
+    assert!(!given.live && !given.history);
+    assert_eq!((given.live_chunk, given.head_backfill, given.history_chunk), (3, 7, 50));
+    assert_eq!(given.history_sleep, std::time::Duration::from_millis(9));
+    assert!(refused(&[("LIVE_DERIVERS_CHUNK", "0")], &[]).contains("LIVE_DERIVERS_CHUNK"));
+    for (variable, processor) in [
+        ("ENABLE_TOKEN_WORKER", "token_worker"),
+        ("ENABLE_EVM_WORKER", "evm_worker"),
+        ("ENABLE_META_WORKER", "meta_worker"),
+        ("ENABLE_ACCOUNTS_WORKER", "accounts_worker"),
+        ("ENABLE_FT_HOLDINGS_WORKER", "ft_holdings_worker"),
+        ("ENABLE_NFT_OWNERSHIP_WORKER", "nft_ownership_worker"),
+        ("ENABLE_TOKEN_METADATA_WORKER", "token_metadata_worker"),
+        ("ENABLE_TX_CONTRACTS_WORKER", "tx_contracts_worker"),
+        ("ENABLE_TX_METRICS_WORKER", "tx_metrics_worker"),
+        ("ENABLE_STAKING_WORKER", "staking_worker"),
+        ("ENABLE_DEFI_WORKER", "defi_worker"),
+        ("ENABLE_DAILY_BALANCE_WORKER", "daily_balance_worker"),
+        ("ENABLE_FEES_WORKER", "fees_worker"),
+        ("ENABLE_NFT_ITEM_METADATA_WORKER", "nft_item_metadata_worker"),
+        ("ENABLE_NFT_RECONCILER", "nft_ownership_reconciler"),
+    ] {
+        assert!(load(&[], &[]).unwrap().settings.derive.enables(processor), "{processor}");
+        let off = load(&[(variable, "false")], &[]).unwrap();
+        assert!(!off.settings.derive.enables(processor), "{variable}");
+    }
+}
+
 fn collecting(without: &str, instead: &[(&str, &str)]) -> Result<super::collect::Job> {
     let all = [
         ("RPC_URL", "https://rpc.example/v1/SeCrEt"),
@@ -260,7 +307,7 @@ fn the_variables_of_the_collector_are_those_of_the_seed_with_its_defaults() {
 #[test]
 fn what_the_collector_lacks_is_named_by_its_variable() {
     let said = |without: &str, instead: &[(&str, &str)]| {
-        let error = collecting(without, instead).err().expect("it is refused");
+        let error = collecting(without, instead).expect_err("it is refused");
         logmill_io::chain(&error)
     };
     for name in ["RPC_URL", "ACTIVE_CHAIN", "CONTRACT_ADDRESS", "START_POINT"] {

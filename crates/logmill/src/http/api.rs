@@ -95,11 +95,16 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
     }
     let api = api
         .route_layer(from_fn_with_state(Arc::clone(shared), guard))
-        .fallback(async || ApiError::not_found("there is nothing here"))
+        .fallback(async || nothing())
         .method_not_allowed_fallback(async || ApiError::no_method());
     Router::new()
         .nest("/api/v1/{chain}", api)
         .route("/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], document())))
+}
+
+/// What a path is answered with that is none.
+pub(super) fn nothing() -> Response {
+    ApiError::not_found("there is nothing here").into_response()
 }
 
 /// The OpenAPI document, as text.

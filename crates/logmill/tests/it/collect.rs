@@ -200,6 +200,7 @@ fn five_workers_that_are_killed_at_random_collect_every_event_once() {
     let expected = scene.expected();
     assert!(expected.len() > 100, "only {} events", expected.len());
     assert_eq!(served(api.rpc()), expected);
+    check_sums_and_filters(api.rpc(), &expected);
     for worker in workers {
         assert!(worker.terminate().success());
     }
@@ -211,6 +212,19 @@ fn five_workers_that_are_killed_at_random_collect_every_event_once() {
     let status = place.run(&check).json();
     assert_eq!(status["covered"], json!([[1, scene.finalized()]]), "{status:#}");
     assert!(api.terminate().success());
+}
+
+/// Sums count every event, and filters pick some.
+fn check_sums_and_filters(api: JsonRpc, expected: &[Value]) {
+    for period in ["day", "month", "all"] {
+        let sums = api.get(&format!("/fees/summary?period={period}"));
+        let counts = sums["data"].as_array().expect("a list").iter();
+        let count: u64 = counts.filter_map(|sum| sum["events"].as_u64()).sum();
+        assert_eq!(count, expected.len() as u64, "{period}");
+    }
+    let token = expected[0]["token"].as_str().expect("an address");
+    let of_token = api.get(&format!("/fees?limit=100&token={token}&fromBlock=5&toTime=2100-01-01"));
+    assert_eq!(of_token["data"][0]["token"], token, "{of_token}");
 }
 
 #[test]

@@ -219,7 +219,12 @@ impl Server {
     /// Sends SIGTERM and waits for the end.
     pub(crate) fn terminate(mut self) -> ExitStatus {
         signal("TERM", self.id());
-        self.child.wait().expect("it ends")
+        let ended = self.child.wait().expect("it ends");
+        if !ended.success() {
+            self.log.extend(self.lines.iter().flat_map(|line| [line, "\n".to_owned()]));
+            eprintln!("ended with {ended}: {}", self.log);
+        }
+        ended
     }
 
     /// What it has logged, as far as it was waited for.

@@ -1,7 +1,7 @@
 //! `contract_code_worker`: the code of contracts that transactions created, as a node has it.
 //!
-//! The code is asked for at the newest final block and kept as an observation: the code that the creation left is the same
-//! from then on, unless the contract destroys itself.
+//! The code is asked for at the newest final block and kept as an observation: what the creation left is the same from
+//! then on, unless the contract destroys itself.
 //!
 //! Guarantees: a contract is asked for once. One that can not be asked for fails its range, and holds up no other.
 //! Leaves to others: what the code says; contracts that contracts create, which no receipt names.

@@ -56,8 +56,8 @@ pub const NFT_URI: &str = "nft_uri";
 /// The kind of observations of documents, of the same subjects.
 pub const NFT_DOCUMENT: &str = "nft_document";
 
-const TOKEN_URI: [u8; 4] = [0xc8, 0x7b, 0x56, 0xdd];
-const URI: [u8; 4] = [0x0e, 0x89, 0x34, 0x1c];
+pub(super) const TOKEN_URI: [u8; 4] = [0xc8, 0x7b, 0x56, 0xdd];
+pub(super) const URI: [u8; 4] = [0x0e, 0x89, 0x34, 0x1c];
 /// Items that are looked up, and enqueued, at once.
 const PAGE: usize = 1_000;
 const ACCEPT: &str = "application/json, */*;q=0.1";

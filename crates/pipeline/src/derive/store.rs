@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `derive_line` | the generations of every processor: version, state, tables, and the tip blocks that they hold |
 //! | `derive_lock` | one row, which who makes or replaces generations holds |
-//! | `address` | addresses as numbers ([`super::intern`]) |
+//! | `address` | addresses as numbers (`intern`) |
 //! | `c{chain}_g{generation}_{table}` | the final rows of a generation's table |
 //! | `…_tip` | its rows of blocks that are not final, each with its block |
 //! | `indexing_checkpoints`, `worker_leases`, `last_block`, `block_jobs` | views by the names that older systems have |

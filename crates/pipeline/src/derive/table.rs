@@ -11,7 +11,7 @@
 //! arrives can not matter. A table whose values are all `Once` is called *insert-once*.
 //!
 //! Guarantees: [`Table::check`] refuses declarations that have no meaning. Leaves to others: statements
-//! ([`super::schema`]).
+//! (`schema`).
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! The collector (seed 000): one event of some contracts over `eth_getLogs`, in leased ranges, by many workers, straight
-//! into tables; for who wants one event and no archive.
+//! The collector (seed 000): one event of some contracts over `eth_getLogs`, in leased ranges, by many workers,
+//! straight into tables; for who wants one event and no archive.
 //!
 //! ```text
 //!   test_connection ─▶ seed_cursor ─▶ ┌ plan: missing ranges up to the newest final block become jobs
@@ -17,9 +17,9 @@
 //! | `retry` | operations of the database, tried again |
 //! | [`status`] | what is told of it |
 //!
-//! Guarantees: every event of a final block from the start on is in the tables once, whatever dies or lies on the way, or
-//! its range is reported as missing. Any number of processes work together over one database. Leaves to others: reading
-//! the tables, and blocks that are not final yet.
+//! Guarantees: every event of a final block from the start on is in the tables once, whatever dies or lies on the
+//! way, or its range is reported as missing. Any number of processes work together over one database. Leaves to
+//! others: reading the tables, and blocks that are not final yet.
 
 pub mod event;
 mod mode;

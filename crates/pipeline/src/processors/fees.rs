@@ -126,8 +126,8 @@ impl Fees {
         Self { collectors, forwarders: of(&FORWARDERS) }
     }
 
-    /// The processor for contracts that were named. If they are known ones of the chain it is [`Fees::of_chain`], so that
-    /// whoever collects by name and whoever derives everything fill the same tables.
+    /// The processor for contracts that were named. If they are known ones of the chain it is [`Fees::of_chain`], so
+    /// that whoever collects by name and whoever derives everything fill the same tables.
     pub fn of_contracts(chain_id: u64, contracts: &[Address]) -> Self {
         let known = Self::of_chain(chain_id);
         let is_known =

@@ -45,7 +45,7 @@ static BLOCK: Record = Record {
 static TRANSACTIONS: List = List {
     table: &EVM_TRANSACTIONS,
     record: &TRANSACTION,
-    order: &["block_height", "tx_index"],
+    order: &["tx_index"],
     direction: Direction::Up,
 };
 
@@ -89,7 +89,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
 pub(super) fn as_of(view: &View) -> Json {
     let (head, last) = (view.head(), view.finalized());
     let hash = head.filter(|head| last.is_none_or(|last| last.number < head.number));
-    let hash = hash.map(|head| bytes(head.hash.as_slice()));
+    let hash = hash.map(|head| head.hash);
     let (head, last) = (head.map(|head| head.number), last.map(|last| last.number));
     data::as_of(head, hash, last, &view.covered())
 }

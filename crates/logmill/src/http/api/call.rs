@@ -60,9 +60,9 @@ impl Call {
         };
         let (mut asked, is_page) = (BTreeMap::new(), matches!(endpoint.shape, Shape::Page(_)));
         for (name, text) in query {
-            let known = endpoint.params.iter().any(|param| param.name == name);
-            let known = known && !path.contains_key(&name);
-            if !known && !(is_page && ["limit", "cursor"].contains(&name.as_str())) {
+            let is_paging = is_page && ["limit", "cursor"].contains(&name.as_str());
+            let is_declared = endpoint.params.iter().any(|param| param.name == name);
+            if !is_paging && (!is_declared || path.contains_key(&name)) {
                 return Err(ApiError::parameter(&shown(&name), "there is no such parameter here"));
             }
             if asked.contains_key(&name) {

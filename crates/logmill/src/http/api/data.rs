@@ -1,13 +1,13 @@
 //! `Data`: what is derived of a chain, at one moment, as requests read it.
 //!
-//! Guarantees: [`Data::is_current`] tells whether the tip has changed since the first read, so that an answer of several
-//! statements is of one branch or is asked for again; completeness is judged by coverage that was read before the rows
-//! it speaks for. Leaves to others: what to read.
+//! Guarantees: [`Data::is_current`] tells whether the tip has changed since the first read, so that an answer of
+//! several statements is of one branch or is asked for again; completeness is judged by coverage that was read before
+//! the rows it speaks for. Leaves to others: what to read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use alloy_primitives::Address;
+use alloy_primitives::{Address, B256};
 use logmill_io::sql::Answer;
 use logmill_io::{Value, params};
 use logmill_pipeline::derive::{Reader, Select, Standing, Table};
@@ -155,7 +155,7 @@ impl Data {
         let newest = covered.last().map(|range| range.end - 1);
         let hash = tip.filter(|(number, _)| Some(*number) == newest);
         let newest_final = done.ranges().next_back().map(|range| range.end - 1);
-        Ok(as_of(newest, hash.map(|(_, hash)| bytes(&hash[..])), newest_final, &covered))
+        Ok(as_of(newest, hash.map(|(_, hash)| hash), newest_final, &covered))
     }
 
     /// Whether the covered blocks of a processor have all of a contract's life, with what is known of its creation.
@@ -344,7 +344,7 @@ fn add_decimals(object: &mut Object, token: Option<Address>, known: Option<&Meta
 /// What an answer is based on, as JSON.
 pub(super) fn as_of(
     newest: Option<u64>,
-    hash: Option<Json>,
+    hash: Option<B256>,
     newest_final: Option<u64>,
     covered: &[Range<u64>],
 ) -> Json {

@@ -11,6 +11,7 @@ use super::endpoint::{Endpoint, Shape};
 use super::error::{ApiError, ApiResult};
 use super::list::{Ask, Direction, List};
 use super::param::{ParamKind, optional};
+use super::position::{Place, Position};
 use super::record::{Form, Object, Record, address_in, column};
 
 static FEE: Record = Record {
@@ -65,21 +66,24 @@ async fn fees(call: &Call) -> ApiResult<Reply> {
     if from > to {
         return Err(ApiError::parameter("toBlock", "it is below fromBlock"));
     }
-    let key = "block_height >= $1 AND block_height <= $2";
-    let mut ask = Ask::key(key, params![from, to]);
+    let mut ask = Ask::key("block_height >= $1", params![from]);
+    // The last block is where the first page begins: with two bounds from above, SQLite may search by the wrong one.
+    let end = Position(vec![Place::Int(to), Place::Int(i64::MAX)]);
+    let behind =
+        call.position(&FEES.kinds())?.map_or_else(|| end.clone(), |at| at.min(end.clone()));
     if let Some(integrator) = call.opt_address("integrator") {
         let Some(id) = data.id(integrator).await? else {
-            call.position(&FEES.kinds())?;
             return Ok(call.reply(Vec::new(), None));
         };
         ask.params.push(id.into());
-        ask.filter = "integrator = $3".to_owned();
+        ask.filter = "integrator = $2".to_owned();
     }
     // No index knows the token.
     let token = call.opt_address("token");
     let is_of_token =
         |fee: &Object| token.is_none_or(|token| address_in(fee, "token") == Some(token));
-    let (mut items, next) = call.stretch(&FEES, &ask, is_of_token).await?;
+    let found = FEES.stretch(data, &ask, behind, call.limit() + 1, is_of_token).await?;
+    let (mut items, next) = found.page(call.limit());
     data.add_decimals(&mut items, "token").await?;
     Ok(call.reply(items, next))
 }

@@ -39,8 +39,8 @@ static HOLDING: Record = Record {
         computed(
             "negative",
             Form::Flag,
-            "whether the balance is below zero, as of tokens that change balances without transfers; null if `complete` \
-             is false",
+            "whether the balance is below zero, as of tokens that change balances without transfers; null if \
+             `complete` is false",
         )
         .or_null(),
     ],

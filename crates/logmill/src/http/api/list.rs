@@ -2,10 +2,11 @@
 //!
 //! A page begins behind the position where the last one ended: `(block_height, event_index) < ($2, $3)` in the order of
 //! an index, with a limit. So a page costs what it shows, wherever in the list it is. Where rows are left out that no
-//! index knows (all but the swaps, what was given away), a page looks at no more than [`LOOKED_AT_MAX`] rows: it may then be
-//! shorter than was asked for, and its cursor goes on from where it stopped.
+//! index knows (all but the swaps, what was given away), a page looks at [`LOOKED_AT_MAX`] rows and hardly more: it may
+//! then be shorter than was asked for, and its cursor goes on from where it stopped.
 //!
-//! Guarantees: pages add up to the list; no statement looks at more rows than it says. Leaves to others: what rows mean.
+//! Guarantees: pages add up to the list; no statement looks at more rows than it says. Leaves to others: what rows
+//! mean.
 
 use logmill_io::Value;
 use logmill_pipeline::derive::{Fold, Kind, Select, Table};

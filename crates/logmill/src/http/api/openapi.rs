@@ -16,8 +16,8 @@ use super::record::{Field, Form, Record};
 
 const ABOUT: &str = "What Logmill has derived from a chain: transactions, accounts, tokens, collections, pools, stake \
     and fees, final blocks and those of the tip as one. Lists are read page by page: pass `next` of a page as `cursor` \
-    until it is null; a page may be shorter than `limit`. Amounts are strings in the smallest unit, with `decimals` beside \
-    them. `asOf` says what an answer is based on.";
+    until it is null; a page may be shorter than `limit`. Amounts are strings in the smallest unit, with `decimals` \
+    beside them. `asOf` says what an answer is based on.";
 
 /// The answers that are errors: status, name, when.
 const FAILURES: [(&str, &str, &str); 6] = [
@@ -48,6 +48,7 @@ pub(super) fn document() -> Value {
         },
         "paths": paths,
         "components": {
+            "parameters": shared_parameters(),
             "responses": failures(),
             "schemas": schemas,
             "securitySchemes": {
@@ -63,16 +64,11 @@ pub(super) fn document() -> Value {
 type Schemas = BTreeMap<String, Value>;
 
 fn operation(endpoint: &Endpoint, schemas: &mut Schemas) -> Value {
-    let mut parameters = vec![json!({
-        "name": "chain",
-        "in": "path",
-        "required": true,
-        "description": "the chain's id",
-        "schema": {"type": "integer", "minimum": 0},
-    })];
+    let shared = |name: &str| json!({"$ref": format!("#/components/parameters/{name}")});
+    let mut parameters = vec![shared("chain")];
     parameters.extend(endpoint.params.iter().map(|param| parameter(endpoint, param)));
     if let Shape::Page(_) = endpoint.shape {
-        parameters.extend(paging());
+        parameters.extend([shared("limit"), shared("cursor")]);
     }
     let mut about = endpoint.summary.to_owned();
     if let [first, rest @ ..] = endpoint.needs {
@@ -112,9 +108,17 @@ fn parameter(endpoint: &Endpoint, param: &Param) -> Value {
     })
 }
 
-fn paging() -> [Value; 2] {
-    [
-        json!({
+/// The parameters of many paths.
+fn shared_parameters() -> Value {
+    json!({
+        "chain": {
+            "name": "chain",
+            "in": "path",
+            "required": true,
+            "description": "the chain's id",
+            "schema": {"type": "integer", "minimum": 0},
+        },
+        "limit": {
             "name": "limit",
             "in": "query",
             "required": false,
@@ -125,15 +129,15 @@ fn paging() -> [Value; 2] {
                 "maximum": LIMIT_MAX,
                 "default": LIMIT_DEFAULT,
             },
-        }),
-        json!({
+        },
+        "cursor": {
             "name": "cursor",
             "in": "query",
             "required": false,
             "description": "`next` of the page before",
             "schema": {"type": "string"},
-        }),
-    ]
+        },
+    })
 }
 
 fn answer(shape: Shape, schemas: &mut Schemas) -> Value {

@@ -1,7 +1,7 @@
 //! Fungible tokens: which there are, who holds them, how they moved.
 //!
-//! Guarantees: what is held is called a balance only if the covered blocks have all of the token's life; a balance below
-//! zero is flagged. Leaves to others: what an account holds ([`super::holdings`]).
+//! Guarantees: what is held is called a balance only if the covered blocks have all of the token's life. Leaves to
+//! others: what an account holds ([`super::holdings`]).
 
 use std::collections::BTreeSet;
 

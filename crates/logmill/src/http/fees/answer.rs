@@ -1,7 +1,7 @@
 //! Fees, read from the tables.
 //!
-//! Guarantees: amounts are exact, as text; a page is in the order of the chain, newest first; a chain of which nothing is
-//! collected has no fees, which is no error. Leaves to others: what was asked ([`super::question`]).
+//! Guarantees: amounts are exact, as text; a page is in the order of the chain, newest first; a chain of which
+//! nothing is collected has no fees, which is no error. Leaves to others: what was asked ([`super::question`]).
 
 use std::collections::BTreeMap;
 
@@ -74,20 +74,20 @@ impl Fees {
             }
         };
         let Some((reader, conditions)) = reader.zip(conditions.possible()) else {
-            return Ok(shown_page(question, Vec::new(), 0, None));
+            return Ok(shown_page(question, &[], 0, None));
         };
         let total = match question.part {
             Part::Page(_) => total(&reader, &conditions).await?,
             Part::After(_) => u64::MAX,
         };
         if offset >= total {
-            return Ok(shown_page(question, Vec::new(), total, None));
+            return Ok(shown_page(question, &[], total, None));
         }
         let rows = rows(&reader, &conditions, offset, limit).await?;
         let events = rows.iter().map(|row| event(chain_id, row)).collect::<Answer<Vec<Value>>>()?;
         let last = rows.last().map(|row| Ok::<_, NoAnswer>((row.int(0)?, row.int(1)?)));
         let last = last.transpose()?.filter(|_| rows.len() as u64 == limit);
-        Ok(shown_page(question, events, total, last))
+        Ok(shown_page(question, &events, total, last))
     }
 
     /// Sums for every integrator and token, by time.
@@ -248,7 +248,7 @@ fn moment(seconds: i64) -> String {
 
 fn shown_page(
     question: &PageQuestion,
-    data: Vec<Value>,
+    data: &[Value],
     total: u64,
     last: Option<(i64, i64)>,
 ) -> Value {

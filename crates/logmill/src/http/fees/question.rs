@@ -1,10 +1,11 @@
 //! What is asked of fees: parameters as values.
 //!
-//! What JavaScript would make of odd numbers is decided here, once: a chain may be written `137` or `0x89`, and nothing
-//! else (`1e3`, spaces); a page or limit is a whole number, what comes after its point is dropped, what is out of bounds is
-//! moved to the nearest bound, and what is no number at all (`Infinity`, `abc`) is the default.
+//! What JavaScript would make of odd numbers is decided here, once: a chain may be written `137` or `0x89`, and
+//! nothing else (`1e3`, spaces); a page or limit is a whole number, what comes after its point is dropped, what is
+//! out of bounds is moved to the nearest bound, and what is no number at all (`Infinity`, `abc`) is the default.
 //!
-//! Guarantees: pure; a value that is given and can not be meant is an error, except for pages. Leaves to others: reading.
+//! Guarantees: pure; a value that is given and can not be meant is an error, except for pages. Leaves to others:
+//! reading.
 
 use std::collections::BTreeMap;
 

@@ -55,6 +55,20 @@ fn a_sum_below_zero_agrees_with_nothing() {
 }
 
 #[test]
+fn selectors_are_those_of_their_functions() {
+    use crate::async_workers::nft_items;
+    for (selector, function) in [
+        (OWNER_OF, "ownerOf(uint256)"),
+        (BALANCE_OF, "balanceOf(address)"),
+        (BALANCE_OF_ITEM, "balanceOf(address,uint256)"),
+        (nft_items::TOKEN_URI, "tokenURI(uint256)"),
+        (nft_items::URI, "uri(uint256)"),
+    ] {
+        assert_eq!(alloy_primitives::keccak256(function)[..4], selector, "{function}");
+    }
+}
+
+#[test]
 fn every_question_is_told_from_others_and_calls_its_function() {
     let [owner, quantity, balance] = claims(OWNER, "1");
     assert_eq!(owner.question().subject.len(), 52);

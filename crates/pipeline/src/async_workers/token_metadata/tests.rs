@@ -28,6 +28,18 @@ fn name(value: Vec<u8>) -> Option<String> {
 }
 
 #[test]
+fn selectors_are_those_of_their_functions() {
+    for (selector, function) in [
+        (NAME_CALL, "name()"),
+        (SYMBOL_CALL, "symbol()"),
+        (DECIMALS_CALL, "decimals()"),
+        (&SUPPORTS, "supportsInterface(bytes4)"),
+    ] {
+        assert_eq!(alloy_primitives::keccak256(function)[..4], *selector, "{function}");
+    }
+}
+
+#[test]
 fn names_of_all_sorts_are_read() {
     let check = |value: Vec<u8>, expected: Option<&str>| {
         assert_eq!(name(value.clone()).as_deref(), expected, "{value:?}");

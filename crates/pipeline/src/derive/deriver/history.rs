@@ -1,8 +1,8 @@
 //! The history deriver: everything that is stored and not derived, from below (`history_deriver`) and from above
 //! (`history_deriver_down`) in turns. It is the safety net under the live derivers, and what builds new generations.
 //!
-//! Guarantees: what it derives next follows from coverage alone, so there is no cursor that could be wrong. A generation
-//! serves when it has all that is stored. Leaves to others: new blocks.
+//! Guarantees: what it derives next follows from coverage alone, so there is no cursor that could be wrong. A
+//! generation serves when it has all that is stored. Leaves to others: new blocks.
 
 use std::convert::Infallible;
 

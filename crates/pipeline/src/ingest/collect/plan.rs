@@ -66,7 +66,10 @@ impl Collector {
                     () = clock.sleep(self.settings.historical_poll) => {}
                 },
                 Ok(Step::CaughtUp) => {
-                    self.tidy().await?;
+                    // Two processes that make an index at the same time get in each other's way; later will do.
+                    if let Err(error) = self.tidy().await {
+                        tracing::warn!(error = logmill_io::chain(&error), "tidied up only in part");
+                    }
                     self.source.changed(self.poll()).await;
                 }
             }

@@ -1,8 +1,9 @@
 //! A range, collected: logs from a node, rows of them, and rows, coverage and the end of the job in one transaction.
 //!
-//! Guarantees: a block counts once, whoever scanned it and however often: what is covered already is not asked for, and
-//! what another covers meanwhile is not written. The job ends with the last of its blocks, or not at all; a worker whose
-//! lease was taken over ends nothing. Leaves to others: claiming, heartbeats and attempts ([`logmill_work::Runner`]).
+//! Guarantees: a block counts once, whoever scanned it and however often: what is covered already is not asked for,
+//! and what another covers meanwhile is not written. The job ends with the last of its blocks, or not at all; a
+//! worker whose lease was taken over ends nothing. Leaves to others: claiming, heartbeats and attempts
+//! ([`logmill_work::Runner`]).
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! What is told of a collector: to people at the terminal, to `/status`, and to a check.
 //!
-//! Guarantees: a range that nobody could collect is told again and again until somebody has seen to it; a status is read
-//! from the database, so that any process can tell it. Leaves to others: redriving.
+//! Guarantees: a range that nobody could collect is told again and again until somebody has seen to it; a status is
+//! read from the database, so that any process can tell it. Leaves to others: redriving.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

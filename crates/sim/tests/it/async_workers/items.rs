@@ -5,9 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use alloy_primitives::{Address, B256, U256};
+use logmill_io::SystemClock;
+use logmill_io::wire::{GuardedClient, GuardedSettings};
 use logmill_pipeline::async_workers::nft_items::uri::Gateways;
-use logmill_pipeline::async_workers::nft_items::{ItemSettings, NftItems, item_kind};
-use logmill_pipeline::async_workers::{AsyncSettings, AsyncWorker, RangeWork};
+use logmill_pipeline::async_workers::nft_items::{Clients, ItemSettings, NftItems, item_kind};
+use logmill_pipeline::async_workers::{AsyncSettings, AsyncWorker, Jobs, RangeWork};
 use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
 use logmill_work::State;
@@ -15,7 +17,7 @@ use logmill_work::State;
 use super::fake::Says;
 use super::ground::{CHAIN, Ground, Move, account, data, string};
 use super::web::Web;
-use crate::work::in_real_time;
+use crate::work::{in_real_time, simulate};
 
 const TOKEN_URI: [u8; 4] = [0xc8, 0x7b, 0x56, 0xdd];
 const URI: [u8; 4] = [0x0e, 0x89, 0x34, 0x1c];
@@ -213,5 +215,35 @@ fn many_items_are_found_in_pages_and_each_has_one_job() {
         let kind = item_kind(CHAIN);
         let jobs: u64 = counts.iter().filter(|c| c.kind == kind).map(|c| c.jobs).sum();
         assert_eq!(jobs, 2_500);
+    });
+}
+
+#[test]
+fn ranges_and_items_run_by_themselves_and_say_how_far_they_are() {
+    simulate(async {
+        let ground = Ground::new(Database::memory().await).await;
+        let moves: Vec<(u64, Move)> = (1..=30)
+            .map(|id| item(&ground, id, says(&format!(r#"data:,{{"name":"Ape {id}"}}"#))))
+            .collect();
+        ground.derive(0..2_500, &moves).await;
+        let nobody = GuardedClient::new(SystemClock::shared(), GuardedSettings::default());
+        let nobody = nobody.expect("a client");
+        let clients = Clients { web: nobody.clone(), gateways: nobody };
+        let (tables, settings) = (ground.tables.clone(), ItemSettings::default());
+        let items = NftItems::open(tables, CHAIN, ground.state(), clients, settings).await;
+        let items = items.expect("tables");
+        let work = Arc::new(items.clone());
+        let worker = AsyncWorker::new(work, ground.tables.clone(), CHAIN, AsyncSettings::default());
+        let clock = Arc::clone(ground.sql().clock());
+        let stop = || clock.sleep(Duration::from_secs(60));
+        let runner = items.runner("me").expect("a runner");
+        let (ranges, single) = tokio::join!(worker.run("me", stop()), runner.run(stop()));
+        ranges.expect("no trouble");
+        single.expect("no trouble");
+        let standing = worker.standing().await.expect("a database");
+        assert_eq!((standing.checkpoint, standing.missing), (Some(2_500), 0));
+        assert_eq!((standing.jobs, standing.items), (Jobs::default(), Some(Jobs::default())));
+        let named = "SELECT count(DISTINCT name) FROM nft_items WHERE metadata_error IS NULL";
+        assert_eq!(ground.dump(named).await, ["Row([Int(30)])"]);
     });
 }

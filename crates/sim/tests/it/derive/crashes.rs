@@ -18,7 +18,7 @@ fn some() -> Vec<Arc<dyn Processor>> {
     some.retain(|processor| {
         ["fees_worker", "ft_holdings_worker", "nft_ownership_worker"].contains(&processor.name())
     });
-    some.push(Probe::new());
+    some.push(Probe::shared());
     some
 }
 
@@ -28,7 +28,7 @@ async fn life(world: &World, process: &Process, deriver: &Deriver) -> logmill_pi
     world.sim.reorg(2, 6).expect("not final");
     process.catch_up().await?;
     deriver.catch_up().await?;
-    deriver.tables().rederive(model::CHAIN, &Probe::new()).await?;
+    deriver.tables().rederive(model::CHAIN, &Probe::shared()).await?;
     deriver.catch_up().await
 }
 
@@ -58,10 +58,14 @@ async fn a_deriver_that_dies_anywhere_leaves_tables_that_the_next_one_completes(
     assert!(operations > 50, "only {operations} operations");
     for operation in 0..operations {
         for fault in FAULTS {
+            // Those that do not kill go one way through the retries, wherever they strike.
+            let kills = matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
+            if !kills && !operation.is_multiple_of(4) {
+                continue;
+            }
             let faults = Faults::at(operation, fault);
             run(&faults).await;
-            let died = matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
-            assert_eq!(faults.crashed(), died, "{fault:?} at {operation} was reached");
+            assert_eq!(faults.crashed(), kills, "{fault:?} at {operation} was reached");
         }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) fn real() -> Vec<Arc<dyn Processor>> {
 
 pub(crate) fn all() -> Vec<Arc<dyn Processor>> {
     let mut all = real();
-    all.push(Probe::new());
+    all.push(Probe::shared());
     all
 }
 

@@ -113,7 +113,7 @@ async fn the_head_comes_first_and_alone_if_history_is_turned_off() {
     let tables = tables().await;
     let settings = DeriveSettings { history: false, head_backfill: 12, ..settings() };
     let (chain, clock) = (process.chain.clone(), world.clock.clone());
-    let probe = vec![Probe::new()];
+    let probe = vec![Probe::shared()];
     let deriver = Deriver::new(chain, tables.clone(), probe, settings, "one", clock);
     beside(&deriver, world.clock.sleep(Duration::from_secs(60))).await;
     let reader = Reader::new(tables, model::CHAIN);
@@ -129,7 +129,7 @@ async fn a_second_process_takes_over_when_the_first_is_gone_and_not_before() {
     let world = World::new(14, Some(4)).await;
     world.sim.grow(20);
     let process = stored(&world).await;
-    let (tables, processors) = (tables().await, vec![Probe::new()]);
+    let (tables, processors) = (tables().await, vec![Probe::shared()]);
     let new = |owner: &str| {
         let (chain, clock) = (process.chain.clone(), world.clock.clone());
         Deriver::new(chain, tables.clone(), processors.clone(), settings(), owner, clock)
@@ -157,7 +157,7 @@ async fn a_deriver_whose_lease_was_taken_over_writes_nothing() {
     let world = World::new(15, Some(4)).await;
     world.sim.grow(20);
     let process = stored(&world).await;
-    let (tables, processors) = (tables().await, vec![Probe::new()]);
+    let (tables, processors) = (tables().await, vec![Probe::shared()]);
     let deriver = deriver(&world, &process, &tables, &processors);
     deriver.load().await.expect("lines");
     let stale = logmill_io::Fence { name: "derive/1337".to_owned(), counter: 1 };
@@ -214,7 +214,7 @@ async fn what_fails_is_tried_again_until_it_works() {
     let processors = vec![weak];
     let deriver = deriver(&world, &process, &tables, &processors);
     beside(&deriver, until_head(&world, &process, &tables, "probe_worker")).await;
-    check(&world, &process, &tables, &[Probe::new()]).await;
+    check(&world, &process, &tables, &[Probe::shared()]).await;
 }
 
 #[tokio::test(start_paused = true)]

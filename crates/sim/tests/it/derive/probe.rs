@@ -55,7 +55,7 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    pub(crate) fn new() -> Arc<dyn Processor> {
+    pub(crate) fn shared() -> Arc<dyn Processor> {
         Arc::new(Self::of_version(1))
     }
 

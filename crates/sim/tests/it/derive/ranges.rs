@@ -114,14 +114,14 @@ async fn a_processor_that_fails_stops_no_other_and_keeps_its_place() {
     deriver.catch_up().await.expect("what fails is noted");
     check(&world, &process, &tables, &good).await;
     let rest: Vec<u64> = (0..=40).filter(|number| !wrong.contains(number)).collect();
-    model::check(&tables, &[Probe::new()], &world.sim, rest).await;
+    model::check(&tables, &[Probe::shared()], &world.sim, rest).await;
     let status = deriver.status();
     let probe = status.checkpoints.iter().find(|row| row.name == "probe_worker").expect("a row");
     let failing: Vec<u64> = probe.failing.iter().map(|failing| failing.start).collect();
     assert_eq!((probe.missing, failing), (2, vec![11, 30]), "{probe:?}");
     assert!(probe.failing[1].error.contains("told to panic"), "{probe:?}");
     // Mended: the same version, so the same tables.
-    let mended = [good, vec![Probe::new()]].concat();
+    let mended = [good, vec![Probe::shared()]].concat();
     let deriver = super::life::deriver(&world, &process, &tables, &mended);
     deriver.catch_up().await.expect("nothing fails");
     check(&world, &process, &tables, &mended).await;
@@ -135,7 +135,7 @@ async fn a_new_version_is_built_beside_the_old_and_takes_its_place() {
     process.catch_up().await.expect("nothing is in the way");
     process.fill().await.expect("nothing is in the way");
     let tables = Tables::open(Database::memory().await.open().await).await.expect("tables");
-    let old = vec![Probe::new()];
+    let old = vec![Probe::shared()];
     deriver(&world, &process, &tables, &old).catch_up().await.expect("derived");
     let new: Vec<Arc<dyn Processor>> = vec![Probe::of_version(2).into()];
     let next = deriver(&world, &process, &tables, &new);

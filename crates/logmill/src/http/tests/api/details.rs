@@ -1,1 +1,118 @@
+//! What answers about one thing say.
 
+use alloy_primitives::Address;
+use serde_json::{Value, json};
+
+use super::rich::{FACTORY, PROXY, Rich, SIMULATED};
+use super::schema::openapi;
+
+fn lower(address: Address) -> Value {
+    address.to_string().to_lowercase().into()
+}
+
+#[tokio::test]
+async fn every_path_of_the_document_answers_as_it_says() {
+    let rich = Rich::from(0).await;
+    let requests = rich.requests();
+    let paths = openapi()["paths"].as_object().expect("paths");
+    assert_eq!(requests.len(), paths.len());
+    for path in paths.keys() {
+        let path = path.trim_start_matches("/api/v1/{chain}");
+        let request = requests.get(path).unwrap_or_else(|| panic!("nobody asks for {path}"));
+        let answer = rich.world.get(request).await;
+        if let Some(items) = answer["items"].as_array() {
+            assert!(!items.is_empty(), "{request} is empty, and so shows nothing");
+        }
+    }
+    let (status, served) = rich.world.ground.get("/openapi.json").await;
+    assert_eq!((status, served.as_str()), (200, crate::http::api::document()));
+}
+
+#[tokio::test]
+async fn a_transaction_is_told_whole() {
+    let rich = Rich::from(0).await;
+    for decoded in rich.scan.blocks.iter().filter(|block| !block.transactions.is_empty()) {
+        let sent = &decoded.transactions[0];
+        let found = rich.world.get(&format!("/transactions/{}", sent.hash)).await;
+        assert_eq!(found["blockNumber"], decoded.number());
+        assert_eq!(found["blockHash"], json!(decoded.at().hash));
+        assert_eq!(found["final"], decoded.number() <= SIMULATED);
+        assert_eq!(found["value"], sent.value.to_string());
+        assert_eq!(found["metrics"]["logCount"], sent.log_count);
+        assert_eq!(found["metrics"]["gasUsed"], json!(sent.gas_used));
+        let of = |found: &Value| found.as_array().expect("a list").len();
+        let ft = decoded.tokens.ft.iter().filter(|one| one.transaction_index == 0).count();
+        let nft = decoded.tokens.nft.iter().filter(|one| one.transaction_index == 0).count();
+        assert_eq!((of(&found["tokenTransfers"]), of(&found["nftTransfers"])), (ft, nft));
+        let transfers = found["tokenTransfers"].as_array().expect("a list");
+        assert!(transfers.iter().all(|one| one["transactionHash"] == found["hash"]));
+        if ft > 0 {
+            assert!(of(&found["tags"]) > 0 && of(&found["contracts"]) > 0, "{found}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn metadata_is_shown_where_a_worker_has_fetched_it() {
+    let rich = Rich::from(0).await;
+    let token = rich.pool.1[0];
+    let found = rich.world.get(&format!("/tokens/{token}")).await;
+    let named = [&found["name"], &found["symbol"], &found["decimals"]];
+    assert_eq!(named, [&json!("Some Token"), &json!("SOME"), &json!(6)]);
+    let transfers = rich.world.get(&format!("/tokens/{token}/transfers")).await;
+    let items = transfers["items"].as_array().expect("a list");
+    assert!(items.iter().all(|one| one["decimals"] == 6 && one["symbol"] == "SOME"));
+    let other = rich.world.get(&format!("/tokens/{}", rich.born)).await;
+    assert!(other["decimals"].is_null() && other["name"].is_null());
+    let (collection, id) = rich.item();
+    let item = rich.world.get(&format!("/collections/{collection}/items/{id}")).await;
+    assert_eq!(
+        (&item["name"], &item["metadata"]["name"]),
+        (&json!("Some Item"), &json!("Some Item"))
+    );
+    assert_eq!(item["standard"], "erc1155");
+    assert!(item["owners"].as_array().is_some_and(|owners| !owners.is_empty()), "{item}");
+    let hex = rich.world.get(&format!("/collections/{collection}/items/0x{id:x}")).await;
+    assert_eq!(hex["id"], item["id"]);
+}
+
+#[tokio::test]
+async fn a_pool_is_shown_with_who_announced_it() {
+    let rich = Rich::from(0).await;
+    let (pool, [one, other]) = rich.pool;
+    let pair = rich.world.get(&format!("/pairs/{pool}")).await;
+    let announced = &pair["announcements"][0];
+    assert_eq!(announced["factory"], lower(FACTORY));
+    assert_eq!((&announced["asset0"], &announced["asset1"]), (&lower(one), &lower(other)));
+    assert_eq!(announced["createdBlock"], SIMULATED);
+    assert_eq!(pair["pools"][0]["contract"], lower(pool));
+    let events = rich.world.all(&format!("/pairs/{pool}/events"), 2).await;
+    assert!(!events.is_empty());
+    for event in &events {
+        assert_eq!((&event["asset0"], &event["asset0Decimals"]), (&lower(one), &json!(6)));
+        assert_eq!((&event["asset1"], &event["asset1Decimals"]), (&lower(other), &Value::Null));
+    }
+    let pools = rich.world.all("/pairs", 1).await;
+    let known = |pool: &&Value| !pool["announcements"].as_array().expect("a list").is_empty();
+    assert_eq!(pools.iter().filter(known).count(), 1);
+}
+
+#[tokio::test]
+async fn a_contract_is_told_with_its_changes() {
+    let rich = Rich::from(0).await;
+    let proxy = rich.world.get(&format!("/contracts/{PROXY}")).await;
+    assert!(proxy["deployment"].is_null(), "no block tells");
+    let versions = rich.world.all(&format!("/contracts/{PROXY}/versions"), 3).await;
+    assert_eq!(proxy["versions"], json!(versions));
+    let heights: Vec<u64> = versions.iter().filter_map(|one| one["blockNumber"].as_u64()).collect();
+    assert_eq!(heights, (SIMULATED..SIMULATED + 4).rev().collect::<Vec<_>>());
+    assert!(versions.iter().all(|one| one["implementation"] == lower(FACTORY)));
+    let born = rich.world.get(&format!("/contracts/{}", rich.born)).await;
+    assert_eq!(born["versions"][0]["kind"], "DEPLOYED");
+    assert_eq!(born["deployment"]["transactionHash"], born["versions"][0]["transactionHash"]);
+    let account = rich.world.get(&format!("/accounts/{}", rich.born)).await;
+    assert_eq!((&account["isContract"], &account["hasKey"]), (&true.into(), &false.into()));
+    let account = rich.world.get(&format!("/accounts/{}", rich.holder)).await;
+    assert_eq!((&account["isContract"], &account["hasKey"]), (&false.into(), &true.into()));
+    assert!(account["stats"]["sentCount"].as_u64().is_some_and(|sent| sent > 0), "{account}");
+}

@@ -1,6 +1,6 @@
 //! The document is the file, and every path of it answers as it says.
 
-use super::schema::{openapi, template};
+use super::schema::{openapi, parameters, template};
 
 #[test]
 fn the_document_is_that_of_the_file() {
@@ -24,7 +24,7 @@ fn names_are_unique_and_paths_are_told_apart() {
         let short = path.trim_start_matches("/api/v1/{chain}");
         assert_eq!(template(document, short), *path);
         let named = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
-        let parameters = document["paths"][path]["get"]["parameters"].as_array().expect("a list");
+        let parameters = parameters(document, path);
         for name in named {
             let is_it = |one: &&serde_json::Value| one["name"] == name && one["in"] == "path";
             assert!(parameters.iter().any(|one| is_it(&one)), "{path} does not tell of {name}");

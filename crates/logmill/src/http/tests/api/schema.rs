@@ -29,6 +29,16 @@ pub(super) fn template(document: &Value, path: &str) -> String {
     paths.keys().find(fits).unwrap_or_else(|| panic!("{path} is not in the document")).clone()
 }
 
+/// The parameters of a path of the document.
+pub(super) fn parameters(document: &Value, path: &str) -> Vec<Value> {
+    let all = document["paths"][path]["get"]["parameters"].as_array().expect("a list");
+    let whole = |one: &Value| match one["$ref"].as_str() {
+        Some(reference) => document.pointer(reference.trim_start_matches('#')).expect("it").clone(),
+        None => one.clone(),
+    };
+    all.iter().map(whole).collect()
+}
+
 /// Fails if an answer is not what the document says of its path.
 pub(super) fn check_answer(path: &str, answer: &Value) {
     let document = openapi();
@@ -96,7 +106,7 @@ fn check_text(schema: &Value, text: &str, at: &str) {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let hex = |text: &str| {
         let digits = text.strip_prefix("0x").unwrap_or("-");
-        digits.len() % 2 == 0
+        digits.len().is_multiple_of(2)
             && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     };
     let fits = match schema["pattern"].as_str() {

@@ -1,7 +1,7 @@
 //! Names of columns, made of names of parameters.
 //!
-//! Guarantees: a name is a word that both engines take without quotes, is no longer than allowed, and stands once in its
-//! table. Leaves to others: what the columns hold.
+//! Guarantees: a name is a word that both engines take without quotes, is no longer than allowed, and stands once in
+//! its table. Leaves to others: what the columns hold.
 
 use crate::derive::Column;
 

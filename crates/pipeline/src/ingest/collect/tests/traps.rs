@@ -193,7 +193,8 @@ async fn blocks_that_the_deriver_has_are_not_collected_again() {
     assert!(collector.catch_up().await);
     ground.check().await;
     let coverage = Coverage::read(&ground.sql, &line.scope()).await.expect("read");
-    assert!(coverage.done.ranges().eq(std::iter::once(1..56)), "{:?}", coverage.done);
+    assert_eq!(coverage.done.len(), 1);
+    assert!(coverage.done.covers(&(1..56)));
 }
 
 #[tokio::test(start_paused = true)]
