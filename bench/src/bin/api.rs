@@ -100,7 +100,7 @@ async fn open(folder: &Path, read_only: bool) -> anyhow::Result<Sql> {
     Ok(Sql::sqlite(&file, SystemClock::shared(), OsEntropy::shared()).await?)
 }
 
-/// Waits until the server has seen that all tables are there. Were it to derive anything anew, a server at work would be
+/// Waits until the server has seen that all tables are there; if it derived anything anew, a server at work would be
 /// measured.
 async fn ready(server: &Server, last: u64) -> anyhow::Result<()> {
     let start = Instant::now();

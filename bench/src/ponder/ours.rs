@@ -140,7 +140,8 @@ mod tests {
             is_derived(&json!({"chains": [{"ingest": {"derive": derive}}]}), 9)
         };
         let one = |state: &str, start: u64, end: u64| {
-            json!({"generation": 1, "state": state, "ranges": [[start, end]]})
+            let ranges = [[start, end]];
+            json!({"generation": 1, "state": state, "ranges": ranges})
         };
         let cursor = json!({"generation": null, "state": "serving", "ranges": []});
         assert!(!check(json!([])));
