@@ -8,7 +8,7 @@ use crate::derive::history::Made;
 use crate::rpc::settings::built_logmill;
 
 /// Of a hundred logs of the simulated chain so many are transfers of fungible tokens.
-const TRANSFERS_PERCENT: u64 = 50;
+const TRANSFERS_PERCENT: u64 = 55;
 
 /// The chain, the load, and where the program is.
 #[derive(Clone, Debug, Parser)]

@@ -12,7 +12,7 @@ use logmill_bench::api::report::{self, Measured, Samples};
 use logmill_bench::api::settings::Settings;
 use logmill_bench::derive::engine::served_rows;
 use logmill_bench::derive::history::history;
-use logmill_bench::ponder::ours::is_derived;
+use logmill_bench::ponder::ours::{checkpoints, is_derived};
 use logmill_bench::rpc::load;
 use logmill_bench::rpc::server::Server;
 use logmill_bench::{derive, http, machine};
@@ -65,6 +65,7 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
     }
     let temporary = tempfile::Builder::new().prefix("api-bench-").tempdir()?;
     let parent = settings.folder.clone().unwrap_or_else(|| temporary.path().to_owned());
+    let machine = machine::describe(&parent);
     let made = settings.made();
     let stored = history(made, &parent).await?;
     let (chain_id, folder) = (stored.chain.chain_id(), stored.folder);
@@ -72,8 +73,6 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
     // What is derived already stays: this goes on where it was.
     derive::derive(&stored.chain, open(&folder, false).await?, None, CHUNK).await?;
     drop(stored.chain);
-    // After the chain is made, which takes a while and all cores.
-    let machine = machine::describe(&parent);
     let reader = Reader::new(Tables::open_read_only(open(&folder, true).await?).await?, chain_id);
     let rows = served_rows(&reader).await?;
     eprintln!("drawing questions");
@@ -101,16 +100,19 @@ async fn open(folder: &Path, read_only: bool) -> anyhow::Result<Sql> {
     Ok(Sql::sqlite(&file, SystemClock::shared(), OsEntropy::shared()).await?)
 }
 
-/// Waits until the server has seen that all tables are there. Were it to make them anew, they would be others than
-/// those that the answers are compared with.
+/// Waits until the server has seen that all tables are there; if it derived anything anew, a server at work would be
+/// measured.
 async fn ready(server: &Server, last: u64) -> anyhow::Result<()> {
     let start = Instant::now();
     loop {
         let status = server.get("/status").await?;
+        let checkpoints = checkpoints(&status);
+        let is_building = checkpoints.iter().any(|one| one["state"] == "building");
+        ensure!(!is_building, "the server derives something anew: {status}");
         if is_derived(&status, last) {
             return Ok(());
         }
-        ensure!(start.elapsed() < READY_MAX, "the server derives something anew: {status}");
+        ensure!(start.elapsed() < READY_MAX, "the server lacks something: {status}");
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }

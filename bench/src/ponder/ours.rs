@@ -68,11 +68,16 @@ pub async fn run(
     Ok(run)
 }
 
+/// Every checkpoint of the derivers in what `/status` says.
+pub fn checkpoints(status: &Value) -> &[Value] {
+    let checkpoints = &status["chains"][0]["ingest"]["derive"]["derivers"]["checkpoints"];
+    checkpoints.as_array().map_or(&[][..], Vec::as_slice)
+}
+
 /// Whether every processor has all blocks up to and with `last`, and serves them.
 pub fn is_derived(status: &Value, last: u64) -> bool {
-    let checkpoints = &status["chains"][0]["ingest"]["derive"]["derivers"]["checkpoints"];
-    let checkpoints = checkpoints.as_array().map_or(&[][..], Vec::as_slice);
-    let mut processors = checkpoints.iter().filter(|one| !one["generation"].is_null()).peekable();
+    let checkpoints = checkpoints(status).iter();
+    let mut processors = checkpoints.filter(|one| !one["generation"].is_null()).peekable();
     processors.peek().is_some()
         && processors.all(|one| {
             let range = &one["ranges"][0];
@@ -134,7 +139,10 @@ mod tests {
             let derive = json!({"derivers": {"checkpoints": checkpoints}});
             is_derived(&json!({"chains": [{"ingest": {"derive": derive}}]}), 9)
         };
-        let one = |state: &str, start: u64, end: u64| json!({"generation": 1, "state": state, "ranges": [[start, end]]});
+        let one = |state: &str, start: u64, end: u64| {
+            let ranges = [[start, end]];
+            json!({"generation": 1, "state": state, "ranges": ranges})
+        };
         let cursor = json!({"generation": null, "state": "serving", "ranges": []});
         assert!(!check(json!([])));
         assert!(!check(json!([cursor])));
