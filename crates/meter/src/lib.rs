@@ -27,6 +27,7 @@ mod error;
 pub mod event;
 mod figures;
 mod keys;
+pub mod list;
 mod meter;
 pub mod partial;
 mod partials;
