@@ -1,30 +1,245 @@
 //! Periods: buckets of fifteen minutes, and the calendar periods that are made of them.
 //!
-//! Guarantees: (being written). Leaves to others: what is counted in a period.
+//! A [`Calendar`] knows one time zone and finds the [`Period`] of a kind around a moment, by its key, or next to
+//! another. The tables of zones are those of the program, not of the machine: two machines never disagree.
+//!
+//! Guarantees: the periods of one kind follow each other without gap or overlap, each moment is in exactly one; keys are
+//! unique, sort by time and lead back to their period; days of 23 and 25 hours, hours that repeat and days that a zone
+//! left out are what the clocks there showed. A period whose bounds are not on the grid of buckets is an error that
+//! says so. Leaves to others: what is counted in a period.
 
-use serde::{Deserialize, Serialize};
+mod hour;
+mod kind;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod time;
 
-use crate::error::Result;
+use std::ops::Range;
 
-/// The kinds of periods.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PeriodKind {
-    /// An hour.
-    Hourly,
-    /// A day.
-    Daily,
-    /// A week of ISO 8601, from Monday on.
-    Weekly,
-    /// A month.
-    Monthly,
-    /// A year.
-    Yearly,
+use jiff::civil::DateTime;
+use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
+use logmill_io::Timestamp;
+
+use crate::error::{Error, Result};
+use steps::Steps;
+
+pub use kind::{Cycle, CycleLength, PeriodKind};
+pub use time::{Fields, format_time, parse_time};
+
+/// The length of a bucket.
+pub const BUCKET_MS: i64 = 15 * 60 * 1_000;
+
+/// How far a moment can be from where its civil time suggests, in periods; one is the most that zones have made.
+const STEPS_OFF_MAX: usize = 8;
+
+/// Fifteen minutes of UTC, counted from 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bucket(pub i64);
+
+impl Bucket {
+    /// The one that a moment is in.
+    pub fn of(time: Timestamp) -> Self {
+        Self(time.millis().div_euclid(BUCKET_MS))
+    }
+
+    /// Its first moment.
+    pub fn start(self) -> Timestamp {
+        Timestamp(self.0.saturating_mul(BUCKET_MS))
+    }
+
+    /// The first moment after it.
+    pub fn end(self) -> Timestamp {
+        Timestamp(self.0.saturating_add(1).saturating_mul(BUCKET_MS))
+    }
 }
 
-impl PeriodKind {
-    /// Refuses a kind that does not fit the grid of buckets.
-    pub fn check(&self) -> Result<()> {
-        Ok(())
+/// One period.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Period {
+    /// Its kind.
+    pub kind: PeriodKind,
+    /// Which one of its kind, such as `20260113`.
+    pub key: String,
+    /// Its first moment, on the grid of buckets.
+    pub start: Timestamp,
+    /// The first moment after it, on the grid of buckets.
+    pub end: Timestamp,
+}
+
+impl Period {
+    /// The buckets that it is made of.
+    pub fn buckets(&self) -> Range<i64> {
+        Bucket::of(self.start).0..Bucket::of(self.end).0
     }
+
+    /// Its last millisecond, as it is shown: `…59.999Z`.
+    pub fn end_inclusive(&self) -> Timestamp {
+        Timestamp(self.end.millis().saturating_sub(1))
+    }
+}
+
+/// The periods of one time zone.
+#[derive(Clone, Debug)]
+pub struct Calendar {
+    name: String,
+    zone: TimeZone,
+}
+
+impl Calendar {
+    /// The calendar of the zone with this IANA name, such as `Europe/Berlin`.
+    pub fn new(zone_name: &str) -> Result<Self> {
+        let zone = TimeZoneDatabase::bundled().get(zone_name).map_err(|_| {
+            let shown: String = zone_name.chars().take(64).collect();
+            Error::invalid(format!("{shown:?} is no time zone; they are named like Europe/Berlin"))
+        })?;
+        let name = zone.iana_name().unwrap_or("UTC").to_owned();
+        Ok(Self { name, zone })
+    }
+
+    /// The name of the zone.
+    pub fn zone(&self) -> &str {
+        &self.name
+    }
+
+    /// The period of a kind that a moment is in.
+    pub fn period_at(&self, kind: &PeriodKind, time: Timestamp) -> Result<Period> {
+        let moment = moment(time)?;
+        let Some(steps) = Steps::of(kind) else { return self.hour_at(kind, moment) };
+        if let Some(hours) = steps.hours {
+            return self.elapsed_at(kind, &steps, hours, moment);
+        }
+        let mut index = steps.index(self.zone.to_datetime(moment))?;
+        for _ in 0..STEPS_OFF_MAX {
+            let (start, end) = self.bounds(&steps, index)?;
+            if moment < start {
+                index -= 1;
+            } else if moment >= end {
+                index += 1;
+            } else {
+                let key = kind.key_of(steps.start(index)?)?;
+                return self.period(kind, key, start, end);
+            }
+        }
+        Err(Error::invalid(format!("no period at {} in {}", format_time(time), self.name)))
+    }
+
+    /// The period of a kind with this key.
+    pub fn period_of_key(&self, kind: &PeriodKind, key: &str) -> Result<Period> {
+        let Some(steps) = Steps::of(kind) else { return self.hour_of_key(kind, key) };
+        let unknown = || {
+            let shown: String = key.chars().take(32).collect();
+            Error::invalid(format!("{shown:?} is no {} period in {}", kind.name(), self.name))
+        };
+        let civil = kind.civil_of(key).ok_or_else(unknown)?;
+        if let Some(hours) = steps.hours {
+            let start = TimeZone::UTC.to_timestamp(civil).map_err(|_| unknown())?;
+            let period = self.elapsed_at(kind, &steps, hours, start)?;
+            return if period.key == key { Ok(period) } else { Err(unknown()) };
+        }
+        let index = steps.index(civil)?;
+        let (start, end) = self.bounds(&steps, index)?;
+        // A day that a zone left out has no moments.
+        if steps.start(index)? != civil || start == end {
+            return Err(unknown());
+        }
+        self.period(kind, key.to_owned(), start, end)
+    }
+
+    /// The period after this one.
+    pub fn next(&self, period: &Period) -> Result<Period> {
+        self.period_at(&period.kind, period.end)
+    }
+
+    /// The period before this one.
+    pub fn previous(&self, period: &Period) -> Result<Period> {
+        self.period_at(&period.kind, Timestamp(period.start.millis().saturating_sub(1)))
+    }
+
+    /// The periods of a kind that have a moment in `[from, to)`, in order, up to the first that is an error. There can
+    /// be many: the caller takes as many as it wants.
+    pub fn periods(
+        &self,
+        kind: &PeriodKind,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> impl Iterator<Item = Result<Period>> {
+        let mut at = Some(from);
+        std::iter::from_fn(move || {
+            let time = at.take().filter(|&time| time < to)?;
+            let found = self.period_at(kind, time);
+            at = found.as_ref().ok().map(|period| period.end);
+            Some(found)
+        })
+    }
+
+    /// The moments at which a step and the next one begin.
+    fn bounds(&self, steps: &Steps, index: i64) -> Result<(jiff::Timestamp, jiff::Timestamp)> {
+        Ok((self.instant(steps.start(index)?)?, self.instant(steps.start(index + 1)?)?))
+    }
+
+    /// The first moment at which the clocks of the zone show `civil` or later. When they show it twice it is the first
+    /// time; when they skip it, the moment at which they do.
+    fn instant(&self, civil: DateTime) -> Result<jiff::Timestamp> {
+        let ambiguous = self.zone.to_ambiguous_timestamp(civil);
+        match ambiguous.offset() {
+            AmbiguousOffset::Gap { before, .. } => {
+                let inside = before.to_timestamp(civil).map_err(outside)?;
+                let after = inside.checked_add(jiff::SignedDuration::from_secs(1));
+                let jump = self.zone.preceding(after.map_err(outside)?).next();
+                Ok(jump.map_or(inside, |jump| jump.timestamp()))
+            }
+            AmbiguousOffset::Unambiguous { .. } | AmbiguousOffset::Fold { .. } => {
+                ambiguous.earlier().map_err(outside)
+            }
+        }
+    }
+
+    /// A period whose steps are hours that pass, whatever the clocks do.
+    fn elapsed_at(
+        &self,
+        kind: &PeriodKind,
+        steps: &Steps,
+        hours: i64,
+        moment: jiff::Timestamp,
+    ) -> Result<Period> {
+        let anchor = self.instant(steps.anchor)?;
+        let step_s = hours * 3_600;
+        let passed = (moment.as_second() - anchor.as_second()).div_euclid(step_s);
+        let start_s = anchor.as_second() + passed * step_s;
+        let start = jiff::Timestamp::from_second(start_s).map_err(outside)?;
+        let end = jiff::Timestamp::from_second(start_s + step_s).map_err(outside)?;
+        let key = kind.key_of(TimeZone::UTC.to_datetime(start))?;
+        self.period(kind, key, start, end)
+    }
+
+    /// A period with these bounds, if they are on the grid.
+    fn period(
+        &self,
+        kind: &PeriodKind,
+        key: String,
+        start: jiff::Timestamp,
+        end: jiff::Timestamp,
+    ) -> Result<Period> {
+        for bound in [start, end] {
+            if bound.as_millisecond() % BUCKET_MS != 0 {
+                return Err(Error::invalid(format!(
+                    "the {} period {key} can not be metered in {}: it has a bound at {bound}, and bounds have to be \
+                     on the quarter hour of UTC",
+                    kind.name(),
+                    self.name,
+                )));
+            }
+        }
+        let (start, end) = (Timestamp(start.as_millisecond()), Timestamp(end.as_millisecond()));
+        Ok(Period { kind: kind.clone(), key, start, end })
+    }
+}
+
+fn moment(time: Timestamp) -> Result<jiff::Timestamp> {
+    jiff::Timestamp::from_millisecond(time.millis()).map_err(outside)
+}
+
+fn outside(_: jiff::Error) -> Error {
+    Error::invalid("the time is outside of the years 1 to 9999")
 }

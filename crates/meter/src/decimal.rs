@@ -1,0 +1,246 @@
+//! Exact decimals: what a value is, and the arithmetic that aggregates need.
+//!
+//! A decimal is a sign, a magnitude of up to 512 bits and a number of decimal places. Any integer of 256 bits with any
+//! number of decimals up to [`SCALE_MAX`] fits, and so does the sum of 2^64 of them, times milliseconds.
+//!
+//! Guarantees: the same number has one form, so that `==` and hashes are those of numbers; nothing is rounded but by
+//! [`Decimal::div`], which says so; what does not fit is `None`. Leaves to others: what the numbers mean.
+
+mod bytes;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::cmp::Ordering;
+
+use ruint::Uint;
+
+use crate::settings::SCALE_MAX;
+
+/// The most decimal places of any decimal: a value has at most [`SCALE_MAX`], a value times milliseconds in seconds
+/// three more.
+pub const SCALE_LIMIT: u8 = SCALE_MAX + 4;
+/// The most digits of a value before the point; all integers of 256 bits fit.
+pub const WHOLE_DIGITS_MAX: usize = 78;
+
+/// The bytes of the widest integers of chains.
+const UNITS_BYTES_MAX: usize = 32;
+
+type Wide = Uint<512, 8>;
+
+/// The powers of ten that fit.
+static POWERS: [Wide; POWERS_LEN] = powers();
+const POWERS_LEN: usize = 155;
+
+const fn powers() -> [Wide; POWERS_LEN] {
+    let mut powers = [Wide::ONE; POWERS_LEN];
+    let mut exponent = 1;
+    while exponent < POWERS_LEN {
+        powers[exponent] =
+            powers[exponent - 1].wrapping_mul(Wide::from_limbs([10, 0, 0, 0, 0, 0, 0, 0]));
+        exponent += 1;
+    }
+    powers
+}
+
+fn power_of_ten(exponent: u8) -> Option<Wide> {
+    POWERS.get(usize::from(exponent)).copied()
+}
+
+/// An exact signed decimal.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Decimal {
+    /// Without trailing zeros while there are decimal places.
+    magnitude: Wide,
+    scale: u8,
+    /// Never for zero.
+    negative: bool,
+}
+
+impl Decimal {
+    /// Nothing.
+    pub const ZERO: Self = Self { magnitude: Wide::ZERO, scale: 0, negative: false };
+
+    /// A whole number.
+    pub fn from_integer(integer: i64) -> Self {
+        Self { negative: integer < 0, ..Self::from(integer.unsigned_abs()) }
+    }
+
+    /// An integer of at most 256 bits, big-endian, in units of which `10^scale` make one; `None` when it is longer, or
+    /// has more than [`SCALE_MAX`] decimal places.
+    pub fn from_units(magnitude_be: &[u8], negative: bool, scale: u8) -> Option<Self> {
+        if magnitude_be.len() > UNITS_BYTES_MAX {
+            return None;
+        }
+        let value = Self::normal(negative, Wide::try_from_be_slice(magnitude_be)?, scale);
+        (value.scale <= SCALE_MAX).then_some(value)
+    }
+
+    /// How many decimal places it has.
+    pub fn scale(&self) -> u8 {
+        self.scale
+    }
+
+    /// Whether it is below zero.
+    pub fn is_negative(&self) -> bool {
+        self.negative
+    }
+
+    /// Whether it is zero.
+    pub fn is_zero(&self) -> bool {
+        self.magnitude.is_zero()
+    }
+
+    /// The number with the other sign.
+    #[must_use]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "beside the checked operations, which are no traits either"
+    )]
+    pub fn neg(self) -> Self {
+        Self { negative: !self.negative && !self.is_zero(), ..self }
+    }
+
+    /// The sum, if it fits.
+    #[must_use]
+    pub fn checked_add(self, other: Self) -> Option<Self> {
+        let scale = self.scale.max(other.scale);
+        let (mine, others) = (self.magnitude_at(scale)?, other.magnitude_at(scale)?);
+        let (negative, magnitude) = if self.negative == other.negative {
+            (self.negative, mine.checked_add(others)?)
+        } else if mine >= others {
+            (self.negative, mine.wrapping_sub(others))
+        } else {
+            (other.negative, others.wrapping_sub(mine))
+        };
+        Some(Self::normal(negative, magnitude, scale))
+    }
+
+    /// The difference, if it fits.
+    #[must_use]
+    pub fn checked_sub(self, other: Self) -> Option<Self> {
+        self.checked_add(other.neg())
+    }
+
+    /// The product, if it fits.
+    #[must_use]
+    pub fn checked_mul_u64(self, by: u64) -> Option<Self> {
+        let magnitude = self.magnitude.checked_mul(Wide::from(by))?;
+        Some(Self::normal(self.negative, magnitude, self.scale))
+    }
+
+    /// The quotient, and whether it is exact. It has at most [`SCALE_MAX`] decimal places (or as many as this number has
+    /// if those are more); when these are too few it is rounded to them, half to even. `None` for zero, and when the
+    /// digits do not fit.
+    #[must_use]
+    pub fn div(self, by: u64) -> Option<(Self, bool)> {
+        let scale = self.scale.max(SCALE_MAX);
+        let divisor = Wide::from(by);
+        if divisor.is_zero() {
+            return None;
+        }
+        let (mut quotient, rest) = self.magnitude_at(scale)?.div_rem(divisor);
+        // The rest is below 2^64, so its double fits.
+        let round_up = match rest.wrapping_shl(1).cmp(&divisor) {
+            Ordering::Less => false,
+            Ordering::Equal => quotient.bit(0),
+            Ordering::Greater => true,
+        };
+        if round_up {
+            quotient = quotient.checked_add(Wide::ONE)?;
+        }
+        Some((Self::normal(self.negative, quotient, scale), rest.is_zero()))
+    }
+
+    /// The number divided by `10^places`; exact. `None` when it then has more than [`SCALE_LIMIT`] decimal places.
+    #[must_use]
+    pub(crate) fn point_left(self, places: u8) -> Option<Self> {
+        let value = Self::normal(self.negative, self.magnitude, self.scale.checked_add(places)?);
+        (value.scale <= SCALE_LIMIT).then_some(value)
+    }
+
+    /// The magnitude in units of `10^-scale`, if it fits; `scale` is at least that of this number.
+    pub(crate) fn magnitude_at(&self, scale: u8) -> Option<Wide> {
+        match scale.checked_sub(self.scale)? {
+            0 => Some(self.magnitude),
+            more => self.magnitude.checked_mul(power_of_ten(more)?),
+        }
+    }
+
+    /// A number in its one form.
+    pub(crate) fn normal(negative: bool, magnitude: Wide, scale: u8) -> Self {
+        if magnitude.is_zero() {
+            return Self::ZERO;
+        }
+        let (magnitude, scale) = without_trailing_zeros(magnitude, scale);
+        Self { magnitude, scale, negative }
+    }
+
+    fn cmp_magnitude(&self, other: &Self) -> Ordering {
+        if self.scale == other.scale {
+            return self.magnitude.cmp(&other.magnitude);
+        }
+        let scale = self.scale.max(other.scale);
+        // Only the one with fewer decimal places is multiplied; when it does not fit any more it is the larger.
+        match (self.magnitude_at(scale), other.magnitude_at(scale)) {
+            (Some(mine), Some(others)) => mine.cmp(&others),
+            (None, _) => Ordering::Greater,
+            (_, None) => Ordering::Less,
+        }
+    }
+}
+
+/// Takes decimal places away while they are zeros.
+fn without_trailing_zeros(mut magnitude: Wide, mut scale: u8) -> (Wide, u8) {
+    if scale == 0 {
+        return (magnitude, scale);
+    }
+    if let Some(mut small) = as_u64(&magnitude) {
+        while scale > 0 && small.is_multiple_of(10) {
+            small /= 10;
+            scale -= 1;
+        }
+        return (Wide::from(small), scale);
+    }
+    for places in [32_u8, 16, 8, 4, 2, 1] {
+        // A multiple of 10^n is one of 2^n too, which is quick to see.
+        while scale >= places && magnitude.trailing_zeros() >= usize::from(places) {
+            let (quotient, rest) = magnitude.div_rem(POWERS[usize::from(places)]);
+            if !rest.is_zero() {
+                break;
+            }
+            magnitude = quotient;
+            scale -= places;
+        }
+    }
+    (magnitude, scale)
+}
+
+/// The number, when one limb holds it.
+fn as_u64(wide: &Wide) -> Option<u64> {
+    let [low, high @ ..] = wide.as_limbs();
+    high.iter().all(|&limb| limb == 0).then_some(*low)
+}
+
+impl From<u64> for Decimal {
+    fn from(integer: u64) -> Self {
+        Self { magnitude: Wide::from(integer), scale: 0, negative: false }
+    }
+}
+
+impl PartialOrd for Decimal {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Decimal {
+    fn cmp(&self, other: &Self) -> Ordering {
+        match (self.negative, other.negative) {
+            (false, true) => Ordering::Greater,
+            (true, false) => Ordering::Less,
+            (false, false) => self.cmp_magnitude(other),
+            (true, true) => other.cmp_magnitude(self),
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Tests of decimals: text, arithmetic and bytes against naive ones.

@@ -1,0 +1,1 @@
+//! Tests of periods: calendars against an independent library, keys and cycles.
