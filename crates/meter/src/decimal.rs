@@ -36,7 +36,8 @@ const fn powers() -> [Wide; POWERS_LEN] {
     let mut powers = [Wide::ONE; POWERS_LEN];
     let mut exponent = 1;
     while exponent < POWERS_LEN {
-        powers[exponent] = powers[exponent - 1].wrapping_mul(Wide::from_limbs([10, 0, 0, 0, 0, 0, 0, 0]));
+        powers[exponent] =
+            powers[exponent - 1].wrapping_mul(Wide::from_limbs([10, 0, 0, 0, 0, 0, 0, 0]));
         exponent += 1;
     }
     powers
@@ -92,7 +93,10 @@ impl Decimal {
 
     /// The number with the other sign.
     #[must_use]
-    #[expect(clippy::should_implement_trait, reason = "beside the checked operations, which are no traits either")]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "beside the checked operations, which are no traits either"
+    )]
     pub fn neg(self) -> Self {
         Self { negative: !self.negative && !self.is_zero(), ..self }
     }
@@ -137,7 +141,7 @@ impl Decimal {
         }
         let (mut quotient, rest) = self.magnitude_at(scale)?.div_rem(divisor);
         // The rest is below 2^64, so its double fits.
-        let round_up = match (rest << 1_usize).cmp(&divisor) {
+        let round_up = match rest.wrapping_shl(1).cmp(&divisor) {
             Ordering::Less => false,
             Ordering::Equal => quotient.bit(0),
             Ordering::Greater => true,

@@ -114,9 +114,7 @@ impl PeriodKind {
         let (length, date) = match self {
             Self::Hourly => return None,
             Self::Daily => (8, Date::new(year, pair(4)?, pair(6)?).ok()?),
-            Self::Weekly => {
-                (6, ISOWeekDate::new(year, pair(4)?, Weekday::Monday).ok()?.date())
-            }
+            Self::Weekly => (6, ISOWeekDate::new(year, pair(4)?, Weekday::Monday).ok()?.date()),
             Self::Monthly => (6, Date::new(year, pair(4)?, 1).ok()?),
             Self::Yearly => (4, Date::new(year, 1, 1).ok()?),
             Self::Custom(cycle) => {
@@ -145,7 +143,8 @@ impl Cycle {
                  and not like another kind of period"
             )));
         }
-        let wrong = |what: String| Err(Error::invalid(format!("billing cycle {}: {what}", self.name)));
+        let wrong =
+            |what: String| Err(Error::invalid(format!("billing cycle {}: {what}", self.name)));
         if check_year(self.anchor.date()).is_err() {
             return wrong("its anchor is in no year from 1 to 9999".to_owned());
         }
@@ -191,7 +190,8 @@ impl FromStr for CycleLength {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let wrong = || Error::invalid("a length is written like 6 hours, 30 days, 2 weeks or 1 month");
+        let wrong =
+            || Error::invalid("a length is written like 6 hours, 30 days, 2 weeks or 1 month");
         let (number, unit) = text.split_once(' ').ok_or_else(wrong)?;
         if !number.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(wrong());
@@ -233,9 +233,9 @@ mod anchor {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<DateTime, D::Error> {
         let text = String::deserialize(from)?;
         let anchor = Some(text).filter(|text| text.len() == EXAMPLE.len());
-        anchor.and_then(|text| text.parse().ok()).ok_or_else(|| {
-            serde::de::Error::custom(format!("an anchor is written like {EXAMPLE}"))
-        })
+        anchor
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| serde::de::Error::custom(format!("an anchor is written like {EXAMPLE}")))
     }
 }
 

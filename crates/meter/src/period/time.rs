@@ -72,7 +72,8 @@ pub fn format_time(time: Timestamp) -> String {
 /// Reads a moment of RFC 3339 with any offset, or the milliseconds since 1970. Digits finer than milliseconds are cut
 /// off, so that a moment stays in the period that it was in.
 pub fn parse_time(text: &str) -> Result<Timestamp> {
-    let wrong = || Error::invalid("a time is written like 2026-01-13T08:00:00.000Z, or in milliseconds");
+    let wrong =
+        || Error::invalid("a time is written like 2026-01-13T08:00:00.000Z, or in milliseconds");
     if text.len() > TIME_BYTES_MAX {
         return Err(wrong());
     }

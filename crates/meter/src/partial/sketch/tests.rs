@@ -1,0 +1,1 @@
+//! Tests of the sketch: bins hold what they should, quantiles are close.

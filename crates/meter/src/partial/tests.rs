@@ -1,0 +1,1 @@
+//! Tests of partials: against a naive fold, in any order and split; bytes.

@@ -1,0 +1,1 @@
+//! Tests of unique counts: exact when few, close when many.
