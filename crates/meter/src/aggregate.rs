@@ -156,10 +156,8 @@ impl Meter {
     }
 
     pub(crate) async fn customer_name(&self, id: i64) -> Result<String> {
-        let found = self
-            .sql
-            .query("SELECT name FROM meter_customer WHERE id = $1", params![id])
-            .await?;
+        let found =
+            self.sql.query("SELECT name FROM meter_customer WHERE id = $1", params![id]).await?;
         let row = found.rows.first();
         let row = row.ok_or_else(|| Error::corrupt(format!("customer {id} has no name")))?;
         Ok(row.text(0)?.to_owned())
@@ -175,8 +173,7 @@ impl Meter {
             Ok::<_, Error>((state, row.int(1)?, row.blob(2)?))
         });
         let before = before.transpose()?;
-        let changed =
-            before.as_ref().is_none_or(|(_, _, inputs)| **inputs != *made.figures.inputs);
+        let changed = before.as_ref().is_none_or(|(_, _, inputs)| **inputs != *made.figures.inputs);
         let state_before = before.as_ref().map(|(state, ..)| *state);
         let Some(state) = AggregateState::next(state_before, made.finished, changed) else {
             return Ok(());

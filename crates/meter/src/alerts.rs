@@ -128,13 +128,7 @@ impl Meter {
         Ok(())
     }
 
-    async fn tell(
-        &self,
-        tx: &Tx,
-        customer: i64,
-        name: &str,
-        reached: &Reached<'_>,
-    ) -> Result<()> {
+    async fn tell(&self, tx: &Tx, customer: i64, name: &str, reached: &Reached<'_>) -> Result<()> {
         let Reached { rule, period, value, threshold } = reached;
         let now = self.clock().now();
         let text = "

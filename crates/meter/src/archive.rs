@@ -70,9 +70,7 @@ impl Meter {
         let name = BlobName::new(format!("meter/events/{}", hash.to_hex()))?;
         self.blobs.put(&name, packed).await?;
         let (events, name, hash) = (&events, &name, &hash);
-        self.sql
-            .write(|tx| async move { enter(&tx, events, name, hash.as_bytes()).await })
-            .await?;
+        self.sql.write(|tx| async move { enter(&tx, events, name, hash.as_bytes()).await }).await?;
         Ok(events.len())
     }
 
@@ -161,7 +159,7 @@ async fn enter(
     let text = "DELETE FROM meter_event WHERE seq any_of(
                     SELECT e.seq FROM json_list($1) CROSS JOIN meter_event e
                     WHERE e.seq = CAST(value ->> 0 AS BIGINT)
-                        AND e.state = CAST(value ->> 1 AS BIGINT) AND e.value = value ->> 2)";
+                        AND e.state = CAST(value ->> 1 AS BIGINT) AND e.amount = value ->> 2)";
     let deleted = tx.execute(text, params![list]).await?.changed;
     if deleted != u64::try_from(events.len()).unwrap_or(u64::MAX) {
         return Err(logmill_io::Error::Conflict { what: "a slice of events".to_owned() });

@@ -81,8 +81,8 @@ impl Meter {
         for _ in 0..TRIES_MAX {
             let (source, id) = (correction.source.as_str(), correction.id.as_str());
             let event = self.find_event(source, id).await?;
-            let event = event
-                .ok_or_else(|| Error::not_found(format!("event {id} of source {source}")))?;
+            let event =
+                event.ok_or_else(|| Error::not_found(format!("event {id} of source {source}")))?;
             let changed = self.changed(&event, &correction.change).await?;
             let archived = self.read_archived(&[event.place]).await?;
             let archived = archived.get(&event.place).cloned().unwrap_or_default();
@@ -152,9 +152,10 @@ impl Meter {
         let place = write.event.place;
         let events = joined(stored::of_place(tx, place).await?, write.archived);
         let (event_type, customer) = self.series_names(tx, place).await?;
-        let event_type = self.settings.events.get(&event_type).ok_or_else(|| {
-            Error::invalid(format!("event type {event_type} is not configured"))
-        })?;
+        let event_type =
+            self.settings.events.get(&event_type).ok_or_else(|| {
+                Error::invalid(format!("event type {event_type} is not configured"))
+            })?;
         let partial = partials::fold(event_type, events)?;
         partials::replace(tx, place, head.seq, &partial).await?;
         partials::touch(tx, [(place.bucket, customer)].into_iter()).await?;
@@ -203,10 +204,10 @@ impl Write<'_> {
     async fn store(&self, tx: &Tx) -> Result<()> {
         let event = self.changed;
         let text = "
-            INSERT INTO meter_event (seq, bucket, series, time_ms, received_ms, source, id, value,
+            INSERT INTO meter_event (seq, bucket, series, time_ms, received_ms, source, id, amount,
                 metadata, state)
             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-            ON CONFLICT (seq) DO UPDATE SET value = excluded.value, state = excluded.state";
+            ON CONFLICT (seq) DO UPDATE SET amount = excluded.amount, state = excluded.state";
         let params = params![
             event.seq,
             event.place.bucket,

@@ -121,7 +121,8 @@ impl Meter {
             let id = aggregate_id(row.text(4)?, &due.period, &due.key);
             let payload = serde_json::to_string(&due);
             let payload = payload.map_err(|error| Error::corrupt(error.to_string()))?;
-            let job = NewJob { attempts_max: ATTEMPTS_MAX, ..NewJob::new(AGGREGATE_JOB, id, payload) };
+            let job =
+                NewJob { attempts_max: ATTEMPTS_MAX, ..NewJob::new(AGGREGATE_JOB, id, payload) };
             Ok((row.int(0)?, due, job))
         });
         page.collect()
@@ -131,10 +132,8 @@ impl Meter {
     pub async fn spread(&self) -> Result<u64> {
         let mut events = 0;
         loop {
-            let (marks, counted) = self
-                .sql
-                .write(|tx| async move { Ok(self.spread_some(&tx).await?) })
-                .await?;
+            let (marks, counted) =
+                self.sql.write(|tx| async move { Ok(self.spread_some(&tx).await?) }).await?;
             events += counted;
             if marks < MARKS_PER_SPREAD {
                 return Ok(events);

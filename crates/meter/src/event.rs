@@ -17,8 +17,6 @@ use crate::settings::{EventType, NAME_BYTES_MAX, Settings};
 
 mod cloud;
 mod metadata;
-#[cfg(test)]
-mod tests;
 
 pub use cloud::{CloudEvent, from_cloud};
 use metadata::Metadata;
@@ -133,8 +131,7 @@ impl Incoming<'_> {
             Some(name) => Some(Cow::Borrowed(name)),
             None => required_text(&mut wrongs, "eventType", self.event_type, NAME_BYTES_MAX),
         };
-        let customer =
-            required_text(&mut wrongs, "customerId", self.customer_id, NAME_BYTES_MAX);
+        let customer = required_text(&mut wrongs, "customerId", self.customer_id, NAME_BYTES_MAX);
         let source = optional_text(&mut wrongs, "source", self.source, NAME_BYTES_MAX);
         let id = optional_text(&mut wrongs, "id", self.id, ID_BYTES_MAX);
         let time = self.time(&mut wrongs, settings, sender.now);
@@ -165,7 +162,7 @@ impl Incoming<'_> {
             key: Key::of(&source, &id),
             content: first_half(&content.finalize()),
             dims: metadata.dims(known),
-            unique: metadata.unique(known),
+            unique: metadata.unique(known, value),
             metadata: metadata.into_text(),
             event_type: event_type.into_owned(),
             customer: customer.into_owned(),
@@ -176,12 +173,7 @@ impl Incoming<'_> {
         })
     }
 
-    fn time(
-        &self,
-        wrongs: &mut Wrongs,
-        settings: &Settings,
-        now: Timestamp,
-    ) -> Option<Timestamp> {
+    fn time(&self, wrongs: &mut Wrongs, settings: &Settings, now: Timestamp) -> Option<Timestamp> {
         let text = present(self.timestamp)?;
         let text = serde_json::from_str::<Cow<'_, str>>(text).unwrap_or(Cow::Borrowed(text));
         let time = match parse_time(&text) {
@@ -248,9 +240,7 @@ fn optional_text<'a>(
         return None;
     }
     if text.len() > bytes_max || text.contains(char::is_control) {
-        wrongs.push(format!(
-            "{name} has at most {bytes_max} bytes and no control characters"
-        ));
+        wrongs.push(format!("{name} has at most {bytes_max} bytes and no control characters"));
         return None;
     }
     Some(text)

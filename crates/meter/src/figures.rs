@@ -21,7 +21,7 @@ const SERIES_MAX: i64 = 100_000;
 
 /// What is said of one event type in one period.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Figure {
+pub(crate) struct Figure {
     /// The value of the operation.
     pub value: Decimal,
     /// Whether it is exact.
@@ -60,7 +60,9 @@ impl Meter {
         let mut types = BTreeMap::new();
         for (name, series) in by_type {
             let figure = match self.settings.events.get(&name) {
-                Some(known) => self.figure(&series, known, known.op, period, &mut revisions).await?,
+                Some(known) => {
+                    self.figure(&series, known, known.op, period, &mut revisions).await?
+                }
                 None => {
                     self.expect_no_usage(&name, &series, period).await?;
                     None
@@ -75,7 +77,9 @@ impl Meter {
     async fn expect_no_usage(&self, name: &str, series: &[i64], period: &Period) -> Result<()> {
         for series in series {
             let mut unused = blake3::Hasher::new();
-            let part = read_series(&self.sql, *series, &period.buckets(), &mut unused).await?;
+            let buckets = period.buckets();
+            let keeps = Keeps::for_op(Op::Count);
+            let part = read_series(&self.sql, *series, &buckets, keeps, &mut unused).await?;
             if part.is_some() {
                 return Err(Error::invalid(format!(
                     "event type {name} has usage but is not configured"
@@ -97,19 +101,21 @@ impl Meter {
         if !event_type.keeps(op) {
             return Err(Error::invalid(format!("{op:?} is not kept for this event type")));
         }
-        let mut merged = Partial::new(Keeps { weighted: false, ..Keeps::from(event_type) });
-        // Areas add up over groups. They are not merged, as each group has a time line of its own.
+        let keeps = Keeps::for_op(op);
+        // Areas are not merged over groups but added up, as each group has a time line of its own.
+        let flat = Keeps { weighted: false, ..keeps };
+        let mut merged = Partial::new(flat);
         let mut area: Option<Decimal> = None;
         let mut closing: Option<Decimal> = None;
         for series in series {
-            let part = read_series(&self.sql, *series, &period.buckets(), revisions).await?;
+            let part = read_series(&self.sql, *series, &period.buckets(), keeps, revisions).await?;
             if op == Op::TimeWeighted {
                 let (own, last) = self.area(*series, part.as_ref(), event_type, period).await?;
                 add(&mut area, own)?;
                 add(&mut closing, last)?;
             }
             if let Some(part) = part {
-                merged.merge(&part.without_weighted())?;
+                merged.merge(&part.reduced(flat)?)?;
             }
         }
         let count = merged.count();
@@ -131,16 +137,17 @@ impl Meter {
         period: &Period,
     ) -> Result<(Option<Decimal>, Option<Decimal>)> {
         let opening = opening(&self.sql, series, period.buckets().start).await?;
-        let window = Window { start: period.start, end: self.end_by_now(period), opening };
-        let empty = Partial::new(Keeps::from(event_type));
+        let empty = Partial::new(Keeps::for_op(Op::TimeWeighted));
         let part = part.unwrap_or(&empty);
+        let window = Window { start: period.start, end: self.end_by_now(period, part), opening };
         let area = part.value(Op::TimeWeighted, event_type.quantile_milli, Some(window))?;
-        let last = part.value(Op::Last, event_type.quantile_milli, None)?;
-        Ok((area.map(|area| area.value), last.map_or(opening, |last| Some(last.value))))
+        Ok((area.map(|area| area.value), part.last().map_or(opening, |(_, last)| Some(last))))
     }
 
-    fn end_by_now(&self, period: &Period) -> Timestamp {
-        period.end.min(self.clock().now().max(period.start))
+    /// Until when a value is known to hold: an event may be a little ahead of our clock.
+    fn end_by_now(&self, period: &Period, part: &Partial) -> Timestamp {
+        let last = part.last().map_or(period.start, |(at, _)| at.time);
+        period.end.min(self.clock().now().max(last))
     }
 
     /// The series of a customer with their event types.
@@ -157,9 +164,10 @@ impl Meter {
 fn add(sum: &mut Option<Decimal>, more: Option<Decimal>) -> Result<()> {
     if let Some(more) = more {
         let added = sum.unwrap_or(Decimal::ZERO).checked_add(more);
-        *sum = Some(added.ok_or_else(|| {
-            Error::invalid("the sum is larger than any number that can be kept")
-        })?);
+        *sum =
+            Some(added.ok_or_else(|| {
+                Error::invalid("the sum is larger than any number that can be kept")
+            })?);
     }
     Ok(())
 }
@@ -169,6 +177,7 @@ pub(crate) async fn read_series(
     on: &Sql,
     series: i64,
     buckets: &Range<i64>,
+    keeps: Keeps,
     revisions: &mut blake3::Hasher,
 ) -> Result<Option<Partial>> {
     let text = "SELECT bucket, revision, state FROM meter_partial
@@ -176,7 +185,7 @@ pub(crate) async fn read_series(
     let found = on.query(text, params![series, buckets.start, buckets.end]).await?;
     let mut merged: Option<Partial> = None;
     for row in &found.rows {
-        let partial = Partial::decode(&row.blob(2)?)?;
+        let partial = Partial::decode(&row.blob(2)?)?.reduced(keeps)?;
         for number in [series, row.int(0)?, row.int(1)?] {
             revisions.update(&number.to_be_bytes());
         }
@@ -198,6 +207,5 @@ pub(crate) async fn opening(
                 ORDER BY bucket DESC LIMIT 1";
     let found = on.execute(text, params![series, bucket]).await?;
     let Some(row) = found.rows.first() else { return Ok(None) };
-    let last = Partial::decode(&row.blob(0)?)?.value(Op::Last, 500, None)?;
-    Ok(last.map(|last| last.value))
+    Ok(Partial::decode(&row.blob(0)?)?.last().map(|(_, value)| value))
 }

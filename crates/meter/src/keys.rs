@@ -23,8 +23,6 @@ use crate::event::Key;
 
 mod filter;
 mod segment;
-#[cfg(test)]
-mod tests;
 
 use segment::{Record, Segment};
 
@@ -184,7 +182,10 @@ impl Keys {
 
     async fn rotate_in(&self, tx: &Tx) -> Result<bool> {
         let head = tx
-            .execute("SELECT key_table, key_rows FROM meter_head WHERE id = 1 FOR UPDATE", params![])
+            .execute(
+                "SELECT key_table, key_rows FROM meter_head WHERE id = 1 FOR UPDATE",
+                params![],
+            )
             .await?;
         let (hot, rows) = (head.row()?.int(0)?, head.row()?.count(1)?);
         if rows < self.per_table {
@@ -275,11 +276,8 @@ async fn publish(tx: &Tx, number: i64, blob: &str) -> logmill_io::Result<()> {
         return Ok(());
     }
     tx.execute(&format!("DROP TABLE meter_key_{number}"), params![]).await?;
-    tx.execute(
-        "UPDATE meter_head SET keys_version = keys_version + 1 WHERE id = 1",
-        params![],
-    )
-    .await?;
+    tx.execute("UPDATE meter_head SET keys_version = keys_version + 1 WHERE id = 1", params![])
+        .await?;
     Ok(())
 }
 
@@ -314,12 +312,12 @@ async fn find_in(
 
 fn claims_json(claims: &[&(Key, Seen)]) -> Value {
     use std::fmt::Write as _;
-    let mut list = String::with_capacity(claims.len() * 80);
-    let mut before = '[';
-    for (key, seen) in claims {
+    let mut list = String::with_capacity(claims.len() * 80 + 2);
+    list.push('[');
+    for (index, (key, seen)) in claims.iter().enumerate() {
+        let comma = if index == 0 { "" } else { "," };
         // Writing to a string does not fail.
-        let _ = write!(list, "{before}[{},{},{},{}]", key.hi, key.lo, seen.content, seen.seq);
-        before = ',';
+        let _ = write!(list, "{comma}[{},{},{},{}]", key.hi, key.lo, seen.content, seen.seq);
     }
     list.push(']');
     Value::Text(list)

@@ -263,7 +263,8 @@ impl Meter {
         filter: &AggregateFilter,
     ) -> Result<Page<Aggregate, (Timestamp, String)>> {
         check_limit(filter.limit)?;
-        let (after, after_id) = filter.after.clone().unwrap_or((Timestamp(i64::MAX), String::new()));
+        let (after, after_id) =
+            filter.after.clone().unwrap_or((Timestamp(i64::MAX), String::new()));
         let mut text = format!("{AGGREGATES} WHERE a.start_ms >= $1 AND a.start_ms < $2");
         let mut params = params![
             filter.from.unwrap_or(Timestamp(i64::MIN)),
@@ -333,7 +334,8 @@ impl Meter {
     }
 }
 
-const AGGREGATES: &str = "SELECT a.id, c.name, a.period, a.period_key, a.start_ms, a.end_ms, a.state,
+const AGGREGATES: &str =
+    "SELECT a.id, c.name, a.period, a.period_key, a.start_ms, a.end_ms, a.state,
     a.revision, a.body, a.computed_ms
     FROM meter_aggregate a JOIN meter_customer c ON c.id = a.customer";
 

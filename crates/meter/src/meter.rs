@@ -119,7 +119,8 @@ impl Head {
 
     /// Writes the numbers that are next.
     pub(crate) async fn store(&self, tx: &Tx) -> logmill_io::Result<()> {
-        let text = "UPDATE meter_head SET next_seq = $1, next_name = $2, key_rows = $3 WHERE id = 1";
+        let text =
+            "UPDATE meter_head SET next_seq = $1, next_name = $2, key_rows = $3 WHERE id = 1";
         let rows = crate::keys::count(self.key_rows);
         tx.execute(text, params![self.seq, self.name, rows]).await?;
         Ok(())

@@ -117,8 +117,7 @@ pub(crate) fn fold(event_type: &EventType, mut events: Vec<StoredEvent>) -> Resu
     let mut partial = Partial::new(Keeps::from(event_type));
     for event in events.iter().filter(|event| event.counts()) {
         let unique = event.unique(event_type);
-        let sample =
-            Sample { at: event.position(), value: event.value, unique: unique.as_deref() };
+        let sample = Sample { at: event.position(), value: event.value, unique: unique.as_deref() };
         if let Added::OutOfOrder = partial.add(&sample)? {
             return Err(Error::corrupt("sorted events are out of order"));
         }
@@ -127,12 +126,7 @@ pub(crate) fn fold(event_type: &EventType, mut events: Vec<StoredEvent>) -> Resu
 }
 
 /// Writes one partial, made anew; one of no events is not kept.
-pub(crate) async fn replace(
-    tx: &Tx,
-    place: Place,
-    revision: i64,
-    partial: &Partial,
-) -> Result<()> {
+pub(crate) async fn replace(tx: &Tx, place: Place, revision: i64, partial: &Partial) -> Result<()> {
     if partial.is_empty() {
         let text = "DELETE FROM meter_partial WHERE series = $1 AND bucket = $2";
         tx.execute(text, params![place.series, place.bucket]).await?;
@@ -176,7 +170,9 @@ const PARTIALS: Bulk = Bulk {
         ("state", ColumnType::Blob),
     ]),
     key_columns: 2,
-    on_conflict: Cow::Borrowed("DO UPDATE SET revision = excluded.revision, state = excluded.state"),
+    on_conflict: Cow::Borrowed(
+        "DO UPDATE SET revision = excluded.revision, state = excluded.state",
+    ),
 };
 
 fn row(place: Place, revision: i64, partial: &Partial) -> Vec<Value> {
@@ -195,10 +191,7 @@ const TOUCHED: Bulk = Bulk {
 };
 
 /// Notes whose usage of which time changed.
-pub(crate) async fn touch(
-    tx: &Tx,
-    changed: impl Iterator<Item = (i64, i64)>,
-) -> Result<()> {
+pub(crate) async fn touch(tx: &Tx, changed: impl Iterator<Item = (i64, i64)>) -> Result<()> {
     let mut events: BTreeMap<(i64, i64), i64> = BTreeMap::new();
     for place in changed {
         *events.entry(place).or_default() += 1;

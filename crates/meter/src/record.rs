@@ -194,10 +194,8 @@ impl Meter {
             return Ok(Ok(made));
         }
         let mut key = String::new();
-        let mut found: Vec<Option<Series>> = fresh
-            .iter()
-            .map(|(_, arrived)| self.series.get(&mut key, &arrived.event))
-            .collect();
+        let mut found: Vec<Option<Series>> =
+            fresh.iter().map(|(_, arrived)| self.series.get(&mut key, &arrived.event)).collect();
         let unknown: BTreeSet<Names> = fresh
             .iter()
             .zip(&found)
@@ -229,11 +227,7 @@ impl Meter {
         Ok(Ok(made))
     }
 
-    async fn committed(
-        &self,
-        group: &Group,
-        committed: Committed,
-    ) -> Result<Vec<Outcome>> {
+    async fn committed(&self, group: &Group, committed: Committed) -> Result<Vec<Outcome>> {
         for (names, series) in &committed.series {
             self.series.insert(names, *series);
         }
@@ -269,7 +263,7 @@ const EVENTS: Bulk = Bulk {
         ("received_ms", ColumnType::Int),
         ("source", ColumnType::Text),
         ("id", ColumnType::Text),
-        ("value", ColumnType::Text),
+        ("amount", ColumnType::Text),
         ("metadata", ColumnType::Text),
         ("state", ColumnType::Int),
     ]),

@@ -54,7 +54,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
                 received_ms BIGINT NOT NULL,
                 source {name} NOT NULL,
                 id {name} NOT NULL,
-                value {name} NOT NULL,
+                amount {name} NOT NULL,
                 metadata {name},
                 state BIGINT NOT NULL
             );

@@ -84,7 +84,7 @@ impl StoredEvent {
     }
 
     pub(crate) fn unique(&self, event_type: &EventType) -> Option<Vec<u8>> {
-        unique_of(self.metadata.as_deref(), event_type)
+        unique_of(self.metadata.as_deref(), event_type, self.value)
     }
 
     pub(crate) fn from_row(row: &Row) -> Result<Self> {
@@ -105,7 +105,7 @@ impl StoredEvent {
 
 /// The columns of an event `e`, as [`StoredEvent::from_row`] reads them.
 pub(crate) const COLUMNS: &str = "e.seq, e.bucket, e.series, e.time_ms, e.received_ms, e.source,
-    e.id, e.value, e.metadata, e.state";
+    e.id, e.amount, e.metadata, e.state";
 
 /// The events of one place that are in the database.
 pub(crate) async fn of_place(on: &impl Execute, place: Place) -> Result<Vec<StoredEvent>> {

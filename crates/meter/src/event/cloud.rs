@@ -80,8 +80,7 @@ type Parts = (Box<RawValue>, Option<Box<RawValue>>);
 /// The value, and the rest.
 fn data(wrongs: &mut Wrongs, field: Option<&RawValue>) -> Option<Parts> {
     let text = present(field).unwrap_or("{}");
-    let Ok(mut fields) = serde_json::from_str::<BTreeMap<String, &RawValue>>(text)
-    else {
+    let Ok(mut fields) = serde_json::from_str::<BTreeMap<String, &RawValue>>(text) else {
         wrongs.push("data must be an object".to_owned());
         return None;
     };
@@ -96,4 +95,3 @@ fn data(wrongs: &mut Wrongs, field: Option<&RawValue>) -> Option<Parts> {
     };
     Some((value, rest))
 }
-

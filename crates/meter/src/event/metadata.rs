@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 
 use super::{Wrongs, present};
-use crate::settings::{EventType, NAME_BYTES_MAX, Settings};
+use crate::decimal::Decimal;
+use crate::settings::{EventType, NAME_BYTES_MAX, Op, Settings};
 
 type Fields<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
 
@@ -70,10 +71,16 @@ impl<'a> Metadata<'a> {
         serde_json::to_string(&named).unwrap_or_default()
     }
 
-    /// What a count of different ones looks at, if it is a field.
-    pub(super) fn unique(&self, event_type: &EventType) -> Option<Vec<u8>> {
-        let field = event_type.unique_field.as_deref()?;
-        Some(self.plain(field).unwrap_or_default().into_bytes())
+    /// What a count of different ones looks at, if that is kept: a field, or the value.
+    pub(super) fn unique(&self, event_type: &EventType, value: Decimal) -> Option<Vec<u8>> {
+        if !event_type.keeps(Op::Unique) {
+            return None;
+        }
+        let thing = match event_type.unique_field.as_deref() {
+            Some(field) => self.plain(field).unwrap_or_default(),
+            None => value.to_string(),
+        };
+        Some(thing.into_bytes())
     }
 
     /// A field as text: the characters of a string, else the JSON of the value; cut to its limit.
@@ -96,10 +103,14 @@ impl<'a> Metadata<'a> {
     }
 }
 
-/// What a count of different ones looks at in stored metadata, if it is a field.
-pub(crate) fn unique_of(metadata: Option<&str>, event_type: &EventType) -> Option<Vec<u8>> {
+/// The same for a stored event.
+pub(crate) fn unique_of(
+    metadata: Option<&str>,
+    event_type: &EventType,
+    value: Decimal,
+) -> Option<Vec<u8>> {
     let fields = metadata.and_then(read_fields).unwrap_or_default();
-    Metadata { fields, ..Metadata::default() }.unique(event_type)
+    Metadata { fields, ..Metadata::default() }.unique(event_type, value)
 }
 
 fn read_fields(text: &str) -> Option<Fields<'_>> {

@@ -101,10 +101,8 @@ impl Segment {
         let pages_at = HEADER_BYTES + 8 * (words + pages) + 4;
         let index = read(blobs, &name, HEADER_BYTES..pages_at).await?;
         let mut numbers = index.chunks_exact(8).map(number_of);
-        let words: Vec<u64> = (0..words)
-            .map_while(|_| numbers.next())
-            .map(i64::cast_unsigned)
-            .collect();
+        let words: Vec<u64> =
+            (0..words).map_while(|_| numbers.next()).map(i64::cast_unsigned).collect();
         let firsts: Vec<i64> = numbers.collect();
         let filter = Filter::from_words(words).ok_or_else(|| damaged(&name))?;
         Ok(Self { number, name, keys, filter, firsts, pages_at })
@@ -158,9 +156,10 @@ async fn read(
     name: &BlobName,
     range: std::ops::Range<u64>,
 ) -> Result<Bytes> {
-    let bytes = blobs.get_range(name, range).await?.ok_or_else(|| {
-        Error::corrupt(format!("the blob {} of keys is missing", name.as_str()))
-    })?;
+    let bytes = blobs
+        .get_range(name, range)
+        .await?
+        .ok_or_else(|| Error::corrupt(format!("the blob {} of keys is missing", name.as_str())))?;
     let at = bytes.len().checked_sub(4).ok_or_else(|| damaged(name))?;
     let (part, sum) = bytes.split_at(at);
     if crc32c::crc32c(part).to_be_bytes() != sum {
