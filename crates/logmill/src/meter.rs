@@ -21,6 +21,7 @@ use logmill_meter::record::{Arrived, Outcome};
 use logmill_meter::service::{
     HOUSEKEEPING_JOB, Housekeeper, SWEEP_JOB, Sweeper, housekeeping_schedule, sweep_schedule,
 };
+use logmill_meter::webhooks::Webhooks;
 use logmill_meter::{Meter, Recorder};
 use logmill_work::{Cron, Handler, Queue, Runner, RunnerSettings, Schedule};
 use tokio::sync::watch;
@@ -42,7 +43,7 @@ pub(crate) async fn open(settings: &Settings) -> Result<Option<OpenMeter>> {
     let Some(metered) = settings.meter.settings() else { return Ok(None) };
     let stores = MeterStores::open_to_write(settings).await?;
     let queue = stores.queue.clone();
-    let webhooks = logmill_meter::webhooks::Webhooks;
+    let webhooks = Webhooks::open(&queue).await?;
     let meter = Meter::open(stores.queue, stores.blobs, webhooks, metered).await?;
     Ok(Some(OpenMeter { meter, queue }))
 }

@@ -10,7 +10,7 @@
 //! - [`Decimal`]: exact values; [`partial`]: what is known of one series in fifteen minutes, mergeable.
 //! - [`period`]: buckets, calendars and periods, in any time zone.
 //! - [`due`], [`aggregate`], [`alerts`]: what follows from usage; [`service`]: when.
-//! - [`correct`], [`recount`]: what operators do.
+//! - [`list`], [`live`]: what is asked; [`correct`], [`recount`]: what operators do.
 //! - [`settings`]: event types, periods and limits.
 //! - [`webhooks`]: endpoints, messages and their deliveries.
 //!
@@ -28,6 +28,7 @@ pub mod event;
 mod figures;
 mod keys;
 pub mod list;
+pub mod live;
 mod meter;
 pub mod partial;
 mod partials;

@@ -27,9 +27,22 @@ pub(crate) struct MeterStores {
 impl MeterStores {
     /// To be changed, on SQLite by who has the folder; made if missing.
     pub(crate) async fn open_to_write(settings: &Settings) -> Result<Self> {
-        let queue = Queue::open(open(settings).await?).await?;
+        let queue = Queue::open(open(settings, false).await?).await?;
         Ok(Self { queue, blobs: super::open_blobs(settings)? })
     }
+}
+
+/// Whether jobs of a kind are kept beside usage.
+pub(crate) fn has_jobs_of(kind: &str) -> bool {
+    kind.starts_with("meter.") || kind.starts_with("webhook.")
+}
+
+/// The jobs beside usage, to be looked at; none where they are among all jobs, or nothing was ever metered.
+pub(crate) async fn jobs_to_read(settings: &Settings) -> Result<Option<Queue>> {
+    if settings.postgres().is_some() || !database(&settings.data).try_exists().unwrap_or(false) {
+        return Ok(None);
+    }
+    Ok(Some(Queue::open_read_only(open(settings, true).await?).await?))
 }
 
 /// Refuses a folder without usage, so that a mistyped name makes no new one.
@@ -45,14 +58,14 @@ pub(crate) fn expect_database(settings: &Settings) -> Result<()> {
     }
 }
 
-async fn open(settings: &Settings) -> Result<Sql> {
+async fn open(settings: &Settings, read_only: bool) -> Result<Sql> {
     let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
     Ok(match settings.postgres() {
         Some(postgres) => Sql::postgres(&postgres, clock, entropy).await?,
         None => {
             let durability = settings.durability();
             let file = SqliteSettings::file(database(&settings.data));
-            Sql::sqlite(&SqliteSettings { durability, ..file }, clock, entropy).await?
+            Sql::sqlite(&SqliteSettings { durability, read_only, ..file }, clock, entropy).await?
         }
     })
 }
