@@ -10,7 +10,7 @@
 //! - [`Decimal`]: exact values; [`partial`]: what is known of one series in fifteen minutes, mergeable.
 //! - [`period`]: buckets, calendars and periods, in any time zone.
 //! - [`due`], [`aggregate`], [`alerts`]: what follows from usage; [`service`]: when.
-//! - [`correct`], [`recount`]: what operators do.
+//! - [`query`], [`list`]: what people ask; [`correct`], [`recount`]: what operators do.
 //! - [`settings`]: event types, periods and limits.
 //! - [`webhooks`]: endpoints, messages and their deliveries.
 //!
@@ -32,6 +32,7 @@ mod meter;
 pub mod partial;
 mod partials;
 pub mod period;
+pub mod query;
 pub mod record;
 mod recorder;
 pub mod recount;
