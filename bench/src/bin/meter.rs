@@ -39,7 +39,8 @@ async fn main() -> anyhow::Result<()> {
     for name in ["api.calls", "storage.bytes", "tokens.in", "tokens.out", "seats"] {
         settings.events.insert(name.to_owned(), EventType::new(Op::Sum));
     }
-    let webhooks = Webhooks::open(&queue).await?;
+    let client = logmill_io::wire::GuardedClient::new(clock.clone(), logmill_io::wire::GuardedSettings::default())?;
+    let webhooks = Webhooks::open(queue.clone(), client, logmill_meter::webhooks::WebhookSettings::default()).await?;
     let meter = Meter::open(queue, blobs, webhooks, settings).await?;
     let (recorder, run) = Recorder::new(meter.clone());
     tokio::spawn(run);

@@ -61,9 +61,8 @@ impl Webhooks {
 
     /// One endpoint.
     pub async fn get(&self, id: &str) -> Result<Endpoint> {
-        let text = format!(
-            "SELECT {COLUMNS} FROM webhook_endpoint WHERE id = $1 AND deleted_at IS NULL"
-        );
+        let text =
+            format!("SELECT {COLUMNS} FROM webhook_endpoint WHERE id = $1 AND deleted_at IS NULL");
         let found = self.sql().query(&text, params![id]).await?;
         let row = found.rows.first().ok_or_else(|| no_such(id))?;
         Ok(from_row(row)?.1)
@@ -322,12 +321,7 @@ pub(super) async fn insert_in(
 }
 
 /// Makes a secret the newest of an endpoint.
-pub(super) async fn rotate_in(
-    tx: &Tx,
-    seq: i64,
-    secret: &Secret,
-    overlap: Duration,
-) -> Result<()> {
+pub(super) async fn rotate_in(tx: &Tx, seq: i64, secret: &Secret, overlap: Duration) -> Result<()> {
     let text = "UPDATE webhook_secret SET valid_until = now_ms() + $2
         WHERE endpoint_seq = $1 AND valid_until IS NULL";
     tx.execute(text, params![seq, millis(overlap)]).await?;

@@ -430,4 +430,3 @@ impl std::fmt::Debug for Deliverer {
         write!(f, "Deliverer({} sent, {} under way)", self.sent, self.tasks.len())
     }
 }
-

@@ -88,7 +88,9 @@ pub(super) struct Start<T> {
 pub(super) enum Ended {
     Well,
     /// There was an answer, and it was not what it should be.
-    Badly { pause: Option<Duration> },
+    Badly {
+        pause: Option<Duration>,
+    },
     /// There was none.
     Silent,
 }

@@ -168,9 +168,8 @@ impl Webhooks {
 
     async fn record_in(&self, tx: &Tx, batch: &[Settled]) -> Result<Recorded> {
         let fenced = self.acknowledge(tx, batch).await?;
-        let is_ours = |settled: &&Settled| {
-            !fenced.contains(&(settled.class, settled.claim.key.clone()))
-        };
+        let is_ours =
+            |settled: &&Settled| !fenced.contains(&(settled.class, settled.claim.key.clone()));
         let ours: Vec<&Settled> = batch.iter().filter(is_ours).collect();
         let moved = ours.iter().filter_map(|settled| {
             let (class, wait) = settled.later().filter(|(class, _)| *class != settled.class)?;
@@ -193,11 +192,7 @@ impl Webhooks {
     }
 
     /// Completes jobs, or lets them come again; gives those that are not ours any longer.
-    async fn acknowledge(
-        &self,
-        tx: &Tx,
-        batch: &[Settled],
-    ) -> Result<BTreeSet<(Class, String)>> {
+    async fn acknowledge(&self, tx: &Tx, batch: &[Settled]) -> Result<BTreeSet<(Class, String)>> {
         let mut fenced = BTreeSet::new();
         for class in Class::ALL {
             let (mut done, mut again) = (Vec::new(), Vec::new());

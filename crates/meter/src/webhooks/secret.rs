@@ -203,7 +203,8 @@ mod tests {
     #[test]
     fn secrets_are_of_one_form_or_the_other() {
         let of_bytes = |length: usize| format!("{PREFIX}{}", STANDARD.encode(vec![7; length]));
-        for fine in [of_bytes(24), of_bytes(64), "your_webhook_secret".to_owned(), "x".repeat(256)] {
+        for fine in [of_bytes(24), of_bytes(64), "your_webhook_secret".to_owned(), "x".repeat(256)]
+        {
             Secret::parse(&fine).expect("a secret");
         }
         let control = "0123456789abcdef\n".to_owned();
