@@ -11,6 +11,8 @@
 
 pub mod decimal;
 mod error;
+#[cfg(test)]
+mod naive;
 pub mod partial;
 pub mod period;
 pub mod settings;
