@@ -35,6 +35,12 @@ pub enum Error {
         /// What contradicts what.
         what: String,
     },
+    /// It can not be done now.
+    #[error("{what}")]
+    Unavailable {
+        /// What is missing.
+        what: String,
+    },
     /// A stored record is not what was written.
     #[error("corrupt: {what}")]
     Corrupt {
@@ -52,6 +58,7 @@ impl Error {
             Self::Invalid { .. } => ErrorKind::Invalid,
             Self::NotFound { .. } => ErrorKind::NotFound,
             Self::Conflict { .. } => ErrorKind::Conflict,
+            Self::Unavailable { .. } => ErrorKind::Transient,
             Self::Corrupt { .. } => ErrorKind::Corrupt,
         }
     }
@@ -67,6 +74,10 @@ impl Error {
 
     pub(crate) fn conflict(what: impl Into<String>) -> Self {
         Self::Conflict { what: what.into() }
+    }
+
+    pub(crate) fn unavailable(what: impl Into<String>) -> Self {
+        Self::Unavailable { what: what.into() }
     }
 
     pub(crate) fn corrupt(what: impl Into<String>) -> Self {
@@ -88,6 +99,7 @@ impl From<Error> for logmill_io::Error {
             Error::Invalid { what } => Self::Invalid { what },
             Error::NotFound { what } => Self::NotFound { what },
             Error::Conflict { what } => Self::Conflict { what },
+            Error::Unavailable { what } => Self::Conflict { what },
             Error::Corrupt { what } => Self::Corrupt { what },
         }
     }

@@ -70,6 +70,17 @@ impl From<&EventType> for Keeps {
     }
 }
 
+impl Keeps {
+    /// What one operation needs.
+    pub fn for_op(op: Op) -> Self {
+        Self {
+            unique: op == Op::Unique,
+            sketch: op == Op::Percentile,
+            weighted: op == Op::TimeWeighted,
+        }
+    }
+}
+
 /// What became of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -147,6 +158,27 @@ impl Partial {
             return Ok(Added::Done);
         };
         facts.add(sample)
+    }
+
+    /// The same with less kept, for what needs no more. What is wanted and is not there is an error: it was not yet wanted
+    /// when the events came.
+    pub fn reduced(self, keeps: Keeps) -> Result<Self> {
+        let has = self.keeps;
+        if (keeps.unique && !has.unique)
+            || (keeps.sketch && !has.sketch)
+            || (keeps.weighted && !has.weighted)
+        {
+            return Err(Error::invalid(
+                "some usage was recorded before this was asked to be kept: run `logmill meter recount --repair`",
+            ));
+        }
+        let facts = self.facts.map(|facts| Facts {
+            unique: facts.unique.filter(|_| keeps.unique),
+            sketch: facts.sketch.filter(|_| keeps.sketch),
+            area: facts.area.filter(|_| keeps.weighted),
+            ..facts
+        });
+        Ok(Self { keeps, facts })
     }
 
     /// Counts the events of another partial, which keeps the same. When time-weighted values are kept, all of them come

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::decimal::Decimal;
 use crate::error::{Error, Result};
 use crate::period::PeriodKind;
 
@@ -15,6 +16,8 @@ use crate::period::PeriodKind;
 pub const SCALE_MAX: u8 = 36;
 /// The most dimensions that an event type may declare.
 pub const DIMENSIONS_MAX: usize = 8;
+/// The most thresholds of one alert.
+pub const THRESHOLDS_MAX: usize = 20;
 /// The longest name of an event type, a customer, a source, an id or a dimension, in bytes.
 pub const NAME_BYTES_MAX: usize = 200;
 
@@ -95,11 +98,33 @@ impl EventType {
     }
 }
 
+/// Somebody is told when usage of a period reaches a threshold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AlertRule {
+    /// What it is called.
+    pub name: String,
+    /// Whose usage of what.
+    pub event_type: String,
+    /// How it is computed; as the event type says if not given.
+    #[serde(default)]
+    pub op: Option<Op>,
+    /// In which period.
+    pub period: PeriodKind,
+    /// The values that are told of, each once a period.
+    pub thresholds: Vec<Decimal>,
+    /// Of which customer; of each if not given.
+    #[serde(default)]
+    pub customer: Option<String>,
+}
+
 /// How usage is metered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The event types by name.
     pub events: BTreeMap<String, EventType>,
+    /// The thresholds that are watched.
+    pub alerts: Vec<AlertRule>,
     /// The periods for which aggregates are made.
     pub periods: Vec<PeriodKind>,
     /// The time zone of periods, by its IANA name.
@@ -114,6 +139,8 @@ pub struct Settings {
     pub metadata_bytes_max: usize,
     /// The deepest nesting of metadata.
     pub metadata_depth_max: usize,
+    /// How long events stay in the database before they are archived; none for ever.
+    pub retention: Option<Duration>,
     /// The most events of one batch.
     pub batch_max: usize,
     /// The most combinations of dimensions that one meter of one customer has; further ones count as `other`.
@@ -124,6 +151,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             events: BTreeMap::new(),
+            alerts: Vec::new(),
             periods: vec![
                 PeriodKind::Hourly,
                 PeriodKind::Daily,
@@ -136,6 +164,7 @@ impl Default for Settings {
             future_max: Duration::from_secs(5 * 60),
             metadata_bytes_max: 16 << 10,
             metadata_depth_max: 8,
+            retention: None,
             batch_max: 1_000,
             groups_max: 1_000,
         }
@@ -164,7 +193,25 @@ impl Settings {
         for kind in &self.periods {
             kind.check()?;
         }
-        Ok(())
+        self.alerts.iter().try_for_each(|rule| self.check_alert(rule))
+    }
+
+    fn check_alert(&self, rule: &AlertRule) -> Result<()> {
+        let wrong = |what: String| Err(Error::invalid(format!("alert {}: {what}", rule.name)));
+        check_name("an alert", &rule.name)?;
+        rule.period.check()?;
+        let Some(event_type) = self.events.get(&rule.event_type) else {
+            return wrong(format!("there is no event type {}", rule.event_type));
+        };
+        if rule.thresholds.is_empty() || rule.thresholds.len() > THRESHOLDS_MAX {
+            return wrong(format!("it has 1 to {THRESHOLDS_MAX} thresholds"));
+        }
+        match rule.op {
+            Some(op) if !event_type.keeps(op) => {
+                wrong(format!("{op:?} must be in `also` of {}", rule.event_type))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

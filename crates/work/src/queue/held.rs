@@ -67,6 +67,15 @@ impl Queue {
         if changed == 0 { Err(claim.fenced()) } else { Ok(()) }
     }
 
+    /// Completes a job in a transaction of the caller's and leaves nothing of it, so that the same key may be enqueued
+    /// again: for work that comes back whenever there is something to do.
+    pub async fn remove_in(&self, on: &impl Execute, claim: &Claim) -> Result<()> {
+        let text = "DELETE FROM job WHERE kind = $1 AND key = $2 AND token = $3 AND state = 1";
+        let params = params![claim.kind.as_str(), claim.key.as_str(), claim.token];
+        let changed = on.execute(text, params).await?.changed;
+        if changed == 0 { Err(claim.fenced()) } else { Ok(()) }
+    }
+
     /// Completes many jobs of one kind; gives those that were fenced.
     pub async fn complete_many(&self, claims: &[Claim]) -> Result<Vec<Claim>> {
         self.scoped_many(COMPLETE_MANY, claims, None).await

@@ -1,0 +1,275 @@
+//! Aggregates: what is said of one customer's usage in one period.
+//!
+//! ```text
+//!   (nothing) ──▶ provisional ──▶ final ──▶ corrected ─┐
+//!       │                           ▲           ▲      │ each time that usage changed
+//!       └───────────────────────────┘           └──────┘
+//! ```
+//!
+//! Guarantees: an aggregate is final once its period and the grace have passed, whatever was asked before; what was said
+//! stays as a revision; who is told of a final or corrected one is told in the transaction that makes it so. A type that
+//! can not be computed fails the whole aggregate: none is left out. Leaves to others: when to make one
+//! ([`crate::due`]), delivering ([`crate::webhooks`]).
+
+use async_trait::async_trait;
+use logmill_io::sql::Execute;
+use logmill_io::{Timestamp, Tx, params};
+use logmill_work::{Claim, Failure, Handler, Outcome, Queue, Running};
+use serde_json::{Map, Value as Json, json};
+
+use crate::due::{DuePeriod, aggregate_id};
+use crate::error::{Error, Result};
+use crate::figures::Figures;
+use crate::meter::Meter;
+use crate::period::{Period, format_time};
+use crate::webhooks::NewMessage;
+
+/// How sure an aggregate is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AggregateState {
+    /// Its period may still get usage.
+    Provisional,
+    /// Its period and the grace have passed.
+    Final,
+    /// Usage changed after it was final.
+    Corrected,
+}
+
+impl AggregateState {
+    pub(crate) fn number(self) -> i64 {
+        match self {
+            Self::Provisional => 0,
+            Self::Final => 1,
+            Self::Corrected => 2,
+        }
+    }
+
+    pub(crate) fn from_number(number: i64) -> Result<Self> {
+        [Self::Provisional, Self::Final, Self::Corrected]
+            .into_iter()
+            .find(|state| state.number() == number)
+            .ok_or_else(|| Error::corrupt(format!("an aggregate in state {number}")))
+    }
+
+    /// The name that people see.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Provisional => "provisional",
+            Self::Final => "final",
+            Self::Corrected => "corrected",
+        }
+    }
+
+    /// The state after an aggregate was made anew, with other numbers or the same; none if nothing changes.
+    fn next(before: Option<Self>, finished: bool, changed: bool) -> Option<Self> {
+        match before {
+            None if finished => Some(Self::Final),
+            None => Some(Self::Provisional),
+            // Whatever the clock says now, it has been final.
+            Some(Self::Final | Self::Corrected) => changed.then_some(Self::Corrected),
+            Some(Self::Provisional) if finished => Some(Self::Final),
+            Some(Self::Provisional) => changed.then_some(Self::Provisional),
+        }
+    }
+}
+
+/// What is stored, and what webhooks carry as `data` besides the period.
+fn body(figures: &Figures) -> Json {
+    let (mut numbers, mut exact, mut counts) = (Map::new(), Map::new(), Map::new());
+    let mut approximate = Vec::new();
+    for (name, figure) in &figures.types {
+        // A number that readers of JSON would round is given as text alone.
+        let number = figure.value.json_number().map_or(Json::Null, Json::Number);
+        numbers.insert(name.clone(), number);
+        exact.insert(name.clone(), figure.value.to_string().into());
+        counts.insert(name.clone(), figure.count.into());
+        if !figure.exact {
+            approximate.push(name.as_str());
+        }
+    }
+    let mut body = json!({ "events": numbers, "eventsExact": exact, "eventCounts": counts });
+    if !approximate.is_empty() {
+        body["approximate"] = json!(approximate);
+    }
+    body
+}
+
+/// Makes aggregates, one a job.
+#[derive(Clone, Debug)]
+pub struct Aggregator(pub Meter);
+
+#[async_trait]
+impl Handler for Aggregator {
+    async fn run(&self, running: Running) -> Result<Outcome, Failure> {
+        let made = Box::pin(self.0.aggregate(&running.queue, &running.claim)).await;
+        made.map_err(|error| Failure::again(error.chain()))?;
+        self.0.webhooks.wake();
+        Ok(Outcome::Completed)
+    }
+}
+
+impl Meter {
+    /// Makes the aggregate that a job asks for, and completes the job with it.
+    async fn aggregate(&self, queue: &Queue, claim: &Claim) -> Result<()> {
+        let due: DuePeriod = serde_json::from_str(&claim.payload)
+            .map_err(|error| Error::corrupt(format!("the job {}: {error}", claim.key)))?;
+        // First, so that whatever changes from here on makes it due again.
+        let generation = self.generation(&due).await?;
+        let period = self.calendar.period_of_key(self.period_kind(&due.period)?, &due.key)?;
+        let finished = period.end <= self.finished_before();
+        let name = self.customer_name(due.customer).await?;
+        let figures = self.figures(due.customer, &period).await?;
+        let made = Made { due, name, period, finished, figures, at: self.clock().now() };
+        let made = &made;
+        self.sql
+            .write(|tx| async move {
+                if !made.figures.types.is_empty() {
+                    self.publish(&tx, made).await?;
+                }
+                if made.finished {
+                    if let Some(generation) = generation {
+                        made.forget_due(&tx, generation).await?;
+                    }
+                    self.go_on(&tx, made).await?;
+                }
+                Ok(queue.remove_in(&tx, claim).await?)
+            })
+            .await?;
+        Ok(())
+    }
+
+    /// A value that holds on makes the next period due, though nothing may happen in it.
+    async fn go_on(&self, tx: &Tx, made: &Made) -> Result<()> {
+        if !made.figures.goes_on() {
+            return Ok(());
+        }
+        let next = self.calendar.next(&made.period)?;
+        self.mark_due(tx, made.due.customer, &next).await
+    }
+
+    async fn generation(&self, due: &DuePeriod) -> Result<Option<i64>> {
+        let text = "SELECT generation FROM meter_due
+                    WHERE customer = $1 AND period = $2 AND period_key = $3";
+        let params = params![due.customer, due.period.as_str(), due.key.as_str()];
+        let found = self.sql.query(text, params).await?;
+        Ok(found.rows.first().map(|row| row.int(0)).transpose()?)
+    }
+
+    pub(crate) async fn customer_name(&self, id: i64) -> Result<String> {
+        let found =
+            self.sql.query("SELECT name FROM meter_customer WHERE id = $1", params![id]).await?;
+        let row = found.rows.first();
+        let row = row.ok_or_else(|| Error::corrupt(format!("customer {id} has no name")))?;
+        Ok(row.text(0)?.to_owned())
+    }
+
+    /// Writes the aggregate if it says something new, and tells of it. The last write of the protocol.
+    async fn publish(&self, tx: &Tx, made: &Made) -> Result<()> {
+        let id = made.id();
+        let text = "SELECT state, revision, inputs FROM meter_aggregate WHERE id = $1 FOR UPDATE";
+        let found = tx.execute(text, params![id.as_str()]).await?;
+        let before = found.rows.first().map(|row| {
+            let state = AggregateState::from_number(row.int(0)?)?;
+            Ok::<_, Error>((state, row.int(1)?, row.blob(2)?))
+        });
+        let before = before.transpose()?;
+        let changed = before.as_ref().is_none_or(|(_, _, inputs)| **inputs != *made.figures.inputs);
+        let state_before = before.as_ref().map(|(state, ..)| *state);
+        let Some(state) = AggregateState::next(state_before, made.finished, changed) else {
+            return Ok(());
+        };
+        let revision = before.map_or(0, |(_, revision, _)| revision) + 1;
+        made.store(tx, state, revision).await?;
+        if state != AggregateState::Provisional {
+            self.webhooks.publish_in(tx, &made.message(state, revision)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// An aggregate that was computed and not yet written.
+struct Made {
+    due: DuePeriod,
+    name: String,
+    period: Period,
+    finished: bool,
+    figures: Figures,
+    at: Timestamp,
+}
+
+impl Made {
+    fn id(&self) -> String {
+        aggregate_id(&self.name, &self.due.period, &self.due.key)
+    }
+
+    async fn store(&self, tx: &Tx, state: AggregateState, revision: i64) -> Result<()> {
+        let id = self.id();
+        let body = body(&self.figures).to_string();
+        let text = "
+            INSERT INTO meter_aggregate (id, customer, period, period_key, start_ms, end_ms, state,
+                revision, inputs, body, computed_ms)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+            ON CONFLICT (id) DO UPDATE SET state = excluded.state, revision = excluded.revision,
+                inputs = excluded.inputs, body = excluded.body, computed_ms = excluded.computed_ms";
+        let params = params![
+            id.as_str(),
+            self.due.customer,
+            self.due.period.as_str(),
+            self.due.key.as_str(),
+            self.period.start,
+            self.period.end,
+            state.number(),
+            revision,
+            self.figures.inputs.as_slice(),
+            body.as_str(),
+            self.at,
+        ];
+        tx.execute(text, params).await?;
+        let text = "
+            INSERT INTO meter_revision (id, revision, state, inputs, body, computed_ms)
+            VALUES ($1, $2, $3, $4, $5, $6)";
+        let inputs = self.figures.inputs.as_slice();
+        let params = params![id, revision, state.number(), inputs, body, self.at];
+        tx.execute(text, params).await?;
+        Ok(())
+    }
+
+    /// The mark goes unless usage changed again since it was looked at.
+    async fn forget_due(&self, tx: &Tx, generation: i64) -> Result<()> {
+        let text = "DELETE FROM meter_due
+                    WHERE customer = $1 AND period = $2 AND period_key = $3 AND generation = $4";
+        let due = &self.due;
+        let params = params![due.customer, due.period.as_str(), due.key.as_str(), generation];
+        tx.execute(text, params).await?;
+        Ok(())
+    }
+
+    fn message(&self, state: AggregateState, revision: i64) -> NewMessage {
+        let kind = match state {
+            AggregateState::Corrected => "aggregation.corrected",
+            AggregateState::Provisional | AggregateState::Final => "aggregation.completed",
+        };
+        let mut data = body(&self.figures);
+        data["aggregationId"] = self.id().into();
+        data["periodStart"] = format_time(self.period.start).into();
+        data["periodEnd"] = format_time(self.period.end_inclusive()).into();
+        data["periodKey"] = self.due.key.as_str().into();
+        data["timestamp"] = format_time(self.at).into();
+        data["state"] = state.name().into();
+        data["revision"] = revision.into();
+        NewMessage {
+            id: message_id(&self.id(), revision),
+            kind: kind.to_owned(),
+            customer: Some(self.name.clone()),
+            period: Some(self.due.period.clone()),
+            timestamp: self.at,
+            data,
+        }
+    }
+}
+
+/// The id of the message that tells of a revision. Ids of messages have no dots, names may have.
+pub(crate) fn message_id(aggregate: &str, revision: i64) -> String {
+    let hash = blake3::hash(format!("{aggregate}\u{1f}{revision}").as_bytes());
+    format!("msg_{}", &hash.to_hex()[..32])
+}

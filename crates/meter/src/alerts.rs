@@ -1,0 +1,169 @@
+//! Alerts: somebody is told when usage of a period reaches a threshold.
+//!
+//! Guarantees: once for each rule, customer, period and threshold, whatever is recorded, corrected or run twice; the note
+//! and the message are one transaction. A change of usage and the job that looks at thresholds are one transaction too, so
+//! that none is passed over. Leaves to others: delivering ([`crate::webhooks`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use async_trait::async_trait;
+use logmill_io::sql::Execute;
+use logmill_io::{Row, Tx, params};
+use logmill_work::{Claim, Failure, Handler, NewJob, Outcome, Queue, Running};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::aggregate::message_id;
+use crate::decimal::Decimal;
+use crate::error::{Error, Result};
+use crate::meter::Meter;
+use crate::period::{Bucket, Period, format_time};
+use crate::settings::AlertRule;
+use crate::webhooks::NewMessage;
+
+/// The kind of jobs that look at thresholds.
+pub const ALERT_JOB: &str = "meter.alert";
+
+/// Whose usage of when is to be looked at.
+#[derive(Debug, Serialize, Deserialize)]
+struct Look {
+    customer: i64,
+    buckets: Vec<i64>,
+}
+
+/// Looks at thresholds, one customer a job.
+#[derive(Clone, Debug)]
+pub struct Watcher(pub Meter);
+
+#[async_trait]
+impl Handler for Watcher {
+    async fn run(&self, running: Running) -> Result<Outcome, Failure> {
+        let looked = Box::pin(self.0.look(&running.queue, &running.claim)).await;
+        looked.map_err(|error| Failure::again(error.chain()))?;
+        self.0.webhooks.wake();
+        Ok(Outcome::Completed)
+    }
+}
+
+/// A threshold that was reached.
+struct Reached<'a> {
+    rule: &'a AlertRule,
+    period: Period,
+    value: Decimal,
+    threshold: Decimal,
+}
+
+impl Meter {
+    /// Has thresholds looked at for customers whose usage changed. `number` is one that no other change has.
+    pub(crate) async fn enqueue_alerts(&self, tx: &Tx, number: i64, marks: &[Row]) -> Result<()> {
+        if self.settings.alerts.is_empty() {
+            return Ok(());
+        }
+        let mut buckets: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
+        for mark in marks {
+            buckets.entry(mark.int(1)?).or_default().push(mark.int(0)?);
+        }
+        let mut jobs = Vec::with_capacity(buckets.len());
+        for (customer, buckets) in buckets {
+            let payload = serde_json::to_string(&Look { customer, buckets })
+                .map_err(|error| Error::corrupt(error.to_string()))?;
+            jobs.push(NewJob::new(ALERT_JOB, format!("{customer}:{number}"), payload));
+        }
+        self.queue.enqueue_many_in(tx, &jobs).await?;
+        Ok(())
+    }
+
+    async fn look(&self, queue: &Queue, claim: &Claim) -> Result<()> {
+        let look: Look = serde_json::from_str(&claim.payload)
+            .map_err(|error| Error::corrupt(format!("the job {}: {error}", claim.key)))?;
+        let name = self.customer_name(look.customer).await?;
+        let mut reached = Vec::new();
+        for rule in &self.settings.alerts {
+            if rule.customer.as_ref().is_none_or(|customer| *customer == name) {
+                self.look_at_rule(rule, &look, &mut reached).await?;
+            }
+        }
+        let (name, reached) = (&name, &reached);
+        let customer = look.customer;
+        self.sql
+            .write(|tx| async move {
+                for reached in reached {
+                    self.tell(&tx, customer, name, reached).await?;
+                }
+                Ok(queue.remove_in(&tx, claim).await?)
+            })
+            .await?;
+        Ok(())
+    }
+
+    async fn look_at_rule<'a>(
+        &self,
+        rule: &'a AlertRule,
+        look: &Look,
+        reached: &mut Vec<Reached<'a>>,
+    ) -> Result<()> {
+        let Some(event_type) = self.settings.events.get(&rule.event_type) else { return Ok(()) };
+        let series: Vec<i64> = self
+            .series_of(look.customer)
+            .await?
+            .into_iter()
+            .filter(|(_, name)| *name == rule.event_type)
+            .map(|(series, _)| series)
+            .collect();
+        let mut seen = BTreeSet::new();
+        for bucket in &look.buckets {
+            let period = self.calendar.period_at(&rule.period, Bucket(*bucket).start())?;
+            if !seen.insert(period.key.clone()) {
+                continue;
+            }
+            let op = rule.op.unwrap_or(event_type.op);
+            let mut revisions = blake3::Hasher::new();
+            let figure = self.figure(&series, event_type, op, &period, &mut revisions).await?;
+            let Some(figure) = figure else { continue };
+            for threshold in rule.thresholds.iter().filter(|least| **least <= figure.value) {
+                let (period, value) = (period.clone(), figure.value);
+                reached.push(Reached { rule, period, value, threshold: *threshold });
+            }
+        }
+        Ok(())
+    }
+
+    async fn tell(&self, tx: &Tx, customer: i64, name: &str, reached: &Reached<'_>) -> Result<()> {
+        let Reached { rule, period, value, threshold } = reached;
+        let now = self.clock().now();
+        let text = "
+            INSERT INTO meter_alert (rule, customer, period_key, threshold, value, at_ms)
+            VALUES ($1, $2, $3, $4, $5, $6)
+            ON CONFLICT (rule, customer, period_key, threshold) DO NOTHING";
+        let params = params![
+            rule.name.as_str(),
+            customer,
+            period.key.as_str(),
+            threshold.to_string(),
+            value.to_string(),
+            now,
+        ];
+        if tx.execute(text, params).await?.changed == 0 {
+            return Ok(());
+        }
+        let about = format!("{name}\u{1f}{}\u{1f}{}\u{1f}{threshold}", rule.name, period.key);
+        let message = NewMessage {
+            id: message_id(&about, 0),
+            kind: "alert.triggered".to_owned(),
+            customer: Some(name.to_owned()),
+            period: Some(period.kind.name().to_owned()),
+            timestamp: now,
+            data: json!({
+                "alert": rule.name,
+                "eventType": rule.event_type,
+                "threshold": threshold.to_string(),
+                "value": value.to_string(),
+                "periodStart": format_time(period.start),
+                "periodEnd": format_time(period.end_inclusive()),
+                "periodKey": period.key,
+            }),
+        };
+        self.webhooks.publish_in(tx, &message).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,167 @@
+//! Metadata: the free part of an event, bounded in size and depth, from which groups are taken.
+//!
+//! Guarantees: what is kept is the text that was sent; its canonical form is the same for equal objects, whatever the
+//! order of their fields and the spaces between them; numbers are compared as they are written. Leaves to others: what
+//! fields mean.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+
+use super::{Wrongs, present};
+use crate::decimal::Decimal;
+use crate::settings::{EventType, NAME_BYTES_MAX, Op, Settings};
+
+type Fields<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
+
+/// The metadata of one event.
+#[derive(Debug, Default)]
+pub(super) struct Metadata<'a> {
+    text: Option<&'a str>,
+    fields: Fields<'a>,
+    canonical: String,
+}
+
+impl<'a> Metadata<'a> {
+    /// Reads metadata; none if something is wrong with it.
+    pub(super) fn read(
+        wrongs: &mut Wrongs,
+        field: Option<&'a RawValue>,
+        settings: &Settings,
+    ) -> Option<Self> {
+        let Some(text) = present(field) else { return Some(Self::default()) };
+        if !text.starts_with('{') {
+            wrongs.push("metadata must be an object if provided".to_owned());
+            return None;
+        }
+        if text.len() > settings.metadata_bytes_max {
+            wrongs.push(format!(
+                "metadata has {} bytes: at most {}",
+                text.len(),
+                settings.metadata_bytes_max
+            ));
+            return None;
+        }
+        let mut canonical = String::with_capacity(text.len());
+        if !write_canonical(text, settings.metadata_depth_max, &mut canonical) {
+            wrongs.push(format!(
+                "metadata is nested deeper than {}, or has a field twice",
+                settings.metadata_depth_max
+            ));
+            return None;
+        }
+        let fields: Fields<'a> = read_fields(text)?;
+        Some(Self { text: Some(text), fields, canonical })
+    }
+
+    /// Equal for equal objects.
+    pub(super) fn canonical(&self) -> &str {
+        &self.canonical
+    }
+
+    /// The group: an object of the declared dimensions that are there, each a text of bounded length.
+    pub(super) fn dims(&self, event_type: &EventType) -> String {
+        let declared = event_type.dimensions.iter();
+        let named: BTreeMap<&str, String> =
+            declared.filter_map(|name| Some((name.as_str(), self.plain(name)?))).collect();
+        if named.is_empty() {
+            return String::new();
+        }
+        serde_json::to_string(&named).unwrap_or_default()
+    }
+
+    /// What a count of different ones looks at, if that is kept: a field, or the value.
+    pub(super) fn unique(&self, event_type: &EventType, value: Decimal) -> Option<Vec<u8>> {
+        if !event_type.keeps(Op::Unique) {
+            return None;
+        }
+        let thing = match event_type.unique_field.as_deref() {
+            Some(field) => self.plain(field).unwrap_or_default(),
+            None => value.to_string(),
+        };
+        Some(thing.into_bytes())
+    }
+
+    /// A field as text: the characters of a string, else the JSON of the value; cut to its limit.
+    fn plain(&self, name: &str) -> Option<String> {
+        let text = self.fields.get(name)?.get();
+        if text == "null" {
+            return None;
+        }
+        let mut plain = serde_json::from_str::<String>(text).unwrap_or_else(|_| text.to_owned());
+        let mut end = plain.len().min(NAME_BYTES_MAX);
+        while !plain.is_char_boundary(end) {
+            end -= 1;
+        }
+        plain.truncate(end);
+        Some(plain)
+    }
+
+    pub(super) fn into_text(self) -> Option<String> {
+        self.text.map(str::to_owned)
+    }
+}
+
+/// The same for a stored event.
+pub(crate) fn unique_of(
+    metadata: Option<&str>,
+    event_type: &EventType,
+    value: Decimal,
+) -> Option<Vec<u8>> {
+    let fields = metadata.and_then(read_fields).unwrap_or_default();
+    Metadata { fields, ..Metadata::default() }.unique(event_type, value)
+}
+
+fn read_fields(text: &str) -> Option<Fields<'_>> {
+    serde_json::from_str::<BTreeMap<Name<'_>, &RawValue>>(text)
+        .ok()
+        .map(|fields| fields.into_iter().map(|(name, value)| (name.0, value)).collect())
+}
+
+/// A name that is borrowed where it has no escapes.
+#[derive(serde::Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// Writes objects with their fields in order and without spaces; false if it is nested too deep.
+fn write_canonical(text: &str, depth_left: usize, out: &mut String) -> bool {
+    let text = text.trim();
+    match text.as_bytes().first() {
+        Some(b'{' | b'[') if depth_left == 0 => false,
+        Some(b'{') => {
+            let Some(fields) = read_fields(text) else { return false };
+            out.push('{');
+            for (name, value) in &fields {
+                out.push_str(&serde_json::to_string(name).unwrap_or_default());
+                out.push(':');
+                if !write_canonical(value.get(), depth_left - 1, out) {
+                    return false;
+                }
+                out.push(',');
+            }
+            out.push('}');
+            true
+        }
+        Some(b'[') => {
+            let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(text) else { return false };
+            out.push('[');
+            for item in items {
+                if !write_canonical(item.get(), depth_left - 1, out) {
+                    return false;
+                }
+                out.push(',');
+            }
+            out.push(']');
+            true
+        }
+        Some(b'"') => {
+            let plain = serde_json::from_str::<String>(text).unwrap_or_default();
+            out.push_str(&serde_json::to_string(&plain).unwrap_or_default());
+            true
+        }
+        _ => {
+            out.push_str(text);
+            true
+        }
+    }
+}

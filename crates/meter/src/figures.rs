@@ -1,0 +1,211 @@
+//! Figures: partials of a customer, read and merged into what is said of a period.
+//!
+//! Guarantees: memory is bounded by one series at a time; what was read is told by a hash of revisions; a value that holds
+//! on from before a period counts in it, also if nothing happened since. Leaves to others: writing it down.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use logmill_io::sql::Execute;
+use logmill_io::{Sql, Timestamp, params};
+
+use crate::decimal::Decimal;
+use crate::error::{Error, Result};
+use crate::meter::Meter;
+use crate::partial::{Keeps, Partial, Window};
+use crate::period::Period;
+use crate::settings::{EventType, Op};
+
+/// The most series of one customer.
+const SERIES_MAX: i64 = 100_000;
+
+/// What is said of one event type in one period.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Figure {
+    /// The value of the operation.
+    pub value: Decimal,
+    /// Whether it is exact.
+    pub exact: bool,
+    /// How many events it is made of.
+    pub count: u64,
+    /// The value that goes on into the next period, of meters that weigh values by time.
+    pub(crate) closing: Option<Decimal>,
+}
+
+/// The numbers of an aggregate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Figures {
+    /// By event type.
+    pub(crate) types: BTreeMap<String, Figure>,
+    /// A hash of the revisions of all partials that were used.
+    pub(crate) inputs: Vec<u8>,
+}
+
+impl Figures {
+    /// Whether the next period has usage even if nothing happens in it.
+    pub(crate) fn goes_on(&self) -> bool {
+        let mut closings = self.types.values().filter_map(|figure| figure.closing);
+        closings.any(|closing| closing != Decimal::ZERO)
+    }
+}
+
+impl Meter {
+    /// The figures of all event types of a customer.
+    pub(crate) async fn figures(&self, customer: i64, period: &Period) -> Result<Figures> {
+        let mut revisions = blake3::Hasher::new();
+        let mut by_type: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+        for (series, name) in self.series_of(customer).await? {
+            by_type.entry(name).or_default().push(series);
+        }
+        let mut types = BTreeMap::new();
+        for (name, series) in by_type {
+            let figure = match self.settings.events.get(&name) {
+                Some(known) => {
+                    self.figure(&series, known, known.op, period, &mut revisions).await?
+                }
+                None => {
+                    self.expect_no_usage(&name, &series, period).await?;
+                    None
+                }
+            };
+            types.extend(figure.map(|figure| (name, figure)));
+        }
+        Ok(Figures { types, inputs: revisions.finalize().as_bytes().to_vec() })
+    }
+
+    /// A type that is no longer configured must not be left out in silence.
+    async fn expect_no_usage(&self, name: &str, series: &[i64], period: &Period) -> Result<()> {
+        for series in series {
+            let mut unused = blake3::Hasher::new();
+            let buckets = period.buckets();
+            let keeps = Keeps::for_op(Op::Count);
+            let part = read_series(&self.sql, *series, &buckets, keeps, &mut unused).await?;
+            if part.is_some() {
+                return Err(Error::invalid(format!(
+                    "event type {name} has usage but is not configured"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// One figure over all groups of an event type.
+    pub(crate) async fn figure(
+        &self,
+        series: &[i64],
+        event_type: &EventType,
+        op: Op,
+        period: &Period,
+        revisions: &mut blake3::Hasher,
+    ) -> Result<Option<Figure>> {
+        if !event_type.keeps(op) {
+            return Err(Error::invalid(format!("{op:?} is not kept for this event type")));
+        }
+        let keeps = Keeps::for_op(op);
+        // Areas are not merged over groups but added up, as each group has a time line of its own.
+        let flat = Keeps { weighted: false, ..keeps };
+        let mut merged = Partial::new(flat);
+        let mut area: Option<Decimal> = None;
+        let mut closing: Option<Decimal> = None;
+        for series in series {
+            let part = read_series(&self.sql, *series, &period.buckets(), keeps, revisions).await?;
+            if op == Op::TimeWeighted {
+                let (own, last) = self.area(*series, part.as_ref(), event_type, period).await?;
+                add(&mut area, own)?;
+                add(&mut closing, last)?;
+            }
+            if let Some(part) = part {
+                merged.merge(&part.reduced(flat)?)?;
+            }
+        }
+        let count = merged.count();
+        let answer = match op {
+            Op::TimeWeighted => area.map(|area| (area, true)),
+            op => merged
+                .value(op, event_type.quantile_milli, None)?
+                .map(|answer| (answer.value, answer.exact)),
+        };
+        Ok(answer.map(|(value, exact)| Figure { value, exact, count, closing }))
+    }
+
+    /// The area under one series over a period that may not be over yet, and the value at its end.
+    async fn area(
+        &self,
+        series: i64,
+        part: Option<&Partial>,
+        event_type: &EventType,
+        period: &Period,
+    ) -> Result<(Option<Decimal>, Option<Decimal>)> {
+        let opening = opening(&self.sql, series, period.buckets().start).await?;
+        let empty = Partial::new(Keeps::for_op(Op::TimeWeighted));
+        let part = part.unwrap_or(&empty);
+        let window = Window { start: period.start, end: self.end_by_now(period, part), opening };
+        let area = part.value(Op::TimeWeighted, event_type.quantile_milli, Some(window))?;
+        Ok((area.map(|area| area.value), part.last().map_or(opening, |(_, last)| Some(last))))
+    }
+
+    /// Until when a value is known to hold: an event may be a little ahead of our clock.
+    fn end_by_now(&self, period: &Period, part: &Partial) -> Timestamp {
+        let last = part.last().map_or(period.start, |(at, _)| at.time);
+        period.end.min(self.clock().now().max(last))
+    }
+
+    /// The series of a customer with their event types.
+    pub(crate) async fn series_of(&self, customer: i64) -> Result<Vec<(i64, String)>> {
+        let text = format!(
+            "SELECT id, event_type FROM meter_series WHERE customer = $1
+             ORDER BY event_type, id LIMIT {SERIES_MAX}"
+        );
+        let found = self.sql.query(&text, params![customer]).await?;
+        found.rows.iter().map(|row| Ok((row.int(0)?, row.text(1)?.to_owned()))).collect()
+    }
+}
+
+fn add(sum: &mut Option<Decimal>, more: Option<Decimal>) -> Result<()> {
+    if let Some(more) = more {
+        let added = sum.unwrap_or(Decimal::ZERO).checked_add(more);
+        *sum =
+            Some(added.ok_or_else(|| {
+                Error::invalid("the sum is larger than any number that can be kept")
+            })?);
+    }
+    Ok(())
+}
+
+/// Reads and merges the partials of one series, in order; none if there are none.
+pub(crate) async fn read_series(
+    on: &Sql,
+    series: i64,
+    buckets: &Range<i64>,
+    keeps: Keeps,
+    revisions: &mut blake3::Hasher,
+) -> Result<Option<Partial>> {
+    let text = "SELECT bucket, revision, state FROM meter_partial
+                WHERE series = $1 AND bucket >= $2 AND bucket < $3 ORDER BY bucket";
+    let found = on.query(text, params![series, buckets.start, buckets.end]).await?;
+    let mut merged: Option<Partial> = None;
+    for row in &found.rows {
+        let partial = Partial::decode(&row.blob(2)?)?.reduced(keeps)?;
+        for number in [series, row.int(0)?, row.int(1)?] {
+            revisions.update(&number.to_be_bytes());
+        }
+        match &mut merged {
+            None => merged = Some(partial),
+            Some(merged) => merged.merge(&partial)?,
+        }
+    }
+    Ok(merged)
+}
+
+/// The value that a series had when a bucket began: the last one before.
+pub(crate) async fn opening(
+    on: &impl Execute,
+    series: i64,
+    bucket: i64,
+) -> Result<Option<Decimal>> {
+    let text = "SELECT state FROM meter_partial WHERE series = $1 AND bucket < $2
+                ORDER BY bucket DESC LIMIT 1";
+    let found = on.execute(text, params![series, bucket]).await?;
+    let Some(row) = found.rows.first() else { return Ok(None) };
+    Ok(Partial::decode(&row.blob(0)?)?.last().map(|(_, value)| value))
+}

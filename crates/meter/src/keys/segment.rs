@@ -1,0 +1,179 @@
+//! A sealed table of keys: one immutable blob.
+//!
+//! | part | bytes |
+//! |---|---|
+//! | magic `LMKEYS01` | 8 |
+//! | keys, words of the filter, pages: three numbers | 3 × 8 |
+//! | CRC-32C of what precedes | 4 |
+//! | the filter | 8 a word |
+//! | the first half of the first key of each page | 8 a page |
+//! | CRC-32C of both | 4 |
+//! | pages of up to 128 records (`hi`, `lo`, `content`, `seq`), sorted by key, each page followed by its CRC-32C | 32 a record + 4 |
+//!
+//! All numbers are big-endian. Guarantees: what was damaged is an error, never a key that was not seen. Leaves to
+//! others: which blob is whose.
+
+use bytes::Bytes;
+use logmill_io::{BlobName, BlobStore};
+
+use super::Seen;
+use super::filter::Filter;
+use crate::error::{Error, Result};
+use crate::event::Key;
+
+const MAGIC: &[u8; 8] = b"LMKEYS01";
+const HEADER_BYTES: u64 = 8 + 3 * 8 + 4;
+const RECORD_BYTES: usize = 32;
+const RECORDS_PER_PAGE: usize = 128;
+/// The most keys that a blob is believed to hold.
+const KEYS_MAX: u64 = 1 << 32;
+
+/// A key and what is known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) key: Key,
+    pub(super) seen: Seen,
+}
+
+/// An open blob: all of it but its pages.
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub(super) number: i64,
+    name: BlobName,
+    keys: u64,
+    filter: Filter,
+    firsts: Vec<i64>,
+    pages_at: u64,
+}
+
+/// The bytes of a blob of sorted records.
+pub(super) fn encode(records: &[Record]) -> Result<Bytes> {
+    let mut filter = Filter::for_keys(records.len());
+    records.iter().for_each(|record| filter.insert(record.key));
+    let pages = records.chunks(RECORDS_PER_PAGE);
+    let mut out = Vec::with_capacity(records.len() * (RECORD_BYTES + 3) + 1_024);
+    out.extend_from_slice(MAGIC);
+    for number in [records.len(), filter.words().len(), pages.len()] {
+        let number = u64::try_from(number).map_err(|_| Error::corrupt("a blob of keys"))?;
+        out.extend_from_slice(&number.to_be_bytes());
+    }
+    seal(&mut out, 0);
+    let index_at = out.len();
+    filter.words().iter().for_each(|word| out.extend_from_slice(&word.to_be_bytes()));
+    for page in pages.clone() {
+        let first = page.first().map_or(0, |record| record.key.hi);
+        out.extend_from_slice(&first.to_be_bytes());
+    }
+    seal(&mut out, index_at);
+    for page in pages {
+        let page_at = out.len();
+        for Record { key, seen } in page {
+            for number in [key.hi, key.lo, seen.content, seen.seq] {
+                out.extend_from_slice(&number.to_be_bytes());
+            }
+        }
+        seal(&mut out, page_at);
+    }
+    Ok(out.into())
+}
+
+/// Appends the checksum of what was written since `from`.
+fn seal(out: &mut Vec<u8>, from: usize) {
+    let sum = crc32c::crc32c(&out[from..]);
+    out.extend_from_slice(&sum.to_be_bytes());
+}
+
+impl Segment {
+    pub(super) async fn open(blobs: &dyn BlobStore, number: i64, name: BlobName) -> Result<Self> {
+        let header = read(blobs, &name, 0..HEADER_BYTES).await?;
+        let rest = header.strip_prefix(MAGIC).ok_or_else(|| damaged(&name))?;
+        let mut numbers = rest.chunks_exact(8).map(number_of);
+        let (Some(keys), Some(words), Some(pages)) =
+            (numbers.next(), numbers.next(), numbers.next())
+        else {
+            return Err(damaged(&name));
+        };
+        let (keys, words, pages) =
+            (keys.cast_unsigned(), words.cast_unsigned(), pages.cast_unsigned());
+        if keys > KEYS_MAX || words > KEYS_MAX || pages > KEYS_MAX {
+            return Err(damaged(&name));
+        }
+        let pages_at = HEADER_BYTES + 8 * (words + pages) + 4;
+        let index = read(blobs, &name, HEADER_BYTES..pages_at).await?;
+        let mut numbers = index.chunks_exact(8).map(number_of);
+        let words: Vec<u64> =
+            (0..words).map_while(|_| numbers.next()).map(i64::cast_unsigned).collect();
+        let firsts: Vec<i64> = numbers.collect();
+        let filter = Filter::from_words(words).ok_or_else(|| damaged(&name))?;
+        Ok(Self { number, name, keys, filter, firsts, pages_at })
+    }
+
+    pub(super) fn may_hold(&self, key: Key) -> bool {
+        self.keys > 0 && self.filter.may_hold(key)
+    }
+
+    pub(super) async fn find(&self, blobs: &dyn BlobStore, key: Key) -> Result<Option<Record>> {
+        // Keys with the same first half may lie on both sides of a page's end.
+        let first = self.firsts.partition_point(|first| *first < key.hi).saturating_sub(1);
+        for page in first..self.firsts.len() {
+            if self.firsts[page] > key.hi {
+                break;
+            }
+            if let Some(record) = self.find_in_page(blobs, page, key).await? {
+                return Ok(Some(record));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn find_in_page(
+        &self,
+        blobs: &dyn BlobStore,
+        page: usize,
+        key: Key,
+    ) -> Result<Option<Record>> {
+        let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        let before = number(page * RECORDS_PER_PAGE);
+        let records = (self.keys.saturating_sub(before)).min(number(RECORDS_PER_PAGE));
+        let page_bytes = number(RECORDS_PER_PAGE * RECORD_BYTES + 4);
+        let from = self.pages_at + number(page) * page_bytes;
+        let to = from + records * number(RECORD_BYTES) + 4;
+        let bytes = read(blobs, &self.name, from..to).await?;
+        let found = bytes.chunks_exact(RECORD_BYTES).map(|record| {
+            let mut numbers = record.chunks_exact(8).map(number_of);
+            let mut next = || numbers.next().unwrap_or_default();
+            let key = Key { hi: next(), lo: next() };
+            Record { key, seen: Seen { content: next(), seq: next() } }
+        });
+        let mut found = found.filter(|record| record.key == key);
+        Ok(found.next())
+    }
+}
+
+/// Reads a part that ends with its checksum; gives it without.
+async fn read(
+    blobs: &dyn BlobStore,
+    name: &BlobName,
+    range: std::ops::Range<u64>,
+) -> Result<Bytes> {
+    let bytes = blobs
+        .get_range(name, range)
+        .await?
+        .ok_or_else(|| Error::corrupt(format!("the blob {} of keys is missing", name.as_str())))?;
+    let at = bytes.len().checked_sub(4).ok_or_else(|| damaged(name))?;
+    let (part, sum) = bytes.split_at(at);
+    if crc32c::crc32c(part).to_be_bytes() != sum {
+        return Err(damaged(name));
+    }
+    Ok(bytes.slice(..at))
+}
+
+fn number_of(bytes: &[u8]) -> i64 {
+    let mut number = [0; 8];
+    number.copy_from_slice(bytes);
+    i64::from_be_bytes(number)
+}
+
+fn damaged(name: &BlobName) -> Error {
+    Error::corrupt(format!("the blob {} of keys is damaged", name.as_str()))
+}

@@ -1,0 +1,385 @@
+//! Lists: events and aggregates by the page, and the events behind an aggregate.
+//!
+//! Events of one customer come by the time at which they happened, the newest first, archived ones included. Events of all
+//! customers come by their arrival, the newest first, as far as they are not archived.
+//!
+//! Guarantees: a page is bounded, in what it gives and in what is read for it; its cursor goes on where it ended, and a
+//! page that is not full may still have one. Leaves to others: how a cursor is written.
+
+use logmill_io::{Row, Timestamp, Value, params};
+
+use crate::aggregate::AggregateState;
+use crate::error::{Error, Result};
+use crate::meter::Meter;
+use crate::partials::Place;
+use crate::period::Bucket;
+use crate::series::find_customer;
+use crate::stored::{COLUMNS, StoredEvent};
+
+/// The most entries of one page.
+pub const PAGE_MAX: usize = 1_000;
+/// How many events are looked at for one page of all customers.
+const SCANNED_MAX: i64 = 100_000;
+/// How many buckets are looked at together.
+const BUCKETS_AT_ONCE: i64 = 64;
+
+/// Which events.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventFilter {
+    /// Of whom; of all customers if none is given.
+    pub customer: Option<String>,
+    /// Of which type.
+    pub event_type: Option<String>,
+    /// From when on.
+    pub from: Option<Timestamp>,
+    /// Until when, and not at that moment.
+    pub to: Option<Timestamp>,
+    /// How many.
+    pub limit: usize,
+    /// Where the page before ended.
+    pub after: Option<EventCursor>,
+    /// Whether those that were cancelled are left out.
+    pub counting: bool,
+}
+
+/// Where a page of events ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EventCursor {
+    /// When its last event happened; of no meaning without a customer.
+    pub time: Timestamp,
+    /// Its number.
+    pub seq: i64,
+}
+
+/// An event with the names of its series.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedEvent {
+    /// The event.
+    pub event: StoredEvent,
+    /// Whose it is.
+    pub customer: String,
+    /// Its type.
+    pub event_type: String,
+}
+
+/// A page, and where the next one starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page<T, C> {
+    /// What is on it.
+    pub items: Vec<T>,
+    /// None if it is the last.
+    pub next: Option<C>,
+}
+
+/// Which aggregates.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AggregateFilter {
+    /// Of whom.
+    pub customer: Option<String>,
+    /// Of which kind of period.
+    pub period: Option<String>,
+    /// Periods that start from here on.
+    pub from: Option<Timestamp>,
+    /// Periods that start until here, and not at that moment.
+    pub to: Option<Timestamp>,
+    /// How many.
+    pub limit: usize,
+    /// Where the page before ended: start and id.
+    pub after: Option<(Timestamp, String)>,
+}
+
+/// An aggregate as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Aggregate {
+    /// `{customer}_{period}_{key}`.
+    pub id: String,
+    /// Whose usage.
+    pub customer: String,
+    /// The kind of its period.
+    pub period: String,
+    /// Which period.
+    pub key: String,
+    /// Its start.
+    pub start: Timestamp,
+    /// Its end, which is no longer in it.
+    pub end: Timestamp,
+    /// How sure it is.
+    pub state: AggregateState,
+    /// How often it was made.
+    pub revision: i64,
+    /// `events`, `eventsExact` and `eventCounts`, as JSON text.
+    pub body: String,
+    /// When it was made.
+    pub computed: Timestamp,
+}
+
+/// What an aggregate said at some time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revision {
+    /// The how-manieth it was.
+    pub revision: i64,
+    /// How sure it was.
+    pub state: AggregateState,
+    /// What it said, as JSON text.
+    pub body: String,
+    /// When it was made.
+    pub computed: Timestamp,
+}
+
+impl Meter {
+    /// One page of events.
+    pub async fn events(&self, filter: &EventFilter) -> Result<Page<ListedEvent, EventCursor>> {
+        check_limit(filter.limit)?;
+        match &filter.customer {
+            Some(customer) => self.events_of(customer, filter).await,
+            None => self.latest_events(filter).await,
+        }
+    }
+
+    async fn latest_events(&self, filter: &EventFilter) -> Result<Page<ListedEvent, EventCursor>> {
+        let text = format!(
+            "SELECT {COLUMNS}, c.name, s.event_type
+             FROM (SELECT * FROM meter_event WHERE seq < $1 ORDER BY seq DESC LIMIT {SCANNED_MAX}) e
+             JOIN meter_series s ON s.id = e.series JOIN meter_customer c ON c.id = s.customer
+             WHERE e.time_ms >= $2 AND e.time_ms < $3 AND ($4 = '' OR s.event_type = $4)
+                 AND ($5 = 0 OR e.state <> 2)
+             ORDER BY e.seq DESC LIMIT $6"
+        );
+        let before = filter.after.map_or(i64::MAX, |cursor| cursor.seq);
+        let params = params![
+            before,
+            filter.from.unwrap_or(Timestamp(i64::MIN)),
+            filter.to.unwrap_or(Timestamp(i64::MAX)),
+            filter.event_type.as_deref().unwrap_or_default(),
+            filter.counting,
+            limit_of(filter.limit),
+        ];
+        let found = self.sql.query(&text, params).await?;
+        let items: Result<Vec<ListedEvent>> = found.rows.iter().map(listed).collect();
+        let items = items?;
+        let next = match items.last() {
+            Some(last) if items.len() == filter.limit => Some(cursor_of(&last.event)),
+            // The page is not full because no more were looked at, or because there are no more.
+            _ => self.scanned_until(before).await?,
+        };
+        Ok(Page { items, next })
+    }
+
+    async fn scanned_until(&self, before: i64) -> Result<Option<EventCursor>> {
+        let text = format!(
+            "SELECT seq, time_ms FROM meter_event WHERE seq < $1
+             ORDER BY seq DESC LIMIT 1 OFFSET {}",
+            SCANNED_MAX - 1
+        );
+        let found = self.sql.query(&text, params![before]).await?;
+        let cursor = |row: &Row| Ok(EventCursor { seq: row.int(0)?, time: row.time(1)? });
+        found.rows.first().map(cursor).transpose()
+    }
+
+    async fn events_of(
+        &self,
+        customer: &str,
+        filter: &EventFilter,
+    ) -> Result<Page<ListedEvent, EventCursor>> {
+        let none = Page { items: Vec::new(), next: None };
+        let Some(id) = find_customer(&self.sql, customer).await? else { return Ok(none) };
+        let mut series = self.series_of(id).await?;
+        series.retain(|(_, name)| filter.event_type.as_ref().is_none_or(|wanted| wanted == name));
+        let from = filter.from.map_or(i64::MIN, |from| Bucket::of(from).0);
+        let mut to = filter.to.map_or(i64::MAX, |to| Bucket::of(to).0.saturating_add(1));
+        if let Some(cursor) = filter.after {
+            to = to.min(Bucket::of(cursor.time).0.saturating_add(1));
+        }
+        let mut items: Vec<ListedEvent> = Vec::new();
+        loop {
+            let places = self.places_before(&series, from, to).await?;
+            let Some(oldest) = places.iter().map(|place| place.bucket).min() else { break };
+            let mut events = self.events_at(&places).await?;
+            events.retain(|event| keeps(filter, event));
+            events.sort_unstable_by_key(|event| std::cmp::Reverse(cursor_of(event)));
+            let names = |event: &StoredEvent| {
+                series.iter().find(|(id, _)| *id == event.place.series).map(|(_, name)| name)
+            };
+            items.extend(events.into_iter().filter_map(|event| {
+                let event_type = names(&event)?.clone();
+                Some(ListedEvent { event, customer: customer.to_owned(), event_type })
+            }));
+            if items.len() >= filter.limit {
+                break;
+            }
+            to = oldest;
+        }
+        let more = items.len() >= filter.limit;
+        items.truncate(filter.limit);
+        let next = items.last().filter(|_| more).map(|last| cursor_of(&last.event));
+        Ok(Page { items, next })
+    }
+
+    /// The newest places of these series in `[from, to)`: all of some buckets.
+    async fn places_before(
+        &self,
+        series: &[(i64, String)],
+        from: i64,
+        to: i64,
+    ) -> Result<Vec<Place>> {
+        let ids: Vec<i64> = series.iter().map(|(id, _)| *id).collect();
+        let ids = serde_json::to_string(&ids).map_err(|error| Error::corrupt(error.to_string()))?;
+        let text = format!(
+            "SELECT p.series, p.bucket FROM json_list($1) CROSS JOIN meter_partial p
+             WHERE p.series = CAST(CAST(value AS TEXT) AS BIGINT) AND p.bucket < $3 AND p.bucket >= (
+                 SELECT coalesce(min(bucket), 0) FROM (
+                     SELECT DISTINCT q.bucket AS bucket FROM json_list($1) CROSS JOIN meter_partial q
+                     WHERE q.series = CAST(CAST(value AS TEXT) AS BIGINT)
+                         AND q.bucket >= $2 AND q.bucket < $3
+                     ORDER BY q.bucket DESC LIMIT {BUCKETS_AT_ONCE}) AS newest)"
+        );
+        let found = self.sql.query(&text, params![ids, from, to]).await?;
+        let place = |row: &Row| Ok(Place { series: row.int(0)?, bucket: row.int(1)? });
+        let places: Result<Vec<Place>> = found.rows.iter().map(place).collect();
+        Ok(places?.into_iter().filter(|place| place.bucket >= from).collect())
+    }
+
+    /// The events of some places, archived ones included.
+    async fn events_at(&self, places: &[Place]) -> Result<Vec<StoredEvent>> {
+        let list: Vec<(i64, i64)> =
+            places.iter().map(|place| (place.bucket, place.series)).collect();
+        let list =
+            serde_json::to_string(&list).map_err(|error| Error::corrupt(error.to_string()))?;
+        let text = format!(
+            "SELECT {COLUMNS} FROM json_list($1) CROSS JOIN meter_event e
+             WHERE e.bucket = CAST(value ->> 0 AS BIGINT) AND e.series = CAST(value ->> 1 AS BIGINT)"
+        );
+        // First the archive: an event that moves there in between is then in both, and never in neither.
+        let archived = self.read_archived(places).await?;
+        let found = self.sql.query(&text, params![list]).await?;
+        let here: Result<Vec<StoredEvent>> = found.rows.iter().map(StoredEvent::from_row).collect();
+        let there: Vec<StoredEvent> = archived.into_values().flatten().collect();
+        Ok(crate::archive::joined(here?, &there))
+    }
+
+    /// One page of aggregates, the newest period first.
+    pub async fn aggregates(
+        &self,
+        filter: &AggregateFilter,
+    ) -> Result<Page<Aggregate, (Timestamp, String)>> {
+        check_limit(filter.limit)?;
+        let (after, after_id) =
+            filter.after.clone().unwrap_or((Timestamp(i64::MAX), String::new()));
+        let mut text = format!("{AGGREGATES} WHERE a.start_ms >= $1 AND a.start_ms < $2");
+        let mut params = params![
+            filter.from.unwrap_or(Timestamp(i64::MIN)),
+            filter.to.unwrap_or(Timestamp(i64::MAX)),
+            after,
+            after_id,
+            limit_of(filter.limit),
+        ];
+        text.push_str(" AND (a.start_ms < $3 OR (a.start_ms = $3 AND a.id > $4))");
+        let mut also = |clause: &str, value: Option<&str>| {
+            if let Some(value) = value {
+                params.push(Value::from(value));
+                text.push_str(&format!(" AND {clause} = ${}", params.len()));
+            }
+        };
+        also("c.name", filter.customer.as_deref());
+        also("a.period", filter.period.as_deref());
+        text.push_str(" ORDER BY a.start_ms DESC, a.id LIMIT $5");
+        let found = self.sql.query(&text, params).await?;
+        let items: Result<Vec<Aggregate>> = found.rows.iter().map(aggregate_of).collect();
+        let items = items?;
+        let full = items.len() == filter.limit;
+        let next = items.last().filter(|_| full).map(|last| (last.start, last.id.clone()));
+        Ok(Page { items, next })
+    }
+
+    /// One aggregate.
+    pub async fn get_aggregate(&self, id: &str) -> Result<Option<Aggregate>> {
+        let text = format!("{AGGREGATES} WHERE a.id = $1");
+        let found = self.sql.query(&text, params![id]).await?;
+        found.rows.first().map(aggregate_of).transpose()
+    }
+
+    /// What an aggregate said, oldest first.
+    pub async fn revisions(&self, id: &str) -> Result<Vec<Revision>> {
+        let text = "SELECT revision, state, body, computed_ms FROM meter_revision
+                    WHERE id = $1 ORDER BY revision LIMIT 1000";
+        let found = self.sql.query(text, params![id]).await?;
+        let revisions = found.rows.iter().map(|row| {
+            Ok(Revision {
+                revision: row.int(0)?,
+                state: AggregateState::from_number(row.int(1)?)?,
+                body: row.text(2)?.to_owned(),
+                computed: row.time(3)?,
+            })
+        });
+        revisions.collect()
+    }
+
+    /// One page of the events behind an aggregate.
+    pub async fn events_behind(
+        &self,
+        aggregate: &Aggregate,
+        limit: usize,
+        after: Option<EventCursor>,
+    ) -> Result<Page<ListedEvent, EventCursor>> {
+        let filter = EventFilter {
+            customer: Some(aggregate.customer.clone()),
+            from: Some(aggregate.start),
+            to: Some(aggregate.end),
+            limit,
+            after,
+            counting: true,
+            ..EventFilter::default()
+        };
+        self.events(&filter).await
+    }
+}
+
+const AGGREGATES: &str =
+    "SELECT a.id, c.name, a.period, a.period_key, a.start_ms, a.end_ms, a.state,
+    a.revision, a.body, a.computed_ms
+    FROM meter_aggregate a JOIN meter_customer c ON c.id = a.customer";
+
+fn aggregate_of(row: &Row) -> Result<Aggregate> {
+    Ok(Aggregate {
+        id: row.text(0)?.to_owned(),
+        customer: row.text(1)?.to_owned(),
+        period: row.text(2)?.to_owned(),
+        key: row.text(3)?.to_owned(),
+        start: row.time(4)?,
+        end: row.time(5)?,
+        state: AggregateState::from_number(row.int(6)?)?,
+        revision: row.int(7)?,
+        body: row.text(8)?.to_owned(),
+        computed: row.time(9)?,
+    })
+}
+
+fn listed(row: &Row) -> Result<ListedEvent> {
+    Ok(ListedEvent {
+        event: StoredEvent::from_row(row)?,
+        customer: row.text(10)?.to_owned(),
+        event_type: row.text(11)?.to_owned(),
+    })
+}
+
+fn keeps(filter: &EventFilter, event: &StoredEvent) -> bool {
+    filter.from.is_none_or(|from| event.time >= from)
+        && filter.to.is_none_or(|to| event.time < to)
+        && filter.after.is_none_or(|after| cursor_of(event) < after)
+        && (!filter.counting || event.counts())
+}
+
+fn cursor_of(event: &StoredEvent) -> EventCursor {
+    EventCursor { time: event.time, seq: event.seq }
+}
+
+fn limit_of(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+fn check_limit(limit: usize) -> Result<()> {
+    if limit == 0 || limit > PAGE_MAX {
+        return Err(Error::invalid(format!("limit is 1 to {PAGE_MAX}")));
+    }
+    Ok(())
+}

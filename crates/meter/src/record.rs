@@ -1,0 +1,288 @@
+//! Recording: events, their keys and what they add to partials, in one transaction.
+//!
+//! ```text
+//!   lock the head ─▶ claim keys ─▶ number series ─▶ events ─▶ partials ─▶ touched ─▶ commit
+//! ```
+//!
+//! Guarantees: an event whose outcome is [`Outcome::Stored`] or [`Outcome::Repeated`] is on disk and counts once; one that
+//! contradicts an earlier one with the same key changes nothing and is [`Outcome::Conflict`]. Whoever dies in the middle
+//! left nothing. Leaves to others: checking events ([`crate::event`]), doing many at once ([`crate::Recorder`]).
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use logmill_io::sql::{Bulk, ColumnType};
+use logmill_io::{Timestamp, Tx, Value, params};
+
+use crate::error::{Error, Result};
+use crate::event::{Event, Key};
+use crate::keys::{Keys, Known, Seen};
+use crate::meter::{Head, Meter};
+use crate::partials::{self, Archived, NeedsArchived, Place};
+use crate::period::Bucket;
+use crate::series::{self, Names, Series};
+
+/// How often what was read beforehand may turn out to be too little before a group is given up.
+const TRIES_MAX: u32 = 100;
+
+/// What became of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is new, and counts.
+    Stored,
+    /// It was recorded before, with the same content, and counts once.
+    Repeated,
+    /// Another event has the same source and id; this one was not recorded.
+    Conflict,
+}
+
+/// An event and when it came.
+#[derive(Clone, Debug)]
+pub struct Arrived {
+    /// The event.
+    pub event: Event,
+    /// When it came; the same for all events of a batch.
+    pub received: Timestamp,
+}
+
+impl Arrived {
+    pub(crate) fn time(&self) -> Timestamp {
+        self.event.time.unwrap_or(self.received)
+    }
+}
+
+/// How a transaction ended.
+enum Commit {
+    /// It may commit.
+    Done(Committed),
+    /// The tables of keys are no longer those that were looked at; nothing was written.
+    KeysMoved,
+    /// Some events must be read from the archive first; what was written must not be committed.
+    Needs(Vec<Place>),
+}
+
+/// What a transaction did, to be remembered once it is committed.
+struct Committed {
+    seen: HashMap<Key, Seen>,
+    series: BTreeMap<Names, Series>,
+    key_rows: u64,
+}
+
+/// A group of events, and what is known of it before the transaction.
+struct Group {
+    events: Vec<Arrived>,
+    /// Of events with the same key in one group the first is recorded.
+    firsts: HashMap<Key, usize>,
+}
+
+/// What was read before the transaction, as it must not wait for blobs.
+struct Beforehand {
+    known: Arc<Known>,
+    sealed: HashMap<Key, Seen>,
+    archived: Archived,
+}
+
+/// An event that is new, with its place.
+pub(crate) struct Fresh<'a> {
+    pub(crate) arrived: &'a Arrived,
+    pub(crate) seq: i64,
+    pub(crate) series: Series,
+}
+
+impl Fresh<'_> {
+    pub(crate) fn place(&self) -> Place {
+        Place { series: self.series.id, bucket: Bucket::of(self.arrived.time()).0 }
+    }
+}
+
+impl Meter {
+    /// Records events in one transaction; gives what became of each, in order.
+    pub async fn record(&self, events: Vec<Arrived>) -> Result<Vec<Outcome>> {
+        let mut firsts: HashMap<Key, usize> = HashMap::with_capacity(events.len());
+        for (index, arrived) in events.iter().enumerate() {
+            firsts.entry(arrived.event.key).or_insert(index);
+        }
+        let group = Arc::new(Group { events, firsts });
+        let mut archived = Archived::new();
+        for _ in 0..TRIES_MAX {
+            let known = self.keys.known();
+            let sealed = self.keys.find_sealed(&known, group.firsts.keys().copied()).await?;
+            let before = Arc::new(Beforehand { known, sealed, archived });
+            let commit = match self.commit(&group, &before).await {
+                // It may have been committed; then all of it is found again.
+                Err(Error::Store(logmill_io::Error::InDoubt { .. })) => {
+                    archived = Archived::new();
+                    continue;
+                }
+                commit => commit?,
+            };
+            match commit {
+                Commit::Done(committed) => return self.committed(&group, committed).await,
+                Commit::KeysMoved => {
+                    self.keys.reload(&self.sql).await?;
+                    archived = Archived::new();
+                }
+                Commit::Needs(places) => archived = self.read_archived(&places).await?,
+            }
+        }
+        Err(Error::conflict("the tables of keys change too often"))
+    }
+
+    async fn commit(&self, group: &Arc<Group>, before: &Arc<Beforehand>) -> Result<Commit> {
+        let needs = Arc::new(Mutex::new(Vec::new()));
+        let written = self
+            .sql
+            .write(|tx| {
+                let (group, before) = (Arc::clone(group), Arc::clone(before));
+                let needs = Arc::clone(&needs);
+                async move {
+                    match self.write_group(&tx, &group, &before).await? {
+                        Commit::Needs(places) => {
+                            *needs.lock().unwrap_or_else(PoisonError::into_inner) = places;
+                            // An error is what rolls a transaction back.
+                            Err(Error::conflict("archived events are to be read first").into())
+                        }
+                        commit => Ok(commit),
+                    }
+                }
+            })
+            .await;
+        let places = std::mem::take(&mut *needs.lock().unwrap_or_else(PoisonError::into_inner));
+        if places.is_empty() { Ok(written?) } else { Ok(Commit::Needs(places)) }
+    }
+
+    async fn write_group(&self, tx: &Tx, group: &Group, before: &Beforehand) -> Result<Commit> {
+        let mut head = Head::lock(tx).await?;
+        if head.keys_version != before.known.version {
+            return Ok(Commit::KeysMoved);
+        }
+        let unsealed = group.firsts.iter().filter(|(key, _)| !before.sealed.contains_key(key));
+        let mut candidates: Vec<usize> = unsealed.map(|(_, index)| *index).collect();
+        candidates.sort_unstable();
+        let claims: Vec<(Key, Seen)> = (head.seq..)
+            .zip(&candidates)
+            .map(|(seq, index)| {
+                let event = &group.events[*index].event;
+                (event.key, Seen { content: event.content, seq })
+            })
+            .collect();
+        let mut seen = Keys::claim(tx, &before.known, &claims).await?;
+        let fresh = claims.iter().zip(&candidates).filter(|((key, _), _)| !seen.contains_key(key));
+        let fresh: Vec<(i64, &Arrived)> =
+            fresh.map(|((_, new), index)| (new.seq, &group.events[*index])).collect();
+        let series = match self.store(tx, &mut head, &fresh, &before.archived).await? {
+            Ok(series) => series,
+            Err(NeedsArchived(places)) => return Ok(Commit::Needs(places)),
+        };
+        head.seq += i64::try_from(claims.len()).unwrap_or(i64::MAX);
+        head.key_rows += u64::try_from(fresh.len()).unwrap_or(u64::MAX);
+        head.store(tx).await?;
+        seen.extend(&before.sealed);
+        Ok(Commit::Done(Committed { seen, series, key_rows: head.key_rows }))
+    }
+
+    async fn store(
+        &self,
+        tx: &Tx,
+        head: &mut Head,
+        fresh: &[(i64, &Arrived)],
+        archived: &Archived,
+    ) -> Result<Result<BTreeMap<Names, Series>, NeedsArchived>> {
+        let mut made = BTreeMap::new();
+        if fresh.is_empty() {
+            return Ok(Ok(made));
+        }
+        let mut key = String::new();
+        let mut found: Vec<Option<Series>> =
+            fresh.iter().map(|(_, arrived)| self.series.get(&mut key, &arrived.event)).collect();
+        let unknown: BTreeSet<Names> = fresh
+            .iter()
+            .zip(&found)
+            .filter(|(_, series)| series.is_none())
+            .map(|((_, arrived), _)| Names::of(&arrived.event))
+            .collect();
+        if !unknown.is_empty() {
+            made = series::resolve(tx, head, &unknown, self.settings.groups_max).await?;
+            for ((_, arrived), series) in fresh.iter().zip(&mut found) {
+                if series.is_none() {
+                    *series = made.get(&Names::of(&arrived.event)).copied();
+                }
+            }
+        }
+        let fresh: Vec<Fresh<'_>> = fresh
+            .iter()
+            .zip(found)
+            .filter_map(|((seq, arrived), series)| {
+                Some(Fresh { arrived, seq: *seq, series: series? })
+            })
+            .collect();
+        let rows: Vec<Vec<Value>> = fresh.iter().map(event_row).collect();
+        tx.bulk(&EVENTS, rows).await?;
+        if let Err(needs) = self.add_to_partials(tx, head.seq, &fresh, archived).await? {
+            return Ok(Err(needs));
+        }
+        let touched = fresh.iter().map(|event| (event.place().bucket, event.series.customer));
+        partials::touch(tx, touched).await?;
+        Ok(Ok(made))
+    }
+
+    async fn committed(&self, group: &Group, committed: Committed) -> Result<Vec<Outcome>> {
+        for (names, series) in &committed.series {
+            self.series.insert(names, *series);
+        }
+        if committed.key_rows >= self.keys.per_table() {
+            // It can be put off: the next group, or the next sealing, tries again.
+            if let Err(error) = self.keys.rotate(&self.sql).await {
+                tracing::warn!(error = error.chain(), "could not start a new table of keys");
+            }
+        }
+        let outcomes = group.events.iter().enumerate().map(|(index, arrived)| {
+            let event = &arrived.event;
+            let first = group.firsts.get(&event.key).copied().unwrap_or(index);
+            let before = committed.seen.get(&event.key).map(|seen| seen.content);
+            match before {
+                Some(content) if content == event.content => Outcome::Repeated,
+                Some(_) => Outcome::Conflict,
+                None if first == index => Outcome::Stored,
+                None if group.events[first].event.content == event.content => Outcome::Repeated,
+                None => Outcome::Conflict,
+            }
+        });
+        Ok(outcomes.collect())
+    }
+}
+
+const EVENTS: Bulk = Bulk {
+    table: Cow::Borrowed("meter_event"),
+    columns: Cow::Borrowed(&[
+        ("seq", ColumnType::Int),
+        ("bucket", ColumnType::Int),
+        ("series", ColumnType::Int),
+        ("time_ms", ColumnType::Int),
+        ("received_ms", ColumnType::Int),
+        ("source", ColumnType::Text),
+        ("id", ColumnType::Text),
+        ("amount", ColumnType::Text),
+        ("metadata", ColumnType::Text),
+        ("state", ColumnType::Int),
+    ]),
+    key_columns: 1,
+    on_conflict: Cow::Borrowed(""),
+};
+
+fn event_row(fresh: &Fresh<'_>) -> Vec<Value> {
+    let Arrived { event, received } = fresh.arrived;
+    params![
+        fresh.seq,
+        fresh.place().bucket,
+        fresh.series.id,
+        fresh.arrived.time(),
+        *received,
+        event.source.as_str(),
+        event.id.as_str(),
+        event.value.to_string(),
+        event.metadata.clone(),
+        0_i64,
+    ]
+}

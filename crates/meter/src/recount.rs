@@ -1,0 +1,239 @@
+//! The recount: every partial is made anew from its events and compared with what is stored.
+//!
+//! Guarantees: it reads all events, archived ones included, bucket by bucket, while usage goes on being recorded; a
+//! difference is looked at again under the head's lock before it is called one. Nothing is changed unless repair is asked
+//! for. Leaves to others: showing progress.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use logmill_io::sql::Execute;
+use logmill_io::{Tx, params};
+
+use crate::archive::joined;
+use crate::error::{Error, Result};
+use crate::meter::{Head, Meter};
+use crate::partial::Partial;
+use crate::partials::{self, Place};
+use crate::stored::{self, COLUMNS, StoredEvent};
+
+/// How many events are read at once.
+const EVENTS_PER_PAGE: i64 = 5_000;
+/// How many differences are told one by one.
+const DIFFERENCES_MAX: usize = 100;
+
+/// What a recount found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recounted {
+    /// Events that were read.
+    pub events: u64,
+    /// Partials that were compared.
+    pub partials: u64,
+    /// Partials that differ.
+    pub wrong: u64,
+    /// The first of them: customer, event type and group, start of the bucket.
+    pub differences: Vec<String>,
+    /// Partials that were mended.
+    pub repaired: u64,
+}
+
+/// All that is known of one place.
+#[derive(Default)]
+struct Gathered {
+    /// The events of the database of the bucket under way, by series.
+    events: BTreeMap<i64, Vec<StoredEvent>>,
+}
+
+impl Meter {
+    /// Counts everything again. `progress` is told how many events were read.
+    pub async fn recount(
+        &self,
+        repair: bool,
+        mut progress: impl FnMut(u64) + Send,
+    ) -> Result<Recounted> {
+        let mut recounted = Recounted::default();
+        let mut after = i64::MIN;
+        while let Some(bucket) = self.next_bucket(after).await? {
+            self.recount_bucket(bucket, repair, &mut recounted).await?;
+            progress(recounted.events);
+            after = bucket;
+        }
+        // Each place of events was looked at. More partials than that may be of no events at all.
+        let text = "SELECT count(*) FROM meter_partial";
+        if self.sql.query(text, params![]).await?.row()?.count(0)? > recounted.partials {
+            self.find_orphans(repair, &mut recounted).await?;
+        }
+        Ok(recounted)
+    }
+
+    /// The first bucket after this one that has events, here or in the archive.
+    async fn next_bucket(&self, after: i64) -> Result<Option<i64>> {
+        let text = "SELECT min(bucket) FROM meter_event WHERE bucket > $1";
+        let here = self.sql.query(text, params![after]).await?.row()?.opt_int(0)?;
+        let text = "SELECT min(CASE WHEN bucket_first > $1 THEN bucket_first ELSE $1 + 1 END)
+                    FROM meter_archive WHERE bucket_last > $1";
+        let archived = self.sql.query(text, params![after]).await?.row()?.opt_int(0)?;
+        Ok([here, archived].into_iter().flatten().min())
+    }
+
+    async fn recount_bucket(
+        &self,
+        bucket: i64,
+        repair: bool,
+        recounted: &mut Recounted,
+    ) -> Result<()> {
+        let mut archived: BTreeMap<i64, BTreeMap<i64, StoredEvent>> = BTreeMap::new();
+        for slice in self.slices(bucket, bucket).await? {
+            for event in self.read_slice(&slice).await? {
+                if event.place.bucket == bucket {
+                    archived.entry(event.place.series).or_default().insert(event.seq, event);
+                }
+            }
+        }
+        let mut series_left: BTreeSet<i64> = archived.keys().copied().collect();
+        let mut gathered = Gathered::default();
+        let mut after = (i64::MIN, i64::MIN);
+        loop {
+            let page = self.events_after(bucket, after).await?;
+            let last = page.last().map(|event| (event.place.series, event.seq));
+            for event in page {
+                gathered.events.entry(event.place.series).or_default().push(event);
+            }
+            // The last series of a page may go on in the next one.
+            let done: Vec<i64> = match last {
+                Some((series, _)) => gathered.events.range(..series).map(|(at, _)| *at).collect(),
+                None => gathered.events.keys().copied().chain(series_left.clone()).collect(),
+            };
+            for series in done {
+                series_left.remove(&series);
+                let here = gathered.events.remove(&series).unwrap_or_default();
+                let there: Vec<StoredEvent> =
+                    archived.remove(&series).unwrap_or_default().into_values().collect();
+                let place = Place { series, bucket };
+                self.recount_place(place, joined(here, &there), repair, recounted).await?;
+            }
+            let Some(last) = last else { return Ok(()) };
+            after = last;
+        }
+    }
+
+    async fn events_after(&self, bucket: i64, after: (i64, i64)) -> Result<Vec<StoredEvent>> {
+        let text = format!(
+            "SELECT {COLUMNS} FROM meter_event e WHERE e.bucket = $1
+                 AND (e.series > $2 OR (e.series = $2 AND e.seq > $3))
+             ORDER BY e.series, e.seq LIMIT {EVENTS_PER_PAGE}"
+        );
+        let found = self.sql.query(&text, params![bucket, after.0, after.1]).await?;
+        found.rows.iter().map(StoredEvent::from_row).collect()
+    }
+
+    async fn recount_place(
+        &self,
+        place: Place,
+        events: Vec<StoredEvent>,
+        repair: bool,
+        recounted: &mut Recounted,
+    ) -> Result<()> {
+        recounted.events += u64::try_from(events.len()).unwrap_or(u64::MAX);
+        recounted.partials += 1;
+        let expected = self.fold_place(place, events).await?;
+        let stored = partials::read(&self.sql, [place].into_iter()).await?;
+        if is_same(stored.get(&place).map(|stored| &stored.partial), &expected) {
+            return Ok(());
+        }
+        // Usage may have come between the two reads.
+        if self.check_locked(place, repair).await? {
+            return Ok(());
+        }
+        recounted.wrong += 1;
+        recounted.repaired += u64::from(repair);
+        if recounted.differences.len() < DIFFERENCES_MAX {
+            recounted.differences.push(self.name_of(place).await?);
+        }
+        Ok(())
+    }
+
+    async fn fold_place(&self, place: Place, events: Vec<StoredEvent>) -> Result<Partial> {
+        let name = self.event_type_of(place.series).await?;
+        let event_type = self.settings.events.get(&name).ok_or_else(|| {
+            Error::invalid(format!("event type {name} has usage but is not configured"))
+        })?;
+        partials::fold(event_type, events)
+    }
+
+    /// Whether a partial is right, looked at under the head's lock; if not, it is mended if asked for.
+    async fn check_locked(&self, place: Place, repair: bool) -> Result<bool> {
+        let archived = self.read_archived(&[place]).await?;
+        let archived = archived.get(&place).map_or(&[][..], Vec::as_slice);
+        let name = self.event_type_of(place.series).await?;
+        let event_type = self
+            .settings
+            .events
+            .get(&name)
+            .ok_or_else(|| Error::invalid(format!("event type {name} is not configured")))?;
+        let checked = self
+            .sql
+            .write(|tx| async move {
+                let mut head = Head::lock(&tx).await?;
+                let events = joined(stored::of_place(&tx, place).await?, archived);
+                let expected = partials::fold(event_type, events)?;
+                let stored = partials::read(&tx, [place].into_iter()).await?;
+                let right = is_same(stored.get(&place).map(|stored| &stored.partial), &expected);
+                if !right && repair {
+                    partials::replace(&tx, place, head.seq, &expected).await?;
+                    touch(&tx, place).await?;
+                    head.seq += 1;
+                    head.store(&tx).await?;
+                }
+                Ok(right)
+            })
+            .await?;
+        Ok(checked)
+    }
+
+    /// Partials of no events at all.
+    async fn find_orphans(&self, repair: bool, recounted: &mut Recounted) -> Result<()> {
+        let mut after = Place { series: i64::MIN, bucket: i64::MIN };
+        loop {
+            let text = "
+                SELECT p.series, p.bucket FROM meter_partial p
+                WHERE (p.series > $1 OR (p.series = $1 AND p.bucket > $2))
+                    AND NOT EXISTS (SELECT 1 FROM meter_event e
+                        WHERE e.bucket = p.bucket AND e.series = p.series)
+                ORDER BY p.series, p.bucket LIMIT 1000";
+            let found = self.sql.query(text, params![after.series, after.bucket]).await?;
+            for row in &found.rows {
+                after = Place { series: row.int(0)?, bucket: row.int(1)? };
+                let archived = self.read_archived(&[after]).await?;
+                let events = archived.get(&after).cloned().unwrap_or_default();
+                if events.is_empty() {
+                    self.recount_place(after, events, repair, recounted).await?;
+                }
+            }
+            if found.rows.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn name_of(&self, place: Place) -> Result<String> {
+        let text = "SELECT c.name, s.event_type, s.dims FROM meter_series s
+                    JOIN meter_customer c ON c.id = s.customer WHERE s.id = $1";
+        let found = self.sql.query(text, params![place.series]).await?;
+        let row = found.row()?;
+        let start = crate::period::format_time(crate::period::Bucket(place.bucket).start());
+        Ok(format!("{} {} {} at {start}", row.text(0)?, row.text(1)?, row.text(2)?))
+    }
+}
+
+fn is_same(stored: Option<&Partial>, expected: &Partial) -> bool {
+    match stored {
+        Some(stored) => stored == expected,
+        None => expected.is_empty(),
+    }
+}
+
+async fn touch(tx: &Tx, place: Place) -> Result<()> {
+    let text = "SELECT customer FROM meter_series WHERE id = $1";
+    let customer = tx.execute(text, params![place.series]).await?.row()?.int(0)?;
+    partials::touch(tx, [(place.bucket, customer)].into_iter()).await
+}

@@ -1,0 +1,156 @@
+//! The tables of the meter, all of them.
+//!
+//! | table | kind | holds |
+//! |---|---|---|
+//! | `meter_head` | source | one row that every change of usage locks first: the next numbers, the table of new keys |
+//! | `meter_customer`, `meter_series` | source | numbers for names; a series is one event type of one customer and group |
+//! | `meter_event` | source | usage events, in the order in which they came |
+//! | `meter_key_{n}`, `meter_keys` | source | which (source, id) were seen, and what they said |
+//! | `meter_correction` | source | who cancelled or amended which event, when and why |
+//! | `meter_archive` | source | events that were moved to blobs |
+//! | `meter_aggregate`, `meter_revision` | source | what was said of a period, now and before |
+//! | `meter_alert` | source | thresholds that were crossed |
+//! | `meter_partial` | projection of events | what is known of one series in fifteen minutes |
+//! | `meter_touched`, `meter_due` | work | which periods have usage that no aggregate tells of yet |
+//!
+//! Guarantees: whoever holds the lock on the head is the only one who changes usage, so that numbers are given in the
+//! order of commits. Leaves to others: who reads and writes which table.
+
+use logmill_io::sql::{Migration, Migrations};
+
+/// The tables of the meter.
+pub(crate) const MIGRATIONS: Migrations = Migrations {
+    component: "meter",
+    list: &[Migration {
+        name: "meter",
+        statements: "
+            CREATE TABLE meter_head (
+                id BIGINT NOT NULL PRIMARY KEY,
+                next_seq BIGINT NOT NULL,
+                next_name BIGINT NOT NULL,
+                key_table BIGINT NOT NULL,
+                keys_version BIGINT NOT NULL,
+                key_rows BIGINT NOT NULL
+            );
+            INSERT INTO meter_head (id, next_seq, next_name, key_table, keys_version, key_rows)
+                VALUES (1, 1, 1, 1, 1, 0);
+            CREATE TABLE meter_customer (
+                id BIGINT NOT NULL PRIMARY KEY,
+                name {name} NOT NULL UNIQUE
+            );
+            CREATE TABLE meter_series (
+                id BIGINT NOT NULL PRIMARY KEY,
+                customer BIGINT NOT NULL,
+                event_type {name} NOT NULL,
+                dims {name} NOT NULL,
+                UNIQUE (customer, event_type, dims)
+            );
+            CREATE INDEX meter_series_type ON meter_series (event_type, customer);
+            CREATE TABLE meter_event (
+                seq BIGINT NOT NULL PRIMARY KEY,
+                bucket BIGINT NOT NULL,
+                series BIGINT NOT NULL,
+                time_ms BIGINT NOT NULL,
+                received_ms BIGINT NOT NULL,
+                source {name} NOT NULL,
+                id {name} NOT NULL,
+                amount {name} NOT NULL,
+                metadata {name},
+                state BIGINT NOT NULL
+            );
+            CREATE INDEX meter_event_place ON meter_event (bucket, series);
+            CREATE TABLE meter_keys (
+                number BIGINT NOT NULL PRIMARY KEY,
+                state BIGINT NOT NULL,
+                key_rows BIGINT NOT NULL,
+                blob {name}
+            );
+            INSERT INTO meter_keys (number, state, key_rows) VALUES (1, 0, 0);
+            CREATE TABLE meter_key_1 (
+                hi BIGINT NOT NULL,
+                lo BIGINT NOT NULL,
+                content BIGINT NOT NULL,
+                seq BIGINT NOT NULL,
+                PRIMARY KEY (hi, lo)
+            ) {clustered};
+            CREATE TABLE meter_correction (
+                number {seq},
+                event_seq BIGINT NOT NULL,
+                action {name} NOT NULL,
+                value_before {name} NOT NULL,
+                value_after {name},
+                reason {name} NOT NULL,
+                actor {name} NOT NULL,
+                at_ms BIGINT NOT NULL
+            );
+            CREATE INDEX meter_correction_event ON meter_correction (event_seq);
+            CREATE TABLE meter_archive (
+                number BIGINT NOT NULL PRIMARY KEY,
+                bucket_first BIGINT NOT NULL,
+                bucket_last BIGINT NOT NULL,
+                seq_first BIGINT NOT NULL,
+                seq_last BIGINT NOT NULL,
+                events BIGINT NOT NULL,
+                blob {name} NOT NULL,
+                hash {bytes} NOT NULL
+            );
+            CREATE INDEX meter_archive_bucket ON meter_archive (bucket_last);
+            CREATE TABLE meter_partial (
+                series BIGINT NOT NULL,
+                bucket BIGINT NOT NULL,
+                revision BIGINT NOT NULL,
+                state {bytes} NOT NULL,
+                PRIMARY KEY (series, bucket)
+            ) {clustered};
+            CREATE TABLE meter_touched (
+                bucket BIGINT NOT NULL,
+                customer BIGINT NOT NULL,
+                events BIGINT NOT NULL,
+                PRIMARY KEY (bucket, customer)
+            ) {clustered};
+            CREATE TABLE meter_due (
+                customer BIGINT NOT NULL,
+                period {name} NOT NULL,
+                period_key {name} NOT NULL,
+                start_ms BIGINT NOT NULL,
+                end_ms BIGINT NOT NULL,
+                generation BIGINT NOT NULL,
+                PRIMARY KEY (customer, period, period_key)
+            ) {clustered};
+            CREATE INDEX meter_due_end ON meter_due (end_ms);
+            CREATE TABLE meter_aggregate (
+                id {name} NOT NULL PRIMARY KEY,
+                customer BIGINT NOT NULL,
+                period {name} NOT NULL,
+                period_key {name} NOT NULL,
+                start_ms BIGINT NOT NULL,
+                end_ms BIGINT NOT NULL,
+                state BIGINT NOT NULL,
+                revision BIGINT NOT NULL,
+                inputs {bytes} NOT NULL,
+                body {name} NOT NULL,
+                computed_ms BIGINT NOT NULL
+            );
+            CREATE INDEX meter_aggregate_customer ON meter_aggregate (customer, period, start_ms);
+            CREATE INDEX meter_aggregate_start ON meter_aggregate (start_ms, id);
+            CREATE TABLE meter_revision (
+                id {name} NOT NULL,
+                revision BIGINT NOT NULL,
+                state BIGINT NOT NULL,
+                inputs {bytes} NOT NULL,
+                body {name} NOT NULL,
+                computed_ms BIGINT NOT NULL,
+                PRIMARY KEY (id, revision)
+            );
+            CREATE TABLE meter_alert (
+                rule {name} NOT NULL,
+                customer BIGINT NOT NULL,
+                period_key {name} NOT NULL,
+                threshold {name} NOT NULL,
+                value {name} NOT NULL,
+                at_ms BIGINT NOT NULL,
+                PRIMARY KEY (rule, customer, period_key, threshold)
+            );",
+        postgres_only: "",
+    }],
+};

@@ -1,0 +1,80 @@
+//! What a meter does by itself: sweeping every quarter of an hour, making aggregates, watching thresholds, keeping house.
+//!
+//! Guarantees: everything goes through the work kernel, so that any number of processes may run it, any of them may die,
+//! and what was missed while none ran is done by the first that does. Leaves to others: deliveries
+//! ([`crate::webhooks`]), recording ([`crate::Recorder`]).
+
+use async_trait::async_trait;
+use logmill_io::{Timestamp, millis};
+use logmill_work::{Failure, Handler, Missed, Outcome, Running, Schedule};
+
+use crate::due::Which;
+use crate::error::Result;
+use crate::meter::Meter;
+
+/// The kind of jobs that sweep.
+pub const SWEEP_JOB: &str = "meter.sweep";
+/// The kind of jobs that seal keys and archive events.
+pub const HOUSEKEEPING_JOB: &str = "meter.housekeeping";
+/// How many slices one job archives.
+const SLICES_PER_JOB: usize = 1_000;
+
+/// When to sweep: every quarter of an hour. A sweep finds all that is due, so that only the newest is worth running.
+pub fn sweep_schedule() -> Result<Schedule> {
+    Ok(Schedule::new("meter.sweep", SWEEP_JOB, "*/15 * * * *", "UTC", Missed::Newest)?)
+}
+
+/// When to keep house: every minute.
+pub fn housekeeping_schedule() -> Result<Schedule> {
+    let name = "meter.housekeeping";
+    Ok(Schedule::new(name, HOUSEKEEPING_JOB, "* * * * *", "UTC", Missed::Newest)?)
+}
+
+/// Sweeps, one job a time.
+#[derive(Clone, Debug)]
+pub struct Sweeper(pub Meter);
+
+#[async_trait]
+impl Handler for Sweeper {
+    async fn run(&self, _running: Running) -> Result<Outcome, Failure> {
+        let swept = Box::pin(self.0.sweep(Which::Finished)).await;
+        let swept = swept.map_err(|error| Failure::again(error.chain()))?;
+        if swept.jobs() > 0 {
+            tracing::info!(jobs = swept.jobs(), customers = swept.customers, "aggregates are due");
+        }
+        Ok(Outcome::Done)
+    }
+}
+
+/// Keeps house, one job a time.
+#[derive(Clone, Debug)]
+pub struct Housekeeper(pub Meter);
+
+#[async_trait]
+impl Handler for Housekeeper {
+    async fn run(&self, _running: Running) -> Result<Outcome, Failure> {
+        let kept = Box::pin(self.0.keep_house()).await;
+        kept.map_err(|error| Failure::again(error.chain()))?;
+        Ok(Outcome::Done)
+    }
+}
+
+impl Meter {
+    /// Looks at thresholds for what changed, seals full tables of keys, and archives old events.
+    pub async fn keep_house(&self) -> Result<()> {
+        if !self.settings.alerts.is_empty() {
+            self.spread().await?;
+            self.queue.wakes().wake(crate::alerts::ALERT_JOB);
+        }
+        while self.keys.seal(&self.sql).await? {}
+        let Some(retention) = self.settings.retention else { return Ok(()) };
+        let now = self.clock().now();
+        let before = Timestamp(now.millis().saturating_sub(millis(retention)));
+        for _ in 0..SLICES_PER_JOB {
+            if self.archive_some(before).await? == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! Events as they are stored, and lists of them.
+//!
+//! Guarantees: a page is bounded, and its cursor goes on where it ended. Leaves to others: archived events
+//! ([`crate::archive`]), what an event adds to a partial.
+
+use logmill_io::sql::Execute;
+use logmill_io::{Row, Timestamp, params};
+
+use crate::decimal::Decimal;
+use crate::error::{Error, Result};
+use crate::event::unique_of;
+use crate::partial::Position;
+use crate::partials::Place;
+use crate::settings::EventType;
+
+/// What became of an event after it was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventState {
+    /// Nothing.
+    Recorded,
+    /// An operator changed its value.
+    Amended,
+    /// An operator took it back; it counts no more.
+    Cancelled,
+}
+
+impl EventState {
+    pub(crate) fn number(self) -> i64 {
+        match self {
+            Self::Recorded => 0,
+            Self::Amended => 1,
+            Self::Cancelled => 2,
+        }
+    }
+
+    pub(crate) fn from_number(number: i64) -> Result<Self> {
+        match number {
+            0 => Ok(Self::Recorded),
+            1 => Ok(Self::Amended),
+            2 => Ok(Self::Cancelled),
+            _ => Err(Error::corrupt(format!("an event in state {number}"))),
+        }
+    }
+
+    /// The name that people see.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Recorded => "recorded",
+            Self::Amended => "amended",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// An event as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredEvent {
+    /// Its number, in the order of arrival.
+    pub seq: i64,
+    pub(crate) place: Place,
+    /// When it happened.
+    pub time: Timestamp,
+    /// When it came.
+    pub received: Timestamp,
+    /// Who says it.
+    pub source: String,
+    /// What makes it this event and no other of its source.
+    pub id: String,
+    /// How much.
+    pub value: Decimal,
+    /// Anything else, as JSON text of an object.
+    pub metadata: Option<String>,
+    /// What became of it.
+    pub state: EventState,
+}
+
+impl StoredEvent {
+    pub(crate) fn position(&self) -> Position {
+        Position { time: self.time, received: self.received, seq: self.seq }
+    }
+
+    pub(crate) fn counts(&self) -> bool {
+        self.state != EventState::Cancelled
+    }
+
+    pub(crate) fn unique(&self, event_type: &EventType) -> Option<Vec<u8>> {
+        unique_of(self.metadata.as_deref(), event_type, self.value)
+    }
+
+    pub(crate) fn from_row(row: &Row) -> Result<Self> {
+        Ok(Self {
+            seq: row.int(0)?,
+            place: Place { bucket: row.int(1)?, series: row.int(2)? },
+            time: row.time(3)?,
+            received: row.time(4)?,
+            source: row.text(5)?.to_owned(),
+            id: row.text(6)?.to_owned(),
+            value: Decimal::parse(row.text(7)?)
+                .map_err(|_| Error::corrupt("the value of a stored event"))?,
+            metadata: row.opt_text(8)?.map(str::to_owned),
+            state: EventState::from_number(row.int(9)?)?,
+        })
+    }
+}
+
+/// The columns of an event `e`, as [`StoredEvent::from_row`] reads them.
+pub(crate) const COLUMNS: &str = "e.seq, e.bucket, e.series, e.time_ms, e.received_ms, e.source,
+    e.id, e.amount, e.metadata, e.state";
+
+/// The events of one place that are in the database.
+pub(crate) async fn of_place(on: &impl Execute, place: Place) -> Result<Vec<StoredEvent>> {
+    let text = format!("SELECT {COLUMNS} FROM meter_event e WHERE e.bucket = $1 AND e.series = $2");
+    let found = on.execute(&text, params![place.bucket, place.series]).await?;
+    found.rows.iter().map(StoredEvent::from_row).collect()
+}
+
+/// One event by its number, if it is in the database.
+pub(crate) async fn get(on: &impl Execute, seq: i64) -> Result<Option<StoredEvent>> {
+    let text = format!("SELECT {COLUMNS} FROM meter_event e WHERE e.seq = $1");
+    let found = on.execute(&text, params![seq]).await?;
+    found.rows.first().map(StoredEvent::from_row).transpose()
+}

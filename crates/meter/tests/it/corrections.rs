@@ -1,0 +1,125 @@
+//! What operators take back or change, and what is archived.
+
+use std::time::Duration;
+
+use logmill_io::params;
+use logmill_meter::aggregate::AggregateState::Corrected;
+use logmill_meter::correct::{Change, Correction};
+use logmill_meter::due::Which;
+use logmill_meter::list::EventFilter;
+use logmill_meter::record::Outcome::Repeated;
+use logmill_meter::{Decimal, Settings};
+use serde_json::{Value, json};
+
+use crate::fixture::{World, at, body, settings};
+
+const NOW: &str = "2026-01-13T08:20:00.000Z";
+
+fn call(number: i64) -> Value {
+    json!({"eventType": "api.calls", "customerId": "c", "value": number, "id": format!("e{number}")})
+}
+
+fn correction(id: &str, change: Change) -> Correction {
+    Correction {
+        source: "test".to_owned(),
+        id: id.to_owned(),
+        change,
+        reason: "it was wrong".to_owned(),
+        actor: "operator".to_owned(),
+    }
+}
+
+async fn hourly(world: &World) -> (logmill_meter::aggregate::AggregateState, Value) {
+    world.sweep(Which::Finished).await;
+    let hourly = world.aggregates("hourly").await.remove(0);
+    (hourly.state, body(&hourly)["events"]["api.calls"].clone())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_and_an_amended_event_correct_their_periods_and_leave_a_note() {
+    let world = World::new(NOW, settings()).await;
+    world.record(&[call(1), call(10), call(100)]).await;
+    world.set("2026-01-13T10:00:00Z");
+    assert_eq!(hourly(&world).await.1, 111);
+    world.meter.correct(&correction("e10", Change::Cancel)).await.expect("it is cancelled");
+    assert_eq!(hourly(&world).await, (Corrected, json!(101)));
+    let to = Change::Amend(Decimal::from_integer(7));
+    world.meter.correct(&correction("e1", to)).await.expect("it is amended");
+    assert_eq!(hourly(&world).await, (Corrected, json!(107)));
+    let event = world.meter.find_event("test", "e1").await.expect("a look").expect("the event");
+    let notes = world.meter.corrections(&event).await.expect("notes");
+    assert_eq!((notes[0].before.as_str(), notes[0].after.as_deref()), ("1", Some("7")));
+    assert_eq!((notes[0].actor.as_str(), notes[0].reason.as_str()), ("operator", "it was wrong"));
+    // The same again is refused, and sending the event again still counts nothing.
+    let again = world.meter.correct(&correction("e10", Change::Cancel)).await;
+    assert!(again.is_err_and(|error| error.to_string().contains("like that already")));
+    assert_eq!(world.record(&[call(10)]).await, [Repeated]);
+    let none = world.meter.correct(&correction("e11", Change::Cancel)).await;
+    assert!(none.is_err_and(|error| error.to_string() == "there is no event e11 of source test"));
+    assert_eq!(world.recounted().await, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn archived_events_are_found_corrected_and_counted_again() {
+    let kept = Settings { retention: Some(Duration::from_secs(86_400)), ..settings() };
+    let world = World::new(NOW, kept).await;
+    world.record(&(0..100).map(call).collect::<Vec<_>>()).await;
+    world.set("2026-01-20T00:00:00Z");
+    assert_eq!(hourly(&world).await.1, 4950);
+    world.meter.keep_house().await.expect("house is kept");
+    let left = "SELECT count(*) FROM meter_event";
+    let left = async || {
+        let found = world.meter.sql().query(left, params![]).await.expect("a count");
+        found.row().expect("a row").int(0).expect("a number")
+    };
+    assert_eq!(left().await, 0);
+    assert_eq!(world.recounted().await, 100);
+    assert_eq!(world.record(&[call(5)]).await, [Repeated]);
+    world.meter.correct(&correction("e50", Change::Cancel)).await.expect("it is cancelled");
+    assert_eq!(hourly(&world).await, (Corrected, json!(4900)));
+    assert_eq!(left().await, 1);
+    world.meter.keep_house().await.expect("house is kept");
+    assert_eq!(left().await, 0);
+    assert_eq!(world.recounted().await, 100);
+    let event = world.meter.find_event("test", "e50").await.expect("a look").expect("the event");
+    assert_eq!(event.state.name(), "cancelled");
+    // Page by page, the newest first, without the one that does not count.
+    let mut filter = EventFilter {
+        customer: Some("c".to_owned()),
+        limit: 30,
+        counting: true,
+        from: Some(at("2026-01-13T00:00:00Z")),
+        ..EventFilter::default()
+    };
+    let mut found = Vec::new();
+    loop {
+        let page = world.meter.events(&filter).await.expect("a page");
+        found.extend(page.items.iter().map(|listed| listed.event.value.to_string()));
+        filter.after = page.next;
+        if filter.after.is_none() {
+            break;
+        }
+    }
+    let expected: Vec<String> =
+        (0..100).rev().filter(|number| *number != 50).map(|number| number.to_string()).collect();
+    assert_eq!(found, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recount_finds_and_mends_what_is_wrong() {
+    let world = World::new(NOW, settings()).await;
+    world.record(&[call(1), call(2)]).await;
+    let text = "DELETE FROM meter_event WHERE id = 'e2'";
+    use logmill_io::sql::Execute as _;
+    world.meter.sql().execute(text, params![]).await.expect("damage");
+    let found = world.meter.recount(false, |_| {}).await.expect("a recount");
+    assert_eq!((found.wrong, found.repaired), (1, 0));
+    assert_eq!(found.differences, ["c api.calls  at 2026-01-13T08:15:00.000Z"]);
+    let found = world.meter.recount(true, |_| {}).await.expect("a recount");
+    assert_eq!((found.wrong, found.repaired), (1, 1));
+    assert_eq!(world.recounted().await, 1);
+    world.meter.sql().execute("DELETE FROM meter_event", params![]).await.expect("damage");
+    let found = world.meter.recount(true, |_| {}).await.expect("a recount");
+    assert_eq!((found.wrong, found.repaired), (1, 1), "a partial of no events");
+    assert_eq!(world.recounted().await, 0);
+}

@@ -1,0 +1,155 @@
+//! A meter in memory, and the few things that tests do with it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use logmill_io::blob::MemoryBlobs;
+use logmill_io::sql::SqliteSettings;
+use logmill_io::{BlobStore, SeededEntropy, SimClock, Sql, Timestamp};
+use logmill_meter::aggregate::Aggregator;
+use logmill_meter::alerts::{ALERT_JOB, Watcher};
+use logmill_meter::due::{AGGREGATE_JOB, Swept, Which};
+use logmill_meter::event::{Event, Incoming, Sender};
+use logmill_meter::list::{Aggregate, AggregateFilter};
+use logmill_meter::period::parse_time;
+use logmill_meter::record::{Arrived, Outcome};
+use logmill_meter::settings::{EventType, Op};
+use logmill_meter::webhooks::Webhooks;
+use logmill_meter::{Meter, Settings};
+use logmill_work::{Handler, Queue, Running};
+use serde_json::Value;
+
+pub(crate) struct World {
+    pub(crate) clock: Arc<SimClock>,
+    pub(crate) queue: Queue,
+    pub(crate) blobs: Arc<dyn BlobStore>,
+    pub(crate) meter: Meter,
+}
+
+/// The moment of a text.
+pub(crate) fn at(text: &str) -> Timestamp {
+    parse_time(text).expect("a moment")
+}
+
+/// The event types of the seed.
+pub(crate) fn settings() -> Settings {
+    let mut settings = Settings::default();
+    for (name, op) in [
+        ("api.calls", Op::Sum),
+        ("storage.bytes", Op::Max),
+        ("response.time.ms", Op::Avg),
+        ("test.min", Op::Min),
+        ("test.count", Op::Count),
+        ("test.first", Op::First),
+        ("test.last", Op::Last),
+    ] {
+        settings.events.insert(name.to_owned(), EventType::new(op));
+    }
+    settings
+}
+
+impl World {
+    pub(crate) async fn new(now: &str, settings: Settings) -> Self {
+        Self::with_keys(now, settings, 1_000_000).await
+    }
+
+    pub(crate) async fn with_keys(now: &str, settings: Settings, keys_per_table: u64) -> Self {
+        let clock = SimClock::at(at(now));
+        let entropy = SeededEntropy::shared(7);
+        let sql = Sql::sqlite(&SqliteSettings::memory(), clock.clone(), entropy).await;
+        let queue = Queue::open(sql.expect("a database")).await.expect("a queue");
+        let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobs::default());
+        let webhooks = Webhooks::open(&queue).await.expect("webhooks");
+        let meter =
+            Meter::open_with(queue.clone(), Arc::clone(&blobs), webhooks, settings, keys_per_table);
+        let meter = meter.await.expect("a meter");
+        Self { clock, queue, blobs, meter }
+    }
+
+    /// A meter with other settings over the same stores, as after a restart.
+    pub(crate) async fn reopened(&self, settings: Settings) -> Meter {
+        let webhooks = Webhooks::open(&self.queue).await.expect("webhooks");
+        let blobs = Arc::clone(&self.blobs);
+        Meter::open(self.queue.clone(), blobs, webhooks, settings).await.expect("a meter")
+    }
+
+    /// Moves the clock.
+    pub(crate) fn set(&self, now: &str) {
+        use logmill_io::Clock as _;
+        self.clock.jump(at(now).millis() - self.clock.now().millis());
+    }
+
+    pub(crate) fn event(&self, json: &Value) -> Event {
+        self.checked(json).unwrap_or_else(|wrongs| panic!("{json}: {wrongs:?}"))
+    }
+
+    pub(crate) fn checked(&self, json: &Value) -> Result<Event, Vec<String>> {
+        use logmill_io::Clock as _;
+        let text = json.to_string();
+        let incoming: Incoming<'_> = serde_json::from_str(&text).expect("an object");
+        let entropy = &**self.meter.sql().entropy();
+        let sender = Sender { source: "test", now: self.clock.now(), entropy };
+        incoming.check(self.meter.settings(), None, &sender)
+    }
+
+    /// Records events as one batch.
+    pub(crate) async fn record(&self, events: &[Value]) -> Vec<Outcome> {
+        use logmill_io::Clock as _;
+        let received = self.clock.now();
+        let arrived =
+            events.iter().map(|json| Arrived { event: self.event(json), received }).collect();
+        self.meter.record(arrived).await.expect("it is recorded")
+    }
+
+    /// Does all jobs that aggregate and watch; gives the errors of those that failed.
+    pub(crate) async fn work(&self) -> Vec<String> {
+        let handlers: [(&str, Box<dyn Handler>); 2] = [
+            (AGGREGATE_JOB, Box::new(Aggregator(self.meter.clone()))),
+            (ALERT_JOB, Box::new(Watcher(self.meter.clone()))),
+        ];
+        let mut failed = Vec::new();
+        for (kind, handler) in handlers {
+            loop {
+                let lease = Duration::from_secs(120);
+                let claims = self.queue.claim(kind, 100, lease, "test").await.expect("claims");
+                if claims.is_empty() {
+                    break;
+                }
+                for claim in claims {
+                    let queue = self.queue.clone();
+                    if let Err(failure) = handler.run(Running { claim, queue }).await {
+                        failed.push(failure.error);
+                    }
+                }
+            }
+        }
+        failed
+    }
+
+    /// Sweeps and does what is due.
+    pub(crate) async fn sweep(&self, which: Which) -> Swept {
+        let swept = self.meter.sweep(which).await.expect("a sweep");
+        assert_eq!(self.work().await, Vec::<String>::new());
+        swept
+    }
+
+    pub(crate) async fn aggregates(&self, period: &str) -> Vec<Aggregate> {
+        let filter = AggregateFilter {
+            period: Some(period.to_owned()),
+            limit: 1_000,
+            ..AggregateFilter::default()
+        };
+        self.meter.aggregates(&filter).await.expect("aggregates").items
+    }
+
+    /// Everything in the database follows from the events.
+    pub(crate) async fn recounted(&self) -> u64 {
+        let recounted = self.meter.recount(false, |_| {}).await.expect("a recount");
+        assert_eq!(recounted.differences, Vec::<String>::new());
+        recounted.events
+    }
+}
+
+pub(crate) fn body(aggregate: &Aggregate) -> Value {
+    serde_json::from_str(&aggregate.body).expect("JSON")
+}
