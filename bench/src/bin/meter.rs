@@ -26,7 +26,7 @@ async fn main() -> anyhow::Result<()> {
     let sql = if args.get(5).map(String::as_str) == Some("pg") {
         let durability = logmill_bench::postgres::Durability { synchronous_commit: "on".into(), fsync: "on".into() };
         let server = logmill_bench::postgres::Server::start(folder.path(), &durability)?;
-        let settings = PostgresSettings { url: server.url("postgres"), ..PostgresSettings::default() };
+        let settings = PostgresSettings::new(server.url("postgres"));
         _server = Some(server);
         Sql::postgres(&settings, clock.clone(), entropy.clone()).await?
     } else {
