@@ -160,8 +160,8 @@ impl Partial {
         facts.add(sample)
     }
 
-    /// The same with less kept, for what needs no more. What is wanted and is not there is an error: it was not yet wanted
-    /// when the events came.
+    /// The same with less kept, for what needs no more. What is wanted and is not there is an error: it was not yet
+    /// wanted when the events came.
     pub fn reduced(self, keeps: Keeps) -> Result<Self> {
         let has = self.keeps;
         if (keeps.unique && !has.unique)
