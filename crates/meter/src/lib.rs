@@ -29,6 +29,8 @@ mod figures;
 mod keys;
 pub mod list;
 mod meter;
+#[cfg(test)]
+mod naive;
 pub mod partial;
 mod partials;
 pub mod period;
