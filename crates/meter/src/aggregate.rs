@@ -22,7 +22,10 @@ use crate::error::{Error, Result};
 use crate::figures::Figures;
 use crate::meter::Meter;
 use crate::period::{Period, format_time};
-use crate::webhooks::NewMessage;
+use crate::webhooks::{NewMessage, message_id};
+
+/// The most bytes of figures that a message carries.
+const FIGURES_BYTES_MAX: usize = 40 << 10;
 
 /// How sure an aggregate is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,7 +184,7 @@ impl Meter {
         let revision = before.map_or(0, |(_, revision, _)| revision) + 1;
         made.store(tx, state, revision).await?;
         if state != AggregateState::Provisional {
-            self.webhooks.publish_in(tx, &made.message(state, revision)).await?;
+            self.webhooks.publish_in(tx, &made.message(state, revision)?).await?;
         }
         Ok(())
     }
@@ -244,12 +247,16 @@ impl Made {
         Ok(())
     }
 
-    fn message(&self, state: AggregateState, revision: i64) -> NewMessage {
+    fn message(&self, state: AggregateState, revision: i64) -> Result<NewMessage> {
         let kind = match state {
             AggregateState::Corrected => "aggregation.corrected",
             AggregateState::Provisional | AggregateState::Final => "aggregation.completed",
         };
         let mut data = body(&self.figures);
+        // A message must stay small; whoever gets it can ask for the aggregate by its id.
+        if data.to_string().len() > FIGURES_BYTES_MAX {
+            data = json!({ "truncated": true });
+        }
         data["aggregationId"] = self.id().into();
         data["periodStart"] = format_time(self.period.start).into();
         data["periodEnd"] = format_time(self.period.end_inclusive()).into();
@@ -257,19 +264,16 @@ impl Made {
         data["timestamp"] = format_time(self.at).into();
         data["state"] = state.name().into();
         data["revision"] = revision.into();
-        NewMessage {
-            id: message_id(&self.id(), revision),
-            kind: kind.to_owned(),
+        let id = revision_message_id(&self.id(), revision);
+        Ok(NewMessage {
             customer: Some(self.name.clone()),
             period: Some(self.due.period.clone()),
-            timestamp: self.at,
-            data,
-        }
+            ..NewMessage::new(id, kind, self.at, &data)?
+        })
     }
 }
 
-/// The id of the message that tells of a revision. Ids of messages have no dots, names may have.
-pub(crate) fn message_id(aggregate: &str, revision: i64) -> String {
-    let hash = blake3::hash(format!("{aggregate}\u{1f}{revision}").as_bytes());
-    format!("msg_{}", &hash.to_hex()[..32])
+/// The id of the message that tells of a revision.
+pub fn revision_message_id(aggregate: &str, revision: i64) -> String {
+    message_id(&["aggregate", aggregate, &revision.to_string()])
 }

@@ -13,13 +13,12 @@ use logmill_work::{Claim, Failure, Handler, NewJob, Outcome, Queue, Running};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::aggregate::message_id;
 use crate::decimal::Decimal;
 use crate::error::{Error, Result};
 use crate::meter::Meter;
 use crate::period::{Bucket, Period, format_time};
 use crate::settings::AlertRule;
-use crate::webhooks::NewMessage;
+use crate::webhooks::{NewMessage, message_id};
 
 /// The kind of jobs that look at thresholds.
 pub const ALERT_JOB: &str = "meter.alert";
@@ -146,22 +145,21 @@ impl Meter {
         if tx.execute(text, params).await?.changed == 0 {
             return Ok(());
         }
-        let about = format!("{name}\u{1f}{}\u{1f}{}\u{1f}{threshold}", rule.name, period.key);
+        let threshold = threshold.to_string();
+        let id = message_id(&["alert", name, &rule.name, &period.key, &threshold]);
+        let data = json!({
+            "alert": rule.name,
+            "eventType": rule.event_type,
+            "threshold": threshold,
+            "value": value.to_string(),
+            "periodStart": format_time(period.start),
+            "periodEnd": format_time(period.end_inclusive()),
+            "periodKey": period.key,
+        });
         let message = NewMessage {
-            id: message_id(&about, 0),
-            kind: "alert.triggered".to_owned(),
             customer: Some(name.to_owned()),
             period: Some(period.kind.name().to_owned()),
-            timestamp: now,
-            data: json!({
-                "alert": rule.name,
-                "eventType": rule.event_type,
-                "threshold": threshold.to_string(),
-                "value": value.to_string(),
-                "periodStart": format_time(period.start),
-                "periodEnd": format_time(period.end_inclusive()),
-                "periodKey": period.key,
-            }),
+            ..NewMessage::new(id, "alert.triggered", now, &data)?
         };
         self.webhooks.publish_in(tx, &message).await?;
         Ok(())

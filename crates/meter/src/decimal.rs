@@ -19,7 +19,7 @@ use crate::settings::SCALE_MAX;
 
 /// The most decimal places of any decimal: a value has at most [`SCALE_MAX`], a value times milliseconds in seconds
 /// three more.
-pub const SCALE_LIMIT: u8 = SCALE_MAX + 4;
+pub const SCALE_LIMIT: u8 = SCALE_MAX + 3;
 /// The most digits of a value before the point; all integers of 256 bits fit.
 pub const WHOLE_DIGITS_MAX: usize = 78;
 
@@ -57,6 +57,10 @@ pub struct Decimal {
     negative: bool,
 }
 
+#[expect(
+    clippy::should_implement_trait,
+    reason = "`neg` and `div` stand beside checked operations, and `div` says what it rounded"
+)]
 impl Decimal {
     /// Nothing.
     pub const ZERO: Self = Self { magnitude: Wide::ZERO, scale: 0, negative: false };
@@ -93,10 +97,6 @@ impl Decimal {
 
     /// The number with the other sign.
     #[must_use]
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "beside the checked operations, which are no traits either"
-    )]
     pub fn neg(self) -> Self {
         Self { negative: !self.negative && !self.is_zero(), ..self }
     }
@@ -129,9 +129,9 @@ impl Decimal {
         Some(Self::normal(self.negative, magnitude, self.scale))
     }
 
-    /// The quotient, and whether it is exact. It has at most [`SCALE_MAX`] decimal places (or as many as this number has
-    /// if those are more); when these are too few it is rounded to them, half to even. `None` for zero, and when the
-    /// digits do not fit.
+    /// The quotient, and whether it is exact. It has at most [`SCALE_MAX`] decimal places (or as many as this
+    /// number has if those are more); when these are too few it is rounded to them, half to even. `None` for zero,
+    /// and when the digits do not fit.
     #[must_use]
     pub fn div(self, by: u64) -> Option<(Self, bool)> {
         let scale = self.scale.max(SCALE_MAX);

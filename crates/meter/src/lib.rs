@@ -10,7 +10,7 @@
 //! - [`Decimal`]: exact values; [`partial`]: what is known of one series in fifteen minutes, mergeable.
 //! - [`period`]: buckets, calendars and periods, in any time zone.
 //! - [`due`], [`aggregate`], [`alerts`]: what follows from usage; [`service`]: when.
-//! - [`list`], [`live`]: what is asked; [`correct`], [`recount`]: what operators do.
+//! - [`query`], [`list`], [`live`]: what people ask; [`correct`], [`recount`]: what operators do.
 //! - [`settings`]: event types, periods and limits.
 //! - [`webhooks`]: endpoints, messages and their deliveries.
 //!
@@ -30,9 +30,12 @@ mod keys;
 pub mod list;
 pub mod live;
 mod meter;
+#[cfg(test)]
+mod naive;
 pub mod partial;
 mod partials;
 pub mod period;
+pub mod query;
 pub mod record;
 mod recorder;
 pub mod recount;

@@ -1,11 +1,13 @@
 //! Partials: what is known of one meter in one bucket, and, merged, in one period.
 //!
-//! Count, sum, smallest, largest, first and last are always kept; the set of [`Unique`] things, the [`Sketch`] of the
-//! distribution and the area of time-weighted values only for event types that ask for them.
+//! Count, sum, smallest, largest, first and last are always kept. Only for event types that ask for them there are the
+//! set of unique things (exact up to [`UNIQUE_EXACT_MAX`], beyond with a standard error of 0.81 %), a sketch of the
+//! distribution (quantiles within 1/128 of themselves) and the area of time-weighted values (exact).
 //!
-//! Guarantees: a partial depends on its events only, not on their order or on how they were split, and so does every
-//! answer; for time-weighted values events come in order and partials are merged in order, or it says so. What overflows
-//! is an error and leaves the partial as it was. Leaves to others: reading events again when one came out of order.
+//! Guarantees: a partial depends on its events only, not on their order or on how they were split, and so does
+//! every answer; for time-weighted values events come in order and partials are merged in order, or it says so.
+//! What overflows is an error and leaves the partial as it was. Leaves to others: reading events again when one
+//! came out of order.
 
 mod answer;
 mod codec;
@@ -158,8 +160,8 @@ impl Partial {
         facts.add(sample)
     }
 
-    /// The same with less kept, for what needs no more. What is wanted and is not there is an error: it was not yet wanted
-    /// when the events came.
+    /// The same with less kept, for what needs no more. What is wanted and is not there is an error: it was not yet
+    /// wanted when the events came.
     pub fn reduced(self, keeps: Keeps) -> Result<Self> {
         let has = self.keeps;
         if (keeps.unique && !has.unique)

@@ -3,10 +3,10 @@
 //! A [`Calendar`] knows one time zone and finds the [`Period`] of a kind around a moment, by its key, or next to
 //! another. The tables of zones are those of the program, not of the machine: two machines never disagree.
 //!
-//! Guarantees: the periods of one kind follow each other without gap or overlap, each moment is in exactly one; keys are
-//! unique, sort by time and lead back to their period; days of 23 and 25 hours, hours that repeat and days that a zone
-//! left out are what the clocks there showed. A period whose bounds are not on the grid of buckets is an error that
-//! says so. Leaves to others: what is counted in a period.
+//! Guarantees: the periods of one kind follow each other without gap or overlap, each moment is in exactly one;
+//! keys are unique, sort by time and lead back to their period; days of 23 and 25 hours, hours that repeat and days
+//! that a zone left out are what the clocks there showed. A period whose bounds are not on the grid of buckets is
+//! an error that says so. Leaves to others: what is counted in a period.
 
 mod hour;
 mod kind;

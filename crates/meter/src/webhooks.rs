@@ -1,22 +1,127 @@
-//! stub
+//! Webhooks: endpoints, messages, and one delivery per endpoint and message.
+//!
+//! ```text
+//!   publish ──▶ message ──▶ delivery per endpoint, each with a job in the queue of the same database
+//!                                             │ claim, many at a time
+//!                                             ▼
+//!                  lanes, one per endpoint ──▶ request, signed ──▶ attempt, delivery and job in one transaction
+//! ```
+//!
+//! | module | what |
+//! |---|---|
+//! | [`settings`] | times and limits |
+//! | `tables` | what is stored |
+//! | `secret` | secrets and signatures |
+//! | `message` | messages and their bodies |
+//! | `endpoint`, `admin` | endpoints, and what is done to them |
+//! | `targets` | endpoints and secrets in memory |
+//! | `publish` | from a message to its deliveries |
+//! | `lanes`, `verdict` | what is sent next, and what an answer means: pure |
+//! | `deliver`, `load`, `send`, `record` | the way of a delivery |
+//! | `replay`, `status`, `retention` | sending again, looking, forgetting |
+//!
+//! Guarantees:
+//! - A message is published in the transaction of what it tells of, once by its id, and is then sent at least once to
+//!   every endpoint that wants it, whoever dies in the middle: with the same `webhook-id` each time, so that receivers can
+//!   tell. What was sent and not recorded is sent again.
+//! - Claims, leases, tokens and due times are those of [`logmill_work::Queue`]: a result that comes too late is fenced.
+//! - A dead or slow endpoint holds its own few slots, and none that others need for their first attempts.
+//! - Secrets are given out once, by [`Webhooks::create`] and [`Webhooks::rotate`]; they are in no job, log or error. They
+//!   are stored as they are: whoever can read the database can sign.
+//!
+//! Leaves to others: what messages say, who may call this, and which addresses may be reached ([`GuardedClient`]).
+
+use std::sync::Arc;
+
+use logmill_io::wire::GuardedClient;
+use logmill_io::{Sql, Timestamp};
+use logmill_work::Queue;
+
 use crate::error::Result;
-use logmill_io::{Timestamp, Tx};
+
+mod admin;
+mod configured;
+mod deliver;
+mod endpoint;
+mod lanes;
+mod load;
+mod message;
+mod publish;
+mod record;
+mod replay;
+mod retention;
+mod secret;
+mod send;
+pub mod settings;
+mod status;
+mod tables;
+mod targets;
+mod verdict;
+
+pub use configured::ConfiguredEndpoint;
+pub use deliver::Deliverer;
+pub use endpoint::{ENDPOINTS_MAX, Endpoint, EndpointChange, NewEndpoint};
+pub use message::{BODY_BYTES_MAX, MESSAGE_ID_BYTES_MAX, NewMessage, message_id};
+pub use publish::Published;
+pub use replay::{REPLAY_MAX, Replayed};
+pub use retention::Purged;
+pub use secret::Secret;
+pub use settings::WebhookSettings;
+pub use status::{AttemptView, DeliveryView, EndpointStatus, LIST_MAX};
+pub use tables::{DeliveryState, MIGRATIONS};
+
+use lanes::Class;
+use targets::Targets;
+
+/// Webhooks of one database. Clones are handles to the same.
 #[derive(Clone, Debug)]
-pub struct Webhooks;
-pub struct NewMessage {
-    pub id: String,
-    pub kind: String,
-    pub customer: Option<String>,
-    pub period: Option<String>,
-    pub timestamp: Timestamp,
-    pub data: serde_json::Value,
+pub struct Webhooks {
+    queue: Queue,
+    client: GuardedClient,
+    settings: Arc<WebhookSettings>,
+    targets: Targets,
 }
+
 impl Webhooks {
-    pub async fn open(_: &logmill_work::Queue) -> Result<Self> {
-        Ok(Self)
+    /// The webhooks of the database of a queue; makes their tables if need be.
+    pub async fn open(
+        queue: Queue,
+        client: GuardedClient,
+        settings: WebhookSettings,
+    ) -> Result<Self> {
+        settings.check()?;
+        queue.sql().migrate(&MIGRATIONS).await?;
+        Ok(Self { queue, client, settings: Arc::new(settings), targets: Targets::default() })
     }
-    pub async fn publish_in(&self, _: &Tx, _: &NewMessage) -> Result<()> {
-        Ok(())
+
+    /// The same webhooks through another handle to their queue; for tests that put faults before it.
+    #[must_use]
+    pub fn through(&self, queue: Queue) -> Self {
+        Self { queue, targets: Targets::default(), ..self.clone() }
     }
-    pub fn wake(&self) {}
+
+    /// How they are delivered.
+    pub fn settings(&self) -> &WebhookSettings {
+        &self.settings
+    }
+
+    /// Wakes whoever delivers, in this process and in others; to be called after a commit that published something.
+    pub fn wake(&self) {
+        for class in Class::ALL {
+            self.queue.wakes().wake(class.kind());
+        }
+    }
+
+    fn sql(&self) -> &Sql {
+        self.queue.sql()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.sql().clock().now()
+    }
+}
+
+/// A text of at most so many bytes that both engines can store.
+fn storable(text: &str, bytes_max: usize) -> String {
+    text[..text.floor_char_boundary(bytes_max)].replace('\0', "\u{fffd}")
 }

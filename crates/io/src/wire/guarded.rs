@@ -41,8 +41,6 @@ use resolve::{Barred, Gate, SystemNames};
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// How long an idle connection is kept.
 const IDLE_MAX: Duration = Duration::from_secs(20);
-/// How many idle connections to one host are kept.
-const IDLE_PER_HOST_MAX: usize = 2;
 /// What is allocated for a body before any of it has come.
 const BODY_FIRST_MAX: usize = 64 << 10;
 /// The longest address.
@@ -59,11 +57,13 @@ pub struct GuardedSettings {
     pub redirects_max: u32,
     /// What may be reached although it is not public.
     pub allowed: Vec<Allowed>,
+    /// How many idle connections to one host are kept.
+    pub idle_per_host_max: usize,
 }
 
 impl Default for GuardedSettings {
     fn default() -> Self {
-        Self { ports: vec![80, 443], redirects_max: 3, allowed: Vec::new() }
+        Self { ports: vec![80, 443], redirects_max: 3, allowed: Vec::new(), idle_per_host_max: 2 }
     }
 }
 
@@ -113,7 +113,7 @@ impl GuardedClient {
             .referer(false)
             .connect_timeout(CONNECT_MAX)
             .pool_idle_timeout(IDLE_MAX)
-            .pool_max_idle_per_host(IDLE_PER_HOST_MAX)
+            .pool_max_idle_per_host(settings.idle_per_host_max)
             .user_agent(concat!("logmill/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|source| failed("make a client", "http", source))?;
@@ -128,6 +128,11 @@ impl GuardedClient {
         within(&*self.clock, "get by guarded http", limits.timeout, work).await
     }
 
+    /// Refuses an address that could never be asked, without looking its name up; gives host and port.
+    pub fn check_address(&self, url: &str) -> Result<String> {
+        self.check(&parsed(url)?)
+    }
+
     /// Posts a body, and gives what came back, whatever its status. A redirect is an answer like any other.
     pub async fn post(
         &self,
@@ -136,20 +141,47 @@ impl GuardedClient {
         body: Bytes,
         limits: Limits,
     ) -> Result<Fetched> {
-        let url = parsed(url)?;
-        let mut request = Request::new(Method::POST, url);
-        for (name, value) in headers {
-            let name: HeaderName = name
-                .parse()
-                .map_err(|_| Error::invalid(format!("{name:?} is no name of a header")))?;
-            request.headers_mut().insert(name, header(value)?);
-        }
-        *request.body_mut() = Some(body.into());
+        let request = posting(url, headers, body)?;
         let work = async {
             let (place, response) = self.send(request).await?;
             read(&place, response, limits.bytes_max).await
         };
         within(&*self.clock, "post by guarded http", limits.timeout, work).await
+    }
+
+    /// Posts a body to somebody of whose answer the status is what counts: of the answer's body no more is read than
+    /// its limit, and one that is longer, late, broken or compressed is no error.
+    pub async fn post_for_status(
+        &self,
+        url: &str,
+        headers: &[(&str, &str)],
+        body: Bytes,
+        limits: Limits,
+    ) -> Result<Fetched> {
+        let request = posting(url, headers, body)?;
+        let started = self.clock.monotonic();
+        let sent = self.send(request);
+        let (_, mut response) =
+            within(&*self.clock, "post by guarded http", limits.timeout, sent).await?;
+        let headers = response.headers();
+        let mut fetched = Fetched {
+            status: response.status().as_u16(),
+            retry_after: retry_after(headers),
+            content_type: content_type(headers),
+            body: Bytes::new(),
+        };
+        if is_compressed(headers) {
+            return Ok(fetched);
+        }
+        let taken = self.clock.monotonic().saturating_sub(started);
+        let mut begun = BytesMut::new();
+        tokio::select! {
+            biased;
+            () = read_begin(&mut response, limits.bytes_max, &mut begun) => {}
+            () = self.clock.sleep(limits.timeout.saturating_sub(taken)) => {}
+        }
+        fetched.body = begun.freeze();
+        Ok(fetched)
     }
 
     async fn hops(&self, url: Url, accept: HeaderValue, bytes_max: usize) -> Result<Fetched> {
@@ -224,6 +256,17 @@ fn parsed(url: &str) -> Result<Url> {
     Url::parse(url).map_err(|error| Error::invalid(format!("an address that is no URL: {error}")))
 }
 
+fn posting(url: &str, headers: &[(&str, &str)], body: Bytes) -> Result<Request> {
+    let mut request = Request::new(Method::POST, parsed(url)?);
+    for (name, value) in headers {
+        let name: HeaderName =
+            name.parse().map_err(|_| Error::invalid(format!("{name:?} is no name of a header")))?;
+        request.headers_mut().insert(name, header(value)?);
+    }
+    *request.body_mut() = Some(body.into());
+    Ok(request)
+}
+
 fn header(value: &str) -> Result<HeaderValue> {
     HeaderValue::from_str(value).map_err(|_| Error::invalid("a header that can not be sent"))
 }
@@ -264,6 +307,17 @@ async fn read(place: &str, mut response: Response, bytes_max: usize) -> Result<F
         body.extend_from_slice(&chunk);
     }
     Ok(Fetched { status, retry_after, content_type, body: body.freeze() })
+}
+
+/// Reads the beginning of a body, as far as there is one.
+async fn read_begin(response: &mut Response, bytes_max: usize, begun: &mut BytesMut) {
+    while let Ok(Some(chunk)) = response.chunk().await {
+        let room = bytes_max.saturating_sub(begun.len());
+        begun.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if chunk.len() > room {
+            return;
+        }
+    }
 }
 
 fn is_compressed(headers: &HeaderMap) -> bool {

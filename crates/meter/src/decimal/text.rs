@@ -1,7 +1,8 @@
 //! Decimals as text: JSON numbers in, plain notation out.
 //!
-//! Guarantees: what is read is the very number that was written, or refused; what is printed has no exponent, no needless
-//! zero and no needless sign, and is read back as the same number. Leaves to others: finding the text in a request.
+//! Guarantees: what is read is the very number that was written, or refused; what is printed has no exponent, no
+//! needless zero and no needless sign, and is read back as the same number. Leaves to others: finding the text in a
+//! request.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,7 +1,7 @@
 //! Answers: what a partial says when it is asked for one operation.
 //!
-//! Guarantees: without events there is no answer, not even a count of zero; what is not exact says so. Leaves to others:
-//! which partials a period is made of.
+//! Guarantees: without events there is no answer, not even a count of zero; what is not exact says so. Leaves to
+//! others: which partials a period is made of.
 
 use logmill_io::Timestamp;
 
@@ -18,8 +18,8 @@ const MILLI_PLACES: u8 = 3;
 pub struct Answer {
     /// The number.
     pub value: Decimal,
-    /// Whether it is this very number: not for an average whose digits do not end, a quantile from a sketch, or a unique
-    /// count above [`super::UNIQUE_EXACT_MAX`].
+    /// Whether it is this very number: not for an average whose digits do not end, a quantile from a sketch, or a
+    /// unique count above [`super::UNIQUE_EXACT_MAX`].
     pub exact: bool,
 }
 
@@ -35,10 +35,11 @@ pub struct Window {
 }
 
 impl Partial {
-    /// What an operation gives; `None` without events. `quantile_milli` is for [`Op::Percentile`] only: the smallest
-    /// value that at least so many thousandths of the values do not exceed. The window is for [`Op::TimeWeighted`] only,
-    /// which needs it: each value times the seconds that it held, the opening value from the start of the window to the
-    /// first event, the last value until its end. A window without events still has the area of its opening value.
+    /// What an operation gives; `None` without events. `quantile_milli` is for [`Op::Percentile`] only: the
+    /// smallest value that at least so many thousandths of the values do not exceed. The window is for
+    /// [`Op::TimeWeighted`] only, which needs it: each value times the seconds that it held, the opening value from
+    /// the start of the window to the first event, the last value until its end. A window without events still has
+    /// the area of its opening value.
     pub fn value(
         &self,
         op: Op,

@@ -1,13 +1,13 @@
 //! Partials as bytes.
 //!
-//! `version, flags` and, if there are events, `count, sum, min, max, first, last, [unique], [sketch], [area]`. Numbers are
-//! varints (seven bits a byte, the lowest first; signed ones zigzag), decimals are those of [`Decimal::encode`], and a
-//! position is its time, then how much later it was received, then its place. A unique set is its length plus one and the
-//! hashes in order, 8 bytes each, or a zero and the registers, four in three bytes. A sketch is the number of bins, then
-//! for each the difference to the bin before and its count.
+//! `version, flags` and, if there are events, `count, sum, min, max, first, last, [unique], [sketch], [area]`.
+//! Numbers are varints (seven bits a byte, the lowest first; signed ones zigzag), decimals are those of
+//! [`Decimal::encode`], and a position is its time, then how much later it was received, then its place. A unique
+//! set is its length plus one and the hashes in order, 8 bytes each, or a zero and the registers, four in three
+//! bytes. A sketch is the number of bins, then for each the difference to the bin before and its count.
 //!
-//! Guarantees: one partial has one encoding; other bytes are refused without a panic, and no more is kept in memory than
-//! a few times their length. Leaves to others: checksums.
+//! Guarantees: one partial has one encoding; other bytes are refused without a panic, and no more is kept in memory
+//! than a few times their length. Leaves to others: checksums.
 
 use logmill_io::Timestamp;
 

@@ -1,11 +1,11 @@
 //! The distribution of values: how many there are in each of many narrow bins.
 //!
-//! A bin holds the values of one sign whose magnitude, in units of 10^-36, has the same length in bits and the same seven
-//! bits after the first. It is at most 1/128 of its values wide, so a quantile is off by less than that of itself. Bins
-//! are numbered in the order of their values.
+//! A bin holds the values of one sign whose magnitude, in units of 10^-36, has the same length in bits and the same
+//! seven bits after the first. It is at most 1/128 of its values wide, so a quantile is off by less than that of
+//! itself. Bins are numbered in the order of their values.
 //!
-//! Guarantees: the state depends on the values only; there are at most [`BINS_MAX`] bins, however many values. Leaves to
-//! others: the smallest and the largest value, which are known exactly.
+//! Guarantees: the state depends on the values only; there are at most [`BINS_MAX`] bins, however many values.
+//! Leaves to others: the smallest and the largest value, which are known exactly.
 
 use std::collections::BTreeMap;
 

@@ -4,8 +4,8 @@
 //! below 10^-12. Beyond, the same hashes fill a HyperLogLog of 2^14 registers, whose standard error is 0.81 %; the
 //! estimate is the one of Ertl (2017), which needs no tables and no switch between methods, in fixed-point integers.
 //!
-//! Guarantees: the state depends on the union of all things only; whether it is exact is known; the estimate is the same
-//! on every machine. Leaves to others: what the things are.
+//! Guarantees: the state depends on the union of all things only; whether it is exact is known; the estimate is the
+//! same on every machine. Leaves to others: what the things are.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! The kinds of periods, how they are written in settings, and the keys of those that the calendar makes.
 //!
-//! Guarantees: names are fit for ids; what passes [`PeriodKind::check`] begins on the grid of buckets in every zone whose
-//! offset is on it. Leaves to others: the keys of hours, which depend on the clocks of a zone.
+//! Guarantees: names are fit for ids; what passes [`PeriodKind::check`] begins on the grid of buckets in every zone
+//! whose offset is on it. Leaves to others: the keys of hours, which depend on the clocks of a zone.
 
 use std::fmt;
 use std::str::FromStr;

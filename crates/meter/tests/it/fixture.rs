@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use logmill_io::blob::MemoryBlobs;
 use logmill_io::sql::SqliteSettings;
-use logmill_io::{BlobStore, SeededEntropy, SimClock, Sql, Timestamp};
+use logmill_io::wire::{GuardedClient, GuardedSettings};
+use logmill_io::{BlobStore, SeededEntropy, SimClock, Sql, SystemClock, Timestamp};
 use logmill_meter::aggregate::Aggregator;
 use logmill_meter::alerts::{ALERT_JOB, Watcher};
 use logmill_meter::due::{AGGREGATE_JOB, Swept, Which};
@@ -14,7 +15,7 @@ use logmill_meter::list::{Aggregate, AggregateFilter};
 use logmill_meter::period::parse_time;
 use logmill_meter::record::{Arrived, Outcome};
 use logmill_meter::settings::{EventType, Op};
-use logmill_meter::webhooks::Webhooks;
+use logmill_meter::webhooks::{WebhookSettings, Webhooks};
 use logmill_meter::{Meter, Settings};
 use logmill_work::{Handler, Queue, Running};
 use serde_json::Value;
@@ -48,6 +49,13 @@ pub(crate) fn settings() -> Settings {
     settings
 }
 
+/// Webhooks that nobody delivers.
+async fn webhooks(queue: &Queue) -> Webhooks {
+    let client = GuardedClient::new(SystemClock::shared(), GuardedSettings::default());
+    let client = client.expect("a client");
+    Webhooks::open(queue.clone(), client, WebhookSettings::default()).await.expect("webhooks")
+}
+
 impl World {
     pub(crate) async fn new(now: &str, settings: Settings) -> Self {
         Self::with_keys(now, settings, 1_000_000).await
@@ -59,7 +67,7 @@ impl World {
         let sql = Sql::sqlite(&SqliteSettings::memory(), clock.clone(), entropy).await;
         let queue = Queue::open(sql.expect("a database")).await.expect("a queue");
         let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobs::default());
-        let webhooks = Webhooks::open(&queue).await.expect("webhooks");
+        let webhooks = webhooks(&queue).await;
         let meter =
             Meter::open_with(queue.clone(), Arc::clone(&blobs), webhooks, settings, keys_per_table);
         let meter = meter.await.expect("a meter");
@@ -68,7 +76,7 @@ impl World {
 
     /// A meter with other settings over the same stores, as after a restart.
     pub(crate) async fn reopened(&self, settings: Settings) -> Meter {
-        let webhooks = Webhooks::open(&self.queue).await.expect("webhooks");
+        let webhooks = webhooks(&self.queue).await;
         let blobs = Arc::clone(&self.blobs);
         Meter::open(self.queue.clone(), blobs, webhooks, settings).await.expect("a meter")
     }

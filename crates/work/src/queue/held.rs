@@ -78,7 +78,18 @@ impl Queue {
 
     /// Completes many jobs of one kind; gives those that were fenced.
     pub async fn complete_many(&self, claims: &[Claim]) -> Result<Vec<Claim>> {
-        self.scoped_many(COMPLETE_MANY, claims, None).await
+        self.complete_many_in(&self.sql, claims).await
+    }
+
+    /// Completes many jobs of one kind in a transaction of the caller's; gives those that were fenced, whose results
+    /// must not be written.
+    pub async fn complete_many_in(
+        &self,
+        on: &impl Execute,
+        claims: &[Claim],
+    ) -> Result<Vec<Claim>> {
+        let list = claims.iter().map(key_and_token).collect();
+        run_scoped(on, COMPLETE_MANY, claims, list, None).await
     }
 
     /// Prolongs the leases of many jobs of one kind; gives those that were fenced.
@@ -100,6 +111,15 @@ impl Queue {
 
     /// Records many failed attempts of one kind; gives those that were fenced.
     pub async fn fail_many(&self, failed: &[FailedClaim]) -> Result<Vec<Claim>> {
+        self.fail_many_in(&self.sql, failed).await
+    }
+
+    /// Records many failed attempts of one kind in a transaction of the caller's; gives those that were fenced.
+    pub async fn fail_many_in(
+        &self,
+        on: &impl Execute,
+        failed: &[FailedClaim],
+    ) -> Result<Vec<Claim>> {
         let text = concat!(
             "UPDATE job SET
                 state = CASE WHEN held.wait_ms < 0 OR attempts >= attempts_max THEN 3 ELSE 0 END,
@@ -117,7 +137,7 @@ impl Queue {
             let wait_ms = failed.retry_after.map_or(-1, millis);
             json!([failed.claim.key, failed.claim.token, wait_ms, shortened(&failed.error)])
         });
-        self.run_scoped(text, &claims, list.collect(), None).await
+        run_scoped(on, text, &claims, list.collect(), None).await
     }
 
     /// Gives many jobs of one kind back, unharmed and at once due; gives those that were fenced.
@@ -142,22 +162,7 @@ impl Queue {
         more: Option<Value>,
     ) -> Result<Vec<Claim>> {
         let list = claims.iter().map(key_and_token).collect();
-        self.run_scoped(text, claims, list, more).await
-    }
-
-    /// Runs a statement over a list of claims of one kind; gives those that it did not touch.
-    async fn run_scoped(
-        &self,
-        text: &str,
-        claims: &[Claim],
-        list: Vec<serde_json::Value>,
-        more: Option<Value>,
-    ) -> Result<Vec<Claim>> {
-        let Some(mut params) = scoped_params(claims, list)? else {
-            return Ok(Vec::new());
-        };
-        params.extend(more);
-        untouched(claims, &self.sql.execute(text, params).await?)
+        run_scoped(&self.sql, text, claims, list, more).await
     }
 
     /// Returns jobs of a kind whose leases ended to the queue, or makes them dead letters; gives how many. The
@@ -177,6 +182,21 @@ impl Queue {
         let limit = i64::try_from(BATCH_MAX).unwrap_or(i64::MAX);
         Ok(self.sql.execute(text, params![kind, limit]).await?.changed)
     }
+}
+
+/// Runs a statement over a list of claims of one kind; gives those that it did not touch.
+async fn run_scoped(
+    on: &impl Execute,
+    text: &str,
+    claims: &[Claim],
+    list: Vec<serde_json::Value>,
+    more: Option<Value>,
+) -> Result<Vec<Claim>> {
+    let Some(mut params) = scoped_params(claims, list)? else {
+        return Ok(Vec::new());
+    };
+    params.extend(more);
+    untouched(claims, &on.execute(text, params).await?)
 }
 
 fn key_and_token(claim: &Claim) -> serde_json::Value {

@@ -131,7 +131,12 @@ impl Names for Told {
 
 fn client(allowed: &[&str], redirects_max: u32, names: Arc<dyn Names>) -> GuardedClient {
     let allowed = allowed.iter().map(|net| Allowed::Net(Net::parse(net).expect("a network")));
-    let settings = GuardedSettings { ports: Vec::new(), redirects_max, allowed: allowed.collect() };
+    let settings = GuardedSettings {
+        ports: Vec::new(),
+        redirects_max,
+        allowed: allowed.collect(),
+        ..GuardedSettings::default()
+    };
     GuardedClient::with_names(SystemClock::shared(), settings, names).expect("a client")
 }
 
@@ -328,6 +333,36 @@ async fn a_body_is_cut_off_at_its_limit_however_it_comes() {
         assert!(matches!(error, Error::TooLarge { limit_bytes: BYTES_MAX, .. }), "{path}: {error}");
     }
     assert!(refusal(get(&local(3), &server.url("/gzip")).await).contains("compressed"));
+}
+
+#[tokio::test]
+async fn where_the_status_counts_no_body_is_an_error() {
+    let server = Server::start().await;
+    let limits = Limits { bytes_max: 10_000, timeout: Duration::from_millis(500) };
+    for (path, kept) in [("/endless", 10_000), ("/announced", 0), ("/slow", 3), ("/gzip", 0)] {
+        let client = local(3);
+        let posted = client.post_for_status(&server.url(path), &[], Bytes::new(), limits).await;
+        let posted = posted.expect("a status");
+        assert_eq!((posted.status, posted.body.len()), (200, kept), "{path}");
+    }
+    let url = server.url("/missing");
+    let missing = local(3).post_for_status(&url, &[], Bytes::new(), limits).await;
+    let missing = missing.expect("a status");
+    assert_eq!((missing.status, missing.retry_after), (404, Some(Duration::from_secs(7))));
+    assert_eq!(missing.body, "gone");
+    let strict = client(&[], 3, Told::new(&[&["127.0.0.1"]]));
+    refusal(strict.post_for_status(&url, &[], Bytes::new(), limits).await);
+}
+
+#[test]
+fn an_address_can_be_looked_at_before_it_is_asked() {
+    let strict = client(&[], 3, Told::new(&[&["127.0.0.1"]]));
+    assert_eq!(strict.check_address("https://host.example/x").expect("fine"), "host.example:443");
+    for url in ["http://[::1]/", "http://10.1/", "ftp://host.example/", "http://u:p@host.example/"]
+    {
+        refusal(strict.check_address(url));
+    }
+    assert!(strict.check_address("hello").is_err());
 }
 
 #[tokio::test]

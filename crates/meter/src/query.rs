@@ -1,0 +1,427 @@
+//! Queries: any operation over any window, zone and group, from partials alone.
+//!
+//! Guarantees: no event is read, so that the cost depends on the time asked for and not on how much happened in it; what
+//! is read and given is bounded, and more than that is an error that says so. What is not yet final is given apart from
+//! what is: usage that chains may still take back, and windows that are still open. Leaves to others: who may ask.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use logmill_io::{Row, Timestamp, params};
+
+use crate::decimal::Decimal;
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::figures::opening;
+use crate::meter::Meter;
+use crate::partial::{Added, Keeps, Partial, Position, Sample, Window};
+use crate::period::{BUCKET_MS, Bucket, Calendar, PeriodKind};
+use crate::series::find_customer;
+use crate::settings::Op;
+
+/// The most windows of one query.
+pub const WINDOWS_MAX: usize = 10_000;
+/// The most customers that one query names.
+pub const CUSTOMERS_MAX: usize = 100;
+/// The most series that one query looks at.
+pub const SERIES_MAX: usize = 20_000;
+/// The most partials that one query reads.
+pub const PARTIALS_MAX: usize = 1_000_000;
+/// The most lines of one answer.
+pub const LINES_MAX: usize = 50_000;
+/// How many series are read at once.
+const SERIES_AT_ONCE: usize = 200;
+/// The name by which lines are told apart by customer.
+pub const BY_CUSTOMER: &str = "customerId";
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Query {
+    /// Of which usage.
+    pub event_type: String,
+    /// Of whom; of all customers together if none is named.
+    pub customers: Vec<String>,
+    /// How it is computed; as the event type says if not given.
+    pub op: Option<Op>,
+    /// Which quantile; as the event type says if not given.
+    pub quantile_milli: Option<u16>,
+    /// From when on, on a quarter of an hour.
+    pub from: Timestamp,
+    /// Until when, and not at that moment; on a quarter of an hour.
+    pub to: Timestamp,
+    /// One line for each such period; one for all if not given.
+    pub window: Option<PeriodKind>,
+    /// The time zone of windows; the meter's if not given.
+    pub zone: Option<String>,
+    /// One line for each value of these dimensions, or of [`BY_CUSTOMER`].
+    pub group_by: Vec<String>,
+    /// Only usage with one of these values of a dimension.
+    pub filter: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// What a group is called: the value of each dimension that was asked for, if it has one.
+pub type Group = BTreeMap<String, Option<String>>;
+
+/// One line of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The start of its window.
+    pub start: Timestamp,
+    /// The end of its window, which is no longer in it.
+    pub end: Timestamp,
+    /// Whose and which usage.
+    pub group: Group,
+    /// The value; none if there is only what is provisional.
+    pub value: Option<Decimal>,
+    /// Whether it is exact.
+    pub exact: bool,
+    /// How many events it is made of.
+    pub count: u64,
+    /// Whether its window and the grace have passed.
+    pub is_final: bool,
+    /// The value and the number of events that are not final yet, and are not part of the value.
+    pub provisional: Option<(Decimal, u64)>,
+}
+
+/// A window, and which buckets it has.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    start: Timestamp,
+    end: Timestamp,
+}
+
+/// A series that is looked at.
+struct Looked {
+    id: i64,
+    group: Group,
+}
+
+/// What is gathered for one line.
+struct Gathered {
+    partial: Partial,
+    area: Option<Decimal>,
+    provisional: Option<Partial>,
+}
+
+type Lines = BTreeMap<(usize, Group), Gathered>;
+
+/// What a query is answered with.
+struct Plan {
+    op: Op,
+    quantile_milli: u16,
+    spans: Vec<Span>,
+    /// What partials must keep, and what of it is merged over series.
+    keeps: Keeps,
+    flat: Keeps,
+}
+
+impl Meter {
+    /// Answers a query. `provisional` is usage that is not final yet, of this event type.
+    pub async fn query(
+        &self,
+        query: &Query,
+        provisional: &[(Event, Timestamp)],
+    ) -> Result<Vec<Line>> {
+        let plan = self.plan(query)?;
+        let mut lines = Lines::new();
+        let mut read = 0;
+        let looked = self.looked_at(query).await?;
+        for some in looked.chunks(SERIES_AT_ONCE) {
+            self.gather(&plan, some, &mut lines, &mut read).await?;
+        }
+        for (event, at) in provisional {
+            plan.add_provisional(query, event, *at, &mut lines)?;
+        }
+        if lines.len() > LINES_MAX {
+            return Err(too_much("lines", LINES_MAX));
+        }
+        let final_before = self.finished_before();
+        let lines = lines.into_iter().map(|((span, group), gathered)| {
+            plan.line(plan.spans[span], group, &gathered, final_before)
+        });
+        lines.collect()
+    }
+
+    fn plan(&self, query: &Query) -> Result<Plan> {
+        let event_type = self.settings.events.get(&query.event_type).ok_or_else(|| {
+            Error::invalid(crate::event::unknown_type(&self.settings, &query.event_type))
+        })?;
+        let op = query.op.unwrap_or(event_type.op);
+        if !event_type.keeps(op) {
+            return Err(Error::invalid(format!(
+                "{} does not keep what this operation needs: add it to `also`, then run `logmill meter recount --repair`",
+                query.event_type
+            )));
+        }
+        let dimensions = query.filter.keys().chain(&query.group_by);
+        for name in dimensions.filter(|name| *name != BY_CUSTOMER) {
+            if !event_type.dimensions.contains(name) {
+                return Err(Error::invalid(format!(
+                    "{name} is not a dimension of {}: it has {}",
+                    query.event_type,
+                    event_type.dimensions.join(", ")
+                )));
+            }
+        }
+        let on_grid = |time: Timestamp| time.millis().rem_euclid(BUCKET_MS) == 0;
+        if query.from >= query.to || !on_grid(query.from) || !on_grid(query.to) {
+            return Err(Error::invalid("from is before to, and both are on a quarter of an hour"));
+        }
+        let quantile_milli = query.quantile_milli.unwrap_or(event_type.quantile_milli);
+        let keeps = Keeps::for_op(op);
+        let flat = Keeps { weighted: false, ..keeps };
+        Ok(Plan { op, quantile_milli, spans: self.spans(query)?, keeps, flat })
+    }
+
+    fn spans(&self, query: &Query) -> Result<Vec<Span>> {
+        let Some(kind) = &query.window else {
+            return Ok(vec![Span { start: query.from, end: query.to }]);
+        };
+        kind.check()?;
+        let own;
+        let calendar = match &query.zone {
+            Some(zone) => {
+                own = Calendar::new(zone)?;
+                &own
+            }
+            None => &*self.calendar,
+        };
+        let mut spans = Vec::new();
+        let mut period = calendar.period_at(kind, query.from)?;
+        while period.start < query.to {
+            if spans.len() >= WINDOWS_MAX {
+                return Err(too_much("windows", WINDOWS_MAX));
+            }
+            let (start, end) = (period.start.max(query.from), period.end.min(query.to));
+            spans.push(Span { start, end });
+            period = calendar.next(&period)?;
+        }
+        Ok(spans)
+    }
+
+    /// The series of the customers asked for that pass the filter.
+    async fn looked_at(&self, query: &Query) -> Result<Vec<Looked>> {
+        if query.customers.len() > CUSTOMERS_MAX {
+            return Err(too_much("customers", CUSTOMERS_MAX));
+        }
+        let mut customers = Vec::new();
+        for name in &query.customers {
+            customers.extend(find_customer(&self.sql, name).await?);
+        }
+        let all = query.customers.is_empty();
+        let text = format!(
+            "SELECT s.id, c.name, s.dims FROM meter_series s JOIN meter_customer c ON c.id = s.customer
+             WHERE s.event_type = $1 {} ORDER BY s.id LIMIT {}",
+            if all { "" } else { "AND s.customer any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($2))" },
+            SERIES_MAX + 1
+        );
+        let mut params = params![query.event_type.as_str()];
+        if !all {
+            params.push(logmill_io::Value::json(&serde_json::json!(customers)));
+        }
+        let found = self.sql.query(&text, params).await?;
+        if found.rows.len() > SERIES_MAX {
+            return Err(too_much("series", SERIES_MAX));
+        }
+        let looked: Result<Vec<Option<Looked>>> =
+            found.rows.iter().map(|row| looked(query, row)).collect();
+        Ok(looked?.into_iter().flatten().collect())
+    }
+
+    async fn gather(
+        &self,
+        plan: &Plan,
+        some: &[Looked],
+        lines: &mut Lines,
+        read: &mut usize,
+    ) -> Result<()> {
+        let (Some(first), Some(last)) = (plan.spans.first(), plan.spans.last()) else {
+            return Ok(());
+        };
+        let buckets = Bucket::of(first.start).0..Bucket::of(last.end).0;
+        let ids: Vec<i64> = some.iter().map(|looked| looked.id).collect();
+        let text = format!(
+            "SELECT p.series, p.bucket, p.state FROM json_list($1) CROSS JOIN meter_partial p
+             WHERE p.series = CAST(CAST(value AS TEXT) AS BIGINT) AND p.bucket >= $2 AND p.bucket < $3
+             ORDER BY p.series, p.bucket LIMIT {}",
+            PARTIALS_MAX + 1 - *read
+        );
+        let ids = logmill_io::Value::json(&serde_json::json!(ids));
+        let found = self.sql.query(&text, params![ids, buckets.start, buckets.end]).await?;
+        *read += found.rows.len();
+        if *read > PARTIALS_MAX {
+            return Err(too_much("partials", PARTIALS_MAX));
+        }
+        let mut rows = found.rows.iter().peekable();
+        for looked in some {
+            let mut own: Vec<(Timestamp, Partial)> = Vec::new();
+            while let Some(row) = rows.peek() {
+                if row.int(0)? != looked.id {
+                    break;
+                }
+                let partial = Partial::decode(&row.blob(2)?)?.reduced(plan.keeps)?;
+                own.push((Bucket(row.int(1)?).start(), partial));
+                rows.next();
+            }
+            self.gather_series(plan, looked, &own, lines).await?;
+        }
+        Ok(())
+    }
+
+    async fn gather_series(
+        &self,
+        plan: &Plan,
+        looked: &Looked,
+        own: &[(Timestamp, Partial)],
+        lines: &mut Lines,
+    ) -> Result<()> {
+        let weighted = plan.op == Op::TimeWeighted;
+        let mut held = match plan.spans.first() {
+            Some(first) if weighted => {
+                opening(&self.sql, looked.id, Bucket::of(first.start).0).await?
+            }
+            _ => None,
+        };
+        let mut rest = own;
+        for (index, span) in plan.spans.iter().enumerate() {
+            let inside = rest.iter().take_while(|(start, _)| *start < span.end).count();
+            let (now, later) = rest.split_at(inside);
+            rest = later;
+            if now.is_empty() && !(weighted && held.is_some()) {
+                continue;
+            }
+            let mut merged = Partial::new(plan.keeps);
+            now.iter().try_for_each(|(_, partial)| merged.merge(partial))?;
+            let gathered = lines
+                .entry((index, looked.group.clone()))
+                .or_insert_with(|| Gathered::new(plan.flat));
+            if weighted {
+                let last = merged.last().map_or(span.start, |(at, _)| at.time);
+                let end = span.end.min(self.clock().now().max(last));
+                let window = Window { start: span.start, end, opening: held };
+                let area = if end > span.start || !merged.is_empty() {
+                    merged.value(plan.op, plan.quantile_milli, Some(window))?
+                } else {
+                    None
+                };
+                gathered.add_area(area.map(|area| area.value))?;
+                held = merged.last().map_or(held, |(_, value)| Some(value));
+            }
+            gathered.partial.merge(&merged.reduced(plan.flat)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// A series with its group; none if the filter leaves it out.
+fn looked(query: &Query, row: &Row) -> Result<Option<Looked>> {
+    let dims = row.text(2)?;
+    let dims: BTreeMap<String, String> = if dims.is_empty() {
+        BTreeMap::new()
+    } else {
+        serde_json::from_str(dims).map_err(|error| Error::corrupt(format!("a group: {error}")))?
+    };
+    Ok(query
+        .group_of(row.text(1)?, &dims)
+        .map(|group| Looked { id: row.int(0).unwrap_or_default(), group }))
+}
+
+impl Query {
+    /// The group that usage counts for; none if the filter leaves it out.
+    fn group_of(&self, customer: &str, dims: &BTreeMap<String, String>) -> Option<Group> {
+        let passes = self
+            .filter
+            .iter()
+            .all(|(name, values)| dims.get(name).is_some_and(|value| values.contains(value)));
+        let named = |name: &String| {
+            let value = match name.as_str() {
+                BY_CUSTOMER => Some(customer.to_owned()),
+                _ => dims.get(name).cloned(),
+            };
+            (name.clone(), value)
+        };
+        passes.then(|| self.group_by.iter().map(named).collect())
+    }
+}
+
+impl Gathered {
+    fn new(keeps: Keeps) -> Self {
+        Self { partial: Partial::new(keeps), area: None, provisional: None }
+    }
+
+    fn add_area(&mut self, area: Option<Decimal>) -> Result<()> {
+        if let Some(area) = area {
+            let sum = self.area.unwrap_or(Decimal::ZERO).checked_add(area);
+            self.area = Some(sum.ok_or_else(|| Error::invalid("the sum is too large"))?);
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    fn add_provisional(
+        &self,
+        query: &Query,
+        event: &Event,
+        at: Timestamp,
+        lines: &mut Lines,
+    ) -> Result<()> {
+        let wanted = query.customers.is_empty() || query.customers.contains(&event.customer);
+        let span = self.spans.iter().position(|span| span.start <= at && at < span.end);
+        let (Some(span), true) = (span, wanted && event.event_type == query.event_type) else {
+            return Ok(());
+        };
+        let dims = serde_json::from_str(&event.dims).unwrap_or_default();
+        let Some(group) = query.group_of(&event.customer, &dims) else { return Ok(()) };
+        let gathered = lines.entry((span, group)).or_insert_with(|| Gathered::new(self.flat));
+        let partial = gathered.provisional.get_or_insert_with(|| Partial::new(self.flat));
+        let seq = i64::try_from(partial.count()).unwrap_or(i64::MAX);
+        let sample = Sample {
+            at: Position { time: at, received: at, seq },
+            value: event.value,
+            unique: event.unique.as_deref(),
+        };
+        match partial.add(&sample)? {
+            Added::Done | Added::OutOfOrder => Ok(()),
+        }
+    }
+
+    fn line(
+        &self,
+        span: Span,
+        group: Group,
+        gathered: &Gathered,
+        final_before: Timestamp,
+    ) -> Result<Line> {
+        let answer = match self.op {
+            Op::TimeWeighted => gathered.area.map(|area| (area, true)),
+            op => gathered
+                .partial
+                .value(op, self.quantile_milli, None)?
+                .map(|answer| (answer.value, answer.exact)),
+        };
+        let provisional = match (&gathered.provisional, self.op) {
+            (None, _) => None,
+            // How long a value will have held is not known yet.
+            (Some(partial), Op::TimeWeighted) => Some((Decimal::ZERO, partial.count())),
+            (Some(partial), op) => partial
+                .value(op, self.quantile_milli, None)?
+                .map(|answer| (answer.value, partial.count())),
+        };
+        Ok(Line {
+            start: span.start,
+            end: span.end,
+            group,
+            value: answer.map(|(value, _)| value),
+            exact: answer.is_none_or(|(_, exact)| exact),
+            count: gathered.partial.count(),
+            is_final: span.end <= final_before,
+            provisional,
+        })
+    }
+}
+
+fn too_much(what: &str, most: usize) -> Error {
+    Error::invalid(format!(
+        "this asks for more than {most} {what}: ask for less time, fewer customers or longer windows"
+    ))
+}

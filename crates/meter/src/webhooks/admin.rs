@@ -1,0 +1,353 @@
+//! What is done to endpoints: create, look, change, test, rotate, disable, delete.
+//!
+//! Guarantees: every change is one transaction that also raises the number of changes ([`super::targets`]). A secret
+//! is given out by the call that made it, and never again. What is not settled at an endpoint that is disabled or deleted
+//! is cancelled, and can be replayed. Leaves to others: who may do it.
+
+use std::time::Duration;
+
+use logmill_io::sql::Execute;
+use logmill_io::{Tx, millis, params};
+use serde_json::json;
+
+use super::endpoint::{COLUMNS, ENDPOINTS_MAX, Endpoint, EndpointChange, NewEndpoint};
+use super::endpoint::{from_row, to_list};
+use super::lanes::Class;
+use super::message::{NewMessage, message_id};
+use super::publish::{JobOf, To, job};
+use super::secret::Secret;
+use super::settings::OVERLAP_MAX;
+use super::status::LIST_MAX;
+use super::targets::changed;
+use super::{Webhooks, storable};
+use crate::error::{Error, Result};
+
+/// How many secrets sign along with the newest at most.
+const OLD_SECRETS_MAX: i64 = 10;
+/// How many deliveries one statement cancels.
+const CANCEL_BATCH: i64 = 5_000;
+/// The longest reason that is kept.
+const WHY_BYTES_MAX: usize = 500;
+
+impl Webhooks {
+    /// Makes an endpoint; gives it and its secret, which nobody will see again.
+    pub async fn create(&self, new: &NewEndpoint) -> Result<(Endpoint, Secret)> {
+        new.check(&self.client)?;
+        let secret = new.secret.clone().unwrap_or_else(|| self.generate());
+        let id = self.endpoint_id();
+        let made = self.sql().write(|tx| {
+            let (id, secret) = (&id, &secret);
+            async move {
+                changed(&tx).await?;
+                let count = "SELECT count(*) FROM webhook_endpoint WHERE deleted_at IS NULL";
+                let count = tx.execute(count, params![]).await?.row()?.count(0)?;
+                if usize::try_from(count).unwrap_or(usize::MAX) >= ENDPOINTS_MAX {
+                    return Err(Error::conflict(format!("{count} endpoints are the most")).into());
+                }
+                insert_in(&tx, id, new, secret, false).await?;
+                Ok(read_in(&tx, id).await?.1)
+            }
+        });
+        Ok((made.await?, secret))
+    }
+
+    pub(super) fn generate(&self) -> Secret {
+        Secret::generate(&**self.sql().entropy())
+    }
+
+    pub(super) fn endpoint_id(&self) -> String {
+        format!("ep_{:016x}", self.sql().entropy().next_u64())
+    }
+
+    /// One endpoint.
+    pub async fn get(&self, id: &str) -> Result<Endpoint> {
+        let text =
+            format!("SELECT {COLUMNS} FROM webhook_endpoint WHERE id = $1 AND deleted_at IS NULL");
+        let found = self.sql().query(&text, params![id]).await?;
+        let row = found.rows.first().ok_or_else(|| no_such(id))?;
+        Ok(from_row(row)?.1)
+    }
+
+    /// Endpoints in the order of their ids, after the given one; at most [`LIST_MAX`].
+    pub async fn list(&self, after: Option<&str>, limit: usize) -> Result<Vec<Endpoint>> {
+        let text = format!(
+            "SELECT {COLUMNS} FROM webhook_endpoint WHERE deleted_at IS NULL AND id > $1
+             ORDER BY id LIMIT $2"
+        );
+        let limit = i64::try_from(limit.min(LIST_MAX)).unwrap_or(0);
+        let found = self.sql().query(&text, params![after.unwrap_or(""), limit]).await?;
+        found.rows.iter().map(|row| Ok(from_row(row)?.1)).collect()
+    }
+
+    /// Changes an endpoint.
+    pub async fn update(&self, id: &str, change: &EndpointChange) -> Result<Endpoint> {
+        change.check(&self.client)?;
+        let updated = self.sql().write(|tx| async move {
+            changed(&tx).await?;
+            let (seq, mut endpoint) = read_in(&tx, id).await?;
+            let was = endpoint.clone();
+            apply(&mut endpoint, change);
+            let text = "
+                UPDATE webhook_endpoint SET url = $2, description = $3, kinds = $4, customers = $5,
+                    ordered = $6, updated_at = now_ms() WHERE seq = $1";
+            let params = params![
+                seq,
+                endpoint.url.as_str(),
+                endpoint.description.as_str(),
+                to_list(&endpoint.kinds),
+                to_list(&endpoint.customers),
+                endpoint.ordered,
+            ];
+            tx.execute(text, params).await?;
+            if was.ordered && !endpoint.ordered {
+                self.release_waiting_in(&tx, seq).await?;
+            }
+            match change.enabled {
+                Some(true) if !was.enabled => self.enable_in(&tx, seq).await?,
+                Some(false) if was.enabled => {
+                    disable_row(&tx, seq, "it was disabled by hand").await?;
+                }
+                _ => {}
+            }
+            Ok((seq, read_in(&tx, id).await?.1))
+        });
+        let (seq, endpoint) = updated.await?;
+        if !endpoint.enabled {
+            self.cancel_open(seq).await?;
+        }
+        self.wake();
+        Ok(endpoint)
+    }
+
+    /// Lets an endpoint have messages again.
+    pub async fn enable(&self, id: &str) -> Result<Endpoint> {
+        self.update(id, &EndpointChange { enabled: Some(true), ..EndpointChange::default() }).await
+    }
+
+    /// Sends an endpoint nothing any more, until it is enabled again.
+    pub async fn disable(&self, id: &str) -> Result<Endpoint> {
+        self.update(id, &EndpointChange { enabled: Some(false), ..EndpointChange::default() }).await
+    }
+
+    /// Removes an endpoint and its secrets. What was sent to it can still be looked at.
+    pub async fn delete(&self, id: &str) -> Result<()> {
+        let deleted = self.sql().write(|tx| async move {
+            changed(&tx).await?;
+            let (seq, _) = read_in(&tx, id).await?;
+            let text = "UPDATE webhook_endpoint SET enabled = 0, disabled_why = 'it was deleted',
+                deleted_at = now_ms(), updated_at = now_ms() WHERE seq = $1";
+            tx.execute(text, params![seq]).await?;
+            let text = "DELETE FROM webhook_secret WHERE endpoint_seq = $1";
+            tx.execute(text, params![seq]).await?;
+            Ok(seq)
+        });
+        let seq = deleted.await?;
+        self.cancel_open(seq).await
+    }
+
+    /// Sends a `webhook.test` message to one endpoint, whatever it wants; gives the message's id.
+    pub async fn test(&self, id: &str) -> Result<String> {
+        let mark = self.sql().entropy().next_u64().to_string();
+        let message = NewMessage::new(
+            message_id(&["webhook.test", id, &mark]),
+            "webhook.test",
+            self.now(),
+            &json!({ "endpointId": id, "message": "this is a test" }),
+        )?;
+        let published = self.sql().write(|tx| {
+            let message = &message;
+            async move {
+                let (seq, endpoint) = read_in(&tx, id).await?;
+                if !endpoint.enabled {
+                    return Err(Error::conflict(format!("the endpoint {id} is disabled")).into());
+                }
+                Ok(self.publish_to(&tx, std::slice::from_ref(message), To::Only(seq)).await?)
+            }
+        });
+        published.await?;
+        self.wake();
+        Ok(message.id)
+    }
+
+    /// Gives an endpoint a new secret, the given one or one that is made; the old one signs along for `overlap`, at most
+    /// seven days. Gives the secret, which nobody will see again.
+    pub async fn rotate(
+        &self,
+        id: &str,
+        secret: Option<Secret>,
+        overlap: Option<Duration>,
+    ) -> Result<Secret> {
+        let overlap = overlap.unwrap_or(self.settings.overlap);
+        if overlap > OVERLAP_MAX {
+            return Err(Error::invalid("an old secret signs along for at most 7 days"));
+        }
+        let secret = secret.unwrap_or_else(|| self.generate());
+        let rotated = self.sql().write(|tx| {
+            let secret = &secret;
+            async move {
+                changed(&tx).await?;
+                let (seq, _) = read_in(&tx, id).await?;
+                Ok(rotate_in(&tx, seq, secret, overlap).await?)
+            }
+        });
+        rotated.await?;
+        Ok(secret)
+    }
+
+    pub(super) async fn enable_in(&self, tx: &Tx, seq: i64) -> Result<()> {
+        let text = "UPDATE webhook_endpoint SET enabled = 1, disabled_why = NULL,
+            failing_since = NULL, updated_at = now_ms() WHERE seq = $1";
+        tx.execute(text, params![seq]).await?;
+        self.advance_in(tx, seq).await?;
+        Ok(())
+    }
+
+    /// Disables an endpoint because of how it behaves, and tells the others; gives whether it was enabled.
+    pub(super) async fn disable_in(&self, tx: &Tx, seq: i64, why: &str) -> Result<bool> {
+        changed(tx).await?;
+        let Some((id, since)) = disable_row(tx, seq, why).await? else {
+            return Ok(false);
+        };
+        let now = tx.execute("SELECT now_ms()", params![]).await?.row()?.time(0)?;
+        let at = now.millis().to_string();
+        let message = NewMessage::new(
+            message_id(&["endpoint.disabled", &id, &at]),
+            "endpoint.disabled",
+            now,
+            // Not its address, which is nobody else's business.
+            &json!({ "endpointId": id, "reason": why, "failingSince": since }),
+        )?;
+        self.publish_in(tx, &message).await?;
+        tracing::warn!(endpoint = id, why, "endpoint disabled");
+        Ok(true)
+    }
+
+    /// Cancels what is not settled at an endpoint that is disabled.
+    pub(super) async fn cancel_open(&self, seq: i64) -> Result<()> {
+        let text = "
+            UPDATE webhook_delivery SET state = 4, next_at = NULL, updated_at = now_ms(),
+                last_error = COALESCE(last_error, 'the endpoint was disabled')
+            WHERE endpoint_seq = $1 AND message_seq any_of(
+                SELECT message_seq FROM webhook_delivery
+                WHERE endpoint_seq = $1 AND state <> 2 AND state IN (0, 1) LIMIT $2)
+                AND EXISTS (SELECT 1 FROM webhook_endpoint WHERE seq = $1 AND enabled = 0)";
+        loop {
+            let changed = self.sql().execute(text, params![seq, CANCEL_BATCH]).await?.changed;
+            if changed < CANCEL_BATCH.unsigned_abs() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Gives the oldest delivery that waits at an ordered endpoint its turn, if no other has it; gives whether it did.
+    pub(super) async fn advance_in(&self, tx: &Tx, seq: i64) -> Result<bool> {
+        let text = "SELECT seq FROM webhook_endpoint WHERE seq = $1 FOR UPDATE";
+        tx.execute(text, params![seq]).await?;
+        let text = "
+            UPDATE webhook_delivery SET state = 0, updated_at = now_ms()
+            WHERE endpoint_seq = $1 AND message_seq any_of(
+                SELECT min(message_seq) FROM webhook_delivery
+                WHERE endpoint_seq = $1 AND state <> 2 AND state = 1)
+                AND NOT EXISTS (SELECT 1 FROM webhook_delivery
+                    WHERE endpoint_seq = $1 AND state <> 2 AND state = 0)
+            RETURNING message_seq, round";
+        let jobs = self.begin_in(tx, text, seq).await?;
+        Ok(jobs > 0)
+    }
+
+    /// Gives all deliveries that wait at an endpoint their turn.
+    async fn release_waiting_in(&self, tx: &Tx, seq: i64) -> Result<()> {
+        let text = "
+            UPDATE webhook_delivery SET state = 0, updated_at = now_ms()
+            WHERE endpoint_seq = $1 AND state <> 2 AND state = 1 RETURNING message_seq, round";
+        self.begin_in(tx, text, seq).await?;
+        Ok(())
+    }
+
+    /// Enqueues what a statement has made pending; gives how many.
+    async fn begin_in(&self, tx: &Tx, text: &str, seq: i64) -> Result<usize> {
+        let mut jobs = Vec::new();
+        for row in &tx.execute(text, params![seq]).await?.rows {
+            let of = JobOf { message: row.int(0)?, endpoint: seq, round: row.int(1)? };
+            jobs.push(job(Class::First, of, Duration::ZERO));
+        }
+        self.enqueue_in(tx, &jobs).await?;
+        Ok(jobs.len())
+    }
+}
+
+fn apply(endpoint: &mut Endpoint, change: &EndpointChange) {
+    let change = change.clone();
+    endpoint.url = change.url.unwrap_or_else(|| endpoint.url.clone());
+    endpoint.description = change.description.unwrap_or_else(|| endpoint.description.clone());
+    endpoint.kinds = change.kinds.unwrap_or_else(|| endpoint.kinds.clone());
+    endpoint.customers = change.customers.unwrap_or_else(|| endpoint.customers.clone());
+    endpoint.ordered = change.ordered.unwrap_or(endpoint.ordered);
+}
+
+/// Number and endpoint; an error if there is none.
+pub(super) async fn read_in(tx: &Tx, id: &str) -> Result<(i64, Endpoint)> {
+    let text = format!(
+        "SELECT {COLUMNS} FROM webhook_endpoint WHERE id = $1 AND deleted_at IS NULL FOR UPDATE"
+    );
+    let found = tx.execute(&text, params![id]).await?;
+    from_row(found.rows.first().ok_or_else(|| no_such(id))?)
+}
+
+pub(super) async fn insert_in(
+    tx: &Tx,
+    id: &str,
+    new: &NewEndpoint,
+    secret: &Secret,
+    configured: bool,
+) -> Result<i64> {
+    let text = "
+        INSERT INTO webhook_endpoint (id, url, description, kinds, customers, ordered, enabled,
+            configured, created_at, updated_at)
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now_ms(), now_ms()) RETURNING seq";
+    let params = params![
+        id,
+        new.url.as_str(),
+        new.description.as_str(),
+        to_list(&new.kinds),
+        to_list(&new.customers),
+        new.ordered,
+        new.enabled,
+        configured,
+    ];
+    let seq = tx.execute(text, params).await?.row()?.int(0)?;
+    rotate_in(tx, seq, secret, Duration::ZERO).await?;
+    Ok(seq)
+}
+
+/// Makes a secret the newest of an endpoint.
+pub(super) async fn rotate_in(tx: &Tx, seq: i64, secret: &Secret, overlap: Duration) -> Result<()> {
+    let text = "UPDATE webhook_secret SET valid_until = now_ms() + $2
+        WHERE endpoint_seq = $1 AND valid_until IS NULL";
+    tx.execute(text, params![seq, millis(overlap)]).await?;
+    let text = "
+        INSERT INTO webhook_secret (endpoint_seq, number, secret, created_at)
+        SELECT CAST($1 AS BIGINT), COALESCE(max(number), 0) + 1, CAST($2 AS TEXT), now_ms()
+        FROM webhook_secret WHERE endpoint_seq = $1 RETURNING number";
+    let number = tx.execute(text, params![seq, secret.expose()]).await?.row()?.int(0)?;
+    let text = "DELETE FROM webhook_secret
+        WHERE endpoint_seq = $1 AND (valid_until <= now_ms() OR number < $2)";
+    tx.execute(text, params![seq, number - OLD_SECRETS_MAX]).await?;
+    Ok(())
+}
+
+/// Disables an endpoint that is enabled; gives its id and since when it has failed.
+pub(super) async fn disable_row(
+    tx: &Tx,
+    seq: i64,
+    why: &str,
+) -> Result<Option<(String, Option<i64>)>> {
+    let text = "UPDATE webhook_endpoint SET enabled = 0, disabled_why = $2, updated_at = now_ms()
+        WHERE seq = $1 AND enabled = 1 RETURNING id, failing_since";
+    let rows = tx.execute(text, params![seq, storable(why, WHY_BYTES_MAX)]).await?.rows;
+    rows.first().map(|row| Ok((row.text(0)?.to_owned(), row.opt_int(1)?))).transpose()
+}
+
+fn no_such(id: &str) -> Error {
+    Error::not_found(format!("endpoint {}", storable(id, 100)))
+}

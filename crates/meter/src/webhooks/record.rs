@@ -1,0 +1,273 @@
+//! Recording: what became of many deliveries, in one transaction with their jobs.
+//!
+//! Guarantees: jobs come first in the transaction, and what was done under a claim that is no longer ours is not recorded.
+//! Recorded twice, because the answer to the first was lost, nothing changes. What fails in another class than that for
+//! retries gets a job there, in the same transaction. Leaves to others: what to record.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use logmill_io::sql::{Bulk, ColumnType, Execute};
+use logmill_io::{Timestamp, Tx, Value, millis, params};
+use logmill_work::Claim;
+use logmill_work::queue::FailedClaim;
+
+use super::Webhooks;
+use super::lanes::Class;
+use super::publish::{JobOf, job, numbers};
+use super::tables::DeliveryState;
+use super::verdict::Next;
+use crate::error::Result;
+
+/// One attempt, for the log.
+#[derive(Clone, Debug)]
+pub(super) struct Attempt {
+    pub(super) at: Timestamp,
+    pub(super) took: Duration,
+    pub(super) status: Option<u16>,
+    pub(super) error: Option<String>,
+    pub(super) response: String,
+    pub(super) dry_run: bool,
+    pub(super) next: Next,
+}
+
+/// How a claim ended.
+#[derive(Clone, Debug)]
+pub(super) enum Ending {
+    /// A request was made.
+    Attempted(Attempt),
+    /// None was made; later, in this class.
+    PutOff { class: Class, wait: Duration },
+    /// There is nothing to do for it.
+    Stale,
+    /// Its endpoint does not take anything.
+    Cancelled { why: &'static str },
+}
+
+/// A claim that has ended.
+#[derive(Clone, Debug)]
+pub(super) struct Settled {
+    pub(super) claim: Claim,
+    pub(super) class: Class,
+    pub(super) of: JobOf,
+    /// How many attempts there were before, in this round.
+    pub(super) attempts: i64,
+    /// Whether its endpoint wants its messages in order.
+    pub(super) ordered: bool,
+    pub(super) ending: Ending,
+}
+
+impl Settled {
+    /// Whether the delivery comes again, in which class and when.
+    pub(super) fn later(&self) -> Option<(Class, Duration)> {
+        match &self.ending {
+            Ending::Attempted(Attempt { next: Next::Again { wait }, .. }) => {
+                Some((Class::Retry, *wait))
+            }
+            Ending::PutOff { class, wait } => Some((*class, *wait)),
+            _ => None,
+        }
+    }
+
+    /// The wait, if its job stays what it is.
+    fn stays(&self) -> Option<Duration> {
+        self.later().filter(|(class, _)| *class == self.class).map(|(_, wait)| wait)
+    }
+
+    fn error(&self) -> String {
+        match &self.ending {
+            Ending::Attempted(attempt) => attempt.error.clone().unwrap_or_default(),
+            Ending::PutOff { .. } => "put off: its endpoint is busy or failing".to_owned(),
+            Ending::Stale | Ending::Cancelled { .. } => String::new(),
+        }
+    }
+
+    /// What is to be written in its delivery, if anything.
+    fn row(&self) -> Option<Vec<Value>> {
+        let (state, attempts, status, error, wait) = match &self.ending {
+            Ending::Attempted(attempt) => {
+                let (state, wait) = match &attempt.next {
+                    Next::Succeeded => (DeliveryState::Succeeded, None),
+                    Next::Again { wait } => (DeliveryState::Pending, Some(millis(*wait))),
+                    Next::Exhausted | Next::Gone => (DeliveryState::Exhausted, None),
+                };
+                let status = attempt.status.map(u32::from);
+                (state, self.attempts + 1, status, attempt.error.as_deref(), wait)
+            }
+            Ending::Cancelled { why } => {
+                (DeliveryState::Cancelled, self.attempts, None, Some(*why), None)
+            }
+            Ending::PutOff { .. } | Ending::Stale => return None,
+        };
+        let JobOf { message, endpoint, round } = self.of;
+        let state = state.number();
+        Some(params![message, endpoint, round, state, attempts, status, error, wait])
+    }
+
+    fn attempt_row(&self) -> Option<Vec<Value>> {
+        let Ending::Attempted(attempt) = &self.ending else {
+            return None;
+        };
+        let JobOf { message, endpoint, round } = self.of;
+        Some(params![
+            message,
+            endpoint,
+            round,
+            self.attempts + 1,
+            attempt.at,
+            millis(attempt.took),
+            attempt.status.map(u32::from),
+            attempt.error.as_deref(),
+            attempt.response.as_str(),
+            attempt.dry_run,
+        ])
+    }
+}
+
+/// What recording did.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Recorded {
+    /// Endpoints that were disabled.
+    pub(super) disabled: Vec<i64>,
+    /// Whether deliveries that waited have their turn now.
+    pub(super) advanced: bool,
+}
+
+const UPDATE: &str = "
+    UPDATE webhook_delivery SET state = $4, attempts = $5, last_status = $6, last_error = $7,
+        next_at = now_ms() + $8, updated_at = now_ms()
+    WHERE message_seq = $1 AND endpoint_seq = $2 AND round = $3
+        AND (state = 0 OR (state <> 2 AND $4 = 2))";
+
+const ATTEMPTS: Bulk = Bulk {
+    table: Cow::Borrowed("webhook_attempt"),
+    columns: Cow::Borrowed(&[
+        ("message_seq", ColumnType::Int),
+        ("endpoint_seq", ColumnType::Int),
+        ("round", ColumnType::Int),
+        ("attempt", ColumnType::Int),
+        ("at", ColumnType::Int),
+        ("duration_ms", ColumnType::Int),
+        ("status", ColumnType::Int),
+        ("error", ColumnType::Text),
+        ("response", ColumnType::Text),
+        ("dry_run", ColumnType::Int),
+    ]),
+    key_columns: 4,
+    on_conflict: Cow::Borrowed("DO NOTHING"),
+};
+
+impl Webhooks {
+    /// Records what became of deliveries.
+    pub(super) async fn record(&self, batch: &[Settled]) -> Result<Recorded> {
+        let recorded =
+            self.sql().write(|tx| async move { Ok(self.record_in(&tx, batch).await?) }).await?;
+        Ok(recorded)
+    }
+
+    async fn record_in(&self, tx: &Tx, batch: &[Settled]) -> Result<Recorded> {
+        let fenced = self.acknowledge(tx, batch).await?;
+        let is_ours =
+            |settled: &&Settled| !fenced.contains(&(settled.class, settled.claim.key.clone()));
+        let ours: Vec<&Settled> = batch.iter().filter(is_ours).collect();
+        let moved = ours.iter().filter_map(|settled| {
+            let (class, wait) = settled.later().filter(|(class, _)| *class != settled.class)?;
+            Some(job(class, settled.of, wait))
+        });
+        self.enqueue_in(tx, &moved.collect::<Vec<_>>()).await?;
+        let rows: Vec<Vec<Value>> = ours.iter().filter_map(|settled| settled.row()).collect();
+        tx.execute_many(UPDATE, rows).await?;
+        let attempts: Vec<Vec<Value>> =
+            ours.iter().filter_map(|settled| settled.attempt_row()).collect();
+        tx.bulk(&ATTEMPTS, attempts).await?;
+        let disabled = self.record_health(tx, &ours).await?;
+        let mut advanced = false;
+        let settled = ours.iter().filter(|settled| settled.ordered && settled.later().is_none());
+        let ordered: BTreeSet<i64> = settled.map(|settled| settled.of.endpoint).collect();
+        for endpoint in ordered {
+            advanced |= self.advance_in(tx, endpoint).await?;
+        }
+        Ok(Recorded { disabled, advanced })
+    }
+
+    /// Completes jobs, or lets them come again; gives those that are not ours any longer.
+    async fn acknowledge(&self, tx: &Tx, batch: &[Settled]) -> Result<BTreeSet<(Class, String)>> {
+        let mut fenced = BTreeSet::new();
+        for class in Class::ALL {
+            let (mut done, mut again) = (Vec::new(), Vec::new());
+            for settled in batch.iter().filter(|settled| settled.class == class) {
+                let claim = settled.claim.clone();
+                match settled.stays() {
+                    None => done.push(claim),
+                    Some(wait) => {
+                        let error = settled.error();
+                        again.push(FailedClaim { claim, error, retry_after: Some(wait) });
+                    }
+                }
+            }
+            let mut late = self.queue.complete_many_in(tx, &done).await?;
+            late.extend(self.queue.fail_many_in(tx, &again).await?);
+            for claim in late {
+                tracing::warn!(kind = claim.kind, key = claim.key, "came too late: fenced");
+                fenced.insert((class, claim.key));
+            }
+        }
+        Ok(fenced)
+    }
+
+    /// Notes which endpoints fail, and disables those that are gone or have failed for too long; gives these.
+    async fn record_health(&self, tx: &Tx, batch: &[&Settled]) -> Result<Vec<i64>> {
+        let (mut failed, mut well, mut gone) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        for settled in batch {
+            let Ending::Attempted(attempt) = &settled.ending else {
+                continue;
+            };
+            match attempt.next {
+                Next::Succeeded => well.extend([settled.of.endpoint]),
+                Next::Gone => gone.extend([settled.of.endpoint]),
+                Next::Again { .. } | Next::Exhausted => {
+                    failed.extend([(settled.of.endpoint, attempt.error.as_deref())]);
+                }
+            }
+        }
+        let text = "UPDATE webhook_endpoint SET failing_since = COALESCE(failing_since, now_ms()),
+            last_error = $2, last_error_at = now_ms() WHERE seq = $1";
+        let rows = failed.iter().map(|(endpoint, error)| params![*endpoint, *error]);
+        tx.execute_many(text, rows.collect::<Vec<_>>()).await?;
+        if !well.is_empty() {
+            let text = "UPDATE webhook_endpoint SET failing_since = NULL
+                WHERE seq any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))
+                    AND failing_since IS NOT NULL";
+            tx.execute(text, params![numbers(well.iter().copied())]).await?;
+        }
+        let mut disabled = Vec::new();
+        for endpoint in &gone {
+            if self.disable_in(tx, *endpoint, "it answered 410: gone").await? {
+                disabled.push(*endpoint);
+            }
+        }
+        let failed = failed.into_keys().filter(|endpoint| !gone.contains(endpoint));
+        disabled.extend(self.disable_tired(tx, &failed.collect::<Vec<_>>()).await?);
+        Ok(disabled)
+    }
+
+    async fn disable_tired(&self, tx: &Tx, failed: &[i64]) -> Result<Vec<i64>> {
+        let mut disabled = Vec::new();
+        if failed.is_empty() {
+            return Ok(disabled);
+        }
+        let text = "SELECT seq FROM webhook_endpoint
+            WHERE seq any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))
+                AND enabled = 1 AND failing_since <= now_ms() - $2 ORDER BY seq";
+        let after = self.settings.disable_after;
+        let list = numbers(failed.iter().copied());
+        let why = format!("every attempt has failed for {} hours", after.as_secs() / 3_600);
+        for row in &tx.execute(text, params![list, millis(after)]).await?.rows {
+            if self.disable_in(tx, row.int(0)?, &why).await? {
+                disabled.push(row.int(0)?);
+            }
+        }
+        Ok(disabled)
+    }
+}

@@ -1,0 +1,126 @@
+//! Replaying: deliveries are sent again, each with a whole schedule.
+//!
+//! A replay is a new round of the same delivery: the message keeps its id, the attempts of earlier rounds stay in the log,
+//! and what is left of the earlier round's job does nothing.
+//!
+//! Guarantees: each batch of replays is one transaction; at an ordered endpoint they take their turn. Many at once
+//! take the slots of overflow, not those of first attempts. Leaves to others: how often somebody asks.
+
+use std::time::Duration;
+
+use logmill_io::sql::Execute;
+use logmill_io::{Timestamp, Tx, params};
+
+use super::Webhooks;
+use super::admin::read_in;
+use super::endpoint::Endpoint;
+use super::lanes::Class;
+use super::publish::{JobOf, job};
+use super::tables::DeliveryState;
+use crate::error::{Error, Result};
+
+/// The most deliveries that one call replays.
+pub const REPLAY_MAX: u64 = 10_000;
+/// How many of them one transaction does.
+const BATCH: i64 = 500;
+
+/// What a replay did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// How many deliveries are sent again.
+    pub deliveries: u64,
+    /// Whether there may be more: then ask again.
+    pub more: bool,
+}
+
+impl Webhooks {
+    /// Sends one message to one endpoint again, whatever became of it before.
+    pub async fn replay(&self, message_id: &str, endpoint_id: &str) -> Result<()> {
+        let replayed = self.sql().write(|tx| async move {
+            let (seq, endpoint) = enabled_in(&tx, endpoint_id).await?;
+            let text = "
+                UPDATE webhook_delivery SET state = $3, round = round + 1, attempts = 0,
+                    next_at = NULL, updated_at = now_ms()
+                WHERE endpoint_seq = $1 AND message_seq any_of(
+                    SELECT seq FROM webhook_message WHERE id = $2)
+                RETURNING message_seq, round";
+            let state = first_state(&endpoint).number();
+            let found = tx.execute(text, params![seq, message_id, state]).await?;
+            if found.rows.is_empty() {
+                let what = format!("delivery of this message to the endpoint {endpoint_id}");
+                return Err(Error::not_found(what).into());
+            }
+            Ok(self.again_in(&tx, seq, &endpoint, &found.rows, Class::First).await?)
+        });
+        replayed.await?;
+        self.wake();
+        Ok(())
+    }
+
+    /// Sends all messages to one endpoint again that were published since then and failed, or were cancelled; at most
+    /// [`REPLAY_MAX`], oldest first.
+    pub async fn replay_since(&self, endpoint_id: &str, since: Timestamp) -> Result<Replayed> {
+        let mut replayed = Replayed::default();
+        while replayed.deliveries < REPLAY_MAX {
+            let batch = self.sql().write(|tx| async move {
+                Ok(self.replay_batch_in(&tx, endpoint_id, since).await?)
+            });
+            let batch = batch.await?;
+            self.wake();
+            replayed.deliveries += batch;
+            if batch < BATCH.unsigned_abs() {
+                return Ok(replayed);
+            }
+        }
+        Ok(Replayed { more: true, ..replayed })
+    }
+
+    async fn replay_batch_in(&self, tx: &Tx, endpoint_id: &str, since: Timestamp) -> Result<u64> {
+        let (seq, endpoint) = enabled_in(tx, endpoint_id).await?;
+        let text = "
+            UPDATE webhook_delivery SET state = $4, round = round + 1, attempts = 0,
+                next_at = NULL, updated_at = now_ms()
+            WHERE endpoint_seq = $1 AND message_seq any_of(
+                SELECT message_seq FROM webhook_delivery
+                WHERE endpoint_seq = $1 AND state <> 2 AND state IN (3, 4) AND created_at >= $2
+                ORDER BY message_seq LIMIT $3)
+            RETURNING message_seq, round";
+        let state = first_state(&endpoint).number();
+        let rows = tx.execute(text, params![seq, since, BATCH, state]).await?.rows;
+        self.again_in(tx, seq, &endpoint, &rows, Class::Overflow).await?;
+        Ok(u64::try_from(rows.len()).unwrap_or(u64::MAX))
+    }
+
+    /// Enqueues the new round of deliveries, or lets them wait for their turn.
+    async fn again_in(
+        &self,
+        tx: &Tx,
+        seq: i64,
+        endpoint: &Endpoint,
+        rows: &[logmill_io::Row],
+        class: Class,
+    ) -> Result<()> {
+        if endpoint.ordered {
+            self.advance_in(tx, seq).await?;
+            return Ok(());
+        }
+        let mut jobs = Vec::with_capacity(rows.len());
+        for row in rows {
+            let of = JobOf { message: row.int(0)?, endpoint: seq, round: row.int(1)? };
+            jobs.push(job(class, of, Duration::ZERO));
+        }
+        self.enqueue_in(tx, &jobs).await
+    }
+}
+
+fn first_state(endpoint: &Endpoint) -> DeliveryState {
+    if endpoint.ordered { DeliveryState::Waiting } else { DeliveryState::Pending }
+}
+
+async fn enabled_in(tx: &Tx, endpoint_id: &str) -> Result<(i64, Endpoint)> {
+    let (seq, endpoint) = read_in(tx, endpoint_id).await?;
+    if !endpoint.enabled {
+        return Err(Error::conflict(format!("the endpoint {endpoint_id} is disabled")));
+    }
+    Ok((seq, endpoint))
+}

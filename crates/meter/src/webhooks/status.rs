@@ -1,0 +1,226 @@
+//! Looking: how endpoints stand, what was sent to them, and how each attempt went.
+//!
+//! Guarantees: nothing here changes anything or waits for who does; lists are bounded. Leaves to others: who may look.
+
+use logmill_io::{Row, Timestamp, params};
+
+use super::Webhooks;
+use super::endpoint::{COLUMNS, Endpoint, from_row};
+use super::tables::DeliveryState;
+use crate::error::{Error, Result};
+
+/// The most entries of one list.
+pub const LIST_MAX: usize = 1_000;
+
+/// How an endpoint stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointStatus {
+    /// The endpoint.
+    pub endpoint: Endpoint,
+    /// Deliveries that are due, now or later.
+    pub pending: u64,
+    /// Those of them that have failed at least once.
+    pub failing: u64,
+    /// Deliveries that wait for the one before.
+    pub waiting: u64,
+    /// Deliveries whose attempts have all failed.
+    pub exhausted: u64,
+    /// Deliveries that were cancelled.
+    pub cancelled: u64,
+    /// When the oldest delivery that is not settled was published.
+    pub oldest: Option<Timestamp>,
+}
+
+/// A delivery as people see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeliveryView {
+    /// Its message.
+    pub message_id: String,
+    /// What that tells of.
+    pub kind: String,
+    /// About whom.
+    pub customer: Option<String>,
+    /// Its endpoint.
+    pub endpoint_id: String,
+    /// Where it is in its life.
+    pub state: DeliveryState,
+    /// How often it was replayed.
+    pub round: i64,
+    /// How many attempts were made in this round.
+    pub attempts: i64,
+    /// The last status that came back.
+    pub last_status: Option<i64>,
+    /// What went wrong last.
+    pub last_error: Option<String>,
+    /// When the next attempt is due, if one failed.
+    pub next_at: Option<Timestamp>,
+    /// When it was published.
+    pub created_at: Timestamp,
+    /// When something happened to it last.
+    pub updated_at: Timestamp,
+    /// Where the next page begins.
+    pub cursor: i64,
+}
+
+/// One attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttemptView {
+    /// How often the delivery had been replayed.
+    pub round: i64,
+    /// The number of the attempt in its round, from 1.
+    pub attempt: i64,
+    /// When it was made.
+    pub at: Timestamp,
+    /// How long it took.
+    pub duration_ms: i64,
+    /// The status that came back.
+    pub status: Option<i64>,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// The beginning of what came back.
+    pub response: String,
+    /// Whether nothing was sent.
+    pub dry_run: bool,
+}
+
+impl Webhooks {
+    /// How all endpoints stand, in the order of their ids.
+    pub async fn statuses(&self) -> Result<Vec<EndpointStatus>> {
+        let columns: Vec<String> =
+            COLUMNS.split(',').map(|column| format!("e.{}", column.trim())).collect();
+        let text = format!(
+            "SELECT {}, d.pending, d.failing, d.waiting, d.exhausted, d.cancelled, d.oldest
+             FROM webhook_endpoint AS e LEFT JOIN (
+                 SELECT endpoint_seq,
+                     count(CASE WHEN state = 0 THEN 1 END) AS pending,
+                     count(CASE WHEN state = 0 AND attempts > 0 THEN 1 END) AS failing,
+                     count(CASE WHEN state = 1 THEN 1 END) AS waiting,
+                     count(CASE WHEN state = 3 THEN 1 END) AS exhausted,
+                     count(CASE WHEN state = 4 THEN 1 END) AS cancelled,
+                     min(CASE WHEN state < 2 THEN created_at END) AS oldest
+                 FROM webhook_delivery WHERE state <> 2 GROUP BY endpoint_seq
+             ) AS d ON d.endpoint_seq = e.seq
+             WHERE e.deleted_at IS NULL ORDER BY e.id",
+            columns.join(", ")
+        );
+        let found = self.sql().query(&text, params![]).await?;
+        found.rows.iter().map(|row| status(row, columns.len())).collect()
+    }
+
+    /// Deliveries, newest first, before a cursor: of one endpoint or of all, in one state or in any.
+    pub async fn deliveries(
+        &self,
+        endpoint_id: Option<&str>,
+        state: Option<DeliveryState>,
+        before: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<DeliveryView>> {
+        let mut conditions = vec!["d.message_seq < $1".to_owned()];
+        let limit = i64::try_from(limit.min(LIST_MAX)).unwrap_or(0);
+        let mut params = params![before.unwrap_or(i64::MAX), limit];
+        if let Some(id) = endpoint_id {
+            self.get(id).await?;
+            conditions.push("e.id = $3".to_owned());
+            params.push(id.into());
+        }
+        if let Some(state) = state {
+            conditions.push(format!("d.state = {}", state.number()));
+            if state != DeliveryState::Succeeded {
+                conditions.push("d.state <> 2".to_owned());
+            }
+        }
+        let text = format!(
+            "{VIEW} WHERE {} ORDER BY d.message_seq DESC, d.endpoint_seq LIMIT $2",
+            conditions.join(" AND ")
+        );
+        let found = self.sql().query(&text, params).await?;
+        found.rows.iter().map(view).collect()
+    }
+
+    /// All deliveries of a message.
+    pub async fn deliveries_of(&self, message_id: &str) -> Result<Vec<DeliveryView>> {
+        let text = format!("{VIEW} WHERE m.id = $1 ORDER BY e.id LIMIT $2");
+        let limit = i64::try_from(LIST_MAX).unwrap_or(0);
+        let found = self.sql().query(&text, params![message_id, limit]).await?;
+        found.rows.iter().map(view).collect()
+    }
+
+    /// All attempts to deliver a message to an endpoint, oldest first.
+    pub async fn attempts(&self, message_id: &str, endpoint_id: &str) -> Result<Vec<AttemptView>> {
+        let text = "
+            SELECT a.round, a.attempt, a.at, a.duration_ms, a.status, a.error, a.response, a.dry_run
+            FROM webhook_message AS m
+            JOIN webhook_endpoint AS e ON e.id = $2
+            JOIN webhook_attempt AS a ON a.message_seq = m.seq AND a.endpoint_seq = e.seq
+            WHERE m.id = $1 ORDER BY a.round, a.attempt LIMIT $3";
+        let limit = i64::try_from(LIST_MAX).unwrap_or(0);
+        let found = self.sql().query(text, params![message_id, endpoint_id, limit]).await?;
+        found.rows.iter().map(attempt).collect()
+    }
+
+    /// The body of a message, as it is sent.
+    pub async fn body(&self, message_id: &str) -> Result<String> {
+        let text = "SELECT body FROM webhook_message WHERE id = $1";
+        let found = self.sql().query(text, params![message_id]).await?;
+        let row = found.rows.first().ok_or_else(|| Error::not_found("such message"))?;
+        Ok(row.text(0)?.to_owned())
+    }
+}
+
+const VIEW: &str = "
+    SELECT m.id, m.kind, m.customer, e.id, d.state, d.round, d.attempts, d.last_status,
+        d.last_error, d.next_at, d.created_at, d.updated_at, d.message_seq
+    FROM webhook_delivery AS d
+    JOIN webhook_message AS m ON m.seq = d.message_seq
+    JOIN webhook_endpoint AS e ON e.seq = d.endpoint_seq";
+
+fn status(row: &Row, first: usize) -> Result<EndpointStatus> {
+    // An endpoint without deliveries has no counts.
+    let count = |column: usize| -> Result<u64> {
+        Ok(if row.is_null(first + column) { 0 } else { row.count(first + column)? })
+    };
+    Ok(EndpointStatus {
+        endpoint: from_row(row)?.1,
+        pending: count(0)?,
+        failing: count(1)?,
+        waiting: count(2)?,
+        exhausted: count(3)?,
+        cancelled: count(4)?,
+        oldest: row.opt_time(first + 5)?,
+    })
+}
+
+fn view(row: &Row) -> Result<DeliveryView> {
+    let owned = |text: Option<&str>| text.map(str::to_owned);
+    let number = row.int(4)?;
+    let state = DeliveryState::from_number(number)
+        .ok_or_else(|| Error::corrupt(format!("a delivery in state {number}")))?;
+    Ok(DeliveryView {
+        message_id: row.text(0)?.to_owned(),
+        kind: row.text(1)?.to_owned(),
+        customer: owned(row.opt_text(2)?),
+        endpoint_id: row.text(3)?.to_owned(),
+        state,
+        round: row.int(5)?,
+        attempts: row.int(6)?,
+        last_status: row.opt_int(7)?,
+        last_error: owned(row.opt_text(8)?),
+        next_at: row.opt_time(9)?,
+        created_at: row.time(10)?,
+        updated_at: row.time(11)?,
+        cursor: row.int(12)?,
+    })
+}
+
+fn attempt(row: &Row) -> Result<AttemptView> {
+    Ok(AttemptView {
+        round: row.int(0)?,
+        attempt: row.int(1)?,
+        at: row.time(2)?,
+        duration_ms: row.int(3)?,
+        status: row.opt_int(4)?,
+        error: row.opt_text(5)?.map(str::to_owned),
+        response: row.text(6)?.to_owned(),
+        dry_run: row.int(7)? != 0,
+    })
+}

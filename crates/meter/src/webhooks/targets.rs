@@ -1,0 +1,147 @@
+//! Targets: endpoints and their secrets in memory, as long as nobody has changed them.
+//!
+//! Guarantees: what is given is what the database held when it was asked for the number of changes; what a transaction
+//! reads that may not commit is not kept. Leaves to others: raising that number with every change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use logmill_io::sql::{Answer, Execute};
+use logmill_io::{Row, Sql, Tx, Value, params};
+
+use super::endpoint::from_list;
+use super::message::NewMessage;
+use super::secret::{Secret, Signer};
+use crate::error::Result;
+
+/// An endpoint that exists, enabled or not.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) seq: i64,
+    pub(super) url: String,
+    kinds: Vec<String>,
+    customers: Vec<String>,
+    pub(super) ordered: bool,
+    pub(super) enabled: bool,
+    /// Whether it was failing when this was read.
+    pub(super) failing: bool,
+    /// Newest first.
+    pub(super) signers: Vec<Signer>,
+}
+
+impl Target {
+    /// Whether a message is for it. One about nobody is for those alone that ask for everybody.
+    pub(super) fn wants(&self, message: &NewMessage) -> bool {
+        let kind = self.kinds.is_empty() || self.kinds.contains(&message.kind);
+        let of = message.customer.as_ref();
+        let customer = self.customers.is_empty()
+            || of.is_some_and(|customer| self.customers.contains(customer));
+        self.enabled && kind && customer
+    }
+}
+
+/// All targets as of some number of changes.
+#[derive(Debug)]
+pub(super) struct Snapshot {
+    pub(super) version: i64,
+    pub(super) by_seq: BTreeMap<i64, Arc<Target>>,
+}
+
+/// What is kept in memory.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Targets {
+    snapshot: Arc<RwLock<Option<Arc<Snapshot>>>>,
+    /// Endpoints that fail, as far as this process knows.
+    failing: Arc<RwLock<BTreeSet<i64>>>,
+}
+
+/// Where to read.
+#[derive(Clone, Copy)]
+pub(super) enum On<'a> {
+    Sql(&'a Sql),
+    Tx(&'a Tx),
+}
+
+impl On<'_> {
+    pub(super) async fn query(self, text: &str, params: Vec<Value>) -> Result<Answer> {
+        Ok(match self {
+            Self::Sql(sql) => sql.query(text, params).await?,
+            Self::Tx(tx) => tx.execute(text, params).await?,
+        })
+    }
+}
+
+impl Targets {
+    /// All targets as they are now.
+    pub(super) async fn current(&self, on: On<'_>) -> Result<Arc<Snapshot>> {
+        let text = "SELECT version FROM webhook_version WHERE name = 'endpoints'";
+        let version = on.query(text, params![]).await?.row()?.int(0)?;
+        let known = self.snapshot.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(known) = known.filter(|known| known.version == version) {
+            return Ok(known);
+        }
+        let read = Arc::new(read(on, version).await?);
+        if let On::Sql(_) = on {
+            let mut snapshot = self.snapshot.write().unwrap_or_else(PoisonError::into_inner);
+            *snapshot = Some(Arc::clone(&read));
+        }
+        Ok(read)
+    }
+
+    pub(super) fn is_failing(&self, endpoint: i64) -> bool {
+        self.failing.read().unwrap_or_else(PoisonError::into_inner).contains(&endpoint)
+    }
+
+    pub(super) fn set_failing(&self, endpoint: i64, failing: bool) {
+        if self.is_failing(endpoint) == failing {
+            return;
+        }
+        let mut all = self.failing.write().unwrap_or_else(PoisonError::into_inner);
+        if failing {
+            all.insert(endpoint);
+        } else {
+            all.remove(&endpoint);
+        }
+    }
+}
+
+async fn read(on: On<'_>, version: i64) -> Result<Snapshot> {
+    // Secrets first: whatever is changed in between raises the number again, and is read by the next who asks.
+    let text = "SELECT endpoint_seq, secret, valid_until FROM webhook_secret
+        ORDER BY endpoint_seq, number DESC";
+    let mut signers: BTreeMap<i64, Vec<Signer>> = BTreeMap::new();
+    for row in &on.query(text, params![]).await?.rows {
+        let signer = Signer::new(&Secret::stored(row.text(1)?), row.opt_time(2)?)?;
+        signers.entry(row.int(0)?).or_default().push(signer);
+    }
+    let text = "SELECT seq, url, kinds, customers, ordered, enabled, failing_since
+        FROM webhook_endpoint WHERE deleted_at IS NULL";
+    let mut by_seq = BTreeMap::new();
+    for row in &on.query(text, params![]).await?.rows {
+        let target = target(row, &mut signers)?;
+        by_seq.insert(target.seq, Arc::new(target));
+    }
+    Ok(Snapshot { version, by_seq })
+}
+
+fn target(row: &Row, signers: &mut BTreeMap<i64, Vec<Signer>>) -> Result<Target> {
+    let seq = row.int(0)?;
+    Ok(Target {
+        seq,
+        url: row.text(1)?.to_owned(),
+        kinds: from_list(row.text(2)?)?,
+        customers: from_list(row.text(3)?)?,
+        ordered: row.int(4)? != 0,
+        enabled: row.int(5)? != 0,
+        failing: !row.is_null(6),
+        signers: signers.remove(&seq).unwrap_or_default(),
+    })
+}
+
+/// Says that endpoints or secrets have changed; part of every transaction that changes them. It is the first thing that
+/// such a transaction does, so that they take turns.
+pub(super) async fn changed(tx: &Tx) -> Result<()> {
+    let text = "UPDATE webhook_version SET version = version + 1 WHERE name = 'endpoints'";
+    tx.execute(text, params![]).await?;
+    Ok(())
+}

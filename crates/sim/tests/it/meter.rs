@@ -1,0 +1,5 @@
+//! Metering on both engines: against a naive fold, under faults, and in several processes.
+
+mod crashes;
+mod model;
+mod world;

@@ -1,0 +1,127 @@
+//! The crash matrix of metering: die before or after any store operation of recording, aggregating, correcting, sealing
+//! and archiving; whoever comes after does it all again, and the figures are those of an undisturbed life.
+
+use std::sync::Arc;
+
+use logmill_io::{BlobStore, Fault, Faults, Timestamp, params};
+use logmill_meter::correct::{Change, Correction};
+use logmill_meter::record::Arrived;
+use logmill_meter::{Decimal, Error, Meter};
+use logmill_sim::Database;
+use logmill_sim::postgres::PostgresServer;
+use logmill_work::Queue;
+use serde_json::json;
+
+use super::world::{LEASE, aggregate, aggregates, blobs, event, open};
+use crate::work::{in_real_time, simulate};
+
+const START: i64 = 1_774_656_000_000;
+const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
+
+fn batch(numbers: std::ops::Range<i64>) -> Vec<Arrived> {
+    let arrived = numbers.map(|number| {
+        let json = json!({
+            "eventType": if number % 3 == 0 { "last" } else { "sum" },
+            "customerId": format!("c{}", number % 2),
+            "value": number,
+            "id": format!("id{number}"),
+            "timestamp": (START + number * 700_000).to_string(),
+            "metadata": {"region": format!("r{}", number % 4)},
+        });
+        Arrived { event: event(&json), received: Timestamp(START + number) }
+    });
+    arrived.collect()
+}
+
+fn correction(number: i64, change: Change) -> Correction {
+    Correction {
+        source: "test".to_owned(),
+        id: format!("id{number}"),
+        change,
+        reason: "a test".to_owned(),
+        actor: "nobody".to_owned(),
+    }
+}
+
+/// Everything that a meter does. Run again it changes nothing.
+async fn life(meter: &Meter, queue: &Queue) -> Result<(), Error> {
+    meter.record(batch(0..6)).await?;
+    meter.record(batch(4..12)).await?;
+    aggregate(meter, queue).await?;
+    meter.keep_house().await?;
+    for (number, change) in
+        [(5, Change::Cancel), (7, Change::Amend(Decimal::from_integer(1_000)))]
+    {
+        match meter.correct(&correction(number, change)).await {
+            Err(Error::Conflict { what }) if what.contains("like that already") => {}
+            corrected => drop(corrected?),
+        }
+    }
+    meter.record(batch(10..14)).await?;
+    aggregate(meter, queue).await?;
+    meter.keep_house().await
+}
+
+/// What counts in the end.
+async fn image(meter: &Meter) -> String {
+    let recounted = meter.recount(false, |_| {}).await.expect("a recount");
+    assert_eq!(recounted.differences, Vec::<String>::new());
+    let figures: Vec<(String, String, bool)> = aggregates(meter)
+        .await
+        .into_iter()
+        .map(|aggregate| {
+            let is_told = aggregate.state.name() != "provisional";
+            (aggregate.id, aggregate.body, is_told)
+        })
+        .collect();
+    // Every revision that is not provisional was told of, once.
+    let text = "SELECT count(*) FROM meter_revision WHERE state > 0";
+    let told = meter.sql().query(text, params![]).await.expect("a count");
+    let told = told.row().expect("a row").int(0).expect("a number");
+    let text = "SELECT count(*) FROM webhook_message";
+    let messages = meter.sql().query(text, params![]).await.expect("a count");
+    assert_eq!(messages.row().expect("a row").int(0).expect("a number"), told);
+    format!("{figures:?} {}", recounted.events)
+}
+
+async fn run(database: &Database, faults: Arc<Faults>) -> String {
+    let plain = crate::work::open(database).await;
+    let blobs: Arc<dyn BlobStore> = blobs();
+    // Its tables are there: making them is the migrations' own matter.
+    open(&plain, &blobs).await.expect("a meter");
+    let disturbed = plain.through(plain.sql().with_faults(faults));
+    if let Ok(meter) = open(&disturbed, &blobs).await {
+        let _ = life(&meter, &disturbed).await;
+    }
+    drop(disturbed);
+    let restarted = crate::work::open(database).await;
+    database.advance(LEASE * 2, &[restarted.sql()]);
+    restarted.reap(logmill_meter::due::AGGREGATE_JOB).await.expect("a reaper");
+    let meter = open(&restarted, &blobs).await.expect("a meter");
+    life(&meter, &restarted).await.expect("nothing disturbs it");
+    image(&meter).await
+}
+
+async fn matrix<F: Future<Output = Database>>(fresh: impl Fn() -> F, every: u64) {
+    let counted = Faults::none();
+    let undisturbed = run(&fresh().await, Arc::clone(&counted)).await;
+    let operations = counted.operations();
+    assert!(operations >= 100, "a life has only {operations} operations");
+    for operation in (0..operations).filter(|operation| operation % every == 0) {
+        for fault in FAULTS {
+            let image = run(&fresh().await, Faults::at(operation, fault)).await;
+            assert_eq!(image, undisturbed, "{fault:?} at operation {operation} of {operations}");
+        }
+    }
+}
+
+#[test]
+fn on_sqlite_metering_survives_a_fault_at_every_operation() {
+    simulate(matrix(Database::memory, 1));
+}
+
+#[test]
+fn on_postgresql_metering_survives_a_fault_at_every_fortieth_operation() {
+    let server = PostgresServer::start();
+    in_real_time(matrix(|| async { Database::postgres(&server) }, 40));
+}

@@ -1,0 +1,87 @@
+//! A meter over a database of a test, and what tests do with it. All usage lies in the past, so that every period is
+//! over whatever the clock says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use logmill_io::blob::MemoryBlobs;
+use logmill_io::wire::{GuardedClient, GuardedSettings};
+use logmill_io::{BlobStore, Entropy, SeededEntropy, SystemClock, Timestamp};
+use logmill_meter::aggregate::Aggregator;
+use logmill_meter::due::{AGGREGATE_JOB, Which};
+use logmill_meter::event::{Event, Incoming, Sender};
+use logmill_meter::list::{Aggregate, AggregateFilter};
+use logmill_meter::settings::{EventType, Op};
+use logmill_meter::webhooks::{WebhookSettings, Webhooks};
+use logmill_meter::{Error, Meter, Settings};
+use logmill_work::{Handler as _, Queue, Running};
+use serde_json::Value;
+
+pub(super) const LEASE: Duration = Duration::from_secs(120);
+/// Small, so that tables of keys fill up and are sealed.
+const KEYS_PER_TABLE: u64 = 8;
+
+/// The operations that a naive fold knows, by event type.
+pub(super) const OPS: [(&str, Op); 7] = [
+    ("sum", Op::Sum),
+    ("avg", Op::Avg),
+    ("min", Op::Min),
+    ("max", Op::Max),
+    ("count", Op::Count),
+    ("first", Op::First),
+    ("last", Op::Last),
+];
+
+pub(super) fn settings() -> Settings {
+    let mut settings = Settings { retention: Some(Duration::from_secs(1)), ..Settings::default() };
+    for (name, op) in OPS {
+        let mut event_type = EventType::new(op);
+        event_type.dimensions = vec!["region".to_owned()];
+        settings.events.insert(name.to_owned(), event_type);
+    }
+    settings
+}
+
+/// A meter as a new process would have it.
+pub(super) async fn open(queue: &Queue, blobs: &Arc<dyn BlobStore>) -> Result<Meter, Error> {
+    let client = GuardedClient::new(SystemClock::shared(), GuardedSettings::default());
+    let client = client.expect("a client");
+    let webhooks = Webhooks::open(queue.clone(), client, WebhookSettings::default()).await?;
+    let blobs = Arc::clone(blobs);
+    Meter::open_with(queue.clone(), blobs, webhooks, settings(), KEYS_PER_TABLE).await
+}
+
+pub(super) fn blobs() -> Arc<dyn BlobStore> {
+    Arc::new(MemoryBlobs::default())
+}
+
+/// An event that is right.
+pub(super) fn event(json: &Value) -> Event {
+    let text = json.to_string();
+    let incoming: Incoming<'_> = serde_json::from_str(&text).expect("an object");
+    let entropy: Arc<dyn Entropy> = SeededEntropy::shared(1);
+    let sender = Sender { source: "test", now: Timestamp(1_790_000_000_000), entropy: &*entropy };
+    incoming.check(&settings(), None, &sender).expect("it is right")
+}
+
+/// Makes all aggregates that are due.
+pub(super) async fn aggregate(meter: &Meter, queue: &Queue) -> Result<(), Error> {
+    meter.sweep(Which::Finished).await?;
+    loop {
+        let claims = queue.claim(AGGREGATE_JOB, 100, LEASE, "test").await?;
+        if claims.is_empty() {
+            return Ok(());
+        }
+        for claim in claims {
+            let running = Running { claim, queue: queue.clone() };
+            if let Err(failure) = Aggregator(meter.clone()).run(running).await {
+                return Err(Error::invalid(failure.error));
+            }
+        }
+    }
+}
+
+pub(super) async fn aggregates(meter: &Meter) -> Vec<Aggregate> {
+    let filter = AggregateFilter { limit: 1_000, ..AggregateFilter::default() };
+    meter.aggregates(&filter).await.expect("aggregates").items
+}
