@@ -1,4 +1,4 @@
-//! What the server does for usage: recording, aggregating, watching thresholds, keeping house.
+//! What the server does for usage: recording, aggregating, watching thresholds, telling, keeping house.
 //!
 //! ```text
 //!   open ─▶ recorder, runners, schedules ─▶ stopped: no new job, what was accepted is recorded
@@ -14,6 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use logmill_io::wire::{GuardedClient, GuardedSettings};
 use logmill_meter::aggregate::Aggregator;
 use logmill_meter::alerts::{ALERT_JOB, Watcher};
 use logmill_meter::due::AGGREGATE_JOB;
@@ -21,7 +22,9 @@ use logmill_meter::record::{Arrived, Outcome};
 use logmill_meter::service::{
     HOUSEKEEPING_JOB, Housekeeper, SWEEP_JOB, Sweeper, housekeeping_schedule, sweep_schedule,
 };
-use logmill_meter::webhooks::Webhooks;
+use logmill_meter::webhooks::{
+    ConfiguredEndpoint, EndpointChange, LIST_MAX, Secret, Webhooks,
+};
 use logmill_meter::{Meter, Recorder};
 use logmill_work::{Cron, Handler, Queue, Runner, RunnerSettings, Schedule};
 use tokio::sync::watch;
@@ -43,9 +46,53 @@ pub(crate) async fn open(settings: &Settings) -> Result<Option<OpenMeter>> {
     let Some(metered) = settings.meter.settings() else { return Ok(None) };
     let stores = MeterStores::open_to_write(settings).await?;
     let queue = stores.queue.clone();
-    let webhooks = Webhooks::open(&queue).await?;
+    let webhooks = webhooks(settings, &queue).await?;
     let meter = Meter::open(stores.queue, stores.blobs, webhooks, metered).await?;
     Ok(Some(OpenMeter { meter, queue }))
+}
+
+/// The webhooks, with the endpoints that the configuration names.
+async fn webhooks(settings: &Settings, queue: &Queue) -> Result<Webhooks> {
+    let delivery = &settings.meter.delivery;
+    let hooks = delivery.settings();
+    let guarded = GuardedSettings {
+        ports: Vec::new(),
+        redirects_max: 0,
+        allowed: delivery.allowed().unwrap_or_default(),
+        idle_per_host_max: hooks.endpoint_slots,
+    };
+    let client = GuardedClient::new(Arc::clone(queue.sql().clock()), guarded)?;
+    let webhooks = Webhooks::open(queue.clone(), client, hooks).await?;
+    let mut configured = Vec::new();
+    for webhook in settings.meter.webhooks() {
+        let secret = Secret::parse(webhook.secret.expose())?;
+        let (enabled, url) = (webhook.enabled, webhook.url.clone());
+        configured.push(ConfiguredEndpoint { enabled, url, secret });
+    }
+    webhooks.sync_configured(&configured).await?;
+    set_kinds(&webhooks, settings).await?;
+    Ok(webhooks)
+}
+
+/// Which kinds of messages the endpoints of the configuration get.
+async fn set_kinds(webhooks: &Webhooks, settings: &Settings) -> Result<()> {
+    let configured = settings.meter.webhooks();
+    let mut after: Option<String> = None;
+    // No page is empty but the last.
+    loop {
+        let page = webhooks.list(after.as_deref(), LIST_MAX).await?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = Some(last.id.clone());
+        for endpoint in page.iter().filter(|endpoint| endpoint.configured) {
+            let webhook = configured.iter().find(|webhook| webhook.url == endpoint.url);
+            let Some(webhook) = webhook.filter(|webhook| webhook.events != endpoint.kinds) else {
+                continue;
+            };
+            let kinds = Some(webhook.events.clone());
+            let change = EndpointChange { kinds, ..EndpointChange::default() };
+            webhooks.update(&endpoint.id, &change).await?;
+        }
+    }
 }
 
 /// A meter that is open.
@@ -91,6 +138,10 @@ impl OpenMeter {
             let running = async move { runner.run(stop).await.map_err(Error::from) };
             tasks.push((task, Box::pin(running)));
         }
+        let deliverer = self.meter.webhooks().deliverer(owner)?;
+        let stopped = stop();
+        let delivering = async move { deliverer.run(stopped).await.map_err(Error::from) };
+        tasks.push(("the deliverer of webhooks", Box::pin(delivering)));
         for (task, cron) in self.crons(settings)? {
             let stop = stop();
             let ticking = async move {
@@ -234,9 +285,12 @@ pub(crate) struct Watching {
 impl Watching {
     /// Waits until usage was recorded here.
     pub(crate) async fn changed(&mut self) {
-        match &mut self.changes {
-            Some(changes) if changes.changed().await.is_ok() => {}
-            _ => std::future::pending().await,
+        let changed = match &mut self.changes {
+            Some(changes) => changes.changed().await.is_ok(),
+            None => false,
+        };
+        if !changed {
+            std::future::pending().await
         }
     }
 }

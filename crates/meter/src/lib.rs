@@ -12,7 +12,7 @@
 //! - [`due`], [`aggregate`], [`alerts`]: what follows from usage; [`service`]: when.
 //! - [`query`], [`list`], [`live`]: what people ask; [`correct`], [`recount`]: what operators do.
 //! - [`settings`]: event types, periods and limits.
-//! - [`webhooks`]: endpoints, messages and their deliveries.
+//! - [`webhooks`]: endpoints, messages and their deliveries; [`told`]: how far they are with an aggregate.
 //!
 //! Guarantees: an event that was acknowledged counts once, however often it is sent and whoever dies in the middle;
 //! no number is rounded that can be exact. Leaves to others: HTTP, chains, and where usage comes from.
@@ -44,6 +44,7 @@ mod series;
 pub mod service;
 pub mod settings;
 pub mod stored;
+pub mod told;
 pub mod webhooks;
 
 pub use decimal::Decimal;

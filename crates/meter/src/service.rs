@@ -76,12 +76,13 @@ impl Handler for Housekeeper {
 }
 
 impl Meter {
-    /// Looks at thresholds for what changed, seals full tables of keys, and archives old events.
+    /// Looks at thresholds for what changed, forgets old messages, seals full tables of keys, and archives old events.
     pub async fn keep_house(&self) -> Result<()> {
         if !self.settings.alerts.is_empty() {
             self.spread().await?;
             self.queue.wakes().wake(crate::alerts::ALERT_JOB);
         }
+        self.webhooks.purge().await?;
         while self.keys.seal(&self.sql).await? {}
         let Some(retention) = self.settings.retention else { return Ok(()) };
         let now = self.clock().now();

@@ -11,6 +11,7 @@ use logmill_io::wire::guarded::{Allowed, Net};
 use logmill_io::wire::{Endpoint, Scheme};
 use logmill_meter::period::PeriodKind;
 use logmill_meter::settings::{AlertRule, EventType};
+use logmill_meter::webhooks::WebhookSettings;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -75,7 +76,8 @@ fn yes() -> bool {
 pub(crate) struct Delivery {
     timeout_ms: u64,
     disable_after_hours: u64,
-    pub(crate) dry_run: bool,
+    retention_hours: u64,
+    dry_run: bool,
     allowed: Vec<String>,
 }
 
@@ -167,6 +169,12 @@ impl Meter {
                 1,
                 RETENTION_HOURS_MAX,
             ),
+            within(
+                "meter.delivery.retention_hours",
+                self.delivery.retention_hours,
+                1,
+                RETENTION_HOURS_MAX,
+            ),
             self.delivery.allowed().err().map(|why| ("meter.delivery.allowed", why)),
             self.webhook_fault().map(|why| ("meter.webhooks", why)),
             self.period_fault(),
@@ -197,8 +205,9 @@ impl Meter {
                 Ok(address) if address.scheme() == Scheme::Http => {}
                 _ => return at("its url is no address of http or https"),
             }
-            if webhook.secret.expose().is_empty() {
-                return at("it has no secret");
+            // What it says of a secret is no part of it.
+            if let Err(error) = logmill_meter::webhooks::Secret::parse(webhook.secret.expose()) {
+                return at(&error.to_string());
             }
         }
         None
@@ -206,14 +215,18 @@ impl Meter {
 }
 
 impl Delivery {
-    /// How long an endpoint has to answer.
-    pub(crate) fn timeout(&self) -> Duration {
-        Duration::from_millis(self.timeout_ms)
-    }
-
-    /// How long an endpoint may fail before it is disabled.
-    pub(crate) fn disable_after(&self) -> Duration {
-        Duration::from_secs(self.disable_after_hours.saturating_mul(3_600))
+    /// How webhooks are delivered.
+    pub(crate) fn settings(&self) -> WebhookSettings {
+        let hours = |hours: u64| Duration::from_secs(hours.saturating_mul(3_600));
+        let (usual, timeout) = (WebhookSettings::default(), Duration::from_millis(self.timeout_ms));
+        WebhookSettings {
+            timeout,
+            lease: usual.lease.max(timeout),
+            disable_after: hours(self.disable_after_hours),
+            retention: hours(self.retention_hours),
+            dry_run: self.dry_run,
+            ..usual
+        }
     }
 
     /// What may be reached although it is not public.

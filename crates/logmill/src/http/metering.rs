@@ -9,7 +9,9 @@
 //! | [`ask`], [`show`] | parameters and cursors; events and aggregates as JSON |
 //! | [`list`] | `GET /events…`, `GET /aggregations…` |
 //! | [`correct`] | cancelling and amending one event |
+//! | [`query`] | `GET /meters/query` |
 //! | [`trigger`] | `POST /aggregations/trigger`, and the small ones |
+//! | [`webhooks`] | `/webhooks/…`: endpoints and deliveries |
 //! | [`stream`] | the WebSocket of live values |
 //!
 //! Guarantees: bodies, batches, pages, time and requests under way are bounded; every error of the meter becomes a status
@@ -21,11 +23,13 @@ mod batch;
 mod correct;
 mod list;
 pub(super) mod openapi;
+mod query;
 mod route;
 mod send;
 mod show;
 mod stream;
 mod trigger;
+mod webhooks;
 
 use std::sync::Arc;
 
@@ -41,7 +45,6 @@ use serde_json::Value;
 use super::{Scope, Shared, problem, refusal};
 use crate::meter::Usage;
 use crate::output;
-use route::ROUTES;
 
 /// The source of events that name none, where there are no keys.
 const LOCAL: &str = "local";
@@ -70,7 +73,7 @@ impl Caller {
 /// The routes of metering.
 pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
     let mut all = Router::new();
-    for route in ROUTES {
+    for route in route::all() {
         let one = Router::new().route(route.path, (route.handler)());
         let state = (Arc::clone(shared), route.scope);
         all = all.merge(one.route_layer(from_fn_with_state(state, guard)));

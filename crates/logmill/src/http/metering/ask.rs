@@ -31,7 +31,7 @@ pub(super) type Asked = Result<Query<Vec<(String, String)>>, QueryRejection>;
 
 /// The parameters of a request.
 #[derive(Debug)]
-pub(super) struct Params(BTreeMap<String, String>);
+pub(super) struct Params(Vec<(String, String)>);
 
 impl Params {
     /// Reads a query that may have these parameters.
@@ -39,28 +39,44 @@ impl Params {
         let Ok(Query(pairs)) = asked else {
             return Err(wrong("the query is to be text in UTF-8, percent-encoded"));
         };
-        let mut params = BTreeMap::new();
-        for (name, text) in pairs {
-            if !known.iter().any(|param| param.name == name) {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for (name, _) in &pairs {
+            let Some(param) = known.iter().find(|param| param.is_meant(name)) else {
                 let shown: String = name.chars().take(SHOWN_SIGNS_MAX).collect();
-                return Err(wrong(&format!("{}: there is no such parameter here", shown.escape_debug())));
-            }
-            if params.contains_key(&name) {
+                let shown = shown.escape_debug();
+                return Err(wrong(&format!("{shown}: there is no such parameter here")));
+            };
+            let count = counts.entry(param.name).or_default();
+            *count += 1;
+            if *count > 1 && !param.is_repeated {
                 return Err(wrong(&format!("{name}: it is given twice")));
             }
-            params.insert(name, text);
         }
         for param in known.iter().filter(|param| param.is_required) {
-            if !params.contains_key(param.name) {
+            if !counts.contains_key(param.name) {
                 return Err(wrong(&format!("{}: it is missing", param.name)));
             }
         }
-        Ok(Self(params))
+        Ok(Self(pairs))
+    }
+
+    /// All texts of a name.
+    pub(super) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        let named = self.0.iter().filter(move |(given, _)| given == name);
+        named.map(|(_, text)| text.as_str()).filter(|text| !text.is_empty())
+    }
+
+    /// All that have a name that begins so, with the rest of the name.
+    pub(super) fn with_prefix(&self, prefix: &str) -> impl Iterator<Item = (&str, &str)> {
+        let named = self.0.iter().filter_map(move |(name, text)| {
+            name.strip_prefix(prefix).map(|rest| (rest, text.as_str()))
+        });
+        named
     }
 
     /// A text; none if it is not given or empty.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str).filter(|text| !text.is_empty())
+        self.all(name).next()
     }
 
     /// A text of one's own.

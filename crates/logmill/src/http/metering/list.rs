@@ -50,8 +50,7 @@ pub(super) async fn aggregations(
     ask(&shared, question, async |meter: &Meter, filter: AggregateFilter| {
         let page = meter.aggregates(&filter).await?;
         let next = page.next.map(|(start, id)| (start.millis(), id));
-        let items = page.items.into_iter().map(ShownAggregate::of);
-        let items: Vec<ShownAggregate> = items.collect::<logmill_meter::Result<_>>()?;
+        let items = ShownAggregate::all(meter, page.items).await?;
         Ok(answer(next_page(&uri, AGGREGATIONS, next), &items))
     })
     .await
@@ -68,8 +67,9 @@ pub(super) async fn aggregation(
     let question = Params::read(asked, NO_PARAMS).and_then(|_| read_id(id));
     ask(&shared, question, async |meter: &Meter, id: String| {
         let Some(aggregate) = meter.get_aggregate(&id).await? else { return Ok(no_aggregate()) };
-        let shown = ShownAggregate::of(aggregate)?.with(meter.revisions(&id).await?)?;
-        Ok(answer(HeaderMap::new(), &shown))
+        let shown = ShownAggregate::all(meter, vec![aggregate]).await?;
+        let Some(shown) = shown.into_iter().next() else { return Ok(no_aggregate()) };
+        Ok(answer(HeaderMap::new(), &shown.with(meter.revisions(&id).await?)?))
     })
     .await
 }

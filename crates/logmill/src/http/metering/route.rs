@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::routing::{MethodRouter, get, post};
 
-use super::{correct, list, send, stream, trigger};
+use super::{correct, list, query, send, stream, trigger, webhooks};
 use crate::http::{Scope, Shared};
 
 /// A path of metering.
@@ -32,21 +32,44 @@ pub(super) struct Route {
 
 /// A parameter of a query.
 pub(super) struct Param {
+    /// Its name; one that ends with a dot stands for all that begin so.
     pub(super) name: &'static str,
     pub(super) is_required: bool,
+    pub(super) is_repeated: bool,
     pub(super) about: &'static str,
 }
 
-const fn param(name: &'static str, about: &'static str) -> Param {
-    Param { name, is_required: false, about }
+impl Param {
+    /// Whether a name of a query is this parameter's.
+    pub(super) fn is_meant(&self, name: &str) -> bool {
+        match self.name.ends_with('.') {
+            true => name.len() > self.name.len() && name.starts_with(self.name),
+            false => name == self.name,
+        }
+    }
+}
+
+/// A parameter that may be left out.
+pub(super) const fn param(name: &'static str, about: &'static str) -> Param {
+    Param { name, is_required: false, is_repeated: false, about }
+}
+
+/// A parameter that must be there.
+pub(super) const fn required(name: &'static str, about: &'static str) -> Param {
+    Param { name, is_required: true, is_repeated: false, about }
+}
+
+/// A parameter that may be given several times.
+pub(super) const fn repeated(name: &'static str, about: &'static str) -> Param {
+    Param { name, is_required: false, is_repeated: true, about }
 }
 
 const CUSTOMER: Param = param("customerId", "whose usage; everybody's if it is not given");
 const TYPE: Param = param("eventType", "which event type; every one if it is not given");
-const FROM: Param = param("from", "from this moment on: RFC 3339, or milliseconds since 1970");
-const TO: Param = param("to", "until this moment, which is not included");
-const LIMIT: Param = param("limit", "the most entries of the page: 1 to 1000, 100 if it is not given");
-const CURSOR: Param = param("cursor", "`x-next-cursor` of the page before");
+pub(super) const FROM: Param = param("from", "from this moment on: RFC 3339, or milliseconds since 1970");
+pub(super) const TO: Param = param("to", "until this moment, which is not included");
+pub(super) const LIMIT: Param = param("limit", "the most entries of the page: 1 to 1000, 100 if it is not given");
+pub(super) const CURSOR: Param = param("cursor", "`x-next-cursor` of the page before");
 
 pub(super) const NO_PARAMS: &[Param] = &[];
 pub(super) const EVENT_PARAMS: &[Param] = &[CUSTOMER, TYPE, FROM, TO, LIMIT, CURSOR];
@@ -61,12 +84,12 @@ pub(super) const AGGREGATION_PARAMS: &[Param] = &[
 pub(super) const BEHIND_PARAMS: &[Param] = &[LIMIT, CURSOR];
 pub(super) const LOOKUP_PARAMS: &[Param] = &[
     param("source", "who sent it; the caller's own key if it is not given"),
-    Param { name: "id", is_required: true, about: "which event of that source" },
+    required("id", "which event of that source"),
 ];
 pub(super) const STREAM_PARAMS: &[Param] =
-    &[Param { name: "customerId", is_required: true, about: "whose usage" }, TYPE];
+    &[required("customerId", "whose usage"), TYPE];
 
-const JSON: &str = "application/json";
+pub(super) const JSON: &str = "application/json";
 const CLOUD: &str = "application/cloudevents+json";
 const CLOUD_BATCH: &str = "application/cloudevents-batch+json";
 
@@ -83,7 +106,12 @@ const CONFLICT: (&str, &str, &str) =
 const TOO_MANY: (&str, &str, &str) = ("413", "BatchTooLarge", "the batch or the body is too large");
 
 /// Every path of metering.
-pub(super) const ROUTES: &[Route] = &[
+pub(super) fn all() -> impl Iterator<Item = &'static Route> {
+    ROUTES.iter().chain(query::ROUTES).chain(webhooks::ROUTES)
+}
+
+/// Usage, aggregates, corrections.
+const ROUTES: &[Route] = &[
     Route {
         id: "sendUsage",
         method: "post",

@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 
+use logmill_io::Timestamp;
 use logmill_meter::correct::Corrected;
 use logmill_meter::list::{Aggregate, ListedEvent, Revision};
 use logmill_meter::period::{Fields, format_time};
-use logmill_meter::{Error, Result};
-use logmill_io::Timestamp;
+use logmill_meter::told::Told;
+use logmill_meter::{Error, Meter, Result};
 use serde::Serialize;
 use serde_json::Number;
 use serde_json::value::RawValue;
@@ -104,6 +105,7 @@ pub(super) struct ShownAggregate {
     revision: i64,
     #[serde(flatten)]
     said: Said,
+    webhook_status: ShownTold,
     #[serde(skip_serializing_if = "Option::is_none")]
     revisions: Option<Vec<ShownRevision>>,
 }
@@ -118,8 +120,36 @@ struct ShownRevision {
     said: Said,
 }
 
+/// How far webhooks are with telling of it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownTold {
+    delivered: bool,
+    attempts: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delivered_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_attempt_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_error: Option<String>,
+    #[serde(skip_serializing_if = "is_false")]
+    dry_run: bool,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
 impl ShownAggregate {
-    pub(super) fn of(aggregate: Aggregate) -> Result<Self> {
+    /// Aggregates, with how far webhooks are with them.
+    pub(super) async fn all(meter: &Meter, aggregates: Vec<Aggregate>) -> Result<Vec<Self>> {
+        let told = meter.told(&aggregates).await?;
+        let dry_run = meter.webhooks().settings().dry_run;
+        let both = aggregates.into_iter().zip(told);
+        both.map(|(aggregate, told)| Self::of(aggregate, told, dry_run)).collect()
+    }
+
+    fn of(aggregate: Aggregate, told: Told, dry_run: bool) -> Result<Self> {
         // The end is shown as the last millisecond that is in it.
         let last = Timestamp(aggregate.end.millis().saturating_sub(1));
         Ok(Self {
@@ -133,6 +163,14 @@ impl ShownAggregate {
             timestamp: format_time(aggregate.computed),
             state: aggregate.state.name(),
             revision: aggregate.revision,
+            webhook_status: ShownTold {
+                delivered: told.delivered,
+                attempts: told.attempts,
+                delivered_at: told.delivered_at.map(format_time),
+                last_attempt_at: told.last_attempt_at.map(format_time),
+                last_error: told.last_error,
+                dry_run,
+            },
             revisions: None,
         })
     }
