@@ -355,3 +355,91 @@ fn whoever_has_a_mongo_uri_is_told_where_tables_are() {
     assert!(!said.contains("sesame"));
     assert!(load(&[], &[]).expect("fine").warnings.is_empty());
 }
+
+#[test]
+fn meters_are_configured_in_a_file_by_variables_and_by_flags() {
+    use logmill_meter::period::PeriodKind;
+    use logmill_meter::settings::Op;
+
+    assert!(load(&[], &[]).unwrap().settings.meter.settings().is_none(), "nothing is metered");
+    let mut layers = Layers::defaults().unwrap();
+    let file = r#"
+        [meter]
+        periods = ["daily", { name = "billing", anchor = "2026-01-15T00:00", length = "1 month" }]
+        zone = "Europe/Berlin"
+        [meter.events."api.calls"]
+        op = "sum"
+        also = ["percentile"]
+        dimensions = ["region"]
+        [meter.events.seats]
+        op = "time_weighted"
+        [[meter.alerts]]
+        name = "many"
+        event_type = "api.calls"
+        period = "daily"
+        thresholds = ["1000", "5000.5"]
+    "#;
+    layers.add_file(Path::new("f.toml"), file).expect("a fine file");
+    let meter = layers.settings().unwrap().meter;
+    assert!(meter.fault().is_none());
+    let settings = meter.settings().expect("event types");
+    assert_eq!(settings.events["api.calls"].op, Op::Sum);
+    assert_eq!(settings.events["seats"].op, Op::TimeWeighted);
+    assert_eq!((settings.periods[0].name(), settings.periods[1].name()), ("daily", "billing"));
+    assert_eq!((settings.zone.as_str(), settings.alerts.len()), ("Europe/Berlin", 1));
+    let events = r#"{ "a.b" = { op = "max" } }"#;
+    for (variables, flags) in [
+        (vec![("LOGMILL_METER_EVENTS", events), ("LOGMILL_METER_PERIODS", "hourly, yearly")], vec![]),
+        (vec![], vec![("meter.events", events), ("meter.periods", "[\"hourly\", \"yearly\"]")]),
+    ] {
+        let settings = load(&variables, &flags).unwrap().settings.meter.settings().unwrap();
+        assert_eq!(settings.events["a.b"].op, Op::Max);
+        assert_eq!(settings.periods, [PeriodKind::Hourly, PeriodKind::Yearly]);
+    }
+    let default = load(&[], &[("meter.events", events)]).unwrap().settings.meter.settings().unwrap();
+    let events = default.events.clone();
+    assert_eq!(default, logmill_meter::Settings { events, ..logmill_meter::Settings::default() });
+}
+
+#[test]
+fn what_is_wrong_with_a_meter_is_named() {
+    for (key, value, why) in [
+        ("meter.events", r#"{ a = { op = "total" } }"#, "unknown variant `total`"),
+        ("meter.events", r#"{ a = { op = "sum", colour = 1 } }"#, "unknown field `colour`"),
+        ("meter.events", r#"{ a = { op = "sum", scale = 99 } }"#, "scale is 99"),
+        ("meter.events", "a", "invalid type: string"),
+        ("meter.periods", "daily,minutely", "minutely"),
+        ("meter.periods", "daily,daily", "daily is there twice"),
+        ("meter.zone", "Mars/Base", "no time zone"),
+        ("meter.max_batch", "0", "not within 1 and"),
+        ("meter.delivery.allowed", "10.0.0.0/99", "no network"),
+        ("meter.event", "x", "unknown key"),
+    ] {
+        let said = refused(&[], &[(key, value)]);
+        assert!(said.contains(key) && said.contains(why), "{key}={value}: {said}");
+    }
+    assert!(refused(&[("LOGMILL_METER_EVENT", "x")], &[]).contains("LOGMILL_METER_EVENT"));
+    let dry = load(&[("DRY_RUN", "true")], &[]).unwrap().settings.meter.delivery.settings();
+    assert!(dry.dry_run);
+}
+
+#[test]
+fn no_secret_of_a_webhook_is_shown() {
+    let webhooks = r#"[{ url = "https://example.com/sesame", secret = "sesame-0123456789" }]"#;
+    let config = load(&[("LOGMILL_METER_WEBHOOKS", webhooks)], &[]).unwrap();
+    let shown = config.shown().unwrap();
+    assert!(shown.contains("example.com") && !shown.contains("sesame"), "{shown}");
+    assert!(!format!("{:?}", config.settings.meter).contains("sesame-"));
+    assert!(!config.settings.meter.shown().to_string().contains("sesame"));
+    for wrong in [
+        r#"[{ url = "https://example.com/", secret = "sesame" }]"#,
+        r#"[{ url = "sesame", secret = "0123456789abcdef" }]"#,
+        r#"[{ url = "https://example.com/", secret = 77123 }]"#,
+        r#"[{ url = "https://example.com/", secret = "sesame", colour = "sesame" }]"#,
+        "sesame",
+    ] {
+        let said = refused(&[], &[("meter.webhooks", wrong)]);
+        assert!(said.contains("meter.webhooks"), "{said}");
+        assert!(!said.contains("sesame") && !said.contains("77123"), "{said}");
+    }
+}

@@ -5,6 +5,8 @@ mod aggregates;
 mod corrections;
 mod documented;
 mod ground;
+mod hooks;
 mod lists;
+mod queries;
 mod send;
 mod stream;

@@ -49,8 +49,7 @@ async fn life(meter: &Meter, queue: &Queue) -> Result<(), Error> {
     meter.record(batch(4..12)).await?;
     aggregate(meter, queue).await?;
     meter.keep_house().await?;
-    for (number, change) in
-        [(5, Change::Cancel), (7, Change::Amend(Decimal::from_integer(1_000)))]
+    for (number, change) in [(5, Change::Cancel), (7, Change::Amend(Decimal::from_integer(1_000)))]
     {
         match meter.correct(&correction(number, change)).await {
             Err(Error::Conflict { what }) if what.contains("like that already") => {}

@@ -144,6 +144,16 @@ impl Metered {
 
     /// Sends a request.
     pub(super) async fn ask(&self, request: hyper::Request<Full<bytes::Bytes>>) -> Answer {
+        let (status, headers, body) = self.raw(request).await;
+        let text = String::from_utf8_lossy(&body);
+        let body = serde_json::from_slice(&body).unwrap_or_else(|error| panic!("{error}: {text}"));
+        Answer { status, headers, body }
+    }
+
+    async fn raw(
+        &self,
+        request: hyper::Request<Full<bytes::Bytes>>,
+    ) -> (u16, hyper::HeaderMap, bytes::Bytes) {
         let stream = TcpStream::connect(self.address).await.expect("connected");
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
@@ -154,9 +164,12 @@ impl Metered {
         let response = sender.send_request(request).await.expect("an answer");
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let body = response.into_body().collect().await.expect("a body").to_bytes();
-        let text = String::from_utf8_lossy(&body);
-        let body = serde_json::from_slice(&body).unwrap_or_else(|error| panic!("{error}: {text}"));
-        Answer { status, headers, body }
+        (status, headers, body)
+    }
+
+    /// Sends a request whose answer has no body; gives its status.
+    pub(super) async fn status(&self, request: hyper::Request<Full<bytes::Bytes>>) -> u16 {
+        self.raw(request).await.0
     }
 
     /// Sends a body of some type to a path.
