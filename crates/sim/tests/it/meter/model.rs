@@ -45,16 +45,15 @@ enum Step {
 }
 
 fn sent() -> impl Strategy<Value = Sent> {
-    (any::<u8>(), 0..3_u8, 0..OPS.len(), any::<i16>(), 0..MINUTES, prop::option::of(0..3_u8)).prop_map(
-        |(id, customer, event_type, value, minute, region)| Sent {
+    (any::<u8>(), 0..3_u8, 0..OPS.len(), any::<i16>(), 0..MINUTES, prop::option::of(0..3_u8))
+        .prop_map(|(id, customer, event_type, value, minute, region)| Sent {
             id,
             customer,
             event_type,
             value,
             minute,
             region,
-        },
-    )
+        })
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
