@@ -6,6 +6,7 @@ use alloy_primitives::{B256, U256};
 use logmill_io::wire::{GuardedClient, GuardedSettings};
 use logmill_io::{Fault, Faults, SystemClock};
 use logmill_pipeline::Result;
+use logmill_pipeline::async_workers::contract_code::ContractCode;
 use logmill_pipeline::async_workers::nft_items::{Clients, ItemSettings, NftItems, item_kind};
 use logmill_pipeline::async_workers::token_metadata::TokenMetadata;
 use logmill_pipeline::async_workers::{AsyncSettings, AsyncWorker};
@@ -22,7 +23,7 @@ const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fau
 struct Process {
     tables: Tables,
     items: NftItems,
-    workers: [AsyncWorker; 2],
+    workers: [AsyncWorker; 3],
 }
 
 impl Process {
@@ -36,8 +37,9 @@ impl Process {
         let items =
             NftItems::open(tables.clone(), CHAIN, ground.state(), clients, settings).await?;
         let tokens = TokenMetadata::open(tables.clone(), CHAIN, ground.state()).await?;
+        let code = ContractCode::open(tables.clone(), CHAIN, ground.state()).await?;
         let over = |work| AsyncWorker::new(work, tables.clone(), CHAIN, AsyncSettings::default());
-        let workers = [over(Arc::new(tokens)), over(Arc::new(items.clone()))];
+        let workers = [over(Arc::new(tokens)), over(Arc::new(code)), over(Arc::new(items.clone()))];
         Ok(Self { tables, items, workers })
     }
 
@@ -70,7 +72,9 @@ async fn run(faults: &Arc<Faults>) -> Vec<Vec<String>> {
     ground.node.tell(apes, &data(selector, &[B256::with_last_byte(1)]), Says::Bytes(uri));
     let item = |id: u64| Move::Nft { contract: apes, id: U256::from(id), to: account(9) };
     let paid = Move::Ft { token, to: account(9), amount: 5 };
-    ground.derive(0..1_100, &[(5, paid), (6, item(1)), (1_050, item(2))]).await;
+    let created = Move::Create { contract: token };
+    ground.node.tell(token, &[], Says::Bytes(vec![0xfe]));
+    ground.derive(0..1_100, &[(5, paid), (5, created), (6, item(1)), (1_050, item(2))]).await;
     // The tables are there: what is disturbed is the work.
     Process::open(&ground, ground.tables.clone()).await.expect("tables");
     let disturbed = ground.tables.through(ground.sql().with_faults(Arc::clone(faults)));
@@ -105,7 +109,7 @@ fn metadata_survives_a_fault_at_every_operation() {
         let counted = Faults::none();
         let undisturbed = run(&counted).await;
         let lengths: Vec<usize> = undisturbed.iter().map(Vec::len).collect();
-        assert_eq!(lengths, [2, 2, 14, 6], "{undisturbed:#?}");
+        assert_eq!(lengths, [2, 2, 15, 8], "{undisturbed:#?}");
         let operations = counted.operations();
         assert!(operations > 40, "only {operations} operations");
         for operation in 0..operations {
