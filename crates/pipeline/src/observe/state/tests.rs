@@ -105,6 +105,8 @@ async fn code_and_balances_are_read() {
     let reader = reader(&node);
     node.tell(TOKEN, &[], Says::Bytes(vec![0x60, 0x80]));
     assert_eq!(reader.code(TOKEN, 5).await.expect("code").value, vec![0x60, 0x80]);
+    node.create(TOKEN, 5);
+    assert_eq!(reader.code(TOKEN, 4).await.expect("none").status, Status::Empty);
     node.tell(TOKEN, &[], Says::Json("\"0xfff\"".to_owned()));
     let balance = reader.balance(TOKEN, 5).await.expect("a balance").value;
     assert_eq!(B256::from_slice(&balance), B256::left_padding_from(&[0xf, 0xff]));
