@@ -73,7 +73,7 @@ async fn a_deriver_that_dies_anywhere_leaves_tables_that_the_next_one_completes(
 /// All tables of all processors change together: here and there is enough, since every processor goes the same way.
 #[tokio::test(start_paused = true)]
 async fn no_table_of_any_processor_is_torn_when_a_deriver_dies() {
-    const TIMES: u64 = 24;
+    const TIMES: u64 = 12;
     let all = super::life::all();
     let counted = Faults::none();
     run(&counted, &all).await;
