@@ -107,7 +107,7 @@ impl Derive {
 /// What is known of a chain, and what is set.
 fn known(settings: &Settings, chain_id: u64) -> processors::Settings {
     let fees = settings.collect.fees(settings, chain_id);
-    processors::Settings { fees, ..processors::Settings::of_chain(chain_id) }
+    processors::Settings { fees, tokens: settings.derive.tokens(chain_id) }
 }
 
 /// `logmill rederive`.

@@ -18,6 +18,7 @@
 
 mod api;
 mod auth;
+mod caught;
 mod connection;
 mod feed;
 mod fees;
@@ -40,7 +41,7 @@ use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{Path, Request as HttpRequest, State as FromState};
 use axum::http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, StatusCode, Uri};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use bytes::Bytes;
@@ -220,6 +221,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .method_not_allowed_fallback(async || {
             problem(StatusCode::METHOD_NOT_ALLOWED, "JSON-RPC is sent with POST, the rest with GET")
         })
+        .layer(from_fn(caught::caught))
         .with_state(shared)
 }
 

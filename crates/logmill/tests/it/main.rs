@@ -21,5 +21,6 @@ mod jobs;
 mod peers;
 mod postgres;
 mod process;
+mod raw_only;
 mod run;
 mod storage;
