@@ -1,8 +1,8 @@
 //! `Sent`: a transaction that was read, with its sender, whatever form it is kept in.
 //!
-//! Guarantees: the sender of a canonical transaction is the one that was recovered before, else what its signature says,
-//! `None` if it says nothing. Of a foreign one that is `None` which the node does not say, or says in a way that can not
-//! be read. Leaves to others: how it ended.
+//! Guarantees: the sender of a canonical transaction is the one that was recovered before, else what its signature
+//! says, `None` if it says nothing. Of a foreign one that is `None` which the node does not say, or says in a way that
+//! can not be read. Leaves to others: how it ended.
 
 use alloy_consensus::crypto::secp256k1::recover_signer;
 use alloy_consensus::{Transaction as _, TxEnvelope, Typed2718};

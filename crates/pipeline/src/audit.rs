@@ -1,8 +1,9 @@
 //! The audit: stored history, checked again against its own headers.
 //!
 //! Guarantees: every block is read back as a client would get it, with its logs; its place is compared with the index,
-//! its parts with its header, as far as they were checked when it came. [`audit`] compares stored senders with signatures
-//! too; the [`Auditor`] does not, as that costs more than all else. Leaves to others: mending ([`crate::repair`]).
+//! its parts with its header, as far as they were checked when it came. [`audit`] compares stored senders with
+//! signatures too; the [`Auditor`] does not, as that costs more than all else. Leaves to others: mending
+//! ([`crate::repair`]).
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
