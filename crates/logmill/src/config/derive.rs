@@ -76,6 +76,11 @@ impl Derive {
         }
     }
 
+    /// Whether anything is derived, if the process derives at all.
+    pub(super) fn is_on(&self) -> bool {
+        self.live || self.history
+    }
+
     /// Whether a processor runs.
     pub(crate) fn enables(&self, processor: &str) -> bool {
         let on = &self.processors;

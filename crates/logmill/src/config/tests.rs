@@ -182,8 +182,8 @@ fn beyond_this_machine_keys_are_needed() {
 
 #[test]
 fn the_variables_of_the_ingesters_have_their_defaults_and_are_honoured() {
-    let defaults = load(&[], &[]).expect("the defaults").settings.ingest;
-    let (settings, roles) = (defaults.settings(), defaults.roles());
+    let defaults = load(&[], &[]).expect("the defaults").settings;
+    let (settings, roles) = (defaults.ingest(), defaults.ingest.roles());
     assert_eq!((settings.latest_workers, settings.latest_batch), (2, 1));
     assert_eq!((settings.history_workers, settings.history_batch), (5, 20));
     assert_eq!((settings.history_stop, settings.max_reorg_depth), (0, 1_000));
@@ -199,8 +199,8 @@ fn the_variables_of_the_ingesters_have_their_defaults_and_are_honoured() {
         ("ENABLE_HISTORY_INGESTER", "FALSE"),
         ("RAW_ONLY", "true"),
     ];
-    let given = load(&given, &[]).expect("all fine").settings.ingest;
-    let (settings, roles) = (given.settings(), given.roles());
+    let given = load(&given, &[]).expect("all fine").settings;
+    let (settings, roles) = (given.ingest(), given.ingest.roles());
     assert_eq!((settings.latest_workers, settings.latest_batch), (3, 4));
     assert_eq!((settings.history_workers, settings.history_batch), (6, 7));
     assert_eq!((settings.history_stop, settings.max_reorg_depth), (8, 9));
@@ -294,6 +294,25 @@ fn token_contracts_are_those_that_are_known_or_named_and_change_the_tables_of_th
             assert!(said.contains(key), "{wrong}: {said}");
         }
     }
+}
+
+#[test]
+fn senders_are_stored_where_tables_are_derived_unless_said_otherwise() {
+    let check = |flags: &[(&str, &str)], expected: bool| {
+        let settings = load(&[], flags).expect("fine").settings;
+        assert_eq!(settings.ingest().store_senders, expected, "{flags:?}");
+    };
+    let raw = ("ingest.raw_only", "true");
+    let (live, history) = (("derive.live", "false"), ("derive.history", "false"));
+    let (store, recover) = (("ingest.senders", "store"), ("ingest.senders", "recover"));
+    check(&[], true);
+    check(&[live], true);
+    check(&[history], true);
+    check(&[live, history], false);
+    check(&[raw], false);
+    check(&[raw, store], true);
+    check(&[recover], false);
+    assert!(refused(&[], &[("ingest.senders", "node")]).contains("ingest.senders"));
 }
 
 /// The variables of a collector, but for those that are named.
