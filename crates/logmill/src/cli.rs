@@ -57,6 +57,9 @@ pub(crate) enum Command {
     Repair(Repair),
     /// Derive the tables of a processor anew, from stored history, and then have them serve
     Rederive(Rederive),
+    /// Count usage again, and have aggregates made
+    #[command(subcommand)]
+    Meter(Meter),
     /// Look at the configuration
     #[command(subcommand)]
     Config(Config),
@@ -142,6 +145,23 @@ pub(crate) struct Rederive {
     /// Do not wait until it is done
     #[arg(long)]
     pub(crate) detach: bool,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Meter {
+    /// Compare all that is known of usage with the events themselves, archived ones included
+    ///
+    /// On SQLite no server may run meanwhile.
+    Recount {
+        /// Mend what is wrong
+        #[arg(long)]
+        repair: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Have aggregates made of all periods with new usage, those under way too
+    Trigger,
 }
 
 #[derive(Subcommand)]

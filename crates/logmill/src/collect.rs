@@ -170,6 +170,7 @@ fn state(
         chains: Default::default(),
         tables: Some(tables),
         collecting: Some(Arc::new(collecting)),
+        metering: http::Metering::default(),
         limits: settings.server.limits(),
         rpc: settings.rpc.limits(),
         clock: SystemClock::shared(),

@@ -25,6 +25,7 @@ pub(crate) mod collect;
 mod derive;
 mod index;
 mod layers;
+mod meter;
 mod secret;
 mod server;
 #[cfg(test)]
@@ -66,6 +67,7 @@ pub(crate) struct Settings {
     pub(crate) collect: collect::Collect,
     pub(crate) server: server::Server,
     pub(crate) rpc: server::Rpc,
+    pub(crate) meter: meter::Meter,
 }
 
 /// Where the database is.
@@ -236,6 +238,7 @@ impl Settings {
             self.collect.fault(),
             self.server.fault(),
             self.rpc.fault(),
+            self.meter.fault(),
         ];
         faults.into_iter().flatten().next()
     }
@@ -316,7 +319,14 @@ impl Config {
         }
         layers.add_environment(&given.environment)?;
         layers.add_flags(&given.flags)?;
-        let settings = layers.settings()?;
+        let mut settings = layers.settings()?;
+        if let Some(file) = settings.meter.systemconfig() {
+            let origin = file.display().to_string();
+            for (key, value) in meter::read_systemconfig(&origin, &read(file)?)? {
+                layers.add_named(key, value, &origin)?;
+            }
+            settings = layers.settings()?;
+        }
         if let Some((key, why)) = settings.fault() {
             return Err(Error::BadValue { origin: layers.origin(key), key: key.to_owned(), why });
         }

@@ -15,7 +15,7 @@ mod service;
 mod socket;
 
 pub(crate) use client::Client;
-pub(crate) use service::{Control, serve};
+pub(crate) use service::{Control, Queues, serve};
 
 use std::path::Path;
 use std::time::Duration;

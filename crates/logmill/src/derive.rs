@@ -131,7 +131,7 @@ pub(crate) async fn rederive(asked: &cli::Rederive, settings: &Settings) -> Resu
     let job = rederive::job(chain_id, processor.name(), &format!("{:x}", OsEntropy.mark()))?;
     let (kind, key) = (job.kind.clone(), job.key.clone());
     let enqueue = Enqueue::new(job.kind, job.key, job.payload, 0)?;
-    Jobs::open(settings).await?.change(&enqueue).await?;
+    Jobs::open(settings, &kind).await?.change(&enqueue).await?;
     if asked.detach {
         return output::line(&format!(
             "asked for; the server does it as soon as it runs: logmill jobs show {kind} {key}"

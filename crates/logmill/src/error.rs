@@ -39,6 +39,12 @@ pub(crate) enum Error {
     Chain(#[from] logmill_chain::Error),
     #[error(transparent)]
     Pipeline(#[from] logmill_pipeline::Error),
+    #[error(transparent)]
+    Meter(#[from] logmill_meter::Error),
+    #[error("nothing is metered: there are no event types")]
+    NothingMetered,
+    #[error("{partials} partials did not equal their events; {repaired} were mended")]
+    Miscounted { partials: u64, repaired: u64 },
     #[error("{blocks} stored blocks are damaged")]
     Damaged { blocks: u64 },
     #[error("there is no database {}", path.display())]
@@ -148,6 +154,7 @@ impl Error {
             | Self::ConfigSyntax { .. }
             | Self::ConfigFile { .. }
             | Self::ManyIndexes { .. }
+            | Self::NothingMetered
             | Self::NoKeys { .. } => 2,
             Self::Index { source, .. } if is_wrong_question(source) => 2,
             _ => 1,
@@ -180,13 +187,19 @@ impl Error {
                 Some("every command may be given again: what has happened happens only once")
             }
             Self::Collect { .. } => Some("`logmill config default` says how each can be set"),
+            Self::NothingMetered => Some("[meter.events] of the configuration names them"),
+            Self::Miscounted { repaired: 0, .. } => {
+                Some("--repair mends them; aggregates that were wrong are then corrected")
+            }
             Self::Missing { .. } => {
                 Some("`logmill collect --check` lists them; --redrive has them tried again")
             }
             Self::NoKeys { .. } => Some("set server.keys, or listen on 127.0.0.1"),
             Self::Listen { .. } => Some("server.listen names another address or port"),
             Self::NoJob { .. } => Some("`logmill jobs status` shows the kinds that there are"),
-            Self::Work(logmill_work::Error::Store(error)) | Self::Store(error) => store_hint(error),
+            Self::Work(logmill_work::Error::Store(error))
+            | Self::Meter(logmill_meter::Error::Store(error))
+            | Self::Store(error) => store_hint(error),
             Self::Refused { hint, .. } => hint.as_deref(),
             Self::TaskFailed { source, .. } => source.hint(),
             _ => None,

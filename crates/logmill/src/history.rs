@@ -63,7 +63,7 @@ pub(crate) async fn repair(asked: &cli::Repair, settings: &Settings) -> Result<(
     let job = repair::job(chain, first..last + 1, &format!("{:x}", OsEntropy.mark()))?;
     let (kind, key) = (job.kind.clone(), job.key.clone());
     let enqueue = Enqueue::new(job.kind, job.key, job.payload, 0)?;
-    Jobs::open(settings).await?.change(&enqueue).await?;
+    Jobs::open(settings, &kind).await?.change(&enqueue).await?;
     output::line(&format!(
         "asked for; the server does it as soon as it runs: logmill jobs show {kind} {key}"
     ))

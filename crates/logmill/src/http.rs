@@ -11,6 +11,7 @@
 //! | `/status`, `/metrics` | figures for operators | `read` |
 //! | `/fees`, `/fees/summary` | collected fees | `read` |
 //! | `/api/v1/{chain}/…` | what is stored and derived of a chain ([`api`]) | `read` |
+//! | `/usage…`, `/events…`, `/aggregations…`, `/meters…` | usage, and what follows from it ([`metering`]) | see there |
 //! | `/openapi.json` | what of that there is | nothing |
 //!
 //! Guarantees: without keys nothing is served beyond this machine; bodies, requests under way, connections and time are
@@ -22,6 +23,7 @@ mod caught;
 mod connection;
 mod feed;
 mod fees;
+mod metering;
 mod operator;
 mod socket;
 #[cfg(test)]
@@ -54,6 +56,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
 pub(crate) use auth::{Keys, Scope};
+pub(crate) use metering::Metering;
 
 use crate::error::{Error, Result};
 use crate::rpc::answer::{Answers, PIECE_BYTES};
@@ -96,6 +99,8 @@ pub(crate) struct State {
     pub(crate) tables: Option<Tables>,
     /// What collects, if this process serves what is collected.
     pub(crate) collecting: Option<Arc<dyn Collecting>>,
+    /// Usage, if any is metered.
+    pub(crate) metering: Metering,
     pub(crate) limits: Limits,
     pub(crate) rpc: rpc::Limits,
     pub(crate) clock: Arc<dyn Clock>,
@@ -110,10 +115,12 @@ struct Shared {
     chains: BTreeMap<u64, Arc<Served>>,
     tables: Option<Tables>,
     collecting: Option<Arc<dyn Collecting>>,
+    metering: Metering,
     feeds: BTreeMap<u64, Feed>,
     limits: Limits,
     rpc: Arc<Rpc>,
     clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
     started: Duration,
     requests: Arc<Semaphore>,
     metrics: Option<PrometheusHandle>,
@@ -172,13 +179,16 @@ pub(crate) async fn serve(
 
 impl Shared {
     fn new(state: State, stop: watch::Receiver<bool>) -> Self {
-        let State { chains, tables, collecting, limits, rpc, clock, entropy, metrics } = state;
+        let State { chains, tables, collecting, metering, limits, rpc, clock, entropy, metrics } =
+            state;
         Self {
             tables,
             collecting,
+            metering,
             feeds: chains.keys().map(|chain| (*chain, Feed::new())).collect(),
             chains: chains.into_iter().map(|(id, served)| (id, Arc::new(served))).collect(),
-            rpc: Arc::new(Rpc::new(rpc, Arc::clone(&clock), entropy)),
+            rpc: Arc::new(Rpc::new(rpc, Arc::clone(&clock), Arc::clone(&entropy))),
+            entropy,
             started: clock.monotonic(),
             requests: Arc::new(Semaphore::new(limits.max_requests)),
             limits,
@@ -214,12 +224,13 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/ready", get(operator::ready))
         .merge(guarded)
         .merge(api::routes(&shared))
+        .merge(metering::routes(&shared))
         .fallback(async |uri: Uri| match uri.path().starts_with("/api/") {
             true => api::nothing(),
             false => problem(StatusCode::NOT_FOUND, "there is nothing here"),
         })
         .method_not_allowed_fallback(async || {
-            problem(StatusCode::METHOD_NOT_ALLOWED, "JSON-RPC is sent with POST, the rest with GET")
+            problem(StatusCode::METHOD_NOT_ALLOWED, "this path is not used with this method")
         })
         .layer(from_fn(caught::caught))
         .with_state(shared)
@@ -231,21 +242,24 @@ async fn guard(
     request: HttpRequest,
     next: Next,
 ) -> Response {
-    match refusal(&shared, request.headers()) {
+    match refusal(&shared, request.headers(), Scope::Read) {
         Some(refusal) => refusal,
         None => next.run(request).await,
     }
 }
 
-fn refusal(shared: &Shared, headers: &HeaderMap) -> Option<Response> {
-    let refused = shared.limits.keys.check(headers, Scope::Read).err()?;
+fn refusal(shared: &Shared, headers: &HeaderMap, scope: Scope) -> Option<Response> {
+    let refused = shared.limits.keys.check(headers, scope).err()?;
     metrics::counter!("logmill_http_refused_total").increment(1);
     Some(match refused {
         Refused::Unknown => {
             let why = "a key is needed, as `Authorization: Bearer …` or `x-apikey`";
             ([(WWW_AUTHENTICATE, "Bearer")], problem(StatusCode::UNAUTHORIZED, why)).into_response()
         }
-        Refused::Forbidden => problem(StatusCode::FORBIDDEN, "the key does not allow this"),
+        Refused::Forbidden => {
+            let why = format!("the key does not allow this: it needs the scope {}", scope.name());
+            problem(StatusCode::FORBIDDEN, &why)
+        }
     })
 }
 
@@ -263,7 +277,7 @@ async fn root_get(
 ) -> Response {
     match upgrade {
         Err(_) => "Api Running".into_response(),
-        Ok(upgrade) => match refusal(&shared, &headers) {
+        Ok(upgrade) => match refusal(&shared, &headers, Scope::Read) {
             Some(refusal) => refusal,
             None => converse(&shared, None, upgrade),
         },
@@ -275,7 +289,7 @@ async fn root_post(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    match refusal(&shared, &headers) {
+    match refusal(&shared, &headers, Scope::Read) {
         Some(refusal) => refusal,
         None => answer(shared, None, &headers, body).await,
     }
@@ -364,18 +378,9 @@ async fn answer(
         return problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, why);
     }
     let rpc = &shared.rpc;
-    let max = shared.limits.max_body_bytes;
-    // Before there is room for it: those who send slowly must not take the room of others.
-    let body = tokio::select! {
-        biased;
-        body = axum::body::to_bytes(body, max) => body,
-        () = shared.clock.sleep(rpc.limits().timeout) => {
-            return problem(StatusCode::REQUEST_TIMEOUT, "the body did not come in time");
-        }
-    };
-    let Ok(body) = body else {
-        let why = format!("the body could not be read, or has more than {max} bytes");
-        return problem(StatusCode::PAYLOAD_TOO_LARGE, &why);
+    let body = match read_body(&shared, body).await {
+        Ok(body) => body,
+        Err(answer) => return answer,
     };
     let bytes_max = rpc.limits().max_response_bytes;
     let json = [(CONTENT_TYPE, "application/json")];
@@ -393,6 +398,24 @@ async fn answer(
         false => streamed(first, answers),
     };
     (json, body).into_response()
+}
+
+/// The whole body of a request, if it is not too large and comes in time.
+async fn read_body(shared: &Shared, body: Body) -> std::result::Result<Bytes, Response> {
+    let max = shared.limits.max_body_bytes;
+    // Before there is room for it: those who send slowly must not take the room of others.
+    let body = tokio::select! {
+        biased;
+        body = axum::body::to_bytes(body, max) => body,
+        () = shared.clock.sleep(shared.rpc.limits().timeout) => {
+            let why = "the body did not come in time";
+            return Err(problem(StatusCode::REQUEST_TIMEOUT, why));
+        }
+    };
+    body.map_err(|_| {
+        let why = format!("the body could not be read, or has more than {max} bytes");
+        problem(StatusCode::PAYLOAD_TOO_LARGE, &why)
+    })
 }
 
 fn streamed(first: Bytes, answers: Answers) -> Body {

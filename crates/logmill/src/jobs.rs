@@ -10,6 +10,8 @@
 //!         └──── wait ◀── not listening (it starts, stops, or is a command like this one)
 //! ```
 //!
+//! On SQLite jobs about usage are in its database; a command finds them by their kind.
+//!
 //! Guarantees: a change is made by exactly one process, the one that has the folder; a change is the same code
 //! on every way ([`change`]). Leaves to others: what a change does to a job ([`logmill_work::Queue`]).
 
@@ -26,6 +28,7 @@ use crate::control::Client;
 use crate::error::{Error, Result};
 use crate::output;
 use crate::stores;
+use crate::stores::meter::MeterStores;
 use change::{Cancel, Change, Enqueue, Enqueued, Pause, Purge, Redrive, Resume};
 
 pub(crate) mod change;
@@ -42,19 +45,22 @@ const WAKE_UP_WAIT: Duration = Duration::from_millis(100);
 pub(crate) async fn run(command: cli::Jobs, settings: &Settings) -> Result<()> {
     match command {
         cli::Jobs::Status { json } => {
-            look::status(&stores::open_to_read(settings).await?, json).await
+            let queue = stores::open_to_read(settings).await?;
+            let of_usage = stores::meter::jobs_to_read(settings).await?;
+            look::status(&[Some(queue), of_usage].into_iter().flatten().collect::<Vec<_>>(), json)
+                .await
         }
         cli::Jobs::List { kind, state, after, limit, json } => {
-            let queue = stores::open_to_read(settings).await?;
+            let queue = to_read(settings, &kind).await?;
             let jobs = queue.list(&kind, state, after.as_deref(), limit).await?;
             look::list(&jobs, json)
         }
         cli::Jobs::Show { kind, key, json } => {
-            look::show(&stores::open_to_read(settings).await?, &kind, &key, json).await
+            look::show(&to_read(settings, &kind).await?, &kind, &key, json).await
         }
         cli::Jobs::Enqueue { kind, key, payload, priority } => {
             let enqueue = Enqueue::new(kind, key, payload, priority)?;
-            let jobs = Jobs::open(settings).await?;
+            let jobs = Jobs::open(settings, enqueue.kind()).await?;
             output::line(match jobs.change(&enqueue).await? {
                 Enqueued::Created => "created",
                 Enqueued::Revived => "revived",
@@ -62,7 +68,7 @@ pub(crate) async fn run(command: cli::Jobs, settings: &Settings) -> Result<()> {
             })
         }
         cli::Jobs::Cancel { kind, key } => {
-            let answer = existing(settings).await?.change(&Cancel { kind, key }).await?;
+            let answer = existing(settings, &kind).await?.change(&Cancel { kind, key }).await?;
             output::line(if answer.cancelled {
                 "cancelled"
             } else {
@@ -70,31 +76,49 @@ pub(crate) async fn run(command: cli::Jobs, settings: &Settings) -> Result<()> {
             })
         }
         cli::Jobs::Redrive { kind, key } => {
-            let answer = existing(settings).await?.change(&Redrive { kind, key }).await?;
+            let answer = existing(settings, &kind).await?.change(&Redrive { kind, key }).await?;
             output::line(&format!("{} redriven", answer.redriven))
         }
         cli::Jobs::Purge { kind, state, older_than } => {
             let answer =
-                existing(settings).await?.change(&Purge::new(kind, state, older_than)).await?;
+                existing(settings, &kind).await?.change(&Purge::new(kind, state, older_than)).await?;
             output::line(&format!("{} removed", answer.removed))
         }
         cli::Jobs::Pause { kind } => {
-            existing(settings).await?.change(&Pause { kind }).await?;
+            existing(settings, &kind).await?.change(&Pause { kind }).await?;
             output::line("paused")
         }
         cli::Jobs::Resume { kind } => {
-            existing(settings).await?.change(&Resume { kind }).await?;
+            existing(settings, &kind).await?.change(&Resume { kind }).await?;
             output::line("resumed")
         }
     }
 }
 
 /// For changes that make no sense in a folder where nothing is yet.
-async fn existing(settings: &Settings) -> Result<Jobs> {
+async fn existing(settings: &Settings, kind: &str) -> Result<Jobs> {
     if settings.postgres().is_none() {
         stores::expect_database(&settings.data)?;
     }
-    Jobs::open(settings).await
+    Jobs::open(settings, kind).await
+}
+
+/// The queue of a kind, to be looked at.
+async fn to_read(settings: &Settings, kind: &str) -> Result<Queue> {
+    if stores::meter::has_jobs_of(kind)
+        && let Some(queue) = stores::meter::jobs_to_read(settings).await?
+    {
+        return Ok(queue);
+    }
+    stores::open_to_read(settings).await
+}
+
+/// The queue of a kind, to be changed.
+async fn to_write(settings: &Settings, kind: &str) -> Result<Queue> {
+    match stores::meter::has_jobs_of(kind) && settings.postgres().is_none() {
+        true => Ok(MeterStores::open_to_write(settings).await?.queue),
+        false => stores::open_to_write(settings).await,
+    }
 }
 
 /// Where changes are made.
@@ -106,10 +130,10 @@ pub(crate) enum Jobs {
 }
 
 impl Jobs {
-    /// Finds out who has the database.
-    pub(crate) async fn open(settings: &Settings) -> Result<Self> {
+    /// Finds out who has the database of a kind.
+    pub(crate) async fn open(settings: &Settings, kind: &str) -> Result<Self> {
         if settings.postgres().is_some() {
-            let queue = stores::open_to_write(settings).await?;
+            let queue = to_write(settings, kind).await?;
             return Ok(Self::Direct { queue, folder: None });
         }
         let clock = SystemClock::shared();
@@ -117,7 +141,7 @@ impl Jobs {
         loop {
             let pid = match DataFolder::take(&settings.data) {
                 Ok(folder) => {
-                    let queue = stores::open_to_write(settings).await?;
+                    let queue = to_write(settings, kind).await?;
                     return Ok(Self::Direct { queue, folder: Some(folder) });
                 }
                 Err(logmill_io::Error::FolderInUse { pid, .. }) => pid,

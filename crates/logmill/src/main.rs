@@ -9,6 +9,7 @@
 //! | [`collect`] | `logmill collect` |
 //! | [`chains`] | what the server does for the chain it follows |
 //! | [`history`] | `logmill verify`, `logmill repair` |
+//! | [`meter`] | usage: what the server does for it, and `logmill meter …` |
 //! | [`maintenance`] | what the server does on a schedule |
 //! | [`control`] | the socket through which commands reach the server |
 //! | [`http`] | HTTP: JSON-RPC, WebSockets, what operators ask |
@@ -43,6 +44,7 @@ mod index;
 mod jobs;
 mod logs;
 mod maintenance;
+mod meter;
 mod output;
 mod rpc;
 mod server;
@@ -82,6 +84,7 @@ async fn run(command: Command, config: &Config) -> Result<()> {
         Command::Repair(asked) => history::repair(&asked, &config.settings).await,
         Command::Rederive(asked) => derive::rederive(&asked, &config.settings).await,
         Command::Jobs(command) => jobs::run(command, &config.settings).await,
+        Command::Meter(command) => meter::command::run(command, &config.settings).await,
         Command::Index(command) => index::run(command, &config.settings).await,
         Command::Config(cli::Config::Check) => output::line(config.shown()?.trim_end()),
         Command::Config(cli::Config::Default) => output::line(config::DEFAULTS.trim_end()),

@@ -15,17 +15,17 @@ use std::sync::Arc;
 
 use logmill_io::{Entropy, OsEntropy, SystemClock, Tasks};
 use logmill_pipeline::derive::Tables;
-use logmill_work::Queue;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::chains::{self, OpenChain};
 use crate::config::Settings;
-use crate::control::{self, Control};
+use crate::control::{self, Control, Queues};
 use crate::error::{Error, Result};
-use crate::http;
+use crate::http::{self, Metering};
 use crate::maintenance;
+use crate::meter::{self, OpenMeter};
 use crate::stores::index::IndexStores;
 use crate::stores::{Stores, tables};
 
@@ -48,7 +48,12 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
     };
     let chains = chains::open(settings, queue, &indexes, tables.as_ref(), &owner).await?;
     let chains: Vec<Arc<OpenChain>> = chains.into_iter().map(Arc::new).collect();
-    let mut tasks = start(settings, queue, control, &owner, &stopped)?;
+    let metered = meter::open(settings).await?;
+    let usage_jobs = metered.as_ref().filter(|_| settings.postgres().is_none());
+    let usage_jobs = usage_jobs.map(|metered| metered.queue.clone());
+    let queues = Queues { all: queue.clone(), usage: usage_jobs };
+    let mut tasks = start(settings, queues, control, &owner, &stopped)?;
+    let metering = start_metering(settings, metered, &owner, &stopped, &mut tasks)?;
     for chain in &chains {
         let (chain, stopped) = (Arc::clone(chain), stopped.clone());
         tasks.spawn(async move {
@@ -57,7 +62,7 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
         });
     }
     if let Some((listener, _)) = http {
-        let state = state(settings, &chains, tables)?;
+        let state = http::State { metering, ..state(settings, &chains, tables)? };
         let stop = told(stopped.clone());
         tasks.spawn(async move {
             Ended { task: "the HTTP server", outcome: http::serve(listener, state, stop).await }
@@ -111,15 +116,32 @@ pub(crate) struct Ended {
     pub(crate) outcome: Result<()>,
 }
 
+/// Starts what there is to do for usage, if any is metered; gives what is served of it.
+fn start_metering(
+    settings: &Settings,
+    metered: Option<OpenMeter>,
+    owner: &str,
+    stopped: &watch::Receiver<bool>,
+    tasks: &mut Tasks<Ended>,
+) -> Result<Metering> {
+    let config = settings.meter.shown();
+    let Some(metered) = metered else { return Ok(Metering { usage: None, config }) };
+    let (usage, all) = metered.start(settings, owner, || told(stopped.clone()))?;
+    for (task, running) in all {
+        tasks.spawn(async move { Ended { task, outcome: running.await } });
+    }
+    Ok(Metering { usage: Some(usage), config })
+}
+
 fn start(
     settings: &Settings,
-    queue: &Queue,
+    queues: Queues,
     control: Option<Control>,
     owner: &str,
     stopped: &watch::Receiver<bool>,
 ) -> Result<Tasks<Ended>> {
-    let runner = maintenance::runner(queue, &settings.work, owner)?;
-    let cron = maintenance::cron(queue)?;
+    let runner = maintenance::runner(&queues.all, &settings.work, owner)?;
+    let cron = maintenance::cron(&queues.all)?;
     let mut tasks = Tasks::new();
     let stop = told(stopped.clone());
     tasks.spawn(async move {
@@ -138,9 +160,9 @@ fn start(
         Ended { task: "the maintenance schedule", outcome }
     });
     if let Some(control) = control {
-        let (queue, stopped) = (queue.clone(), stopped.clone());
+        let stopped = stopped.clone();
         tasks.spawn(async move {
-            let outcome = control::serve(control, queue, || told(stopped.clone())).await;
+            let outcome = control::serve(control, queues, || told(stopped.clone())).await;
             Ended { task: "the control socket", outcome }
         });
     }
@@ -173,6 +195,7 @@ fn state(
     Ok(http::State {
         tables,
         collecting: None,
+        metering: Metering::default(),
         chains: chains.iter().map(|open| (open.chain.chain_id(), open.served())).collect(),
         limits: settings.server.limits(),
         rpc: settings.rpc.limits(),

@@ -6,7 +6,8 @@
 //! | [`open_to_write`] | the caller has it | read and written, made if missing |
 //! | [`open_to_read`] | not looked at | read only |
 //!
-//! The log index and the derived tables have databases of their own, which [`index`] and [`tables`] open likewise.
+//! The log index, the derived tables and usage have databases of their own, which [`index`], [`tables`] and [`meter`] open
+//! likewise.
 //!
 //! On PostgreSQL there is no lock: the server itself keeps its clients apart.
 //!
@@ -26,6 +27,7 @@ use crate::control;
 use crate::error::{Error, Result};
 
 pub(crate) mod index;
+pub(crate) mod meter;
 pub(crate) mod tables;
 
 /// The database of jobs, coverage, leases and schedules.

@@ -77,7 +77,7 @@ impl AggregateState {
 }
 
 /// What is stored, and what webhooks carry as `data` besides the period.
-fn body(figures: &Figures) -> Json {
+pub(crate) fn body(figures: &Figures) -> Json {
     let (mut numbers, mut exact, mut counts) = (Map::new(), Map::new(), Map::new());
     let mut approximate = Vec::new();
     for (name, figure) in &figures.types {

@@ -10,9 +10,9 @@
 //! - [`Decimal`]: exact values; [`partial`]: what is known of one series in fifteen minutes, mergeable.
 //! - [`period`]: buckets, calendars and periods, in any time zone.
 //! - [`due`], [`aggregate`], [`alerts`]: what follows from usage; [`service`]: when.
-//! - [`query`], [`list`]: what people ask; [`correct`], [`recount`]: what operators do.
+//! - [`query`], [`list`], [`live`]: what people ask; [`correct`], [`recount`]: what operators do.
 //! - [`settings`]: event types, periods and limits.
-//! - [`webhooks`]: endpoints, messages and their deliveries.
+//! - [`webhooks`]: endpoints, messages and their deliveries; [`told`]: how far they are with an aggregate.
 //!
 //! Guarantees: an event that was acknowledged counts once, however often it is sent and whoever dies in the middle;
 //! no number is rounded that can be exact. Leaves to others: HTTP, chains, and where usage comes from.
@@ -28,6 +28,7 @@ pub mod event;
 mod figures;
 mod keys;
 pub mod list;
+pub mod live;
 mod meter;
 #[cfg(test)]
 mod naive;
@@ -43,6 +44,7 @@ mod series;
 pub mod service;
 pub mod settings;
 pub mod stored;
+pub mod told;
 pub mod webhooks;
 
 pub use decimal::Decimal;

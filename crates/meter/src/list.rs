@@ -165,6 +165,16 @@ impl Meter {
         Ok(Page { items, next })
     }
 
+    /// An event with the names of its series.
+    pub async fn named(&self, event: StoredEvent) -> Result<ListedEvent> {
+        let text = "SELECT c.name, s.event_type FROM meter_series s
+                    JOIN meter_customer c ON c.id = s.customer WHERE s.id = $1";
+        let found = self.sql.query(text, params![event.place.series]).await?;
+        let row = found.row()?;
+        let (customer, event_type) = (row.text(0)?.to_owned(), row.text(1)?.to_owned());
+        Ok(ListedEvent { event, customer, event_type })
+    }
+
     async fn scanned_until(&self, before: i64) -> Result<Option<EventCursor>> {
         let text = format!(
             "SELECT seq, time_ms FROM meter_event WHERE seq < $1

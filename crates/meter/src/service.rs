@@ -7,7 +7,8 @@
 
 use async_trait::async_trait;
 use logmill_io::{Timestamp, millis};
-use logmill_work::{Failure, Handler, Missed, Outcome, Running, Schedule};
+use logmill_work::{Failure, Handler, Missed, NewJob, Outcome, Running, Schedule};
+use serde::Deserialize;
 
 use crate::due::Which;
 use crate::error::Result;
@@ -31,14 +32,29 @@ pub fn housekeeping_schedule() -> Result<Schedule> {
     Ok(Schedule::new(name, HOUSEKEEPING_JOB, "* * * * *", "UTC", Missed::Newest)?)
 }
 
+/// A job that sweeps all periods, those under way too; `mark` is what no other such job has.
+pub fn sweep_job(mark: &str) -> NewJob {
+    NewJob::new(SWEEP_JOB, format!("trigger@{mark}"), "{\"all\":true}")
+}
+
+/// What a job that sweeps is asked for.
+#[derive(Default, Deserialize)]
+struct Asks {
+    #[serde(default)]
+    all: bool,
+}
+
 /// Sweeps, one job a time.
 #[derive(Clone, Debug)]
 pub struct Sweeper(pub Meter);
 
 #[async_trait]
 impl Handler for Sweeper {
-    async fn run(&self, _running: Running) -> Result<Outcome, Failure> {
-        let swept = Box::pin(self.0.sweep(Which::Finished)).await;
+    async fn run(&self, running: Running) -> Result<Outcome, Failure> {
+        // A payload that says nothing of it is one of the schedule.
+        let asks: Asks = serde_json::from_str(&running.claim.payload).unwrap_or_default();
+        let which = if asks.all { Which::All } else { Which::Finished };
+        let swept = Box::pin(self.0.sweep(which)).await;
         let swept = swept.map_err(|error| Failure::again(error.chain()))?;
         if swept.jobs() > 0 {
             tracing::info!(jobs = swept.jobs(), customers = swept.customers, "aggregates are due");
@@ -61,12 +77,13 @@ impl Handler for Housekeeper {
 }
 
 impl Meter {
-    /// Looks at thresholds for what changed, seals full tables of keys, and archives old events.
+    /// Looks at thresholds for what changed, forgets old messages, seals full tables of keys, and archives old events.
     pub async fn keep_house(&self) -> Result<()> {
         if !self.settings.alerts.is_empty() {
             self.spread().await?;
             self.queue.wakes().wake(crate::alerts::ALERT_JOB);
         }
+        self.webhooks.purge().await?;
         while self.keys.seal(&self.sql).await? {}
         let Some(retention) = self.settings.retention else { return Ok(()) };
         let now = self.clock().now();

@@ -3,8 +3,9 @@
 //! A key is set in the table of all keys, and the table is read as [`Settings`] at once: so an error names the
 //! very key that caused it, and the source that said so.
 //!
-//! Guarantees: no key that is not in the default file can be set; every key can be set by every source. Leaves to
-//! others: bounds ([`super::Settings::fault`]).
+//! Guarantees: no key that is not in the default file can be set; every key can be set by every source. A list is
+//! written as text with commas between, or, like a table whose names are the operator's own, as TOML. Leaves to others:
+//! bounds ([`super::Settings::fault`]).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -61,7 +62,11 @@ const OTHER_VARIABLES: &[(&str, &str)] = &[
     ("DEV_MULTIPLE_WORKERS", "collect.dev_multiple_workers"),
     ("APP_ENV", "collect.app_env"),
     ("API_PORT", "collect.api_port"),
+    ("DRY_RUN", "meter.delivery.dry_run"),
 ];
+
+/// Tables whose names are the operator's own; each is one value, set as a whole.
+const OPEN_TABLES: [&str; 1] = ["meter.events"];
 
 /// Of these, those that are one of a few words.
 const WORDS: [&str; 2] = ["log.level", "collect.app_env"];
@@ -135,6 +140,14 @@ impl Layers {
         })
     }
 
+    /// Sets a key that a file names which a setting names, unless another source said something.
+    pub(super) fn add_named(&mut self, key: &str, value: Value, origin: &str) -> Result<()> {
+        match self.origins.contains_key(key) {
+            true => Ok(()),
+            false => self.set(key, value, origin),
+        }
+    }
+
     /// Where the value of a key came from.
     pub(super) fn origin(&self, key: &str) -> String {
         self.origins.get(key).map_or("the defaults", String::as_str).to_owned()
@@ -143,8 +156,11 @@ impl Layers {
     pub(super) fn shown(&self) -> Result<String> {
         let mut table = self.table.clone();
         for (key, value) in self.leaves() {
-            if let (Some(slot), Value::String(text)) = (slot(&mut table, &key), value) {
-                *slot = Value::String(secret::hidden(&key, &text));
+            if let Some(slot) = slot(&mut table, &key) {
+                *slot = match value {
+                    Value::String(text) => Value::String(secret::hidden(&key, &text)),
+                    other => secret::hidden_list(&key, other),
+                };
             }
         }
         let mut shown =
@@ -162,6 +178,8 @@ impl Layers {
         let value = match slot(&mut self.table, key) {
             Some(Value::Integer(_)) => text.parse().map(Value::Integer).ok(),
             Some(Value::Boolean(_)) => text.parse().map(Value::Boolean).ok(),
+            Some(Value::Array(_)) if !text.trim_start().starts_with('[') => Some(list(text)),
+            Some(Value::Array(_) | Value::Table(_)) => toml_value(text),
             _ => None,
         };
         // Text where a number should be fails below, with a message that says so.
@@ -170,17 +188,19 @@ impl Layers {
 
     fn set(&mut self, key: &str, value: Value, origin: &str) -> Result<()> {
         let known = slot(&mut self.table, key);
+        let is_open = OPEN_TABLES.contains(&key);
         let empty_section = value.as_table().is_some_and(Table::is_empty);
-        let Some(known) = known.filter(|known| !known.is_table() || empty_section) else {
+        let fits = |known: &&mut Value| !known.is_table() || empty_section || is_open;
+        let Some(known) = known.filter(fits) else {
             return Err(Error::UnknownKey { origin: origin.to_owned(), key: key.to_owned() });
         };
-        if known.is_table() {
+        if known.is_table() && !is_open {
             return Ok(());
         }
         *known = value;
         if let Err(error) = Settings::try_from_table(&self.table) {
             // What serde says may hold the value.
-            let why = if secret::is_secret(key) { "text is needed" } else { error.message() };
+            let why = secret::needed(key).unwrap_or_else(|| error.message());
             let (origin, key, why) = (origin.to_owned(), key.to_owned(), why.trim().to_owned());
             return Err(Error::BadValue { origin, key, why });
         }
@@ -201,15 +221,28 @@ impl Settings {
     }
 }
 
-/// The keys of a table, those of its tables with the table's name before them; empty tables as themselves.
+/// The keys of a table, those of its tables with the table's name before them; empty and open tables as themselves.
 fn flatten(before: &str, table: &Table, found: &mut Vec<(String, Value)>) {
     for (name, value) in table {
         let key = if before.is_empty() { name.clone() } else { format!("{before}.{name}") };
         match value {
-            Value::Table(inner) if !inner.is_empty() => flatten(&key, inner, found),
+            Value::Table(inner) if !inner.is_empty() && !OPEN_TABLES.contains(&key.as_str()) => {
+                flatten(&key, inner, found);
+            }
             _ => found.push((key, value.clone())),
         }
     }
+}
+
+/// Texts with commas between.
+fn list(text: &str) -> Value {
+    let texts = text.split(',').map(str::trim).filter(|text| !text.is_empty());
+    Value::Array(texts.map(|text| Value::String(text.to_owned())).collect())
+}
+
+/// A value as a file would have it.
+fn toml_value(text: &str) -> Option<Value> {
+    format!("it = {text}").parse::<Table>().ok()?.remove("it")
 }
 
 fn slot<'a>(table: &'a mut Table, key: &str) -> Option<&'a mut Value> {

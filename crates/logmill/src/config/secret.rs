@@ -3,19 +3,45 @@
 //! Guarantees: what [`hidden`] gives holds no password, also when the address is malformed. Leaves to others: not
 //! printing what was not hidden.
 
+use std::fmt;
+
+use serde::Deserialize;
+use toml::Value;
+
 /// Stands where a secret was.
 const HIDDEN: &str = "***";
 
-/// Whether the value of a key must not be shown as it is.
-pub(super) fn is_secret(key: &str) -> bool {
-    matches!(
-        key,
+/// A secret among settings. It can not be printed by accident.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Secret(String);
+
+impl Secret {
+    /// The secret itself, for who needs it.
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+/// What a key needs whose value must not be part of an error; none if it may be.
+pub(super) fn needed(key: &str) -> Option<&'static str> {
+    match key {
         "database.url"
-            | "blobs.secret_key"
-            | "chain.rpc_urls"
-            | "chain.historic_rpc_urls"
-            | "server.keys"
-    )
+        | "blobs.secret_key"
+        | "chain.rpc_urls"
+        | "chain.historic_rpc_urls"
+        | "server.keys" => Some("text is needed"),
+        "meter.webhooks" => {
+            Some("a list of tables is needed, each with url and secret, and maybe enabled and events")
+        }
+        _ => None,
+    }
 }
 
 /// The value of a key as it may be shown.
@@ -25,6 +51,32 @@ pub(super) fn hidden(key: &str, value: &str) -> String {
         "chain.rpc_urls" | "chain.historic_rpc_urls" => super::chain::shown_nodes(value),
         "blobs.secret_key" | "server.keys" if !value.is_empty() => HIDDEN.to_owned(),
         _ => value.to_owned(),
+    }
+}
+
+/// The value of a key that is not text as it may be shown: without the secrets in its tables.
+pub(super) fn hidden_list(key: &str, mut value: Value) -> Value {
+    if key != "meter.webhooks" {
+        return value;
+    }
+    for entry in value.as_array_mut().into_iter().flatten() {
+        for (name, value) in entry.as_table_mut().into_iter().flatten() {
+            // An address may hold a password, and its path may be all that keeps others out.
+            match (name.as_str(), &*value) {
+                ("secret", _) => *value = Value::String(HIDDEN.to_owned()),
+                ("url", Value::String(url)) => *value = Value::String(hidden_path(url)),
+                _ => {}
+            }
+        }
+    }
+    value
+}
+
+/// An address without credentials, path and query.
+pub(crate) fn hidden_path(url: &str) -> String {
+    match logmill_io::wire::Endpoint::parse(url) {
+        Ok(endpoint) => endpoint.to_string(),
+        Err(_) => HIDDEN.to_owned(),
     }
 }
 

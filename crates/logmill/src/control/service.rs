@@ -26,6 +26,7 @@ use super::{Problem, REQUEST_BYTES_MAX, REQUEST_TIME_MAX, socket};
 use crate::error::{Error, Result};
 use crate::jobs::change::{Cancel, Change, Enqueue, Pause, Purge, Redrive, Resume};
 use crate::output;
+use crate::stores;
 
 /// The most requests at a time; others wait, within their own time.
 const REQUESTS_MAX: usize = 64;
@@ -51,14 +52,29 @@ impl Control {
     }
 }
 
+/// The queues that changes are made to.
+#[derive(Clone)]
+pub(crate) struct Queues {
+    pub(crate) all: Queue,
+    /// Jobs about usage, if they are in a database of their own.
+    pub(crate) usage: Option<Queue>,
+}
+
+impl Queues {
+    fn of(&self, kind: &str) -> &Queue {
+        let usage = self.usage.as_ref().filter(|_| stores::meter::has_jobs_of(kind));
+        usage.unwrap_or(&self.all)
+    }
+}
+
 /// Serves until what `stop` gives completes, then takes the socket away.
-pub(crate) async fn serve<S>(control: Control, queue: Queue, stop: impl Fn() -> S) -> Result<()>
+pub(crate) async fn serve<S>(control: Control, queues: Queues, stop: impl Fn() -> S) -> Result<()>
 where
     S: Future<Output = ()> + Send + 'static,
 {
-    let clock = Arc::clone(queue.sql().clock());
+    let clock = Arc::clone(queues.all.sql().clock());
     let Control { listener, folder } = control;
-    let serving = axum::serve(listener, router(queue)).with_graceful_shutdown(stop());
+    let serving = axum::serve(listener, router(queues)).with_graceful_shutdown(stop());
     let late = async {
         stop().await;
         clock.sleep(STOP_TIME_MAX).await;
@@ -73,8 +89,8 @@ where
     served.map_err(|source| Error::Socket { doing: "serve", path: socket::path(&folder), source })
 }
 
-fn router(queue: Queue) -> Router {
-    let clock = Arc::clone(queue.sql().clock());
+fn router(queues: Queues) -> Router {
+    let clock = Arc::clone(queues.all.sql().clock());
     let limits = Limits { clock, requests: Arc::new(Semaphore::new(REQUESTS_MAX)) };
     Router::new()
         .route(Enqueue::PATH, post(change::<Enqueue>))
@@ -89,18 +105,18 @@ fn router(queue: Queue) -> Router {
         })
         .layer(from_fn_with_state(limits, within_limits))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
-        .with_state(queue)
+        .with_state(queues)
 }
 
 async fn change<C: Change>(
-    State(queue): State<Queue>,
+    State(queues): State<Queues>,
     body: Result<Json<C>, JsonRejection>,
 ) -> Response {
     let Json(change) = match body {
         Ok(body) => body,
         Err(rejection) => return problem(rejection.status(), &rejection.body_text()),
     };
-    match change.apply(&queue).await {
+    match change.apply(queues.of(change.kind())).await {
         Ok(answer) => Json(answer).into_response(),
         Err(error) => {
             let status = status(error.kind());

@@ -21,8 +21,25 @@ const KEYS_MAX: usize = 10_000;
 pub(crate) enum Scope {
     /// To ask.
     Read,
-    /// To change how the server works.
+    /// To send usage.
+    Usage,
+    /// To change how the server works; all of the others too.
     Admin,
+}
+
+impl Scope {
+    fn of_name(name: &str) -> Option<Self> {
+        [Self::Read, Self::Usage, Self::Admin].into_iter().find(|scope| scope.name() == name)
+    }
+
+    /// The name that people write.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Usage => "usage",
+            Self::Admin => "admin",
+        }
+    }
 }
 
 /// All keys.
@@ -34,7 +51,13 @@ struct Key {
     name: String,
     /// `blake3::Hash` compares in constant time.
     secret: blake3::Hash,
-    is_admin: bool,
+    scopes: Vec<Scope>,
+}
+
+impl Key {
+    fn allows(&self, scope: Scope) -> bool {
+        self.scopes.iter().any(|has| *has == scope || *has == Scope::Admin)
+    }
 }
 
 impl fmt::Debug for Keys {
@@ -69,13 +92,10 @@ impl Keys {
             if secret.len() < SECRET_SIGNS_MIN {
                 return Err("a secret has at least 16 signs");
             }
-            let is_admin = match scopes {
-                "read" => false,
-                "read+admin" | "admin+read" | "admin" => true,
-                _ => return Err("the scopes of a key are read, or read+admin"),
-            };
+            let scopes: Option<Vec<Scope>> = scopes.split('+').map(Scope::of_name).collect();
+            let scopes = scopes.ok_or("the scopes of a key are read, usage and admin, with + between")?;
             let secret = blake3::hash(secret.as_bytes());
-            keys.push(Key { name: name.to_owned(), secret, is_admin });
+            keys.push(Key { name: name.to_owned(), secret, scopes });
         }
         if keys.len() > KEYS_MAX {
             return Err("there are more than 10000 keys");
@@ -103,10 +123,10 @@ impl Keys {
             }
         }
         let key = found.ok_or(Refused::Unknown)?;
-        if scope == Scope::Admin && !key.is_admin {
-            return Err(Refused::Forbidden);
+        match key.allows(scope) {
+            true => Ok(Some(&key.name)),
+            false => Err(Refused::Forbidden),
         }
-        Ok(Some(&key.name))
     }
 }
 
@@ -132,14 +152,22 @@ mod tests {
 
     #[test]
     fn a_key_opens_what_its_scopes_say_and_nothing_else() {
-        let keys = "me:0123456789abcdef:read, boss:fedcba9876543210:read+admin";
-        let keys = Keys::parse(keys).expect("two keys");
+        let keys = "me:0123456789abcdef:read, boss:fedcba9876543210:read+admin, \
+            app:aaaaaaaaaaaaaaaa:usage, both:bbbbbbbbbbbbbbbb:usage+read";
+        let keys = Keys::parse(keys).expect("four keys");
         for (name, value, scope, expected) in [
             ("authorization", "Bearer 0123456789abcdef", Scope::Read, Ok(Some("me"))),
             ("authorization", "bearer 0123456789abcdef", Scope::Read, Ok(Some("me"))),
             ("x-apikey", "0123456789abcdef", Scope::Read, Ok(Some("me"))),
             ("x-apikey", "0123456789abcdef", Scope::Admin, Err(Refused::Forbidden)),
+            ("x-apikey", "0123456789abcdef", Scope::Usage, Err(Refused::Forbidden)),
             ("x-apikey", "fedcba9876543210", Scope::Admin, Ok(Some("boss"))),
+            ("x-apikey", "fedcba9876543210", Scope::Usage, Ok(Some("boss"))),
+            ("x-apikey", "aaaaaaaaaaaaaaaa", Scope::Usage, Ok(Some("app"))),
+            ("x-apikey", "aaaaaaaaaaaaaaaa", Scope::Read, Err(Refused::Forbidden)),
+            ("x-apikey", "bbbbbbbbbbbbbbbb", Scope::Usage, Ok(Some("both"))),
+            ("x-apikey", "bbbbbbbbbbbbbbbb", Scope::Read, Ok(Some("both"))),
+            ("x-apikey", "bbbbbbbbbbbbbbbb", Scope::Admin, Err(Refused::Forbidden)),
             ("x-apikey", "0123456789abcde", Scope::Read, Err(Refused::Unknown)),
             ("x-apikey", "", Scope::Read, Err(Refused::Unknown)),
             ("authorization", "Basic 0123456789abcdef", Scope::Read, Err(Refused::Unknown)),
@@ -160,6 +188,9 @@ mod tests {
             "me:short:read",
             ":0123456789abcdef:read",
             "me:0123456789abcdef:write",
+            "me:0123456789abcdef:",
+            "me:0123456789abcdef:read+",
+            "me:0123456789abcdef:read,usage",
             "me:0123456789abcdef:read:x",
             "a:0123456789abcdef:read,a:0123456789abcdef:read",
         ] {

@@ -12,4 +12,5 @@ mod conformance;
 mod fees;
 mod ground;
 mod live;
+mod metering;
 mod random;

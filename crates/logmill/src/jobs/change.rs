@@ -20,6 +20,9 @@ pub(crate) trait Change: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// What came of it.
     type Answer: Serialize + DeserializeOwned + Send;
 
+    /// The kind of the jobs that it is about.
+    fn kind(&self) -> &str;
+
     /// Does it.
     fn apply(&self, queue: &Queue) -> impl Future<Output = Result<Self::Answer>> + Send;
 }
@@ -66,6 +69,10 @@ impl Change for Enqueue {
     const PATH: &'static str = "/api/v1/jobs/enqueue";
     type Answer = Enqueued;
 
+    fn kind(&self) -> &str {
+        &self.kind
+    }
+
     async fn apply(&self, queue: &Queue) -> Result<Enqueued> {
         let mut job = NewJob::new(self.kind.as_str(), self.key.as_str(), self.payload.get());
         job.priority = self.priority;
@@ -97,6 +104,10 @@ impl Change for Cancel {
     const PATH: &'static str = "/api/v1/jobs/cancel";
     type Answer = Cancelled;
 
+    fn kind(&self) -> &str {
+        &self.kind
+    }
+
     async fn apply(&self, queue: &Queue) -> Result<Cancelled> {
         Ok(Cancelled { cancelled: queue.cancel(&self.kind, &self.key).await? })
     }
@@ -118,6 +129,10 @@ pub(crate) struct Redriven {
 impl Change for Redrive {
     const PATH: &'static str = "/api/v1/jobs/redrive";
     type Answer = Redriven;
+
+    fn kind(&self) -> &str {
+        &self.kind
+    }
 
     async fn apply(&self, queue: &Queue) -> Result<Redriven> {
         let redriven = match &self.key {
@@ -153,6 +168,10 @@ impl Change for Purge {
     const PATH: &'static str = "/api/v1/jobs/purge";
     type Answer = Purged;
 
+    fn kind(&self) -> &str {
+        &self.kind
+    }
+
     async fn apply(&self, queue: &Queue) -> Result<Purged> {
         let invalid =
             || logmill_work::Error::Invalid { what: format!("no state {:?}", self.state) };
@@ -185,6 +204,10 @@ impl Change for Pause {
     const PATH: &'static str = "/api/v1/jobs/pause";
     type Answer = Paused;
 
+    fn kind(&self) -> &str {
+        &self.kind
+    }
+
     async fn apply(&self, queue: &Queue) -> Result<Paused> {
         queue.set_paused(&self.kind, true).await?;
         Ok(Paused { paused: true })
@@ -194,6 +217,10 @@ impl Change for Pause {
 impl Change for Resume {
     const PATH: &'static str = "/api/v1/jobs/resume";
     type Answer = Paused;
+
+    fn kind(&self) -> &str {
+        &self.kind
+    }
 
     async fn apply(&self, queue: &Queue) -> Result<Paused> {
         queue.set_paused(&self.kind, false).await?;

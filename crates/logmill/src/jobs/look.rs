@@ -39,8 +39,12 @@ impl From<&KindCounts> for Counts {
 }
 
 /// How many jobs there are, and which kinds are paused.
-pub(super) async fn status(queue: &Queue, json: bool) -> Result<()> {
-    let (counts, paused) = (queue.counts().await?, queue.paused().await?);
+pub(super) async fn status(queues: &[Queue], json: bool) -> Result<()> {
+    let (mut counts, mut paused) = (Vec::new(), Vec::new());
+    for queue in queues {
+        counts.extend(queue.counts().await?);
+        paused.extend(queue.paused().await?);
+    }
     if json {
         return output::json(&Status { kinds: counts.iter().map(Counts::from).collect(), paused });
     }

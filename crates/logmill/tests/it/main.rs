@@ -18,6 +18,7 @@ mod demo;
 mod help;
 mod index;
 mod jobs;
+mod meter;
 mod peers;
 mod postgres;
 mod process;

@@ -1,4 +1,4 @@
-//! The OpenAPI document of the read API, made of the same declarations as its routes.
+//! The OpenAPI document of the read API and of metering, made of the same declarations as their routes.
 //!
 //! Guarantees: every path, parameter and field that is served is in it, and nothing else. Leaves to others: the file
 //! `docs/openapi.json`, which a test compares with it.
@@ -13,6 +13,7 @@ use super::endpoint::{Endpoint, Shape};
 use super::endpoints;
 use super::param::{Param, ParamKind};
 use super::record::{Field, Form, Record};
+use crate::http::metering;
 
 const ABOUT: &str = "What Logmill has derived from a chain: transactions, accounts, tokens, collections, pools, stake \
     and fees, final blocks and those of the tip as one. Lists are read page by page: pass `next` of a page as `cursor` \
@@ -39,6 +40,8 @@ pub(super) fn document() -> Value {
         paths.insert(path, json!({"get": operation(endpoint, &mut schemas)}));
     }
     add_record(&AS_OF, &mut schemas);
+    paths.extend(metering::openapi::paths());
+    schemas.extend(metering::openapi::schemas());
     json!({
         "openapi": "3.1.0",
         "info": {

@@ -63,6 +63,7 @@ async fn nothing_is_served_beyond_this_machine_without_keys() {
         taken = Some(crate::http::State {
             tables: None,
             collecting: None,
+            metering: Default::default(),
             chains: state.chains.clone(),
             limits: state.limits.clone(),
             rpc: state.rpc.clone(),

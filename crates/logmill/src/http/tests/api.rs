@@ -8,5 +8,5 @@ mod openapi;
 mod pages;
 mod plans;
 mod rich;
-mod schema;
+pub(super) mod schema;
 mod world;

@@ -28,7 +28,7 @@ use tokio::sync::oneshot;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
-use crate::http::{Keys, Limits, State, serve};
+use crate::http::{Keys, Limits, Metering, State, serve};
 use crate::rpc::{self, Progress, Served};
 
 pub(super) const CHAIN_ID: u64 = 0x539;
@@ -143,6 +143,7 @@ impl Ground {
         let mut state = State {
             tables: None,
             collecting: None,
+            metering: Metering::default(),
             chains: BTreeMap::from([(CHAIN_ID, served)]),
             limits: Limits {
                 max_connections: 64,

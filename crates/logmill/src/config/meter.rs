@@ -1,0 +1,273 @@
+//! The section `[meter]`: what usage is metered, how it is aggregated, and who is told.
+//!
+//! Guarantees: what passes [`Meter::fault`] can be metered; a secret is printed by nothing. Leaves to others: metering
+//! ([`logmill_meter`]), opening it ([`crate::meter`]).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use logmill_io::wire::guarded::{Allowed, Net};
+use logmill_io::wire::{Endpoint, Scheme};
+use logmill_meter::period::PeriodKind;
+use logmill_meter::settings::{AlertRule, EventType};
+use logmill_meter::webhooks::WebhookSettings;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::secret::{Secret, hidden_path};
+use super::{Fault, RETENTION_HOURS_MAX, TIME_MS_MAX, count, within};
+use crate::error::{Error, Result};
+
+/// The most events of a batch: they are held in memory.
+const BATCH_MAX: u64 = 100_000;
+/// The most metadata of an event.
+const METADATA_BYTES_MAX: u64 = 1 << 20;
+/// The deepest metadata: it is read by a function that calls itself.
+const METADATA_DEPTH_MAX: u64 = 64;
+/// The most groups of a meter.
+const GROUPS_MAX: u64 = 1_000_000;
+/// The longest grace: a month.
+const GRACE_MS_MAX: u64 = 31 * TIME_MS_MAX;
+/// The most webhooks of the configuration; those of the API are not limited by it.
+const WEBHOOKS_MAX: usize = 1_000;
+
+/// What usage is metered, and how.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Meter {
+    systemconfig: PathBuf,
+    periods: Vec<PeriodKind>,
+    zone: String,
+    grace_ms: u64,
+    max_past_hours: u64,
+    max_future_ms: u64,
+    max_batch: usize,
+    max_metadata_bytes: usize,
+    max_metadata_depth: usize,
+    max_groups: usize,
+    retention_hours: u64,
+    alerts: Vec<AlertRule>,
+    webhooks: Vec<Webhook>,
+    events: BTreeMap<String, EventType>,
+    pub(crate) delivery: Delivery,
+}
+
+/// A webhook that the configuration names.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Webhook {
+    #[serde(default = "yes")]
+    pub(crate) enabled: bool,
+    pub(crate) url: String,
+    pub(crate) secret: Secret,
+    /// The kinds of messages that it gets; all if there are none.
+    #[serde(default)]
+    pub(crate) events: Vec<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// How webhooks are delivered.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Delivery {
+    timeout_ms: u64,
+    disable_after_hours: u64,
+    retention_hours: u64,
+    dry_run: bool,
+    allowed: Vec<String>,
+}
+
+/// What the seed's `systemconfig.json` may say.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct SystemConfig {
+    periods: Option<Value>,
+    events: Option<Value>,
+    webhooks: Option<Value>,
+}
+
+impl Meter {
+    /// How usage is metered; none if no event types are known.
+    pub(crate) fn settings(&self) -> Option<logmill_meter::Settings> {
+        (!self.events.is_empty()).then(|| self.all())
+    }
+
+    fn all(&self) -> logmill_meter::Settings {
+        let hours = |hours: u64| Duration::from_secs(hours.saturating_mul(3_600));
+        let some_hours = |number: u64| (number != 0).then(|| hours(number));
+        logmill_meter::Settings {
+            events: self.events.clone(),
+            alerts: self.alerts.clone(),
+            periods: self.periods.clone(),
+            zone: self.zone.clone(),
+            grace: Duration::from_millis(self.grace_ms),
+            past_max: some_hours(self.max_past_hours),
+            future_max: Duration::from_millis(self.max_future_ms),
+            metadata_bytes_max: self.max_metadata_bytes,
+            metadata_depth_max: self.max_metadata_depth,
+            retention: some_hours(self.retention_hours),
+            batch_max: self.max_batch,
+            groups_max: self.max_groups,
+        }
+    }
+
+    /// The webhooks that the configuration names.
+    pub(crate) fn webhooks(&self) -> &[Webhook] {
+        &self.webhooks
+    }
+
+    /// The file that says more, if one is named.
+    pub(super) fn systemconfig(&self) -> Option<&Path> {
+        let path = self.systemconfig.as_path();
+        (!path.as_os_str().is_empty()).then_some(path)
+    }
+
+    /// As the seed's `systemconfig.json` has it, without secrets.
+    pub(crate) fn shown(&self) -> Value {
+        let webhooks = self.webhooks.iter().map(|webhook| {
+            let url = hidden_path(&webhook.url);
+            json!({"enabled": webhook.enabled, "url": url, "events": webhook.events})
+        });
+        json!({
+            "periods": self.periods,
+            "zone": self.zone,
+            "graceMs": self.grace_ms,
+            "events": self.events,
+            "alerts": self.alerts,
+            "webhooks": webhooks.collect::<Vec<_>>(),
+        })
+    }
+
+    pub(super) fn fault(&self) -> Option<Fault> {
+        let faults = [
+            within("meter.grace_ms", self.grace_ms, 0, GRACE_MS_MAX),
+            within("meter.max_past_hours", self.max_past_hours, 0, RETENTION_HOURS_MAX),
+            within("meter.max_future_ms", self.max_future_ms, 0, 366 * TIME_MS_MAX),
+            within("meter.max_batch", count(self.max_batch), 1, BATCH_MAX),
+            within(
+                "meter.max_metadata_bytes",
+                count(self.max_metadata_bytes),
+                0,
+                METADATA_BYTES_MAX,
+            ),
+            within(
+                "meter.max_metadata_depth",
+                count(self.max_metadata_depth),
+                1,
+                METADATA_DEPTH_MAX,
+            ),
+            within("meter.max_groups", count(self.max_groups), 1, GROUPS_MAX),
+            within("meter.retention_hours", self.retention_hours, 0, RETENTION_HOURS_MAX),
+            within("meter.delivery.timeout_ms", self.delivery.timeout_ms, 1, TIME_MS_MAX),
+            within(
+                "meter.delivery.disable_after_hours",
+                self.delivery.disable_after_hours,
+                1,
+                RETENTION_HOURS_MAX,
+            ),
+            within(
+                "meter.delivery.retention_hours",
+                self.delivery.retention_hours,
+                1,
+                RETENTION_HOURS_MAX,
+            ),
+            self.delivery.allowed().err().map(|why| ("meter.delivery.allowed", why)),
+            self.webhook_fault().map(|why| ("meter.webhooks", why)),
+            self.period_fault(),
+            self.all().check().err().map(|error| ("meter.events", error.to_string())),
+        ];
+        faults.into_iter().flatten().next()
+    }
+
+    /// Periods have names of their own, and a zone that is one.
+    fn period_fault(&self) -> Option<Fault> {
+        if let Err(error) = logmill_meter::period::Calendar::new(&self.zone) {
+            return Some(("meter.zone", error.to_string()));
+        }
+        let names: Vec<&str> = self.periods.iter().map(PeriodKind::name).collect();
+        let is_twice = |(at, name): (usize, &&str)| names[..at].contains(name);
+        let twice = names.iter().enumerate().find(|(at, name)| is_twice((*at, name)));
+        twice.map(|(_, name)| ("meter.periods", format!("{name} is there twice")))
+    }
+
+    /// What is wrong with a webhook, said without any part of it.
+    fn webhook_fault(&self) -> Option<String> {
+        if self.webhooks.len() > WEBHOOKS_MAX {
+            return Some(format!("there are more than {WEBHOOKS_MAX}"));
+        }
+        for (position, webhook) in self.webhooks.iter().enumerate() {
+            let at = |why: &str| Some(format!("webhook {}: {why}", position + 1));
+            match Endpoint::parse(&webhook.url) {
+                Ok(address) if address.scheme() == Scheme::Http => {}
+                _ => return at("its url is no address of http or https"),
+            }
+            // What it says of a secret is no part of it.
+            if let Err(error) = logmill_meter::webhooks::Secret::parse(webhook.secret.expose()) {
+                return at(&error.to_string());
+            }
+        }
+        None
+    }
+}
+
+impl Delivery {
+    /// How webhooks are delivered.
+    pub(crate) fn settings(&self) -> WebhookSettings {
+        let hours = |hours: u64| Duration::from_secs(hours.saturating_mul(3_600));
+        let (usual, timeout) = (WebhookSettings::default(), Duration::from_millis(self.timeout_ms));
+        WebhookSettings {
+            timeout,
+            lease: usual.lease.max(timeout),
+            disable_after: hours(self.disable_after_hours),
+            retention: hours(self.retention_hours),
+            dry_run: self.dry_run,
+            ..usual
+        }
+    }
+
+    /// What may be reached although it is not public.
+    pub(crate) fn allowed(&self) -> Result<Vec<Allowed>, String> {
+        let allowed = self.allowed.iter().map(|text| {
+            let is_net = text.contains(['/', ':']) || text.parse::<std::net::IpAddr>().is_ok();
+            match is_net {
+                true => Net::parse(text).map(Allowed::Net).map_err(|error| error.to_string()),
+                false if text.is_empty() => Err("a host has a name".to_owned()),
+                false => Ok(Allowed::Host(text.clone())),
+            }
+        });
+        allowed.collect()
+    }
+}
+
+/// What a `systemconfig.json` says: keys of the configuration and their values.
+pub(super) fn read_systemconfig(
+    origin: &str,
+    text: &str,
+) -> Result<Vec<(&'static str, toml::Value)>> {
+    // What serde says may hold a secret.
+    let wrong = |why: String| Error::BadValue {
+        origin: origin.to_owned(),
+        key: "systemconfig.json".to_owned(),
+        why,
+    };
+    let read: SystemConfig = serde_json::from_str(text).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        wrong(format!("line {line}, column {column}: periods, events and webhooks are expected"))
+    })?;
+    let keys = [
+        ("meter.periods", read.periods),
+        ("meter.events", read.events),
+        ("meter.webhooks", read.webhooks),
+    ];
+    let mut found = Vec::new();
+    for (key, value) in keys {
+        let Some(value) = value else { continue };
+        let value = toml::Value::try_from(value);
+        found.push((key, value.map_err(|_| wrong(format!("{key}: a null is in it")))?));
+    }
+    Ok(found)
+}

@@ -1,0 +1,150 @@
+//! Metering over HTTP: usage comes in, aggregates and live figures go out.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`route`] | declarations: of paths, who may use them, what they take and give |
+//! | [`openapi`] | what these add to the OpenAPI document |
+//! | [`batch`] | JSON of events, single and many, read and checked |
+//! | [`send`] | `POST /usage…`: recording |
+//! | [`ask`], [`show`] | parameters and cursors; events and aggregates as JSON |
+//! | [`list`] | `GET /events…`, `GET /aggregations…` |
+//! | [`correct`] | cancelling and amending one event |
+//! | [`query`] | `GET /meters/query` |
+//! | [`trigger`] | `POST /aggregations/trigger`, and the small ones |
+//! | [`webhooks`] | `/webhooks/…`: endpoints and deliveries |
+//! | [`stream`] | the WebSocket of live values |
+//!
+//! Guarantees: bodies, batches, pages, time and requests under way are bounded; every error of the meter becomes a status
+//! here ([`failed`]), with a body `{"error": …}`; nothing that was not recorded is answered with 201. Leaves to others:
+//! metering ([`logmill_meter`]). `docs/metering.md` tells clients of it.
+
+mod ask;
+mod batch;
+mod correct;
+mod list;
+pub(super) mod openapi;
+mod query;
+mod route;
+mod send;
+mod show;
+mod stream;
+mod trigger;
+mod webhooks;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request as HttpRequest, State as FromState};
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use logmill_io::ErrorKind;
+use serde_json::Value;
+
+use super::{Scope, Shared, problem, refusal};
+use crate::meter::Usage;
+use crate::output;
+
+/// The source of events that name none, where there are no keys.
+const LOCAL: &str = "local";
+/// After how many seconds it is worth trying again what can not be done now.
+const RETRY: [(HeaderName, &str); 1] = [(RETRY_AFTER, "1")];
+
+/// Metering as it is served.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Metering {
+    /// None if no event types are configured.
+    pub(crate) usage: Option<Usage>,
+    /// What is configured, without secrets.
+    pub(crate) config: Value,
+}
+
+/// Who asks: the name of the key.
+#[derive(Clone, Debug)]
+struct Caller(Arc<str>);
+
+impl Caller {
+    fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The routes of metering.
+pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
+    let mut all = Router::new();
+    for route in route::all() {
+        let one = Router::new().route(route.path, (route.handler)());
+        let state = (Arc::clone(shared), route.scope);
+        all = all.merge(one.route_layer(from_fn_with_state(state, guard)));
+    }
+    all
+}
+
+/// Lets nobody past without the key that is needed; tells who it is.
+async fn guard(
+    FromState((shared, scope)): FromState<(Arc<Shared>, Option<Scope>)>,
+    mut request: HttpRequest,
+    next: Next,
+) -> Response {
+    let Some(scope) = scope else { return next.run(request).await };
+    if let Some(refusal) = refusal(&shared, request.headers(), scope) {
+        return refusal;
+    }
+    let name = caller(&shared, request.headers(), scope);
+    request.extensions_mut().insert(name);
+    next.run(request).await
+}
+
+fn caller(shared: &Shared, headers: &HeaderMap, scope: Scope) -> Caller {
+    let name = shared.limits.keys.check(headers, scope).ok().flatten();
+    Caller(name.unwrap_or(LOCAL).into())
+}
+
+/// Usage, if any is metered.
+fn usage(shared: &Shared) -> Result<&Usage, Response> {
+    shared.metering.usage.as_ref().ok_or_else(|| {
+        problem(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "Service misconfigured: no event types available",
+        )
+    })
+}
+
+/// Works on a request once there is room for it, and within the time that any request has.
+async fn answered(shared: &Shared, work: impl Future<Output = Response>) -> Response {
+    let work = async {
+        // The semaphore is never closed.
+        let _room = shared.requests.acquire().await;
+        work.await
+    };
+    tokio::select! {
+        biased;
+        answer = work => answer,
+        () = shared.clock.sleep(shared.rpc.limits().timeout) => {
+            busy("not in time: it may or may not have been done")
+        }
+    }
+}
+
+/// The one place where errors of the meter become statuses.
+fn failed(error: &logmill_meter::Error) -> Response {
+    let said = || output::brief(&error.to_string());
+    match error.kind() {
+        ErrorKind::Invalid => problem(StatusCode::BAD_REQUEST, &said()),
+        ErrorKind::NotFound => problem(StatusCode::NOT_FOUND, &said()),
+        ErrorKind::Conflict => problem(StatusCode::CONFLICT, &said()),
+        kind => {
+            tracing::warn!(error = output::brief(&error.chain()), "a request about usage failed");
+            match kind {
+                ErrorKind::Transient => busy("not at the moment: try again"),
+                _ => problem(StatusCode::INTERNAL_SERVER_ERROR, "Internal server error"),
+            }
+        }
+    }
+}
+
+/// Not now, but perhaps in a moment.
+fn busy(why: &str) -> Response {
+    (RETRY, problem(StatusCode::SERVICE_UNAVAILABLE, why)).into_response()
+}

@@ -1,0 +1,155 @@
+//! Endpoints, deliveries and attempts as JSON.
+//!
+//! Guarantees: no secret but that of [`Made`]. Leaves to others: which are shown.
+
+use logmill_io::Timestamp;
+use logmill_meter::period::format_time;
+use logmill_meter::webhooks::{AttemptView, DeliveryView, Endpoint, EndpointStatus};
+use serde::Serialize;
+
+/// An endpoint.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ShownEndpoint {
+    id: String,
+    url: String,
+    description: String,
+    events: Vec<String>,
+    customers: Vec<String>,
+    ordered: bool,
+    enabled: bool,
+    configured: bool,
+    disabled_why: Option<String>,
+    failing_since: Option<String>,
+    last_error: Option<String>,
+    last_error_at: Option<String>,
+    created_at: String,
+    updated_at: String,
+}
+
+/// An endpoint that was just made, with its secret.
+#[derive(Serialize)]
+pub(super) struct Made {
+    #[serde(flatten)]
+    pub(super) endpoint: ShownEndpoint,
+    pub(super) secret: String,
+}
+
+/// An endpoint, and how it stands.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ShownStatus {
+    #[serde(flatten)]
+    endpoint: ShownEndpoint,
+    pending: u64,
+    failing: u64,
+    waiting: u64,
+    exhausted: u64,
+    cancelled: u64,
+    oldest_at: Option<String>,
+}
+
+/// One message to one endpoint.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ShownDelivery {
+    message_id: String,
+    kind: String,
+    customer_id: Option<String>,
+    endpoint_id: String,
+    state: &'static str,
+    round: i64,
+    attempts: i64,
+    last_status: Option<i64>,
+    last_error: Option<String>,
+    next_at: Option<String>,
+    created_at: String,
+    updated_at: String,
+}
+
+/// One attempt.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ShownAttempt {
+    round: i64,
+    attempt: i64,
+    at: String,
+    duration_ms: i64,
+    status: Option<i64>,
+    error: Option<String>,
+    response: String,
+    dry_run: bool,
+}
+
+fn moment(at: Option<Timestamp>) -> Option<String> {
+    at.map(format_time)
+}
+
+impl From<Endpoint> for ShownEndpoint {
+    fn from(endpoint: Endpoint) -> Self {
+        Self {
+            id: endpoint.id,
+            url: endpoint.url,
+            description: endpoint.description,
+            events: endpoint.kinds,
+            customers: endpoint.customers,
+            ordered: endpoint.ordered,
+            enabled: endpoint.enabled,
+            configured: endpoint.configured,
+            disabled_why: endpoint.disabled_why,
+            failing_since: moment(endpoint.failing_since),
+            last_error: endpoint.last_error,
+            last_error_at: moment(endpoint.last_error_at),
+            created_at: format_time(endpoint.created_at),
+            updated_at: format_time(endpoint.updated_at),
+        }
+    }
+}
+
+impl From<EndpointStatus> for ShownStatus {
+    fn from(status: EndpointStatus) -> Self {
+        Self {
+            endpoint: status.endpoint.into(),
+            pending: status.pending,
+            failing: status.failing,
+            waiting: status.waiting,
+            exhausted: status.exhausted,
+            cancelled: status.cancelled,
+            oldest_at: moment(status.oldest),
+        }
+    }
+}
+
+impl From<DeliveryView> for ShownDelivery {
+    fn from(delivery: DeliveryView) -> Self {
+        Self {
+            message_id: delivery.message_id,
+            kind: delivery.kind,
+            customer_id: delivery.customer,
+            endpoint_id: delivery.endpoint_id,
+            state: delivery.state.name(),
+            round: delivery.round,
+            attempts: delivery.attempts,
+            last_status: delivery.last_status,
+            last_error: delivery.last_error,
+            next_at: moment(delivery.next_at),
+            created_at: format_time(delivery.created_at),
+            updated_at: format_time(delivery.updated_at),
+        }
+    }
+}
+
+impl From<AttemptView> for ShownAttempt {
+    fn from(attempt: AttemptView) -> Self {
+        Self {
+            round: attempt.round,
+            attempt: attempt.attempt,
+            at: format_time(attempt.at),
+            duration_ms: attempt.duration_ms,
+            status: attempt.status,
+            error: attempt.error,
+            response: attempt.response,
+            dry_run: attempt.dry_run,
+        }
+    }
+}

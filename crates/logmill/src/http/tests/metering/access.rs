@@ -1,0 +1,78 @@
+//! Who may do what with usage, and what nobody is shown.
+
+use http_body_util::Full;
+use logmill_meter::Settings;
+use serde_json::json;
+
+use super::ground::{Answer, Metered, settings};
+use crate::http::Keys;
+
+const KEYS: &str = "reader:rrrrrrrrrrrrrrrr:read,app:uuuuuuuuuuuuuuuu:usage,boss:aaaaaaaaaaaaaaaa:admin";
+
+async fn ask(metered: &Metered, method: &str, path: &str, key: Option<&str>) -> Answer {
+    let body = json!({"customerId": "c", "value": 1, "id": "e", "reason": "x"}).to_string();
+    let mut request = hyper::Request::builder().method(method).uri(path).header("host", "test");
+    if let Some(key) = key {
+        request = request.header("x-apikey", key);
+    }
+    let body = if method == "GET" { String::new() } else { body };
+    metered.ask(request.body(Full::from(body)).expect("a request")).await
+}
+
+async fn guarded(settings: Settings) -> Metered {
+    Metered::with(settings, |state| {
+        state.limits.keys = Keys::parse(KEYS).expect("three keys");
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_key_does_what_its_scopes_allow() {
+    let metered = guarded(settings()).await;
+    let (reader, app, boss) = ("r".repeat(16), "u".repeat(16), "a".repeat(16));
+    for (method, path, expected) in [
+        ("POST", "/usage/api.calls", [401, 403, 201, 201]),
+        ("GET", "/events", [401, 200, 403, 200]),
+        ("GET", "/events/lookup?source=app&id=e", [401, 200, 403, 200]),
+        ("GET", "/aggregations", [401, 200, 403, 200]),
+        ("GET", "/config", [401, 200, 403, 200]),
+        ("POST", "/aggregations/trigger", [401, 403, 202, 202]),
+        ("POST", "/events/amend", [401, 403, 403, 400]),
+        ("POST", "/events/cancel", [401, 403, 403, 400]),
+        ("GET", "/ping", [200, 200, 200, 200]),
+    ] {
+        let keys = [None, Some(reader.as_str()), Some(app.as_str()), Some(boss.as_str())];
+        for (key, expected) in keys.into_iter().zip(expected) {
+            let answer = ask(&metered, method, path, key).await;
+            assert_eq!(answer.status, expected, "{method} {path} {key:?}: {}", answer.body);
+        }
+    }
+    let stream = format!("ws://{}/meters/stream?customerId=c", metered.address);
+    assert!(tokio_tungstenite::connect_async(stream).await.is_err(), "nor the stream");
+}
+
+#[tokio::test]
+async fn the_source_of_usage_is_the_name_of_the_key() {
+    let metered = guarded(settings()).await;
+    let (app, boss) = ("u".repeat(16), "a".repeat(16));
+    assert_eq!(ask(&metered, "POST", "/usage/api.calls", Some(&app)).await.status, 201);
+    // The same id of another key is another event.
+    assert_eq!(ask(&metered, "POST", "/usage/api.calls", Some(&boss)).await.status, 201);
+    let events = ask(&metered, "GET", "/events", Some(&boss)).await.body;
+    let sources: Vec<&str> = events
+        .as_array()
+        .expect("a page")
+        .iter()
+        .filter_map(|event| event["source"].as_str())
+        .collect();
+    assert_eq!(sources, ["boss", "app"]);
+}
+
+#[tokio::test]
+async fn a_wrong_method_is_told() {
+    let metered = Metered::new().await;
+    for path in ["/usage/api.calls", "/usagebatch", "/aggregations/trigger", "/events/cancel"] {
+        assert_eq!(metered.get(path).await.status, 405, "{path}");
+    }
+    assert_eq!(metered.post("/ping", &json!({})).await.status, 405);
+}

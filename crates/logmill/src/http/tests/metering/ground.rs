@@ -1,0 +1,219 @@
+//! A meter in memory that is served on a port of this machine, at whatever time a test says it is.
+//!
+//! Guarantees: everything ends with the ground; jobs are done when a test says so. Leaves to others: what is expected.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use logmill_io::blob::MemoryBlobs;
+use logmill_io::sql::SqliteSettings;
+use logmill_io::wire::{GuardedClient, GuardedSettings};
+use logmill_io::{Clock, SeededEntropy, Sql, SystemClock, Tasks, Timestamp};
+use logmill_meter::aggregate::Aggregator;
+use logmill_meter::due::AGGREGATE_JOB;
+use logmill_meter::period::parse_time;
+use logmill_meter::settings::{EventType, Op};
+use logmill_meter::webhooks::{WebhookSettings, Webhooks};
+use logmill_meter::{Meter, Recorder, Settings};
+use logmill_work::{Handler, Queue, Running};
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::super::ground::limits;
+use crate::http::{Keys, Limits, Metering, State, serve};
+use crate::meter::Usage;
+
+/// A Tuesday.
+pub(super) const NOW: &str = "2026-01-13T08:20:00.000Z";
+
+/// A clock that tests set; waiting is real.
+#[derive(Debug)]
+pub(super) struct SetClock {
+    real: Arc<dyn Clock>,
+    now_ms: AtomicI64,
+}
+
+impl Clock for SetClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.now_ms.load(Ordering::SeqCst))
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.real.monotonic()
+    }
+
+    fn sleep(&self, wait: Duration) -> BoxFuture<'static, ()> {
+        self.real.sleep(wait)
+    }
+}
+
+/// The event types of the seed, and one with dimensions.
+pub(super) fn settings() -> Settings {
+    let mut settings = Settings::default();
+    for (name, op) in [
+        ("api.calls", Op::Sum),
+        ("storage.bytes", Op::Max),
+        ("response.time.ms", Op::Avg),
+        ("test.min", Op::Min),
+        ("test.count", Op::Count),
+        ("test.first", Op::First),
+        ("test.last", Op::Last),
+    ] {
+        settings.events.insert(name.to_owned(), EventType::new(op));
+    }
+    settings
+}
+
+/// A meter that is served.
+pub(super) struct Metered {
+    pub(super) meter: Meter,
+    pub(super) address: SocketAddr,
+    clock: Arc<SetClock>,
+    queue: Queue,
+    _tasks: Tasks<()>,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) headers: hyper::HeaderMap,
+    pub(super) body: Value,
+}
+
+impl Metered {
+    /// One with the seed's event types, and no keys.
+    pub(super) async fn new() -> Self {
+        Self::with(settings(), |_| {}).await
+    }
+
+    /// Another one.
+    pub(super) async fn with(settings: Settings, change: impl FnOnce(&mut State)) -> Self {
+        let now_ms = AtomicI64::new(parse_time(NOW).expect("a moment").millis());
+        let clock = Arc::new(SetClock { real: SystemClock::shared(), now_ms });
+        let (shared, entropy) = (Arc::clone(&clock) as Arc<dyn Clock>, SeededEntropy::shared(7));
+        let memory = SqliteSettings::memory();
+        let sql = Sql::sqlite(&memory, Arc::clone(&shared), Arc::clone(&entropy)).await;
+        let queue = Queue::open(sql.expect("a database")).await.expect("a queue");
+        let client = GuardedClient::new(Arc::clone(&shared), GuardedSettings::default());
+        let (client, hooks) = (client.expect("a client"), WebhookSettings::default());
+        let webhooks = Webhooks::open(queue.clone(), client, hooks).await.expect("webhooks");
+        let is_metered = !settings.events.is_empty();
+        let blobs = MemoryBlobs::shared();
+        let meter = Meter::open(queue.clone(), blobs, webhooks, settings).await.expect("a meter");
+        let mut tasks = Tasks::new();
+        let (recorder, recording) = Recorder::new(meter.clone());
+        tasks.spawn(recording);
+        let usage = is_metered.then(|| Usage::new(meter.clone(), recorder));
+        let mut state = State {
+            tables: None,
+            collecting: None,
+            metering: Metering { usage, config: json!({"periods": ["daily"]}) },
+            chains: Default::default(),
+            limits: Limits {
+                max_connections: 64,
+                max_requests: 16,
+                max_body_bytes: 1 << 20,
+                default_chain: None,
+                keys: Keys::default(),
+            },
+            rpc: limits(),
+            clock: shared,
+            entropy,
+            metrics: None,
+        };
+        change(&mut state);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        tasks.spawn(async move {
+            serve(listener, state, std::future::pending()).await.expect("it serves");
+        });
+        Self { meter, address, clock, queue, _tasks: tasks }
+    }
+
+    /// Sets the clock.
+    pub(super) fn set(&self, now: &str) {
+        let now = parse_time(now).expect("a moment");
+        self.clock.now_ms.store(now.millis(), Ordering::SeqCst);
+    }
+
+    /// Sends a request.
+    pub(super) async fn ask(&self, request: hyper::Request<Full<bytes::Bytes>>) -> Answer {
+        let stream = TcpStream::connect(self.address).await.expect("connected");
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
+        let mut tasks = Tasks::new();
+        tasks.spawn(async move {
+            let _ = connection.await;
+        });
+        let response = sender.send_request(request).await.expect("an answer");
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
+        let text = String::from_utf8_lossy(&body);
+        let body = serde_json::from_slice(&body).unwrap_or_else(|error| panic!("{error}: {text}"));
+        Answer { status, headers, body }
+    }
+
+    /// Sends a body of some type to a path.
+    pub(super) async fn post_as(&self, path: &str, media: &str, body: &str) -> Answer {
+        let request = hyper::Request::post(path)
+            .header("host", "test")
+            .header("content-type", media)
+            .body(Full::from(body.to_owned()));
+        self.ask(request.expect("a request")).await
+    }
+
+    /// Sends JSON to a path.
+    pub(super) async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.post_as(path, "application/json", &body.to_string()).await
+    }
+
+    /// Sends usage that must be taken.
+    pub(super) async fn send(&self, event_type: &str, body: Value) -> Value {
+        let answer = self.post(&format!("/usage/{event_type}"), &body).await;
+        assert_eq!(answer.status, 201, "{}", answer.body);
+        answer.body
+    }
+
+    /// Gets a path.
+    pub(super) async fn get(&self, path: &str) -> Answer {
+        let request = hyper::Request::get(path).header("host", "test").body(Full::default());
+        self.ask(request.expect("a request")).await
+    }
+
+    /// Gets a path that must be there.
+    pub(super) async fn found(&self, path: &str) -> Value {
+        let answer = self.get(path).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        answer.body
+    }
+
+    /// Does all jobs that make aggregates.
+    pub(super) async fn work(&self) {
+        loop {
+            let lease = Duration::from_secs(60);
+            let claims = self.queue.claim(AGGREGATE_JOB, 100, lease, "me").await.expect("claimed");
+            if claims.is_empty() {
+                return;
+            }
+            for claim in claims {
+                let running = Running { claim, queue: self.queue.clone() };
+                Aggregator(self.meter.clone()).run(running).await.expect("made");
+            }
+        }
+    }
+
+    /// Triggers, does the jobs, and gives the aggregates that a query finds.
+    pub(super) async fn aggregated(&self, query: &str) -> Vec<Value> {
+        let answer = self.post("/aggregations/trigger", &json!(null)).await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
+        self.work().await;
+        let found = self.found(&format!("/aggregations?{query}")).await;
+        found.as_array().expect("an array").clone()
+    }
+}

@@ -1,0 +1,119 @@
+//! `logmill meter …`: what operators do with usage at the terminal.
+//!
+//! | command | on PostgreSQL | on SQLite |
+//! |---|---|---|
+//! | `recount` | beside servers | needs the data folder for itself |
+//! | `trigger` | here | here, or as a job of the server that has the folder |
+//!
+//! Guarantees: a recount that finds something wrong ends with exit code 1, also if it mended it. Leaves to others:
+//! counting ([`logmill_meter::recount`]).
+
+use logmill_io::sql::DataFolder;
+use logmill_io::{Entropy, OsEntropy};
+use logmill_meter::due::Which;
+use logmill_meter::recount::Recounted;
+use logmill_meter::service::sweep_job;
+use serde_json::json;
+
+use crate::cli;
+use crate::config::Settings;
+use crate::control;
+use crate::error::{Error, Result};
+use crate::jobs::Jobs;
+use crate::jobs::change::Enqueue;
+use crate::output;
+use crate::stores;
+
+use super::{OpenMeter, open};
+
+/// Events between two lines of progress.
+const TOLD_EVERY: u64 = 100_000;
+
+/// Runs one command.
+pub(crate) async fn run(command: cli::Meter, settings: &Settings) -> Result<()> {
+    match command {
+        cli::Meter::Recount { repair, json } => recount(settings, repair, json).await,
+        cli::Meter::Trigger => trigger(settings).await,
+    }
+}
+
+async fn recount(settings: &Settings, repair: bool, as_json: bool) -> Result<()> {
+    stores::meter::expect_database(settings)?;
+    let _folder = folder(settings)?;
+    let OpenMeter { meter, .. } = metered(settings).await?;
+    let mut told = 0;
+    let recounted = meter.recount(repair, |events| {
+        if events >= told + TOLD_EVERY {
+            told = events;
+            output::progress(&format!("{events} events counted"), false);
+        }
+    });
+    let recounted = Box::pin(recounted).await?;
+    if told > 0 {
+        output::progress(&format!("{} events counted", recounted.events), true);
+    }
+    show(&recounted, as_json)?;
+    match recounted.wrong {
+        0 => Ok(()),
+        partials => Err(Error::Miscounted { partials, repaired: recounted.repaired }),
+    }
+}
+
+fn show(recounted: &Recounted, as_json: bool) -> Result<()> {
+    let Recounted { events, partials, wrong, differences, repaired } = recounted;
+    if as_json {
+        return output::json(&json!({
+            "events": events,
+            "partials": partials,
+            "wrong": wrong,
+            "differences": differences,
+            "repaired": repaired,
+        }));
+    }
+    let row = |name: &str, value: &u64| vec![name.to_owned(), value.to_string()];
+    output::table(&[
+        row("events", events),
+        row("partials", partials),
+        row("wrong", wrong),
+        row("repaired", repaired),
+    ])?;
+    differences.iter().try_for_each(|place| output::line(&output::one_line(place)))
+}
+
+/// The folder, for a command that needs it for itself; none on PostgreSQL.
+fn folder(settings: &Settings) -> Result<Option<DataFolder>> {
+    if settings.postgres().is_some() {
+        return Ok(None);
+    }
+    match DataFolder::take(&settings.data) {
+        Err(logmill_io::Error::FolderInUse { folder, pid }) => {
+            Err(Error::FolderNeeded { folder, pid })
+        }
+        taken => Ok(Some(taken?)),
+    }
+}
+
+async fn metered(settings: &Settings) -> Result<OpenMeter> {
+    open(settings).await?.ok_or(Error::NothingMetered)
+}
+
+async fn trigger(settings: &Settings) -> Result<()> {
+    stores::meter::expect_database(settings)?;
+    if settings.meter.settings().is_none() {
+        return Err(Error::NothingMetered);
+    }
+    if settings.postgres().is_none() && control::is_served(&settings.data).await {
+        let job = sweep_job(&format!("{:x}", OsEntropy.mark()));
+        let kind = job.kind.clone();
+        let enqueue = Enqueue::new(job.kind, job.key, job.payload, 0)?;
+        Jobs::open(settings, &kind).await?.change(&enqueue).await?;
+        return output::line("asked for; the server does it");
+    }
+    let _folder = folder(settings)?;
+    let swept = Box::pin(metered(settings).await?.meter.sweep(Which::All)).await?;
+    output::line(&format!(
+        "{} jobs for {} customers; a server makes the aggregates",
+        swept.jobs(),
+        swept.customers
+    ))
+}
