@@ -56,6 +56,8 @@ pub mod settings;
 mod status;
 mod tables;
 mod targets;
+#[cfg(test)]
+mod tests;
 mod verdict;
 
 pub use configured::ConfiguredEndpoint;

@@ -40,6 +40,9 @@ use crate::error::Result;
 
 /// The most deliveries that one statement claims.
 const CLAIM_MAX: usize = 1_000;
+/// How many deliveries of a class a process may hold however few slots there are: what can not be sent soon is put off, and
+/// that should be quick.
+const HELD_MIN: usize = 512;
 /// The most that one transaction records.
 const RECORD_MAX: usize = 1_000;
 /// How often an idle deliverer looks, in case a wake-up was lost.
@@ -96,7 +99,7 @@ impl Webhooks {
                 waiter: queue.wakes().waiter(kind)?,
                 claimer: Claimer::new(queue, kind, owner, settings.lease),
                 held: BTreeMap::new(),
-                held_max: slots[class.index()].saturating_mul(2),
+                held_max: slots[class.index()].saturating_mul(2).max(HELD_MIN),
                 look: true,
                 look_at: Duration::ZERO,
             })
@@ -163,14 +166,16 @@ impl Deliverer {
                 }
                 self.turn().await?;
             }
-            if self.claimed == claimed {
+            // A lease that was stale has ended just now.
+            let more = self.parts.iter().any(|part| part.look);
+            if self.claimed == claimed && !more {
                 return Ok(self.sent - sent);
             }
         }
     }
 
     /// Everything that can be done now.
-    async fn turn(&mut self) -> Result<()> {
+    pub(super) async fn turn(&mut self) -> Result<()> {
         self.collect_ended().await;
         let late = self.lanes.put_off_late(self.clock.monotonic());
         self.put_off(late);
