@@ -204,7 +204,7 @@ fn the_variables_of_the_ingesters_have_their_defaults_and_are_honoured() {
     assert_eq!((settings.latest_workers, settings.latest_batch), (3, 4));
     assert_eq!((settings.history_workers, settings.history_batch), (6, 7));
     assert_eq!((settings.history_stop, settings.max_reorg_depth), (8, 9));
-    assert!(!roles.forward && !roles.history && given.raw_only && !defaults.raw_only);
+    assert!(!roles.forward && !roles.history && given.ingest.raw_only && !defaults.ingest.raw_only);
     let wrong = refused(&[("LATEST_WORKER_COUNT", "0")], &[]);
     assert!(wrong.contains("LATEST_WORKER_COUNT"), "{wrong}");
 }
