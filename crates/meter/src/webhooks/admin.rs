@@ -1,8 +1,8 @@
 //! What is done to endpoints: create, look, change, test, rotate, disable, delete.
 //!
 //! Guarantees: every change is one transaction that also raises the number of changes ([`super::targets`]). A secret
-//! is given out by the call that made it, and never again. What is not settled at an endpoint that is disabled or deleted
-//! is cancelled, and can be replayed. Leaves to others: who may do it.
+//! is given out by the call that made it, and never again. What is not settled at an endpoint that is disabled or
+//! deleted is cancelled, and can be replayed. Leaves to others: who may do it.
 
 use std::time::Duration;
 
@@ -61,9 +61,8 @@ impl Webhooks {
 
     /// One endpoint.
     pub async fn get(&self, id: &str) -> Result<Endpoint> {
-        let text = format!(
-            "SELECT {COLUMNS} FROM webhook_endpoint WHERE id = $1 AND deleted_at IS NULL"
-        );
+        let text =
+            format!("SELECT {COLUMNS} FROM webhook_endpoint WHERE id = $1 AND deleted_at IS NULL");
         let found = self.sql().query(&text, params![id]).await?;
         let row = found.rows.first().ok_or_else(|| no_such(id))?;
         Ok(from_row(row)?.1)
@@ -170,8 +169,8 @@ impl Webhooks {
         Ok(message.id)
     }
 
-    /// Gives an endpoint a new secret, the given one or one that is made; the old one signs along for `overlap`, at most
-    /// seven days. Gives the secret, which nobody will see again.
+    /// Gives an endpoint a new secret, the given one or one that is made; the old one signs along for `overlap`, at
+    /// most seven days. Gives the secret, which nobody will see again.
     pub async fn rotate(
         &self,
         id: &str,
@@ -265,6 +264,27 @@ impl Webhooks {
         Ok(())
     }
 
+    /// Gives deliveries their turn that wait although nothing is before them: whether an endpoint wants order may have
+    /// changed just while something was published or settled. Gives whether there were any.
+    pub(super) async fn unstick(&self) -> Result<bool> {
+        let text = "
+            SELECT seq, ordered FROM webhook_endpoint WHERE enabled = 1 AND EXISTS (
+                SELECT 1 FROM webhook_delivery
+                WHERE endpoint_seq = seq AND state <> 2 AND state = 1)";
+        let mut any = false;
+        for row in &self.sql().query(text, params![]).await?.rows {
+            let (seq, ordered) = (row.int(0)?, row.int(1)? != 0);
+            let unstuck = self.sql().write(|tx| async move {
+                if !ordered {
+                    self.release_waiting_in(&tx, seq).await?;
+                }
+                Ok(self.advance_in(&tx, seq).await?)
+            });
+            any |= unstuck.await? || !ordered;
+        }
+        Ok(any)
+    }
+
     /// Enqueues what a statement has made pending; gives how many.
     async fn begin_in(&self, tx: &Tx, text: &str, seq: i64) -> Result<usize> {
         let mut jobs = Vec::new();
@@ -322,12 +342,7 @@ pub(super) async fn insert_in(
 }
 
 /// Makes a secret the newest of an endpoint.
-pub(super) async fn rotate_in(
-    tx: &Tx,
-    seq: i64,
-    secret: &Secret,
-    overlap: Duration,
-) -> Result<()> {
+pub(super) async fn rotate_in(tx: &Tx, seq: i64, secret: &Secret, overlap: Duration) -> Result<()> {
     let text = "UPDATE webhook_secret SET valid_until = now_ms() + $2
         WHERE endpoint_seq = $1 AND valid_until IS NULL";
     tx.execute(text, params![seq, millis(overlap)]).await?;

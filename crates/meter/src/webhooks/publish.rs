@@ -73,7 +73,8 @@ impl Webhooks {
 
     /// Publishes one message in a transaction of its own, and wakes whoever delivers.
     pub async fn publish(&self, message: &NewMessage) -> Result<Published> {
-        let published = self.sql().write(|tx| async move { Ok(self.publish_in(&tx, message).await?) });
+        let published =
+            self.sql().write(|tx| async move { Ok(self.publish_in(&tx, message).await?) });
         let published = published.await?;
         self.wake();
         Ok(published)
@@ -130,7 +131,11 @@ impl Webhooks {
                 if first {
                     let failing = self.targets.is_failing(endpoint);
                     let class = if failing { Class::Retry } else { Class::First };
-                    jobs.push(job(class, JobOf { message: seq, endpoint, round: 0 }, Duration::ZERO));
+                    jobs.push(job(
+                        class,
+                        JobOf { message: seq, endpoint, round: 0 },
+                        Duration::ZERO,
+                    ));
                 }
             }
         }

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use logmill_io::wire::GuardedSettings;
+use logmill_io::wire::guarded::Allowed;
 use logmill_work::Backoff;
 
 use crate::error::{Error, Result};
@@ -16,17 +18,8 @@ const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
 
 /// The waits after each failed attempt: those of Standard Webhooks. Ten attempts in all, over three days.
-const WAITS_S: [u64; 9] = [
-    5,
-    5 * MINUTE,
-    30 * MINUTE,
-    2 * HOUR,
-    5 * HOUR,
-    10 * HOUR,
-    14 * HOUR,
-    20 * HOUR,
-    24 * HOUR,
-];
+const WAITS_S: [u64; 9] =
+    [5, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR];
 
 /// How webhooks are delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,12 +87,24 @@ impl WebhookSettings {
             return Err(Error::invalid("webhooks need at least one slot of every kind"));
         }
         if self.timeout.is_zero() || self.lease < self.timeout {
-            return Err(Error::invalid("the lease of a delivery is at least its timeout, not zero"));
+            return Err(Error::invalid(
+                "the lease of a delivery is at least its timeout, not zero",
+            ));
         }
         if self.jitter_percent > 100 || self.overlap > OVERLAP_MAX {
             return Err(Error::invalid("jitter is at most 100 percent, an overlap at most 7 days"));
         }
         Ok(())
+    }
+
+    /// What a client for webhooks may do: any port, no redirects, and what is not public only as given.
+    pub fn guard(&self, allowed: Vec<Allowed>) -> GuardedSettings {
+        GuardedSettings {
+            ports: Vec::new(),
+            redirects_max: 0,
+            allowed,
+            idle_per_host_max: self.endpoint_slots,
+        }
     }
 
     /// The rule for waiting.

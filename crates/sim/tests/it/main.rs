@@ -20,6 +20,7 @@ mod evm;
 mod history;
 mod log_index;
 mod meta_stores;
+mod meter;
 mod processes;
 mod sql;
 mod tidy;

@@ -358,7 +358,8 @@ async fn where_the_status_counts_no_body_is_an_error() {
 fn an_address_can_be_looked_at_before_it_is_asked() {
     let strict = client(&[], 3, Told::new(&[&["127.0.0.1"]]));
     assert_eq!(strict.check_address("https://host.example/x").expect("fine"), "host.example:443");
-    for url in ["http://[::1]/", "http://10.1/", "ftp://host.example/", "http://u:p@host.example/"] {
+    for url in ["http://[::1]/", "http://10.1/", "ftp://host.example/", "http://u:p@host.example/"]
+    {
         refusal(strict.check_address(url));
     }
     assert!(strict.check_address("hello").is_err());

@@ -1,0 +1,3 @@
+//! Metering on both engines, with faults, crashes and many processes.
+
+mod webhooks;
