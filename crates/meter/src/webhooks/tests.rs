@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logmill_io::sql::{Execute, SqliteSettings};
+use logmill_io::wire::GuardedClient;
 use logmill_io::wire::guarded::{Allowed, Names, Net};
-use logmill_io::wire::{GuardedClient, GuardedSettings};
 use logmill_io::{Clock, SeededEntropy, SimClock, Sql, Timestamp, millis, params};
 use logmill_work::Queue;
 use serde_json::json;
@@ -37,12 +37,7 @@ fn quick() -> WebhookSettings {
 
 fn client(clock: &Arc<SimClock>, allowed: &[&str], names: Option<Arc<dyn Names>>) -> GuardedClient {
     let allowed = allowed.iter().map(|net| Allowed::Net(Net::parse(net).expect("a network")));
-    let settings = GuardedSettings {
-        ports: Vec::new(),
-        allowed: allowed.collect(),
-        idle_per_host_max: 16,
-        ..GuardedSettings::default()
-    };
+    let settings = WebhookSettings::default().guard(allowed.collect());
     let clock = Arc::clone(clock) as Arc<dyn Clock>;
     match names {
         Some(names) => GuardedClient::with_names(clock, settings, names).expect("a client"),
@@ -57,11 +52,7 @@ impl World {
         Self::with(clock, client, settings).await
     }
 
-    async fn with(
-        clock: Arc<SimClock>,
-        client: GuardedClient,
-        settings: WebhookSettings,
-    ) -> Self {
+    async fn with(clock: Arc<SimClock>, client: GuardedClient, settings: WebhookSettings) -> Self {
         let shared = Arc::clone(&clock) as Arc<dyn Clock>;
         let entropy = SeededEntropy::shared(1);
         let sql = Sql::sqlite(&SqliteSettings::memory(), shared, entropy).await.expect("it opens");

@@ -29,9 +29,11 @@ async fn only_2xx_is_success_whatever_else_comes() {
 
 #[tokio::test]
 async fn of_megabytes_the_beginning_is_kept() {
-    for (path, state, status) in
-        [("/large", "succeeded", 200), ("/large-failure", "pending", 503), ("/odd", "succeeded", 200)]
-    {
+    for (path, state, status) in [
+        ("/large", "succeeded", 200),
+        ("/large-failure", "pending", 503),
+        ("/odd", "succeeded", 200),
+    ] {
         let error = if state == "pending" { "answered 503" } else { "" };
         let (world, endpoint) = check(path, state, Some(status), error).await;
         let attempts = world.hooks.attempts("m", &endpoint).await.expect("works");
@@ -161,9 +163,11 @@ async fn failing_for_five_days_disables_and_one_success_starts_anew() {
     assert_eq!(disabled.last_error.as_deref(), Some("answered 500"));
     assert!(disabled.disabled_why.expect("a reason").contains("120 hours"));
     assert_eq!(world.state("last", &endpoint).await, "cancelled");
-    assert!(world.receiver.to("/fine").iter().any(|request| {
-        String::from_utf8_lossy(&request.body).contains("endpoint.disabled")
-    }));
+    assert!(
+        world.receiver.to("/fine").iter().any(|request| {
+            String::from_utf8_lossy(&request.body).contains("endpoint.disabled")
+        })
+    );
     assert!(world.hooks.get(&other).await.expect("works").enabled);
 }
 

@@ -65,6 +65,25 @@ async fn what_waits_goes_out_when_order_is_given_up() {
     assert_eq!(ids(&sent.split_off(1)), ["b", "c"]);
 }
 
+#[tokio::test]
+async fn what_waits_for_nothing_is_found() {
+    let world = World::new(quick()).await;
+    let (any, _) = world.endpoint("/any").await;
+    let url = world.receiver.url("/ordered");
+    world.endpoint_as(NewEndpoint { ordered: true, ..NewEndpoint::new(url) }).await;
+    for id in ["a", "b", "c"] {
+        world.publish(id).await;
+    }
+    // As if the choice had been made just while they were published and settled.
+    let jobs = "DELETE FROM job";
+    world.hooks.sql().execute(jobs, params![]).await.expect("works");
+    let waiting = "UPDATE webhook_delivery SET state = 1";
+    world.hooks.sql().execute(waiting, params![]).await.expect("works");
+    assert_eq!(world.deliver().await, 6);
+    assert_eq!(ids(&world.receiver.to("/ordered")), ["a", "b", "c"]);
+    assert_eq!(world.state("c", &any).await, "succeeded");
+}
+
 /// Dead endpoints have thousands of attempts due, and hold every slot for them; a first attempt goes out at once.
 #[tokio::test]
 async fn dead_endpoints_do_not_delay_a_first_attempt_on_another() {

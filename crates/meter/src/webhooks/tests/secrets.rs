@@ -9,7 +9,7 @@ async fn a_receiver_verifies_with_the_library_and_with_the_plain_pair() {
     let receiver = Receiver::start().await;
     let clock = SystemClock::shared();
     let allowed = vec![Allowed::Net(Net::parse("127.0.0.1").expect("a network"))];
-    let guard = GuardedSettings { ports: Vec::new(), allowed, ..GuardedSettings::default() };
+    let guard = quick().guard(allowed);
     let client = GuardedClient::new(Arc::clone(&clock), guard).expect("a client");
     let entropy = SeededEntropy::shared(1);
     let sql = Sql::sqlite(&SqliteSettings::memory(), clock, entropy).await.expect("it opens");
@@ -88,11 +88,8 @@ async fn secrets_are_in_nothing_that_is_printed_or_stored_elsewhere() {
     let mut deliverer = world.hooks.deliverer("test").expect("a deliverer");
     deliverer.drain().await.expect("works");
     let targets = world.hooks.targets.current(targets::On::Sql(world.hooks.sql())).await;
-    let configured = ConfiguredEndpoint {
-        enabled: true,
-        url: String::new(),
-        secret: rotated.clone(),
-    };
+    let configured =
+        ConfiguredEndpoint { enabled: true, url: String::new(), secret: rotated.clone() };
     let mut printed = vec![
         format!("{new:?} {endpoint:?} {rotated:?} {configured:?}"),
         format!("{:?} {deliverer:?} {:?}", world.hooks, targets.expect("works")),
@@ -100,7 +97,8 @@ async fn secrets_are_in_nothing_that_is_printed_or_stored_elsewhere() {
         format!("{:?}", world.hooks.statuses().await.expect("works")),
         format!("{:?}", world.hooks.attempts("m", &endpoint.id).await.expect("works")),
     ];
-    for table in ["job", "webhook_endpoint", "webhook_message", "webhook_delivery", "webhook_attempt"]
+    for table in
+        ["job", "webhook_endpoint", "webhook_message", "webhook_delivery", "webhook_attempt"]
     {
         let rows = world.hooks.sql().execute(&format!("SELECT * FROM {table}"), params![]).await;
         let rows = rows.expect("works").rows;
