@@ -80,8 +80,10 @@ pub(crate) async fn run(command: cli::Jobs, settings: &Settings) -> Result<()> {
             output::line(&format!("{} redriven", answer.redriven))
         }
         cli::Jobs::Purge { kind, state, older_than } => {
-            let answer =
-                existing(settings, &kind).await?.change(&Purge::new(kind, state, older_than)).await?;
+            let answer = existing(settings, &kind)
+                .await?
+                .change(&Purge::new(kind, state, older_than))
+                .await?;
             output::line(&format!("{} removed", answer.removed))
         }
         cli::Jobs::Pause { kind } => {

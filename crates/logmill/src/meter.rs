@@ -24,9 +24,7 @@ use logmill_meter::record::{Arrived, Outcome};
 use logmill_meter::service::{
     HOUSEKEEPING_JOB, Housekeeper, SWEEP_JOB, Sweeper, housekeeping_schedule, sweep_schedule,
 };
-use logmill_meter::webhooks::{
-    ConfiguredEndpoint, EndpointChange, LIST_MAX, Secret, Webhooks,
-};
+use logmill_meter::webhooks::{ConfiguredEndpoint, EndpointChange, LIST_MAX, Secret, Webhooks};
 use logmill_meter::{Meter, Recorder};
 use logmill_work::{Cron, Handler, Queue, Runner, RunnerSettings, Schedule};
 use tokio::sync::watch;
@@ -248,10 +246,7 @@ impl Usage {
     }
 
     /// Records events; gives what became of each once all are on disk.
-    pub(crate) async fn record(
-        &self,
-        events: Vec<Arrived>,
-    ) -> logmill_meter::Result<Vec<Outcome>> {
+    pub(crate) async fn record(&self, events: Vec<Arrived>) -> logmill_meter::Result<Vec<Outcome>> {
         let changed = self.watched.among(&events);
         let outcomes = self.recorder.record(events).await?;
         for customer in changed {

@@ -151,7 +151,9 @@ fn start_relays(
         let relay = Relay::new(derive.reader.clone(), usage.meter.clone());
         usage.relays.add(relay.clone());
         let stop = told(stopped.clone());
-        tasks.spawn(async move { Ended { task: "usage of a chain", outcome: relay.run(stop).await } });
+        tasks.spawn(
+            async move { Ended { task: "usage of a chain", outcome: relay.run(stop).await } },
+        );
     }
 }
 

@@ -37,9 +37,9 @@ pub(super) fn needed(key: &str) -> Option<&'static str> {
         | "chain.rpc_urls"
         | "chain.historic_rpc_urls"
         | "server.keys" => Some("text is needed"),
-        "meter.webhooks" => {
-            Some("a list of tables is needed, each with url and secret, and maybe enabled and events")
-        }
+        "meter.webhooks" => Some(
+            "a list of tables is needed, each with url and secret, and maybe enabled and events",
+        ),
         _ => None,
     }
 }

@@ -93,7 +93,8 @@ impl Keys {
                 return Err("a secret has at least 16 signs");
             }
             let scopes: Option<Vec<Scope>> = scopes.split('+').map(Scope::of_name).collect();
-            let scopes = scopes.ok_or("the scopes of a key are read, usage and admin, with + between")?;
+            let scopes =
+                scopes.ok_or("the scopes of a key are read, usage and admin, with + between")?;
             let secret = blake3::hash(secret.as_bytes());
             keys.push(Key { name: name.to_owned(), secret, scopes });
         }

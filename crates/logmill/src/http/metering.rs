@@ -104,10 +104,7 @@ fn caller(shared: &Shared, headers: &HeaderMap, scope: Scope) -> Caller {
 /// Usage, if any is metered.
 fn usage(shared: &Shared) -> Result<&Usage, Response> {
     shared.metering.usage.as_ref().ok_or_else(|| {
-        problem(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "Service misconfigured: no event types available",
-        )
+        problem(StatusCode::SERVICE_UNAVAILABLE, "Service misconfigured: no event types available")
     })
 }
 

@@ -136,12 +136,7 @@ impl Relay {
         Ok(placed.collect())
     }
 
-    async fn rows(
-        &self,
-        key: &str,
-        range: &Heights,
-        limit: Option<usize>,
-    ) -> Result<Vec<Event>> {
+    async fn rows(&self, key: &str, range: &Heights, limit: Option<usize>) -> Result<Vec<Event>> {
         let order = "block_height, event_index, rule_index";
         let what = Select { key, order, limit, ..Select::default() };
         let text = |source: &dyn Fn(&'static Table, &Select<'_>) -> String| {

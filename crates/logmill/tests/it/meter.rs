@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::process::{Place, Server, wait_until};
 
-const EVENTS: &str = r#"meter.events={ "api.calls" = { op = "sum" }, "test.count" = { op = "count" } }"#;
+const EVENTS: &str =
+    r#"meter.events={ "api.calls" = { op = "sum" }, "test.count" = { op = "count" } }"#;
 /// Events of one batch.
 const BATCH: u64 = 50;
 
@@ -96,7 +97,8 @@ fn without_event_types_nothing_is_metered_and_it_is_said() {
 
 #[test]
 fn the_systemconfig_of_older_meters_is_read() {
-    let place = Place::with(&["database.durability=relaxed", "meter.systemconfig=systemconfig.json"]);
+    let place =
+        Place::with(&["database.durability=relaxed", "meter.systemconfig=systemconfig.json"]);
     let file = place.root().join("systemconfig.json");
     let config = json!({
         "periods": ["hourly", "daily", "weekly", "monthly"],
@@ -112,7 +114,8 @@ fn the_systemconfig_of_older_meters_is_read() {
     assert_eq!(config["events"]["response.time.ms"]["op"], "avg");
     assert!(!config.to_string().contains("your_webhook_secret"), "{config}");
     assert!(server.terminate().success());
-    std::fs::write(&file, r#"{"events": {"a": {"op": "sum"}}, "secrets": "sesame"}"#).expect("written");
+    std::fs::write(&file, r#"{"events": {"a": {"op": "sum"}}, "secrets": "sesame"}"#)
+        .expect("written");
     let refused = place.run(&["config", "check"]);
     refused.refused(2, &["systemconfig.json"]);
     assert!(!refused.stderr.contains("sesame"), "{refused:?}");

@@ -117,7 +117,9 @@ fn read<'a, T: Deserialize<'a>>(
 ) -> Result<Vec<Arrived>, NoBatch> {
     let max = checks.settings.batch_max;
     let (items, received) = match array::<Object<T>>(text, max) {
-        Ok((items, received)) => (items.into_iter().map(|Object(item)| Ok(item)).collect(), received),
+        Ok((items, received)) => {
+            (items.into_iter().map(|Object(item)| Ok(item)).collect(), received)
+        }
         // Rare, and slower: which of them can not be read?
         Err(_) => one_by_one(text, max)?,
     };
@@ -170,10 +172,7 @@ fn not_an_object(error: &serde_json::Error) -> String {
 }
 
 /// The first `max` items of an array, and how many there are.
-fn array<'a, T: Deserialize<'a>>(
-    text: &'a str,
-    max: usize,
-) -> serde_json::Result<(Vec<T>, usize)> {
+fn array<'a, T: Deserialize<'a>>(text: &'a str, max: usize) -> serde_json::Result<(Vec<T>, usize)> {
     let mut json = serde_json::Deserializer::from_str(text);
     let read = First { max, items: PhantomData }.deserialize(&mut json)?;
     json.end()?;
@@ -270,7 +269,8 @@ mod tests {
         }
         // An array of fields in order is no event, though a struct could be read from it.
         for item in [r#"["a","c",1,null,null,null,null]"#, "1", "null", "[]"] {
-            let Err(NoBatch::Wrong { wrongs, received }) = check(&format!("[{FINE},{item}]")) else {
+            let Err(NoBatch::Wrong { wrongs, received }) = check(&format!("[{FINE},{item}]"))
+            else {
                 panic!("{item}");
             };
             assert_eq!((wrongs.len(), wrongs[0].0, received), (1, 1, 2), "{item}");

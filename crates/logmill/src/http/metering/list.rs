@@ -26,11 +26,7 @@ const AGGREGATIONS: &str = "aggregations";
 const BEHIND: &str = "behind";
 
 /// One page of events.
-pub(super) async fn events(
-    State(shared): State<Arc<Shared>>,
-    uri: Uri,
-    asked: Asked,
-) -> Response {
+pub(super) async fn events(State(shared): State<Arc<Shared>>, uri: Uri, asked: Asked) -> Response {
     let question = Params::read(asked, EVENT_PARAMS).and_then(|params| event_filter(&params));
     ask(&shared, question, async |meter: &Meter, filter: EventFilter| {
         let page = meter.events(&filter).await?;

@@ -54,7 +54,8 @@ fn operation(route: &Route) -> Value {
 }
 
 fn parameters(route: &Route) -> Vec<Value> {
-    let in_path = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let in_path =
+        route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let in_path = in_path.map(|name| {
         json!({
             "name": name,
@@ -105,7 +106,8 @@ fn response(schema: &str, about: &str) -> Value {
     match schema.is_empty() {
         true => json!({"description": about}),
         false => {
-            let content: Map<String, Value> = Map::from_iter([content(&("application/json", schema))]);
+            let content: Map<String, Value> =
+                Map::from_iter([content(&("application/json", schema))]);
             json!({"description": about, "content": content})
         }
     }

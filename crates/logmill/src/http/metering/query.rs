@@ -32,14 +32,23 @@ const FILTER: &str = "filter.";
 const PARAMS: &[Param] = &[
     required("eventType", "of which usage"),
     repeated("customerId", "of whom; of everybody together if none is given"),
-    param("op", "sum, avg, min, max, count, first, last, unique, percentile or time_weighted; as configured if not given"),
+    param(
+        "op",
+        "sum, avg, min, max, count, first, last, unique, percentile or time_weighted; as configured if not given",
+    ),
     param("quantileMilli", "which quantile, in thousandths: 950 is the 95th percentile"),
     FROM,
     TO,
     param("window", "one line for each such period, such as daily; one for all if it is not given"),
-    param("zone", "the time zone of windows, by its IANA name; the configured one if it is not given"),
+    param(
+        "zone",
+        "the time zone of windows, by its IANA name; the configured one if it is not given",
+    ),
     repeated("groupBy", "one line for each value of this dimension, or of customerId"),
-    repeated(FILTER, "only usage with this value of a dimension, or one of these if given several times"),
+    repeated(
+        FILTER,
+        "only usage with this value of a dimension, or one of these if given several times",
+    ),
 ];
 
 pub(super) const ROUTES: &[Route] = &[Route {
@@ -175,7 +184,9 @@ fn next_quarter(now: Timestamp) -> Timestamp {
 fn op(name: &str) -> Result<Op, Response> {
     let text: StrDeserializer<'_, ValueError> = name.into_deserializer();
     Op::deserialize(text).map_err(|_| {
-        wrong("op: it is sum, avg, min, max, count, first, last, unique, percentile or time_weighted")
+        wrong(
+            "op: it is sum, avg, min, max, count, first, last, unique, percentile or time_weighted",
+        )
     })
 }
 

@@ -66,9 +66,11 @@ pub(super) const fn repeated(name: &'static str, about: &'static str) -> Param {
 
 const CUSTOMER: Param = param("customerId", "whose usage; everybody's if it is not given");
 const TYPE: Param = param("eventType", "which event type; every one if it is not given");
-pub(super) const FROM: Param = param("from", "from this moment on: RFC 3339, or milliseconds since 1970");
+pub(super) const FROM: Param =
+    param("from", "from this moment on: RFC 3339, or milliseconds since 1970");
 pub(super) const TO: Param = param("to", "until this moment, which is not included");
-pub(super) const LIMIT: Param = param("limit", "the most entries of the page: 1 to 1000, 100 if it is not given");
+pub(super) const LIMIT: Param =
+    param("limit", "the most entries of the page: 1 to 1000, 100 if it is not given");
 pub(super) const CURSOR: Param = param("cursor", "`x-next-cursor` of the page before");
 
 pub(super) const NO_PARAMS: &[Param] = &[];
@@ -86,8 +88,7 @@ pub(super) const LOOKUP_PARAMS: &[Param] = &[
     param("source", "who sent it; the caller's own key if it is not given"),
     required("id", "which event of that source"),
 ];
-pub(super) const STREAM_PARAMS: &[Param] =
-    &[required("customerId", "whose usage"), TYPE];
+pub(super) const STREAM_PARAMS: &[Param] = &[required("customerId", "whose usage"), TYPE];
 
 pub(super) const JSON: &str = "application/json";
 const CLOUD: &str = "application/cloudevents+json";

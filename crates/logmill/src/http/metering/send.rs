@@ -191,9 +191,8 @@ async fn record_many(usage: &Usage, events: Vec<Arrived>) -> Response {
     let failed_count = outcomes.iter().filter(is_conflict).count();
     if failed_count == 0 {
         // Written by hand, as the ids are JSON already.
-        let body = format!(
-            "{{\"message\":\"Events captured\",\"count\":{count_all},\"ids\":{ids}}}"
-        );
+        let body =
+            format!("{{\"message\":\"Events captured\",\"count\":{count_all},\"ids\":{ids}}}");
         let json = [(CONTENT_TYPE, "application/json")];
         return (StatusCode::CREATED, json, body).into_response();
     }

@@ -23,8 +23,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-pub(super) use routes::ROUTES;
 use routes::DELIVERY_PARAMS;
+pub(super) use routes::ROUTES;
 use show::{Made, ShownAttempt, ShownDelivery, ShownEndpoint, ShownStatus};
 
 use super::ask::{Asked, Params, next_page, wrong};
@@ -186,13 +186,18 @@ async fn deliveries(State(shared): State<Arc<Shared>>, uri: Uri, asked: Asked) -
         let before = params.cursor(DELIVERIES)?.map(|(before, _)| before);
         Ok((params.owned("endpointId"), state.transpose()?, before, params.limit()?))
     });
-    ask(&shared, question, async |meter: &Meter, (endpoint, state, before, limit): (Option<String>, _, _, usize)| {
-        let found = meter.webhooks().deliveries(endpoint.as_deref(), state, before, limit).await?;
-        let next = found.last().filter(|_| found.len() == limit);
-        let next = next.map(|last| (last.cursor, "-".to_owned()));
-        let found: Vec<ShownDelivery> = found.into_iter().map(ShownDelivery::from).collect();
-        Ok(answer(next_page(&uri, DELIVERIES, next), &found))
-    })
+    ask(
+        &shared,
+        question,
+        async |meter: &Meter, (endpoint, state, before, limit): (Option<String>, _, _, usize)| {
+            let found =
+                meter.webhooks().deliveries(endpoint.as_deref(), state, before, limit).await?;
+            let next = found.last().filter(|_| found.len() == limit);
+            let next = next.map(|last| (last.cursor, "-".to_owned()));
+            let found: Vec<ShownDelivery> = found.into_iter().map(ShownDelivery::from).collect();
+            Ok(answer(next_page(&uri, DELIVERIES, next), &found))
+        },
+    )
     .await
 }
 
@@ -218,7 +223,11 @@ async fn read<T: DeserializeOwned + Default>(shared: &Shared, body: Body) -> Res
     // What serde says of a wrong type may hold the value, and that a secret.
     serde_json::from_slice(&body).map_err(|error| {
         let (line, column) = (error.line(), error.column());
-        let what = if error.is_data() { "a field is unknown or of the wrong type" } else { "it is no JSON" };
+        let what = if error.is_data() {
+            "a field is unknown or of the wrong type"
+        } else {
+            "it is no JSON"
+        };
         wrong(&format!("the body, line {line}, column {column}: {what}"))
     })
 }

@@ -84,7 +84,8 @@ fn events() -> Schemas {
         "month": text("YYYYMM"),
         "year": text("YYYY"),
     });
-    let names: Vec<String> = fields.as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect();
+    let names: Vec<String> =
+        fields.as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let correction = object(
         "What was done to an event.",

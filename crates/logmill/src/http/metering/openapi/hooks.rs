@@ -25,7 +25,8 @@ fn requests() -> Schemas {
         "enabled": flag("whether it gets anything"),
     });
     let change = object("What is to be changed of an endpoint.", &[], fields.clone());
-    fields["secret"] = text("16 to 256 bytes, or `whsec_` and 24 to 64 bytes in base64; made if it is not given");
+    fields["secret"] =
+        text("16 to 256 bytes, or `whsec_` and 24 to 64 bytes in base64; made if it is not given");
     let rotation = json!({
         "secret": text("the new one; made if it is not given"),
         "overlapSeconds": number("how long the old one signs along: a day if it is not given, at most a week"),
@@ -82,7 +83,8 @@ fn endpoints() -> Schemas {
     ] {
         fields[name] = number(about);
     }
-    fields["oldestAt"] = maybe("string", "when the oldest message that is not settled was published");
+    fields["oldestAt"] =
+        maybe("string", "when the oldest message that is not settled was published");
     vec![
         named("Endpoint", endpoint),
         named("MadeEndpoint", made),
@@ -90,7 +92,11 @@ fn endpoints() -> Schemas {
         named("EndpointStatuses", array("EndpointStatus")),
         named(
             "Rotated",
-            object("A new secret.", &["secret"], json!({"secret": text("which is never shown again")})),
+            object(
+                "A new secret.",
+                &["secret"],
+                json!({"secret": text("which is never shown again")}),
+            ),
         ),
         named(
             "Tested",
@@ -115,8 +121,18 @@ fn deliveries() -> Schemas {
     let delivery = object(
         "One message to one endpoint.",
         &[
-            "messageId", "kind", "customerId", "endpointId", "state", "round", "attempts",
-            "lastStatus", "lastError", "nextAt", "createdAt", "updatedAt",
+            "messageId",
+            "kind",
+            "customerId",
+            "endpointId",
+            "state",
+            "round",
+            "attempts",
+            "lastStatus",
+            "lastError",
+            "nextAt",
+            "createdAt",
+            "updatedAt",
         ],
         json!({
             "messageId": text("its message, `webhook-id` of every attempt"),

@@ -42,11 +42,7 @@ pub(super) fn requests() -> Schemas {
         named("UsageEvent", object("A usage event.", &["customerId", "value"], fields)),
         named(
             "TypedEvent",
-            object(
-                "A usage event with its type.",
-                &["eventType", "customerId", "value"],
-                typed,
-            ),
+            object("A usage event with its type.", &["eventType", "customerId", "value"], typed),
         ),
         named("TypedEvents", array("TypedEvent")),
         named(
@@ -169,10 +165,7 @@ pub(super) fn answers() -> Schemas {
                 json!({"message": text("for people"), "jobsQueued": number("none")}),
             ),
         ),
-        named(
-            "Pong",
-            object("Somebody is there.", &["message"], json!({"message": text("pong")})),
-        ),
+        named("Pong", object("Somebody is there.", &["message"], json!({"message": text("pong")}))),
     ]
 }
 

@@ -7,7 +7,8 @@ use serde_json::json;
 use super::ground::{Answer, Metered, settings};
 use crate::http::Keys;
 
-const KEYS: &str = "reader:rrrrrrrrrrrrrrrr:read,app:uuuuuuuuuuuuuuuu:usage,boss:aaaaaaaaaaaaaaaa:admin";
+const KEYS: &str =
+    "reader:rrrrrrrrrrrrrrrr:read,app:uuuuuuuuuuuuuuuu:usage,boss:aaaaaaaaaaaaaaaa:admin";
 
 async fn ask(metered: &Metered, method: &str, path: &str, key: Option<&str>) -> Answer {
     let body = json!({"customerId": "c", "value": 1, "id": "e", "reason": "x"}).to_string();

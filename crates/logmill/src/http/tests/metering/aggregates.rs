@@ -7,9 +7,7 @@ use super::ground::{Metered, settings};
 async fn post_all(metered: &Metered, customer: &str, event_type: &str, values: &[&str]) {
     let events: Vec<Value> = values
         .iter()
-        .map(|value| {
-            json!({"eventType": event_type, "customerId": customer, "value": value})
-        })
+        .map(|value| json!({"eventType": event_type, "customerId": customer, "value": value}))
         .collect();
     let answer = metered.post("/usagebatch", &json!(events)).await;
     assert_eq!(answer.status, 201, "{}", answer.body);
@@ -20,8 +18,7 @@ async fn the_vectors_of_the_seed_hold() {
     let metered = Metered::new().await;
     let tens = ["10", "20", "30", "40", "50", "60", "70", "80", "90", "100"];
     let hundreds = ["100", "200", "300", "400", "500", "600", "700", "800", "900", "1000"];
-    let halves =
-        ["10.5", "20.5", "30.5", "40.5", "50.5", "60.5", "70.5", "80.5", "90.5", "100.5"];
+    let halves = ["10.5", "20.5", "30.5", "40.5", "50.5", "60.5", "70.5", "80.5", "90.5", "100.5"];
     let signs = ["-10", "20", "-5", "15", "-8", "12", "-3", "9", "-7", "17"];
     let firsts = ["111", "222", "333", "444", "999"];
     let cases: [(&str, &str, &[&str], Value); 12] = [
@@ -91,24 +88,36 @@ async fn a_trigger_in_the_middle_of_a_period_does_not_stand_in_the_way_of_the_fi
     let metered = Metered::new().await;
     post_all(&metered, "c", "api.calls", &["1"]).await;
     let daily = metered.aggregated("period=daily").await;
-    assert_eq!((&daily[0]["state"], &daily[0]["events"]["api.calls"]), (&json!("provisional"), &json!(1)));
+    assert_eq!(
+        (&daily[0]["state"], &daily[0]["events"]["api.calls"]),
+        (&json!("provisional"), &json!(1))
+    );
     metered.set("2026-01-13T23:59:59.999Z");
     post_all(&metered, "c", "api.calls", &["10"]).await;
     // Over, but not past the grace.
     metered.set("2026-01-14T00:05:00Z");
     let daily = metered.aggregated("period=daily").await;
-    assert_eq!((&daily[0]["state"], &daily[0]["events"]["api.calls"]), (&json!("provisional"), &json!(11)));
+    assert_eq!(
+        (&daily[0]["state"], &daily[0]["events"]["api.calls"]),
+        (&json!("provisional"), &json!(11))
+    );
     // Late, but within the grace.
     let late = json!({"customerId": "c", "value": 100, "timestamp": "2026-01-13T23:00:00Z"});
     metered.send("api.calls", late).await;
     metered.set("2026-01-14T00:10:00Z");
     let daily = metered.aggregated("period=daily&customerId=c").await;
-    assert_eq!((&daily[0]["state"], &daily[0]["events"]["api.calls"]), (&json!("final"), &json!(111)));
+    assert_eq!(
+        (&daily[0]["state"], &daily[0]["events"]["api.calls"]),
+        (&json!("final"), &json!(111))
+    );
     // Later than that: a correction.
     let later = json!({"customerId": "c", "value": 1000, "timestamp": "2026-01-13T23:00:00Z"});
     metered.send("api.calls", later).await;
     let daily = metered.aggregated("period=daily&customerId=c").await;
-    assert_eq!((&daily[0]["state"], &daily[0]["events"]["api.calls"]), (&json!("corrected"), &json!(1111)));
+    assert_eq!(
+        (&daily[0]["state"], &daily[0]["events"]["api.calls"]),
+        (&json!("corrected"), &json!(1111))
+    );
     let whole = metered.found("/aggregations/c_daily_20260113").await;
     let said: Vec<(&str, i64)> = whole["revisions"]
         .as_array()
@@ -116,8 +125,7 @@ async fn a_trigger_in_the_middle_of_a_period_does_not_stand_in_the_way_of_the_fi
         .iter()
         .filter_map(|one| Some((one["state"].as_str()?, one["events"]["api.calls"].as_i64()?)))
         .collect();
-    let expected =
-        [("provisional", 1), ("provisional", 11), ("final", 111), ("corrected", 1111)];
+    let expected = [("provisional", 1), ("provisional", 11), ("final", 111), ("corrected", 1111)];
     assert_eq!(said, expected);
 }
 

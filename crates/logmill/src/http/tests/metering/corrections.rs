@@ -12,13 +12,22 @@ async fn a_cancelled_event_counts_no_more_and_is_told_with_its_reason() {
     }
     metered.set("2026-01-14T00:30:00Z");
     let daily = metered.aggregated("period=daily").await;
-    assert_eq!((&daily[0]["state"], &daily[0]["events"]["api.calls"]), (&json!("final"), &json!(11)));
+    assert_eq!(
+        (&daily[0]["state"], &daily[0]["events"]["api.calls"]),
+        (&json!("final"), &json!(11))
+    );
     let cancel = json!({"source": "local", "id": "b", "reason": "sent by mistake"});
     let answer = metered.post("/events/cancel", &cancel).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
-    assert_eq!((&answer.body["state"], &answer.body["customerId"]), (&json!("cancelled"), &json!("c")));
+    assert_eq!(
+        (&answer.body["state"], &answer.body["customerId"]),
+        (&json!("cancelled"), &json!("c"))
+    );
     let daily = metered.aggregated("period=daily").await;
-    assert_eq!((&daily[0]["state"], &daily[0]["events"]["api.calls"]), (&json!("corrected"), &json!(1)));
+    assert_eq!(
+        (&daily[0]["state"], &daily[0]["events"]["api.calls"]),
+        (&json!("corrected"), &json!(1))
+    );
     let found = metered.found("/events/lookup?id=b").await;
     let expected = json!([{
         "action": "cancel", "valueBefore": "10", "valueAfter": null, "reason": "sent by mistake",

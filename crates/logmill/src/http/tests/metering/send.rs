@@ -41,7 +41,11 @@ async fn what_is_wrong_with_one_event_is_said_in_the_words_of_the_seed() {
         ("api.calls", json!({"customerId": "", "value": 1}), vec!["customerId is required"]),
         ("api.calls", json!({"customerId": "c"}), vec!["value is required"]),
         ("api.calls", json!({"customerId": "c", "value": null}), vec!["value is required"]),
-        ("api.calls", json!({"customerId": "c", "value": "x"}), vec!["value must be a finite number"]),
+        (
+            "api.calls",
+            json!({"customerId": "c", "value": "x"}),
+            vec!["value must be a finite number"],
+        ),
         (
             "api.calls",
             json!({"customerId": "c", "value": "NaN"}),
@@ -151,7 +155,8 @@ async fn of_a_batch_with_one_wrong_event_nothing_is_stored() {
     assert_eq!((&body["validCount"], &body["invalidCount"]), (&json!(2), &json!(2)));
     let errors = body["validationErrors"].as_array().expect("a list");
     assert_eq!((&errors[0]["index"], &errors[1]["index"]), (&json!(1), &json!(3)));
-    let expected = [format!("Invalid event type: x. Must be one of: {TYPES}"), "value is required".to_owned()];
+    let expected =
+        [format!("Invalid event type: x. Must be one of: {TYPES}"), "value is required".to_owned()];
     assert_eq!(errors[0]["errors"], json!(expected));
     assert_eq!(metered.found("/events").await, json!([]));
 }
@@ -172,7 +177,10 @@ async fn a_batch_that_is_none_is_refused() {
     let many: Vec<Value> = (0..1_001).map(|number| event(1, &number.to_string())).collect();
     let answer = metered.post("/usagebatch", &json!(many)).await;
     assert_eq!(answer.status, 413);
-    assert_eq!((&answer.body["received"], &answer.body["maxAllowed"]), (&json!(1_001), &json!(1_000)));
+    assert_eq!(
+        (&answer.body["received"], &answer.body["maxAllowed"]),
+        (&json!(1_001), &json!(1_000))
+    );
     assert!(answer.body["error"].is_string());
     let answer = metered.post("/usagebatch", &json!(many[..1_000])).await;
     assert_eq!((answer.status, &answer.body["count"]), (201, &json!(1_000)));
@@ -217,7 +225,10 @@ async fn cloud_events_come_one_by_one_and_in_batches() {
     }
     let event = metered.found("/events/lookup?source=app&id=1").await;
     assert_eq!(event["metadata"], json!({"region": "eu"}));
-    assert_eq!((&event["value"], &event["timestamp"]), (&json!(2.5), &json!("2026-01-13T07:00:00.000Z")));
+    assert_eq!(
+        (&event["value"], &event["timestamp"]),
+        (&json!(2.5), &json!("2026-01-13T07:00:00.000Z"))
+    );
     let answer = metered.post_as("/usage", CLOUD, r#"{"specversion":"0.3"}"#).await;
     assert_eq!(answer.status, 422, "{}", answer.body);
     let plain = metered.post("/usage", &event_of("api.calls")).await;

@@ -9,7 +9,9 @@ use alloy_dyn_abi::{DynSolEvent, DynSolValue, Specifier};
 use alloy_primitives::B256;
 use logmill_chain::Log;
 
-use super::{DYNAMIC_DEPTH_MAX, NESTED_BYTES_MAX, dynamic_depth, invalid, parsed, unreadable, value};
+use super::{
+    DYNAMIC_DEPTH_MAX, NESTED_BYTES_MAX, dynamic_depth, invalid, parsed, unreadable, value,
+};
 use crate::error::Result;
 
 /// An event whose values are read by name.
