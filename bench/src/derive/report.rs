@@ -61,7 +61,8 @@ pub fn json(machine: Value, settings: &Settings, held: (u64, u64), all: &[Measur
 }
 
 pub fn table(result: &Value) -> String {
-    let mut text = format!("senders: {}\n", result["settings"]["senders"].as_str().unwrap_or_default());
+    let mut text =
+        format!("senders: {}\n", result["settings"]["senders"].as_str().unwrap_or_default());
     text.push_str(
         "engine      processors  transfers/s  rows/s    cpu µs/transfer  share of copy  last part\n",
     );
