@@ -148,7 +148,7 @@ fn messages_survive_a_fault_at_every_operation_on_sqlite() {
 fn messages_survive_a_fault_at_operations_on_postgresql() {
     let server = PostgresServer::start();
     // Every one of them runs on SQLite; here it is the engine that is tried, and a schema takes its time.
-    in_real_time(matrix(|| async { Database::postgres(&server) }, 5));
+    in_real_time(matrix(|| async { Database::postgres(&server) }, 7));
 }
 
 /// Five processes deliver at once: every message arrives, and in calm weather none twice.
