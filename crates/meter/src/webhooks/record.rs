@@ -1,8 +1,8 @@
 //! Recording: what became of many deliveries, in one transaction with their jobs.
 //!
 //! Guarantees: jobs come first in the transaction, and what was done under a claim that is no longer ours is not
-//! recorded. Recorded twice, because the answer to the first was lost, nothing changes. What fails in another class than
-//! that for retries gets a job there, in the same transaction. Leaves to others: what to record.
+//! recorded. Recorded twice, because the answer to the first was lost, nothing changes. What fails in another class
+//! than that for retries gets a job there, in the same transaction. Leaves to others: what to record.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

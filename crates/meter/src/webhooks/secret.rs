@@ -4,7 +4,7 @@
 //!
 //! | header | over | key |
 //! |---|---|---|
-//! | `webhook-signature: v1,<base64> …` | `id.timestamp.body` | the base64 after `whsec_`; of any other secret its bytes |
+//! | `webhook-signature: v1,<base64> …` | `id.timestamp.body` | the base64 after `whsec_`; else the bytes as they are |
 //! | `x-webhook-signature: v1=<hex>` | `timestamp.body` | the secret as it is written |
 //!
 //! The first lists a signature of every secret that is valid, newest first, so that a rotation breaks nobody. The

@@ -79,7 +79,7 @@ async fn run(
     receiver.clear();
     let plain = open(database).await;
     let hooks = webhooks(plain.clone(), client).await;
-    for (path, ordered) in [("/fine", false), ("/ordered", true), ("/second", false)] {
+    for (path, ordered) in [("/fine", false), ("/ordered", true), ("/flaky", false)] {
         let new = NewEndpoint { ordered, ..NewEndpoint::new(receiver.url(path)) };
         hooks.create(&new).await.expect("an endpoint");
     }
@@ -91,7 +91,8 @@ async fn run(
     let hooks = webhooks(queue.clone(), client).await;
     // Whoever publishes does so until it is told that it worked.
     publish(&hooks, &queue, &MESSAGES).await.expect("works");
-    for _ in 0..3 {
+    // One that fails gets few at a time, and the rest later.
+    for _ in 0..6 {
         database.advance(HOUR, &[queue.sql()]);
         let mut deliverer = hooks.deliverer("second").expect("a deliverer");
         deliverer.drain().await.expect("works");
@@ -103,7 +104,7 @@ async fn run(
 
 /// Every message arrived at every endpoint, and in order where that was asked for.
 fn check_receiver(receiver: &Receiver) {
-    for path in ["/fine", "/ordered", "/second"] {
+    for path in ["/fine", "/ordered", "/flaky"] {
         let mut ids = receiver.ids(path);
         if path == "/ordered" {
             ids.dedup();
@@ -130,13 +131,18 @@ async fn matrix<F: Future<Output = Database>>(fresh: impl Fn() -> F, step: u64) 
     assert_eq!(undisturbed.matches("succeeded").count(), 12, "{undisturbed}");
     let operations = counted.operations();
     assert!(operations > 30, "there are only {operations} operations");
+    let (mut tried, mut reached) = (0, 0);
     for operation in (0..operations).step_by(usize::try_from(step).expect("small")) {
         for fault in FAULTS {
             let faults = Faults::at(operation, fault);
             let image = run(&fresh().await, &client, &receiver, &faults).await;
             assert_eq!(image, undisturbed, "{fault:?} at operation {operation} of {operations}");
+            tried += 1;
+            reached += u64::from(faults.operations() > operation);
         }
     }
+    // How many operations it takes depends a little on how fast the receiver is.
+    assert!(reached * 10 >= tried * 9, "only {reached} of {tried} faults were reached");
 }
 
 #[test]
@@ -148,7 +154,7 @@ fn messages_survive_a_fault_at_every_operation_on_sqlite() {
 fn messages_survive_a_fault_at_operations_on_postgresql() {
     let server = PostgresServer::start();
     // Every one of them runs on SQLite; here it is the engine that is tried, and a schema takes its time.
-    in_real_time(matrix(|| async { Database::postgres(&server) }, 5));
+    in_real_time(matrix(|| async { Database::postgres(&server) }, 7));
 }
 
 /// Five processes deliver at once: every message arrives, and in calm weather none twice.

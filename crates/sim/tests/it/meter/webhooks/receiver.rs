@@ -1,4 +1,5 @@
-//! A receiver that remembers which messages came, and says 200 to all but one path.
+//! A receiver that remembers which messages came, and says 200 to all but two paths: `/fail` never does, `/flaky` not
+//! when a message comes for the first time.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -55,7 +56,17 @@ impl Receiver {
 
 async fn receive(State(seen): State<Seen>, uri: Uri, headers: HeaderMap) -> StatusCode {
     let id = headers["webhook-id"].to_str().expect("plain text").to_owned();
-    seen.0.lock().expect("no panic").push((uri.path().to_owned(), id));
+    let request = (uri.path().to_owned(), id);
+    let known = {
+        let mut requests = seen.0.lock().expect("no panic");
+        let known = requests.contains(&request);
+        requests.push(request);
+        known
+    };
     seen.1.send_modify(|count| *count += 1);
-    if uri.path() == "/fail" { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::OK }
+    match uri.path() {
+        "/fail" => StatusCode::INTERNAL_SERVER_ERROR,
+        "/flaky" if !known => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::OK,
+    }
 }
