@@ -223,7 +223,8 @@ fn table(result: &Value) -> String {
         let name = engine["engine"].as_str().unwrap_or_default();
         for load in engine["loads"].as_array().into_iter().flatten() {
             text.push_str(&format!(
-                "{name}: batches of {}: {:.0} events/s, answer p99 {} us, query p50 {} p99 {} us, cpu us/event server {:.1} client {:.1} database {:.1}\n",
+                "{name}: batches of {}: {:.0} events/s, answer p99 {} us, query p50 {} p99 {} us, \
+                 cpu us/event server {:.1} client {:.1} database {:.1}\n",
                 load["batch"],
                 load["events_per_s"].as_f64().unwrap_or_default(),
                 load["answer_us"]["p99"],
@@ -235,7 +236,8 @@ fn table(result: &Value) -> String {
             ));
         }
         text.push_str(&format!(
-            "{name}: {} events counted once; queries alone p50 {} p99 {} us; {} of {} deliveries in {:.1} s: {:.0}/s\n",
+            "{name}: {} events counted once; queries alone p50 {} p99 {} us; \
+             {} of {} deliveries in {:.1} s: {:.0}/s\n",
             engine["events_counted"],
             engine["query_alone_us"]["p50"],
             engine["query_alone_us"]["p99"],

@@ -27,8 +27,8 @@ impl Usage {
         self.number(place) == place
     }
 
-    /// How many different events the places of a range have. A repetition repeats one of the 900 places before it, which
-    /// may be a repetition itself: then its own number was never sent, and is sent here for the first time.
+    /// How many different events the places of a range have. A repetition repeats one of the 900 places before it,
+    /// which may be a repetition itself: then its own number was never sent, and is sent here for the first time.
     pub fn different(&self, places: std::ops::Range<u64>) -> u64 {
         let mut numbers: Vec<u64> = places.map(|place| self.number(place)).collect();
         numbers.sort_unstable();

@@ -1,14 +1,15 @@
-//! Usage of chains: final rows of `usage_events` are recorded by the meter, once each; those of the tip are shown beside.
+//! Usage of chains: final rows of `usage_events` are recorded by the meter, once each; those of the tip are shown
+//! beside.
 //!
 //! ```text
 //!   usage_worker ─▶ usage_events, final ─▶ relay ─▶ meter     (source eip155:CHAIN, id CHAIN:BLOCK:LOG:RULE)
 //!                   usage_events, tip   ─▶ provisional figures
 //! ```
 //!
-//! Guarantees: what was recorded and not marked as relayed is found again and counts once; nothing that a reorg may take
-//! back is recorded. What the meter refuses stops the relay with a warning that says why, and is tried again: nothing is
-//! left out. An event that contradicts one recorded before (a rule was changed) is left as it was recorded, and counted
-//! in a metric. Leaves to others: what is usage ([`logmill_pipeline::processors::usage`]).
+//! Guarantees: what was recorded and not marked as relayed is found again and counts once; nothing that a reorg may
+//! take back is recorded. What the meter refuses stops the relay with a warning that says why, and is tried again:
+//! nothing is left out. An event that contradicts one recorded before (a rule was changed) is left as it was recorded,
+//! and counted in a metric. Leaves to others: what is usage ([`logmill_pipeline::processors::usage`]).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,7 +4,8 @@
 //! which ones are kept as dimensions. Final rows are recorded by a meter, once each; those of the tip are shown beside.
 //!
 //! Guarantees: a log counts only if its contract, topic and encoding are right, and its value is exact: a whole number
-//! with the point moved by the decimals that the rule names. Leaves to others: the meter, which knows nothing of chains.
+//! with the point moved by the decimals that the rule names. Leaves to others: the meter, which knows nothing of
+//! chains.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

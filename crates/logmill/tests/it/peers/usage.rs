@@ -13,10 +13,11 @@ use crate::process::{Place, wait_until};
 
 const EVENTS: &str =
     r#"meter.events={ "fees.collected" = { op = "sum", dimensions = ["token"] } }"#;
-const RULES: &str = r#"meter.rules=[{ name = "fees", event_type = "fees.collected",
-    event = "event FeesCollected(address indexed token, address indexed integrator, uint256 integratorFee, uint256 lifiFee)",
-    contracts = ["0xbd6c7b0d2f68c2b7805d88388319cfb6ecb50ea9"],
-    customer = "integrator", value = "integratorFee", dimensions = { token = "token" } }]"#;
+const RULES: &str = "meter.rules=[{ name = \"fees\", event_type = \"fees.collected\", \
+    event = \"event FeesCollected(address indexed token, address indexed integrator, \
+    uint256 integratorFee, uint256 lifiFee)\", \
+    contracts = [\"0xbd6c7b0d2f68c2b7805d88388319cfb6ecb50ea9\"], \
+    customer = \"integrator\", value = \"integratorFee\", dimensions = { token = \"token\" } }]";
 
 /// Sums by integrator and token.
 type Sums = BTreeMap<(String, String), U256>;
