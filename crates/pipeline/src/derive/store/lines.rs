@@ -185,9 +185,8 @@ impl Tables {
         loop {
             attempt += 1;
             // No transaction, whose time is bounded: an index of a large table takes what it takes.
-            let error = match self.sql.execute(statement, params![]).await {
-                Err(error) => error,
-                Ok(_) => return Ok(()),
+            let Err(error) = self.sql.execute(statement, params![]).await else {
+                return Ok(());
             };
             // PostgreSQL looks whether the index is there, builds it, and only then finds out that another process was
             // faster: who asks again finds that index. A table that is gone was replaced.
