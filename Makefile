@@ -1,7 +1,7 @@
 # The commands of Logmill. `make` lists them; the longer ones live in tools/.
 
 # Programs of bench/ that `make bench` runs, in this order.
-BENCHES := queue index ingest rpc derive api ponder
+BENCHES := queue index ingest rpc derive api ponder meter
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -29,7 +29,7 @@ growth: ## how the log index grows from 1 to 50 million logs
 	tools/index-growth.sh
 
 # The server that is measured from outside.
-bench-rpc bench-api bench-ponder: release
+bench-rpc bench-api bench-ponder bench-meter: release
 release:
 	cargo build --release -p logmill
 

@@ -17,6 +17,8 @@ const READ_BYTES: usize = 64 << 10;
 pub struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
+    /// Whether an answer that is no success is one like any other.
+    any_status: bool,
 }
 
 /// Where a message is in the buffer.
@@ -34,7 +36,7 @@ impl Connection {
 
     pub fn of(stream: TcpStream) -> anyhow::Result<Self> {
         stream.set_nodelay(true)?;
-        Ok(Self { stream, buffer: Vec::with_capacity(READ_BYTES) })
+        Ok(Self { stream, buffer: Vec::with_capacity(READ_BYTES), any_status: false })
     }
 
     pub async fn send(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
@@ -59,6 +61,28 @@ impl Connection {
         Ok(Some(body))
     }
 
+    /// Reads an answer of any status; gives it and the body.
+    pub async fn receive_any(&mut self) -> anyhow::Result<(u16, Vec<u8>)> {
+        let (head, body) = self.request().await?.context("the connection was closed")?;
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        Ok((status.context("an answer without a status")?, body))
+    }
+
+    /// Reads a message with its head, whatever it says; none if the other side has closed the connection instead.
+    pub async fn request(&mut self) -> anyhow::Result<Option<(String, Vec<u8>)>> {
+        self.any_status = true;
+        let frame = self.frame().await;
+        self.any_status = false;
+        let Some(frame) = frame? else {
+            return Ok(None);
+        };
+        let head = String::from_utf8_lossy(&self.buffer[..frame.body.start]).into_owned();
+        let raw = &self.buffer[frame.body.clone()];
+        let body = if frame.chunked { joined(raw)? } else { raw.to_vec() };
+        self.buffer.drain(..frame.end);
+        Ok(Some((head, body)))
+    }
+
     /// Reads until a whole message is in the buffer.
     async fn frame(&mut self) -> anyhow::Result<Option<Frame>> {
         // Where the search for the end of the head goes on, and where the next chunk begins.
@@ -70,7 +94,7 @@ impl Connection {
                 searched = self.buffer.len().saturating_sub(3);
                 if let Some(found) = find(&self.buffer[from..], b"\r\n\r\n") {
                     let at = from + found + 4;
-                    head = Some((at, Head::read(&self.buffer[..at])?));
+                    head = Some((at, Head::read(&self.buffer[..at], self.any_status)?));
                     chunk_at = at;
                 }
             }
@@ -107,10 +131,10 @@ struct Head {
 }
 
 impl Head {
-    fn read(head: &[u8]) -> anyhow::Result<Self> {
+    fn read(head: &[u8], any_status: bool) -> anyhow::Result<Self> {
         let head = std::str::from_utf8(head).context("a head that is no text")?;
         let status = head.lines().next().unwrap_or_default();
-        if status.starts_with("HTTP/") && !status.contains(" 200 ") {
+        if !any_status && status.starts_with("HTTP/") && !status.contains(" 200 ") {
             bail!("the server said {status:?}");
         }
         for line in head.lines() {

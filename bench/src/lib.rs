@@ -13,6 +13,7 @@ pub mod ingest;
 pub mod logmill;
 pub mod machine;
 pub mod memory;
+pub mod meter;
 pub mod peers;
 pub mod pgbench;
 pub mod ponder;

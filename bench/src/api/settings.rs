@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use crate::derive::history::Made;
+use crate::derive::history::{Made, Senders};
 use crate::rpc::settings::built_logmill;
 
 /// Of a hundred logs of the simulated chain so many are transfers of fungible tokens.
@@ -71,7 +71,8 @@ impl Settings {
     pub fn made(&self) -> Made {
         let (seed, logs_per_block) = (self.seed, self.logs_per_block);
         let logs = self.transfers * 100 / TRANSFERS_PERCENT;
-        Made { seed, blocks: (logs / u64::from(logs_per_block.max(1))).max(2), logs_per_block }
+        let blocks = (logs / u64::from(logs_per_block.max(1))).max(2);
+        Made { seed, blocks, logs_per_block, senders: Senders::Store }
     }
 
     /// Whether an endpoint is asked.

@@ -43,8 +43,8 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
     let temporary = tempfile::Builder::new().prefix("derive-bench-").tempdir()?;
     let parent = settings.folder.clone().unwrap_or_else(|| temporary.path().to_owned());
     let machine = machine::describe(&parent);
-    let Settings { seed, blocks, logs_per_block, .. } = settings;
-    let stored = history(Made { seed, blocks, logs_per_block }, &parent).await?;
+    let Settings { seed, blocks, logs_per_block, senders, .. } = settings;
+    let stored = history(Made { seed, blocks, logs_per_block, senders }, &parent).await?;
     let mut all = Vec::new();
     for engine in &settings.engines {
         for set in &settings.sets {

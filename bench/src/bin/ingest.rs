@@ -8,6 +8,8 @@ use anyhow::{Context, bail, ensure};
 use clap::Parser;
 use logmill_bench::ingest::report::Round;
 use logmill_bench::ingest::settings::Settings;
+use logmill_bench::ingest::stages::Held;
+use logmill_bench::ingest::whole::Whole;
 use logmill_bench::ingest::{chain, node, report, stages, whole};
 use logmill_bench::{cpu, machine};
 use logmill_chain::era1::Era1Source;
@@ -87,12 +89,9 @@ async fn measure_round(
     eprintln!("building");
     let build = stages::build(files).await?;
     eprintln!("everything, from files");
-    let source = Era1Source::new(stages::open(files).await?, SystemClock::shared());
-    let folder = tempfile::Builder::new().prefix("ingest-bench-").tempdir()?;
-    let mut era1 = whole::ingest(source, folder.path(), held.blocks - 1).await?;
-    ensure!(era1.logs == held.logs, "{} logs were stored of {}", era1.logs, held.logs);
-    era1.transactions = Some(held.transactions);
-    drop(folder);
+    let era1 = from_files(files, held, false).await?;
+    eprintln!("everything, from files, with senders");
+    let with_senders = from_files(files, held, true).await?;
     let mut from_node = None;
     if let Some(node) = node {
         eprintln!("everything, from the node");
@@ -105,8 +104,17 @@ async fn measure_round(
         let folder = tempfile::Builder::new().prefix("ingest-bench-").tempdir()?;
         let before = cpu::of_process(node.pid())?;
         let last = settings.node_blocks - 1;
-        let whole = whole::ingest(Arc::new(source), folder.path(), last).await?;
+        let whole = whole::ingest(Arc::new(source), folder.path(), last, false).await?;
         from_node = Some((whole, cpu::of_process(node.pid())? - before));
     }
-    Ok(Round { held, read, convert, build, era1, node: from_node })
+    Ok(Round { held, read, convert, build, era1, with_senders, node: from_node })
+}
+
+async fn from_files(files: &Path, held: Held, store_senders: bool) -> anyhow::Result<Whole> {
+    let source = Era1Source::new(stages::open(files).await?, SystemClock::shared());
+    let folder = tempfile::Builder::new().prefix("ingest-bench-").tempdir()?;
+    let mut era1 = whole::ingest(source, folder.path(), held.blocks - 1, store_senders).await?;
+    ensure!(era1.logs == held.logs, "{} logs were stored of {}", era1.logs, held.logs);
+    era1.transactions = Some(held.transactions);
+    Ok(era1)
 }

@@ -3,12 +3,30 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use logmill_chain::era1::Era1Source;
 use logmill_io::SystemClock;
 use logmill_pipeline::Chain;
 
 use crate::ingest::{chain, settings, stages, whole};
+
+/// What becomes of the senders of transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Senders {
+    /// Recovered by ingest, and stored.
+    Store,
+    /// Recovered by whoever derives.
+    Recover,
+}
+
+impl Senders {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Recover => "recover",
+        }
+    }
+}
 
 /// What a chain is made of.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +34,8 @@ pub struct Made {
     pub seed: u64,
     pub blocks: u64,
     pub logs_per_block: u32,
+    /// Whether senders are stored with it.
+    pub senders: Senders,
 }
 
 /// A chain that is stored.
@@ -29,7 +49,7 @@ pub struct Stored {
 
 /// The chain as it is stored below a folder; made if it is not there.
 pub async fn history(made: Made, parent: &Path) -> anyhow::Result<Stored> {
-    let Made { seed, blocks, logs_per_block } = made;
+    let Made { seed, blocks, logs_per_block, senders } = made;
     let making = settings::Settings {
         seed,
         blocks,
@@ -38,14 +58,14 @@ pub async fn history(made: Made, parent: &Path) -> anyhow::Result<Stored> {
     };
     let place = parent.to_owned();
     let files = tokio::task::spawn_blocking(move || chain::files(&making, &place)).await??;
-    let name = format!("history-{seed}-{blocks}-{logs_per_block}");
+    let name = format!("history-{seed}-{blocks}-{logs_per_block}-{}", senders.name());
     let (folder, unfinished) = (parent.join(name), parent.join("history-unfinished"));
     if !folder.exists() {
         eprintln!("ingesting");
         let _ = std::fs::remove_dir_all(&unfinished);
         std::fs::create_dir_all(&unfinished)?;
         let source = Era1Source::new(stages::open(&files).await?, SystemClock::shared());
-        whole::ingest(source, &unfinished, blocks - 1).await?;
+        whole::ingest(source, &unfinished, blocks - 1, senders == Senders::Store).await?;
         std::fs::rename(&unfinished, &folder)?;
     }
     let source = Era1Source::new(stages::open(&files).await?, SystemClock::shared());

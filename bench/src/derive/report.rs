@@ -50,14 +50,22 @@ pub fn json(machine: Value, settings: &Settings, held: (u64, u64), all: &[Measur
         "machine": machine,
         "blocks": held.0,
         "logs": held.1,
-        "settings": {"seed": settings.seed, "logs_per_block": settings.logs_per_block, "chunk": settings.chunk},
+        "settings": {
+            "seed": settings.seed,
+            "logs_per_block": settings.logs_per_block,
+            "senders": settings.senders.name(),
+            "chunk": settings.chunk,
+        },
         "measured": measured.collect::<Vec<_>>(),
     })
 }
 
 pub fn table(result: &Value) -> String {
-    let mut text = "engine      processors  transfers/s  rows/s    cpu µs/transfer  share of copy  last part\n"
-        .to_owned();
+    let mut text =
+        format!("senders: {}\n", result["settings"]["senders"].as_str().unwrap_or_default());
+    text.push_str(
+        "engine      processors  transfers/s  rows/s    cpu µs/transfer  share of copy  last part\n",
+    );
     for one in result["measured"].as_array().into_iter().flatten() {
         let number = |key: &str| one[key].as_f64().unwrap_or(0.0);
         let parts = one["parts"].as_array();

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
+use super::history::Senders;
+
 /// Derives the tables of a simulated chain, on SQLite and PostgreSQL.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "derive", version)]
@@ -17,6 +19,9 @@ pub struct Settings {
     /// About how many logs a block has.
     #[arg(long, default_value_t = 400)]
     pub logs_per_block: u32,
+    /// Whether the senders of transactions are stored with the chain, or recovered each time.
+    #[arg(long, value_enum, default_value_t = Senders::Store)]
+    pub senders: Senders,
     /// Blocks of one transaction.
     #[arg(long, default_value_t = 1_000)]
     pub chunk: u64,

@@ -17,6 +17,8 @@ pub struct Round {
     pub convert: Cost,
     pub build: Cost,
     pub era1: Whole,
+    /// The same, with senders recovered and stored.
+    pub with_senders: Whole,
     /// From the node, with the node's own CPU.
     pub node: Option<(Whole, f64)>,
 }
@@ -27,6 +29,7 @@ pub fn json(machine: Value, settings: &Settings, rounds: &[Round]) -> Value {
     let held = first.map(|round| round.held).unwrap_or_default();
     let mut engines = Map::new();
     engines.insert("era1".into(), whole_json(rounds, |round| Some(&round.era1)));
+    engines.insert("era1_senders".into(), whole_json(rounds, |round| Some(&round.with_senders)));
     if rounds.iter().any(|round| round.node.is_some()) {
         let mut entry = whole_json(rounds, |round| round.node.as_ref().map(|(whole, _)| whole));
         let node = rounds.iter().filter_map(|round| round.node.as_ref().map(|(_, cpu)| *cpu));

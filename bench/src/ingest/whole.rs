@@ -51,11 +51,12 @@ pub struct Whole {
     pub folder_bytes: u64,
 }
 
-/// Ingests all blocks of a source up to and with `last` into an empty folder.
+/// Ingests all blocks of a source up to and with `last` into an empty folder, with senders or without.
 pub async fn ingest(
     source: Arc<dyn ChainSource>,
     folder: &Path,
     last: u64,
+    store_senders: bool,
 ) -> anyhow::Result<Whole> {
     let chain_id = source.info().await?.chain_id;
     let chain = open(folder, chain_id).await?;
@@ -67,7 +68,7 @@ pub async fn ingest(
         historic: Arc::clone(&source),
         source,
         queue,
-        settings: IngestSettings::default(),
+        settings: IngestSettings { store_senders, ..IngestSettings::default() },
         runner: RunnerSettings::new("", OWNER, 1),
         roles: Roles { forward: true, history: true },
         owner: OWNER.to_owned(),

@@ -14,6 +14,7 @@ use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::sender::Sender;
 use crate::verify::Verify;
 
 /// The most topics of a log.
@@ -72,6 +73,9 @@ pub struct Transaction {
     pub hash: B256,
     /// The transaction itself.
     pub form: TransactionForm,
+    /// Who sent it, if somebody has recovered it. Stored apart ([`crate::stored`]).
+    #[serde(skip)]
+    pub sender: Sender,
 }
 
 /// How a transaction is kept.
@@ -195,9 +199,14 @@ impl Header {
 }
 
 impl Transaction {
+    /// A transaction whose sender nobody has recovered yet.
+    pub fn new(hash: B256, form: TransactionForm) -> Self {
+        Self { hash, form, sender: Sender::Unknown }
+    }
+
     /// A transaction of EIP-2718 bytes.
     pub fn canonical(bytes: Bytes) -> Self {
-        Self { hash: keccak256(&bytes), form: TransactionForm::Canonical(bytes) }
+        Self::new(keccak256(&bytes), TransactionForm::Canonical(bytes))
     }
 }
 

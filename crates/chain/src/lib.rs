@@ -3,6 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`block`] | a block with its transactions, receipts and logs; what of it is canonical bytes |
+//! | [`sender`] | who sent a transaction, recovered once |
 //! | [`sent`], [`facts`] | what transactions, headers and receipts say, whatever form they are kept in |
 //! | [`mod@verify`] | the checks of a block against its own header |
 //! | [`render`] | blocks as the JSON that Ethereum clients know |
@@ -25,6 +26,7 @@ mod error;
 pub mod evm;
 pub mod facts;
 pub mod render;
+pub mod sender;
 pub mod sent;
 pub mod sim;
 pub mod source;
@@ -37,6 +39,7 @@ pub use block::{
     TransactionForm,
 };
 pub use error::{Error, Result};
+pub use sender::Sender;
 pub use sent::Sent;
 pub use source::{ChainInfo, ChainSource, Finality, FoundLog, Heads, LogFilter, NodeStatus};
 pub use verify::{Mismatch, Verify, verify};

@@ -1,11 +1,10 @@
 //! `Sent`: a transaction that was read, with its sender, whatever form it is kept in.
 //!
-//! Guarantees: the sender of a canonical transaction is what its signature says, `None` if it says nothing. Of a
-//! foreign one that is `None` which the node does not say, or says in a way that can not be read. Leaves to others: how
-//! it ended.
+//! Guarantees: the sender of a canonical transaction is the one that was recovered before, else what its signature
+//! says, `None` if it says nothing. Of a foreign one that is `None` which the node does not say, or says in a way that
+//! can not be read. Leaves to others: how it ended.
 
 use alloy_consensus::crypto::secp256k1::recover_signer;
-use alloy_consensus::transaction::SignerRecoverable;
 use alloy_consensus::{Transaction as _, TxEnvelope, Typed2718};
 use alloy_eips::eip2718::Decodable2718;
 use alloy_eips::eip4844::DATA_GAS_PER_BLOB;
@@ -16,6 +15,7 @@ use serde_json::{Map, Value};
 use crate::block::{Transaction, TransactionForm};
 use crate::error::{Error, Result};
 use crate::facts;
+use crate::sender::Sender;
 
 /// A transaction that was read, with its sender.
 #[derive(Debug)]
@@ -53,7 +53,8 @@ pub(crate) enum SentForm {
 }
 
 impl Sent {
-    /// Reads a transaction of a block with this base fee, and recovers its sender: by far the most of the work.
+    /// Reads a transaction of a block with this base fee, and recovers its sender if nobody has: by far the
+    /// most of the work.
     pub fn read(transaction: &Transaction, base_fee: Option<u64>) -> Result<Self> {
         let wrong =
             |what: String| Error::corrupt(format!("transaction {}: {what}", transaction.hash));
@@ -61,10 +62,11 @@ impl Sent {
             TransactionForm::Canonical(bytes) => {
                 let envelope = TxEnvelope::decode_2718_exact(bytes);
                 let envelope = envelope.map_err(|error| wrong(error.to_string()))?;
-                // Unchecked: before Homestead a signature could have a high `s`. Some chains have transactions of
-                // their own making, with numbers that are no signature.
-                let from = envelope.recover_signer_unchecked().ok();
-                Ok(Self::canonical(envelope, from, base_fee))
+                let sender = match transaction.sender {
+                    Sender::Unknown => Sender::of(&envelope),
+                    recovered => recovered,
+                };
+                Ok(Self::canonical(envelope, sender.address(), base_fee))
             }
             TransactionForm::Foreign(text) => {
                 let fields = facts::object(text, "a transaction");
@@ -157,7 +159,7 @@ mod tests {
     fn foreign(fields: &Value) -> Result<Sent> {
         let text = fields.to_string().into_bytes();
         let form = TransactionForm::Foreign(text.into());
-        Sent::read(&Transaction { hash: B256::ZERO, form }, Some(7))
+        Sent::read(&Transaction::new(B256::ZERO, form), Some(7))
     }
 
     #[test]
@@ -199,6 +201,48 @@ mod tests {
         let sent = Sent::read(&made, None).expect("it is read");
         assert_eq!((sent.from, sent.is_signed(), sent.created()), (None, false, None));
         assert!(sent.creates);
+        assert_eq!(Sender::recover(&made), Sender::Nobody);
+    }
+
+    #[test]
+    fn a_sender_that_was_recovered_is_taken_and_no_other_is_recovered() {
+        use crate::sim::{Shape, SimChain};
+        let chain = SimChain::new(1, Shape::sparse());
+        chain.grow(20);
+        let blocks = (1..=20).filter_map(|number| chain.block(number));
+        let mut block = blocks.map(|block| (*block).clone()).find(|it| !it.transactions.is_empty());
+        let block = block.as_mut().expect("most blocks have transactions");
+        let from = |transaction: &Transaction| Sent::read(transaction, Some(7)).expect("read").from;
+        let said: Vec<Option<Address>> = block.transactions.iter().map(from).collect();
+        assert!(said.iter().all(Option::is_some));
+        block.recover_senders();
+        let kept = block.transactions.iter().map(|transaction| transaction.sender.address());
+        assert_eq!(kept.collect::<Vec<_>>(), said);
+        let other = Address::repeat_byte(7);
+        for (sender, expected) in [
+            (block.transactions[0].sender, said[0]),
+            (Sender::Unknown, said[0]),
+            (Sender::Nobody, None),
+            (Sender::Signer(other), Some(other)),
+        ] {
+            block.transactions[0].sender = sender;
+            assert_eq!(from(&block.transactions[0]), expected, "{sender:?}");
+        }
+        // What was wrong is put right.
+        block.recover_senders();
+        assert_eq!(block.transactions[0].sender.address(), said[0]);
+    }
+
+    #[test]
+    fn of_a_foreign_transaction_no_sender_is_recovered_nor_taken() {
+        let from = Address::repeat_byte(1);
+        let text = json!({"from": from}).to_string().into_bytes();
+        let form = TransactionForm::Foreign(text.into());
+        let mut transaction = Transaction::new(B256::ZERO, form);
+        assert_eq!(Sender::recover(&transaction), Sender::Unknown);
+        transaction.sender = Sender::Signer(Address::repeat_byte(2));
+        assert_eq!(Sent::read(&transaction, None).expect("an object").from, Some(from));
+        assert_eq!(Sender::recover(&Transaction::canonical(Bytes::new())), Sender::Unknown);
     }
 
     #[test]

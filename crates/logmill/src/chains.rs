@@ -177,7 +177,7 @@ fn ingest(
         source,
         historic,
         queue: queue.clone(),
-        settings: settings.ingest.settings(),
+        settings: settings.ingest(),
         runner,
         roles: settings.ingest.roles(),
         owner: owner.to_owned(),

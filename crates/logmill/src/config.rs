@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use logmill_io::blob::S3Settings;
 use logmill_io::sql::{Durability, PostgresSettings};
+use logmill_pipeline::ingest::IngestSettings;
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
@@ -167,6 +168,11 @@ impl Settings {
             DurabilityName::Full => Durability::Full,
             DurabilityName::Relaxed => Durability::Relaxed,
         }
+    }
+
+    /// How ingest works.
+    pub(crate) fn ingest(&self) -> IngestSettings {
+        self.ingest.settings(!self.ingest.raw_only && self.derive.is_on())
     }
 
     /// How to reach S3; none if blobs are files in the data folder.

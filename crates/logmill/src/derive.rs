@@ -107,7 +107,8 @@ impl Derive {
 /// What is known of a chain, and what is set.
 fn known(settings: &Settings, chain_id: u64) -> processors::Settings {
     let fees = settings.collect.fees(settings, chain_id);
-    processors::Settings { fees, ..processors::Settings::of_chain(chain_id) }
+    let (tokens, usage) = (settings.derive.tokens(chain_id), settings.meter.usage(chain_id));
+    processors::Settings { fees, tokens, usage }
 }
 
 /// `logmill rederive`.

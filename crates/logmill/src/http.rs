@@ -19,6 +19,7 @@
 
 mod api;
 mod auth;
+mod caught;
 mod connection;
 mod feed;
 mod fees;
@@ -42,7 +43,7 @@ use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{Path, Request as HttpRequest, State as FromState};
 use axum::http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, StatusCode, Uri};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use bytes::Bytes;
@@ -231,6 +232,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .method_not_allowed_fallback(async || {
             problem(StatusCode::METHOD_NOT_ALLOWED, "this path is not used with this method")
         })
+        .layer(from_fn(caught::caught))
         .with_state(shared)
 }
 

@@ -14,10 +14,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use logmill_io::Timestamp;
 use logmill_io::wire::{GuardedClient, GuardedSettings};
 use logmill_meter::aggregate::Aggregator;
 use logmill_meter::alerts::{ALERT_JOB, Watcher};
 use logmill_meter::due::AGGREGATE_JOB;
+use logmill_meter::event::Event;
 use logmill_meter::record::{Arrived, Outcome};
 use logmill_meter::service::{
     HOUSEKEEPING_JOB, Housekeeper, SWEEP_JOB, Sweeper, housekeeping_schedule, sweep_schedule,
@@ -31,8 +33,10 @@ use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::maintenance;
 use crate::stores::meter::MeterStores;
+use relay::Relay;
 
 pub(crate) mod command;
+pub(crate) mod relay;
 
 /// How long an aggregate that is made belongs to its process without a sign of life.
 const AGGREGATE_LEASE: Duration = Duration::from_secs(120);
@@ -213,11 +217,32 @@ pub(crate) struct Usage {
     pub(crate) meter: Meter,
     recorder: Recorder,
     pub(crate) watched: Watched,
+    pub(crate) relays: Relays,
+}
+
+/// What carries usage of chains to the meter.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Relays(Arc<RwLock<Vec<Relay>>>);
+
+impl Relays {
+    pub(crate) fn add(&self, relay: Relay) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).push(relay);
+    }
+
+    /// Usage of the tips of all chains, which may still be taken back.
+    pub(crate) async fn provisional(&self) -> Result<Vec<(Event, Timestamp)>> {
+        let relays = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut all = Vec::new();
+        for relay in relays {
+            all.extend(relay.provisional().await?);
+        }
+        Ok(all)
+    }
 }
 
 impl Usage {
     pub(crate) fn new(meter: Meter, recorder: Recorder) -> Self {
-        Self { meter, recorder, watched: Watched::default() }
+        Self { meter, recorder, watched: Watched::default(), relays: Relays::default() }
     }
 
     /// Records events; gives what became of each once all are on disk.

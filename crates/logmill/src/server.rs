@@ -25,6 +25,7 @@ use crate::control::{self, Control, Queues};
 use crate::error::{Error, Result};
 use crate::http::{self, Metering};
 use crate::maintenance;
+use crate::meter::relay::Relay;
 use crate::meter::{self, OpenMeter};
 use crate::stores::index::IndexStores;
 use crate::stores::{Stores, tables};
@@ -54,6 +55,7 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
     let queues = Queues { all: queue.clone(), usage: usage_jobs };
     let mut tasks = start(settings, queues, control, &owner, &stopped)?;
     let metering = start_metering(settings, metered, &owner, &stopped, &mut tasks)?;
+    start_relays(settings, &chains, &metering, &stopped, &mut tasks);
     for chain in &chains {
         let (chain, stopped) = (Arc::clone(chain), stopped.clone());
         tasks.spawn(async move {
@@ -131,6 +133,28 @@ fn start_metering(
         tasks.spawn(async move { Ended { task, outcome: running.await } });
     }
     Ok(Metering { usage: Some(usage), config })
+}
+
+/// Starts carrying usage of chains to the meter, where there are rules for it.
+fn start_relays(
+    settings: &Settings,
+    chains: &[Arc<OpenChain>],
+    metering: &Metering,
+    stopped: &watch::Receiver<bool>,
+    tasks: &mut Tasks<Ended>,
+) {
+    let Some(usage) = &metering.usage else { return };
+    for derive in chains.iter().filter_map(|chain| chain.derive.as_ref()) {
+        if settings.meter.usage(derive.reader.chain_id()).is_none() {
+            continue;
+        }
+        let relay = Relay::new(derive.reader.clone(), usage.meter.clone());
+        usage.relays.add(relay.clone());
+        let stop = told(stopped.clone());
+        tasks.spawn(
+            async move { Ended { task: "usage of a chain", outcome: relay.run(stop).await } },
+        );
+    }
 }
 
 fn start(

@@ -6,9 +6,9 @@
 //!       └───────────────────────────┘           └──────┘
 //! ```
 //!
-//! Guarantees: an aggregate is final once its period and the grace have passed, whatever was asked before; what was said
-//! stays as a revision; who is told of a final or corrected one is told in the transaction that makes it so. A type that
-//! can not be computed fails the whole aggregate: none is left out. Leaves to others: when to make one
+//! Guarantees: an aggregate is final once its period and the grace have passed, whatever was asked before; what was
+//! said stays as a revision; who is told of a final or corrected one is told in the transaction that makes it so. A
+//! type that can not be computed fails the whole aggregate: none is left out. Leaves to others: when to make one
 //! ([`crate::due`]), delivering ([`crate::webhooks`]).
 
 use async_trait::async_trait;

@@ -1,8 +1,8 @@
 //! Alerts: somebody is told when usage of a period reaches a threshold.
 //!
-//! Guarantees: once for each rule, customer, period and threshold, whatever is recorded, corrected or run twice; the note
-//! and the message are one transaction. A change of usage and the job that looks at thresholds are one transaction too, so
-//! that none is passed over. Leaves to others: delivering ([`crate::webhooks`]).
+//! Guarantees: once for each rule, customer, period and threshold, whatever is recorded, corrected or run twice; the
+//! note and the message are one transaction. A change of usage and the job that looks at thresholds are one
+//! transaction too, so that none is passed over. Leaves to others: delivering ([`crate::webhooks`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 

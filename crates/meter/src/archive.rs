@@ -1,11 +1,11 @@
 //! The archive: old events, moved to immutable blobs. Partials stay, and so do keys.
 //!
-//! A slice of the oldest events is written down as a blob; then one transaction enters it in the list and deletes exactly
-//! these events. Whoever reads events reads both, and a row in the database comes before its archived form, so that an
-//! archived event can be corrected.
+//! A slice of the oldest events is written down as a blob; then one transaction enters it in the list and deletes
+//! exactly these events. Whoever reads events reads both, and a row in the database comes before its archived form, so
+//! that an archived event can be corrected.
 //!
-//! Guarantees: an event is in the database or in the archive at any moment, and found by whoever looks for it; a damaged
-//! blob is an error. Leaves to others: how old is old.
+//! Guarantees: an event is in the database or in the archive at any moment, and found by whoever looks for it; a
+//! damaged blob is an error. Leaves to others: how old is old.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Read;

@@ -119,7 +119,8 @@ impl Meter {
                 changed.state = EventState::Amended;
             }
         }
-        if changed == *event {
+        // Amended to the value that it has, nothing would change but the note.
+        if changed.counts() == event.counts() && changed.value == event.value {
             return Err(Error::conflict("the event is like that already"));
         }
         Ok(changed)

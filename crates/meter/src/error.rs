@@ -76,7 +76,8 @@ impl Error {
         Self::Conflict { what: what.into() }
     }
 
-    pub(crate) fn unavailable(what: impl Into<String>) -> Self {
+    /// It can not be done now.
+    pub fn unavailable(what: impl Into<String>) -> Self {
         Self::Unavailable { what: what.into() }
     }
 

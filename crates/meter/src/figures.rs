@@ -1,7 +1,7 @@
 //! Figures: partials of a customer, read and merged into what is said of a period.
 //!
-//! Guarantees: memory is bounded by one series at a time; what was read is told by a hash of revisions; a value that holds
-//! on from before a period counts in it, also if nothing happened since. Leaves to others: writing it down.
+//! Guarantees: memory is bounded by one series at a time; what was read is told by a hash of revisions; a value that
+//! holds on from before a period counts in it, also if nothing happened since. Leaves to others: writing it down.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

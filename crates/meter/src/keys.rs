@@ -1,7 +1,7 @@
 //! Keys: which (source, id) were seen, for ever.
 //!
-//! A table with a unique index of random keys gets slower as it grows, so it does not grow: when it is full the next one
-//! takes the new keys, and the full one becomes a sorted, immutable blob with a filter in memory.
+//! A table with a unique index of random keys gets slower as it grows, so it does not grow: when it is full the next
+//! one takes the new keys, and the full one becomes a sorted, immutable blob with a filter in memory.
 //!
 //! ```text
 //!   hot table ── full ──▶ closed table ── written down ──▶ sealed blob

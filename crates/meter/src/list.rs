@@ -1,7 +1,7 @@
 //! Lists: events and aggregates by the page, and the events behind an aggregate.
 //!
-//! Events of one customer come by the time at which they happened, the newest first, archived ones included. Events of all
-//! customers come by their arrival, the newest first, as far as they are not archived.
+//! Events of one customer come by the time at which they happened, the newest first, archived ones included. Events of
+//! all customers come by their arrival, the newest first, as far as they are not archived.
 //!
 //! Guarantees: a page is bounded, in what it gives and in what is read for it; its cursor goes on where it ended, and a
 //! page that is not full may still have one. Leaves to others: how a cursor is written.

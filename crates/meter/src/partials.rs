@@ -1,8 +1,8 @@
 //! Partials in the database: what is known of each series in each fifteen minutes.
 //!
-//! Guarantees: a partial is written in the transaction that writes, cancels or amends the events it speaks for, so that it
-//! always equals the fold over them; its revision is a number that no other change has. Leaves to others: the fold
-//! ([`crate::partial`]), reading partials for an answer ([`crate::query`]).
+//! Guarantees: a partial is written in the transaction that writes, cancels or amends the events it speaks for, so
+//! that it always equals the fold over them; its revision is a number that no other change has. Leaves to others: the
+//! fold ([`crate::partial`]), reading partials for an answer ([`crate::query`]).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};

@@ -1,8 +1,9 @@
 //! Queries: any operation over any window, zone and group, from partials alone.
 //!
-//! Guarantees: no event is read, so that the cost depends on the time asked for and not on how much happened in it; what
-//! is read and given is bounded, and more than that is an error that says so. What is not yet final is given apart from
-//! what is: usage that chains may still take back, and windows that are still open. Leaves to others: who may ask.
+//! Guarantees: no event is read, so that the cost depends on the time asked for and not on how much happened in it;
+//! what is read and given is bounded, and more than that is an error that says so. What is not yet final is given
+//! apart from what is: usage that chains may still take back, and windows that are still open. Leaves to others: who
+//! may ask.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -148,7 +149,8 @@ impl Meter {
         let op = query.op.unwrap_or(event_type.op);
         if !event_type.keeps(op) {
             return Err(Error::invalid(format!(
-                "{} does not keep what this operation needs: add it to `also`, then run `logmill meter recount --repair`",
+                "{} does not keep what this operation needs: add it to `also`, then run \
+                 `logmill meter recount --repair`",
                 query.event_type
             )));
         }
@@ -211,7 +213,7 @@ impl Meter {
         let text = format!(
             "SELECT s.id, c.name, s.dims FROM meter_series s JOIN meter_customer c ON c.id = s.customer
              WHERE s.event_type = $1 {} ORDER BY s.id LIMIT {}",
-            if all { "" } else { "AND s.customer any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($2))" },
+            if all { "" } else { NAMED },
             SERIES_MAX + 1
         );
         let mut params = params![query.event_type.as_str()];
@@ -311,6 +313,10 @@ impl Meter {
         Ok(())
     }
 }
+
+/// Series of the customers whose numbers are listed.
+const NAMED: &str = "AND s.customer any_of(
+    SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($2))";
 
 /// A series with its group; none if the filter leaves it out.
 fn looked(query: &Query, row: &Row) -> Result<Option<Looked>> {

@@ -4,9 +4,10 @@
 //!   lock the head ─▶ claim keys ─▶ number series ─▶ events ─▶ partials ─▶ touched ─▶ commit
 //! ```
 //!
-//! Guarantees: an event whose outcome is [`Outcome::Stored`] or [`Outcome::Repeated`] is on disk and counts once; one that
-//! contradicts an earlier one with the same key changes nothing and is [`Outcome::Conflict`]. Whoever dies in the middle
-//! left nothing. Leaves to others: checking events ([`crate::event`]), doing many at once ([`crate::Recorder`]).
+//! Guarantees: an event whose outcome is [`Outcome::Stored`] or [`Outcome::Repeated`] is on disk and counts once; one
+//! that contradicts an earlier one with the same key changes nothing and is [`Outcome::Conflict`]. Whoever dies in the
+//! middle left nothing. Leaves to others: checking events ([`crate::event`]), doing many at once
+//! ([`crate::Recorder`]).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

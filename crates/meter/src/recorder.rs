@@ -3,9 +3,9 @@
 //! Requests that arrive while a transaction is under way are recorded together by the next one, so that they share one
 //! wait for the disk.
 //!
-//! Guarantees: a request is answered after its events are on disk, and all of them or none; one that can not be recorded
-//! fails alone; the number of events that wait is bounded. Leaves to others: running it, for as long as there is somebody
-//! who records.
+//! Guarantees: a request is answered after its events are on disk, and all of them or none; one that can not be
+//! recorded fails alone; the number of events that wait is bounded. Leaves to others: running it, for as long as there
+//! is somebody who records.
 
 use std::future::Future;
 

@@ -3,7 +3,7 @@
 //! | table | kind | holds |
 //! |---|---|---|
 //! | `meter_head` | source | one row that every change of usage locks first: the next numbers, the table of new keys |
-//! | `meter_customer`, `meter_series` | source | numbers for names; a series is one event type of one customer and group |
+//! | `meter_customer`, `meter_series` | source | numbers for names: an event type of a customer and group |
 //! | `meter_event` | source | usage events, in the order in which they came |
 //! | `meter_key_{n}`, `meter_keys` | source | which (source, id) were seen, and what they said |
 //! | `meter_correction` | source | who cancelled or amended which event, when and why |

@@ -1,8 +1,8 @@
 //! Series: numbers for customers, and for each event type of a customer and group.
 //!
 //! Guarantees: a number stands for the same names for ever, so that it may be remembered; a customer's meter has at
-//! most the set number of groups, and what comes after counts for the group [`OTHER`], so that sums over all groups stay
-//! exact. Leaves to others: what is kept under a number.
+//! most the set number of groups, and what comes after counts for the group [`OTHER`], so that sums over all groups
+//! stay exact. Leaves to others: what is kept under a number.
 
 use std::collections::{BTreeMap, BTreeSet};
 

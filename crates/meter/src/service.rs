@@ -1,7 +1,8 @@
-//! What a meter does by itself: sweeping every quarter of an hour, making aggregates, watching thresholds, keeping house.
+//! What a meter does by itself: sweeping every quarter of an hour, making aggregates, watching thresholds, keeping
+//! house.
 //!
-//! Guarantees: everything goes through the work kernel, so that any number of processes may run it, any of them may die,
-//! and what was missed while none ran is done by the first that does. Leaves to others: deliveries
+//! Guarantees: everything goes through the work kernel, so that any number of processes may run it, any of them may
+//! die, and what was missed while none ran is done by the first that does. Leaves to others: deliveries
 //! ([`crate::webhooks`]), recording ([`crate::Recorder`]).
 
 use async_trait::async_trait;

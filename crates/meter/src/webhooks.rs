@@ -22,12 +22,12 @@
 //!
 //! Guarantees:
 //! - A message is published in the transaction of what it tells of, once by its id, and is then sent at least once to
-//!   every endpoint that wants it, whoever dies in the middle: with the same `webhook-id` each time, so that receivers can
-//!   tell. What was sent and not recorded is sent again.
+//!   every endpoint that wants it, whoever dies in the middle: with the same `webhook-id` each time, so that receivers
+//!   can tell. What was sent and not recorded is sent again.
 //! - Claims, leases, tokens and due times are those of [`logmill_work::Queue`]: a result that comes too late is fenced.
 //! - A dead or slow endpoint holds its own few slots, and none that others need for their first attempts.
-//! - Secrets are given out once, by [`Webhooks::create`] and [`Webhooks::rotate`]; they are in no job, log or error. They
-//!   are stored as they are: whoever can read the database can sign.
+//! - Secrets are given out once, by [`Webhooks::create`] and [`Webhooks::rotate`]; they are in no job, log or error.
+//!   They are stored as they are: whoever can read the database can sign.
 //!
 //! Leaves to others: what messages say, who may call this, and which addresses may be reached ([`GuardedClient`]).
 
@@ -56,6 +56,8 @@ pub mod settings;
 mod status;
 mod tables;
 mod targets;
+#[cfg(test)]
+mod tests;
 mod verdict;
 
 pub use configured::ConfiguredEndpoint;

@@ -7,7 +7,7 @@
 //! | [`nft_items`] | what items of collections are called, and what they show |
 //! | [`reconcile`] | owners and balances, compared with what contracts say |
 //! | [`standing`] | how far a worker is |
-//! | `derived` | what they read of derived tables |
+//! | `derived` | values of the rows that they read of derived tables |
 //!
 //! A worker goes over the heights that those before it have done (its gates), in ranges that end at multiples of
 //! the range size. A range is a job: claimed with its coverage, tried again when it fails, a dead letter after so many
@@ -42,9 +42,8 @@ use logmill_work::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::derive::Tables;
+use crate::derive::{Reader, Tables};
 use crate::error::{Error, Result};
-use derived::Derived;
 
 pub mod contract_code;
 mod derived;
@@ -123,7 +122,7 @@ pub trait RangeWork: Send + Sync + fmt::Debug + 'static {
 #[derive(Clone, Debug)]
 pub struct AsyncWorker {
     work: Arc<dyn RangeWork>,
-    derived: Derived,
+    reader: Reader,
     queue: Queue,
     settings: AsyncSettings,
 }
@@ -145,7 +144,7 @@ impl AsyncWorker {
         settings: AsyncSettings,
     ) -> Self {
         let queue = tables.queue().clone();
-        Self { work, derived: Derived::new(tables, chain_id), queue, settings }
+        Self { work, reader: Reader::new(tables, chain_id), queue, settings }
     }
 
     /// Its name.
@@ -155,13 +154,13 @@ impl AsyncWorker {
 
     /// The kind of its jobs.
     pub fn kind(&self) -> String {
-        format!("{}-{}", self.work.name(), self.derived.chain_id())
+        format!("{}-{}", self.work.name(), self.reader.chain_id())
     }
 
     /// Whose coverage its ranges have.
     pub fn scope(&self) -> Scope {
         Scope {
-            chain_id: self.derived.chain_id(),
+            chain_id: self.reader.chain_id(),
             consumer: self.work.name().to_owned(),
             version: self.work.version(),
         }
@@ -171,7 +170,7 @@ impl AsyncWorker {
     async fn ready(&self) -> Result<IntervalSet> {
         let mut ready: Option<IntervalSet> = None;
         for gate in self.work.gates() {
-            let done = self.derived.covered(gate).await?;
+            let done = self.reader.covered(gate).await?.done;
             ready = Some(match ready {
                 None => done,
                 Some(ready) => done.ranges().flat_map(|range| ready.overlap(&range)).collect(),

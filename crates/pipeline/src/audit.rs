@@ -1,7 +1,9 @@
 //! The audit: stored history, checked again against its own headers.
 //!
 //! Guarantees: every block is read back as a client would get it, with its logs; its place is compared with the index,
-//! its parts with its header, as far as they were checked when it came. Leaves to others: mending ([`crate::repair`]).
+//! its parts with its header, as far as they were checked when it came. [`audit`] compares stored senders with
+//! signatures too; the [`Auditor`] does not, as that costs more than all else. Leaves to others: mending
+//! ([`crate::repair`]).
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,6 +15,7 @@ use serde::Serialize;
 
 use crate::chain::Chain;
 use crate::error::Result;
+use crate::senders;
 
 /// The most damaged blocks that are listed.
 const LISTED_MAX: usize = 100;
@@ -62,7 +65,12 @@ impl AuditReport {
 }
 
 /// Checks one finalized block; an error is trouble with the store that says nothing about the block.
-async fn check(chain: &Chain, number: u64, report: &mut AuditReport) -> Result<()> {
+async fn check(
+    chain: &Chain,
+    number: u64,
+    with_senders: bool,
+    report: &mut AuditReport,
+) -> Result<()> {
     let looked_up = match chain.shared.archived(number).await {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             report.found(number, logmill_io::chain(&error));
@@ -79,14 +87,15 @@ async fn check(chain: &Chain, number: u64, report: &mut AuditReport) -> Result<(
         report.found(number, format!("it is stored as {}, and listed otherwise", block.at.hash));
         return Ok(());
     }
+    let fault = if with_senders { senders::fault(&block).await } else { None };
     let level = block.verified;
     let checked = logmill_io::compute(move || {
         let mut block = Arc::unwrap_or_clone(block);
         verify(&mut block, level)
     })
     .await;
-    match checked {
-        Err(mismatch) => report.found(number, mismatch.to_string()),
+    match checked.map_err(|mismatch| mismatch.to_string()).and(fault.map_or(Ok(()), Err)) {
+        Err(what) => report.found(number, what),
         Ok(()) if level == Verify::Full => report.verified += 1,
         Ok(()) => report.less_verified += 1,
     }
@@ -104,7 +113,7 @@ pub async fn audit(
     for covered in chain.index().coverage() {
         let (start, end) = (covered.start.max(range.start), covered.end.min(range.end));
         for number in start..end {
-            check(chain, number, &mut report).await?;
+            check(chain, number, true, &mut report).await?;
             progress(number);
         }
     }
@@ -148,7 +157,7 @@ impl Auditor {
     async fn look_through(&self, covered: Range<u64>, report: &mut AuditReport) {
         let pause = Duration::from_millis(1_000 * SLICE / self.blocks_per_second.max(1));
         for number in covered {
-            if let Err(error) = check(&self.chain, number, report).await {
+            if let Err(error) = check(&self.chain, number, false, report).await {
                 tracing::warn!(block = number, error = logmill_io::chain(&error), "audit");
                 return;
             }

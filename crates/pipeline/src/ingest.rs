@@ -39,6 +39,8 @@ pub struct IngestSettings {
     pub history_batch: u64,
     /// Below which block no history is wanted.
     pub history_stop: u64,
+    /// Whether the senders of transactions are recovered and stored: else whoever needs one recovers it, each time.
+    pub store_senders: bool,
     /// How deep the chain may change.
     pub max_reorg_depth: u64,
     /// The most blocks that are not final.
@@ -58,6 +60,7 @@ impl Default for IngestSettings {
             history_workers: 5,
             history_batch: 20,
             history_stop: 0,
+            store_senders: false,
             max_reorg_depth: 1_000,
             max_unfinal_blocks: 4_096,
             poll: Duration::from_secs(1),

@@ -10,6 +10,7 @@
 //! | [`mod@derive`], [`processors`] | tables derived from what is stored |
 //! | [`async_workers`] | what tables need of a node or the web, range by range |
 //! | [`observe`] | what a node or the web said beyond blocks |
+//! | `senders` | who sent transactions, by their signatures |
 //! | `stage` | a tip that is set from outside: [`Chain::stage`] |
 //! | [`block`] | how a block of a source becomes one of the log index, and comes back |
 //!
@@ -27,6 +28,7 @@ pub mod observe;
 pub mod processors;
 mod record;
 pub mod repair;
+mod senders;
 mod stage;
 pub mod tip;
 pub mod view;

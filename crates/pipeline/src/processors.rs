@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | 1 | [`token`] `token_worker` | `ft_transfers`, `nft_transfers`, `ft_tokens`, `nft_collections` |
 //! | 1 | [`fees`] `fees_worker` | `fee_events`, `fee_forwards` |
+//! | 1 | [`usage`] `usage_worker`, if there are rules | `usage_events` |
 //! | 1 | [`evm`] `evm_worker` | `evm_transactions` |
 //! | 1 | [`tx_metrics`] `tx_metrics_worker` | `tx_metrics` |
 //! | 1 | [`staking`] `staking_worker` | `staking_events`, `staking_nodes`, `staking_validators` |
@@ -36,6 +37,7 @@ pub mod staking;
 pub mod token;
 pub mod tx_contracts;
 pub mod tx_metrics;
+pub mod usage;
 
 /// What can be set of processors. Blocks are to be decoded with the same token settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,19 +46,21 @@ pub struct Settings {
     pub fees: fees::Fees,
     /// How transfers are read.
     pub tokens: TokenSettings,
+    /// Which events are usage, if any.
+    pub usage: Option<usage::UsageWorker>,
 }
 
 impl Settings {
     /// What is known of a chain.
     pub fn of_chain(chain_id: u64) -> Self {
-        Self { fees: fees::Fees::of_chain(chain_id), tokens: TokenSettings::default() }
+        Self { fees: fees::Fees::of_chain(chain_id), tokens: TokenSettings::default(), usage: None }
     }
 }
 
 /// Every processor, those of phase one first.
 pub fn all(settings: &Settings) -> Vec<Arc<dyn Processor>> {
     let tokens = settings.tokens.fingerprint();
-    vec![
+    let mut all: Vec<Arc<dyn Processor>> = vec![
         Arc::new(token::Token { tokens: tokens.clone() }),
         Arc::new(settings.fees.clone()),
         Arc::new(evm::Evm),
@@ -69,7 +73,11 @@ pub fn all(settings: &Settings) -> Vec<Arc<dyn Processor>> {
         Arc::new(accounts::Accounts { tokens: tokens.clone() }),
         Arc::new(meta::Meta { tokens: tokens.clone() }),
         Arc::new(tx_contracts::TxContracts { tokens }),
-    ]
+    ];
+    if let Some(usage) = &settings.usage {
+        all.insert(0, Arc::new(usage.clone()));
+    }
+    all
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ pub(super) fn read(json: &RawValue) -> Result<Transaction, String> {
         Some(bytes) if keccak256(&bytes) == hash => TransactionForm::Canonical(Bytes::from(bytes)),
         _ => TransactionForm::Foreign(Bytes::from(json.get().as_bytes().to_vec())),
     };
-    Ok(Transaction { hash, form })
+    Ok(Transaction::new(hash, form))
 }
 
 /// The type of a transaction in JSON; 0 if it says none.

@@ -54,10 +54,10 @@ fn sample() -> Block {
         transactions: vec![
             sign(0, TxKind::Create),
             sign(1, TxKind::Call(Address::repeat_byte(1))),
-            Transaction {
-                hash: B256::repeat_byte(3),
-                form: TransactionForm::Foreign(foreign.to_string().into_bytes().into()),
-            },
+            Transaction::new(
+                B256::repeat_byte(3),
+                TransactionForm::Foreign(foreign.to_string().into_bytes().into()),
+            ),
         ],
         receipts: vec![
             receipt(100, vec![log(1)], None),

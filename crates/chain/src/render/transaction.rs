@@ -1,6 +1,7 @@
 //! A transaction as JSON, with its place in the chain and its sender.
 //!
-//! Guarantees: the sender is what the signature says. Leaves to others: receipts, and reading ([`Sent`]).
+//! Guarantees: the sender of a canonical transaction is what its signature says. Leaves to others: receipts, and
+//! reading ([`Sent`]).
 
 use alloy_consensus::transaction::Recovered;
 

@@ -18,7 +18,7 @@ use super::draw::{self, Draw};
 use super::envelope::{self, Envelope};
 use super::shape::Fork;
 use super::world::World;
-use crate::block::{Block, BlockRef, Header, Outcome, Receipt, Transaction, TransactionForm};
+use crate::block::{Block, BlockRef, Header, Outcome, Receipt, Transaction};
 use crate::body;
 use crate::verify::{Verify, receipts_root};
 
@@ -179,17 +179,13 @@ fn assemble(settings: &SimSettings, place: Place, done: Vec<Done>, draw: &mut Dr
         uncles: Vec::new(),
         withdrawals: withdrawals.map(|list| alloy_rlp::encode(&list).into()),
         size: 0,
-        transactions: bytes.into_iter().map(transaction).collect(),
+        transactions: bytes.into_iter().map(Transaction::canonical).collect(),
         receipts,
         verified: Verify::Off,
     };
     // It can not fail: everything in the block is canonical, and there are no uncles.
     block.size = body::size_of(&block).unwrap_or(0);
     block
-}
-
-fn transaction(bytes: Bytes) -> Transaction {
-    Transaction { hash: keccak256(&bytes), form: TransactionForm::Canonical(bytes) }
 }
 
 fn withdrawals(settings: &SimSettings, number: u64, draw: &mut Draw) -> Option<Vec<Withdrawal>> {

@@ -49,11 +49,21 @@ pub(crate) struct Ingest {
     history_worker_count: usize,
     history_batch_size: u64,
     history_stop_height: u64,
+    senders: Senders,
     max_reorg_depth: u64,
     max_unfinal_blocks: usize,
     poll_ms: u64,
     error_wait_ms: u64,
     pub(crate) audit_blocks_per_second: u64,
+}
+
+/// Whether senders of transactions are stored.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Senders {
+    Auto,
+    Store,
+    Recover,
 }
 
 impl Chain {
@@ -115,8 +125,8 @@ impl Chain {
 }
 
 impl Ingest {
-    /// How ingest works.
-    pub(crate) fn settings(&self) -> IngestSettings {
+    /// How ingest works, in a process that derives tables or does not.
+    pub(super) fn settings(&self, derives: bool) -> IngestSettings {
         IngestSettings {
             latest_workers: self.latest_worker_count,
             latest_batch: self.latest_batch_size,
@@ -124,6 +134,11 @@ impl Ingest {
             history_workers: self.history_worker_count,
             history_batch: self.history_batch_size,
             history_stop: self.history_stop_height,
+            store_senders: match self.senders {
+                Senders::Auto => derives,
+                Senders::Store => true,
+                Senders::Recover => false,
+            },
             max_reorg_depth: self.max_reorg_depth,
             max_unfinal_blocks: self.max_unfinal_blocks,
             poll: Duration::from_millis(self.poll_ms),

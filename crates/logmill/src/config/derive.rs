@@ -2,11 +2,14 @@
 //!
 //! Guarantees: what passes [`Derive::fault`] can be started. Leaves to others: deriving ([`logmill_pipeline::derive`]).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use alloy_primitives::Address;
 use logmill_pipeline::async_workers::nft_items::ItemSettings;
 use logmill_pipeline::async_workers::nft_items::uri::Gateways;
 use logmill_pipeline::derive::DeriveSettings;
+use logmill_pipeline::derive::decoded::TokenSettings;
 use serde::Deserialize;
 
 use super::{Fault, TIME_MS_MAX, within};
@@ -15,6 +18,9 @@ use super::{Fault, TIME_MS_MAX, within};
 const CHUNK_MAX: u64 = 100_000;
 /// The most rows of one transaction: they are held in memory.
 const ROWS_MAX: u64 = 10_000_000;
+
+/// What stands for the contracts that are known without being named.
+const KNOWN: &str = "known";
 
 /// Which tables are derived, and how.
 #[derive(Clone, Deserialize)]
@@ -29,6 +35,8 @@ pub(crate) struct Derive {
     max_rows: u64,
     ipfs_gateways: String,
     arweave_gateways: String,
+    wrapped_native_tokens: String,
+    early_nfts: String,
     processors: Processors,
 }
 
@@ -68,6 +76,11 @@ impl Derive {
         }
     }
 
+    /// Whether anything is derived, if the process derives at all.
+    pub(super) fn is_on(&self) -> bool {
+        self.live || self.history
+    }
+
     /// Whether a processor runs.
     pub(crate) fn enables(&self, processor: &str) -> bool {
         let on = &self.processors;
@@ -102,6 +115,24 @@ impl Derive {
         ItemSettings { gateways, ..ItemSettings::default() }
     }
 
+    /// How the token transfers of a chain are read.
+    pub(crate) fn tokens(&self, chain_id: u64) -> TokenSettings {
+        let known = TokenSettings::known();
+        let of = |text: &str, known: &BTreeSet<Address>| {
+            let named = contracts(text).unwrap_or_default().into_iter();
+            let meant = named.filter(|named| named.chain_id.is_none_or(|id| id == chain_id));
+            let meant = meant.flat_map(|named| match named.contract {
+                Some(contract) => BTreeSet::from([contract]),
+                None => known.clone(),
+            });
+            meant.collect()
+        };
+        TokenSettings {
+            wrapped_native: of(&self.wrapped_native_tokens, &known.wrapped_native),
+            early_nfts: of(&self.early_nfts, &known.early_nfts),
+        }
+    }
+
     pub(super) fn fault(&self) -> Option<Fault> {
         let faults = [
             within("derive.live_chunk", self.live_chunk, 1, CHUNK_MAX),
@@ -109,7 +140,39 @@ impl Derive {
             within("derive.history_chunk", self.history_chunk, 1, CHUNK_MAX),
             within("derive.history_sleep_ms", self.history_sleep_ms, 0, TIME_MS_MAX),
             within("derive.max_rows", self.max_rows, 1, ROWS_MAX),
+            contracts(&self.wrapped_native_tokens)
+                .err()
+                .map(|why| ("derive.wrapped_native_tokens", why)),
+            contracts(&self.early_nfts).err().map(|why| ("derive.early_nfts", why)),
         ];
         faults.into_iter().flatten().next()
     }
+}
+
+/// A contract that is named, or all that are known; on one chain or on all.
+#[derive(Clone, Copy)]
+struct Named {
+    chain_id: Option<u64>,
+    contract: Option<Address>,
+}
+
+/// The contracts of a list with commas between.
+fn contracts(text: &str) -> Result<Vec<Named>, String> {
+    let all = text.split(',').map(str::trim).filter(|one| !one.is_empty());
+    let named = |one: &str| {
+        let (chain_id, contract) = match one.split_once(':') {
+            None => (None, one),
+            Some((chain, contract)) => {
+                let id = chain.trim().parse::<u64>();
+                let id = id.map_err(|_| format!("{chain:?} is no chain's id"))?;
+                (Some(id), contract.trim())
+            }
+        };
+        if contract == KNOWN {
+            return Ok(Named { chain_id, contract: None });
+        }
+        let why = |_| format!("{contract:?} is neither an address nor {KNOWN:?}");
+        Ok(Named { chain_id, contract: Some(contract.parse::<Address>().map_err(why)?) })
+    };
+    all.map(named).collect()
 }

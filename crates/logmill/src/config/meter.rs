@@ -7,11 +7,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use alloy_primitives::Address;
 use logmill_io::wire::guarded::{Allowed, Net};
 use logmill_io::wire::{Endpoint, Scheme};
 use logmill_meter::period::PeriodKind;
 use logmill_meter::settings::{AlertRule, EventType};
 use logmill_meter::webhooks::WebhookSettings;
+use logmill_pipeline::processors::usage::{UsageRule, UsageWorker};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -48,9 +50,35 @@ pub(crate) struct Meter {
     max_groups: usize,
     retention_hours: u64,
     alerts: Vec<AlertRule>,
+    rules: Vec<Rule>,
     webhooks: Vec<Webhook>,
     events: BTreeMap<String, EventType>,
     pub(crate) delivery: Delivery,
+}
+
+/// Which event of chains is usage.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Rule {
+    name: String,
+    event: String,
+    /// On which chains; on all if there are none.
+    #[serde(default)]
+    chains: Vec<u64>,
+    #[serde(default)]
+    contracts: Vec<Address>,
+    event_type: String,
+    customer: String,
+    #[serde(default)]
+    value: Option<String>,
+    #[serde(default)]
+    decimals: u8,
+    #[serde(default)]
+    token: Option<String>,
+    #[serde(default)]
+    token_decimals: BTreeMap<Address, u8>,
+    #[serde(default)]
+    dimensions: BTreeMap<String, String>,
 }
 
 /// A webhook that the configuration names.
@@ -79,6 +107,23 @@ pub(crate) struct Delivery {
     retention_hours: u64,
     dry_run: bool,
     allowed: Vec<String>,
+}
+
+impl Rule {
+    fn rule(&self) -> UsageRule {
+        UsageRule {
+            name: self.name.clone(),
+            event: self.event.clone(),
+            contracts: self.contracts.clone(),
+            event_type: self.event_type.clone(),
+            customer: self.customer.clone(),
+            value: self.value.clone(),
+            decimals: self.decimals,
+            token: self.token.clone(),
+            token_decimals: self.token_decimals.clone(),
+            dimensions: self.dimensions.clone(),
+        }
+    }
 }
 
 /// What the seed's `systemconfig.json` may say.
@@ -113,6 +158,33 @@ impl Meter {
             batch_max: self.max_batch,
             groups_max: self.max_groups,
         }
+    }
+
+    /// What finds the usage of a chain; none if there is no rule for it.
+    pub(crate) fn usage(&self, chain_id: u64) -> Option<UsageWorker> {
+        let here = |rule: &&Rule| rule.chains.is_empty() || rule.chains.contains(&chain_id);
+        let rules: Vec<UsageRule> = self.rules.iter().filter(here).map(Rule::rule).collect();
+        UsageWorker::new(rules).ok()
+    }
+
+    /// What is wrong with the rules.
+    fn rules_fault(&self) -> Option<Fault> {
+        let fault = |why: String| Some(("meter.rules", why));
+        if self.rules.is_empty() {
+            return None;
+        }
+        for rule in &self.rules {
+            let Some(known) = self.events.get(&rule.event_type) else {
+                return fault(format!("{}: there is no event type {}", rule.name, rule.event_type));
+            };
+            let decimals = rule.token_decimals.values().chain([&rule.decimals]).max().copied();
+            if decimals.is_some_and(|decimals| decimals > known.scale) {
+                let name = &rule.event_type;
+                return fault(format!("{}: {name} takes {} decimals", rule.name, known.scale));
+            }
+        }
+        let all = self.rules.iter().map(Rule::rule).collect();
+        UsageWorker::new(all).err().and_then(|error| fault(error.to_string()))
     }
 
     /// The webhooks that the configuration names.
@@ -179,6 +251,7 @@ impl Meter {
             self.webhook_fault().map(|why| ("meter.webhooks", why)),
             self.period_fault(),
             self.all().check().err().map(|error| ("meter.events", error.to_string())),
+            self.rules_fault(),
         ];
         faults.into_iter().flatten().next()
     }

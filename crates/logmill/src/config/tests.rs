@@ -182,8 +182,8 @@ fn beyond_this_machine_keys_are_needed() {
 
 #[test]
 fn the_variables_of_the_ingesters_have_their_defaults_and_are_honoured() {
-    let defaults = load(&[], &[]).expect("the defaults").settings.ingest;
-    let (settings, roles) = (defaults.settings(), defaults.roles());
+    let defaults = load(&[], &[]).expect("the defaults").settings;
+    let (settings, roles) = (defaults.ingest(), defaults.ingest.roles());
     assert_eq!((settings.latest_workers, settings.latest_batch), (2, 1));
     assert_eq!((settings.history_workers, settings.history_batch), (5, 20));
     assert_eq!((settings.history_stop, settings.max_reorg_depth), (0, 1_000));
@@ -199,17 +199,16 @@ fn the_variables_of_the_ingesters_have_their_defaults_and_are_honoured() {
         ("ENABLE_HISTORY_INGESTER", "FALSE"),
         ("RAW_ONLY", "true"),
     ];
-    let given = load(&given, &[]).expect("all fine").settings.ingest;
-    let (settings, roles) = (given.settings(), given.roles());
+    let given = load(&given, &[]).expect("all fine").settings;
+    let (settings, roles) = (given.ingest(), given.ingest.roles());
     assert_eq!((settings.latest_workers, settings.latest_batch), (3, 4));
     assert_eq!((settings.history_workers, settings.history_batch), (6, 7));
     assert_eq!((settings.history_stop, settings.max_reorg_depth), (8, 9));
-    assert!(!roles.forward && !roles.history);
+    assert!(!roles.forward && !roles.history && given.ingest.raw_only && !defaults.ingest.raw_only);
     let wrong = refused(&[("LATEST_WORKER_COUNT", "0")], &[]);
     assert!(wrong.contains("LATEST_WORKER_COUNT"), "{wrong}");
 }
 
-/// The variables of a collector, but for those that are named.
 #[test]
 fn the_variables_of_the_derivers_have_their_defaults_and_are_honoured() {
     use logmill_pipeline::derive::DeriveSettings;
@@ -257,6 +256,66 @@ fn the_variables_of_the_derivers_have_their_defaults_and_are_honoured() {
     }
 }
 
+#[test]
+fn token_contracts_are_those_that_are_known_or_named_and_change_the_tables_of_their_chain_alone() {
+    use alloy_primitives::address;
+    use logmill_pipeline::derive::decoded::TokenSettings;
+    use logmill_pipeline::processors;
+
+    const COIN: alloy_primitives::Address = address!("0x00000000000000000000000000000000000000Aa");
+    let tokens = |given: &str, chain_id: u64| {
+        let set = [("LOGMILL_DERIVE_WRAPPED_NATIVE_TOKENS", given)];
+        load(&set, &[]).expect("fine").settings.derive.tokens(chain_id)
+    };
+    let known = TokenSettings::known();
+    assert_eq!(load(&[], &[]).expect("fine").settings.derive.tokens(1), *known);
+    assert!(tokens("", 1).wrapped_native.is_empty());
+    assert_eq!(tokens("", 1).early_nfts, known.early_nfts);
+    assert_eq!(tokens(&COIN.to_string(), 5).wrapped_native, [COIN].into());
+    let mut more = known.wrapped_native.clone();
+    more.insert(COIN);
+    let one = format!(" known , 137:{COIN},");
+    assert_eq!(tokens(&one, 137).wrapped_native, more);
+    assert_eq!(tokens(&one, 1), *known);
+    assert_eq!(tokens("137:known", 1).wrapped_native, [].into());
+    // What the tables are made by follows, on the chain that is meant and for those that read transfers.
+    let changed = |chain_id: u64| -> Vec<&'static str> {
+        let before = processors::Settings::of_chain(chain_id);
+        let after = processors::Settings { tokens: tokens(&one, chain_id), ..before.clone() };
+        let pairs = processors::all(&before).into_iter().zip(processors::all(&after));
+        let pairs = pairs.filter(|(one, other)| one.parameters() != other.parameters());
+        pairs.map(|(one, _)| one.name()).collect()
+    };
+    assert!(changed(1).is_empty());
+    assert!(changed(137).contains(&"token_worker") && !changed(137).contains(&"evm_worker"));
+    for wrong in ["0x1", "known,weth", "x:known", "137:", ":0x00", "-1:known"] {
+        for key in ["derive.wrapped_native_tokens", "derive.early_nfts"] {
+            let said = refused(&[], &[(key, wrong)]);
+            assert!(said.contains(key), "{wrong}: {said}");
+        }
+    }
+}
+
+#[test]
+fn senders_are_stored_where_tables_are_derived_unless_said_otherwise() {
+    let check = |flags: &[(&str, &str)], expected: bool| {
+        let settings = load(&[], flags).expect("fine").settings;
+        assert_eq!(settings.ingest().store_senders, expected, "{flags:?}");
+    };
+    let raw = ("ingest.raw_only", "true");
+    let (live, history) = (("derive.live", "false"), ("derive.history", "false"));
+    let (store, recover) = (("ingest.senders", "store"), ("ingest.senders", "recover"));
+    check(&[], true);
+    check(&[live], true);
+    check(&[history], true);
+    check(&[live, history], false);
+    check(&[raw], false);
+    check(&[raw, store], true);
+    check(&[recover], false);
+    assert!(refused(&[], &[("ingest.senders", "node")]).contains("ingest.senders"));
+}
+
+/// The variables of a collector, but for those that are named.
 fn collecting(without: &str, instead: &[(&str, &str)]) -> Result<super::collect::Job> {
     let all = [
         ("RPC_URL", "https://rpc.example/v1/SeCrEt"),

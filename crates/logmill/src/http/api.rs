@@ -107,6 +107,11 @@ pub(super) fn nothing() -> Response {
     ApiError::not_found("there is nothing here").into_response()
 }
 
+/// What a path is answered with whose handler broke off.
+pub(super) fn failed() -> Response {
+    ApiError::internal("a handler panicked").into_response()
+}
+
 /// The OpenAPI document, as text.
 pub(super) fn document() -> &'static str {
     static DOCUMENT: LazyLock<String> = LazyLock::new(|| format!("{:#}\n", openapi::document()));

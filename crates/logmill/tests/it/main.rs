@@ -22,5 +22,6 @@ mod meter;
 mod peers;
 mod postgres;
 mod process;
+mod raw_only;
 mod run;
 mod storage;

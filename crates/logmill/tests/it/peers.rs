@@ -13,3 +13,4 @@ mod reorgs;
 mod restarts;
 mod scene;
 mod tokens;
+mod usage;

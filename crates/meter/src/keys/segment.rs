@@ -8,7 +8,8 @@
 //! | the filter | 8 a word |
 //! | the first half of the first key of each page | 8 a page |
 //! | CRC-32C of both | 4 |
-//! | pages of up to 128 records (`hi`, `lo`, `content`, `seq`), sorted by key, each page followed by its CRC-32C | 32 a record + 4 |
+//! | pages of up to 128 records (`hi`, `lo`, `content`, `seq`), sorted by key | 32 a record |
+//! | after each page its CRC-32C | 4 |
 //!
 //! All numbers are big-endian. Guarantees: what was damaged is an error, never a key that was not seen. Leaves to
 //! others: which blob is whose.

@@ -1,4 +1,4 @@
-//! Partials as bytes.
+//! The stored form of [`Partial`], byte by byte.
 //!
 //! `version, flags` and, if there are events, `count, sum, min, max, first, last, [unique], [sketch], [area]`.
 //! Numbers are varints (seven bits a byte, the lowest first; signed ones zigzag), decimals are those of

@@ -1,8 +1,8 @@
 //! What is done to endpoints: create, look, change, test, rotate, disable, delete.
 //!
 //! Guarantees: every change is one transaction that also raises the number of changes ([`super::targets`]). A secret
-//! is given out by the call that made it, and never again. What is not settled at an endpoint that is disabled or deleted
-//! is cancelled, and can be replayed. Leaves to others: who may do it.
+//! is given out by the call that made it, and never again. What is not settled at an endpoint that is disabled or
+//! deleted is cancelled, and can be replayed. Leaves to others: who may do it.
 
 use std::time::Duration;
 
@@ -169,8 +169,8 @@ impl Webhooks {
         Ok(message.id)
     }
 
-    /// Gives an endpoint a new secret, the given one or one that is made; the old one signs along for `overlap`, at most
-    /// seven days. Gives the secret, which nobody will see again.
+    /// Gives an endpoint a new secret, the given one or one that is made; the old one signs along for `overlap`, at
+    /// most seven days. Gives the secret, which nobody will see again.
     pub async fn rotate(
         &self,
         id: &str,
@@ -262,6 +262,27 @@ impl Webhooks {
             WHERE endpoint_seq = $1 AND state <> 2 AND state = 1 RETURNING message_seq, round";
         self.begin_in(tx, text, seq).await?;
         Ok(())
+    }
+
+    /// Gives deliveries their turn that wait although nothing is before them: whether an endpoint wants order may have
+    /// changed just while something was published or settled. Gives whether there were any.
+    pub(super) async fn unstick(&self) -> Result<bool> {
+        let text = "
+            SELECT seq, ordered FROM webhook_endpoint WHERE enabled = 1 AND EXISTS (
+                SELECT 1 FROM webhook_delivery
+                WHERE endpoint_seq = seq AND state <> 2 AND state = 1)";
+        let mut any = false;
+        for row in &self.sql().query(text, params![]).await?.rows {
+            let (seq, ordered) = (row.int(0)?, row.int(1)? != 0);
+            let unstuck = self.sql().write(|tx| async move {
+                if !ordered {
+                    self.release_waiting_in(&tx, seq).await?;
+                }
+                Ok(self.advance_in(&tx, seq).await?)
+            });
+            any |= unstuck.await? || !ordered;
+        }
+        Ok(any)
     }
 
     /// Enqueues what a statement has made pending; gives how many.

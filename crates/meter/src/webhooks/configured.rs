@@ -63,7 +63,8 @@ impl Webhooks {
         let text = "
             SELECT seq, enabled, disabled_why, (SELECT secret FROM webhook_secret
                 WHERE endpoint_seq = seq AND valid_until IS NULL)
-            FROM webhook_endpoint WHERE url = $1 AND configured = 1 AND deleted_at IS NULL FOR UPDATE";
+            FROM webhook_endpoint
+            WHERE url = $1 AND configured = 1 AND deleted_at IS NULL FOR UPDATE";
         let found = tx.execute(text, params![endpoint.url.as_str()]).await?;
         let Some(row) = found.rows.first() else {
             let new = NewEndpoint::new(&endpoint.url);

@@ -12,8 +12,8 @@
 //! One task does all of this; each request has a task of its own. Requests go on while the task waits for the database.
 //!
 //! Guarantees:
-//! - What is claimed is recorded, released or, when this process dies, claimed by another once its lease has ended. What can
-//!   not be recorded now is kept, with heartbeats, and recorded later.
+//! - What is claimed is recorded, released or, when this process dies, claimed by another once its lease has ended.
+//!   What can not be recorded now is kept, with heartbeats, and recorded later.
 //! - Idle means idle: no statement is sent until a wake-up, the next due time, or the slow poll.
 //! - On the stop signal nothing new is claimed; what is under way may finish, and the rest is released.
 //!
@@ -40,6 +40,9 @@ use crate::error::Result;
 
 /// The most deliveries that one statement claims.
 const CLAIM_MAX: usize = 1_000;
+/// How many deliveries of a class a process may hold however few slots there are: what can not be sent soon is put
+/// off, and that should be quick.
+const HELD_MIN: usize = 512;
 /// The most that one transaction records.
 const RECORD_MAX: usize = 1_000;
 /// How often an idle deliverer looks, in case a wake-up was lost.
@@ -67,6 +70,8 @@ pub struct Deliverer {
     version: Option<i64>,
     heartbeat_at: Duration,
     tidy_at: Duration,
+    /// When to look for deliveries that wait for nothing.
+    unstick_at: Duration,
     claimed: u64,
     sent: u64,
 }
@@ -96,7 +101,7 @@ impl Webhooks {
                 waiter: queue.wakes().waiter(kind)?,
                 claimer: Claimer::new(queue, kind, owner, settings.lease),
                 held: BTreeMap::new(),
-                held_max: slots[class.index()].saturating_mul(2),
+                held_max: slots[class.index()].saturating_mul(2).max(HELD_MIN),
                 look: true,
                 look_at: Duration::ZERO,
             })
@@ -112,6 +117,7 @@ impl Webhooks {
             version: None,
             heartbeat_at: Duration::ZERO,
             tidy_at: Duration::ZERO,
+            unstick_at: Duration::ZERO,
             claimed: 0,
             sent: 0,
             hooks: self.clone(),
@@ -149,8 +155,8 @@ impl Deliverer {
         self.wind_down().await
     }
 
-    /// Delivers what is due now, and what comes due by it; gives how many requests were made. For tests, and for whoever
-    /// wants to be sure before going on.
+    /// Delivers what is due now, and what comes due by it; gives how many requests were made. For tests, and for
+    /// whoever wants to be sure before going on.
     pub async fn drain(&mut self) -> Result<u64> {
         let sent = self.sent;
         loop {
@@ -163,24 +169,26 @@ impl Deliverer {
                 }
                 self.turn().await?;
             }
-            if self.claimed == claimed {
+            // A lease that was stale has ended just now.
+            let more = self.parts.iter().any(|part| part.look);
+            if self.claimed == claimed && !more {
                 return Ok(self.sent - sent);
             }
         }
     }
 
     /// Everything that can be done now.
-    async fn turn(&mut self) -> Result<()> {
+    pub(super) async fn turn(&mut self) -> Result<()> {
         self.collect_ended().await;
         let late = self.lanes.put_off_late(self.clock.monotonic());
         self.put_off(late);
         self.start();
         self.record().await?;
         self.heartbeat().await?;
+        self.tidy().await?;
         for class in Class::ALL {
             self.claim(class).await?;
         }
-        self.tidy().await?;
         self.load().await?;
         self.start();
         Ok(())
@@ -250,6 +258,10 @@ impl Deliverer {
     /// Ends stale leases at times, also when there is always something else to claim.
     async fn tidy(&mut self) -> Result<()> {
         let now = self.clock.monotonic();
+        if now >= self.unstick_at {
+            self.unstick_at = now + SLOW_POLL;
+            self.parts[Class::First.index()].look |= self.hooks.unstick().await?;
+        }
         if now < self.tidy_at {
             return Ok(());
         }
@@ -266,11 +278,14 @@ impl Deliverer {
             return Ok(());
         }
         let targets = self.hooks.targets.current(On::Sql(self.hooks.sql())).await?;
-        if self.version.replace(targets.version).is_none() {
+        let known = self.version.replace(targets.version);
+        if known.is_none() {
             let failing = targets.by_seq.values().filter(|target| target.failing);
             failing.for_each(|target| self.lanes.set_failing(target.seq));
         }
-        self.lanes.retain(|endpoint| targets.by_seq.contains_key(&endpoint));
+        if known != Some(targets.version) {
+            self.lanes.retain(|endpoint| targets.by_seq.contains_key(&endpoint));
+        }
         let loaded = self.loader.load(&self.hooks, &targets, &self.unloaded).await?;
         self.unloaded.clear();
         let now = self.clock.monotonic();
@@ -300,9 +315,8 @@ impl Deliverer {
     }
 
     fn settle(&mut self, held: Held, ending: Ending) {
-        let Held { claim, class, of, attempts, target, .. } = held;
-        let ordered = target.ordered;
-        self.settled.push(Settled { claim, class, of, attempts, ordered, ending });
+        let Held { claim, class, of, attempts, .. } = held;
+        self.settled.push(Settled { claim, class, of, attempts, ending });
     }
 
     /// Judges a request that is over.

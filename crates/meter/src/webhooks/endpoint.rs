@@ -1,6 +1,6 @@
 //! Endpoints: where messages go, and which ones.
 //!
-//! Guarantees: an endpoint that passed its check can be stored and asked; what is read back says nothing of its secrets.
+//! Guarantees: an endpoint that passed its check can be stored and asked; what is read back says nothing of secrets.
 //! Leaves to others: storing them ([`super::admin`]).
 
 use logmill_io::wire::GuardedClient;

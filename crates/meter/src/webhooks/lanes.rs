@@ -9,11 +9,11 @@
 //! | overflow | first attempts of endpoints that are too slow for all they get, and replays |
 //! | retry | further attempts, and all attempts on endpoints that are failing |
 //!
-//! What a lane can not take soon is put off: it goes back to the queue, at a later time, in the class where it belongs by
+//! What a lane can not take soon is put off: it goes back to the queue, for a later time, in the class where it belongs
 //! now. So a dead endpoint holds slots for retries alone, and a slow one those for overflow.
 //!
-//! Guarantees: pure, time comes in; nothing stays in a lane for longer than [`PATIENCE`] without being sent; an endpoint
-//! has at most its limit of requests under way, and at most one once it fails. Leaves to others: sending, and the queue.
+//! Guarantees: pure, time comes in; nothing stays in a lane for longer than [`PATIENCE`] without being sent; no more
+//! requests are begun than an endpoint's limit, which is one once it fails. Leaves to others: sending, and the queue.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 const WAITING_MIN: usize = 64;
 /// How many may wait in the lane of one that does not.
 const FAILING_WAITING_MAX: usize = 2;
-/// So many failures in a row, and an endpoint is failing. One that can not be reached, or does not answer, is so at once.
+/// So many failures in a row, and an endpoint is failing. One that is not reached, or does not answer, is so at once.
 const STRIKES_MAX: u32 = 3;
 /// How many requests an endpoint gets at a time before it has answered any.
 const LIMIT_FIRST: usize = 2;

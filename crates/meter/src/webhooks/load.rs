@@ -1,7 +1,7 @@
 //! Loading: what is needed to send the deliveries that were claimed.
 //!
-//! Guarantees: a delivery is sent only if it is pending in the round of its job and its endpoint is enabled; whatever else
-//! is claimed is settled without a request. Bodies are read once for all endpoints. Leaves to others: sending.
+//! Guarantees: a delivery is sent only if it is pending in the round of its job and its endpoint is enabled; whatever
+//! else is claimed is settled without a request. Bodies are read once for all endpoints. Leaves to others: sending.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -77,25 +77,22 @@ impl Loader {
         let pending = pending(hooks, parsed.iter().flatten()).await?;
         let messages = self.messages(hooks, pending.keys().map(|of| of.message)).await?;
         let loaded = claims.iter().zip(parsed).map(|((class, claim), of)| {
-            let settle = |of, ordered, ending| {
+            let settle = |of, attempts, ending| {
                 let (claim, class) = (claim.clone(), *class);
-                Loaded::Settle(Settled { claim, class, of, attempts: 0, ordered, ending })
+                Loaded::Settle(Settled { claim, class, of, attempts, ending })
             };
             let none = JobOf { message: 0, endpoint: 0, round: 0 };
             let Some(of) = of else {
-                return settle(none, false, Ending::Stale);
+                return settle(none, 0, Ending::Stale);
             };
-            let target = targets.by_seq.get(&of.endpoint);
-            let ordered = target.is_some_and(|target| target.ordered);
             let (Some(attempts), Some(message)) = (pending.get(&of), messages.get(&of.message))
             else {
-                return settle(of, ordered, Ending::Stale);
+                return settle(of, 0, Ending::Stale);
             };
-            match target {
-                None => settle(of, false, Ending::Cancelled { why: "the endpoint was deleted" }),
-                Some(target) if !target.enabled => {
-                    settle(of, ordered, Ending::Cancelled { why: "the endpoint is disabled" })
-                }
+            let cancel = |why| settle(of, *attempts, Ending::Cancelled { why });
+            match targets.by_seq.get(&of.endpoint) {
+                None => cancel("the endpoint was deleted"),
+                Some(target) if !target.enabled => cancel("the endpoint is disabled"),
                 Some(target) => Loaded::Send(Held {
                     claim: claim.clone(),
                     class: *class,

@@ -151,9 +151,9 @@ mod tests {
     fn the_body_has_the_fields_of_both_and_keeps_every_digit() {
         let data = r#"{"events":{"api.calls":12345678901234567890.123456789012345678}}"#;
         let body = message(data).body(Timestamp(1_768_262_401_999)).expect("a body");
-        let wanted = format!(
-            r#"{{"type":"aggregation.completed","timestamp":"2026-01-13T00:00:00Z","customerId":"acme","period":"daily","data":{data},"created":1768262401}}"#
-        );
+        let head = r#"{"type":"aggregation.completed","timestamp":"2026-01-13T00:00:00Z","#;
+        let about = r#""customerId":"acme","period":"daily","data":"#;
+        let wanted = format!("{head}{about}{data},\"created\":1768262401}}");
         assert_eq!(body, wanted);
     }
 

@@ -1,8 +1,8 @@
 //! Recording: what became of many deliveries, in one transaction with their jobs.
 //!
-//! Guarantees: jobs come first in the transaction, and what was done under a claim that is no longer ours is not recorded.
-//! Recorded twice, because the answer to the first was lost, nothing changes. What fails in another class than that for
-//! retries gets a job there, in the same transaction. Leaves to others: what to record.
+//! Guarantees: jobs come first in the transaction, and what was done under a claim that is no longer ours is not
+//! recorded. Recorded twice, because the answer to the first was lost, nothing changes. What fails in another class
+//! than that for retries gets a job there, in the same transaction. Leaves to others: what to record.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,8 +53,6 @@ pub(super) struct Settled {
     pub(super) of: JobOf,
     /// How many attempts there were before, in this round.
     pub(super) attempts: i64,
-    /// Whether its endpoint wants its messages in order.
-    pub(super) ordered: bool,
     pub(super) ending: Ending,
 }
 
@@ -182,13 +180,25 @@ impl Webhooks {
             ours.iter().filter_map(|settled| settled.attempt_row()).collect();
         tx.bulk(&ATTEMPTS, attempts).await?;
         let disabled = self.record_health(tx, &ours).await?;
-        let mut advanced = false;
-        let settled = ours.iter().filter(|settled| settled.ordered && settled.later().is_none());
-        let ordered: BTreeSet<i64> = settled.map(|settled| settled.of.endpoint).collect();
-        for endpoint in ordered {
-            advanced |= self.advance_in(tx, endpoint).await?;
-        }
+        let settled = ours.iter().filter(|settled| settled.later().is_none());
+        let advanced = self.advance(tx, settled.map(|settled| settled.of.endpoint)).await?;
         Ok(Recorded { disabled, advanced })
+    }
+
+    /// Gives the next delivery its turn at those endpoints that want them in order; gives whether there was any.
+    async fn advance(&self, tx: &Tx, endpoints: impl Iterator<Item = i64>) -> Result<bool> {
+        let endpoints: BTreeSet<i64> = endpoints.collect();
+        if endpoints.is_empty() {
+            return Ok(false);
+        }
+        let text = "SELECT seq FROM webhook_endpoint WHERE ordered = 1
+            AND seq any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))
+            ORDER BY seq";
+        let mut advanced = false;
+        for row in &tx.execute(text, params![numbers(endpoints.into_iter())]).await?.rows {
+            advanced |= self.advance_in(tx, row.int(0)?).await?;
+        }
+        Ok(advanced)
     }
 
     /// Completes jobs, or lets them come again; gives those that are not ours any longer.

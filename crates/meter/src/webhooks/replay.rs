@@ -1,7 +1,7 @@
 //! Replaying: deliveries are sent again, each with a whole schedule.
 //!
-//! A replay is a new round of the same delivery: the message keeps its id, the attempts of earlier rounds stay in the log,
-//! and what is left of the earlier round's job does nothing.
+//! A replay is a new round of the same delivery: the message keeps its id, the attempts of earlier rounds stay in the
+//! log, and what is left of the earlier round's job does nothing.
 //!
 //! Guarantees: each batch of replays is one transaction; at an ordered endpoint they take their turn. Many at once
 //! take the slots of overflow, not those of first attempts. Leaves to others: how often somebody asks.

@@ -4,11 +4,11 @@
 //!
 //! | header | over | key |
 //! |---|---|---|
-//! | `webhook-signature: v1,<base64> …` | `id.timestamp.body` | what stands in base64 after `whsec_`; of any other secret its bytes |
+//! | `webhook-signature: v1,<base64> …` | `id.timestamp.body` | the base64 after `whsec_`; else the bytes as they are |
 //! | `x-webhook-signature: v1=<hex>` | `timestamp.body` | the secret as it is written |
 //!
-//! The first lists a signature of every secret that is valid, newest first, so that a rotation breaks nobody. The second
-//! has room for one: that of the newest.
+//! The first lists a signature of every secret that is valid, newest first, so that a rotation breaks nobody. The
+//! second has room for one: that of the newest.
 //!
 //! Guarantees: a secret is printed by nothing but [`Secret::expose`]. Leaves to others: how long a secret is valid.
 
@@ -50,7 +50,7 @@ impl Secret {
         if let Some(key) = decoded(text) {
             if !(KEY_BYTES_MIN..=KEY_BYTES_MAX).contains(&key.len()) {
                 return Err(Error::invalid(format!(
-                    "a secret that begins with {PREFIX} has {KEY_BYTES_MIN} to {KEY_BYTES_MAX} bytes in base64"
+                    "a secret that begins with {PREFIX} has {KEY_BYTES_MIN} to {KEY_BYTES_MAX} bytes"
                 )));
             }
         } else if !(TEXT_BYTES_MIN..=TEXT_BYTES_MAX).contains(&text.len())

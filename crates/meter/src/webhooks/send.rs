@@ -7,8 +7,8 @@
 //! | `webhook-signature` | `v1,<base64>` by every valid secret |
 //! | `x-webhook-signature` | `v1=<hex>` by the newest |
 //!
-//! Guarantees: redirects are not followed; of an answer no more is read than is kept; a panic is a failure like any other.
-//! Leaves to others: which addresses may be reached ([`GuardedClient`](logmill_io::wire::GuardedClient)).
+//! Guarantees: redirects are not followed; of an answer no more is read than is kept; a panic is a failure like any
+//! other. Leaves to others: which addresses may be reached ([`GuardedClient`](logmill_io::wire::GuardedClient)).
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use logmill_io::wire::GuardedSettings;
+use logmill_io::wire::guarded::Allowed;
 use logmill_work::Backoff;
 
 use crate::error::{Error, Result};
@@ -93,6 +95,16 @@ impl WebhookSettings {
             return Err(Error::invalid("jitter is at most 100 percent, an overlap at most 7 days"));
         }
         Ok(())
+    }
+
+    /// What a client for webhooks may do: any port, no redirects, and what is not public only as given.
+    pub fn guard(&self, allowed: Vec<Allowed>) -> GuardedSettings {
+        GuardedSettings {
+            ports: Vec::new(),
+            redirects_max: 0,
+            allowed,
+            idle_per_host_max: self.endpoint_slots,
+        }
     }
 
     /// The rule for waiting.

@@ -64,9 +64,9 @@ pub static MIGRATIONS: Migrations = Migrations {
             CREATE TABLE webhook_delivery (
                 message_seq BIGINT NOT NULL,
                 endpoint_seq BIGINT NOT NULL,
-                state INTEGER NOT NULL,
-                round INTEGER NOT NULL,
-                attempts INTEGER NOT NULL,
+                state BIGINT NOT NULL,
+                round BIGINT NOT NULL,
+                attempts BIGINT NOT NULL,
                 last_status INTEGER,
                 last_error TEXT,
                 next_at BIGINT,
@@ -75,8 +75,8 @@ pub static MIGRATIONS: Migrations = Migrations {
                 PRIMARY KEY (message_seq, endpoint_seq)
             ) {clustered};
             CREATE INDEX webhook_delivery_of ON webhook_delivery (endpoint_seq, message_seq);
-            CREATE INDEX webhook_delivery_open ON webhook_delivery (endpoint_seq, state, message_seq)
-                WHERE state <> 2;
+            CREATE INDEX webhook_delivery_open
+                ON webhook_delivery (endpoint_seq, state, message_seq) WHERE state <> 2;
             CREATE TABLE webhook_attempt (
                 message_seq BIGINT NOT NULL,
                 endpoint_seq BIGINT NOT NULL,

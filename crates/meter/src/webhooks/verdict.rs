@@ -1,7 +1,7 @@
 //! What an answer means, and when to try again.
 //!
-//! Guarantees: pure; jitter comes in. 2xx is success, and nothing else is: a redirect is a failure like any other. Leaves
-//! to others: requests, and writing it down.
+//! Guarantees: pure; jitter comes in. 2xx is success, and nothing else is: a redirect is a failure like any other.
+//! Leaves to others: requests, and writing it down.
 
 use std::time::Duration;
 

@@ -181,7 +181,11 @@ async fn values_weighted_by_time_hold_on_over_periods_in_which_nothing_happens()
     let mut settings = settings();
     settings.events.insert("seats".to_owned(), EventType::new(Op::TimeWeighted));
     let world = World::new("2026-01-13T08:30:00Z", settings).await;
-    let seats = |value: i64, at: &str| json!({"eventType": "seats", "customerId": "c", "value": value, "timestamp": at});
+    let seats = |value: i64, at: &str| {
+        let mut event = json!({"eventType": "seats", "customerId": "c", "value": value});
+        event["timestamp"] = at.into();
+        event
+    };
     world.record(&[seats(2, "2026-01-13T08:00:00Z"), seats(5, "2026-01-13T08:30:00Z")]).await;
     // One that comes late changes what was there before it.
     world.record(&[seats(4, "2026-01-13T08:15:00Z"), seats(3, "2026-01-13T08:20:00Z")]).await;

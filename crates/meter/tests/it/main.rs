@@ -1,5 +1,7 @@
 //! Metering over SQLite in memory, on a clock that tests move.
 
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 mod aggregates;
 mod corrections;
 mod fixture;

@@ -145,7 +145,8 @@ async fn what_is_wrong_with_an_event_is_said_in_the_words_of_the_seed() {
         ),
         (
             json!({"eventType": "nope", "customerId": "c", "value": 1}),
-            "Invalid event type: nope. Must be one of: api.calls, response.time.ms, storage.bytes, test.count, test.first, test.last, test.min",
+            "Invalid event type: nope. Must be one of: api.calls, response.time.ms, storage.bytes, \
+                 test.count, test.first, test.last, test.min",
         ),
     ] {
         let wrongs = world.checked(&event).expect_err("it is wrong");

@@ -1,7 +1,7 @@
 //! `contract_code_worker`: the code of contracts that transactions created, as a node has it.
 //!
-//! The code is asked for at the newest final block and kept as an observation: what the creation left is the same from
-//! then on, unless the contract destroys itself.
+//! The code is asked for at the newest final block, or at the last of the range where a node lags behind the tables,
+//! and kept as an observation: what the creation left is the same from then on, unless the contract destroys itself.
 //!
 //! Guarantees: a contract is asked for once. One that can not be asked for fails its range, and holds up no other.
 //! Leaves to others: what the code says; contracts that contracts create, which no receipt names.
@@ -13,9 +13,9 @@ use logmill_io::params;
 use logmill_work::Heights;
 
 use super::RangeWork;
-use super::derived::{self, Derived};
-use crate::derive::Tables;
+use super::derived;
 use crate::derive::store::chain_param;
+use crate::derive::{Reader, Table, Tables};
 use crate::error::{Error, Result};
 use crate::observe::{Observations, Question, StateReader, height};
 use crate::processors::evm::EVM_TRANSACTIONS;
@@ -31,7 +31,7 @@ const PAGE: usize = 200;
 /// The worker.
 #[derive(Clone, Debug)]
 pub struct ContractCode {
-    derived: Derived,
+    reader: Reader,
     observations: Observations,
     state: StateReader,
 }
@@ -40,13 +40,13 @@ impl ContractCode {
     /// The worker of a chain; makes its tables if need be.
     pub async fn open(tables: Tables, chain_id: u64, state: StateReader) -> Result<Self> {
         let observations = Observations::open(tables.sql().clone(), chain_id).await?;
-        Ok(Self { derived: Derived::new(tables, chain_id), observations, state })
+        Ok(Self { reader: Reader::new(tables, chain_id), observations, state })
     }
 
     /// The contracts created in a range whose code is not known, after the given one.
     async fn unknown(&self, range: &Heights, after: Option<Address>) -> Result<Vec<Address>> {
-        let text = |tables: &[String]| {
-            let transactions = tables.join("");
+        let text = |name: &dyn Fn(&'static Table) -> String| {
+            let transactions = name(&EVM_TRANSACTIONS);
             format!(
                 "SELECT DISTINCT a.address FROM {transactions} AS t JOIN address AS a ON a.id = t.contract_address
                  WHERE t.block_height >= $1 AND t.block_height < $2 AND a.address > $4
@@ -59,17 +59,17 @@ impl ContractCode {
         let params = params![
             height(range.start)?,
             height(range.end)?,
-            chain_param(self.derived.chain_id())?,
+            chain_param(self.reader.chain_id())?,
             after
         ];
-        let found = self.derived.query(&[&EVM_TRANSACTIONS], text, params).await?;
+        let found = self.reader.query_final(text, params).await?;
         found.rows.iter().map(|row| derived::address(row, 0)).collect()
     }
 
     async fn learn(&self, contract: Address, block: u64) -> Result<()> {
         let code = self.state.code(contract, block).await?;
         let question = Question::new(CODE, &[contract.as_slice()]);
-        let sql = self.derived.tables().sql();
+        let sql = self.reader.tables().sql();
         self.observations.put_in(sql, &question, &code).await?;
         Ok(())
     }
@@ -97,7 +97,7 @@ impl RangeWork for ContractCode {
                 return failed.map_or(Ok(()), Err);
             };
             after = Some(*last);
-            let block = self.state.final_block().await?;
+            let block = self.state.final_block(range.end.saturating_sub(1)).await?;
             for contract in contracts {
                 if let Err(error) = self.learn(contract, block).await {
                     let why = logmill_io::chain(&error);

@@ -31,10 +31,10 @@ use logmill_work::{
 use serde::{Deserialize, Serialize};
 
 use super::RangeWork;
-use super::derived::{self, Derived};
-use crate::derive::Tables;
+use super::derived;
 use crate::derive::rows::amount;
 use crate::derive::store::chain_param;
+use crate::derive::{Reader, Table, Tables};
 use crate::error::Result;
 use crate::observe::plain::{NAME_CHARS_MAX, plain};
 use crate::observe::{
@@ -116,6 +116,9 @@ pub struct Item {
     pub id: U256,
     /// 721 or 1155.
     pub standard: u64,
+    /// A block in which it moved: before that it may not be there.
+    #[serde(default)]
+    pub seen: u64,
 }
 
 impl Item {
@@ -162,7 +165,7 @@ enum Known {
 /// The worker.
 #[derive(Clone)]
 pub struct NftItems {
-    derived: Derived,
+    reader: Reader,
     observations: Observations,
     state: StateReader,
     clients: Clients,
@@ -182,51 +185,51 @@ impl NftItems {
         let sql = tables.sql().clone();
         let rows = Rows::open(sql.clone(), chain_id).await?;
         let observations = Observations::open(sql, chain_id).await?;
-        let derived = Derived::new(tables, chain_id);
-        Ok(Self { derived, observations, state, clients, settings, rows })
+        let reader = Reader::new(tables, chain_id);
+        Ok(Self { reader, observations, state, clients, settings, rows })
     }
 
     fn sql(&self) -> &Sql {
-        self.derived.tables().sql()
+        self.reader.tables().sql()
     }
 
     /// What runs the jobs of items. `owner` is different in every process and every run.
     pub fn runner(&self, owner: &str) -> Result<Runner> {
-        let kind = item_kind(self.derived.chain_id());
+        let kind = item_kind(self.reader.chain_id());
         let settings = RunnerSettings {
             // The deadline of a document, and of asking a node, with room to spare.
             lease: self.settings.timeout * 2 + Duration::from_secs(60),
             backoff: self.settings.backoff.clone(),
             ..RunnerSettings::new(&kind, owner, self.settings.slots.max(1))
         };
-        let queue = self.derived.tables().queue().clone();
+        let queue = self.reader.tables().queue().clone();
         Ok(Runner::new(queue, Arc::new(self.clone()), settings)?)
     }
 
     /// The items of the transfers of a range that have no row, after the given one.
     async fn unknown(&self, range: &Heights, after: Option<&Item>) -> Result<Vec<Item>> {
-        let text = |tables: &[String]| {
+        let text = |name: &dyn Fn(&'static Table) -> String| {
+            let transfers = name(&NFT_TRANSFERS);
             format!(
-                "SELECT a.address, t.token_id, max(t.standard) FROM {} AS t
+                "SELECT a.address, t.token_id, max(t.standard), min(t.block_height) FROM {transfers} AS t
                  JOIN address AS a ON a.id = t.contract_address
                  WHERE t.block_height >= $1 AND t.block_height < $2
                      AND (a.address, t.token_id) > ($4, $5)
                      AND NOT EXISTS (SELECT 1 FROM nft_items AS i WHERE i.chain_id = $3
                          AND i.contract_address = a.address AND i.nft_id = t.token_id)
-                 GROUP BY a.address, t.token_id ORDER BY a.address, t.token_id LIMIT {PAGE}",
-                tables.first().map_or("", String::as_str)
+                 GROUP BY a.address, t.token_id ORDER BY a.address, t.token_id LIMIT {PAGE}"
             )
         };
         let (contract, id) = match after {
             Some(item) => (item.contract.to_vec(), amount(item.id)),
             None => (Vec::new(), amount(U256::ZERO)),
         };
-        let chain = chain_param(self.derived.chain_id())?;
+        let chain = chain_param(self.reader.chain_id())?;
         let params = params![height(range.start)?, height(range.end)?, chain, contract, id];
-        let found = self.derived.query(&[&NFT_TRANSFERS], text, params).await?;
+        let found = self.reader.query_final(text, params).await?;
         let item = |row: &logmill_io::Row| {
             let (contract, id) = (derived::address(row, 0)?, derived::number(row, 1)?);
-            Ok(Item { contract, id, standard: row.count(2)? })
+            Ok(Item { contract, id, standard: row.count(2)?, seen: row.count(3)? })
         };
         found.rows.iter().map(item).collect()
     }
@@ -235,7 +238,7 @@ impl NftItems {
         let payload = serde_json::to_string(item)
             .map_err(|error| crate::Error::Invalid { what: error.to_string() })?;
         let key = format!("{:#x}/{:#x}", item.contract, item.id);
-        let kind = item_kind(self.derived.chain_id());
+        let kind = item_kind(self.reader.chain_id());
         Ok(NewJob { attempts_max: self.settings.attempts, ..NewJob::new(kind, key, payload) })
     }
 
@@ -245,7 +248,7 @@ impl NftItems {
         if let Some(found) = self.observations.latest(&question, u64::MAX).await? {
             return Ok(said(found));
         }
-        let block = self.state.final_block().await?;
+        let block = self.state.final_block(item.seen).await?;
         let answer = self.state.call(&item.call(), block).await?;
         self.observations.put_in(self.sql(), &question, &answer).await?;
         Ok(answer)
@@ -417,7 +420,7 @@ impl RangeWork for NftItems {
     }
 
     fn item_kind(&self) -> Option<String> {
-        Some(item_kind(self.derived.chain_id()))
+        Some(item_kind(self.reader.chain_id()))
     }
 
     async fn run(&self, range: &Heights) -> Result<()> {
@@ -426,7 +429,7 @@ impl RangeWork for NftItems {
             let items = self.unknown(range, after.as_ref()).await?;
             let jobs: Vec<NewJob> =
                 items.iter().map(|item| self.job(item)).collect::<Result<_>>()?;
-            self.derived.tables().queue().enqueue_many(&jobs).await?;
+            self.reader.tables().queue().enqueue_many(&jobs).await?;
             after = items.last().cloned();
             if items.len() < PAGE {
                 return Ok(());

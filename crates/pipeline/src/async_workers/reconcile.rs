@@ -17,9 +17,8 @@ use logmill_io::{Sql, Value, params};
 use logmill_work::{Heights, IntervalSet};
 
 use super::RangeWork;
-use super::derived::Derived;
-use crate::derive::Tables;
 use crate::derive::store::chain_param;
+use crate::derive::{Reader, Tables};
 use crate::error::{Error, Result};
 use crate::observe::{
     Call, Observations, Question, StateAnswer, StateReader, Status, answer, height,
@@ -171,7 +170,7 @@ impl Default for ReconcileSettings {
 /// The worker.
 #[derive(Clone, Debug)]
 pub struct Reconciler {
-    derived: Derived,
+    reader: Reader,
     observations: Observations,
     state: StateReader,
     settings: ReconcileSettings,
@@ -188,11 +187,11 @@ impl Reconciler {
         let sql = tables.sql().clone();
         sql.migrate(&MIGRATIONS).await?;
         let observations = Observations::open(sql, chain_id).await?;
-        Ok(Self { derived: Derived::new(tables, chain_id), observations, state, settings })
+        Ok(Self { reader: Reader::new(tables, chain_id), observations, state, settings })
     }
 
     fn sql(&self) -> &Sql {
-        self.derived.tables().sql()
+        self.reader.tables().sql()
     }
 
     async fn compare(&self, claim: &Claim, block: u64) -> Result<()> {
@@ -218,7 +217,7 @@ impl Reconciler {
         }
         metrics::counter!("logmill_reconciled_total", "verdict" => verdict.name()).increment(1);
         let row: Vec<Value> = params![
-            chain_param(self.derived.chain_id())?,
+            chain_param(self.reader.chain_id())?,
             question.kind,
             question.subject.clone(),
             height(block)?,

@@ -20,9 +20,9 @@ use logmill_io::{Sql, Value, params};
 use logmill_work::Heights;
 
 use super::RangeWork;
-use super::derived::{self, Derived};
-use crate::derive::Tables;
+use super::derived;
 use crate::derive::store::chain_param;
+use crate::derive::{Reader, Table, Tables};
 use crate::error::{Error, Result};
 use crate::observe::plain::{NAME_CHARS_MAX, plain_bytes};
 use crate::observe::{
@@ -134,7 +134,7 @@ fn row(contract: Address, answers: &Answers) -> TokenRow {
 /// The worker.
 #[derive(Clone, Debug)]
 pub struct TokenMetadata {
-    derived: Derived,
+    reader: Reader,
     observations: Observations,
     state: StateReader,
 }
@@ -145,19 +145,17 @@ impl TokenMetadata {
         let sql = tables.sql().clone();
         sql.migrate(&MIGRATIONS).await?;
         let observations = Observations::open(sql, chain_id).await?;
-        Ok(Self { derived: Derived::new(tables, chain_id), observations, state })
+        Ok(Self { reader: Reader::new(tables, chain_id), observations, state })
     }
 
     fn sql(&self) -> &Sql {
-        self.derived.tables().sql()
+        self.reader.tables().sql()
     }
 
     /// The contracts of a range that have no row, after the given one.
     async fn unknown(&self, range: &Heights, after: Option<Address>) -> Result<Vec<Address>> {
-        let text = |tables: &[String]| {
-            let [ft, nft] = tables else {
-                return String::new();
-            };
+        let text = |name: &dyn Fn(&'static Table) -> String| {
+            let (ft, nft) = (name(&FT_TRANSFERS), name(&NFT_TRANSFERS));
             let within = "WHERE block_height >= $1 AND block_height < $2";
             format!(
                 "SELECT a.address FROM (
@@ -173,10 +171,10 @@ impl TokenMetadata {
         let params = params![
             height(range.start)?,
             height(range.end)?,
-            chain_param(self.derived.chain_id())?,
+            chain_param(self.reader.chain_id())?,
             after
         ];
-        let found = self.derived.query(&[&FT_TRANSFERS, &NFT_TRANSFERS], text, params).await?;
+        let found = self.reader.query_final(text, params).await?;
         found.rows.iter().map(|row| derived::address(row, 0)).collect()
     }
 
@@ -208,7 +206,7 @@ impl TokenMetadata {
 
     fn values(&self, row: &TokenRow) -> logmill_io::Result<Vec<Value>> {
         Ok(params![
-            chain_param(self.derived.chain_id())?,
+            chain_param(self.reader.chain_id())?,
             row.contract.as_slice(),
             row.name.clone(),
             row.symbol.clone(),
@@ -327,7 +325,7 @@ impl RangeWork for TokenMetadata {
             after = Some(*last);
             let at = match block {
                 Some(block) => block,
-                None => *block.insert(self.state.final_block().await?),
+                None => *block.insert(self.state.final_block(range.end.saturating_sub(1)).await?),
             };
             for contract in contracts {
                 if let Err(error) = self.learn(contract, at).await {

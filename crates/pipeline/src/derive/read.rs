@@ -6,6 +6,7 @@
 //! Guarantees: one statement sees one state: what it gives is of one branch, and no block is in it twice. Leaves to
 //! others: what to ask.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -18,6 +19,9 @@ use super::schema::{key_names, names, stored_columns};
 use super::store::Tables;
 use super::table::{FIRST_AT, Fold, Kind, LAST_AT, Table};
 use crate::error::{Error, Result};
+
+/// How often a query is asked when generations are replaced under it.
+const ATTEMPTS_MAX: usize = 3;
 
 /// What to read of a table. The texts are of a program, never of a user: values go into parameters.
 #[derive(Clone, Copy, Debug, Default)]
@@ -176,39 +180,60 @@ impl Reader {
     }
 
     /// Runs a query over tables: `text` gets a function that gives the parenthesised source of a table.
-    ///
-    /// A generation that was replaced meanwhile is gone with its tables: then it is asked once more.
     pub async fn query<F>(&self, text: F, params: Vec<Value>) -> Result<Answer>
     where
         F: Fn(&dyn Fn(&'static Table, &Select<'_>) -> String) -> String + Send + Sync,
     {
+        let engine = self.tables.sql().engine_name();
+        let of_names = |name: &dyn Fn(&'static Table) -> String| {
+            text(&|table, what| select(table, &name(table), engine, what))
+        };
+        self.query_final(of_names, params).await
+    }
+
+    /// Runs a query over final rows alone: `text` gets a function that gives a table's name in the database.
+    ///
+    /// A generation that was replaced meanwhile is gone with its tables: then it is asked again.
+    pub(crate) async fn query_final<F>(&self, text: F, params: Vec<Value>) -> Result<Answer>
+    where
+        F: Fn(&dyn Fn(&'static Table) -> String) -> String + Send + Sync,
+    {
         let mut last = None;
-        for _ in 0..3 {
+        for _ in 0..ATTEMPTS_MAX {
             let serving = self.serving(last.is_some()).await?;
-            let engine = self.tables.sql().engine_name();
-            let mut unknown = None;
-            let statement = {
-                let unknown = std::cell::RefCell::new(&mut unknown);
-                let source = |table: &'static Table, what: &Select<'_>| {
-                    let Some(generation) = serving.generations.get(table.name) else {
-                        **unknown.borrow_mut() = Some(table.name);
-                        return String::new();
-                    };
-                    let physical = physical(self.chain_id, *generation, table.name);
-                    select(table, &physical, engine, what)
-                };
-                text(&source)
+            let statement = match self.statement(&serving, &text) {
+                Ok(statement) => statement,
+                Err(unknown) => {
+                    last = Some(unknown);
+                    continue;
+                }
             };
-            if let Some(table) = unknown {
-                last = Some(Error::NotDerived { table, chain_id: self.chain_id });
-                continue;
-            }
             match self.tables.sql().query(&statement, params.clone()).await {
                 Err(error) if error.is_missing_table() => last = Some(error.into()),
                 answer => return Ok(answer?),
             }
         }
         Err(last.unwrap_or_else(|| Error::corrupt("no table to read")))
+    }
+
+    /// The text of a query over the generations that serve; an error if one of its tables has none.
+    fn statement<F>(&self, serving: &Serving, text: &F) -> Result<String>
+    where
+        F: Fn(&dyn Fn(&'static Table) -> String) -> String,
+    {
+        let unknown = Cell::new(None);
+        let name = |table: &'static Table| match serving.generations.get(table.name) {
+            Some(generation) => physical(self.chain_id, *generation, table.name),
+            None => {
+                unknown.set(Some(table.name));
+                String::new()
+            }
+        };
+        let statement = text(&name);
+        match unknown.get() {
+            Some(table) => Err(Error::NotDerived { table, chain_id: self.chain_id }),
+            None => Ok(statement),
+        }
     }
 
     async fn serving(&self, anew: bool) -> Result<Arc<Serving>> {

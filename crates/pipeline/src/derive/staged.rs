@@ -50,9 +50,9 @@ impl Scene {
     /// The block.
     pub(crate) fn block(self) -> DecodedBlock {
         let (transactions, logs): (Vec<_>, Vec<_>) = self.transactions.into_iter().unzip();
-        let form = |transaction: &DecodedTransaction| Transaction {
-            hash: transaction.hash,
-            form: TransactionForm::Foreign(Bytes::from_static(b"{}")),
+        let form = |transaction: &DecodedTransaction| {
+            let form = TransactionForm::Foreign(Bytes::from_static(b"{}"));
+            Transaction::new(transaction.hash, form)
         };
         let receipt = |logs| Receipt {
             tx_type: 0,

@@ -212,9 +212,10 @@ impl Backward {
         let starts = range.clone().step_by(usize::try_from(batch).unwrap_or(usize::MAX));
         let ranges = starts.map(move |start| start..(start + batch).min(range.end));
         let (source, progress) = (Arc::clone(&self.source), Arc::clone(&self.progress));
+        let store_senders = self.settings.store_senders;
         let batches = stream::iter(ranges).map(move |range| {
             let (source, progress) = (Arc::clone(&source), Arc::clone(&progress));
-            async move { prepare(&*source, &progress, range).await }
+            async move { prepare(&*source, &progress, store_senders, range).await }
         });
         batches.buffered(FETCHED_AHEAD).flat_map(move |fetched| {
             let items: Vec<finalized_log_index::Result<FinalizedBlock>> = match fetched {
@@ -250,6 +251,7 @@ impl Backward {
 async fn prepare(
     source: &dyn ChainSource,
     progress: &Progress,
+    store_senders: bool,
     range: Range<u64>,
 ) -> Result<Vec<FinalizedBlock>> {
     let mut next = range.start;
@@ -262,7 +264,15 @@ async fn prepare(
         next = last.at.number + 1;
         let logs: usize = fetched.iter().map(Block::log_count).sum();
         progress.history(fetched.len() as u64, logs as u64);
-        let prepare = move || fetched.into_iter().map(finalized).collect::<Vec<_>>();
+        let prepare = move || {
+            let one = |mut block: Block| {
+                if store_senders {
+                    block.recover_senders();
+                }
+                finalized(block)
+            };
+            fetched.into_iter().map(one).collect::<Vec<_>>()
+        };
         all.extend(logmill_io::compute(prepare).await);
     }
     Ok(all)

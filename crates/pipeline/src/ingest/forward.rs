@@ -24,6 +24,7 @@ use super::{IngestSettings, Progress, batch_size};
 use crate::block::finalized;
 use crate::chain::{Chain, Change, TOLD_WITHIN};
 use crate::error::{Error, Result};
+use crate::senders;
 
 /// The most blocks that one look back at the chain fetches while the common ancestor is searched.
 const LOOK_BACK_MAX: u64 = 64;
@@ -243,6 +244,7 @@ impl Forward {
         let room = self.settings.max_unfinal_blocks.max(1).saturating_sub(tip.blocks.len());
         let fits = blocks.len() <= direct + room;
         blocks.truncate(direct + room);
+        self.recover_senders(&mut blocks).await;
         let (count, logs) = counts(&blocks);
         let rest: Vec<Arc<Block>> = blocks.split_off(direct).into_iter().map(Arc::new).collect();
         if !blocks.is_empty() {
@@ -259,6 +261,12 @@ impl Forward {
             self.stall(self.chain.shared.tip.now().blocks.len());
         }
         Ok(if count > 0 { Looked::Saved } else { Looked::Nothing })
+    }
+
+    async fn recover_senders(&self, blocks: &mut [Block]) {
+        if self.settings.store_senders {
+            senders::recover(blocks).await;
+        }
     }
 
     fn stall(&self, blocks: usize) {
@@ -452,10 +460,12 @@ impl Forward {
             return Ok(self.disagreed(ancestor));
         }
         let kept = tip.iter().filter(|block| block.at.number <= ancestor).cloned();
-        let fresh = branch.into_iter().filter(|block| block.at.number > ancestor).map(Arc::new);
+        let mut fresh = branch;
+        fresh.retain(|block| block.at.number > ancestor);
+        self.recover_senders(&mut fresh).await;
         // No more than there is room for, unless it was there before.
         let room = self.settings.max_unfinal_blocks.max(tip.len());
-        let all: Vec<Arc<Block>> = kept.chain(fresh).take(room).collect();
+        let all: Vec<Arc<Block>> = kept.chain(fresh.into_iter().map(Arc::new)).take(room).collect();
         let depth = tip.last().map_or(0, |last| last.at.number.saturating_sub(ancestor));
         tracing::info!(chain = self.chain.chain_id(), ancestor, depth, "the chain has changed");
         self.put_tip(all, heads).await?;

@@ -1,7 +1,7 @@
 //! A node that answers as a test tells it to.
 //!
 //! Guarantees: it answers each question by contract and call data, at the blocks whose state it keeps; what it was not
-//! told reverts. Leaves to others: blocks, of which it has none.
+//! told reverts, and a contract has nothing to say before it is there. Leaves to others: blocks, of which it has none.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -32,6 +32,8 @@ pub(crate) enum Says {
 #[derive(Debug, Default)]
 pub(crate) struct FakeNode {
     says: Mutex<BTreeMap<(Address, Vec<u8>), Says>>,
+    /// The first block of contracts that are not there from the beginning.
+    born: Mutex<BTreeMap<Address, u64>>,
     /// The newest block.
     pub(crate) latest: AtomicU64,
     /// The newest final block.
@@ -60,6 +62,12 @@ impl FakeNode {
         told.insert((to, data.to_vec()), says);
     }
 
+    /// From this block on, the contract is there.
+    pub(crate) fn create(&self, contract: Address, block: u64) {
+        let mut born = self.born.lock().unwrap_or_else(PoisonError::into_inner);
+        born.insert(contract, block);
+    }
+
     pub(crate) fn asked(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
     }
@@ -69,13 +77,17 @@ impl FakeNode {
     }
 
     /// What is said to a question: of the contract by itself if it has no call data.
-    async fn said(&self, method: &str, params: &serde_json::Value) -> Result<String> {
+    async fn said(&self, method: &str, params: &serde_json::Value, at: u64) -> Result<String> {
         let (to, data) = match method {
             "eth_call" => (&params[0]["to"], params[0]["data"].as_str().unwrap_or_default()),
             _ => (&params[0], ""),
         };
         let to: Address = to.as_str().unwrap_or_default().parse().expect("an address");
         let data = hex::decode(data).expect("bytes");
+        let born = self.born.lock().unwrap_or_else(PoisonError::into_inner).get(&to).copied();
+        if born.is_some_and(|born| at < born) {
+            return Ok(r#""0x""#.to_owned());
+        }
         match self.told(to, data) {
             Some(Says::Bytes(bytes)) => Ok(format!("\"{}\"", hex::encode_prefixed(bytes))),
             Some(Says::Json(json)) => Ok(json),
@@ -134,6 +146,6 @@ impl ChainSource for FakeNode {
             let message = "missing trie node 1234 (path )".to_owned();
             return Err(Error::Rpc { code: -32_000, message });
         }
-        self.said(method, &params).await
+        self.said(method, &params, block).await
     }
 }

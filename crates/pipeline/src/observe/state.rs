@@ -98,10 +98,12 @@ impl StateReader {
     }
 
     /// The newest block whose state can not be replaced any more, or one of a moment ago; the newest of all if none
-    /// is final yet.
-    pub async fn final_block(&self) -> Result<u64> {
+    /// is final yet. Never one below `at_least`, which is known to be final: what came to be there is not yet in what
+    /// a moment ago, or a node that lags, calls final.
+    pub async fn final_block(&self, at_least: u64) -> Result<u64> {
         let known = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((block, at)) = known
+            && block >= at_least
             && self.clock.monotonic().saturating_sub(at) < self.settings.final_age
         {
             return Ok(block);
@@ -110,7 +112,7 @@ impl StateReader {
         let block = heads.finalized.unwrap_or(heads.latest).number;
         let known = Some((block, self.clock.monotonic()));
         *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = known;
-        Ok(block)
+        Ok(block.max(at_least))
     }
 
     /// What a contract answers to a call.

@@ -1,10 +1,28 @@
 //! Stored blocks as bytes: they come back, and bytes of others are an error.
 
-use logmill_chain::{Block, stored};
+use alloy_primitives::Address;
+use logmill_chain::{Block, Sender, stored};
 use logmill_pipeline::block::{finalized, restored};
 use proptest::prelude::*;
 
 use crate::world::{logs_of, sim};
+
+/// Senders as they may be stored: what they should be is not for the codec to say.
+fn senders() -> impl Strategy<Value = Vec<Sender>> {
+    let sender = prop_oneof![
+        Just(Sender::Unknown),
+        Just(Sender::Nobody),
+        any::<[u8; 20]>().prop_map(|bytes| Sender::Signer(Address::from(bytes))),
+    ];
+    prop_oneof![Just(Vec::new()), prop::collection::vec(sender, 8)]
+}
+
+fn with_senders(mut block: Block, senders: &[Sender]) -> Block {
+    for (transaction, sender) in block.transactions.iter_mut().zip(senders) {
+        transaction.sender = *sender;
+    }
+    block
+}
 
 fn block(seed: u64) -> Block {
     let chain = sim(seed, None);
@@ -16,11 +34,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_block_comes_back_with_its_logs_together_or_apart(seed in 0_u64..40) {
-        let block = block(seed);
+    fn a_block_comes_back_with_its_logs_together_or_apart(
+        seed in 0_u64..40,
+        senders in senders(),
+    ) {
+        let block = with_senders(block(seed), &senders);
         prop_assert_eq!(&stored::decode(&stored::encode(&block)).expect("read"), &block);
+        let known = block.transactions.iter().any(|known| known.sender != Sender::Unknown);
+        prop_assert_eq!(stored::encode(&block)[0], if known { 2 } else { 1 }, "the version");
         let indexed = finalized(block.clone());
         let body = indexed.body.expect("it has one");
+        prop_assert_eq!(body.bytes[0], if known { 2 } else { 1 }, "the version");
         prop_assert_eq!(&restored(&body.bytes, logs_of(&block)).expect("read"), &block);
         let mut less = logs_of(&block);
         if less.pop().is_some() {
@@ -35,11 +59,12 @@ proptest! {
     #[test]
     fn damaged_blocks_are_another_block_or_an_error_and_never_a_panic(
         seed in 0_u64..4,
+        senders in senders(),
         at in any::<prop::sample::Index>(),
         byte in any::<u8>(),
         cut in any::<bool>(),
     ) {
-        let block = block(seed);
+        let block = with_senders(block(seed), &senders);
         for whole in [stored::encode(&block), finalized(block.clone()).body.expect("one").bytes.to_vec()] {
             let mut bytes = whole;
             let at = at.index(bytes.len());
@@ -56,7 +81,7 @@ proptest! {
 
     #[test]
     fn bytes_of_others_are_never_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        for version in [None, Some(1)] {
+        for version in [None, Some(1), Some(2)] {
             let bytes: Vec<u8> = version.into_iter().chain(bytes.iter().copied()).collect();
             let _ = stored::decode(&bytes);
             let _ = restored(&bytes, Vec::new());
@@ -67,7 +92,15 @@ proptest! {
 /// Each length of a block set to four billion, and to all there can be.
 #[test]
 fn a_length_that_is_a_lie_takes_no_memory() {
-    let bytes = stored::encode(&block(1));
+    let plain = block(1);
+    let mut recovered = plain.clone();
+    recovered.recover_senders();
+    for bytes in [stored::encode(&plain), stored::encode(&recovered)] {
+        check_lies(&bytes);
+    }
+}
+
+fn check_lies(bytes: &[u8]) {
     for at in 1..bytes.len().min(2_000) {
         for lie in
             [&[0xff, 0xff, 0xff, 0xff, 0x0f][..], &[0xff; 9], &[0x80, 0x80, 0x80, 0x80, 0x80, 0x20]]

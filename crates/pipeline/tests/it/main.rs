@@ -23,6 +23,7 @@ mod listener;
 mod mending;
 mod process;
 mod reorg;
+mod senders;
 mod stages;
 mod stall;
 mod world;

@@ -8,6 +8,7 @@
 )]
 mod chain_world;
 mod crashes;
+mod generations;
 mod life;
 mod live;
 mod model;

@@ -2,4 +2,5 @@
 
 mod crashes;
 mod model;
+mod webhooks;
 mod world;

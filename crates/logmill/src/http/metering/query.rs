@@ -108,7 +108,14 @@ async fn query(State(shared): State<Arc<Shared>>, asked: Asked) -> Response {
         read(&params, usage.meter.settings(), now)
     });
     ask(&shared, question, async |meter: &Meter, query: Query| {
-        let lines = meter.query(&query, &[]).await?;
+        let provisional = match usage(&shared) {
+            Ok(usage) => usage.relays.provisional().await,
+            Err(_) => Ok(Vec::new()),
+        };
+        let provisional = provisional.map_err(|error| {
+            logmill_meter::Error::unavailable(format!("usage of chains: {error}"))
+        })?;
+        let lines = meter.query(&query, &provisional).await?;
         Ok(answer(HeaderMap::new(), &shown(meter, query, lines)))
     })
     .await

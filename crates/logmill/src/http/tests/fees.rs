@@ -5,7 +5,7 @@ use std::sync::Arc;
 use alloy_primitives::{Address, B256, U256, address, b256};
 use logmill_chain::{BlockRef, Log};
 use logmill_io::sql::SqliteSettings;
-use logmill_io::{SeededEntropy, Sql, SystemClock};
+use logmill_io::{Fault, Faults, SeededEntropy, Sql, SystemClock};
 use logmill_pipeline::derive::{Part, Processor, Rows, Tables, TipBlocks, TipPart};
 use logmill_pipeline::processors::fees::{COLLECTOR, FEES_COLLECTED, Fees, LogPlace};
 use serde_json::{Value, json};
@@ -326,6 +326,18 @@ async fn bad_questions_are_told_what_is_wrong_and_never_break_anything() {
     assert_eq!(ground.get("/fees/summary?period=week").await.0, 400);
     assert_eq!(ground.get("/fees/none").await.0, 404);
     assert_eq!(ground.post("/fees", "{}").await.0, 405);
+}
+
+#[tokio::test]
+async fn a_database_that_fails_is_the_500_of_the_seed() {
+    let tables = tables(POLYGON, &[sample()], u64::MAX >> 20).await;
+    let gone = Faults::at(0, Fault::CrashBefore);
+    let ground = serving(tables.through(tables.sql().with_faults(gone))).await;
+    let seeds = r#"{"error":"Internal server error"}"#;
+    for path in ["/fees", "/fees?chainId=137", "/fees/summary?chainId=137"] {
+        let (status, body) = ground.get(path).await;
+        assert_eq!((status, body.as_str()), (500, seeds), "{path}");
+    }
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use crate::process::{Place, wait_until};
 const API: &str = "/api/v1/31337";
 
 /// Waits until everything that is stored is derived, tip included.
-fn wait_for_tables(ours: JsonRpc, node: JsonRpc) {
+pub(super) fn wait_for_tables(ours: JsonRpc, node: JsonRpc) {
     wait_for_all(ours, node);
     wait_until("everything is derived", || {
         let status = ours.get(&format!("{API}/status"));

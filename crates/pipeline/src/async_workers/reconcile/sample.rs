@@ -112,14 +112,14 @@ impl Reconciler {
     pub(super) async fn sample(&self, sort: Sort, range: &Heights) -> Result<(Vec<Claim>, u64)> {
         let params = params![height(range.start)?, height(range.end)?];
         for _ in 0..ATTEMPTS_MAX {
-            let before = self.derived.covered(sort.processor()).await?;
-            let text = |tables: &[String]| match tables {
-                [moves, table] => sort.text(moves, table, self.settings.sample),
-                _ => String::new(),
+            let before = self.reader.covered(sort.processor()).await?.done;
+            let text = |name: &dyn Fn(&'static Table) -> String| {
+                let [moves, table] = sort.tables().map(name);
+                sort.text(&moves, &table, self.settings.sample)
             };
-            let found = self.derived.query(&sort.tables(), text, params.clone()).await?;
+            let found = self.reader.query_final(text, params.clone()).await?;
             // Rows and coverage change together: if it is the same before and after, the rows are of just these blocks.
-            if self.derived.covered(sort.processor()).await? != before {
+            if self.reader.covered(sort.processor()).await?.done != before {
                 continue;
             }
             let first = self.settings.first_block;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use logmill_io::sql::{Answer, Execute};
-use logmill_io::{Sql, Tx, Value, params};
+use logmill_io::{ErrorKind, Sql, Tx, Value, params};
 use logmill_work::{Coverage, IntervalSet};
 
 use super::{Stored, Tables, hold};
@@ -17,6 +17,9 @@ use crate::derive::processor::Processor;
 use crate::derive::{read, schema};
 use crate::error::{Error, Result};
 use crate::record;
+
+/// How often an index is made that another process makes too.
+const INDEX_ATTEMPTS_MAX: u32 = 3;
 
 /// A stored generation.
 #[derive(Clone, Debug)]
@@ -162,24 +165,46 @@ impl Tables {
         Ok(swapped.await?)
     }
 
-    /// Makes the secondary indexes of a line, once.
+    /// Makes the secondary indexes of a line, once. Others may do the same at the same time.
     pub async fn make_indexes(&self, line: &Line) -> Result<()> {
-        let text = "SELECT indexed FROM derive_line
-            WHERE chain_id = $1 AND processor = $2 AND generation = $3";
-        let params = super::line_params(line)?;
-        let found = self.sql.query(text, params.clone()).await?;
-        if found.rows.first().is_none_or(|row| row.int(0).is_ok_and(|indexed| indexed != 0)) {
+        if !self.needs_indexes(line).await? {
             return Ok(());
         }
-        for table in line.processor.tables() {
-            for statement in schema::indexes(table, &line.table(table)) {
-                self.sql.execute(&statement, params![]).await?;
-            }
+        let tables = line.processor.tables().iter();
+        for statement in tables.flat_map(|table| schema::indexes(table, &line.table(table))) {
+            self.make_index(line, &statement).await?;
         }
         let text = "UPDATE derive_line SET indexed = 1
             WHERE chain_id = $1 AND processor = $2 AND generation = $3";
-        self.sql.execute(text, params).await?;
+        self.sql.execute(text, super::line_params(line)?).await?;
         Ok(())
+    }
+
+    async fn make_index(&self, line: &Line, statement: &str) -> Result<()> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            // No transaction, whose time is bounded: an index of a large table takes what it takes.
+            let Err(error) = self.sql.execute(statement, params![]).await else {
+                return Ok(());
+            };
+            // PostgreSQL looks whether the index is there, builds it, and only then finds out that another process was
+            // faster: who asks again finds that index. A table that is gone was replaced.
+            let may_be_there = error.kind() == ErrorKind::Conflict || error.is_missing_table();
+            if attempt >= INDEX_ATTEMPTS_MAX || !may_be_there {
+                return Err(error.into());
+            }
+            if !self.needs_indexes(line).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether a line is there, and its indexes may not be.
+    async fn needs_indexes(&self, line: &Line) -> Result<bool> {
+        let text = format!("SELECT indexed {}", super::LINE);
+        let found = self.sql.query(&text, super::line_params(line)?).await?;
+        found.rows.first().map_or(Ok(false), |row| Ok(row.int(0)? == 0))
     }
 
     /// The chains that a processor has tables of, lowest first.

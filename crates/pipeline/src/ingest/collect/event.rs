@@ -25,8 +25,11 @@ use crate::derive::{Column, DecodedBlock, Kind, Processor, Rows, Table};
 use crate::error::{Error, Result};
 use crate::processors::fees::{FEES_COLLECTED, FEES_FORWARDED, Fees, LogPlace};
 
+mod named;
 mod names;
 mod value;
+
+pub(crate) use named::NamedEvent;
 
 /// The longest signature that is read.
 const SIGNATURE_BYTES_MAX: usize = 2_048;

@@ -48,3 +48,6 @@ where
 pub(super) fn is_of_chain(error: &Error) -> bool {
     matches!(error, Error::Chain(_) | Error::FinalityReverted { .. })
 }
+
+#[cfg(test)]
+mod tests;

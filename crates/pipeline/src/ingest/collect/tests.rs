@@ -228,6 +228,28 @@ async fn ranges_are_claimed_from_the_cursor_to_the_newest_final_block() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn cursor_and_jobs_are_seen_by_the_names_of_the_seed() {
+    let ground = Ground::new(60, 5).await;
+    let collector = ground.collector().await;
+    let step = collector.step().await.expect("nothing fails");
+    assert!(matches!(step, Step::Claimed(range) if range == (1..11)));
+    let seen = async |text: &str| {
+        let found = ground.sql.query(text, params![]).await.expect("a view");
+        found.rows.iter().map(|row| format!("{row:?}")).collect::<Vec<_>>()
+    };
+    let cursor = "SELECT chain_id, block_number FROM last_block";
+    assert_eq!(seen(cursor).await, ["Row([Int(1337), Int(11)])"]);
+    let jobs = "SELECT from_block, to_block, status, locked_by, attempts FROM block_jobs";
+    let job = |rest: &str| [format!("Row([Int(1), Int(10), {rest}])")];
+    assert_eq!(seen(jobs).await, job(r#"Text("pending"), Null, Int(0)"#));
+    let claim = collector.next_job().await.expect("it is due");
+    assert_eq!(seen(jobs).await, job(r#"Text("processing"), Text("one"), Int(1)"#));
+    collector.work(claim).await.expect("nothing fails");
+    assert!(seen(jobs).await[0].contains(r#"Text("completed")"#));
+    assert_eq!(seen(cursor).await, ["Row([Int(1337), Int(11)])"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn every_event_of_final_blocks_is_collected_once() {
     let ground = Ground::new(80, 12).await;
     let collector = ground.collector().await;

@@ -105,6 +105,8 @@ async fn code_and_balances_are_read() {
     let reader = reader(&node);
     node.tell(TOKEN, &[], Says::Bytes(vec![0x60, 0x80]));
     assert_eq!(reader.code(TOKEN, 5).await.expect("code").value, vec![0x60, 0x80]);
+    node.create(TOKEN, 5);
+    assert_eq!(reader.code(TOKEN, 4).await.expect("none").status, Status::Empty);
     node.tell(TOKEN, &[], Says::Json("\"0xfff\"".to_owned()));
     let balance = reader.balance(TOKEN, 5).await.expect("a balance").value;
     assert_eq!(B256::from_slice(&balance), B256::left_padding_from(&[0xf, 0xff]));
@@ -118,9 +120,13 @@ async fn code_and_balances_are_read() {
 async fn the_newest_final_block_is_asked_for_now_and_then() {
     let node = FakeNode::new(100);
     let reader = reader(&node);
-    assert_eq!(reader.final_block().await.expect("heads"), 100);
+    assert_eq!(reader.final_block(0).await.expect("heads"), 100);
     node.finalized.store(132, Ordering::SeqCst);
-    assert_eq!(reader.clone().final_block().await.expect("heads"), 100, "just asked");
+    assert_eq!(reader.clone().final_block(100).await.expect("heads"), 100, "just asked");
+    assert_eq!(reader.final_block(101).await.expect("heads"), 132, "what is known is too old");
+    assert_eq!(reader.final_block(140).await.expect("heads"), 140, "the node lags");
+    node.finalized.store(164, Ordering::SeqCst);
+    assert_eq!(reader.final_block(0).await.expect("heads"), 132, "just asked");
     reader.clock.sleep(StateSettings::default().final_age).await;
-    assert_eq!(reader.final_block().await.expect("heads"), 132);
+    assert_eq!(reader.final_block(0).await.expect("heads"), 164);
 }

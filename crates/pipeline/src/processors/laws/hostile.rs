@@ -187,7 +187,7 @@ impl Spoil {
             }
             Self::ForeignTransaction(place, text) if count > 0 => {
                 let form = TransactionForm::Foreign(text.clone());
-                block.transactions[at(place)] = Transaction { hash: keccak256(text), form };
+                block.transactions[at(place)] = Transaction::new(keccak256(text), form);
             }
             Self::Extra(place, text) if count > 0 => {
                 block.receipts[at(place)].extra = Some(text.clone());

@@ -6,6 +6,7 @@ use alloy_primitives::{B256, U256};
 use logmill_io::wire::{GuardedClient, GuardedSettings};
 use logmill_io::{Fault, Faults, SystemClock};
 use logmill_pipeline::Result;
+use logmill_pipeline::async_workers::contract_code::ContractCode;
 use logmill_pipeline::async_workers::nft_items::{Clients, ItemSettings, NftItems, item_kind};
 use logmill_pipeline::async_workers::token_metadata::TokenMetadata;
 use logmill_pipeline::async_workers::{AsyncSettings, AsyncWorker};
@@ -114,6 +115,54 @@ fn metadata_survives_a_fault_at_every_operation() {
                 assert_eq!(run(&faults).await, undisturbed, "{fault:?} at {operation}");
                 let died = matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
                 assert_eq!(faults.crashed(), died, "{fault:?} at {operation} was reached");
+            }
+        }
+    });
+}
+
+/// Plans and tries every job that is due once, as a process would that may die on the way.
+async fn round_of_code(ground: &Ground, tables: Tables) -> Result<AsyncWorker> {
+    let code = ContractCode::open(tables.clone(), CHAIN, ground.state()).await?;
+    let over = AsyncWorker::new(Arc::new(code), tables.clone(), CHAIN, AsyncSettings::default());
+    over.plan().await?;
+    let queue = tables.queue().clone();
+    queue.reap(&over.kind()).await?;
+    for claim in queue.claim(&over.kind(), 100, LEASE, "test").await? {
+        run_one(&queue, claim, &over).await;
+    }
+    Ok(over)
+}
+
+async fn run_code(faults: &Arc<Faults>) -> Vec<String> {
+    let ground = Ground::new(Database::memory().await).await;
+    let created = |number: u8| Move::Create { contract: account(number) };
+    for number in 1..=3 {
+        ground.node.tell(account(number), &[], Says::Bytes(vec![number; 3]));
+    }
+    ground.derive(0..1_100, &[(5, created(1)), (6, created(2)), (1_050, created(3))]).await;
+    let disturbed = ground.tables.through(ground.sql().with_faults(Arc::clone(faults)));
+    // Dead, or only hurt: the next process finishes.
+    let _ = round_of_code(&ground, disturbed).await;
+    for _ in 0..2 {
+        ground.pass_time();
+        round_of_code(&ground, ground.tables.clone()).await.expect("nothing is in the way");
+    }
+    let last = round_of_code(&ground, ground.tables.clone()).await.expect("a database");
+    let standing = last.standing().await.expect("a database");
+    assert_eq!((standing.checkpoint, standing.missing), (Some(1_100), 0), "{standing:?}");
+    ground.dump("SELECT subject, block, status, value FROM observation ORDER BY subject").await
+}
+
+#[test]
+fn code_survives_a_fault_at_every_operation() {
+    simulate(async {
+        let counted = Faults::none();
+        let undisturbed = run_code(&counted).await;
+        assert_eq!(undisturbed.len(), 3);
+        for operation in 0..counted.operations() {
+            for fault in FAULTS {
+                let faults = Faults::at(operation, fault);
+                assert_eq!(run_code(&faults).await, undisturbed, "{fault:?} at {operation}");
             }
         }
     });

@@ -8,8 +8,9 @@ use logmill_chain::ChainSource;
 use logmill_io::sql::Execute;
 use logmill_io::{Sql, params};
 use logmill_pipeline::cells;
-use logmill_pipeline::derive::{Part, Processor, Rows, Tables};
+use logmill_pipeline::derive::{Cell, Line, Part, Processor, Rows, Tables};
 use logmill_pipeline::observe::{StateReader, StateSettings};
+use logmill_pipeline::processors::evm::{EVM_TRANSACTIONS, Evm};
 use logmill_pipeline::processors::ft_holdings::{FT_HOLDINGS, FtHoldings};
 use logmill_pipeline::processors::nft_ownership::{NFT_BALANCES, NFT_OWNERSHIP, NftOwnership};
 use logmill_pipeline::processors::token::{FT_TRANSFERS, NFT_TRANSFERS, Token};
@@ -27,12 +28,13 @@ pub(crate) const LONG: Duration = Duration::from_secs(200_000);
 /// The most jobs that any of these tests runs at once.
 const JOBS_MAX: usize = 10_000;
 
-/// A transfer in a block.
+/// A transfer in a block, or the creation of a contract.
 #[derive(Clone, Debug)]
 pub(crate) enum Move {
     Ft { token: Address, to: Address, amount: u64 },
     Nft { contract: Address, id: U256, to: Address },
     Batch { contract: Address, id: U256, to: Address, quantity: u64 },
+    Create { contract: Address },
 }
 
 /// An address that is easy to read.
@@ -77,18 +79,16 @@ impl Ground {
             Arc::new(Token::default()),
             Arc::new(NftOwnership::default()),
             Arc::new(FtHoldings::default()),
+            Arc::new(Evm),
         ];
         let lines = self.tables.lines(CHAIN, &processors).await.expect("lines");
-        let parts = lines.into_iter().map(|line| {
-            let mut rows = Rows::new(line.processor.tables());
-            for (index, (block, moved)) in moves.iter().enumerate() {
-                rows.at_block(*block);
-                push(&mut rows, line.processor.name(), *block, index, moved);
-            }
-            rows.fold().expect("rows of one table");
-            Part { line, range: range.clone(), rows }
-        });
+        let parts = lines.iter().map(|line| part(line, range.clone(), moves));
         self.tables.commit(None, parts.collect()).await.expect("tables");
+    }
+
+    /// The same into one generation of one processor.
+    pub(crate) async fn derive_into(&self, line: &Line, range: Heights, moves: &[(u64, Move)]) {
+        self.tables.commit(None, vec![part(line, range, moves)]).await.expect("tables");
     }
 
     /// All rows of a query, as text.
@@ -139,6 +139,16 @@ pub(crate) async fn run_one(
     }
 }
 
+fn part(line: &Line, range: Heights, moves: &[(u64, Move)]) -> Part {
+    let mut rows = Rows::new(line.processor.tables());
+    for (index, (block, moved)) in moves.iter().enumerate() {
+        rows.at_block(*block);
+        push(&mut rows, line.processor.name(), *block, index, moved);
+    }
+    rows.fold().expect("rows of one table");
+    Part { line: line.clone(), range, rows }
+}
+
 fn push(rows: &mut Rows, processor: &str, block: u64, index: usize, moved: &Move) {
     let none = Address::ZERO;
     let pushed = match (processor, moved) {
@@ -172,9 +182,34 @@ fn push(rows: &mut Rows, processor: &str, block: u64, index: usize, moved: &Move
             let amount = U256::from(*amount);
             rows.push(&FT_HOLDINGS, index, cells![*to, *token, amount, 1_u32, block])
         }
+        ("evm_worker", Move::Create { contract }) => {
+            let cells = created(block, index, *contract);
+            rows.push(&EVM_TRANSACTIONS, index, cells)
+        }
         _ => Ok(()),
     };
     pushed.expect("a row that fits");
+}
+
+/// The row of a transaction that creates a contract.
+fn created(block: u64, index: usize, contract: Address) -> Vec<Cell> {
+    let (hash, nobody) = (B256::with_last_byte(1), None::<Address>);
+    let (nothing, selector) = (U256::ZERO, Cell::Null);
+    cells![
+        block,
+        index,
+        hash,
+        2_u32,
+        Address::ZERO,
+        nobody,
+        contract,
+        0_u64,
+        nothing,
+        selector,
+        3_usize,
+        1_u32,
+        0_u32
+    ]
 }
 
 /// A word of a contract's answer.

@@ -30,7 +30,7 @@ async fn life(world: &World, process: &Process, deriver: &Deriver) -> logmill_pi
     deriver.catch_up().await
 }
 
-async fn run(faults: &Arc<Faults>) {
+async fn run(faults: &Arc<Faults>, processors: &[Arc<dyn Processor>]) {
     let world = World::new(8, Some(3)).await;
     world.sim.grow(9);
     let process = world.write().await;
@@ -39,19 +39,20 @@ async fn run(faults: &Arc<Faults>) {
     let database = Database::memory().await;
     let plain = Tables::open(database.open().await).await.expect("tables");
     let disturbed = plain.through(plain.sql().with_faults(Arc::clone(faults)));
-    let first = deriver(&world, &process, &disturbed, &some());
+    let first = deriver(&world, &process, &disturbed, processors);
     // Dead, or only hurt: the next process finishes.
     let _ = life(&world, &process, &first).await;
     process.catch_up().await.expect("nothing is in the way");
     let restarted = Tables::open(database.open().await).await.expect("tables");
-    deriver(&world, &process, &restarted, &some()).catch_up().await.expect("nothing is in the way");
-    check(&world, &process, &restarted, &some()).await;
+    let next = deriver(&world, &process, &restarted, processors);
+    next.catch_up().await.expect("nothing is in the way");
+    check(&world, &process, &restarted, processors).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_deriver_that_dies_anywhere_leaves_tables_that_the_next_one_completes() {
     let counted = Faults::none();
-    run(&counted).await;
+    run(&counted, &some()).await;
     let operations = counted.operations();
     assert!(operations > 50, "only {operations} operations");
     for operation in 0..operations {
@@ -63,8 +64,26 @@ async fn a_deriver_that_dies_anywhere_leaves_tables_that_the_next_one_completes(
                 continue;
             }
             let faults = Faults::at(operation, fault);
-            run(&faults).await;
+            run(&faults, &some()).await;
             assert_eq!(faults.crashed(), kills, "{fault:?} at {operation} was reached");
         }
+    }
+}
+
+/// All tables of all processors change together: here and there is enough, since every processor goes the same way.
+#[tokio::test(start_paused = true)]
+async fn no_table_of_any_processor_is_torn_when_a_deriver_dies() {
+    const TIMES: u64 = 12;
+    let all = super::life::all();
+    let counted = Faults::none();
+    run(&counted, &all).await;
+    let operations = counted.operations();
+    assert!(operations > TIMES, "only {operations} operations");
+    for (time, fault) in (0..TIMES).zip(FAULTS.into_iter().cycle()) {
+        let operation = time * operations / TIMES;
+        let kills = matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
+        let faults = Faults::at(operation, fault);
+        run(&faults, &all).await;
+        assert_eq!(faults.crashed(), kills, "{fault:?} at {operation} was reached");
     }
 }

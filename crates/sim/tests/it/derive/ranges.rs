@@ -16,7 +16,8 @@ use super::life::{all, check, deriver};
 use super::model;
 use super::probe::Probe;
 
-fn part(line: &Line, sim: &SimChain, range: Range<u64>) -> Part {
+/// The rows of a range of blocks, as they are.
+pub(crate) fn part(line: &Line, sim: &SimChain, range: Range<u64>) -> Part {
     let mut rows = Rows::new(line.processor.tables());
     for number in range.clone() {
         let block = sim.block(number).expect("it exists");

@@ -1,5 +1,5 @@
-//! Whatever is sent, in whatever order and split, corrected, archived, sealed and restarted: aggregates and queries equal
-//! a naive fold over the events that count.
+//! Whatever is sent, in whatever order and split, corrected, archived, sealed and restarted: aggregates and queries
+//! equal a naive fold over the events that count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

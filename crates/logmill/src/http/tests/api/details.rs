@@ -1,9 +1,11 @@
 //! What answers about one thing say.
 
-use alloy_primitives::Address;
+use alloy_primitives::{Address, hex, keccak256};
+use logmill_io::params;
+use logmill_io::sql::Execute;
 use serde_json::{Value, json};
 
-use super::rich::{FACTORY, PROXY, Rich, SIMULATED};
+use super::rich::{CODE, FACTORY, PROXY, Rich, SIMULATED};
 use super::schema::openapi;
 
 fn lower(address: Address) -> Value {
@@ -115,4 +117,37 @@ async fn a_contract_is_told_with_its_changes() {
     let account = rich.world.get(&format!("/accounts/{}", rich.holder)).await;
     assert_eq!((&account["isContract"], &account["hasKey"]), (&false.into(), &true.into()));
     assert!(account["stats"]["sentCount"].as_u64().is_some_and(|sent| sent > 0), "{account}");
+}
+
+#[tokio::test]
+async fn code_is_shown_with_its_hash_and_the_block_at_which_it_was_observed() {
+    let rich = Rich::from(0).await;
+    let (path, sql) = (format!("/contracts/{}", rich.born), rich.world.tables.sql());
+    let born = rich.world.get(&path).await;
+    let facts = json!({"hash": keccak256(CODE), "bytes": CODE.len(), "observedBlock": 3});
+    assert_eq!(born["code"], facts);
+    let whole = rich.world.get(&format!("{path}/code")).await;
+    assert_eq!(whole["code"], hex::encode_prefixed(CODE));
+    assert_eq!((&whole["hash"], &whole["address"]), (&facts["hash"], &lower(rich.born)));
+    // Of a contract that nobody was asked about.
+    let proxy = rich.world.get(&format!("/contracts/{PROXY}")).await;
+    assert!(proxy["code"].is_null());
+    let (status, code, _) = rich.world.refused(&format!("/contracts/{PROXY}/code")).await;
+    assert_eq!((status, code.as_str()), (404, "not_found"));
+    // What is observed later counts: nothing, more than is kept, more than is shown.
+    let empty = json!(keccak256([]));
+    let larger = vec![0xfe; 256 * 1024 + 1];
+    for (block, status, value, hash, bytes, code) in [
+        (5_i64, 2_i64, &[][..], empty, json!(0), json!("0x")),
+        (6, 3, &[][..], Value::Null, Value::Null, Value::Null),
+        (7, 0, &larger[..], json!(keccak256(&larger)), json!(larger.len()), Value::Null),
+    ] {
+        let text = "INSERT INTO observation VALUES (1337, 'code', $1, $2, $3, $4, 0)";
+        let params = params![rich.born.as_slice(), block, status, value];
+        sql.execute(text, params).await.expect("stored");
+        let whole = rich.world.get(&format!("{path}/code")).await;
+        assert_eq!(whole["observedBlock"], block);
+        assert_eq!((&whole["hash"], &whole["bytes"], &whole["code"]), (&hash, &bytes, &code));
+        assert_eq!(rich.world.get(&path).await["code"]["bytes"], bytes);
+    }
 }

@@ -21,6 +21,8 @@ pub(super) const PROXY: Address = Address::repeat_byte(0x71);
 pub(super) const FACTORY: Address = Address::repeat_byte(0x72);
 /// A key for which stake was deposited.
 const KEY: [u8; 48] = [0x73; 48];
+/// The code that a node is said to have told.
+pub(super) const CODE: [u8; 5] = [0x60, 0x80, 0x60, 0x40, 0x52];
 
 /// The chain, and what is on it.
 pub(super) struct Rich {
@@ -111,6 +113,17 @@ impl Rich {
                 params![chain, item.0.as_slice(), amount(item.1)],
             ),
             (
+                "CREATE TABLE observation (chain_id BIGINT NOT NULL, kind {name} NOT NULL, \
+                 subject {bytes} NOT NULL, block BIGINT NOT NULL, status BIGINT NOT NULL, \
+                 value {bytes} NOT NULL, observed_at BIGINT NOT NULL, \
+                 PRIMARY KEY (chain_id, kind, subject, block))",
+                params![],
+            ),
+            (
+                "INSERT INTO observation VALUES ($1, 'code', $2, 3, 0, $3, 0)",
+                params![chain, self.born.as_slice(), &CODE[..]],
+            ),
+            (
                 "INSERT INTO c1337_g1_staking_nodes VALUES ($1, NULL, $2, 5, 2, 0)",
                 params![&KEY[..], Amount::from(32_i64)],
             ),
@@ -173,6 +186,7 @@ impl Rich {
             ("/pairs/{pair}", format!("/pairs/{pool}")),
             ("/pairs/{pair}/events", format!("/pairs/{pool}/events?{pages}")),
             ("/contracts/{address}", format!("/contracts/{PROXY}")),
+            ("/contracts/{address}/code", format!("/contracts/{}/code", self.born)),
             ("/contracts/{address}/versions", format!("/contracts/{PROXY}/versions?{pages}")),
             ("/staking/events", format!("/staking/events?{pages}")),
             ("/staking/validators/{index}", format!("/staking/validators/{validator}")),

@@ -1,0 +1,7 @@
+//! Metering under load: usage over HTTP, queries during it, webhooks after it.
+
+pub mod hooks;
+pub mod load;
+pub mod queries;
+pub mod settings;
+pub mod usage;

@@ -1,0 +1,121 @@
+//! Receivers of webhooks: they count, check some signatures, and answer at once. One of ten is dead.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::http::Connection;
+
+/// The answer to a delivery.
+const DONE: &[u8] = b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n";
+/// How long nothing may come before it counts as the end.
+const QUIET: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What came.
+#[derive(Debug, Default)]
+pub struct Received {
+    /// All deliveries, and those that were no repetition: by endpoint and id.
+    pub all: u64,
+    pub different: HashSet<(usize, String)>,
+    pub first: Option<Instant>,
+    pub last: Option<Instant>,
+}
+
+/// Receivers that live ones of the endpoints point at.
+#[derive(Debug)]
+pub struct Receivers {
+    pub received: Arc<Mutex<Received>>,
+    ports: Vec<u16>,
+}
+
+impl Receivers {
+    /// Listens for every endpoint that is not dead.
+    pub async fn start(endpoints: usize) -> anyhow::Result<Self> {
+        let received = Arc::new(Mutex::new(Received::default()));
+        let mut ports = Vec::new();
+        for number in 0..endpoints {
+            let listener = TcpListener::bind("127.0.0.1:0").await?;
+            ports.push(listener.local_addr()?.port());
+            // A port at which nobody listens any more refuses connections.
+            if number % 10 == 9 {
+                continue;
+            }
+            let received = Arc::clone(&received);
+            tokio::spawn(async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    let received = Arc::clone(&received);
+                    tokio::spawn(async move {
+                        let Ok(connection) = Connection::of(stream) else { return };
+                        let _ = receive(connection, number, &received).await;
+                    });
+                }
+            });
+        }
+        Ok(Self { received, ports })
+    }
+
+    /// Tells the server of all endpoints.
+    pub async fn register(&self, address: &str) -> anyhow::Result<()> {
+        let mut connection = Connection::open(address).await?;
+        for port in &self.ports {
+            let body = json!({"url": format!("http://127.0.0.1:{port}/hook")}).to_string();
+            let request = format!(
+                "POST /webhooks/endpoints HTTP/1.1\r\nHost: {address}\r\n\
+                 Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            connection.send(request.as_bytes()).await?;
+            let (status, answer) = connection.receive_any().await?;
+            let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
+            ensure!(status == 201, "an endpoint was answered with {status}: {answer}");
+        }
+        Ok(())
+    }
+
+    /// Endpoints at which somebody listens.
+    pub fn live(&self) -> usize {
+        self.ports.len() - self.ports.len() / 10
+    }
+
+    /// Waits until nothing comes any more; gives deliveries, different ones, and the seconds from first to last.
+    pub async fn settle(&self, expected: u64, limit: Duration) -> anyhow::Result<(u64, u64, f64)> {
+        let started = Instant::now();
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let received = self.received.lock().unwrap_or_else(|error| error.into_inner());
+            let different = received.different.len() as u64;
+            let quiet = received.last.is_some_and(|last| last.elapsed() > QUIET);
+            if different >= expected || quiet || started.elapsed() > limit {
+                let first = received.first.context("no webhook came")?;
+                let last = received.last.context("no webhook came")?;
+                return Ok((received.all, different, last.duration_since(first).as_secs_f64()));
+            }
+        }
+    }
+}
+
+async fn receive(
+    mut connection: Connection,
+    endpoint: usize,
+    received: &Mutex<Received>,
+) -> anyhow::Result<()> {
+    while let Some((head, _)) = connection.request().await? {
+        let id = head.lines().find_map(|line| line.strip_prefix("webhook-id: "));
+        let id = id.context("a webhook without an id")?.trim().to_owned();
+        let now = Instant::now();
+        {
+            let mut received = received.lock().unwrap_or_else(|error| error.into_inner());
+            received.all += 1;
+            received.different.insert((endpoint, id));
+            received.first.get_or_insert(now);
+            received.last = Some(now);
+        }
+        connection.send(DONE).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! The usage that is sent: events by their numbers, so that any of them can be sent again as it was.
+
+use std::fmt::Write as _;
+
+/// The event types, each a sum.
+pub const TYPES: [&str; 5] = ["api.calls", "storage.bytes", "tokens.in", "tokens.out", "seats"];
+
+/// How usage is spread.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    pub customers: u64,
+    pub duplicates_percent: u64,
+    /// When the first event happened, and over how many milliseconds all of them lie.
+    pub start_ms: u64,
+    pub length_ms: u64,
+}
+
+impl Usage {
+    /// The number of the event that goes at this place of the stream: sometimes one that was sent before.
+    fn number(&self, place: u64) -> u64 {
+        let again = place >= 1_000 && mixed(place) % 100 < self.duplicates_percent;
+        if again { place - 1 - mixed(place ^ 7) % 900 } else { place }
+    }
+
+    /// Whether the event with this number is ever sent: its own place may have been taken by a repetition.
+    fn is_first(&self, place: u64) -> bool {
+        self.number(place) == place
+    }
+
+    /// How many different events the places of a range have. A repetition repeats one of the 900 places before it,
+    /// which may be a repetition itself: then its own number was never sent, and is sent here for the first time.
+    pub fn different(&self, places: std::ops::Range<u64>) -> u64 {
+        let mut numbers: Vec<u64> = places.map(|place| self.number(place)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers.len() as u64
+    }
+
+    /// Appends the JSON of the event at a place.
+    pub fn write(&self, place: u64, out: &mut String) {
+        let number = self.number(place);
+        let mix = mixed(number);
+        let event_type = TYPES[(mix % 5) as usize];
+        self.write_body(number, Some(event_type), out);
+    }
+
+    /// The type of the event at a place, and its JSON without the type.
+    pub fn single(&self, place: u64, out: &mut String) -> &'static str {
+        let number = self.number(place);
+        self.write_body(number, None, out);
+        TYPES[(mixed(number) % 5) as usize]
+    }
+
+    fn write_body(&self, number: u64, event_type: Option<&str>, out: &mut String) {
+        let mix = mixed(number);
+        let customer = (mix >> 8) % self.customers;
+        let time = self.start_ms + (mix >> 16) % self.length_ms;
+        out.push('{');
+        if let Some(event_type) = event_type {
+            let _ = write!(out, r#""eventType":"{event_type}","#);
+        }
+        let _ = write!(
+            out,
+            r#""customerId":"cust_{customer}","value":{},"id":"evt-{number}","timestamp":{time}}}"#,
+            mix % 1_000
+        );
+    }
+
+    /// Whether the first place of a stream is what it should be.
+    pub fn check(&self) -> bool {
+        self.is_first(0)
+    }
+}
+
+/// A number that looks random (SplitMix64).
+pub fn mixed(number: u64) -> u64 {
+    let mut mix = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mix = (mix ^ (mix >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mix = (mix ^ (mix >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mix ^ (mix >> 31)
+}

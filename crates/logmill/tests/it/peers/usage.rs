@@ -1,0 +1,104 @@
+//! Usage of a chain: what integrators earn is metered from their events, once, and never what a reorg took back.
+
+use std::collections::BTreeMap;
+
+use alloy_primitives::U256;
+use logmill_sim::http::JsonRpc;
+use serde_json::Value;
+
+use super::derived::wait_for_tables;
+use super::market::{COLLECTOR, Market};
+use super::scene::SETTINGS;
+use crate::process::{Place, wait_until};
+
+const EVENTS: &str =
+    r#"meter.events={ "fees.collected" = { op = "sum", dimensions = ["token"] } }"#;
+const RULES: &str = "meter.rules=[{ name = \"fees\", event_type = \"fees.collected\", \
+    event = \"event FeesCollected(address indexed token, address indexed integrator, \
+    uint256 integratorFee, uint256 lifiFee)\", \
+    contracts = [\"0xbd6c7b0d2f68c2b7805d88388319cfb6ecb50ea9\"], \
+    customer = \"integrator\", value = \"integratorFee\", dimensions = { token = \"token\" } }]";
+
+/// Sums by integrator and token.
+type Sums = BTreeMap<(String, String), U256>;
+
+fn number(value: &Value) -> U256 {
+    value.as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_lowercase()
+}
+
+/// What the table of fees says, tip included.
+fn collected(ours: JsonRpc) -> Sums {
+    let page = ours.get("/fees/summary?period=all");
+    let rows = page["data"].as_array().unwrap_or_else(|| panic!("{page}"));
+    let sum = |row: &Value| {
+        ((text(&row["eventIntegrator"]), text(&row["token"])), number(&row["integratorFee"]))
+    };
+    rows.iter().map(sum).filter(|(_, sum)| !sum.is_zero()).collect()
+}
+
+/// What the meter says: final, and provisional beside.
+fn metered(ours: JsonRpc) -> (Sums, Sums) {
+    let path = "/meters/query?eventType=fees.collected&from=2017-01-01T00:00:00Z\
+                &to=2100-01-01T00:00:00Z&groupBy=customerId&groupBy=token";
+    let page = ours.get(path);
+    let rows = page["data"].as_array().unwrap_or_else(|| panic!("{page}"));
+    let (mut all, mut beside) = (Sums::new(), Sums::new());
+    for row in rows {
+        let key = (text(&row["group"]["customerId"]), text(&row["group"]["token"]));
+        for (sums, value) in
+            [(&mut all, &row["valueExact"]), (&mut beside, &row["provisional"]["valueExact"])]
+        {
+            if !number(value).is_zero() {
+                sums.insert(key.clone(), number(value));
+            }
+        }
+    }
+    (all, beside)
+}
+
+fn added(one: &Sums, other: &Sums) -> Sums {
+    let mut all = one.clone();
+    for (key, value) in other {
+        *all.entry(key.clone()).or_default() += *value;
+    }
+    all
+}
+
+#[test]
+fn what_integrators_earn_is_metered_from_the_chain_through_kills_and_reorgs() {
+    let market = Market::new();
+    market.grow(6, 1);
+    let settings = [&SETTINGS[..], &[EVENTS, RULES]].concat();
+    let place = Place::with(&settings);
+    let serve = || place.serve_with(&["--rpc-url", &market.anvil.rpc().url()]);
+    let server = serve();
+    let wait = |ours: JsonRpc| {
+        wait_for_tables(ours, market.anvil.rpc());
+        wait_until("all usage is relayed", || {
+            let (all, beside) = metered(ours);
+            added(&all, &beside) == collected(ours)
+        });
+    };
+    wait(server.rpc());
+    assert!(!collected(server.rpc()).is_empty(), "{COLLECTOR} collected nothing");
+    server.kill();
+    market.anvil.rollback(3);
+    market.grow(4, 7);
+    let server = serve();
+    wait(server.rpc());
+    market.anvil.rollback(2);
+    market.grow(3, 9);
+    // Until the last of it is final.
+    market.anvil.rpc().call("anvil_mine", serde_json::json!(["0x50"]));
+    wait(server.rpc());
+    let (all, beside) = metered(server.rpc());
+    assert_eq!((all, beside), (collected(server.rpc()), Sums::new()));
+    assert!(server.terminate().success());
+    let recounted: Value =
+        serde_json::from_str(&place.run(&["meter", "recount", "--json"]).answer()).expect("JSON");
+    assert!(recounted["wrong"] == 0 && recounted["events"].as_u64() > Some(0), "{recounted}");
+}

@@ -1,0 +1,52 @@
+//! `RAW_ONLY`: blocks are stored, and nothing is derived.
+
+use logmill_chain::sim::rpc::SimNode;
+use logmill_chain::sim::{Shape, SimChain, SimSettings};
+use logmill_sim::http::request;
+use logmill_sim::node::SimNodeServer;
+
+use crate::process::{LOGMILL, Place, Server, command, wait_until};
+
+/// A server that has stored the whole chain, with this in the variable.
+fn served(place: &Place, node: &str, raw_only: &str) -> Server {
+    let mut run = command(LOGMILL, place.root());
+    run.args(["run", "--rpc-url", node, "--data"]).arg(place.data());
+    for setting in ["database.durability=relaxed", "index.cell_blocks=32", "ingest.poll_ms=30"] {
+        run.args(["--set", setting]);
+    }
+    run.env("LOGMILL_SERVER_LISTEN", "127.0.0.1:0").env("RAW_ONLY", raw_only);
+    let server = Server::start(&mut run);
+    wait_until("everything is stored", || {
+        let chain = server.rpc().get("/status")["chains"][0].take();
+        chain["covered"][0]["start"] == 0 && chain["head"]["number"] == 40
+    });
+    server
+}
+
+fn status_of(server: &Server, path: &str) -> (u16, String) {
+    request(server.rpc().address(), "GET", path, "").expect("an answer")
+}
+
+#[test]
+fn with_raw_only_blocks_are_stored_and_nothing_is_derived() {
+    let chain = SimChain::with(SimSettings {
+        seed: 31,
+        shape: Shape::sparse(),
+        finality_lag: Some(5),
+        ..SimSettings::default()
+    });
+    chain.grow(40);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let node = runtime.block_on(SimNodeServer::start(SimNode::new(chain)));
+    let place = Place::new();
+    let server = served(&place, &node.url(), "true");
+    assert_eq!(status_of(&server, "/api/v1/1337/blocks/17").0, 200, "blocks are there");
+    let (status, body) = status_of(&server, "/api/v1/1337/tokens");
+    assert!(status == 404 && body.contains("not_derived"), "{body}");
+    assert!(!place.data().join("tables.db").exists(), "not even a table");
+    assert!(server.terminate().success());
+    // Without it, the same folder is derived.
+    let server = served(&place, &node.url(), "false");
+    wait_until("tokens are derived", || status_of(&server, "/api/v1/1337/tokens").0 == 200);
+    assert!(server.terminate().success());
+}

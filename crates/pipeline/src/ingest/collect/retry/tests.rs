@@ -1,0 +1,62 @@
+//! Tests of what is tried again, how often, and after which waits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use logmill_io::sql::SqliteSettings;
+use logmill_io::{Faults, SeededEntropy, SimClock, Timestamp};
+
+use super::*;
+
+/// The longest that the database itself tries, before it says that it is gone.
+const STORE_S: u64 = 10;
+
+fn of_database() -> Error {
+    logmill_io::Error::TooSlow { doing: "try", limit_ms: 1 }.into()
+}
+
+fn of_chain() -> Error {
+    let (what, why) = ("a node".to_owned(), "it is down".to_owned());
+    logmill_chain::Error::Unavailable { what, why }.into()
+}
+
+/// How often an operation runs that fails so often, whether it goes well in the end, and how many seconds that takes.
+async fn tried(failures: u32, error: fn() -> Error, faults: Arc<Faults>) -> (u32, bool, u64) {
+    let clock = SimClock::at(Timestamp(1_790_000_000_000));
+    let (memory, entropy) = (SqliteSettings::memory(), SeededEntropy::shared(1));
+    let plain = Sql::sqlite(&memory, clock, entropy).await.expect("a database");
+    let sql = plain.with_faults(faults);
+    let (ran, started) = (AtomicU32::new(0), sql.clock().monotonic());
+    let done = with_retry(&sql, "try", || async {
+        match ran.fetch_add(1, Ordering::SeqCst) < failures {
+            true => Err(error()),
+            false => Ok(()),
+        }
+    });
+    let is_done = done.await.is_ok();
+    let took = sql.clock().monotonic().saturating_sub(started);
+    (ran.load(Ordering::SeqCst), is_done, took.as_secs())
+}
+
+#[tokio::test(start_paused = true)]
+async fn there_are_three_attempts_and_the_waits_between_them_grow_in_a_line() {
+    for (failures, expected) in
+        [(0, (1, true, 0)), (1, (2, true, 2)), (2, (3, true, 6)), (3, (3, false, 6))]
+    {
+        assert_eq!(tried(failures, of_database, Faults::none()).await, expected, "{failures}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_database_is_asked_whether_it_is_there_before_anything_is_tried_again() {
+    let gone = Faults::seeded(SeededEntropy::shared(1), 1_000, 0);
+    let (ran, is_done, took) = tried(1, of_database, gone).await;
+    // What was to be tried would have worked.
+    assert_eq!((ran, is_done), (1, false));
+    assert!((6..6 + 2 * STORE_S).contains(&took), "{took} s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_fault_of_the_database_is_not_tried_again() {
+    assert_eq!(tried(1, of_chain, Faults::none()).await, (1, false, 0));
+}

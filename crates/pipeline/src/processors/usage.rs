@@ -1,0 +1,319 @@
+//! `usage_worker`: events of contracts that somebody is to be billed for, as rules say.
+//!
+//! A rule names an event by its Solidity signature and says which parameter is the customer, which one the value, and
+//! which ones are kept as dimensions. Final rows are recorded by a meter, once each; those of the tip are shown beside.
+//!
+//! Guarantees: a log counts only if its contract, topic and encoding are right, and its value is exact: a whole number
+//! with the point moved by the decimals that the rule names. Leaves to others: the meter, which knows nothing of
+//! chains.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use alloy_dyn_abi::DynSolValue;
+use alloy_primitives::{Address, hex};
+use logmill_chain::Log;
+
+use crate::cells;
+use crate::derive::table::{key, once};
+use crate::derive::{DecodedBlock, Kind, Processor, Reads, Rows, Table};
+use crate::error::{Error, Result};
+use crate::ingest::collect::event::NamedEvent;
+
+/// The most rules.
+const RULES_MAX: usize = 1_000;
+/// The most decimals.
+const DECIMALS_MAX: u8 = 36;
+/// The longest text that a customer or a dimension may be, in bytes: what the meter takes.
+const TEXT_BYTES_MAX: usize = 200;
+
+/// Usage of chains, one row for each log and rule.
+pub static USAGE_EVENTS: Table = Table {
+    name: "usage_events",
+    columns: &[
+        key("block_height", Kind::Int),
+        key("event_index", Kind::Int),
+        key("rule_index", Kind::Int),
+        once("block_hash", Kind::Bytes),
+        once("tx_hash", Kind::Bytes),
+        once("timestamp", Kind::Int),
+        once("rule", Kind::Text),
+        once("event_type", Kind::Text),
+        once("customer", Kind::Text),
+        once("amount", Kind::Text),
+        once("metadata", Kind::Text),
+    ],
+    indexes: &[],
+};
+
+/// Which event is usage, and of what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageRule {
+    /// What it is called; part of the ids of its usage.
+    pub name: String,
+    /// The event, such as `event FeesCollected(address indexed token, address indexed integrator, …)`.
+    pub event: String,
+    /// Whose event; anybody's if none is named.
+    pub contracts: Vec<Address>,
+    /// The event type of the meter.
+    pub event_type: String,
+    /// The parameter that is the customer.
+    pub customer: String,
+    /// The parameter that is the value; each event counts one if none is named.
+    pub value: Option<String>,
+    /// How many of the value's digits come after the point.
+    pub decimals: u8,
+    /// The parameter that is the token, if decimals depend on it.
+    pub token: Option<String>,
+    /// The decimals of tokens; `decimals` of those that are not named.
+    pub token_decimals: BTreeMap<Address, u8>,
+    /// The parameters that are kept as metadata, by the names that they get there.
+    pub dimensions: BTreeMap<String, String>,
+}
+
+/// The processor.
+#[derive(Clone, Debug)]
+pub struct UsageWorker {
+    rules: Vec<UsageRule>,
+    events: Arc<[NamedEvent]>,
+}
+
+impl PartialEq for UsageWorker {
+    fn eq(&self, other: &Self) -> bool {
+        self.rules == other.rules
+    }
+}
+
+impl Eq for UsageWorker {}
+
+impl UsageWorker {
+    /// The processor of some rules.
+    pub fn new(rules: Vec<UsageRule>) -> Result<Self> {
+        let wrong = |what: String| Err(Error::Invalid { what });
+        if rules.is_empty() || rules.len() > RULES_MAX {
+            return wrong(format!("there are 1 to {RULES_MAX} rules of usage"));
+        }
+        let mut events = Vec::with_capacity(rules.len());
+        for (index, rule) in rules.iter().enumerate() {
+            let event = NamedEvent::new(&rule.event)?;
+            let twice = rules[..index].iter().any(|other| other.name == rule.name);
+            if twice || rule.name.is_empty() || rule.name.len() > TEXT_BYTES_MAX {
+                return wrong("every rule of usage has a name of its own".to_owned());
+            }
+            let named = [Some(&rule.customer), rule.value.as_ref(), rule.token.as_ref()];
+            for name in named.into_iter().flatten().chain(rule.dimensions.values()) {
+                if !event.has(name) {
+                    return wrong(format!("rule {}: the event has no {name}", rule.name));
+                }
+            }
+            if rule.token_decimals.values().chain([&rule.decimals]).any(|n| *n > DECIMALS_MAX) {
+                return wrong(format!("rule {}: at most {DECIMALS_MAX} decimals", rule.name));
+            }
+            events.push(event);
+        }
+        Ok(Self { rules, events: events.into() })
+    }
+}
+
+/// What a log is, by a rule.
+struct Usage {
+    customer: String,
+    amount: String,
+    metadata: String,
+}
+
+impl UsageRule {
+    fn usage(&self, event: &NamedEvent, log: &Log) -> Option<Usage> {
+        if !self.contracts.is_empty() && !self.contracts.contains(&log.address) {
+            return None;
+        }
+        let values = event.read(log)?;
+        let customer = text(values.get(self.customer.as_str())?)?;
+        let amount = match &self.value {
+            None => "1".to_owned(),
+            Some(name) => {
+                let whole = whole(values.get(name.as_str())?)?;
+                with_point(&whole, self.decimals_of(&values))
+            }
+        };
+        let metadata: BTreeMap<&str, String> = self
+            .dimensions
+            .iter()
+            .filter_map(|(name, of)| Some((name.as_str(), text(values.get(of.as_str())?)?)))
+            .collect();
+        let metadata = serde_json::to_string(&metadata).ok()?;
+        Some(Usage { customer, amount, metadata })
+    }
+
+    fn decimals_of(&self, values: &BTreeMap<&str, DynSolValue>) -> u8 {
+        let token = self.token.as_deref().and_then(|name| values.get(name)?.as_address());
+        let own = token.and_then(|token| self.token_decimals.get(&token));
+        own.copied().unwrap_or(self.decimals)
+    }
+}
+
+impl Processor for UsageWorker {
+    fn name(&self) -> &'static str {
+        "usage_worker"
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn parameters(&self) -> String {
+        format!("{:?}", self.rules)
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::Logs
+    }
+
+    fn tables(&self) -> &'static [&'static Table] {
+        const { &[&USAGE_EVENTS] }
+    }
+
+    fn process(&self, block: &DecodedBlock, rows: &mut Rows) -> Result<()> {
+        for placed in block.block.logs() {
+            for (index, (rule, event)) in self.rules.iter().zip(&*self.events).enumerate() {
+                let Some(usage) = rule.usage(event, placed.log) else { continue };
+                let cells = cells![
+                    block.number(),
+                    placed.log_index,
+                    index,
+                    block.block.at.hash,
+                    placed.transaction_hash,
+                    block.timestamp(),
+                    rule.name.as_str(),
+                    rule.event_type.as_str(),
+                    usage.customer.as_str(),
+                    usage.amount.as_str(),
+                    usage.metadata.as_str(),
+                ];
+                rows.push(&USAGE_EVENTS, placed.log_index, cells)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A value as text; none if it is empty, too long or nothing that has one.
+fn text(value: &DynSolValue) -> Option<String> {
+    let text = match value {
+        DynSolValue::Address(address) => hex::encode_prefixed(address),
+        DynSolValue::Uint(number, _) => number.to_string(),
+        DynSolValue::Int(number, _) => number.to_string(),
+        DynSolValue::Bool(truth) => truth.to_string(),
+        DynSolValue::FixedBytes(word, size) => hex::encode_prefixed(&word[..(*size).min(32)]),
+        DynSolValue::Bytes(bytes) => hex::encode_prefixed(bytes),
+        DynSolValue::String(text) => text.clone(),
+        _ => return None,
+    };
+    let fits = !text.is_empty() && text.len() <= TEXT_BYTES_MAX;
+    (fits && !text.contains(char::is_control)).then_some(text)
+}
+
+fn whole(value: &DynSolValue) -> Option<String> {
+    match value {
+        DynSolValue::Uint(number, _) => Some(number.to_string()),
+        DynSolValue::Int(number, _) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// A whole number with its point moved.
+fn with_point(whole: &str, decimals: u8) -> String {
+    let (sign, digits) = match whole.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", whole),
+    };
+    let places = usize::from(decimals);
+    if places == 0 {
+        return whole.to_owned();
+    }
+    let padded = format!("{digits:0>width$}", width = places + 1);
+    let (before, after) = padded.split_at(padded.len() - places);
+    format!("{sign}{before}.{after}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_point_goes_where_the_decimals_say() {
+        for (whole, decimals, expected) in [
+            ("0", 0, "0"),
+            ("5", 0, "5"),
+            ("5", 6, "0.000005"),
+            ("1234567", 6, "1.234567"),
+            ("-1234567", 6, "-1.234567"),
+            ("-5", 1, "-0.5"),
+        ] {
+            assert_eq!(with_point(whole, decimals), expected);
+        }
+    }
+
+    fn rule() -> UsageRule {
+        UsageRule {
+            name: "fees".to_owned(),
+            event: "event FeesCollected(address indexed token, address indexed integrator, \
+                    uint256 integratorFee, uint256 lifiFee)"
+                .to_owned(),
+            contracts: Vec::new(),
+            event_type: "fees".to_owned(),
+            customer: "integrator".to_owned(),
+            value: Some("integratorFee".to_owned()),
+            decimals: 0,
+            token: Some("token".to_owned()),
+            token_decimals: BTreeMap::from([(Address::repeat_byte(1), 6)]),
+            dimensions: BTreeMap::from([("token".to_owned(), "token".to_owned())]),
+        }
+    }
+
+    fn log(token: Address, fee: u64) -> Log {
+        let word = |number: u64| alloy_primitives::U256::from(number).to_be_bytes::<32>();
+        let mut data = word(fee).to_vec();
+        data.extend(word(7));
+        Log {
+            address: Address::repeat_byte(9),
+            topics: [
+                crate::processors::fees::FEES_COLLECTED,
+                token.into_word(),
+                Address::repeat_byte(3).into_word(),
+            ]
+            .into_iter()
+            .collect(),
+            data: data.into(),
+        }
+    }
+
+    #[test]
+    fn fees_are_usage_of_their_integrator_in_units_of_their_token() {
+        let worker = UsageWorker::new(vec![rule()]).expect("a rule");
+        let usage = |log: &Log| worker.rules[0].usage(&worker.events[0], log);
+        let known = usage(&log(Address::repeat_byte(1), 1_500_000)).expect("it is usage");
+        assert_eq!(known.customer, "0x0303030303030303030303030303030303030303");
+        assert_eq!(known.amount, "1.500000");
+        assert_eq!(known.metadata, r#"{"token":"0x0101010101010101010101010101010101010101"}"#);
+        let other = usage(&log(Address::repeat_byte(2), 1_500_000)).expect("it is usage");
+        assert_eq!(other.amount, "1500000");
+        let mut cut = log(Address::repeat_byte(1), 1);
+        cut.data = cut.data.slice(..63);
+        assert!(usage(&cut).is_none());
+    }
+
+    #[test]
+    fn a_rule_that_can_not_be_followed_is_refused() {
+        let twice = UsageWorker::new(vec![rule(), rule()]);
+        assert!(twice.is_err_and(|error| error.to_string().contains("a name of its own")));
+        for (rule, said) in [
+            (UsageRule { customer: "who".to_owned(), ..rule() }, "the event has no who"),
+            (UsageRule { event: "event (".to_owned(), ..rule() }, "is no event such as"),
+            (UsageRule { decimals: 37, ..rule() }, "at most 36 decimals"),
+        ] {
+            let error = UsageWorker::new(vec![rule]).expect_err("it is wrong");
+            assert!(error.to_string().contains(said), "{error}");
+        }
+    }
+}
