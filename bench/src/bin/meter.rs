@@ -117,8 +117,8 @@ async fn measure_engine(settings: &Settings, engine: &str, folder: &Path) -> any
         let (stop, stopped) = watch::channel(false);
         let asking = tokio::spawn(queries::ask(server.address.clone(), usage, stopped));
         let before = server_cpu()?;
-        let load =
-            load::run(&server.address, server.pid(), usage, sent, batch, connections, until).await?;
+        let load = load::run(&server.address, server.pid(), usage, sent, batch, connections, until)
+            .await?;
         let database_cpu_s = server_cpu()? - before;
         stop.send(true)?;
         let queries = asking.await??;
@@ -213,7 +213,9 @@ fn load_json(
 fn quantiles(latencies: &[u32]) -> Value {
     let mut sorted = latencies.to_vec();
     sorted.sort_unstable();
-    let at = |per_mille: usize| sorted.get((sorted.len() * per_mille / 1_000).min(sorted.len().saturating_sub(1)));
+    let at = |per_mille: usize| {
+        sorted.get((sorted.len() * per_mille / 1_000).min(sorted.len().saturating_sub(1)))
+    };
     json!({ "p50": at(500), "p99": at(990), "count": sorted.len() })
 }
 

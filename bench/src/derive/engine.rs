@@ -33,6 +33,9 @@ pub async fn served_rows(reader: &Reader) -> anyhow::Result<Vec<(String, u64)>> 
     let mut counted = Vec::new();
     for table in chosen(reader.chain_id(), None).iter().flat_map(|one| one.tables().iter().copied())
     {
+        if !reader.serves(table).await? {
+            continue;
+        }
         let text = |source: &dyn Fn(&'static Table, &Select<'_>) -> String| {
             format!("SELECT count(*) FROM {} AS s", source(table, &Select::default()))
         };

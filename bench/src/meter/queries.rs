@@ -26,7 +26,8 @@ pub async fn ask(
             break;
         }
         let mix = mixed(number);
-        let path = path(&usage, Some(mix % usage.customers), TYPES[(mix >> 40) as usize % 5], "sum");
+        let path =
+            path(&usage, Some(mix % usage.customers), TYPES[(mix >> 40) as usize % 5], "sum");
         let request = http::get(&address, &(path + "&window=daily"));
         let asked = Instant::now();
         connection.send(&request).await?;

@@ -1,4 +1,5 @@
-//! Logmill as a process of its own, with default settings: every processor is on.
+//! Logmill as a process of its own, with default settings: every processor is on, unless the same work as Ponder's is
+//! asked for.
 
 use std::path::Path;
 use std::time::Duration;
@@ -23,6 +24,21 @@ use crate::rpc::server::Server;
 const CHAIN_ID: u64 = 31_337;
 /// The database on PostgreSQL.
 const DATABASE: &str = "logmill";
+/// Processors that make neither transfers nor balances.
+const OTHERS: [&str; 12] = [
+    "evm_worker",
+    "meta_worker",
+    "accounts_worker",
+    "nft_ownership_worker",
+    "token_metadata_worker",
+    "tx_contracts_worker",
+    "tx_metrics_worker",
+    "staking_worker",
+    "defi_worker",
+    "daily_balance_worker",
+    "fees_worker",
+    "nft_item_metadata_worker",
+];
 /// How long it may take.
 const DONE_MAX: Duration = Duration::from_secs(600);
 
@@ -38,6 +54,11 @@ pub async fn run(
     if let Some(database) = database {
         database.create(DATABASE).await?;
         told.extend(["--set".to_owned(), format!("database.url={}", database.url(DATABASE))]);
+    }
+    if settings.same_work {
+        for processor in OTHERS {
+            told.extend(["--set".to_owned(), format!("derive.processors.{processor}=false")]);
+        }
     }
     let watch = Watch::start(node, database)?;
     let mut server =

@@ -69,7 +69,11 @@ pub fn json(
             "holders": holders,
             "holders_with_a_balance": chain.balances.len(),
             "rounds": rounds,
-            "tuning": "none: both indexers with default settings, Logmill with every processor",
+            "tuning": if settings.same_work {
+                "none, but Logmill with token_worker and ft_holdings_worker alone"
+            } else {
+                "none: both indexers with default settings, Logmill with every processor"
+            },
             "postgresql": postgres.collect::<Map<String, Value>>(),
             "synchronous_commit": "on",
             "fsync": "on",

@@ -44,6 +44,9 @@ pub struct Settings {
     /// The folder with Ponder in `node_modules` [default: what tools/ponder.sh installs]
     #[arg(long)]
     pub ponder: Option<PathBuf>,
+    /// Logmill makes transfers and balances alone, as Ponder does, and none of its other tables
+    #[arg(long)]
+    pub same_work: bool,
     /// A smoke run, figures without meaning
     #[arg(long)]
     pub quick: bool,
