@@ -310,7 +310,7 @@ impl Watching {
             None => false,
         };
         if !changed {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

@@ -448,14 +448,18 @@ fn meters_are_configured_in_a_file_by_variables_and_by_flags() {
     assert_eq!((settings.zone.as_str(), settings.alerts.len()), ("Europe/Berlin", 1));
     let events = r#"{ "a.b" = { op = "max" } }"#;
     for (variables, flags) in [
-        (vec![("LOGMILL_METER_EVENTS", events), ("LOGMILL_METER_PERIODS", "hourly, yearly")], vec![]),
+        (
+            vec![("LOGMILL_METER_EVENTS", events), ("LOGMILL_METER_PERIODS", "hourly, yearly")],
+            vec![],
+        ),
         (vec![], vec![("meter.events", events), ("meter.periods", "[\"hourly\", \"yearly\"]")]),
     ] {
         let settings = load(&variables, &flags).unwrap().settings.meter.settings().unwrap();
         assert_eq!(settings.events["a.b"].op, Op::Max);
         assert_eq!(settings.periods, [PeriodKind::Hourly, PeriodKind::Yearly]);
     }
-    let default = load(&[], &[("meter.events", events)]).unwrap().settings.meter.settings().unwrap();
+    let default =
+        load(&[], &[("meter.events", events)]).unwrap().settings.meter.settings().unwrap();
     let events = default.events.clone();
     assert_eq!(default, logmill_meter::Settings { events, ..logmill_meter::Settings::default() });
 }

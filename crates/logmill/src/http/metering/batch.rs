@@ -279,9 +279,9 @@ mod tests {
 
     #[test]
     fn all_of_too_many_are_counted() {
-        let all = vec![FINE; 7].join(",");
+        let all = [FINE; 7].join(",");
         assert_eq!(check(&format!("[{all}]")), Err(NoBatch::TooMany { received: 7 }));
-        let others = vec!["1"; 7].join(",");
+        let others = ["1"; 7].join(",");
         assert_eq!(check(&format!("[{others}]")), Err(NoBatch::TooMany { received: 7 }));
     }
 }

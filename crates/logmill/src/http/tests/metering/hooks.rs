@@ -68,7 +68,11 @@ async fn what_is_told_is_listed_and_can_be_sent_again() {
     let provisional = metered.aggregated("period=daily").await;
     let untold = json!({"delivered": false, "attempts": 0});
     assert_eq!(provisional[0]["webhookStatus"], untold);
-    assert_eq!(metered.found("/webhooks/deliveries").await, json!([]), "nothing provisional is told");
+    assert_eq!(
+        metered.found("/webhooks/deliveries").await,
+        json!([]),
+        "nothing provisional is told"
+    );
     metered.set("2026-01-14T00:30:00Z");
     let daily = metered.aggregated("period=daily").await;
     assert_eq!((&daily[0]["state"], &daily[0]["webhookStatus"]), (&json!("final"), &untold));

@@ -7,8 +7,7 @@ use super::ground::{Metered, settings};
 
 async fn filled() -> Metered {
     let mut settings = settings();
-    let regional =
-        EventType { dimensions: vec!["region".to_owned()], ..EventType::new(Op::Sum) };
+    let regional = EventType { dimensions: vec!["region".to_owned()], ..EventType::new(Op::Sum) };
     settings.events.insert("regional".to_owned(), regional);
     let metered = Metered::with(settings, |_| {}).await;
     for (hour, customer, region, value) in
