@@ -41,6 +41,7 @@ struct Line {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     metadata: Option<String>,
     state: i64,
+    content: i64,
 }
 
 /// A slice of the archive.
@@ -51,10 +52,11 @@ pub(crate) struct Slice {
 }
 
 impl Meter {
-    /// Moves events that happened before a moment to blobs, some of them; gives how many.
+    /// Moves events that happened before a moment to blobs, some of those whose keys are sealed; gives how many.
     pub async fn archive_some(&self, before: Timestamp) -> Result<usize> {
         let text = format!(
             "SELECT {COLUMNS} FROM meter_event e WHERE e.bucket < $1
+                 AND e.seq < (SELECT sealed_seq FROM meter_head WHERE id = 1)
              ORDER BY e.bucket, e.series, e.seq LIMIT {EVENTS_PER_SLICE}"
         );
         let found = self.sql.query(&text, params![Bucket::of(before).0]).await?;
@@ -72,6 +74,14 @@ impl Meter {
         let (events, name, hash) = (&events, &name, &hash);
         self.sql.write(|tx| async move { enter(&tx, events, name, hash.as_bytes()).await }).await?;
         Ok(events.len())
+    }
+
+    /// Whether events that are to be archived have keys that are not sealed.
+    pub(crate) async fn is_unsealed(&self, before: Timestamp) -> Result<bool> {
+        let text = "SELECT 1 FROM meter_event WHERE bucket < $1
+                        AND seq >= (SELECT sealed_seq FROM meter_head WHERE id = 1) LIMIT 1";
+        let found = self.sql.query(text, params![Bucket::of(before).0]).await?;
+        Ok(!found.rows.is_empty())
     }
 
     /// The archived events of these places; each place has an entry.
@@ -200,6 +210,7 @@ fn pack(events: &[StoredEvent]) -> Result<Bytes> {
             value: event.value.to_string(),
             metadata: event.metadata.clone(),
             state: event.state.number(),
+            content: event.content,
         };
         serde_json::to_writer(&mut lines, &line).map_err(|error| unreadable(&error))?;
         lines.push(b'\n');
@@ -226,6 +237,7 @@ fn unpack(packed: &[u8]) -> Result<Vec<StoredEvent>> {
             value: Decimal::parse(&line.value)?,
             metadata: line.metadata,
             state: EventState::from_number(line.state)?,
+            content: line.content,
         })
     });
     events.collect()

@@ -204,10 +204,11 @@ impl Write<'_> {
     /// The event as it is now, and the note. An archived event comes back to the database.
     async fn store(&self, tx: &Tx) -> Result<()> {
         let event = self.changed;
+        let key = Key::of(&event.source, &event.id);
         let text = "
             INSERT INTO meter_event (seq, bucket, series, time_ms, received_ms, source, id, amount,
-                metadata, state)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+                metadata, state, key_hi, key_lo, content)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
             ON CONFLICT (seq) DO UPDATE SET amount = excluded.amount, state = excluded.state";
         let params = params![
             event.seq,
@@ -220,6 +221,9 @@ impl Write<'_> {
             event.value.to_string(),
             event.metadata.clone(),
             event.state.number(),
+            key.hi,
+            key.lo,
+            event.content,
         ];
         tx.execute(text, params).await?;
         let (action, after) = match self.correction.change {

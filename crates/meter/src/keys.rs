@@ -1,34 +1,37 @@
 //! Keys: which (source, id) were seen, for ever.
 //!
-//! A table with a unique index of random keys gets slower as it grows, so it does not grow: when it is full the next
-//! one takes the new keys, and the full one becomes a sorted, immutable blob with a filter in memory.
+//! A table with a unique index of random keys gets slower as it grows, and rewrites a page for every key. So there is
+//! none: an event carries its key, those of the newest events are kept in memory, and those of older ones in sorted,
+//! immutable blobs with a filter in memory.
 //!
 //! ```text
-//!   hot table ── full ──▶ closed table ── written down ──▶ sealed blob
-//!   new keys go here      is looked up                     filter first, then one page of the blob
+//!   0 ………………… sealed_seq ………………… next_seq
+//!   sealed blobs: filter first,        in memory; another process's are read from its events,
+//!   then one page of the blob          under the lock that makes numbers follow commits
 //! ```
 //!
-//! Guarantees: a key is in exactly one of them; a change of which tables there are raises the version that the head
-//! holds, so that whoever claims keys under the head's lock knows whether it looked at all of them. Leaves to others:
-//! what a key stands for.
+//! Guarantees: every key is in a blob or in memory by the time it is looked for under the head's lock: the head says up
+//! to which number events are sealed and how many there are, and who is behind reads what is missing. Leaves to others:
+//! what a key stands for, and keeping events whose keys are not sealed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use logmill_io::sql::Execute;
-use logmill_io::{BlobName, BlobStore, Sql, Tx, Value, params};
+use logmill_io::{BlobName, BlobStore, Sql, Tx, params};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::event::Key;
+use crate::meter::Head;
 
 mod filter;
 mod segment;
 
 use segment::{Record, Segment};
 
-/// How many keys a table takes before the next one does.
-pub(crate) const KEYS_PER_TABLE: u64 = 1_000_000;
-/// How many keys are read at once while a table is written down.
+/// How many keys are kept in memory before they are sealed, and how many a blob has at least before the next one.
+pub(crate) const KEYS_PER_BLOB: u64 = 500_000;
+/// How many keys are read at once.
 const KEYS_PER_PAGE: i64 = 20_000;
 
 /// What is known of a key.
@@ -45,58 +48,74 @@ pub(crate) struct Seen {
 pub(crate) struct Keys {
     blobs: Arc<dyn BlobStore>,
     known: RwLock<Arc<Known>>,
-    per_table: u64,
+    recent: Mutex<Recent>,
+    per_blob: u64,
 }
 
-/// Which tables there are, as of a version.
+/// Which blobs there are, as of a version.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     pub(crate) version: i64,
-    hot: i64,
-    closed: Vec<i64>,
     sealed: Vec<Arc<Segment>>,
 }
 
-/// The keys of a group of events that are new, each with the number that its event gets.
-pub(crate) type Claims = [(Key, Seen)];
+/// Keys of events that are not sealed, up to a number.
+#[derive(Debug, Default)]
+struct Recent {
+    end_seq: i64,
+    keys: HashMap<Key, Seen>,
+}
+
+/// A stretch of events whose keys are to be sealed.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    first: i64,
+    end: i64,
+}
 
 impl Keys {
-    pub(crate) fn new(blobs: Arc<dyn BlobStore>, per_table: u64) -> Self {
-        Self { blobs, known: RwLock::default(), per_table }
+    pub(crate) fn new(blobs: Arc<dyn BlobStore>, per_blob: u64) -> Self {
+        Self { blobs, known: RwLock::default(), recent: Mutex::default(), per_blob }
     }
 
-    /// Which tables there are, as far as is known here.
+    /// Which blobs there are, as far as is known here.
     pub(crate) fn known(&self) -> Arc<Known> {
         Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Looks again which tables there are.
+    fn recent(&self) -> MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks again which blobs there are, and forgets the keys that are in them.
     pub(crate) async fn reload(&self, sql: &Sql) -> Result<Arc<Known>> {
         let before = self.known();
         // One statement, so that version and list are of the same moment.
-        let text = "SELECT h.keys_version, k.number, k.state, k.blob
-                    FROM meter_head h CROSS JOIN meter_keys k WHERE h.id = 1 ORDER BY k.number";
+        let text = "SELECT h.keys_version, h.sealed_seq, k.first_seq, k.blob
+                    FROM meter_head h LEFT JOIN meter_keys k ON 1 = 1
+                    WHERE h.id = 1 ORDER BY k.first_seq";
         let mut known = Known::default();
+        let mut sealed_seq = 0;
         for row in &sql.query(text, params![]).await?.rows {
-            known.version = row.int(0)?;
-            let number = row.int(1)?;
-            match row.int(2)? {
-                HOT => known.hot = number,
-                CLOSED => known.closed.push(number),
-                _ => known.sealed.push(self.open(&before, number, row.text(3)?).await?),
+            (known.version, sealed_seq) = (row.int(0)?, row.int(1)?);
+            if let Some(blob) = row.opt_text(3)? {
+                known.sealed.push(self.open(&before, blob).await?);
             }
         }
         let known = Arc::new(known);
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&known);
+        let mut recent = self.recent();
+        recent.keys.retain(|_, seen| seen.seq >= sealed_seq);
+        recent.end_seq = recent.end_seq.max(sealed_seq);
         Ok(known)
     }
 
-    async fn open(&self, before: &Known, number: i64, blob: &str) -> Result<Arc<Segment>> {
-        if let Some(open) = before.sealed.iter().find(|segment| segment.number == number) {
+    async fn open(&self, before: &Known, blob: &str) -> Result<Arc<Segment>> {
+        let name = BlobName::new(blob)?;
+        if let Some(open) = before.sealed.iter().find(|segment| segment.name == name) {
             return Ok(Arc::clone(open));
         }
-        let name = BlobName::new(blob)?;
-        Ok(Arc::new(Segment::open(&*self.blobs, number, name).await?))
+        Ok(Arc::new(Segment::open(&*self.blobs, name).await?))
     }
 
     /// Those of `keys` that are in sealed blobs.
@@ -116,211 +135,135 @@ impl Keys {
         Ok(found)
     }
 
-    /// Claims keys in a transaction that holds the head's lock; gives those that somebody claimed before.
-    pub(crate) async fn claim(
+    /// Those of `keys` whose events are not sealed; in a transaction that holds the head's lock.
+    pub(crate) async fn find_recent(
+        &self,
         tx: &Tx,
-        known: &Known,
-        claims: &Claims,
+        head: &Head,
+        keys: impl Iterator<Item = Key>,
     ) -> Result<HashMap<Key, Seen>> {
-        let mut found = HashMap::new();
-        if claims.is_empty() {
-            return Ok(found);
+        self.catch_up(tx, head.seq).await?;
+        let recent = self.recent();
+        Ok(keys.filter_map(|key| Some((key, *recent.keys.get(&key)?))).collect())
+    }
+
+    /// Reads the keys of events that others recorded, up to a number. They are committed, whatever becomes of us.
+    async fn catch_up(&self, on: &impl Execute, end_seq: i64) -> Result<()> {
+        loop {
+            let from = self.recent().end_seq;
+            if from >= end_seq {
+                return Ok(());
+            }
+            let page = page(on, Stretch { first: from, end: end_seq }).await?;
+            let full = i64::try_from(page.len()).unwrap_or(i64::MAX) >= KEYS_PER_PAGE;
+            let until = match page.last() {
+                Some(last) if full => last.seen.seq + 1,
+                _ => end_seq,
+            };
+            let mut recent = self.recent();
+            recent.keys.extend(page.into_iter().map(|record| (record.key, record.seen)));
+            recent.end_seq = recent.end_seq.max(until);
         }
-        for table in &known.closed {
-            found.extend(find_in(tx, *table, claims.iter().map(|(key, _)| *key)).await?);
+    }
+
+    /// Keeps the keys of events that were committed. Those before them may not be known here yet.
+    pub(crate) fn remember(&self, claims: impl Iterator<Item = (Key, Seen)>, first: i64, end: i64) {
+        let mut recent = self.recent();
+        recent.keys.extend(claims);
+        if recent.end_seq >= first {
+            recent.end_seq = recent.end_seq.max(end);
         }
-        let mut list: Vec<&(Key, Seen)> =
-            claims.iter().filter(|(key, _)| !found.contains_key(key)).collect();
-        list.sort_unstable_by_key(|(key, _)| *key);
-        let text = format!(
-            "INSERT INTO meter_key_{} (hi, lo, content, seq)
-             SELECT CAST(value ->> 0 AS BIGINT), CAST(value ->> 1 AS BIGINT),
-                 CAST(value ->> 2 AS BIGINT), CAST(value ->> 3 AS BIGINT)
-             FROM json_list($1) WHERE 1 = 1 ON CONFLICT (hi, lo) DO NOTHING",
-            known.hot
-        );
-        let wanted = u64::try_from(list.len()).unwrap_or(u64::MAX);
-        let inserted = tx.execute(&text, params![claims_json(&list)]).await?.changed;
-        if inserted < wanted {
-            // The rare case: some were there. Those that are ours have the number that we gave them.
-            let there = find_in(tx, known.hot, list.iter().map(|(key, _)| *key)).await?;
-            let ours: HashMap<Key, i64> = list.iter().map(|(key, seen)| (*key, seen.seq)).collect();
-            found.extend(there.into_iter().filter(|(key, seen)| ours.get(key) != Some(&seen.seq)));
-        }
-        Ok(found)
     }
 
     /// Looks one key up.
     pub(crate) async fn get(&self, sql: &Sql, key: Key) -> Result<Option<Seen>> {
-        loop {
-            let known = self.reload(sql).await?;
-            if let Some(seen) = self.find_sealed(&known, [key].into_iter()).await?.remove(&key) {
-                return Ok(Some(seen));
-            }
-            let found = find_in_any(sql, &known, key).await;
-            match found {
-                // A table that was just sealed is no longer there.
-                Err(error) if self.reload(sql).await?.version != known.version => {
-                    tracing::debug!(error = error.chain(), "looked a key up again");
-                }
-                found => return found,
-            }
+        let known = self.reload(sql).await?;
+        let text = "SELECT next_seq FROM meter_head WHERE id = 1";
+        let end = sql.query(text, params![]).await?.row()?.int(0)?;
+        // First what is recent: a key that is sealed in between is then found here, or in the blob.
+        self.catch_up(sql, end).await?;
+        let recent = self.recent().keys.get(&key).copied();
+        match recent {
+            Some(seen) => Ok(Some(seen)),
+            None => Ok(self.find_sealed(&known, [key].into_iter()).await?.remove(&key)),
         }
     }
 
-    /// How many keys a table takes.
-    pub(crate) fn per_table(&self) -> u64 {
-        self.per_table
-    }
-
-    /// Starts the next table if the hot one is full.
-    pub(crate) async fn rotate(&self, sql: &Sql) -> Result<bool> {
-        let rotated = sql.write(|tx| async move { Ok(self.rotate_in(&tx).await?) }).await?;
-        self.reload(sql).await?;
-        Ok(rotated)
-    }
-
-    async fn rotate_in(&self, tx: &Tx) -> Result<bool> {
-        let head = tx
-            .execute(
-                "SELECT key_table, key_rows FROM meter_head WHERE id = 1 FOR UPDATE",
-                params![],
-            )
-            .await?;
-        let (hot, rows) = (head.row()?.int(0)?, head.row()?.count(1)?);
-        if rows < self.per_table {
+    /// Seals the keys of the oldest events that are not sealed; false if there are too few, or none if it is to be done
+    /// in any case.
+    pub(crate) async fn seal(&self, sql: &Sql, in_any_case: bool) -> Result<bool> {
+        let text = "SELECT sealed_seq, next_seq FROM meter_head WHERE id = 1";
+        let head = sql.query(text, params![]).await?;
+        let (first, next) = (head.row()?.int(0)?, head.row()?.int(1)?);
+        let most = count(self.per_blob);
+        if first == next || (next - first < most && !in_any_case) {
             return Ok(false);
         }
-        let next = hot + 1;
-        let create = format!(
-            "CREATE TABLE meter_key_{next} (hi BIGINT NOT NULL, lo BIGINT NOT NULL,
-                content BIGINT NOT NULL, seq BIGINT NOT NULL, PRIMARY KEY (hi, lo)) {{clustered}}"
-        );
-        tx.execute(&create, params![]).await?;
-        tx.execute(
-            "UPDATE meter_keys SET state = $2, key_rows = $3 WHERE number = $1",
-            params![hot, CLOSED, count(rows)],
-        )
-        .await?;
-        tx.execute(
-            "INSERT INTO meter_keys (number, state, key_rows) VALUES ($1, $2, 0)",
-            params![next, HOT],
-        )
-        .await?;
-        tx.execute(
-            "UPDATE meter_head SET key_table = $1, key_rows = 0, keys_version = keys_version + 1
-             WHERE id = 1",
-            params![next],
-        )
-        .await?;
-        Ok(true)
-    }
-
-    /// Writes the oldest closed table down as a blob; false if there is none.
-    pub(crate) async fn seal(&self, sql: &Sql) -> Result<bool> {
-        self.rotate(sql).await?;
-        let known = self.known();
-        let Some(number) = known.closed.first().copied() else { return Ok(false) };
+        let stretch = Stretch { first, end: next.min(first.saturating_add(most)) };
+        // Read while nobody is kept from recording: what is committed below the next number stays as it is.
         let mut records = Vec::new();
-        while let Some(page) = self.page(sql, number, records.last()).await? {
+        let mut rest = stretch;
+        while rest.first < rest.end {
+            let page = page(sql, rest).await?;
+            let Some(last) = page.last() else { break };
+            rest.first = last.seen.seq + 1;
             records.extend(page);
         }
-        let name = BlobName::new(format!("meter/keys/{number:08}"))?;
-        // Nobody writes to a closed table, so whoever seals it, and however often, puts the same bytes.
-        self.blobs.put(&name, segment::encode(&records)?).await?;
-        let text = name.as_str();
-        sql.write(|tx| async move { publish(&tx, number, text).await }).await?;
+        let known = self.reload(sql).await?;
+        let small = known.sealed.last().filter(|segment| segment.keys < self.per_blob);
+        if let Some(small) = small {
+            records.extend(small.read(&*self.blobs).await?);
+        }
+        records.sort_unstable_by_key(|record| record.key);
+        let packed = segment::encode(&records)?;
+        let name = format!("meter/keys/{:016}-{}", stretch.end, blake3::hash(&packed).to_hex());
+        let name = BlobName::new(name)?;
+        self.blobs.put(&name, packed).await?;
+        let instead = small.map(|small| small.name.as_str().to_owned());
+        let (name, instead) = (name.as_str(), instead.as_deref());
+        sql.write(|tx| async move { publish(&tx, stretch, name, instead).await }).await?;
         self.reload(sql).await?;
         Ok(true)
-    }
-
-    async fn page(
-        &self,
-        sql: &Sql,
-        number: i64,
-        last: Option<&Record>,
-    ) -> Result<Option<Vec<Record>>> {
-        let from = last.map_or(Key { hi: i64::MIN, lo: i64::MIN }, |record| record.key);
-        let text = format!(
-            "SELECT hi, lo, content, seq FROM meter_key_{number}
-             WHERE hi > $1 OR (hi = $1 AND lo > $2) ORDER BY hi, lo LIMIT {KEYS_PER_PAGE}"
-        );
-        let page = sql.query(&text, params![from.hi, from.lo]).await?;
-        let records: Result<Vec<Record>> = page
-            .rows
-            .iter()
-            .map(|row| {
-                let key = Key { hi: row.int(0)?, lo: row.int(1)? };
-                Ok(Record { key, seen: Seen { content: row.int(2)?, seq: row.int(3)? } })
-            })
-            .collect();
-        Ok(Some(records?).filter(|records| !records.is_empty()))
     }
 }
 
-const HOT: i64 = 0;
-const CLOSED: i64 = 1;
-const SEALED: i64 = 2;
-
-/// The visibility barrier: from here on the blob is what counts, and the table is gone.
-async fn publish(tx: &Tx, number: i64, blob: &str) -> logmill_io::Result<()> {
-    tx.execute("SELECT id FROM meter_head WHERE id = 1 FOR UPDATE", params![]).await?;
-    let changed = tx
-        .execute(
-            "UPDATE meter_keys SET state = $2, blob = $3 WHERE number = $1 AND state = $4",
-            params![number, SEALED, blob, CLOSED],
-        )
-        .await?
-        .changed;
-    if changed == 0 {
+/// The visibility barrier: from here on the blob is what counts.
+async fn publish(
+    tx: &Tx,
+    stretch: Stretch,
+    blob: &str,
+    instead: Option<&str>,
+) -> logmill_io::Result<()> {
+    let text = "SELECT sealed_seq FROM meter_head WHERE id = 1 FOR UPDATE";
+    if tx.execute(text, params![]).await?.row()?.int(0)? != stretch.first {
+        // Somebody else was faster; what was put is the same or is not used.
         return Ok(());
     }
-    tx.execute(&format!("DROP TABLE meter_key_{number}"), params![]).await?;
-    tx.execute("UPDATE meter_head SET keys_version = keys_version + 1 WHERE id = 1", params![])
-        .await?;
+    let mut first = stretch.first;
+    if let Some(instead) = instead {
+        let text = "DELETE FROM meter_keys WHERE blob = $1 RETURNING first_seq";
+        first = tx.execute(text, params![instead]).await?.row()?.int(0)?;
+    }
+    let text = "INSERT INTO meter_keys (first_seq, end_seq, blob) VALUES ($1, $2, $3)";
+    tx.execute(text, params![first, stretch.end, blob]).await?;
+    let text =
+        "UPDATE meter_head SET sealed_seq = $1, keys_version = keys_version + 1 WHERE id = 1";
+    tx.execute(text, params![stretch.end]).await?;
     Ok(())
 }
 
-async fn find_in_any(on: &impl Execute, known: &Known, key: Key) -> Result<Option<Seen>> {
-    for table in known.closed.iter().chain([&known.hot]) {
-        let found = find_in(on, *table, [key].into_iter()).await?;
-        if let Some(seen) = found.get(&key) {
-            return Ok(Some(*seen));
-        }
-    }
-    Ok(None)
-}
-
-async fn find_in(
-    on: &impl Execute,
-    table: i64,
-    keys: impl Iterator<Item = Key>,
-) -> Result<HashMap<Key, Seen>> {
-    let list: Vec<(i64, i64)> = keys.map(|key| (key.hi, key.lo)).collect();
-    let list = serde_json::to_string(&list).map_err(|error| Error::corrupt(error.to_string()))?;
+/// The keys of some events, in the order of their numbers.
+async fn page(on: &impl Execute, stretch: Stretch) -> Result<Vec<Record>> {
     let text = format!(
-        "SELECT k.hi, k.lo, k.content, k.seq FROM json_list($1) CROSS JOIN meter_key_{table} k
-         WHERE k.hi = CAST(value ->> 0 AS BIGINT) AND k.lo = CAST(value ->> 1 AS BIGINT)"
+        "SELECT key_hi, key_lo, content, seq FROM meter_event
+         WHERE seq >= $1 AND seq < $2 ORDER BY seq LIMIT {KEYS_PER_PAGE}"
     );
-    let mut found = HashMap::new();
-    for row in &on.execute(&text, params![list]).await?.rows {
+    let found = on.execute(&text, params![stretch.first, stretch.end]).await?;
+    let records = found.rows.iter().map(|row| {
         let key = Key { hi: row.int(0)?, lo: row.int(1)? };
-        found.insert(key, Seen { content: row.int(2)?, seq: row.int(3)? });
-    }
-    Ok(found)
-}
-
-fn claims_json(claims: &[&(Key, Seen)]) -> Value {
-    use std::fmt::Write as _;
-    let mut list = String::with_capacity(claims.len() * 80 + 2);
-    list.push('[');
-    for (index, (key, seen)) in claims.iter().enumerate() {
-        let comma = if index == 0 { "" } else { "," };
-        // Writing to a string does not fail.
-        let _ = write!(list, "{comma}[{},{},{},{}]", key.hi, key.lo, seen.content, seen.seq);
-    }
-    list.push(']');
-    Value::Text(list)
+        Ok(Record { key, seen: Seen { content: row.int(2)?, seq: row.int(3)? } })
+    });
+    records.collect()
 }
 
 /// A count as the stores keep it.

@@ -367,8 +367,8 @@ fn aggregate_of(row: &Row) -> Result<Aggregate> {
 fn listed(row: &Row) -> Result<ListedEvent> {
     Ok(ListedEvent {
         event: StoredEvent::from_row(row)?,
-        customer: row.text(10)?.to_owned(),
-        event_type: row.text(11)?.to_owned(),
+        customer: row.text(11)?.to_owned(),
+        event_type: row.text(12)?.to_owned(),
     })
 }
 

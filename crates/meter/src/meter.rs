@@ -10,7 +10,7 @@ use logmill_io::{BlobStore, Clock, Sql, Tx, params};
 use logmill_work::Queue;
 
 use crate::error::Result;
-use crate::keys::{KEYS_PER_TABLE, Keys};
+use crate::keys::{KEYS_PER_BLOB, Keys};
 use crate::period::Calendar;
 use crate::schema::MIGRATIONS;
 use crate::series::SeriesCache;
@@ -38,22 +38,22 @@ impl Meter {
         webhooks: Webhooks,
         settings: Settings,
     ) -> Result<Self> {
-        Self::open_with(queue, blobs, webhooks, settings, KEYS_PER_TABLE).await
+        Self::open_with(queue, blobs, webhooks, settings, KEYS_PER_BLOB).await
     }
 
-    /// The same with another size of tables of keys.
+    /// The same with another size of blobs of keys.
     pub async fn open_with(
         queue: Queue,
         blobs: Arc<dyn BlobStore>,
         webhooks: Webhooks,
         settings: Settings,
-        keys_per_table: u64,
+        keys_per_blob: u64,
     ) -> Result<Self> {
         settings.check()?;
         let sql = queue.sql().clone();
         sql.migrate(&MIGRATIONS).await?;
         let calendar = Arc::new(Calendar::new(&settings.zone)?);
-        let keys = Arc::new(Keys::new(Arc::clone(&blobs), keys_per_table));
+        let keys = Arc::new(Keys::new(Arc::clone(&blobs), keys_per_blob));
         keys.reload(&sql).await?;
         Ok(Self {
             sql,
@@ -99,30 +99,22 @@ pub(crate) struct Head {
     pub(crate) seq: i64,
     pub(crate) name: i64,
     pub(crate) keys_version: i64,
-    pub(crate) key_rows: u64,
 }
 
 impl Head {
     /// Locks the head for this transaction: nobody else changes usage before it ends.
     pub(crate) async fn lock(tx: &Tx) -> logmill_io::Result<Self> {
-        let text = "SELECT next_seq, next_name, keys_version, key_rows FROM meter_head
+        let text = "SELECT next_seq, next_name, keys_version FROM meter_head
                     WHERE id = 1 FOR UPDATE";
         let answer = tx.execute(text, params![]).await?;
         let row = answer.row()?;
-        Ok(Self {
-            seq: row.int(0)?,
-            name: row.int(1)?,
-            keys_version: row.int(2)?,
-            key_rows: row.count(3)?,
-        })
+        Ok(Self { seq: row.int(0)?, name: row.int(1)?, keys_version: row.int(2)? })
     }
 
     /// Writes the numbers that are next.
     pub(crate) async fn store(&self, tx: &Tx) -> logmill_io::Result<()> {
-        let text =
-            "UPDATE meter_head SET next_seq = $1, next_name = $2, key_rows = $3 WHERE id = 1";
-        let rows = crate::keys::count(self.key_rows);
-        tx.execute(text, params![self.seq, self.name, rows]).await?;
+        let text = "UPDATE meter_head SET next_seq = $1, next_name = $2 WHERE id = 1";
+        tx.execute(text, params![self.seq, self.name]).await?;
         Ok(())
     }
 }

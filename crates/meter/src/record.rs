@@ -1,7 +1,7 @@
 //! Recording: events, their keys and what they add to partials, in one transaction.
 //!
 //! ```text
-//!   lock the head ─▶ claim keys ─▶ number series ─▶ events ─▶ partials ─▶ touched ─▶ commit
+//!   lock the head ─▶ look for keys ─▶ number series ─▶ events ─▶ partials ─▶ touched ─▶ commit
 //! ```
 //!
 //! Guarantees: an event whose outcome is [`Outcome::Stored`] or [`Outcome::Repeated`] is on disk and counts once; one
@@ -18,7 +18,7 @@ use logmill_io::{Timestamp, Tx, Value, params};
 
 use crate::error::{Error, Result};
 use crate::event::{Event, Key};
-use crate::keys::{Keys, Known, Seen};
+use crate::keys::{Known, Seen};
 use crate::meter::{Head, Meter};
 use crate::partials::{self, Archived, NeedsArchived, Place};
 use crate::period::Bucket;
@@ -57,7 +57,7 @@ impl Arrived {
 enum Commit {
     /// It may commit.
     Done(Committed),
-    /// The tables of keys are no longer those that were looked at; nothing was written.
+    /// The blobs of keys are no longer those that were looked at; nothing was written.
     KeysMoved,
     /// Some events must be read from the archive first; what was written must not be committed.
     Needs(Vec<Place>),
@@ -65,9 +65,11 @@ enum Commit {
 
 /// What a transaction did, to be remembered once it is committed.
 struct Committed {
+    /// Keys that were there before, and those that are new, with the first number and the one after the last.
     seen: HashMap<Key, Seen>,
+    claims: Vec<(Key, Seen)>,
+    numbers: (i64, i64),
     series: BTreeMap<Names, Series>,
-    key_rows: u64,
 }
 
 /// A group of events, and what is known of it before the transaction.
@@ -119,7 +121,7 @@ impl Meter {
                 commit => commit?,
             };
             match commit {
-                Commit::Done(committed) => return self.committed(&group, committed).await,
+                Commit::Done(committed) => return Ok(self.committed(&group, committed)),
                 Commit::KeysMoved => {
                     self.keys.reload(&self.sql).await?;
                     archived = Archived::new();
@@ -127,7 +129,7 @@ impl Meter {
                 Commit::Needs(places) => archived = self.read_archived(&places).await?,
             }
         }
-        Err(Error::conflict("the tables of keys change too often"))
+        Err(Error::conflict("the blobs of keys change too often"))
     }
 
     async fn commit(&self, group: &Arc<Group>, before: &Arc<Beforehand>) -> Result<Commit> {
@@ -168,19 +170,21 @@ impl Meter {
                 (event.key, Seen { content: event.content, seq })
             })
             .collect();
-        let mut seen = Keys::claim(tx, &before.known, &claims).await?;
+        let keys = claims.iter().map(|(key, _)| *key);
+        let mut seen = self.keys.find_recent(tx, &head, keys).await?;
         let fresh = claims.iter().zip(&candidates).filter(|((key, _), _)| !seen.contains_key(key));
         let fresh: Vec<(i64, &Arrived)> =
             fresh.map(|((_, new), index)| (new.seq, &group.events[*index])).collect();
+        let first = head.seq;
         let series = match self.store(tx, &mut head, &fresh, &before.archived).await? {
             Ok(series) => series,
             Err(NeedsArchived(places)) => return Ok(Commit::Needs(places)),
         };
         head.seq += i64::try_from(claims.len()).unwrap_or(i64::MAX);
-        head.key_rows += u64::try_from(fresh.len()).unwrap_or(u64::MAX);
         head.store(tx).await?;
+        let claims = claims.into_iter().filter(|(key, _)| !seen.contains_key(key)).collect();
         seen.extend(&before.sealed);
-        Ok(Commit::Done(Committed { seen, series, key_rows: head.key_rows }))
+        Ok(Commit::Done(Committed { seen, claims, numbers: (first, head.seq), series }))
     }
 
     async fn store(
@@ -228,16 +232,12 @@ impl Meter {
         Ok(Ok(made))
     }
 
-    async fn committed(&self, group: &Group, committed: Committed) -> Result<Vec<Outcome>> {
+    fn committed(&self, group: &Group, committed: Committed) -> Vec<Outcome> {
         for (names, series) in &committed.series {
             self.series.insert(names, *series);
         }
-        if committed.key_rows >= self.keys.per_table() {
-            // It can be put off: the next group, or the next sealing, tries again.
-            if let Err(error) = self.keys.rotate(&self.sql).await {
-                tracing::warn!(error = error.chain(), "could not start a new table of keys");
-            }
-        }
+        let (first, end) = committed.numbers;
+        self.keys.remember(committed.claims.into_iter(), first, end);
         let outcomes = group.events.iter().enumerate().map(|(index, arrived)| {
             let event = &arrived.event;
             let first = group.firsts.get(&event.key).copied().unwrap_or(index);
@@ -250,7 +250,7 @@ impl Meter {
                 None => Outcome::Conflict,
             }
         });
-        Ok(outcomes.collect())
+        outcomes.collect()
     }
 }
 
@@ -267,6 +267,9 @@ const EVENTS: Bulk = Bulk {
         ("amount", ColumnType::Text),
         ("metadata", ColumnType::Text),
         ("state", ColumnType::Int),
+        ("key_hi", ColumnType::Int),
+        ("key_lo", ColumnType::Int),
+        ("content", ColumnType::Int),
     ]),
     key_columns: 1,
     on_conflict: Cow::Borrowed(""),
@@ -285,5 +288,8 @@ fn event_row(fresh: &Fresh<'_>) -> Vec<Value> {
         event.value.to_string(),
         event.metadata.clone(),
         0_i64,
+        event.key.hi,
+        event.key.lo,
+        event.content,
     ]
 }

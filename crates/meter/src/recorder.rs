@@ -17,8 +17,9 @@ use crate::record::{Arrived, Outcome};
 
 /// The most requests that wait.
 const WAITING_MAX: usize = 4_096;
-/// The most events of one transaction, which has SQLite's only writer for itself; a larger request is on its own.
-const EVENTS_PER_COMMIT: usize = 4_000;
+/// The most events of one transaction; a larger request is on its own. The more there are, the more of them share a
+/// page that is written, and the longer others wait for SQLite's only writer: a tenth of a second.
+const EVENTS_PER_COMMIT: usize = 10_000;
 
 /// Records events of many callers. Clones share one queue.
 #[derive(Clone, Debug)]

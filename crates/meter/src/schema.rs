@@ -2,10 +2,10 @@
 //!
 //! | table | kind | holds |
 //! |---|---|---|
-//! | `meter_head` | source | one row that every change of usage locks first: the next numbers, the table of new keys |
+//! | `meter_head` | source | one row that every change of usage locks first: the next numbers, and which keys are sealed |
 //! | `meter_customer`, `meter_series` | source | numbers for names: an event type of a customer and group |
 //! | `meter_event` | source | usage events, in the order in which they came |
-//! | `meter_key_{n}`, `meter_keys` | source | which (source, id) were seen, and what they said |
+//! | `meter_keys` | source | blobs of the keys of older events: which (source, id) were seen |
 //! | `meter_correction` | source | who cancelled or amended which event, when and why |
 //! | `meter_archive` | source | events that were moved to blobs |
 //! | `meter_aggregate`, `meter_revision` | source | what was said of a period, now and before |
@@ -28,12 +28,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
                 id BIGINT NOT NULL PRIMARY KEY,
                 next_seq BIGINT NOT NULL,
                 next_name BIGINT NOT NULL,
-                key_table BIGINT NOT NULL,
-                keys_version BIGINT NOT NULL,
-                key_rows BIGINT NOT NULL
+                sealed_seq BIGINT NOT NULL,
+                keys_version BIGINT NOT NULL
             );
-            INSERT INTO meter_head (id, next_seq, next_name, key_table, keys_version, key_rows)
-                VALUES (1, 1, 1, 1, 1, 0);
+            INSERT INTO meter_head (id, next_seq, next_name, sealed_seq, keys_version)
+                VALUES (1, 1, 1, 1, 1);
             CREATE TABLE meter_customer (
                 id BIGINT NOT NULL PRIMARY KEY,
                 name {name} NOT NULL UNIQUE
@@ -56,23 +55,17 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
                 id {name} NOT NULL,
                 amount {name} NOT NULL,
                 metadata {name},
-                state BIGINT NOT NULL
+                state BIGINT NOT NULL,
+                key_hi BIGINT NOT NULL,
+                key_lo BIGINT NOT NULL,
+                content BIGINT NOT NULL
             );
             CREATE INDEX meter_event_place ON meter_event (bucket, series);
             CREATE TABLE meter_keys (
-                number BIGINT NOT NULL PRIMARY KEY,
-                state BIGINT NOT NULL,
-                key_rows BIGINT NOT NULL,
-                blob {name}
+                first_seq BIGINT NOT NULL PRIMARY KEY,
+                end_seq BIGINT NOT NULL,
+                blob {name} NOT NULL
             );
-            INSERT INTO meter_keys (number, state, key_rows) VALUES (1, 0, 0);
-            CREATE TABLE meter_key_1 (
-                hi BIGINT NOT NULL,
-                lo BIGINT NOT NULL,
-                content BIGINT NOT NULL,
-                seq BIGINT NOT NULL,
-                PRIMARY KEY (hi, lo)
-            ) {clustered};
             CREATE TABLE meter_correction (
                 number {seq},
                 event_seq BIGINT NOT NULL,

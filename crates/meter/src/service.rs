@@ -84,10 +84,12 @@ impl Meter {
             self.queue.wakes().wake(crate::alerts::ALERT_JOB);
         }
         self.webhooks.purge().await?;
-        while self.keys.seal(&self.sql).await? {}
+        while self.keys.seal(&self.sql, false).await? {}
         let Some(retention) = self.settings.retention else { return Ok(()) };
         let now = self.clock().now();
         let before = Timestamp(now.millis().saturating_sub(millis(retention)));
+        // An event stays for as long as its key is in no blob.
+        while self.is_unsealed(before).await? && self.keys.seal(&self.sql, true).await? {}
         for _ in 0..SLICES_PER_JOB {
             if self.archive_some(before).await? == 0 {
                 break;

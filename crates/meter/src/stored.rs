@@ -72,6 +72,8 @@ pub struct StoredEvent {
     pub metadata: Option<String>,
     /// What became of it.
     pub state: EventState,
+    /// The hash of what was sent.
+    pub(crate) content: i64,
 }
 
 impl StoredEvent {
@@ -99,13 +101,14 @@ impl StoredEvent {
                 .map_err(|_| Error::corrupt("the value of a stored event"))?,
             metadata: row.opt_text(8)?.map(str::to_owned),
             state: EventState::from_number(row.int(9)?)?,
+            content: row.int(10)?,
         })
     }
 }
 
 /// The columns of an event `e`, as [`StoredEvent::from_row`] reads them.
 pub(crate) const COLUMNS: &str = "e.seq, e.bucket, e.series, e.time_ms, e.received_ms, e.source,
-    e.id, e.amount, e.metadata, e.state";
+    e.id, e.amount, e.metadata, e.state, e.content";
 
 /// The events of one place that are in the database.
 pub(crate) async fn of_place(on: &impl Execute, place: Place) -> Result<Vec<StoredEvent>> {

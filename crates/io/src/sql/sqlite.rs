@@ -40,6 +40,8 @@ const WAITING_MAX: usize = 1_024;
 /// How long SQLite itself waits for another process's lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const STATEMENT_CACHE: usize = 256;
+/// How long the write-ahead log gets before it is copied back: 64 MiB.
+const CHECKPOINT_PAGES: u32 = 16_384;
 
 /// How to open a SQLite database.
 #[derive(Clone, Debug)]
@@ -343,6 +345,8 @@ fn connect(
             Durability::Relaxed => "OFF",
         };
         connection.pragma_update(None, "synchronous", level)?;
+        // A page that many transactions change is then copied back once for all of them.
+        connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
         connection.pragma_update(None, "journal_size_limit", 64 << 20)?;
     }
     connection.pragma_update(None, "temp_store", "MEMORY")?;

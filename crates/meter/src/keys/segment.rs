@@ -1,4 +1,4 @@
-//! A sealed table of keys: one immutable blob.
+//! Sealed keys: one immutable blob.
 //!
 //! | part | bytes |
 //! |---|---|
@@ -39,9 +39,8 @@ pub(super) struct Record {
 /// An open blob: all of it but its pages.
 #[derive(Debug)]
 pub(super) struct Segment {
-    pub(super) number: i64,
-    name: BlobName,
-    keys: u64,
+    pub(super) name: BlobName,
+    pub(super) keys: u64,
     filter: Filter,
     firsts: Vec<i64>,
     pages_at: u64,
@@ -85,7 +84,7 @@ fn seal(out: &mut Vec<u8>, from: usize) {
 }
 
 impl Segment {
-    pub(super) async fn open(blobs: &dyn BlobStore, number: i64, name: BlobName) -> Result<Self> {
+    pub(super) async fn open(blobs: &dyn BlobStore, name: BlobName) -> Result<Self> {
         let header = read(blobs, &name, 0..HEADER_BYTES).await?;
         let rest = header.strip_prefix(MAGIC).ok_or_else(|| damaged(&name))?;
         let mut numbers = rest.chunks_exact(8).map(number_of);
@@ -106,7 +105,7 @@ impl Segment {
             (0..words).map_while(|_| numbers.next()).map(i64::cast_unsigned).collect();
         let firsts: Vec<i64> = numbers.collect();
         let filter = Filter::from_words(words).ok_or_else(|| damaged(&name))?;
-        Ok(Self { number, name, keys, filter, firsts, pages_at })
+        Ok(Self { name, keys, filter, firsts, pages_at })
     }
 
     pub(super) fn may_hold(&self, key: Key) -> bool {
@@ -127,12 +126,26 @@ impl Segment {
         Ok(None)
     }
 
+    /// All of it, for another blob.
+    pub(super) async fn read(&self, blobs: &dyn BlobStore) -> Result<Vec<Record>> {
+        let mut records = Vec::new();
+        for page in 0..self.firsts.len() {
+            records.extend(self.read_page(blobs, page).await?);
+        }
+        Ok(records)
+    }
+
     async fn find_in_page(
         &self,
         blobs: &dyn BlobStore,
         page: usize,
         key: Key,
     ) -> Result<Option<Record>> {
+        let records = self.read_page(blobs, page).await?;
+        Ok(records.into_iter().find(|record| record.key == key))
+    }
+
+    async fn read_page(&self, blobs: &dyn BlobStore, page: usize) -> Result<Vec<Record>> {
         let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
         let before = number(page * RECORDS_PER_PAGE);
         let records = (self.keys.saturating_sub(before)).min(number(RECORDS_PER_PAGE));
@@ -140,14 +153,13 @@ impl Segment {
         let from = self.pages_at + number(page) * page_bytes;
         let to = from + records * number(RECORD_BYTES) + 4;
         let bytes = read(blobs, &self.name, from..to).await?;
-        let found = bytes.chunks_exact(RECORD_BYTES).map(|record| {
+        let records = bytes.chunks_exact(RECORD_BYTES).map(|record| {
             let mut numbers = record.chunks_exact(8).map(number_of);
             let mut next = || numbers.next().unwrap_or_default();
             let key = Key { hi: next(), lo: next() };
             Record { key, seen: Seen { content: next(), seq: next() } }
         });
-        let mut found = found.filter(|record| record.key == key);
-        Ok(found.next())
+        Ok(records.collect())
     }
 }
 
