@@ -1,7 +1,7 @@
 //! What is asked: parameters of a query, each known and given at most once, and cursors between pages.
 //!
-//! Guarantees: a parameter that is unknown, given twice or makes no sense is a 400 that names it; a cursor is taken only
-//! by the list that gave it. Leaves to others: what the parameters mean.
+//! Guarantees: a parameter that is unknown, given twice or makes no sense is a 400 that names it; a cursor is taken
+//! only by the list that gave it. Leaves to others: what the parameters mean.
 
 use std::collections::BTreeMap;
 
