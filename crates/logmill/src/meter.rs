@@ -4,8 +4,8 @@
 //!   open ─▶ recorder, runners, schedules ─▶ stopped: no new job, what was accepted is recorded
 //! ```
 //!
-//! Guarantees: everything stops as the other tasks of the server do; what was acknowledged is on disk. Leaves to others:
-//! what each does ([`logmill_meter`]), HTTP ([`crate::http`]), commands ([`command`]).
+//! Guarantees: everything stops as the other tasks of the server do; what was acknowledged is on disk. Leaves to
+//! others: what each does ([`logmill_meter`]), HTTP ([`crate::http`]), commands ([`command`]).
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -310,7 +310,7 @@ impl Watching {
             None => false,
         };
         if !changed {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

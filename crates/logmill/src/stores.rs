@@ -6,8 +6,8 @@
 //! | [`open_to_write`] | the caller has it | read and written, made if missing |
 //! | [`open_to_read`] | not looked at | read only |
 //!
-//! The log index, the derived tables and usage have databases of their own, which [`index`], [`tables`] and [`meter`] open
-//! likewise.
+//! The log index, the derived tables and usage have databases of their own, which [`index`], [`tables`] and [`meter`]
+//! open likewise.
 //!
 //! On PostgreSQL there is no lock: the server itself keeps its clients apart.
 //!

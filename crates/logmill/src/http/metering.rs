@@ -14,9 +14,9 @@
 //! | [`webhooks`] | `/webhooks/…`: endpoints and deliveries |
 //! | [`stream`] | the WebSocket of live values |
 //!
-//! Guarantees: bodies, batches, pages, time and requests under way are bounded; every error of the meter becomes a status
-//! here ([`failed`]), with a body `{"error": …}`; nothing that was not recorded is answered with 201. Leaves to others:
-//! metering ([`logmill_meter`]). `docs/metering.md` tells clients of it.
+//! Guarantees: bodies, batches, pages, time and requests under way are bounded; every error of the meter becomes a
+//! status here ([`failed`]), with a body `{"error": …}`; nothing that was not recorded is answered with 201. Leaves
+//! to others: metering ([`logmill_meter`]). `docs/metering.md` tells clients of it.
 
 mod ask;
 mod batch;

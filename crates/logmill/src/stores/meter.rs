@@ -1,8 +1,8 @@
 //! Usage: where it lives, and how it is opened.
 //!
-//! Embedded it is `meter.db` in the data folder, a file of its own, so that recording usage, the most frequent commit that
-//! there is, holds up nobody else; on PostgreSQL it is in the one database. Its jobs are in the same database, so that
-//! they end in the transactions that write their results.
+//! Embedded it is `meter.db` in the data folder, a file of its own, so that recording usage, the most frequent commit
+//! that there is, holds up nobody else; on PostgreSQL it is in the one database. Its jobs are in the same database,
+//! so that they end in the transactions that write their results.
 //!
 //! Guarantees: none beyond those of the stores. Leaves to others: the folder's lock, which who opens to write has.
 

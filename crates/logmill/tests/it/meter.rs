@@ -1,4 +1,5 @@
-//! Usage, with the program as a process: recorded before it is answered, counted once whoever dies, by one process or many.
+//! Usage, with the program as a process: recorded before it is answered, counted once whoever dies, by one process or
+//! many.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

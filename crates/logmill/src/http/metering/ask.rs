@@ -1,7 +1,7 @@
 //! What is asked: parameters of a query, each known and given at most once, and cursors between pages.
 //!
-//! Guarantees: a parameter that is unknown, given twice or makes no sense is a 400 that names it; a cursor is taken only
-//! by the list that gave it. Leaves to others: what the parameters mean.
+//! Guarantees: a parameter that is unknown, given twice or makes no sense is a 400 that names it; a cursor is taken
+//! only by the list that gave it. Leaves to others: what the parameters mean.
 
 use std::collections::BTreeMap;
 
@@ -68,10 +68,9 @@ impl Params {
 
     /// All that have a name that begins so, with the rest of the name.
     pub(super) fn with_prefix(&self, prefix: &str) -> impl Iterator<Item = (&str, &str)> {
-        let named = self.0.iter().filter_map(move |(name, text)| {
+        self.0.iter().filter_map(move |(name, text)| {
             name.strip_prefix(prefix).map(|rest| (rest, text.as_str()))
-        });
-        named
+        })
     }
 
     /// A text; none if it is not given or empty.

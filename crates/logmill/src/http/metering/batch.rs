@@ -1,8 +1,8 @@
 //! JSON of events, single and many: read without copying, and checked.
 //!
 //! Guarantees: what is read is bounded by the body and by the most events of a batch, however many there are in it; an
-//! event is an object and nothing else; all events of a request came at one moment; text is borrowed from the body until
-//! an event is made of it. Leaves to others: what an event must be ([`logmill_meter::event`]).
+//! event is an object and nothing else; all events of a request came at one moment; text is borrowed from the body
+//! until an event is made of it. Leaves to others: what an event must be ([`logmill_meter::event`]).
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -279,9 +279,9 @@ mod tests {
 
     #[test]
     fn all_of_too_many_are_counted() {
-        let all = vec![FINE; 7].join(",");
+        let all = [FINE; 7].join(",");
         assert_eq!(check(&format!("[{all}]")), Err(NoBatch::TooMany { received: 7 }));
-        let others = vec!["1"; 7].join(",");
+        let others = ["1"; 7].join(",");
         assert_eq!(check(&format!("[{others}]")), Err(NoBatch::TooMany { received: 7 }));
     }
 }

@@ -1,7 +1,7 @@
 //! `GET /events…` and `GET /aggregations…`: by the page, with the next page's cursor in a header.
 //!
-//! Guarantees: an answer is a bare array as the seed's is, of at most `limit` entries; while there is a next page, `Link`
-//! and `x-next-cursor` tell of it. Leaves to others: what is on a page ([`logmill_meter::list`]).
+//! Guarantees: an answer is a bare array as the seed's is, of at most `limit` entries; while there is a next page,
+//! `Link` and `x-next-cursor` tell of it. Leaves to others: what is on a page ([`logmill_meter::list`]).
 
 use std::sync::Arc;
 

@@ -131,7 +131,9 @@ type Schemas = Vec<(String, Value)>;
 
 /// An object with these fields, some of which are always there.
 fn object(about: &str, required: &[&str], properties: Value) -> Value {
-    json!({"type": "object", "description": about, "required": required, "properties": properties})
+    let mut schema = json!({"type": "object", "description": about, "required": required});
+    schema["properties"] = properties;
+    schema
 }
 
 fn named(name: &str, schema: Value) -> (String, Value) {

@@ -56,8 +56,8 @@ pub(super) const ROUTES: &[Route] = &[Route {
     method: "get",
     path: "/meters/query",
     scope: Some(Scope::Read),
-    summary: "Any operation over any window, zone and group, live. Both ends are on a quarter of an hour; `to` is the end \
-        of the present one if it is not given.",
+    summary: "Any operation over any window, zone and group, live. Both ends are on a quarter of an \
+        hour; `to` is the end of the present one if it is not given.",
     params: PARAMS,
     bodies: &[],
     answers: &[("200", "MeterAnswer", "the figures")],

@@ -7,8 +7,9 @@
 //! | `/usagebatch` | many | no | many |
 //!
 //! Guarantees: 201 means that all events are on disk, each of them once; of a batch with one invalid event nothing is
-//! recorded (422); events that contradict recorded ones are not recorded and are named (409, in batches 207). A repeated
-//! request with ids is answered as the first was. Leaves to others: what an event must be ([`logmill_meter::event`]).
+//! recorded (422); events that contradict recorded ones are not recorded and are named (409, in batches 207). A
+//! repeated request with ids is answered as the first was. Leaves to others: what an event must be
+//! ([`logmill_meter::event`]).
 
 use std::sync::Arc;
 

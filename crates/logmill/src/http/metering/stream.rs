@@ -112,8 +112,8 @@ impl Session for LiveSession {
             self.looked = Some(self.clock.monotonic());
             self.is_due = false;
             if periods != self.told {
-                self.told = periods.clone();
-                return Next::Send(vec![self.message(periods).into()]);
+                self.told = periods;
+                return Next::Send(vec![self.message().into()]);
             }
         }
     }
@@ -145,11 +145,11 @@ impl LiveSession {
         Ok(live.into_iter().map(shown).collect())
     }
 
-    fn message(&self, periods: Value) -> String {
+    fn message(&self) -> String {
         let payload = json!({
             "customerId": self.customer,
             "timestamp": format_time(self.clock.now()),
-            "periods": periods,
+            "periods": self.told,
         });
         json!({"type": "meters", "payload": payload}).to_string()
     }

@@ -1,7 +1,7 @@
 //! `/webhooks/…`: endpoints made, changed, tested, rotated, deleted; deliveries looked at and sent again.
 //!
-//! Guarantees: a secret is given to who makes or rotates it, once; everything needs the scope `admin`, as addresses may be
-//! secrets themselves. Leaves to others: delivering ([`logmill_meter::webhooks`]).
+//! Guarantees: a secret is given to who makes or rotates it, once; everything needs the scope `admin`, as addresses
+//! may be secrets themselves. Leaves to others: delivering ([`logmill_meter::webhooks`]).
 
 mod routes;
 mod show;

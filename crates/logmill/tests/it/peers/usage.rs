@@ -99,6 +99,6 @@ fn what_integrators_earn_is_metered_from_the_chain_through_kills_and_reorgs() {
     assert_eq!((all, beside), (collected(server.rpc()), Sums::new()));
     assert!(server.terminate().success());
     let recounted: Value =
-        serde_json::from_str(&place.run(&["meter", "recount", "--json"]).answer()).expect("JSON");
+        serde_json::from_str(place.run(&["meter", "recount", "--json"]).answer()).expect("JSON");
     assert!(recounted["wrong"] == 0 && recounted["events"].as_u64() > Some(0), "{recounted}");
 }

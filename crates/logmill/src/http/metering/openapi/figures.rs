@@ -7,13 +7,16 @@ use serde_json::{Map, Value, json};
 use super::{Schemas, array, flag, maybe, named, number, object, reference, text};
 
 pub(super) fn all() -> Schemas {
-    [events(), aggregations(), answers(), settings()].concat()
+    [events(), aggregations(), live(), answers(), settings()].concat()
 }
 
 /// A number as JSON, where that is exact.
 fn shown_number(about: &str) -> Value {
     json!({"type": ["number", "integer", "null"], "description": about})
 }
+
+/// What every aggregate says.
+const SAYS: [&str; 3] = ["events", "eventsExact", "eventCounts"];
 
 fn answers() -> Schemas {
     let provisional = json!({
@@ -137,14 +140,16 @@ fn said() -> Map<String, Value> {
     .collect()
 }
 
-fn aggregations() -> Schemas {
-    let state = json!({"type": "string", "enum": ["provisional", "final", "corrected"]});
-    let with_said = |more: Value| {
-        let mut fields = said();
-        fields.extend(more.as_object().cloned().unwrap_or_default());
-        Value::Object(fields)
-    };
-    let told = object(
+/// What an aggregate says of usage, and more.
+fn with_said(more: &Value) -> Value {
+    let mut fields = said();
+    fields.extend(more.as_object().cloned().unwrap_or_default());
+    Value::Object(fields)
+}
+
+/// How far webhooks are with telling of an aggregate.
+fn told() -> Value {
+    object(
         "How far webhooks are with telling of it.",
         &["delivered", "attempts"],
         json!({
@@ -155,8 +160,12 @@ fn aggregations() -> Schemas {
             "lastError": text("what went wrong last"),
             "dryRun": flag("whether nothing is sent"),
         }),
-    );
-    let aggregation = with_said(json!({
+    )
+}
+
+fn aggregations() -> Schemas {
+    let state = json!({"type": "string", "enum": ["provisional", "final", "corrected"]});
+    let aggregation = with_said(&json!({
         "_id": text("customer, period and key"),
         "customerId": text("whose usage"),
         "period": text("the kind of its period"),
@@ -166,33 +175,17 @@ fn aggregations() -> Schemas {
         "timestamp": text("when it was computed"),
         "state": state,
         "revision": number("how often it was computed anew"),
-        "webhookStatus": told,
+        "webhookStatus": told(),
     }));
-    let revision = with_said(json!({
+    let revision = with_said(&json!({
         "revision": number("which"),
         "state": state,
         "timestamp": text("when it was computed"),
     }));
-    let live = with_said(json!({
-        "period": text("the kind of the period"),
-        "periodKey": text("which period of its kind"),
-        "periodStart": text("its first moment"),
-        "periodEnd": text("its last millisecond"),
-    }));
-    let says = ["events", "eventsExact", "eventCounts"];
     let all = ["_id", "customerId", "period", "periodStart", "periodEnd", "periodKey", "timestamp"];
-    let all: Vec<&str> = [&all[..], &says, &["state", "revision", "webhookStatus"]].concat();
-    let revision = object("What an aggregate said.", &says, revision);
+    let all: Vec<&str> = [&all[..], &SAYS, &["state", "revision", "webhookStatus"]].concat();
+    let revision = object("What an aggregate said.", &SAYS, revision);
     let revisions = json!({"revisions": {"type": "array", "items": revision}});
-    let payload = object(
-        "What the periods under way say.",
-        &["customerId", "timestamp", "periods"],
-        json!({
-            "customerId": text("whose usage"),
-            "timestamp": text("when it was looked"),
-            "periods": {"type": "array", "items": object("A period.", &says, live)},
-        }),
-    );
     vec![
         named("Aggregation", object("What is said of a period.", &all, aggregation)),
         named("Aggregations", array("Aggregation")),
@@ -205,15 +198,28 @@ fn aggregations() -> Schemas {
                 ],
             }),
         ),
-        named(
-            "LiveMeters",
-            object(
-                "A message of the stream.",
-                &["type", "payload"],
-                json!({"type": {"type": "string", "enum": ["meters"]}, "payload": payload}),
-            ),
-        ),
     ]
+}
+
+fn live() -> Schemas {
+    let period = with_said(&json!({
+        "period": text("the kind of the period"),
+        "periodKey": text("which period of its kind"),
+        "periodStart": text("its first moment"),
+        "periodEnd": text("its last millisecond"),
+    }));
+    let payload = object(
+        "What the periods under way say.",
+        &["customerId", "timestamp", "periods"],
+        json!({
+            "customerId": text("whose usage"),
+            "timestamp": text("when it was looked"),
+            "periods": {"type": "array", "items": object("A period.", &SAYS, period)},
+        }),
+    );
+    let fields = json!({"type": {"type": "string", "enum": ["meters"]}, "payload": payload});
+    let message = object("A message of the stream.", &["type", "payload"], fields);
+    vec![named("LiveMeters", message)]
 }
 
 fn settings() -> Schemas {

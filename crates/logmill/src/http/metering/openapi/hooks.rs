@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Schemas, array, flag, maybe, named, number, object, text};
 
 pub(super) fn all() -> Schemas {
-    [requests(), endpoints(), deliveries()].concat()
+    [requests(), endpoints(), outcomes(), deliveries()].concat()
 }
 
 fn names(about: &str) -> Value {
@@ -90,29 +90,20 @@ fn endpoints() -> Schemas {
         named("MadeEndpoint", made),
         named("EndpointStatus", of("An endpoint, and how it stands.", &fields)),
         named("EndpointStatuses", array("EndpointStatus")),
-        named(
-            "Rotated",
-            object(
-                "A new secret.",
-                &["secret"],
-                json!({"secret": text("which is never shown again")}),
-            ),
-        ),
-        named(
-            "Tested",
-            object("A test under way.", &["messageId"], json!({"messageId": text("its message")})),
-        ),
-        named(
-            "Replayed",
-            object(
-                "What is sent again.",
-                &["deliveries", "more"],
-                json!({
-                    "deliveries": number("how many deliveries"),
-                    "more": flag("whether there may be more: then ask again"),
-                }),
-            ),
-        ),
+    ]
+}
+
+fn outcomes() -> Schemas {
+    let secret = json!({"secret": text("which is never shown again")});
+    let message = json!({"messageId": text("its message")});
+    let replayed = json!({
+        "deliveries": number("how many deliveries"),
+        "more": flag("whether there may be more: then ask again"),
+    });
+    vec![
+        named("Rotated", object("A new secret.", &["secret"], secret)),
+        named("Tested", object("A test under way.", &["messageId"], message)),
+        named("Replayed", object("What is sent again.", &["deliveries", "more"], replayed)),
     ]
 }
 

@@ -63,109 +63,89 @@ pub(super) fn requests() -> Schemas {
 }
 
 pub(super) fn answers() -> Schemas {
-    let ids = json!({"type": "array", "items": {"type": "string"}, "description": "in order"});
+    [of_one(), of_many(), of_others()].concat()
+}
+
+fn of_one() -> Schemas {
     let errors = json!({"type": "array", "items": {"type": "string"}});
-    let about_one = json!({
+    let mut captured = json!({
         "message": text("for people"),
         "eventType": text("its type"),
         "customerId": text("whose usage"),
         "id": text("its id"),
     });
-    let mut conflict = about_one.clone();
-    if let Some(fields) = conflict.as_object_mut() {
+    let about_it = ["eventType", "customerId", "id"];
+    let fields = [&["message"][..], &about_it].concat();
+    let made = object("A recorded event.", &fields, captured.clone());
+    if let Some(fields) = captured.as_object_mut() {
         fields.remove("message");
     }
-    conflict["error"] = text("for people");
+    captured["error"] = text("for people");
+    let fields = [&["error"][..], &about_it].concat();
+    let conflict = object("An event that was not recorded.", &fields, captured);
+    let invalid = object(
+        "What is wrong with an event.",
+        &["error", "details"],
+        json!({"error": text("for people"), "details": errors}),
+    );
+    vec![named("Captured", made), named("EventConflict", conflict), named("EventInvalid", invalid)]
+}
+
+fn of_many() -> Schemas {
+    let texts =
+        |about: &str| json!({"type": "array", "items": {"type": "string"}, "description": about});
+    let index = number("which event of the batch");
     let wrong = object(
         "What is wrong with one event.",
         &["index", "errors"],
-        json!({"index": number("which event of the batch"), "errors": errors}),
+        json!({"index": index, "errors": texts("what is wrong")}),
     );
     let clash = object(
         "An event that was not recorded.",
         &["index", "id"],
-        json!({"index": number("which event of the batch"), "id": text("its id")}),
+        json!({"index": index, "id": text("its id")}),
     );
+    let (message, ids) = (text("for people"), texts("the ids, in order"));
+    let captured = json!({"message": message, "count": number("how many"), "ids": ids});
+    let partly = json!({
+        "message": message,
+        "successCount": number("how many are recorded"),
+        "failedCount": number("how many are not"),
+        "conflicts": {"type": "array", "items": clash},
+        "ids": ids,
+    });
+    let invalid = json!({
+        "error": text("for people"),
+        "validationErrors": {"type": "array", "items": wrong},
+        "validCount": number("how many are fine"),
+        "invalidCount": number("how many are not"),
+    });
+    let large = json!({
+        "error": text("for people"),
+        "received": number("how many events came"),
+        "maxAllowed": number("how many are taken at a time"),
+    });
+    let captured_fields = ["message", "count", "ids"];
+    let partly_fields = ["message", "successCount", "failedCount", "conflicts", "ids"];
+    let invalid_fields = ["error", "validationErrors", "validCount", "invalidCount"];
+    vec![
+        named("BatchCaptured", object("Recorded events.", &captured_fields, captured)),
+        named("BatchPartly", object("Events partly recorded.", &partly_fields, partly)),
+        named("BatchInvalid", object("What is wrong with a batch.", &invalid_fields, invalid)),
+        named("BatchTooLarge", object("A batch or body that is too large.", &["error"], large)),
+    ]
+}
+
+fn of_others() -> Schemas {
     let error = json!({"error": text("for people")});
+    let nothing = json!({"message": text("for people"), "jobsQueued": number("none")});
+    let nothing = object("There is nothing to aggregate.", &["message", "jobsQueued"], nothing);
+    let pong = object("Somebody is there.", &["message"], json!({"message": text("pong")}));
     vec![
         named("MeterError", object("Why a request failed.", &["error"], error)),
-        named(
-            "Captured",
-            object("A recorded event.", &["message", "eventType", "customerId", "id"], about_one),
-        ),
-        named(
-            "EventConflict",
-            object(
-                "An event that was not recorded.",
-                &["error", "eventType", "customerId", "id"],
-                conflict,
-            ),
-        ),
-        named(
-            "EventInvalid",
-            object(
-                "What is wrong with an event.",
-                &["error", "details"],
-                json!({"error": text("for people"), "details": errors}),
-            ),
-        ),
-        named(
-            "BatchCaptured",
-            object(
-                "Recorded events.",
-                &["message", "count", "ids"],
-                json!({"message": text("for people"), "count": number("how many"), "ids": ids}),
-            ),
-        ),
-        named(
-            "BatchPartly",
-            object(
-                "Events of which some were recorded.",
-                &["message", "successCount", "failedCount", "conflicts", "ids"],
-                json!({
-                    "message": text("for people"),
-                    "successCount": number("how many are recorded"),
-                    "failedCount": number("how many are not"),
-                    "conflicts": {"type": "array", "items": clash},
-                    "ids": ids,
-                }),
-            ),
-        ),
-        named(
-            "BatchInvalid",
-            object(
-                "What is wrong with a batch.",
-                &["error", "validationErrors", "validCount", "invalidCount"],
-                json!({
-                    "error": text("for people"),
-                    "validationErrors": {"type": "array", "items": wrong},
-                    "validCount": number("how many are fine"),
-                    "invalidCount": number("how many are not"),
-                }),
-            ),
-        ),
-        named(
-            "BatchTooLarge",
-            object(
-                "A batch or a body that is too large.",
-                &["error"],
-                json!({
-                    "error": text("for people"),
-                    "received": number("how many events came"),
-                    "maxAllowed": number("how many are taken at a time"),
-                }),
-            ),
-        ),
         named("Triggered", triggered()),
-        named(
-            "NothingToDo",
-            object(
-                "There is nothing to aggregate.",
-                &["message", "jobsQueued"],
-                json!({"message": text("for people"), "jobsQueued": number("none")}),
-            ),
-        ),
-        named("Pong", object("Somebody is there.", &["message"], json!({"message": text("pong")}))),
+        named("NothingToDo", nothing),
+        named("Pong", pong),
     ]
 }
 

@@ -39,7 +39,24 @@ async fn answers_are_what_the_document_says() {
         check_answer(path, "post", &metered.post(real, &body).await);
     }
     metered.send("api.calls", json!({"customerId": "c", "value": 5, "metadata": {"a": [1]}})).await;
+    let endpoint =
+        metered.post("/webhooks/endpoints", &json!({"url": "https://example.com/"})).await;
+    check_answer("/webhooks/endpoints", "post", &endpoint);
+    let id = endpoint.body["id"].as_str().expect("an id").to_owned();
+    metered.set("2026-02-14T00:30:00Z");
     metered.aggregated("").await;
+    let path = "/webhooks/endpoints/{id}";
+    for (action, body) in [
+        ("test", Value::Null),
+        ("rotate", json!({"overlapSeconds": 5})),
+        ("replay", json!({"since": "2026-01-01T00:00:00Z"})),
+        ("replay", json!({})),
+    ] {
+        let answer = metered.post(&format!("/webhooks/endpoints/{id}/{action}"), &body).await;
+        check_answer(&format!("{path}/{action}"), "post", &answer);
+    }
+    check_answer(path, "get", &metered.get(&format!("/webhooks/endpoints/{id}")).await);
+    check_answer(path, "get", &metered.get("/webhooks/endpoints/none").await);
     for (path, real) in [
         ("/events", "/events"),
         ("/events", "/events?limit=x"),
@@ -49,10 +66,34 @@ async fn answers_are_what_the_document_says() {
         ("/aggregations/{id}", "/aggregations/c_daily_20260113"),
         ("/aggregations/{id}", "/aggregations/none"),
         ("/aggregations/{id}/events", "/aggregations/c_daily_20260113/events"),
+        ("/webhooks/endpoints", "/webhooks/endpoints"),
+        ("/webhooks/deliveries", "/webhooks/deliveries"),
+        (
+            "/meters/query",
+            "/meters/query?eventType=api.calls&from=2026-01-13T00:00:00Z&groupBy=customerId",
+        ),
+        ("/meters/query", "/meters/query?eventType=x&from=0"),
         ("/ping", "/ping"),
     ] {
         check_answer(path, "get", &metered.get(real).await);
     }
+}
+
+#[test]
+fn the_configuration_is_what_the_document_says() {
+    let flags = [
+        ("meter.events", r#"{ a = { op = "sum" } }"#),
+        (
+            "meter.periods",
+            r#"["daily", { name = "x", anchor = "2026-01-15T00:00", length = "1 month" }]"#,
+        ),
+        ("meter.webhooks", r#"[{ url = "https://example.com/", secret = "0123456789abcdef" }]"#),
+    ];
+    let flags = flags.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+    let config = crate::config::Config::load(&crate::config::Given { flags, ..Default::default() });
+    let shown = config.expect("fine").settings.meter.shown();
+    let document = openapi();
+    check(document, &document["components"]["schemas"]["MeterConfig"], &shown, "/config");
 }
 
 #[test]

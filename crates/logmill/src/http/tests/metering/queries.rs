@@ -1,4 +1,6 @@
-//! Queries of meters.
+//! Queries of meters: windows, zones, groups and filters, and what is refused.
+//!
+//! Guarantees: none but to its readers. Leaves to others: how figures are computed, which the meter tests itself.
 
 use logmill_meter::settings::{EventType, Op};
 use serde_json::{Value, json};
