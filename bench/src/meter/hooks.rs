@@ -1,4 +1,4 @@
-//! Receivers of webhooks: they count, check some signatures, and answer at once. One of ten is dead.
+//! Receivers of webhooks: they count, and answer at once. One of ten is dead.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};

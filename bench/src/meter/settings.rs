@@ -14,7 +14,7 @@ pub struct Settings {
     #[arg(long)]
     pub json: Option<PathBuf>,
     /// Engines to measure
-    #[arg(long, value_delimiter = ',', default_values_t = ["sqlite".to_owned(), "postgresql".to_owned()])]
+    #[arg(long, value_delimiter = ',', default_value = "sqlite,postgresql")]
     pub engines: Vec<String>,
     /// Events that are sent in batches of 1000, before anything else is measured
     #[arg(long, default_value_t = 2_000_000)]

@@ -2,7 +2,7 @@
 //!
 //! | table | kind | holds |
 //! |---|---|---|
-//! | `meter_head` | source | one row that every change of usage locks first: the next numbers, and which keys are sealed |
+//! | `meter_head` | source | one row that every change locks first: next numbers, and which keys are sealed |
 //! | `meter_customer`, `meter_series` | source | numbers for names: an event type of a customer and group |
 //! | `meter_event` | source | usage events, in the order in which they came |
 //! | `meter_keys` | source | blobs of the keys of older events: which (source, id) were seen |
