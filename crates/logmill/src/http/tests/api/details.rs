@@ -16,10 +16,11 @@ fn lower(address: Address) -> Value {
 async fn every_path_of_the_document_answers_as_it_says() {
     let rich = Rich::from(0).await;
     let requests = rich.requests();
-    let paths = openapi()["paths"].as_object().expect("paths");
+    // The paths of metering are asked for by its own tests.
+    let paths = openapi()["paths"].as_object().expect("paths").keys();
+    let paths: Vec<&str> = paths.filter_map(|path| path.strip_prefix("/api/v1/{chain}")).collect();
     assert_eq!(requests.len(), paths.len());
-    for path in paths.keys() {
-        let path = path.trim_start_matches("/api/v1/{chain}");
+    for path in paths {
         let request = requests.get(path).unwrap_or_else(|| panic!("nobody asks for {path}"));
         let answer = rich.world.get(request).await;
         if let Some(items) = answer["items"].as_array() {
