@@ -1,7 +1,7 @@
 //! Events as they are stored, and lists of them.
 //!
 //! Guarantees: a page is bounded, and its cursor goes on where it ended. Leaves to others: archived events
-//! ([`crate::archive`]), what an event adds to a partial.
+//! (`archive`), what an event adds to a partial.
 
 use logmill_io::sql::Execute;
 use logmill_io::{Row, Timestamp, params};
