@@ -64,6 +64,7 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
             "event_types": TYPES.len(),
             "duplicates_percent": settings.duplicates_percent,
             "days": settings.days,
+            "live": settings.live,
             "connections": settings.connections,
             "single_connections": settings.single_connections,
             "endpoints": settings.endpoints,
@@ -101,6 +102,7 @@ async fn measure_engine(settings: &Settings, engine: &str, folder: &Path) -> any
         // Whole days that are over.
         start_ms: (now / DAY_MS) * DAY_MS - length_ms,
         length_ms,
+        live: settings.live,
     };
     let server_cpu = || match &cluster {
         Some(cluster) => cpu::of_server(cluster.postmaster()),
@@ -178,7 +180,7 @@ async fn deliver(settings: &Settings, server: &Server) -> anyhow::Result<Value> 
 fn config_text(cluster: Option<&postgres::Server>) -> String {
     let mut text = String::new();
     if let Some(cluster) = cluster {
-        text.push_str(&format!("[storage]\npostgres = {:?}\n", cluster.url("postgres")));
+        text.push_str(&format!("[database]\nurl = {:?}\n", cluster.url("postgres")));
     }
     text.push_str("[meter]\nperiods = [\"daily\", \"monthly\"]\n");
     for event_type in TYPES {

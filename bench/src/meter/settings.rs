@@ -37,6 +37,9 @@ pub struct Settings {
     /// Over how many days before now usage lies
     #[arg(long, default_value_t = 30)]
     pub days: u64,
+    /// Events happen when they are sent; else at random over those days, the worst case
+    #[arg(long)]
+    pub live: bool,
     /// Endpoints that webhooks go to; one of ten is dead
     #[arg(long, default_value_t = 10)]
     pub endpoints: usize,

@@ -13,6 +13,8 @@ pub struct Usage {
     /// When the first event happened, and over how many milliseconds all of them lie.
     pub start_ms: u64,
     pub length_ms: u64,
+    /// Whether events happen when they are sent, and not all over that time.
+    pub live: bool,
 }
 
 impl Usage {
@@ -61,9 +63,13 @@ impl Usage {
         }
         let _ = write!(
             out,
-            r#""customerId":"cust_{customer}","value":{},"id":"evt-{number}","timestamp":{time}}}"#,
+            r#""customerId":"cust_{customer}","value":{},"id":"evt-{number}""#,
             mix % 1_000
         );
+        if !self.live {
+            let _ = write!(out, r#","timestamp":{time}"#);
+        }
+        out.push('}');
     }
 
     /// Whether the first place of a stream is what it should be.
