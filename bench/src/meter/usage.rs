@@ -24,11 +24,6 @@ impl Usage {
         if again { place - 1 - mixed(place ^ 7) % 900 } else { place }
     }
 
-    /// Whether the event with this number is ever sent: its own place may have been taken by a repetition.
-    fn is_first(&self, place: u64) -> bool {
-        self.number(place) == place
-    }
-
     /// How many different events the places of a range have. A repetition repeats one of the 900 places before it,
     /// which may be a repetition itself: then its own number was never sent, and is sent here for the first time.
     pub fn different(&self, places: std::ops::Range<u64>) -> u64 {
@@ -72,10 +67,6 @@ impl Usage {
         out.push('}');
     }
 
-    /// Whether the first place of a stream is what it should be.
-    pub fn check(&self) -> bool {
-        self.is_first(0)
-    }
 }
 
 /// A number that looks random (SplitMix64).

@@ -24,7 +24,7 @@ use logmill_meter::record::{Arrived, Outcome};
 use logmill_meter::service::{
     HOUSEKEEPING_JOB, Housekeeper, SWEEP_JOB, Sweeper, housekeeping_schedule, sweep_schedule,
 };
-use logmill_meter::webhooks::{ConfiguredEndpoint, EndpointChange, LIST_MAX, Secret, Webhooks};
+use logmill_meter::webhooks::{ConfiguredEndpoint, Secret, Webhooks};
 use logmill_meter::{Meter, Recorder};
 use logmill_work::{Cron, Handler, Queue, Runner, RunnerSettings, Schedule};
 use tokio::sync::watch;
@@ -68,33 +68,15 @@ async fn webhooks(settings: &Settings, queue: &Queue) -> Result<Webhooks> {
     let mut configured = Vec::new();
     for webhook in settings.meter.webhooks() {
         let secret = Secret::parse(webhook.secret.expose())?;
-        let (enabled, url) = (webhook.enabled, webhook.url.clone());
-        configured.push(ConfiguredEndpoint { enabled, url, secret });
+        configured.push(ConfiguredEndpoint {
+            enabled: webhook.enabled,
+            url: webhook.url.clone(),
+            secret,
+            kinds: webhook.events.clone(),
+        });
     }
     webhooks.sync_configured(&configured).await?;
-    set_kinds(&webhooks, settings).await?;
     Ok(webhooks)
-}
-
-/// Which kinds of messages the endpoints of the configuration get.
-async fn set_kinds(webhooks: &Webhooks, settings: &Settings) -> Result<()> {
-    let configured = settings.meter.webhooks();
-    let mut after: Option<String> = None;
-    // No page is empty but the last.
-    loop {
-        let page = webhooks.list(after.as_deref(), LIST_MAX).await?;
-        let Some(last) = page.last() else { return Ok(()) };
-        after = Some(last.id.clone());
-        for endpoint in page.iter().filter(|endpoint| endpoint.configured) {
-            let webhook = configured.iter().find(|webhook| webhook.url == endpoint.url);
-            let Some(webhook) = webhook.filter(|webhook| webhook.events != endpoint.kinds) else {
-                continue;
-            };
-            let kinds = Some(webhook.events.clone());
-            let change = EndpointChange { kinds, ..EndpointChange::default() };
-            webhooks.update(&endpoint.id, &change).await?;
-        }
-    }
 }
 
 /// A meter that is open.

@@ -126,9 +126,7 @@ impl Meter {
         let made = &made;
         self.sql
             .write(|tx| async move {
-                if !made.figures.types.is_empty() {
-                    self.publish(&tx, made).await?;
-                }
+                self.publish(&tx, made).await?;
                 if made.finished {
                     if let Some(generation) = generation {
                         made.forget_due(&tx, generation).await?;
@@ -176,6 +174,10 @@ impl Meter {
             Ok::<_, Error>((state, row.int(1)?, row.blob(2)?))
         });
         let before = before.transpose()?;
+        // Of a period without usage nothing is said, unless something was said before its usage was taken back.
+        if before.is_none() && made.figures.types.is_empty() {
+            return Ok(());
+        }
         let changed = before.as_ref().is_none_or(|(_, _, inputs)| **inputs != *made.figures.inputs);
         let state_before = before.as_ref().map(|(state, ..)| *state);
         let Some(state) = AggregateState::next(state_before, made.finished, changed) else {

@@ -25,12 +25,6 @@ pub(crate) struct Place {
     pub(crate) bucket: i64,
 }
 
-/// A partial as it is stored.
-#[derive(Clone, Debug)]
-pub(crate) struct Stored {
-    pub(crate) partial: Partial,
-}
-
 /// Events that were moved to blobs, for places whose partials must be made anew.
 pub(crate) type Archived = HashMap<Place, Vec<StoredEvent>>;
 
@@ -88,12 +82,11 @@ impl Meter {
 
 /// None if the events do not come after those that are there, and that matters.
 fn add(
-    stored: Option<Stored>,
+    stored: Option<Partial>,
     event_type: &EventType,
     events: &[&Fresh<'_>],
 ) -> Result<Option<Partial>> {
-    let mut partial =
-        stored.map_or_else(|| Partial::new(Keeps::from(event_type)), |stored| stored.partial);
+    let mut partial = stored.unwrap_or_else(|| Partial::new(Keeps::from(event_type)));
     for event in events {
         let sample = Sample {
             at: position(event),
@@ -140,7 +133,7 @@ pub(crate) async fn replace(tx: &Tx, place: Place, revision: i64, partial: &Part
 pub(crate) async fn read(
     on: &impl Execute,
     places: impl Iterator<Item = Place>,
-) -> Result<HashMap<Place, Stored>> {
+) -> Result<HashMap<Place, Partial>> {
     let list: Vec<(i64, i64)> = places.map(|place| (place.series, place.bucket)).collect();
     let list = serde_json::to_string(&list).map_err(|error| Error::corrupt(error.to_string()))?;
     let text = "SELECT p.series, p.bucket, p.state
@@ -151,7 +144,7 @@ pub(crate) async fn read(
     for row in &on.execute(text, params![list]).await?.rows {
         let place = Place { series: row.int(0)?, bucket: row.int(1)? };
         let partial = Partial::decode(&row.blob(2)?)?;
-        found.insert(place, Stored { partial });
+        found.insert(place, partial);
     }
     Ok(found)
 }

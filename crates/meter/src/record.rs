@@ -74,7 +74,7 @@ struct Committed {
 
 /// A group of events, and what is known of it before the transaction.
 struct Group {
-    events: Vec<Arrived>,
+    events: Arc<Vec<Arrived>>,
     /// Of events with the same key in one group the first is recorded.
     firsts: HashMap<Key, usize>,
 }
@@ -101,7 +101,8 @@ impl Fresh<'_> {
 
 impl Meter {
     /// Records events in one transaction; gives what became of each, in order.
-    pub async fn record(&self, events: Vec<Arrived>) -> Result<Vec<Outcome>> {
+    pub async fn record(&self, events: impl Into<Arc<Vec<Arrived>>>) -> Result<Vec<Outcome>> {
+        let events = events.into();
         let mut firsts: HashMap<Key, usize> = HashMap::with_capacity(events.len());
         for (index, arrived) in events.iter().enumerate() {
             firsts.entry(arrived.event.key).or_insert(index);

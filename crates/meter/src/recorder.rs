@@ -8,6 +8,7 @@
 //! is somebody who records.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -32,6 +33,9 @@ struct Request {
     events: Vec<Arrived>,
     answer: oneshot::Sender<Result<Vec<Outcome>>>,
 }
+
+/// How many events somebody sent, and where the answer goes.
+type Asker = (usize, oneshot::Sender<Result<Vec<Outcome>>>);
 
 impl Recorder {
     /// A recorder, and what runs it until its last clone is gone.
@@ -63,29 +67,37 @@ async fn run(meter: Meter, mut waiting: mpsc::Receiver<Request>) {
     }
 }
 
-async fn record_group(meter: &Meter, mut group: Vec<Request>) {
-    let sizes: Vec<usize> = group.iter().map(|request| request.events.len()).collect();
-    // Copied, as one that is at fault makes the others be recorded again.
-    let all = group.iter().flat_map(|request| request.events.iter().cloned()).collect();
-    let outcomes = match meter.record(all).await {
-        Ok(outcomes) => outcomes,
-        Err(error) if group.len() > 1 => {
-            tracing::debug!(error = error.chain(), "records requests one by one");
-            for request in group {
-                answer(request.answer, meter.record(request.events).await);
-            }
-            return;
-        }
-        Err(error) => {
-            if let Some(request) = group.pop() {
-                answer(request.answer, Err(error));
-            }
-            return;
-        }
+async fn record_group(meter: &Meter, group: Vec<Request>) {
+    let mut all = Vec::new();
+    let mut askers = Vec::with_capacity(group.len());
+    for mut request in group {
+        askers.push((request.events.len(), request.answer));
+        all.append(&mut request.events);
+    }
+    let all = Arc::new(all);
+    let mut outcomes = match meter.record(Arc::clone(&all)).await {
+        Ok(outcomes) => outcomes.into_iter(),
+        Err(error) => return record_apart(meter, &all, askers, error).await,
     };
-    let mut outcomes = outcomes.into_iter();
-    for (request, size) in group.into_iter().zip(sizes) {
-        answer(request.answer, Ok(outcomes.by_ref().take(size).collect()));
+    for (events, asker) in askers {
+        answer(asker, Ok(outcomes.by_ref().take(events).collect()));
+    }
+}
+
+/// One of several may be at fault, so that each is tried alone.
+async fn record_apart(meter: &Meter, all: &[Arrived], mut askers: Vec<Asker>, error: Error) {
+    if askers.len() == 1 {
+        if let Some((_, asker)) = askers.pop() {
+            answer(asker, Err(error));
+        }
+        return;
+    }
+    tracing::debug!(error = error.chain(), "records requests one by one");
+    let mut rest = all;
+    for (events, asker) in askers {
+        let (own, others) = rest.split_at(events);
+        rest = others;
+        answer(asker, meter.record(own.to_vec()).await);
     }
 }
 

@@ -137,7 +137,7 @@ impl Meter {
         recounted.partials += 1;
         let expected = self.fold_place(place, events).await?;
         let stored = partials::read(&self.sql, [place].into_iter()).await?;
-        if is_same(stored.get(&place).map(|stored| &stored.partial), &expected) {
+        if is_same(stored.get(&place), &expected) {
             return Ok(());
         }
         // Usage may have come between the two reads.
@@ -177,7 +177,7 @@ impl Meter {
                 let events = joined(stored::of_place(&tx, place).await?, archived);
                 let expected = partials::fold(event_type, events)?;
                 let stored = partials::read(&tx, [place].into_iter()).await?;
-                let right = is_same(stored.get(&place).map(|stored| &stored.partial), &expected);
+                let right = is_same(stored.get(&place), &expected);
                 if !right && repair {
                     partials::replace(&tx, place, head.seq, &expected).await?;
                     touch(&tx, place).await?;

@@ -69,7 +69,7 @@ pub use replay::{REPLAY_MAX, Replayed};
 pub use retention::Purged;
 pub use secret::Secret;
 pub use settings::WebhookSettings;
-pub use status::{AttemptView, DeliveryView, EndpointStatus, LIST_MAX};
+pub use status::{AttemptView, DeliveryCursor, DeliveryView, EndpointStatus, LIST_MAX};
 pub use tables::{DeliveryState, MIGRATIONS};
 
 use lanes::Class;

@@ -102,7 +102,7 @@ impl Relay {
     async fn record(&self, events: Vec<Event>) -> Result<()> {
         let received = self.clock.now();
         for some in events.chunks(EVENTS_PER_COMMIT) {
-            let arrived =
+            let arrived: Vec<Arrived> =
                 some.iter().map(|event| Arrived { event: event.clone(), received }).collect();
             let outcomes = self.meter.record(arrived).await?;
             let conflicts = outcomes.iter().filter(|outcome| **outcome == Outcome::Conflict);

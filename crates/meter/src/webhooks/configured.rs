@@ -9,7 +9,7 @@ use logmill_io::{Tx, params};
 
 use super::Webhooks;
 use super::admin::{disable_row, insert_in, rotate_in};
-use super::endpoint::NewEndpoint;
+use super::endpoint::{NewEndpoint, to_list};
 use super::secret::Secret;
 use super::targets::changed;
 use crate::error::{Error, Result};
@@ -26,13 +26,21 @@ pub struct ConfiguredEndpoint {
     pub url: String,
     /// Its secret.
     pub secret: Secret,
+    /// The kinds of messages that it gets; all if none is named.
+    pub kinds: Vec<String>,
+}
+
+impl ConfiguredEndpoint {
+    fn new_endpoint(&self) -> NewEndpoint {
+        NewEndpoint { kinds: self.kinds.clone(), ..NewEndpoint::new(&self.url) }
+    }
 }
 
 impl Webhooks {
     /// Makes the endpoints of the config what it says, by their addresses.
     pub async fn sync_configured(&self, configured: &[ConfiguredEndpoint]) -> Result<()> {
         for (index, endpoint) in configured.iter().enumerate() {
-            NewEndpoint::new(&endpoint.url).check(&self.client)?;
+            endpoint.new_endpoint().check(&self.client)?;
             if configured[..index].iter().any(|other| other.url == endpoint.url) {
                 return Err(Error::invalid("two webhooks of the config have the same address"));
             }
@@ -67,10 +75,12 @@ impl Webhooks {
             WHERE url = $1 AND configured = 1 AND deleted_at IS NULL FOR UPDATE";
         let found = tx.execute(text, params![endpoint.url.as_str()]).await?;
         let Some(row) = found.rows.first() else {
-            let new = NewEndpoint::new(&endpoint.url);
+            let new = endpoint.new_endpoint();
             return insert_in(tx, &self.endpoint_id(), &new, &endpoint.secret, true).await;
         };
         let seq = row.int(0)?;
+        let text = "UPDATE webhook_endpoint SET kinds = $2 WHERE seq = $1 AND kinds <> $2";
+        tx.execute(text, params![seq, to_list(&endpoint.kinds)]).await?;
         if row.opt_text(3)? != Some(endpoint.secret.expose()) {
             rotate_in(tx, seq, &endpoint.secret, self.settings.overlap).await?;
         }

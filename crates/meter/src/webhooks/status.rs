@@ -59,7 +59,16 @@ pub struct DeliveryView {
     /// When something happened to it last.
     pub updated_at: Timestamp,
     /// Where the next page begins.
-    pub cursor: i64,
+    pub cursor: DeliveryCursor,
+}
+
+/// Where a page of deliveries ended: one message may go to more endpoints than a page has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeliveryCursor {
+    /// The number of the message.
+    pub message: i64,
+    /// The number of the endpoint.
+    pub endpoint: i64,
 }
 
 /// One attempt.
@@ -107,20 +116,22 @@ impl Webhooks {
         found.rows.iter().map(|row| status(row, columns.len())).collect()
     }
 
-    /// Deliveries, newest first, before a cursor: of one endpoint or of all, in one state or in any.
+    /// Deliveries, newest first, after a cursor: of one endpoint or of all, in one state or in any.
     pub async fn deliveries(
         &self,
         endpoint_id: Option<&str>,
         state: Option<DeliveryState>,
-        before: Option<i64>,
+        after: Option<DeliveryCursor>,
         limit: usize,
     ) -> Result<Vec<DeliveryView>> {
-        let mut conditions = vec!["d.message_seq < $1".to_owned()];
+        let after = after.unwrap_or(DeliveryCursor { message: i64::MAX, endpoint: i64::MAX });
+        let place = "(d.message_seq < $1 OR (d.message_seq = $1 AND d.endpoint_seq > $2))";
+        let mut conditions = vec![place.to_owned()];
         let limit = i64::try_from(limit.min(LIST_MAX)).unwrap_or(0);
-        let mut params = params![before.unwrap_or(i64::MAX), limit];
+        let mut params = params![after.message, after.endpoint, limit];
         if let Some(id) = endpoint_id {
             self.get(id).await?;
-            conditions.push("e.id = $3".to_owned());
+            conditions.push("e.id = $4".to_owned());
             params.push(id.into());
         }
         if let Some(state) = state {
@@ -130,7 +141,7 @@ impl Webhooks {
             }
         }
         let text = format!(
-            "{VIEW} WHERE {} ORDER BY d.message_seq DESC, d.endpoint_seq LIMIT $2",
+            "{VIEW} WHERE {} ORDER BY d.message_seq DESC, d.endpoint_seq LIMIT $3",
             conditions.join(" AND ")
         );
         let found = self.sql().query(&text, params).await?;
@@ -169,7 +180,7 @@ impl Webhooks {
 
 const VIEW: &str = "
     SELECT m.id, m.kind, m.customer, e.id, d.state, d.round, d.attempts, d.last_status,
-        d.last_error, d.next_at, d.created_at, d.updated_at, d.message_seq
+        d.last_error, d.next_at, d.created_at, d.updated_at, d.message_seq, d.endpoint_seq
     FROM webhook_delivery AS d
     JOIN webhook_message AS m ON m.seq = d.message_seq
     JOIN webhook_endpoint AS e ON e.seq = d.endpoint_seq";
@@ -208,7 +219,7 @@ fn view(row: &Row) -> Result<DeliveryView> {
         next_at: row.opt_time(9)?,
         created_at: row.time(10)?,
         updated_at: row.time(11)?,
-        cursor: row.int(12)?,
+        cursor: DeliveryCursor { message: row.int(12)?, endpoint: row.int(13)? },
     })
 }
 

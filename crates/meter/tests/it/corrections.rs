@@ -60,6 +60,18 @@ async fn a_cancelled_and_an_amended_event_correct_their_periods_and_leave_a_note
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_period_whose_last_event_is_cancelled_says_so() {
+    let world = World::new(NOW, settings()).await;
+    world.record(&[call(1)]).await;
+    world.set("2026-01-13T10:00:00Z");
+    assert_eq!(hourly(&world).await.1, 1);
+    world.meter.correct(&correction("e1", Change::Cancel)).await.expect("it is cancelled");
+    assert_eq!(hourly(&world).await, (Corrected, Value::Null));
+    let hourly = world.aggregates("hourly").await.remove(0);
+    assert_eq!((hourly.revision, body(&hourly)["events"].clone()), (2, json!({})));
+}
+
+#[tokio::test(start_paused = true)]
 async fn archived_events_are_found_corrected_and_counted_again() {
     let kept = Settings { retention: Some(Duration::from_secs(86_400)), ..settings() };
     let world = World::new(NOW, kept).await;

@@ -104,7 +104,7 @@ impl World {
     pub(crate) async fn record(&self, events: &[Value]) -> Vec<Outcome> {
         use logmill_io::Clock as _;
         let received = self.clock.now();
-        let arrived =
+        let arrived: Vec<Arrived> =
             events.iter().map(|json| Arrived { event: self.event(json), received }).collect();
         self.meter.record(arrived).await.expect("it is recorded")
     }

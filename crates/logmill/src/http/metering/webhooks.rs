@@ -16,7 +16,7 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Json, Response};
 use logmill_meter::period::parse_time;
 use logmill_meter::webhooks::{
-    DeliveryState, EndpointChange, NewEndpoint, Secret, Webhooks as Hooks,
+    DeliveryCursor, DeliveryState, EndpointChange, NewEndpoint, Secret, Webhooks as Hooks,
 };
 use logmill_meter::{Meter, Result as MeterResult};
 use serde::Deserialize;
@@ -183,17 +183,22 @@ async fn deliveries(State(shared): State<Arc<Shared>>, uri: Uri, asked: Asked) -
                 wrong(&format!("state: it is one of {}", names.join(", ")))
             })
         });
-        let before = params.cursor(DELIVERIES)?.map(|(before, _)| before);
-        Ok((params.owned("endpointId"), state.transpose()?, before, params.limit()?))
+        let after = params.cursor(DELIVERIES)?.map(|(message, endpoint)| {
+            let endpoint =
+                endpoint.parse().map_err(|_| wrong("cursor: it is not one of this list"));
+            endpoint.map(|endpoint| DeliveryCursor { message, endpoint })
+        });
+        let after = after.transpose()?;
+        Ok((params.owned("endpointId"), state.transpose()?, after, params.limit()?))
     });
     ask(
         &shared,
         question,
-        async |meter: &Meter, (endpoint, state, before, limit): (Option<String>, _, _, usize)| {
+        async |meter: &Meter, (endpoint, state, after, limit): (Option<String>, _, _, usize)| {
             let found =
-                meter.webhooks().deliveries(endpoint.as_deref(), state, before, limit).await?;
+                meter.webhooks().deliveries(endpoint.as_deref(), state, after, limit).await?;
             let next = found.last().filter(|_| found.len() == limit);
-            let next = next.map(|last| (last.cursor, "-".to_owned()));
+            let next = next.map(|last| (last.cursor.message, last.cursor.endpoint.to_string()));
             let found: Vec<ShownDelivery> = found.into_iter().map(ShownDelivery::from).collect();
             Ok(answer(next_page(&uri, DELIVERIES, next), &found))
         },

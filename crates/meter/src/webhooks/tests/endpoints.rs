@@ -187,6 +187,7 @@ async fn the_config_says_the_same_as_often_as_it_likes() {
         enabled,
         url: world.receiver.url(path),
         secret: secret.clone(),
+        kinds: Vec::new(),
     };
     let both = [of("/a", true), of("/b", false)];
     for _ in 0..2 {
@@ -206,6 +207,12 @@ async fn the_config_says_the_same_as_often_as_it_likes() {
     world.deliver().await;
     assert_eq!(ids(&world.receiver.to("/a")), ["m"]);
     assert_eq!(ids(&world.receiver.to("/b")), ["n"]);
+    let kinds = vec!["alert.triggered".to_owned()];
+    let choosy = [ConfiguredEndpoint { kinds, ..of("/b", true) }];
+    world.hooks.sync_configured(&choosy).await.expect("works");
+    world.publish("o").await;
+    world.deliver().await;
+    assert_eq!(ids(&world.receiver.to("/b")), ["n"], "it wants other messages now");
     let twice = [of("/a", true), of("/a", true)];
     world.hooks.sync_configured(&twice).await.expect_err("the same address twice");
 }
@@ -214,7 +221,12 @@ async fn the_config_says_the_same_as_often_as_it_likes() {
 async fn what_the_config_enables_stays_disabled_for_another_reason() {
     let world = World::new(quick()).await;
     let secret = Secret::parse("your_webhook_secret").expect("a secret");
-    let gone = ConfiguredEndpoint { enabled: true, url: world.receiver.url("/gone"), secret };
+    let gone = ConfiguredEndpoint {
+        enabled: true,
+        url: world.receiver.url("/gone"),
+        secret,
+        kinds: Vec::new(),
+    };
     world.hooks.sync_configured(std::slice::from_ref(&gone)).await.expect("works");
     world.publish("m").await;
     world.deliver().await;
@@ -248,6 +260,15 @@ async fn the_status_counts_what_is_there() {
     assert_eq!((page.len(), page[0].message_id.as_str()), (2, "c"));
     let next = world.hooks.deliveries(Some(&fine.endpoint.id), None, Some(page[1].cursor), 2).await;
     assert_eq!(next.expect("works").len(), 1);
+    // One message goes to several endpoints: page by page none of its deliveries is left out.
+    let (mut found, mut after) = (0, None);
+    while let Some(one) =
+        world.hooks.deliveries(None, None, after, 1).await.expect("works").into_iter().next()
+    {
+        (found, after) = (found + 1, Some(one.cursor));
+    }
+    let all = world.hooks.deliveries(None, None, None, LIST_MAX).await.expect("works");
+    assert_eq!((found, found > 4), (all.len(), true));
 }
 
 #[tokio::test]

@@ -88,8 +88,12 @@ async fn secrets_are_in_nothing_that_is_printed_or_stored_elsewhere() {
     let mut deliverer = world.hooks.deliverer("test").expect("a deliverer");
     deliverer.drain().await.expect("works");
     let targets = world.hooks.targets.current(targets::On::Sql(world.hooks.sql())).await;
-    let configured =
-        ConfiguredEndpoint { enabled: true, url: String::new(), secret: rotated.clone() };
+    let configured = ConfiguredEndpoint {
+        enabled: true,
+        url: String::new(),
+        secret: rotated.clone(),
+        kinds: Vec::new(),
+    };
     let mut printed = vec![
         format!("{new:?} {endpoint:?} {rotated:?} {configured:?}"),
         format!("{:?} {deliverer:?} {:?}", world.hooks, targets.expect("works")),

@@ -1,10 +1,12 @@
 //! The life of derived tables by chance: blocks come, branches die, derivers stop and race, generations are replaced.
 //! At the end the tables are what a naive fold over the chain gives.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use logmill_io::{Entropy, SeededEntropy};
 use logmill_pipeline::derive::{DeriveSettings, Deriver, Processor, Tables};
+use logmill_pipeline::processors::usage::{UsageRule, UsageWorker};
 use logmill_pipeline::{Error, processors};
 use logmill_sim::Database;
 use logmill_work::intervals::From;
@@ -13,9 +15,23 @@ use super::chain_world::{Process, World};
 use super::model;
 use super::probe::Probe;
 
-/// The processors of the product.
+/// The processors of the product, with transfers as usage of who sends them.
 pub(crate) fn real() -> Vec<Arc<dyn Processor>> {
-    processors::all(&processors::Settings::of_chain(1))
+    let transfers = UsageRule {
+        name: "transfers".to_owned(),
+        event: "event Transfer(address indexed from, address indexed to, uint256 value)".to_owned(),
+        contracts: Vec::new(),
+        event_type: "transfers".to_owned(),
+        customer: "from".to_owned(),
+        value: Some("value".to_owned()),
+        decimals: 6,
+        token: None,
+        token_decimals: BTreeMap::new(),
+        dimensions: BTreeMap::from([("to".to_owned(), "to".to_owned())]),
+    };
+    let usage = UsageWorker::new(vec![transfers]).expect("a rule");
+    let settings = processors::Settings::of_chain(1);
+    processors::all(&processors::Settings { usage: Some(usage), ..settings })
 }
 
 pub(crate) fn all() -> Vec<Arc<dyn Processor>> {
