@@ -37,5 +37,5 @@ pub use error::{Error, ErrorKind, Result, chain};
 pub use fault::{Fault, Faults, Faulty};
 pub use meta::{Batch, Condition, Fence, Key, KeyRange, MetaStore, MetaStoreExt, Record, Version};
 pub use sql::{Amount, Row, Sql, Tx, Value};
-pub use task::{Panicked, Tasks, compute};
+pub use task::{Panicked, Tasks, apart, compute};
 pub use violation::Violation;

@@ -203,6 +203,11 @@ impl Sql {
         self.statement(text, params, Access::Read).await
     }
 
+    /// The same database for what reads and does not care where, in a transaction or without.
+    pub fn reading(&self) -> Reading<'_> {
+        Reading(self)
+    }
+
     /// Runs `body` in a transaction, again if it lost a race, and commits.
     ///
     /// `body` gets a handle that it may clone; it is called once per attempt and must do the same each time.
@@ -330,6 +335,17 @@ impl Sql {
 
     fn rewrite(&self, text: &str) -> Arc<str> {
         self.rewritten.get(text, &self.engine)
+    }
+}
+
+/// A database whose statements are reads: they do not wait for its writer.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading<'a>(&'a Sql);
+
+#[async_trait]
+impl Execute for Reading<'_> {
+    async fn execute(&self, text: &str, params: Vec<Value>) -> Result<Answer> {
+        self.0.query(text, params).await
     }
 }
 

@@ -63,6 +63,13 @@ pub async fn compute<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
     }
 }
 
+/// Runs a task on a thread of its own, where it may take the processor for long between its awaits. It goes on to its
+/// end also if the caller goes away. A panic of it is a panic of the caller.
+pub async fn apart<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> T {
+    let runtime = tokio::runtime::Handle::current();
+    compute(move || runtime.block_on(task)).await
+}
+
 /// A task that did not return: it panicked, or was stopped.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
@@ -96,6 +103,22 @@ mod tests {
         let outcome = tasks.join_next().await.expect("one task").expect_err("it panicked");
         assert_eq!(outcome.to_string(), "panicked: out of cheese");
         assert!(tasks.join_next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn what_runs_apart_may_block_and_wait() {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let (first, second) = std::sync::mpsc::channel();
+        let task = apart(async move {
+            // Its own test's only thread must go on while this one stands still.
+            second.recv().expect("the other side is there");
+            receiver.await.expect("an answer")
+        });
+        let other = async {
+            first.send(()).expect("the other side is there");
+            sender.send(7).expect("the other side is there");
+        };
+        assert_eq!(tokio::join!(task, other).0, 7);
     }
 
     #[tokio::test]

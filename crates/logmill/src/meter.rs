@@ -106,17 +106,16 @@ impl OpenMeter {
             stopped.await;
             clock.sleep(RECORDING_AFTER_STOP).await;
         };
-        let mut tasks: Vec<Task> = vec![(
-            "the recorder of usage",
-            Box::pin(async move {
-                tokio::select! {
-                    biased;
-                    () = recording => {}
-                    () = late => {}
-                }
-                Ok(())
-            }),
-        )];
+        // Its groups are thousands of events; other tasks must not wait for them.
+        let recording = logmill_io::apart(async move {
+            tokio::select! {
+                biased;
+                () = recording => {}
+                () = late => {}
+            }
+            Ok(())
+        });
+        let mut tasks: Vec<Task> = vec![("the recorder of usage", Box::pin(recording))];
         for (task, runner) in self.runners(settings, owner)? {
             let stop = stop();
             let running = async move { runner.run(stop).await.map_err(Error::from) };

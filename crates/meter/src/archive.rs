@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::decimal::Decimal;
 use crate::error::{Error, Result};
 use crate::meter::{Head, Meter};
-use crate::partials::{Archived, Place};
+use crate::partials::Place;
 use crate::period::Bucket;
 use crate::stored::{COLUMNS, EventState, StoredEvent};
 
@@ -51,13 +51,55 @@ pub(crate) struct Slice {
     hash: Bytes,
 }
 
+/// Archived events of some places, as of a moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Archived {
+    /// The newest slice that was there before they were read.
+    newest: i64,
+    events: HashMap<Place, Vec<StoredEvent>>,
+}
+
+impl Archived {
+    /// Whether no event was archived since. Else some events of a place may be neither here nor in the database.
+    pub(crate) async fn is_current(&self, tx: &Tx) -> Result<bool> {
+        Ok(newest(tx).await? == self.newest)
+    }
+
+    /// Whether the events of this place were looked for.
+    pub(crate) fn knows(&self, place: Place) -> bool {
+        self.events.contains_key(&place)
+    }
+
+    /// The events of this place.
+    pub(crate) fn of(&self, place: Place) -> &[StoredEvent] {
+        self.events.get(&place).map_or(&[], Vec::as_slice)
+    }
+
+    /// All of them.
+    pub(crate) fn into_events(self) -> Vec<StoredEvent> {
+        self.events.into_values().flatten().collect()
+    }
+}
+
+/// The number of the newest slice.
+async fn newest(on: &impl Execute) -> Result<i64> {
+    let text = "SELECT coalesce(max(number), 0) FROM meter_archive";
+    Ok(on.execute(text, params![]).await?.row()?.int(0)?)
+}
+
+/// Whether there may be archived events of this bucket.
+pub(crate) async fn is_archived(tx: &Tx, bucket: i64) -> Result<bool> {
+    let text = "SELECT 1 FROM meter_archive WHERE bucket_last >= $1 AND bucket_first <= $1 LIMIT 1";
+    Ok(!tx.execute(text, params![bucket]).await?.rows.is_empty())
+}
+
 impl Meter {
     /// Moves events that happened before a moment to blobs, some of those whose keys are sealed; gives how many.
     pub async fn archive_some(&self, before: Timestamp) -> Result<usize> {
         let text = format!(
-            "SELECT {COLUMNS} FROM meter_event e WHERE e.bucket < $1
-                 AND e.seq < (SELECT sealed_seq FROM meter_head WHERE id = 1)
-             ORDER BY e.bucket, e.series, e.seq LIMIT {EVENTS_PER_SLICE}"
+            "SELECT {COLUMNS} FROM meter_place p JOIN meter_event e ON e.seq = p.seq
+             WHERE p.bucket < $1 AND p.seq < (SELECT sealed_seq FROM meter_head WHERE id = 1)
+             ORDER BY p.bucket, p.series, p.seq LIMIT {EVENTS_PER_SLICE}"
         );
         let found = self.sql.query(&text, params![Bucket::of(before).0]).await?;
         let events: Result<Vec<StoredEvent>> =
@@ -78,16 +120,18 @@ impl Meter {
 
     /// Whether events that are to be archived have keys that are not sealed.
     pub(crate) async fn is_unsealed(&self, before: Timestamp) -> Result<bool> {
-        let text = "SELECT 1 FROM meter_event WHERE bucket < $1
+        let text = "SELECT 1 FROM meter_place WHERE bucket < $1
                         AND seq >= (SELECT sealed_seq FROM meter_head WHERE id = 1) LIMIT 1";
         let found = self.sql.query(text, params![Bucket::of(before).0]).await?;
         Ok(!found.rows.is_empty())
     }
 
-    /// The archived events of these places; each place has an entry.
+    /// The archived events of these places. Whoever reads events of the database as well reads those first, or an event
+    /// that moves in between would be in neither.
     pub(crate) async fn read_archived(&self, places: &[Place]) -> Result<Archived> {
-        let mut archived: Archived =
-            places.iter().map(|place| (*place, Vec::new())).collect::<HashMap<_, _>>();
+        let newest = newest(&self.sql.reading()).await?;
+        let events = places.iter().map(|place| (*place, Vec::new())).collect();
+        let mut archived = Archived { newest, events };
         let (Some(first), Some(last)) = (
             places.iter().map(|place| place.bucket).min(),
             places.iter().map(|place| place.bucket).max(),
@@ -96,7 +140,7 @@ impl Meter {
         };
         for slice in self.slices(first, last).await? {
             for event in self.read_slice(&slice).await? {
-                if let Some(events) = archived.get_mut(&event.place) {
+                if let Some(events) = archived.events.get_mut(&event.place) {
                     // One that was corrected after it was archived is archived again: the later slice counts.
                     events.retain(|earlier| earlier.seq != event.seq);
                     events.push(event);
@@ -174,6 +218,12 @@ async fn enter(
     if deleted != u64::try_from(events.len()).unwrap_or(u64::MAX) {
         return Err(logmill_io::Error::Conflict { what: "a slice of events".to_owned() });
     }
+    let rows = events.iter().map(|event| {
+        let Place { series, bucket } = event.place;
+        params![bucket, series, event.seq]
+    });
+    let text = "DELETE FROM meter_place WHERE bucket = $1 AND series = $2 AND seq = $3";
+    tx.execute_many(text, rows.collect::<Vec<_>>()).await?;
     let number = head.seq;
     head.seq += 1;
     head.store(tx).await?;

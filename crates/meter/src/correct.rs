@@ -7,12 +7,13 @@
 use logmill_io::sql::Execute;
 use logmill_io::{Timestamp, Tx, params};
 
-use crate::archive::joined;
+use crate::archive::{Archived, joined};
 use crate::decimal::Decimal;
 use crate::error::{Error, Result};
 use crate::event::Key;
 use crate::meter::{Head, Meter};
 use crate::partials::{self, Place};
+use crate::places;
 use crate::stored::{self, EventState, StoredEvent};
 
 /// The longest reason, in bytes.
@@ -67,7 +68,7 @@ impl Meter {
         let Some(seen) = self.keys.get(&self.sql, Key::of(source, id)).await? else {
             return Ok(None);
         };
-        match stored::get(&self.sql, seen.seq).await? {
+        match stored::get(&self.sql.reading(), seen.seq).await? {
             Some(event) => Ok(Some(event)),
             None => self.get_archived(seen.seq).await,
         }
@@ -85,13 +86,11 @@ impl Meter {
                 event.ok_or_else(|| Error::not_found(format!("event {id} of source {source}")))?;
             let changed = self.changed(&event, &correction.change).await?;
             let archived = self.read_archived(&[event.place]).await?;
-            let archived = archived.get(&event.place).cloned().unwrap_or_default();
-            let archive = self.archive_mark().await?;
             let (event, changed, archived) = (&event, &changed, &archived);
             let done = self
                 .sql
                 .write(|tx| async move {
-                    let write = Write { correction, event, changed, archived, archive };
+                    let write = Write { correction, event, changed, archived };
                     Ok(self.write_correction(&tx, &write).await?)
                 })
                 .await?;
@@ -134,31 +133,28 @@ impl Meter {
         Ok(row.text(0)?.to_owned())
     }
 
-    /// Changes whenever events are moved to the archive.
-    async fn archive_mark(&self) -> Result<i64> {
-        let text = "SELECT coalesce(max(number), 0) FROM meter_archive";
-        Ok(self.sql.query(text, params![]).await?.row()?.int(0)?)
-    }
-
     /// False if what was read beforehand is no longer so.
     async fn write_correction(&self, tx: &Tx, write: &Write<'_>) -> Result<bool> {
         let mut head = Head::lock(tx).await?;
-        let text = "SELECT coalesce(max(number), 0) FROM meter_archive";
-        let moved = tx.execute(text, params![]).await?.row()?.int(0)? != write.archive;
+        let moved = !write.archived.is_current(tx).await?;
         let current = stored::get(tx, write.event.seq).await?;
+        let was_archived = current.is_none();
         if moved || current.is_some_and(|current| current != *write.event) {
             return Ok(false);
         }
         write.store(tx).await?;
+        if was_archived {
+            places::enter(tx, write.event.place, write.event.seq).await?;
+        }
         let place = write.event.place;
-        let events = joined(stored::of_place(tx, place).await?, write.archived);
+        let events = joined(stored::at(tx, &[place]).await?, write.archived.of(place));
         let (event_type, customer) = self.series_names(tx, place).await?;
         let event_type =
             self.settings.events.get(&event_type).ok_or_else(|| {
                 Error::invalid(format!("event type {event_type} is not configured"))
             })?;
         let partial = partials::fold(event_type, events)?;
-        partials::replace(tx, place, head.seq, &partial).await?;
+        partials::write(tx, &head, &[(place, partial)]).await?;
         partials::touch(tx, [(place.bucket, customer)].into_iter()).await?;
         head.seq += 1;
         head.store(tx).await?;
@@ -196,8 +192,7 @@ struct Write<'a> {
     correction: &'a Correction,
     event: &'a StoredEvent,
     changed: &'a StoredEvent,
-    archived: &'a [StoredEvent],
-    archive: i64,
+    archived: &'a Archived,
 }
 
 impl Write<'_> {
@@ -231,11 +226,13 @@ impl Write<'_> {
             Change::Amend(value) => ("amend", Some(value.to_string())),
         };
         let text = "
-            INSERT INTO meter_correction (event_seq, action, value_before, value_after, reason,
-                actor, at_ms)
-            VALUES ($1, $2, $3, $4, $5, $6, now_ms())";
+            INSERT INTO meter_correction (event_seq, series, bucket, action, value_before,
+                value_after, reason, actor, at_ms)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now_ms())";
         let params = params![
             event.seq,
+            event.place.series,
+            event.place.bucket,
             action,
             self.event.value.to_string(),
             after,

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use logmill_io::sql::Execute;
 use logmill_io::{Sql, Timestamp, params};
 
 use crate::decimal::Decimal;
 use crate::error::{Error, Result};
 use crate::meter::Meter;
 use crate::partial::{Keeps, Partial, Window};
+use crate::partials;
 use crate::period::Period;
 use crate::settings::{EventType, Op};
 
@@ -180,13 +180,10 @@ pub(crate) async fn read_series(
     keeps: Keeps,
     revisions: &mut blake3::Hasher,
 ) -> Result<Option<Partial>> {
-    let text = "SELECT bucket, revision, state FROM meter_partial
-                WHERE series = $1 AND bucket >= $2 AND bucket < $3 ORDER BY bucket";
-    let found = on.query(text, params![series, buckets.start, buckets.end]).await?;
     let mut merged: Option<Partial> = None;
-    for row in &found.rows {
-        let partial = Partial::decode(&row.blob(2)?)?.reduced(keeps)?;
-        for number in [series, row.int(0)?, row.int(1)?] {
+    for row in &partials::of_series(&on.reading(), &[series], buckets, i64::MAX).await? {
+        let partial = Partial::decode(&row.blob(3)?)?.reduced(keeps)?;
+        for number in [series, row.int(1)?, row.int(2)?] {
             revisions.update(&number.to_be_bytes());
         }
         match &mut merged {
@@ -198,14 +195,7 @@ pub(crate) async fn read_series(
 }
 
 /// The value that a series had when a bucket began: the last one before.
-pub(crate) async fn opening(
-    on: &impl Execute,
-    series: i64,
-    bucket: i64,
-) -> Result<Option<Decimal>> {
-    let text = "SELECT state FROM meter_partial WHERE series = $1 AND bucket < $2
-                ORDER BY bucket DESC LIMIT 1";
-    let found = on.execute(text, params![series, bucket]).await?;
-    let Some(row) = found.rows.first() else { return Ok(None) };
-    Ok(Partial::decode(&row.blob(0)?)?.last().map(|(_, value)| value))
+pub(crate) async fn opening(on: &Sql, series: i64, bucket: i64) -> Result<Option<Decimal>> {
+    let before = partials::last_before(&on.reading(), series, bucket).await?;
+    Ok(before.and_then(|partial| partial.last().map(|(_, value)| value)))
 }

@@ -181,7 +181,7 @@ impl Keys {
         let text = "SELECT next_seq FROM meter_head WHERE id = 1";
         let end = sql.query(text, params![]).await?.row()?.int(0)?;
         // First what is recent: a key that is sealed in between is then found here, or in the blob.
-        self.catch_up(sql, end).await?;
+        self.catch_up(&sql.reading(), end).await?;
         let recent = self.recent().keys.get(&key).copied();
         match recent {
             Some(seen) => Ok(Some(seen)),
@@ -204,7 +204,7 @@ impl Keys {
         let mut records = Vec::new();
         let mut rest = stretch;
         while rest.first < rest.end {
-            let page = page(sql, rest).await?;
+            let page = page(&sql.reading(), rest).await?;
             let Some(last) = page.last() else { break };
             rest.first = last.seen.seq + 1;
             records.extend(page);

@@ -35,6 +35,7 @@ mod naive;
 pub mod partial;
 mod partials;
 pub mod period;
+mod places;
 pub mod query;
 pub mod record;
 mod recorder;
@@ -49,7 +50,7 @@ pub mod webhooks;
 
 pub use decimal::Decimal;
 pub use error::{Error, Result};
-pub use meter::Meter;
+pub use meter::{Meter, Sizes};
 pub use recorder::Recorder;
 pub use series::OTHER;
 pub use settings::Settings;

@@ -6,22 +6,27 @@
 //! Guarantees: a page is bounded, in what it gives and in what is read for it; its cursor goes on where it ended, and a
 //! page that is not full may still have one. Leaves to others: how a cursor is written.
 
+use std::collections::HashSet;
+
 use logmill_io::{Row, Timestamp, Value, params};
 
 use crate::aggregate::AggregateState;
 use crate::error::{Error, Result};
 use crate::meter::Meter;
-use crate::partials::Place;
+use crate::partials::{self, Place};
 use crate::period::Bucket;
+use crate::places::seqs_at;
 use crate::series::find_customer;
-use crate::stored::{COLUMNS, StoredEvent};
+use crate::stored::{self, COLUMNS, StoredEvent};
 
 /// The most entries of one page.
 pub const PAGE_MAX: usize = 1_000;
 /// How many events are looked at for one page of all customers.
 const SCANNED_MAX: i64 = 100_000;
-/// How many buckets are looked at together.
+/// How many buckets are looked at together, at most.
 const BUCKETS_AT_ONCE: i64 = 64;
+/// How many events are read at once.
+const EVENTS_AT_ONCE: usize = 5_000;
 
 /// Which events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -192,7 +197,7 @@ impl Meter {
         filter: &EventFilter,
     ) -> Result<Page<ListedEvent, EventCursor>> {
         let none = Page { items: Vec::new(), next: None };
-        let Some(id) = find_customer(&self.sql, customer).await? else { return Ok(none) };
+        let Some(id) = find_customer(&self.sql.reading(), customer).await? else { return Ok(none) };
         let mut series = self.series_of(id).await?;
         series.retain(|(_, name)| filter.event_type.as_ref().is_none_or(|wanted| wanted == name));
         let from = filter.from.map_or(i64::MIN, |from| Bucket::of(from).0);
@@ -200,16 +205,19 @@ impl Meter {
         if let Some(cursor) = filter.after {
             to = to.min(Bucket::of(cursor.time).0.saturating_add(1));
         }
+        let ids: Vec<i64> = series.iter().map(|(id, _)| *id).collect();
+        let on = self.sql.reading();
         let mut items: Vec<ListedEvent> = Vec::new();
         loop {
-            let places = self.places_before(&series, from, to).await?;
-            let Some(oldest) = places.iter().map(|place| place.bucket).min() else { break };
-            let mut events = self.events_at(&places).await?;
-            events.retain(|event| keeps(filter, event));
-            events.sort_unstable_by_key(|event| std::cmp::Reverse(cursor_of(event)));
+            let mut places =
+                partials::newest_places(&on, &ids, &(from..to), BUCKETS_AT_ONCE).await?;
+            places.sort_unstable_by_key(|(place, _)| std::cmp::Reverse(place.bucket));
+            let Some(oldest) = enough(&mut places, filter.limit - items.len()) else { break };
             let names = |event: &StoredEvent| {
                 series.iter().find(|(id, _)| *id == event.place.series).map(|(_, name)| name)
             };
+            let places: Vec<Place> = places.into_iter().map(|(place, _)| place).collect();
+            let events = self.newest_at(&places, filter).await?;
             items.extend(events.into_iter().filter_map(|event| {
                 let event_type = names(&event)?.clone();
                 Some(ListedEvent { event, customer: customer.to_owned(), event_type })
@@ -225,46 +233,24 @@ impl Meter {
         Ok(Page { items, next })
     }
 
-    /// The newest places of these series in `[from, to)`: all of some buckets.
-    async fn places_before(
-        &self,
-        series: &[(i64, String)],
-        from: i64,
-        to: i64,
-    ) -> Result<Vec<Place>> {
-        let ids: Vec<i64> = series.iter().map(|(id, _)| *id).collect();
-        let ids = serde_json::to_string(&ids).map_err(|error| Error::corrupt(error.to_string()))?;
-        let text = format!(
-            "SELECT p.series, p.bucket FROM json_list($1) CROSS JOIN meter_partial p
-             WHERE p.series = CAST(CAST(value AS TEXT) AS BIGINT) AND p.bucket < $3 AND p.bucket >= (
-                 SELECT coalesce(min(bucket), 0) FROM (
-                     SELECT DISTINCT q.bucket AS bucket FROM json_list($1) CROSS JOIN meter_partial q
-                     WHERE q.series = CAST(CAST(value AS TEXT) AS BIGINT)
-                         AND q.bucket >= $2 AND q.bucket < $3
-                     ORDER BY q.bucket DESC LIMIT {BUCKETS_AT_ONCE}) AS newest)"
-        );
-        let found = self.sql.query(&text, params![ids, from, to]).await?;
-        let place = |row: &Row| Ok(Place { series: row.int(0)?, bucket: row.int(1)? });
-        let places: Result<Vec<Place>> = found.rows.iter().map(place).collect();
-        Ok(places?.into_iter().filter(|place| place.bucket >= from).collect())
-    }
-
-    /// The events of some places, archived ones included.
-    async fn events_at(&self, places: &[Place]) -> Result<Vec<StoredEvent>> {
-        let list: Vec<(i64, i64)> =
-            places.iter().map(|place| (place.bucket, place.series)).collect();
-        let list =
-            serde_json::to_string(&list).map_err(|error| Error::corrupt(error.to_string()))?;
-        let text = format!(
-            "SELECT {COLUMNS} FROM json_list($1) CROSS JOIN meter_event e
-             WHERE e.bucket = CAST(value ->> 0 AS BIGINT) AND e.series = CAST(value ->> 1 AS BIGINT)"
-        );
-        // First the archive: an event that moves there in between is then in both, and never in neither.
-        let archived = self.read_archived(places).await?;
-        let found = self.sql.query(&text, params![list]).await?;
-        let here: Result<Vec<StoredEvent>> = found.rows.iter().map(StoredEvent::from_row).collect();
-        let there: Vec<StoredEvent> = archived.into_values().flatten().collect();
-        Ok(crate::archive::joined(here?, &there))
+    /// The newest events of some places that the filter keeps, archived ones included; about a page of them.
+    async fn newest_at(&self, places: &[Place], filter: &EventFilter) -> Result<Vec<StoredEvent>> {
+        let on = self.sql.reading();
+        let seqs: Vec<i64> = seqs_at(&on, places).await?.into_iter().collect();
+        let (mut here, mut newest) = (HashSet::new(), Newest { filter, events: Vec::new() });
+        for some in seqs.chunks(EVENTS_AT_ONCE) {
+            for event in stored::with_numbers(&on, some).await? {
+                here.insert(event.seq);
+                newest.add(event);
+            }
+        }
+        let there = self.read_archived(places).await?.into_events();
+        there
+            .into_iter()
+            .filter(|event| !here.contains(&event.seq))
+            .for_each(|event| newest.add(event));
+        newest.sort();
+        Ok(newest.events)
     }
 
     /// One page of aggregates, the newest period first.
@@ -342,6 +328,42 @@ impl Meter {
         };
         self.events(&filter).await
     }
+}
+
+/// The newest events of those that were added.
+struct Newest<'a> {
+    filter: &'a EventFilter,
+    events: Vec<StoredEvent>,
+}
+
+impl Newest<'_> {
+    fn add(&mut self, event: StoredEvent) {
+        if keeps(self.filter, &event) {
+            self.events.push(event);
+        }
+        if self.events.len() >= 2 * PAGE_MAX.max(self.filter.limit) {
+            self.sort();
+        }
+    }
+
+    fn sort(&mut self) {
+        self.events.sort_unstable_by_key(|event| std::cmp::Reverse(cursor_of(event)));
+        self.events.truncate(self.filter.limit);
+    }
+}
+
+/// Leaves as many buckets, from the newest on, as have so many events; gives the last of them.
+fn enough(places: &mut Vec<(Place, u64)>, wanted: usize) -> Option<i64> {
+    let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
+    let (mut oldest, mut events) = (None, 0);
+    for (place, count) in places.iter() {
+        if events >= wanted && oldest != Some(place.bucket) {
+            break;
+        }
+        (oldest, events) = (Some(place.bucket), events + count);
+    }
+    places.retain(|(place, _)| Some(place.bucket) >= oldest);
+    oldest
 }
 
 const AGGREGATES: &str =

@@ -28,7 +28,7 @@ impl Meter {
         event_type: Option<&str>,
         at: Timestamp,
     ) -> Result<Vec<LivePeriod>> {
-        let id = find_customer(&self.sql, customer).await?;
+        let id = find_customer(&self.sql.reading(), customer).await?;
         let mut all = Vec::with_capacity(self.settings.periods.len());
         for kind in &self.settings.periods {
             let period = self.calendar.period_at(kind, at)?;

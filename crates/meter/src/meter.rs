@@ -11,7 +11,9 @@ use logmill_work::Queue;
 
 use crate::error::Result;
 use crate::keys::{KEYS_PER_BLOB, Keys};
+use crate::partials::Place;
 use crate::period::Calendar;
+use crate::places::UNPLACED_MAX;
 use crate::schema::MIGRATIONS;
 use crate::series::SeriesCache;
 use crate::settings::Settings;
@@ -28,6 +30,22 @@ pub struct Meter {
     pub(crate) keys: Arc<Keys>,
     pub(crate) series: Arc<SeriesCache>,
     pub(crate) webhooks: Webhooks,
+    pub(crate) sizes: Sizes,
+}
+
+/// How much is gathered before it is put in order.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Keys of a blob.
+    pub keys_per_blob: u64,
+    /// Events whose places are in lists.
+    pub unplaced_max: u64,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { keys_per_blob: KEYS_PER_BLOB, unplaced_max: UNPLACED_MAX }
+    }
 }
 
 impl Meter {
@@ -38,22 +56,22 @@ impl Meter {
         webhooks: Webhooks,
         settings: Settings,
     ) -> Result<Self> {
-        Self::open_with(queue, blobs, webhooks, settings, KEYS_PER_BLOB).await
+        Self::open_with(queue, blobs, webhooks, settings, Sizes::default()).await
     }
 
-    /// The same with another size of blobs of keys.
+    /// The same with other sizes.
     pub async fn open_with(
         queue: Queue,
         blobs: Arc<dyn BlobStore>,
         webhooks: Webhooks,
         settings: Settings,
-        keys_per_blob: u64,
+        sizes: Sizes,
     ) -> Result<Self> {
         settings.check()?;
         let sql = queue.sql().clone();
         sql.migrate(&MIGRATIONS).await?;
         let calendar = Arc::new(Calendar::new(&settings.zone)?);
-        let keys = Arc::new(Keys::new(Arc::clone(&blobs), keys_per_blob));
+        let keys = Arc::new(Keys::new(Arc::clone(&blobs), sizes.keys_per_blob));
         keys.reload(&sql).await?;
         Ok(Self {
             sql,
@@ -64,6 +82,7 @@ impl Meter {
             keys,
             series: Arc::default(),
             webhooks,
+            sizes,
         })
     }
 
@@ -99,22 +118,40 @@ pub(crate) struct Head {
     pub(crate) seq: i64,
     pub(crate) name: i64,
     pub(crate) keys_version: i64,
+    /// How many events have their places in lists.
+    pub(crate) unplaced: i64,
+    /// The bucket and series up to which partials lie series by series.
+    pub(crate) settled: (i64, i64),
 }
 
 impl Head {
     /// Locks the head for this transaction: nobody else changes usage before it ends.
     pub(crate) async fn lock(tx: &Tx) -> logmill_io::Result<Self> {
-        let text = "SELECT next_seq, next_name, keys_version FROM meter_head
-                    WHERE id = 1 FOR UPDATE";
+        let text = "SELECT next_seq, next_name, keys_version, unplaced, settled_bucket,
+                        settled_series
+                    FROM meter_head WHERE id = 1 FOR UPDATE";
         let answer = tx.execute(text, params![]).await?;
         let row = answer.row()?;
-        Ok(Self { seq: row.int(0)?, name: row.int(1)?, keys_version: row.int(2)? })
+        Ok(Self {
+            seq: row.int(0)?,
+            name: row.int(1)?,
+            keys_version: row.int(2)?,
+            unplaced: row.int(3)?,
+            settled: (row.int(4)?, row.int(5)?),
+        })
     }
 
-    /// Writes the numbers that are next.
+    /// Writes what was changed.
     pub(crate) async fn store(&self, tx: &Tx) -> logmill_io::Result<()> {
-        let text = "UPDATE meter_head SET next_seq = $1, next_name = $2 WHERE id = 1";
-        tx.execute(text, params![self.seq, self.name]).await?;
+        let text = "UPDATE meter_head SET next_seq = $1, next_name = $2, unplaced = $3,
+                        settled_bucket = $4, settled_series = $5 WHERE id = 1";
+        let (bucket, series) = self.settled;
+        tx.execute(text, params![self.seq, self.name, self.unplaced, bucket, series]).await?;
         Ok(())
+    }
+
+    /// Whether the partial of this place lies series by series.
+    pub(crate) fn is_settled(&self, place: Place) -> bool {
+        (place.bucket, place.series) < self.settled
     }
 }

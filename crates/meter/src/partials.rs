@@ -1,22 +1,38 @@
 //! Partials in the database: what is known of each series in each fifteen minutes.
 //!
+//! ```text
+//!   meter_partial: series, then bucket       │ settled │   meter_partial_recent: bucket, then series
+//!   a series over a long time is a few pages │         │   all series of the moment are a few pages
+//! ```
+//!
+//! What is read lies by series, what is written lies by time. So partials of the moment are in a table of their own, and
+//! move once little more is expected of their time; what comes late goes where they are now.
+//!
 //! Guarantees: a partial is written in the transaction that writes, cancels or amends the events it speaks for, so
-//! that it always equals the fold over them; its revision is a number that no other change has. Leaves to others: the
-//! fold ([`crate::partial`]), reading partials for an answer ([`crate::query`]).
+//! that it always equals the fold over them; its revision is a number that no other change has. It is in one of the two
+//! tables, and the head says in which. Leaves to others: the fold ([`crate::partial`]), what follows from partials.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::time::Duration;
 
 use logmill_io::sql::{Bulk, ColumnType, Execute};
-use logmill_io::{Tx, Value, params};
+use logmill_io::{Row, Timestamp, Tx, Value, millis, params};
 
-use crate::archive::joined;
+use crate::archive::{Archived, is_archived, joined};
 use crate::error::{Error, Result};
-use crate::meter::Meter;
+use crate::meter::{Head, Meter};
 use crate::partial::{Added, Keeps, Partial, Position, Sample};
+use crate::period::Bucket;
 use crate::record::Fresh;
 use crate::settings::EventType;
 use crate::stored::{self, StoredEvent};
+
+/// How long after their time partials settle.
+const SETTLE_AFTER: Duration = Duration::from_secs(3_600);
+/// How many of them in one transaction.
+const SETTLED_AT_ONCE: i64 = 5_000;
 
 /// Where a partial is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,12 +41,12 @@ pub(crate) struct Place {
     pub(crate) bucket: i64,
 }
 
-/// Events that were moved to blobs, for places whose partials must be made anew.
-pub(crate) type Archived = HashMap<Place, Vec<StoredEvent>>;
-
-/// A place whose events are not all in the database.
+/// Places whose events are not all in the database.
 #[derive(Debug)]
 pub(crate) struct NeedsArchived(pub(crate) Vec<Place>);
+
+/// New events of one place.
+pub(crate) type ByPlace<'a, 'b> = BTreeMap<Place, Vec<&'b Fresh<'a>>>;
 
 impl Meter {
     /// Adds new events to partials. Some can not be added but only be made anew from all events of their bucket; for
@@ -38,41 +54,39 @@ impl Meter {
     pub(crate) async fn add_to_partials(
         &self,
         tx: &Tx,
-        revision: i64,
-        fresh: &[Fresh<'_>],
+        head: &Head,
+        fresh: ByPlace<'_, '_>,
         archived: &Archived,
     ) -> Result<Result<(), NeedsArchived>> {
-        let mut places: BTreeMap<Place, Vec<&Fresh<'_>>> = BTreeMap::new();
-        for event in fresh {
-            places.entry(event.place()).or_default().push(event);
-        }
-        let mut before = read(tx, places.keys().copied()).await?;
-        let mut rows = Vec::with_capacity(places.len());
-        let mut missing = Vec::new();
-        for (place, mut events) in places {
+        let mut before = read(tx, fresh.keys().copied()).await?;
+        let mut changed = Vec::with_capacity(fresh.len());
+        let mut anew = Vec::new();
+        for (place, mut events) in fresh {
             let Some(event_type) = events.first().and_then(|event| self.type_of(event)) else {
                 continue;
             };
             events.sort_unstable_by_key(|event| position(event));
-            let stored = before.remove(&place);
-            let partial = match add(stored, event_type, &events)? {
-                Some(partial) => partial,
-                None if archived.contains_key(&place) || !is_archived(tx, place).await? => {
-                    let there = archived.get(&place).map_or(&[][..], Vec::as_slice);
-                    fold(event_type, joined(stored::of_place(tx, place).await?, there))?
-                }
-                None => {
-                    missing.push(place);
-                    continue;
-                }
-            };
-            rows.push(row(place, revision, &partial));
+            match add(before.remove(&place), event_type, &events)? {
+                Some(partial) => changed.push((place, partial)),
+                None => anew.push((place, event_type)),
+            }
         }
-        if !missing.is_empty() {
-            return Ok(Err(NeedsArchived(missing)));
+        if !anew.is_empty() {
+            match make_anew(tx, &anew, archived).await? {
+                Ok(made) => changed.extend(made),
+                Err(needs) => return Ok(Err(needs)),
+            }
         }
-        tx.bulk(&PARTIALS, rows).await?;
+        write(tx, head, &changed).await?;
         Ok(Ok(()))
+    }
+
+    /// Moves partials to where those of a series lie together, once their time is long over.
+    pub(crate) async fn settle(&self) -> Result<()> {
+        let now = self.clock().now().millis();
+        let until = Bucket::of(Timestamp(now.saturating_sub(millis(SETTLE_AFTER)))).0;
+        while self.sql.write(|tx| async move { Ok(settle_some(&tx, until).await?) }).await? {}
+        Ok(())
     }
 
     fn type_of(&self, event: &Fresh<'_>) -> Option<&EventType> {
@@ -118,15 +132,84 @@ pub(crate) fn fold(event_type: &EventType, mut events: Vec<StoredEvent>) -> Resu
     Ok(partial)
 }
 
-/// Writes one partial, made anew; one of no events is not kept.
-pub(crate) async fn replace(tx: &Tx, place: Place, revision: i64, partial: &Partial) -> Result<()> {
-    if partial.is_empty() {
-        let text = "DELETE FROM meter_partial WHERE series = $1 AND bucket = $2";
-        tx.execute(text, params![place.series, place.bucket]).await?;
-    } else {
-        tx.bulk(&PARTIALS, vec![row(place, revision, partial)]).await?;
+/// The partials of places whose new events can not just be added.
+async fn make_anew(
+    tx: &Tx,
+    places: &[(Place, &EventType)],
+    archived: &Archived,
+) -> Result<Result<Vec<(Place, Partial)>, NeedsArchived>> {
+    let current = archived.is_current(tx).await?;
+    let mut missing = Vec::new();
+    for (place, _) in places {
+        if !(current && archived.knows(*place)) && is_archived(tx, place.bucket).await? {
+            missing.push(*place);
+        }
     }
+    if !missing.is_empty() {
+        return Ok(Err(NeedsArchived(missing)));
+    }
+    let list: Vec<Place> = places.iter().map(|(place, _)| *place).collect();
+    let mut events: HashMap<Place, Vec<StoredEvent>> = HashMap::new();
+    for event in stored::at(tx, &list).await? {
+        events.entry(event.place).or_default().push(event);
+    }
+    let made = places.iter().map(|(place, event_type)| {
+        let here = events.remove(place).unwrap_or_default();
+        Ok((*place, fold(event_type, joined(here, archived.of(*place)))?))
+    });
+    Ok(Ok(made.collect::<Result<_>>()?))
+}
+
+/// Writes partials; those of no events are not kept.
+pub(crate) async fn write(tx: &Tx, head: &Head, partials: &[(Place, Partial)]) -> Result<()> {
+    let (mut settled, mut recent) = (Vec::new(), Vec::new());
+    for (place, partial) in partials {
+        let Place { series, bucket } = *place;
+        match (partial.is_empty(), head.is_settled(*place)) {
+            (true, true) => {
+                let text = "DELETE FROM meter_partial WHERE series = $1 AND bucket = $2";
+                tx.execute(text, params![series, bucket]).await?;
+            }
+            (true, false) => {
+                let text = "DELETE FROM meter_partial_recent WHERE bucket = $1 AND series = $2";
+                tx.execute(text, params![bucket, series]).await?;
+            }
+            (false, true) => settled.push(params![series, bucket, head.seq, partial.encode()]),
+            (false, false) => recent.push(params![bucket, series, head.seq, partial.encode()]),
+        }
+    }
+    tx.bulk(&SETTLED, settled).await?;
+    tx.bulk(&RECENT, recent).await?;
     Ok(())
+}
+
+/// Moves some partials; gives whether there may be more.
+async fn settle_some(tx: &Tx, until: i64) -> Result<bool> {
+    let mut head = Head::lock(tx).await?;
+    let text = format!(
+        "SELECT bucket, series FROM meter_partial_recent WHERE bucket < $1
+         ORDER BY bucket, series LIMIT 1 OFFSET {}",
+        SETTLED_AT_ONCE - 1
+    );
+    let found = tx.execute(&text, params![until]).await?;
+    let last = found.rows.first().map(|row| Ok::<_, Error>((row.int(0)?, row.int(1)?)));
+    let last = last.transpose()?;
+    let end = last.map_or((until, i64::MIN), |(bucket, series)| (bucket, series.saturating_add(1)));
+    // A clock that went back must not bring settled ones back.
+    if end <= head.settled {
+        return Ok(false);
+    }
+    let before = "(bucket, series) < ($1, $2)";
+    let text = format!(
+        "INSERT INTO meter_partial (series, bucket, revision, state)
+         SELECT series, bucket, revision, state FROM meter_partial_recent WHERE {before}"
+    );
+    tx.execute(&text, params![end.0, end.1]).await?;
+    let text = format!("DELETE FROM meter_partial_recent WHERE {before}");
+    tx.execute(&text, params![end.0, end.1]).await?;
+    head.settled = end;
+    head.store(tx).await?;
+    Ok(last.is_some())
 }
 
 /// The partials of these places that exist.
@@ -136,25 +219,110 @@ pub(crate) async fn read(
 ) -> Result<HashMap<Place, Partial>> {
     let list: Vec<(i64, i64)> = places.map(|place| (place.series, place.bucket)).collect();
     let list = serde_json::to_string(&list).map_err(|error| Error::corrupt(error.to_string()))?;
-    let text = "SELECT p.series, p.bucket, p.state
-                FROM json_list($1) CROSS JOIN meter_partial p
-                WHERE p.series = CAST(value ->> 0 AS BIGINT)
-                    AND p.bucket = CAST(value ->> 1 AS BIGINT)";
+    let from = |table: &str| {
+        format!(
+            "SELECT p.series, p.bucket, p.state FROM json_list($1) CROSS JOIN {table} p
+             WHERE p.series = CAST(value ->> 0 AS BIGINT) AND p.bucket = CAST(value ->> 1 AS BIGINT)"
+        )
+    };
+    let text = format!("{} UNION ALL {}", from("meter_partial"), from("meter_partial_recent"));
     let mut found = HashMap::new();
-    for row in &on.execute(text, params![list]).await?.rows {
+    for row in &on.execute(&text, params![list]).await?.rows {
         let place = Place { series: row.int(0)?, bucket: row.int(1)? };
-        let partial = Partial::decode(&row.blob(2)?)?;
-        found.insert(place, partial);
+        found.insert(place, Partial::decode(&row.blob(2)?)?);
     }
     Ok(found)
 }
 
-async fn is_archived(tx: &Tx, place: Place) -> Result<bool> {
-    let text = "SELECT count(*) FROM meter_archive WHERE bucket_last >= $1 AND bucket_first <= $1";
-    Ok(tx.execute(text, params![place.bucket]).await?.row()?.int(0)? > 0)
+/// The buckets from `$2` on and before `$3` that have recent partials: one look at the index for each of them.
+const RECENT_BUCKETS: &str = "
+    WITH RECURSIVE recent(bucket) AS (
+        SELECT min(r.bucket) FROM meter_partial_recent r WHERE r.bucket >= $2 AND r.bucket < $3
+        UNION ALL
+        SELECT (SELECT min(r.bucket) FROM meter_partial_recent r
+            WHERE r.bucket > recent.bucket AND r.bucket < $3)
+        FROM recent WHERE recent.bucket IS NOT NULL)";
+
+/// Partials of some series in some buckets, each with series, bucket, revision and state, in this order; at most so many.
+pub(crate) async fn of_series(
+    on: &impl Execute,
+    series: &[i64],
+    buckets: &Range<i64>,
+    most: i64,
+) -> Result<Vec<Row>> {
+    let text = format!(
+        "{RECENT_BUCKETS}
+         SELECT p.series, p.bucket, p.revision, p.state
+         FROM json_list($1) CROSS JOIN meter_partial p
+         WHERE p.series = CAST(CAST(value AS TEXT) AS BIGINT) AND p.bucket >= $2 AND p.bucket < $3
+         UNION ALL
+         SELECT p.series, p.bucket, p.revision, p.state
+         FROM json_list($1) CROSS JOIN recent CROSS JOIN meter_partial_recent p
+         WHERE p.bucket = recent.bucket AND p.series = CAST(CAST(value AS TEXT) AS BIGINT)
+         ORDER BY 1, 2 LIMIT $4"
+    );
+    let list = Value::json(&serde_json::json!(series));
+    Ok(on.execute(&text, params![list, buckets.start, buckets.end, most]).await?.rows)
 }
 
-const PARTIALS: Bulk = Bulk {
+/// The places of some series in the newest so many of these buckets that have any, with the number of events that
+/// count. Those whose events were all cancelled are among them.
+pub(crate) async fn newest_places(
+    on: &impl Execute,
+    series: &[i64],
+    buckets: &Range<i64>,
+    most: i64,
+) -> Result<Vec<(Place, u64)>> {
+    let text = format!(
+        "{RECENT_BUCKETS}, found(series, bucket, state) AS (
+             SELECT p.series, p.bucket, p.state FROM json_list($1) CROSS JOIN meter_partial p
+             WHERE p.series = CAST(CAST(value AS TEXT) AS BIGINT)
+                 AND p.bucket >= $2 AND p.bucket < $3
+             UNION ALL
+             SELECT p.series, p.bucket, p.state
+             FROM json_list($1) CROSS JOIN recent CROSS JOIN meter_partial_recent p
+             WHERE p.bucket = recent.bucket AND p.series = CAST(CAST(value AS TEXT) AS BIGINT)
+             UNION ALL
+             SELECT c.series, c.bucket, NULL FROM json_list($1) CROSS JOIN meter_correction c
+             WHERE c.series = CAST(CAST(value AS TEXT) AS BIGINT)
+                 AND c.bucket >= $2 AND c.bucket < $3)
+         SELECT series, bucket, state FROM found WHERE bucket >= (
+             SELECT min(bucket) FROM (
+                 SELECT DISTINCT bucket FROM found ORDER BY bucket DESC LIMIT {most}) AS newest)"
+    );
+    let list = Value::json(&serde_json::json!(series));
+    let rows = on.execute(&text, params![list, buckets.start, buckets.end]).await?.rows;
+    let mut places: BTreeMap<Place, u64> = BTreeMap::new();
+    for row in &rows {
+        let place = Place { series: row.int(0)?, bucket: row.int(1)? };
+        let state = row.opt_blob(2)?.map(|state| Partial::decode(&state)).transpose()?;
+        *places.entry(place).or_default() += state.map_or(0, |partial| partial.count());
+    }
+    Ok(places.into_iter().collect())
+}
+
+/// The newest partial of a series before a bucket.
+pub(crate) async fn last_before(
+    on: &impl Execute,
+    series: i64,
+    bucket: i64,
+) -> Result<Option<Partial>> {
+    let text = format!(
+        "{RECENT_BUCKETS}
+         SELECT bucket, state FROM (SELECT bucket, state FROM meter_partial
+             WHERE series = $1 AND bucket >= $2 AND bucket < $3 ORDER BY bucket DESC LIMIT 1) AS s
+         UNION ALL
+         SELECT bucket, state FROM (SELECT p.bucket AS bucket, p.state AS state
+             FROM recent CROSS JOIN meter_partial_recent p
+             WHERE p.bucket = recent.bucket AND p.series = $1
+             ORDER BY p.bucket DESC LIMIT 1) AS r
+         ORDER BY 1 DESC LIMIT 1"
+    );
+    let found = on.execute(&text, params![series, i64::MIN, bucket]).await?;
+    found.rows.first().map(|row| Partial::decode(&row.blob(1)?)).transpose()
+}
+
+const SETTLED: Bulk = Bulk {
     table: Cow::Borrowed("meter_partial"),
     columns: Cow::Borrowed(&[
         ("series", ColumnType::Int),
@@ -168,9 +336,19 @@ const PARTIALS: Bulk = Bulk {
     ),
 };
 
-fn row(place: Place, revision: i64, partial: &Partial) -> Vec<Value> {
-    params![place.series, place.bucket, revision, partial.encode()]
-}
+const RECENT: Bulk = Bulk {
+    table: Cow::Borrowed("meter_partial_recent"),
+    columns: Cow::Borrowed(&[
+        ("bucket", ColumnType::Int),
+        ("series", ColumnType::Int),
+        ("revision", ColumnType::Int),
+        ("state", ColumnType::Blob),
+    ]),
+    key_columns: 2,
+    on_conflict: Cow::Borrowed(
+        "DO UPDATE SET revision = excluded.revision, state = excluded.state",
+    ),
+};
 
 const TOUCHED: Bulk = Bulk {
     table: Cow::Borrowed("meter_touched"),

@@ -15,6 +15,7 @@ use crate::event::Event;
 use crate::figures::opening;
 use crate::meter::Meter;
 use crate::partial::{Added, Keeps, Partial, Position, Sample, Window};
+use crate::partials;
 use crate::period::{BUCKET_MS, Bucket, Calendar, PeriodKind};
 use crate::series::find_customer;
 use crate::settings::Op;
@@ -207,7 +208,7 @@ impl Meter {
         }
         let mut customers = Vec::new();
         for name in &query.customers {
-            customers.extend(find_customer(&self.sql, name).await?);
+            customers.extend(find_customer(&self.sql.reading(), name).await?);
         }
         let all = query.customers.is_empty();
         let text = format!(
@@ -241,26 +242,20 @@ impl Meter {
         };
         let buckets = Bucket::of(first.start).0..Bucket::of(last.end).0;
         let ids: Vec<i64> = some.iter().map(|looked| looked.id).collect();
-        let text = format!(
-            "SELECT p.series, p.bucket, p.state FROM json_list($1) CROSS JOIN meter_partial p
-             WHERE p.series = CAST(CAST(value AS TEXT) AS BIGINT) AND p.bucket >= $2 AND p.bucket < $3
-             ORDER BY p.series, p.bucket LIMIT {}",
-            PARTIALS_MAX + 1 - *read
-        );
-        let ids = logmill_io::Value::json(&serde_json::json!(ids));
-        let found = self.sql.query(&text, params![ids, buckets.start, buckets.end]).await?;
-        *read += found.rows.len();
+        let most = i64::try_from(PARTIALS_MAX + 1 - *read).unwrap_or(i64::MAX);
+        let found = partials::of_series(&self.sql.reading(), &ids, &buckets, most).await?;
+        *read += found.len();
         if *read > PARTIALS_MAX {
             return Err(too_much("partials", PARTIALS_MAX));
         }
-        let mut rows = found.rows.iter().peekable();
+        let mut rows = found.iter().peekable();
         for looked in some {
             let mut own: Vec<(Timestamp, Partial)> = Vec::new();
             while let Some(row) = rows.peek() {
                 if row.int(0)? != looked.id {
                     break;
                 }
-                let partial = Partial::decode(&row.blob(2)?)?.reduced(plan.keeps)?;
+                let partial = Partial::decode(&row.blob(3)?)?.reduced(plan.keeps)?;
                 own.push((Bucket(row.int(1)?).start(), partial));
                 rows.next();
             }

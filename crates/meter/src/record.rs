@@ -1,7 +1,7 @@
 //! Recording: events, their keys and what they add to partials, in one transaction.
 //!
 //! ```text
-//!   lock the head ─▶ look for keys ─▶ number series ─▶ events ─▶ partials ─▶ touched ─▶ commit
+//!   lock the head ─▶ look for keys ─▶ number series ─▶ events, places ─▶ partials ─▶ touched ─▶ commit
 //! ```
 //!
 //! Guarantees: an event whose outcome is [`Outcome::Stored`] or [`Outcome::Repeated`] is on disk and counts once; one
@@ -16,11 +16,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use logmill_io::sql::{Bulk, ColumnType};
 use logmill_io::{Timestamp, Tx, Value, params};
 
+use crate::archive::Archived;
 use crate::error::{Error, Result};
 use crate::event::{Event, Key};
 use crate::keys::{Known, Seen};
 use crate::meter::{Head, Meter};
-use crate::partials::{self, Archived, NeedsArchived, Place};
+use crate::partials::{self, ByPlace, NeedsArchived, Place};
 use crate::period::Bucket;
 use crate::series::{self, Names, Series};
 
@@ -108,7 +109,7 @@ impl Meter {
             firsts.entry(arrived.event.key).or_insert(index);
         }
         let group = Arc::new(Group { events, firsts });
-        let mut archived = Archived::new();
+        let mut archived = Archived::default();
         for _ in 0..TRIES_MAX {
             let known = self.keys.known();
             let sealed = self.keys.find_sealed(&known, group.firsts.keys().copied()).await?;
@@ -116,7 +117,7 @@ impl Meter {
             let commit = match self.commit(&group, &before).await {
                 // It may have been committed; then all of it is found again.
                 Err(Error::Store(logmill_io::Error::InDoubt { .. })) => {
-                    archived = Archived::new();
+                    archived = Archived::default();
                     continue;
                 }
                 commit => commit?,
@@ -125,7 +126,7 @@ impl Meter {
                 Commit::Done(committed) => return Ok(self.committed(&group, committed)),
                 Commit::KeysMoved => {
                     self.keys.reload(&self.sql).await?;
-                    archived = Archived::new();
+                    archived = Archived::default();
                 }
                 Commit::Needs(places) => archived = self.read_archived(&places).await?,
             }
@@ -225,7 +226,18 @@ impl Meter {
             .collect();
         let rows: Vec<Vec<Value>> = fresh.iter().map(event_row).collect();
         tx.bulk(&EVENTS, rows).await?;
-        if let Err(needs) = self.add_to_partials(tx, head.seq, &fresh, archived).await? {
+        let mut places = ByPlace::new();
+        for event in &fresh {
+            places.entry(event.place()).or_default().push(event);
+        }
+        let placed: Vec<(i64, i64, i64)> = places
+            .iter()
+            .flat_map(|(place, events)| {
+                events.iter().map(|event| (place.bucket, place.series, event.seq))
+            })
+            .collect();
+        self.place(tx, head, &placed).await?;
+        if let Err(needs) = self.add_to_partials(tx, head, places, archived).await? {
             return Ok(Err(needs));
         }
         let touched = fresh.iter().map(|event| (event.place().bucket, event.series.customer));

@@ -9,11 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use logmill_io::sql::Execute;
 use logmill_io::{Tx, params};
 
-use crate::archive::joined;
+use crate::archive::{Archived, joined};
 use crate::error::{Error, Result};
 use crate::meter::{Head, Meter};
 use crate::partial::Partial;
 use crate::partials::{self, Place};
+use crate::places;
+use crate::settings::EventType;
 use crate::stored::{self, COLUMNS, StoredEvent};
 
 /// How many events are read at once.
@@ -28,11 +30,11 @@ pub struct Recounted {
     pub events: u64,
     /// Partials that were compared.
     pub partials: u64,
-    /// Partials that differ.
+    /// Partials that differ, and events that are not found by their series and time.
     pub wrong: u64,
     /// The first of them: customer, event type and group, start of the bucket.
     pub differences: Vec<String>,
-    /// Partials that were mended.
+    /// How many of them were mended.
     pub repaired: u64,
 }
 
@@ -51,6 +53,14 @@ impl Meter {
         mut progress: impl FnMut(u64) + Send,
     ) -> Result<Recounted> {
         let mut recounted = Recounted::default();
+        self.place_all().await?;
+        let unplaced = places::unplaced(&self.sql, repair).await?;
+        if unplaced > 0 {
+            recounted.wrong += unplaced;
+            recounted.repaired += if repair { unplaced } else { 0 };
+            let said = format!("{unplaced} events are not found by their series and time");
+            recounted.differences.push(said);
+        }
         let mut after = i64::MIN;
         while let Some(bucket) = self.next_bucket(after).await? {
             self.recount_bucket(bucket, repair, &mut recounted).await?;
@@ -58,16 +68,19 @@ impl Meter {
             after = bucket;
         }
         // Each place of events was looked at. More partials than that may be of no events at all.
-        let text = "SELECT count(*) FROM meter_partial";
+        let text = "SELECT (SELECT count(*) FROM meter_partial)
+                        + (SELECT count(*) FROM meter_partial_recent)";
         if self.sql.query(text, params![]).await?.row()?.count(0)? > recounted.partials {
-            self.find_orphans(repair, &mut recounted).await?;
+            // In the order in which partials move.
+            self.find_orphans("meter_partial_recent", repair, &mut recounted).await?;
+            self.find_orphans("meter_partial", repair, &mut recounted).await?;
         }
         Ok(recounted)
     }
 
     /// The first bucket after this one that has events, here or in the archive.
     async fn next_bucket(&self, after: i64) -> Result<Option<i64>> {
-        let text = "SELECT min(bucket) FROM meter_event WHERE bucket > $1";
+        let text = "SELECT min(bucket) FROM meter_place WHERE bucket > $1";
         let here = self.sql.query(text, params![after]).await?.row()?.opt_int(0)?;
         let text = "SELECT min(CASE WHEN bucket_first > $1 THEN bucket_first ELSE $1 + 1 END)
                     FROM meter_archive WHERE bucket_last > $1";
@@ -118,9 +131,9 @@ impl Meter {
 
     async fn events_after(&self, bucket: i64, after: (i64, i64)) -> Result<Vec<StoredEvent>> {
         let text = format!(
-            "SELECT {COLUMNS} FROM meter_event e WHERE e.bucket = $1
-                 AND (e.series > $2 OR (e.series = $2 AND e.seq > $3))
-             ORDER BY e.series, e.seq LIMIT {EVENTS_PER_PAGE}"
+            "SELECT {COLUMNS} FROM meter_place p JOIN meter_event e ON e.seq = p.seq
+             WHERE p.bucket = $1 AND (p.series > $2 OR (p.series = $2 AND p.seq > $3))
+             ORDER BY p.series, p.seq LIMIT {EVENTS_PER_PAGE}"
         );
         let found = self.sql.query(&text, params![bucket, after.0, after.1]).await?;
         found.rows.iter().map(StoredEvent::from_row).collect()
@@ -136,7 +149,7 @@ impl Meter {
         recounted.events += u64::try_from(events.len()).unwrap_or(u64::MAX);
         recounted.partials += 1;
         let expected = self.fold_place(place, events).await?;
-        let stored = partials::read(&self.sql, [place].into_iter()).await?;
+        let stored = partials::read(&self.sql.reading(), [place].into_iter()).await?;
         if is_same(stored.get(&place), &expected) {
             return Ok(());
         }
@@ -162,49 +175,47 @@ impl Meter {
 
     /// Whether a partial is right, looked at under the head's lock; if not, it is mended if asked for.
     async fn check_locked(&self, place: Place, repair: bool) -> Result<bool> {
-        let archived = self.read_archived(&[place]).await?;
-        let archived = archived.get(&place).map_or(&[][..], Vec::as_slice);
         let name = self.event_type_of(place.series).await?;
         let event_type = self
             .settings
             .events
             .get(&name)
             .ok_or_else(|| Error::invalid(format!("event type {name} is not configured")))?;
-        let checked = self
-            .sql
-            .write(|tx| async move {
-                let mut head = Head::lock(&tx).await?;
-                let events = joined(stored::of_place(&tx, place).await?, archived);
-                let expected = partials::fold(event_type, events)?;
-                let stored = partials::read(&tx, [place].into_iter()).await?;
-                let right = is_same(stored.get(&place), &expected);
-                if !right && repair {
-                    partials::replace(&tx, place, head.seq, &expected).await?;
-                    touch(&tx, place).await?;
-                    head.seq += 1;
-                    head.store(&tx).await?;
-                }
-                Ok(right)
-            })
-            .await?;
-        Ok(checked)
+        loop {
+            let archived = &self.read_archived(&[place]).await?;
+            let checked =
+                self.sql
+                    .write(|tx| async move {
+                        Ok(check_in(&tx, place, event_type, archived, repair).await?)
+                    })
+                    .await?;
+            if let Some(right) = checked {
+                return Ok(right);
+            }
+        }
     }
 
     /// Partials of no events at all.
-    async fn find_orphans(&self, repair: bool, recounted: &mut Recounted) -> Result<()> {
+    async fn find_orphans(
+        &self,
+        table: &str,
+        repair: bool,
+        recounted: &mut Recounted,
+    ) -> Result<()> {
         let mut after = Place { series: i64::MIN, bucket: i64::MIN };
         loop {
-            let text = "
-                SELECT p.series, p.bucket FROM meter_partial p
-                WHERE (p.series > $1 OR (p.series = $1 AND p.bucket > $2))
-                    AND NOT EXISTS (SELECT 1 FROM meter_event e
-                        WHERE e.bucket = p.bucket AND e.series = p.series)
-                ORDER BY p.series, p.bucket LIMIT 1000";
-            let found = self.sql.query(text, params![after.series, after.bucket]).await?;
+            let text = format!(
+                "SELECT p.series, p.bucket FROM {table} p
+                 WHERE (p.series > $1 OR (p.series = $1 AND p.bucket > $2))
+                     AND NOT EXISTS (SELECT 1 FROM meter_place l JOIN meter_event e ON e.seq = l.seq
+                         WHERE l.bucket = p.bucket AND l.series = p.series)
+                 ORDER BY p.series, p.bucket LIMIT 1000"
+            );
+            let found = self.sql.query(&text, params![after.series, after.bucket]).await?;
             for row in &found.rows {
                 after = Place { series: row.int(0)?, bucket: row.int(1)? };
                 let archived = self.read_archived(&[after]).await?;
-                let events = archived.get(&after).cloned().unwrap_or_default();
+                let events = archived.into_events();
                 if events.is_empty() {
                     self.recount_place(after, events, repair, recounted).await?;
                 }
@@ -223,6 +234,31 @@ impl Meter {
         let start = crate::period::format_time(crate::period::Bucket(place.bucket).start());
         Ok(format!("{} {} {} at {start}", row.text(0)?, row.text(1)?, row.text(2)?))
     }
+}
+
+/// Whether a partial is right; none if events were archived since they were read.
+async fn check_in(
+    tx: &Tx,
+    place: Place,
+    event_type: &EventType,
+    archived: &Archived,
+    repair: bool,
+) -> Result<Option<bool>> {
+    let mut head = Head::lock(tx).await?;
+    if !archived.is_current(tx).await? {
+        return Ok(None);
+    }
+    let events = joined(stored::at(tx, &[place]).await?, archived.of(place));
+    let expected = partials::fold(event_type, events)?;
+    let stored = partials::read(tx, [place].into_iter()).await?;
+    let right = is_same(stored.get(&place), &expected);
+    if !right && repair {
+        partials::write(tx, &head, &[(place, expected)]).await?;
+        touch(tx, place).await?;
+        head.seq += 1;
+        head.store(tx).await?;
+    }
+    Ok(Some(right))
 }
 
 fn is_same(stored: Option<&Partial>, expected: &Partial) -> bool {

@@ -5,12 +5,15 @@
 //! | `meter_head` | source | one row that every change locks first: next numbers, and which keys are sealed |
 //! | `meter_customer`, `meter_series` | source | numbers for names: an event type of a customer and group |
 //! | `meter_event` | source | usage events, in the order in which they came |
+//! | `meter_place` | projection of events | which events lie in which series and fifteen minutes |
+//! | `meter_unplaced` | projection of events | the same of the newest events, a list for each commit |
 //! | `meter_keys` | source | blobs of the keys of older events: which (source, id) were seen |
 //! | `meter_correction` | source | who cancelled or amended which event, when and why |
 //! | `meter_archive` | source | events that were moved to blobs |
 //! | `meter_aggregate`, `meter_revision` | source | what was said of a period, now and before |
 //! | `meter_alert` | source | thresholds that were crossed |
-//! | `meter_partial` | projection of events | what is known of one series in fifteen minutes |
+//! | `meter_partial` | projection of events | what is known of one series in fifteen minutes, series by series |
+//! | `meter_partial_recent` | projection of events | the same of the newest fifteen minutes, one after the other |
 //! | `meter_touched`, `meter_due` | work | which periods have usage that no aggregate tells of yet |
 //!
 //! Guarantees: whoever holds the lock on the head is the only one who changes usage, so that numbers are given in the
@@ -29,10 +32,14 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
                 next_seq BIGINT NOT NULL,
                 next_name BIGINT NOT NULL,
                 sealed_seq BIGINT NOT NULL,
-                keys_version BIGINT NOT NULL
+                keys_version BIGINT NOT NULL,
+                unplaced BIGINT NOT NULL,
+                settled_bucket BIGINT NOT NULL,
+                settled_series BIGINT NOT NULL
             );
-            INSERT INTO meter_head (id, next_seq, next_name, sealed_seq, keys_version)
-                VALUES (1, 1, 1, 1, 1);
+            INSERT INTO meter_head (id, next_seq, next_name, sealed_seq, keys_version, unplaced,
+                    settled_bucket, settled_series)
+                VALUES (1, 1, 1, 1, 1, 0, 0, 0);
             CREATE TABLE meter_customer (
                 id BIGINT NOT NULL PRIMARY KEY,
                 name {name} NOT NULL UNIQUE
@@ -60,7 +67,16 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
                 key_lo BIGINT NOT NULL,
                 content BIGINT NOT NULL
             );
-            CREATE INDEX meter_event_place ON meter_event (bucket, series);
+            CREATE TABLE meter_place (
+                bucket BIGINT NOT NULL,
+                series BIGINT NOT NULL,
+                seq BIGINT NOT NULL,
+                PRIMARY KEY (bucket, series, seq)
+            ) {clustered};
+            CREATE TABLE meter_unplaced (
+                first_seq BIGINT NOT NULL PRIMARY KEY,
+                places {bytes} NOT NULL
+            );
             CREATE TABLE meter_keys (
                 first_seq BIGINT NOT NULL PRIMARY KEY,
                 end_seq BIGINT NOT NULL,
@@ -69,6 +85,8 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
             CREATE TABLE meter_correction (
                 number {seq},
                 event_seq BIGINT NOT NULL,
+                series BIGINT NOT NULL,
+                bucket BIGINT NOT NULL,
                 action {name} NOT NULL,
                 value_before {name} NOT NULL,
                 value_after {name},
@@ -77,6 +95,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
                 at_ms BIGINT NOT NULL
             );
             CREATE INDEX meter_correction_event ON meter_correction (event_seq);
+            CREATE INDEX meter_correction_place ON meter_correction (series, bucket);
             CREATE TABLE meter_archive (
                 number BIGINT NOT NULL PRIMARY KEY,
                 bucket_first BIGINT NOT NULL,
@@ -94,6 +113,13 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
                 revision BIGINT NOT NULL,
                 state {bytes} NOT NULL,
                 PRIMARY KEY (series, bucket)
+            ) {clustered};
+            CREATE TABLE meter_partial_recent (
+                bucket BIGINT NOT NULL,
+                series BIGINT NOT NULL,
+                revision BIGINT NOT NULL,
+                state {bytes} NOT NULL,
+                PRIMARY KEY (bucket, series)
             ) {clustered};
             CREATE TABLE meter_touched (
                 bucket BIGINT NOT NULL,

@@ -77,15 +77,18 @@ impl Handler for Housekeeper {
 }
 
 impl Meter {
-    /// Looks at thresholds for what changed, forgets old messages, seals full tables of keys, and archives old events.
+    /// Looks at thresholds for what changed, forgets old messages, settles partials, seals keys, and archives old
+    /// events.
     pub async fn keep_house(&self) -> Result<()> {
         if !self.settings.alerts.is_empty() {
             self.spread().await?;
             self.queue.wakes().wake(crate::alerts::ALERT_JOB);
         }
         self.webhooks.purge().await?;
+        self.settle().await?;
         while self.keys.seal(&self.sql, false).await? {}
         let Some(retention) = self.settings.retention else { return Ok(()) };
+        self.place_all().await?;
         let now = self.clock().now();
         let before = Timestamp(now.millis().saturating_sub(millis(retention)));
         // An event stays for as long as its key is in no blob.

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::event::unique_of;
 use crate::partial::Position;
 use crate::partials::Place;
+use crate::places::seqs_at;
 use crate::settings::EventType;
 
 /// What became of an event after it was recorded.
@@ -110,10 +111,20 @@ impl StoredEvent {
 pub(crate) const COLUMNS: &str = "e.seq, e.bucket, e.series, e.time_ms, e.received_ms, e.source,
     e.id, e.amount, e.metadata, e.state, e.content";
 
-/// The events of one place that are in the database.
-pub(crate) async fn of_place(on: &impl Execute, place: Place) -> Result<Vec<StoredEvent>> {
-    let text = format!("SELECT {COLUMNS} FROM meter_event e WHERE e.bucket = $1 AND e.series = $2");
-    let found = on.execute(&text, params![place.bucket, place.series]).await?;
+/// The events of some places that are in the database.
+pub(crate) async fn at(on: &impl Execute, places: &[Place]) -> Result<Vec<StoredEvent>> {
+    let seqs: Vec<i64> = seqs_at(on, places).await?.into_iter().collect();
+    with_numbers(on, &seqs).await
+}
+
+/// The events with these numbers that are in the database.
+pub(crate) async fn with_numbers(on: &impl Execute, seqs: &[i64]) -> Result<Vec<StoredEvent>> {
+    let list = serde_json::to_string(seqs).map_err(|error| Error::corrupt(error.to_string()))?;
+    let text = format!(
+        "SELECT {COLUMNS} FROM json_list($1) CROSS JOIN meter_event e
+         WHERE e.seq = CAST(CAST(value AS TEXT) AS BIGINT)"
+    );
+    let found = on.execute(&text, params![list]).await?;
     found.rows.iter().map(StoredEvent::from_row).collect()
 }
 

@@ -148,6 +148,11 @@ impl Row {
         }
     }
 
+    /// Bytes or nothing.
+    pub fn opt_blob(&self, column: usize) -> Result<Option<Bytes>> {
+        if self.is_null(column) { Ok(None) } else { self.blob(column).map(Some) }
+    }
+
     /// An exact amount.
     pub fn amount(&self, column: usize) -> Result<Amount> {
         match self.value(column)? {

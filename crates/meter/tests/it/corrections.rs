@@ -8,6 +8,7 @@ use logmill_meter::correct::{Change, Correction};
 use logmill_meter::due::Which;
 use logmill_meter::list::EventFilter;
 use logmill_meter::record::Outcome::Repeated;
+use logmill_meter::settings::{EventType, Op};
 use logmill_meter::{Decimal, Settings};
 use serde_json::{Value, json};
 
@@ -69,6 +70,13 @@ async fn a_period_whose_last_event_is_cancelled_says_so() {
     assert_eq!(hourly(&world).await, (Corrected, Value::Null));
     let hourly = world.aggregates("hourly").await.remove(0);
     assert_eq!((hourly.revision, body(&hourly)["events"].clone()), (2, json!({})));
+    // Whoever lists events still sees it.
+    let customer = Some("c".to_owned());
+    let filter = EventFilter { customer, limit: 10, ..EventFilter::default() };
+    let events = world.meter.events(&filter).await.expect("a page").items;
+    assert_eq!((events.len(), events[0].event.state.name()), (1, "cancelled"));
+    let filter = EventFilter { counting: true, ..filter };
+    assert!(world.meter.events(&filter).await.expect("a page").items.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -134,4 +142,37 @@ async fn a_recount_finds_and_mends_what_is_wrong() {
     let found = world.meter.recount(true, |_| {}).await.expect("a recount");
     assert_eq!((found.wrong, found.repaired), (1, 1), "a partial of no events");
     assert_eq!(world.recounted().await, 0);
+    world.record(&[call(3)]).await;
+    let text = "DELETE FROM meter_unplaced";
+    world.meter.sql().execute(text, params![]).await.expect("damage");
+    let found = world.meter.recount(true, |_| {}).await.expect("a recount");
+    assert_eq!(found.differences[0], "1 events are not found by their series and time");
+    assert_eq!(world.recounted().await, 1);
+}
+
+/// A value that is weighted by time can not just be added when it comes late: its bucket is counted again from all
+/// events, wherever they are by then.
+#[tokio::test(start_paused = true)]
+async fn what_comes_late_joins_archived_events_also_while_they_are_being_archived() {
+    let mut kept = Settings { retention: Some(Duration::from_secs(86_400)), ..settings() };
+    kept.events.insert("seats".to_owned(), EventType::new(Op::TimeWeighted));
+    let world = World::new(NOW, kept).await;
+    let seats = |minute: i64| {
+        json!({"eventType": "seats", "customerId": "c", "value": minute, "id": format!("s{minute}"),
+            "timestamp": format!("2026-01-13T08:{minute:02}:00Z")})
+    };
+    world.record(&[seats(2), seats(4), seats(12)]).await;
+    world.set("2026-01-20T00:00:00Z");
+    world.meter.keep_house().await.expect("house is kept");
+    world.record(&[seats(3)]).await;
+    assert_eq!(world.recounted().await, 4);
+    for late in [5, 7, 9, 11] {
+        let (late, later) = ([seats(late)], [seats(late + 1)]);
+        let archive = async { world.meter.keep_house().await.expect("house is kept") };
+        tokio::join!(world.record(&late), archive, world.record(&later));
+    }
+    // The one at twelve minutes came twice.
+    assert_eq!(world.recounted().await, 11);
+    let found = world.meter.find_event("test", "s5").await.expect("a look");
+    assert_eq!(found.map(|event| event.value.to_string()), Some("5".to_owned()));
 }

@@ -16,7 +16,7 @@ use logmill_meter::period::parse_time;
 use logmill_meter::record::{Arrived, Outcome};
 use logmill_meter::settings::{EventType, Op};
 use logmill_meter::webhooks::{WebhookSettings, Webhooks};
-use logmill_meter::{Meter, Settings};
+use logmill_meter::{Meter, Settings, Sizes};
 use logmill_work::{Handler, Queue, Running};
 use serde_json::Value;
 
@@ -58,18 +58,17 @@ async fn webhooks(queue: &Queue) -> Webhooks {
 
 impl World {
     pub(crate) async fn new(now: &str, settings: Settings) -> Self {
-        Self::with_keys(now, settings, 1_000_000).await
+        Self::with_sizes(now, settings, Sizes::default()).await
     }
 
-    pub(crate) async fn with_keys(now: &str, settings: Settings, keys_per_table: u64) -> Self {
+    pub(crate) async fn with_sizes(now: &str, settings: Settings, sizes: Sizes) -> Self {
         let clock = SimClock::at(at(now));
         let entropy = SeededEntropy::shared(7);
         let sql = Sql::sqlite(&SqliteSettings::memory(), clock.clone(), entropy).await;
         let queue = Queue::open(sql.expect("a database")).await.expect("a queue");
         let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobs::default());
         let webhooks = webhooks(&queue).await;
-        let meter =
-            Meter::open_with(queue.clone(), Arc::clone(&blobs), webhooks, settings, keys_per_table);
+        let meter = Meter::open_with(queue.clone(), Arc::clone(&blobs), webhooks, settings, sizes);
         let meter = meter.await.expect("a meter");
         Self { clock, queue, blobs, meter }
     }

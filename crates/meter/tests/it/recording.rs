@@ -2,7 +2,7 @@
 
 use logmill_meter::record::Outcome::{Conflict, Repeated, Stored};
 use logmill_meter::settings::{EventType, Op};
-use logmill_meter::{Decimal, OTHER, Settings};
+use logmill_meter::{Decimal, OTHER, Settings, Sizes};
 use serde_json::{Value, json};
 
 use crate::fixture::{World, body, settings};
@@ -70,7 +70,8 @@ async fn the_same_content_is_the_same_however_its_json_is_written() {
 
 #[tokio::test(start_paused = true)]
 async fn keys_are_found_in_every_table_and_blob_that_they_wander_to() {
-    let world = World::with_keys(NOW, settings(), 10).await;
+    let world =
+        World::with_sizes(NOW, settings(), Sizes { keys_per_blob: 10, ..Sizes::default() }).await;
     for start in (0..50).step_by(5) {
         let batch: Vec<Value> =
             (start..start + 5).map(|number| call(&format!("e{number}"), &json!(number))).collect();

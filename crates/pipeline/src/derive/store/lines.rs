@@ -6,9 +6,8 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use logmill_io::sql::{Answer, Execute};
-use logmill_io::{ErrorKind, Sql, Tx, Value, params};
+use logmill_io::sql::Execute;
+use logmill_io::{ErrorKind, Tx, Value, params};
 use logmill_work::{Coverage, IntervalSet};
 
 use super::{Stored, Tables, hold};
@@ -217,7 +216,7 @@ impl Tables {
 
     /// Every stored generation of a chain.
     pub(crate) async fn stored(&self, chain_id: u64) -> Result<Vec<StoredLine>> {
-        Ok(stored_lines(&Reading(&self.sql), chain_id, None).await?)
+        Ok(stored_lines(&self.sql.reading(), chain_id, None).await?)
     }
 
     /// The generation that serves the readers of a processor's tables.
@@ -312,16 +311,6 @@ impl StoredLine {
     pub(crate) fn table_names(&self) -> Vec<String> {
         let lines = self.tables.lines();
         lines.filter_map(|line| line.split(' ').next().map(str::to_owned)).collect()
-    }
-}
-
-/// A database whose statements are reads: they do not wait for its writer.
-struct Reading<'a>(&'a Sql);
-
-#[async_trait]
-impl Execute for Reading<'_> {
-    async fn execute(&self, text: &str, params: Vec<Value>) -> Stored<Answer> {
-        self.0.query(text, params).await
     }
 }
 

@@ -13,13 +13,13 @@ use logmill_meter::event::{Event, Incoming, Sender};
 use logmill_meter::list::{Aggregate, AggregateFilter};
 use logmill_meter::settings::{EventType, Op};
 use logmill_meter::webhooks::{WebhookSettings, Webhooks};
-use logmill_meter::{Error, Meter, Settings};
+use logmill_meter::{Error, Meter, Settings, Sizes};
 use logmill_work::{Handler as _, Queue, Running};
 use serde_json::Value;
 
 pub(super) const LEASE: Duration = Duration::from_secs(120);
-/// Small, so that tables of keys fill up and are sealed.
-const KEYS_PER_TABLE: u64 = 8;
+/// Small, so that keys are sealed and lists of places become entries.
+const SIZES: Sizes = Sizes { keys_per_blob: 8, unplaced_max: 12 };
 
 /// The operations that a naive fold knows, by event type.
 pub(super) const OPS: [(&str, Op); 7] = [
@@ -48,7 +48,7 @@ pub(super) async fn open(queue: &Queue, blobs: &Arc<dyn BlobStore>) -> Result<Me
     let client = client.expect("a client");
     let webhooks = Webhooks::open(queue.clone(), client, WebhookSettings::default()).await?;
     let blobs = Arc::clone(blobs);
-    Meter::open_with(queue.clone(), blobs, webhooks, settings(), KEYS_PER_TABLE).await
+    Meter::open_with(queue.clone(), blobs, webhooks, settings(), SIZES).await
 }
 
 pub(super) fn blobs() -> Arc<dyn BlobStore> {
