@@ -130,6 +130,11 @@ impl Cron {
         let row =
             row.ok_or_else(|| Error::invalid(format!("the schedule {name} was not started")))?;
         let (passed, now) = (row.time(0)?, row.time(1)?);
+        if passed > now {
+            // The clock was set back. Slots that come again find their jobs, and those that were never reached are
+            // not waited for.
+            return self.turn_back(tx, now).await;
+        }
         let slots = self.schedule.slots(passed, now)?;
         let wanted = match self.schedule.missed {
             Missed::Each => &slots[..],
@@ -143,6 +148,13 @@ impl Cron {
         }
         let next = self.schedule.next_after(slots.last().copied().unwrap_or(passed).max(passed))?;
         Ok((jobs.len(), next.map(|next| next.since(now))))
+    }
+
+    async fn turn_back(&self, tx: &Tx, now: Timestamp) -> Result<(usize, Option<Duration>)> {
+        let text = "UPDATE cron SET passed_at = $2 WHERE name = $1";
+        tx.execute(text, params![self.schedule.name.as_str(), now]).await?;
+        let next = self.schedule.next_after(now)?;
+        Ok((0, next.map(|next| next.since(now))))
     }
 
     /// Ticks for ever: sleeps until each slot, and tries again a little later when the database is away.
