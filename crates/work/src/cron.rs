@@ -5,8 +5,9 @@
 //! is run twice enqueues nothing twice.
 //!
 //! Guarantees: each slot has exactly one job, whichever process ticks and however long all were down; at most
-//! [`SLOTS_PER_TICK`] are handed out by one tick, oldest first, and the rest by the next. Leaves to others:
-//! what the jobs do; how many missed slots are worth running is the schedule's `missed`.
+//! [`SLOTS_PER_TICK`] are handed out by one tick, oldest first, and the rest by the next. A clock that was ahead and is
+//! set back stops nothing. Leaves to others: what the jobs do; how many missed slots are worth running is the
+//! schedule's `missed`.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -130,9 +131,8 @@ impl Cron {
         let row =
             row.ok_or_else(|| Error::invalid(format!("the schedule {name} was not started")))?;
         let (passed, now) = (row.time(0)?, row.time(1)?);
-        if passed > now {
-            // The clock was set back. Slots that come again find their jobs, and those that were never reached are
-            // not waited for.
+        // A transaction that waited for another's may be a little behind it without any clock going back.
+        if passed > now.after(BEHIND_MAX) {
             return self.turn_back(tx, now).await;
         }
         let slots = self.schedule.slots(passed, now)?;
@@ -150,6 +150,7 @@ impl Cron {
         Ok((jobs.len(), next.map(|next| next.since(now))))
     }
 
+    /// After the clock was set back: slots that come again find their jobs, and those that were ahead are not waited for.
     async fn turn_back(&self, tx: &Tx, now: Timestamp) -> Result<(usize, Option<Duration>)> {
         let text = "UPDATE cron SET passed_at = $2 WHERE name = $1";
         tx.execute(text, params![self.schedule.name.as_str(), now]).await?;
@@ -179,6 +180,8 @@ impl Cron {
 /// A wall clock can be set; nobody sleeps longer than this without looking at it.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 const AGAIN_WAIT: Duration = Duration::from_secs(5);
+/// How far behind the last slot a tick may be before the clock is taken to have been set back.
+const BEHIND_MAX: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

@@ -146,7 +146,11 @@ async fn a_value_that_holds_on_is_corrected_for_its_whole_period_whatever_the_cl
     settings.events.insert("seats".to_owned(), EventType::new(Op::TimeWeighted));
     settings.periods = vec![PeriodKind::Hourly];
     let world = World::new(NOW, settings).await;
-    let seats = |value: i64, timestamp: &str| json!({"eventType": "seats", "customerId": "c", "value": value, "timestamp": timestamp});
+    let seats = |value: i64, timestamp: &str| {
+        let mut event = json!({"eventType": "seats", "customerId": "c", "value": value});
+        event["timestamp"] = timestamp.into();
+        event
+    };
     let area = async || {
         let hourly = world.aggregates("hourly").await;
         let first = hourly.iter().find(|one| one.key == "2026011308").expect("the first hour");

@@ -127,7 +127,7 @@ fn every_final_aggregate_reaches_every_living_endpoint_through_kills() {
             let path = format!("/webhooks/endpoints/{endpoint}/test");
             assert_eq!(post(to, &path, &Value::Null).0, 202);
         }
-        wait_until("requests are under way", || receiver.held() >= 2);
+        wait_until("requests are under way", || receiver.holds("/fine"));
         server.kill();
         receiver.set_silent(false);
         server = place.serve();
@@ -154,7 +154,7 @@ fn every_final_aggregate_reaches_every_living_endpoint_through_kills() {
         let taken: Vec<String> =
             own.iter().filter(|one| one.is_taken).map(|one| one.id.clone()).collect();
         assert_eq!(set(&succeeded), set(&taken), "{path}");
-        assert!(own.len() > succeeded.len(), "{path}: some were sent again");
+        assert!(own.len() > succeeded.len() || *path != "/fine", "those under way were sent again");
         if *path == "/ordered" {
             let mut order: Vec<String> = own.iter().map(|one| one.id.clone()).collect();
             order.dedup();

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use super::{Place, Server, at, get, post, wait_until};
 
-const TYPES: &str = r#"meter.events={ "a.sum" = { op = "sum" }, "b.last" = { op = "last" }, "c.max" = { op = "max" }, "d.count" = { op = "count" } }"#;
+const TYPES: &str = "meter.events={ \"a.sum\" = { op = \"sum\" }, \"b.last\" = { op = \"last\" }, \
+    \"c.max\" = { op = \"max\" }, \"d.count\" = { op = \"count\" } }";
 const NAMES: [&str; 4] = ["a.sum", "b.last", "c.max", "d.count"];
 const PROCESSES: usize = 5;
 /// Each batch has so many events, and begins so many after the one before: most events are in three batches.

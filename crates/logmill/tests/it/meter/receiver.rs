@@ -32,8 +32,8 @@ struct State {
     /// By path.
     secrets: BTreeMap<String, String>,
     is_silent: bool,
-    /// How many requests wait for an answer that will not come.
-    held: usize,
+    /// The paths of requests that wait for an answer that will not come.
+    held: Vec<String>,
 }
 
 /// A receiver; its threads end with the test's process.
@@ -69,13 +69,16 @@ impl Receiver {
 
     /// From now on nothing is answered; or no longer, and who waited is hung up on.
     pub(super) fn set_silent(&self, is_silent: bool) {
-        self.with(|state| state.is_silent = is_silent);
+        self.with(|state| {
+            state.is_silent = is_silent;
+            state.held.clear();
+        });
         self.state.1.notify_all();
     }
 
-    /// How many requests are under way and not answered.
-    pub(super) fn held(&self) -> usize {
-        self.with(|state| state.held)
+    /// Whether a request to a path is under way and not answered.
+    pub(super) fn holds(&self, path: &str) -> bool {
+        self.with(|state| state.held.iter().any(|held| held == path))
     }
 
     pub(super) fn received(&self) -> Vec<Received> {
@@ -97,23 +100,27 @@ impl Receiver {
                 let state = self.state.0.lock().expect("no panic");
                 drop(self.state.1.wait_timeout_while(state, wait, |state| !silent(state)));
             }
-            if self.hold() {
+            if self.hold(&path) {
                 return;
             }
             let Some(answer) = answer else { return };
+            if taken {
+                self.take(&path, &headers["webhook-id"]);
+            }
             let length = "content-length: 0";
             if write!(stream.get_mut(), "HTTP/1.1 {answer}\r\n{length}\r\n\r\n").is_err() {
                 return;
             }
-            if taken {
-                let id = headers["webhook-id"].clone();
-                self.with(|state| {
-                    let mut seen = state.received.iter_mut().rev();
-                    let found = seen.find(|seen| seen.path == path && seen.id == id);
-                    found.expect("it was received").is_taken = true;
-                });
-            }
         }
+    }
+
+    /// Before the answer, so that whoever has read it finds this too.
+    fn take(&self, path: &str, id: &str) {
+        self.with(|state| {
+            let mut seen = state.received.iter_mut().rev();
+            let found = seen.find(|seen| seen.path == path && seen.id == id);
+            found.expect("it was received").is_taken = true;
+        });
     }
 
     /// Takes note of a request; gives whether it is to be taken, and the answer. None is to hang up.
@@ -146,14 +153,13 @@ impl Receiver {
     }
 
     /// Waits for as long as nothing is answered; gives whether it was so.
-    fn hold(&self) -> bool {
+    fn hold(&self, path: &str) -> bool {
         let mut state = self.state.0.lock().expect("no panic");
         if !state.is_silent {
             return false;
         }
-        state.held += 1;
-        let mut state = self.state.1.wait_while(state, |state| state.is_silent).expect("no panic");
-        state.held -= 1;
+        state.held.push(path.to_owned());
+        drop(self.state.1.wait_while(state, |state| state.is_silent).expect("no panic"));
         true
     }
 }
