@@ -150,7 +150,7 @@ impl Cron {
         Ok((jobs.len(), next.map(|next| next.since(now))))
     }
 
-    /// After the clock was set back: slots that come again find their jobs, and those that were ahead are not waited for.
+    /// After the clock was set back: slots that come again find their jobs, and what was ahead is not waited for.
     async fn turn_back(&self, tx: &Tx, now: Timestamp) -> Result<(usize, Option<Duration>)> {
         let text = "UPDATE cron SET passed_at = $2 WHERE name = $1";
         tx.execute(text, params![self.schedule.name.as_str(), now]).await?;
