@@ -56,7 +56,7 @@ pub(crate) async fn open(settings: &Settings) -> Result<Option<OpenMeter>> {
 /// The webhooks, with the endpoints that the configuration names.
 async fn webhooks(settings: &Settings, queue: &Queue) -> Result<Webhooks> {
     let delivery = &settings.meter.delivery;
-    let hooks = delivery.settings();
+    let hooks = delivery.settings(settings.work.lease());
     let guarded = GuardedSettings {
         ports: Vec::new(),
         redirects_max: 0,

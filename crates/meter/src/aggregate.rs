@@ -119,10 +119,14 @@ impl Meter {
         // First, so that whatever changes from here on makes it due again.
         let generation = self.generation(&due).await?;
         let period = self.calendar.period_of_key(self.period_kind(&due.period)?, &due.key)?;
-        let finished = period.end <= self.finished_before();
         let name = self.customer_name(due.customer).await?;
-        let figures = self.figures(due.customer, &period).await?;
-        let made = Made { due, name, period, finished, figures, at: self.clock().now() };
+        // What was final is not under way again because a clock went back.
+        let finished = period.end <= self.finished_before()
+            || self.was_final(&aggregate_id(&name, &due.period, &due.key)).await?;
+        let at = self.clock().now();
+        let until = if finished { period.end } else { at };
+        let figures = self.figures(due.customer, &period, until).await?;
+        let made = Made { due, name, period, finished, figures, at };
         let made = &made;
         self.sql
             .write(|tx| async move {
@@ -146,6 +150,13 @@ impl Meter {
         }
         let next = self.calendar.next(&made.period)?;
         self.mark_due(tx, made.due.customer, &next).await
+    }
+
+    async fn was_final(&self, id: &str) -> Result<bool> {
+        let text = "SELECT state FROM meter_aggregate WHERE id = $1";
+        let found = self.sql.query(text, params![id]).await?;
+        let state = found.rows.first().map(|row| AggregateState::from_number(row.int(0)?));
+        Ok(state.transpose()?.is_some_and(|state| state != AggregateState::Provisional))
     }
 
     async fn generation(&self, due: &DuePeriod) -> Result<Option<i64>> {

@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::decimal::Decimal;
 use crate::error::{Error, Result};
+use crate::figures::PartOf;
 use crate::meter::Meter;
 use crate::period::{Bucket, Period, format_time};
 use crate::settings::AlertRule;
@@ -117,7 +118,8 @@ impl Meter {
             }
             let op = rule.op.unwrap_or(event_type.op);
             let mut revisions = blake3::Hasher::new();
-            let figure = self.figure(&series, event_type, op, &period, &mut revisions).await?;
+            let part = PartOf { period: &period, until: self.clock().now() };
+            let figure = self.figure(&series, event_type, op, part, &mut revisions).await?;
             let Some(figure) = figure else { continue };
             for threshold in rule.thresholds.iter().filter(|least| **least <= figure.value) {
                 let (period, value) = (period.clone(), figure.value);

@@ -49,9 +49,29 @@ impl Figures {
     }
 }
 
+/// A period, as far as it goes until a moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PartOf<'a> {
+    pub(crate) period: &'a Period,
+    pub(crate) until: Timestamp,
+}
+
+impl PartOf<'_> {
+    /// Until when a value is known to hold: an event may be a little ahead of our clock.
+    fn end(&self, part: &Partial) -> Timestamp {
+        let last = part.last().map_or(self.period.start, |(at, _)| at.time);
+        self.period.end.min(self.until.max(last))
+    }
+}
+
 impl Meter {
-    /// The figures of all event types of a customer.
-    pub(crate) async fn figures(&self, customer: i64, period: &Period) -> Result<Figures> {
+    /// The figures of all event types of a customer, as far as a period goes until a moment.
+    pub(crate) async fn figures(
+        &self,
+        customer: i64,
+        period: &Period,
+        until: Timestamp,
+    ) -> Result<Figures> {
         let mut revisions = blake3::Hasher::new();
         let mut by_type: BTreeMap<String, Vec<i64>> = BTreeMap::new();
         for (series, name) in self.series_of(customer).await? {
@@ -61,7 +81,8 @@ impl Meter {
         for (name, series) in by_type {
             let figure = match self.settings.events.get(&name) {
                 Some(known) => {
-                    self.figure(&series, known, known.op, period, &mut revisions).await?
+                    let part = PartOf { period, until };
+                    self.figure(&series, known, known.op, part, &mut revisions).await?
                 }
                 None => {
                     self.expect_no_usage(&name, &series, period).await?;
@@ -95,7 +116,7 @@ impl Meter {
         series: &[i64],
         event_type: &EventType,
         op: Op,
-        period: &Period,
+        of: PartOf<'_>,
         revisions: &mut blake3::Hasher,
     ) -> Result<Option<Figure>> {
         if !event_type.keeps(op) {
@@ -108,9 +129,10 @@ impl Meter {
         let mut area: Option<Decimal> = None;
         let mut closing: Option<Decimal> = None;
         for series in series {
-            let part = read_series(&self.sql, *series, &period.buckets(), keeps, revisions).await?;
+            let buckets = of.period.buckets();
+            let part = read_series(&self.sql, *series, &buckets, keeps, revisions).await?;
             if op == Op::TimeWeighted {
-                let (own, last) = self.area(*series, part.as_ref(), event_type, period).await?;
+                let (own, last) = self.area(*series, part.as_ref(), event_type, of).await?;
                 add(&mut area, own)?;
                 add(&mut closing, last)?;
             }
@@ -134,20 +156,14 @@ impl Meter {
         series: i64,
         part: Option<&Partial>,
         event_type: &EventType,
-        period: &Period,
+        of: PartOf<'_>,
     ) -> Result<(Option<Decimal>, Option<Decimal>)> {
-        let opening = opening(&self.sql, series, period.buckets().start).await?;
+        let opening = opening(&self.sql, series, of.period.buckets().start).await?;
         let empty = Partial::new(Keeps::for_op(Op::TimeWeighted));
         let part = part.unwrap_or(&empty);
-        let window = Window { start: period.start, end: self.end_by_now(period, part), opening };
+        let window = Window { start: of.period.start, end: of.end(part), opening };
         let area = part.value(Op::TimeWeighted, event_type.quantile_milli, Some(window))?;
         Ok((area.map(|area| area.value), part.last().map_or(opening, |(_, last)| Some(last))))
-    }
-
-    /// Until when a value is known to hold: an event may be a little ahead of our clock.
-    fn end_by_now(&self, period: &Period, part: &Partial) -> Timestamp {
-        let last = part.last().map_or(period.start, |(at, _)| at.time);
-        period.end.min(self.clock().now().max(last))
     }
 
     /// The series of a customer with their event types.

@@ -33,7 +33,7 @@ impl Meter {
         for kind in &self.settings.periods {
             let period = self.calendar.period_at(kind, at)?;
             let mut figures = match id {
-                Some(id) => self.figures(id, &period).await?,
+                Some(id) => self.figures(id, &period, at).await?,
                 None => crate::figures::Figures::default(),
             };
             figures.types.retain(|name, _| event_type.is_none_or(|wanted| wanted == name));

@@ -5,8 +5,9 @@
 //! is run twice enqueues nothing twice.
 //!
 //! Guarantees: each slot has exactly one job, whichever process ticks and however long all were down; at most
-//! [`SLOTS_PER_TICK`] are handed out by one tick, oldest first, and the rest by the next. Leaves to others:
-//! what the jobs do; how many missed slots are worth running is the schedule's `missed`.
+//! [`SLOTS_PER_TICK`] are handed out by one tick, oldest first, and the rest by the next. A clock that was ahead and is
+//! set back stops nothing. Leaves to others: what the jobs do; how many missed slots are worth running is the
+//! schedule's `missed`.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -130,6 +131,10 @@ impl Cron {
         let row =
             row.ok_or_else(|| Error::invalid(format!("the schedule {name} was not started")))?;
         let (passed, now) = (row.time(0)?, row.time(1)?);
+        // A transaction that waited for another's may be a little behind it without any clock going back.
+        if passed > now.after(BEHIND_MAX) {
+            return self.turn_back(tx, now).await;
+        }
         let slots = self.schedule.slots(passed, now)?;
         let wanted = match self.schedule.missed {
             Missed::Each => &slots[..],
@@ -143,6 +148,14 @@ impl Cron {
         }
         let next = self.schedule.next_after(slots.last().copied().unwrap_or(passed).max(passed))?;
         Ok((jobs.len(), next.map(|next| next.since(now))))
+    }
+
+    /// After the clock was set back: slots that come again find their jobs, and what was ahead is not waited for.
+    async fn turn_back(&self, tx: &Tx, now: Timestamp) -> Result<(usize, Option<Duration>)> {
+        let text = "UPDATE cron SET passed_at = $2 WHERE name = $1";
+        tx.execute(text, params![self.schedule.name.as_str(), now]).await?;
+        let next = self.schedule.next_after(now)?;
+        Ok((0, next.map(|next| next.since(now))))
     }
 
     /// Ticks for ever: sleeps until each slot, and tries again a little later when the database is away.
@@ -167,6 +180,8 @@ impl Cron {
 /// A wall clock can be set; nobody sleeps longer than this without looking at it.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 const AGAIN_WAIT: Duration = Duration::from_secs(5);
+/// How far behind the last slot a tick may be before the clock is taken to have been set back.
+const BEHIND_MAX: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

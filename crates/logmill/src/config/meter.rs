@@ -288,13 +288,13 @@ impl Meter {
 }
 
 impl Delivery {
-    /// How webhooks are delivered.
-    pub(crate) fn settings(&self) -> WebhookSettings {
+    /// How webhooks are delivered; a delivery is a job like others, and stays with a process for as long as they do.
+    pub(crate) fn settings(&self, lease: Duration) -> WebhookSettings {
         let hours = |hours: u64| Duration::from_secs(hours.saturating_mul(3_600));
         let (usual, timeout) = (WebhookSettings::default(), Duration::from_millis(self.timeout_ms));
         WebhookSettings {
             timeout,
-            lease: usual.lease.max(timeout),
+            lease: lease.max(timeout),
             disable_after: hours(self.disable_after_hours),
             retention: hours(self.retention_hours),
             dry_run: self.dry_run,

@@ -482,7 +482,8 @@ fn what_is_wrong_with_a_meter_is_named() {
         assert!(said.contains(key) && said.contains(why), "{key}={value}: {said}");
     }
     assert!(refused(&[("LOGMILL_METER_EVENT", "x")], &[]).contains("LOGMILL_METER_EVENT"));
-    let dry = load(&[("DRY_RUN", "true")], &[]).unwrap().settings.meter.delivery.settings();
+    let set = load(&[("DRY_RUN", "true")], &[]).unwrap().settings;
+    let dry = set.meter.delivery.settings(set.work.lease());
     assert!(dry.dry_run);
 }
 

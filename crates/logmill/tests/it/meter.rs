@@ -1,6 +1,10 @@
 //! Usage, with the program as a process: recorded before it is answered, counted once whoever dies, by one process or
 //! many.
 
+mod deliveries;
+mod five;
+mod receiver;
+
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

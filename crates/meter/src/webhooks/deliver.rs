@@ -49,6 +49,8 @@ const RECORD_MAX: usize = 1_000;
 const SLOW_POLL: Duration = Duration::from_secs(15);
 /// How often a busy one looks for leases that have ended.
 const TIDY_INTERVAL: Duration = Duration::from_secs(1);
+/// A delivery that is held for more leases than this was claimed by a clock that was ahead.
+const LEASES_MAX: u32 = 10;
 /// After how long a failed statement is tried again.
 const AGAIN_WAIT: Duration = Duration::from_millis(500);
 /// How long a stop waits for requests, beyond their timeout.
@@ -261,6 +263,12 @@ impl Deliverer {
         if now >= self.unstick_at {
             self.unstick_at = now + SLOW_POLL;
             self.parts[Class::First.index()].look |= self.hooks.unstick().await?;
+            let settings = &self.hooks.settings;
+            let (wait_max, held_max) = (settings.wait_max(), settings.lease * LEASES_MAX);
+            for class in Class::ALL {
+                let hastened = self.hooks.queue.hasten(class.kind(), wait_max, held_max).await?;
+                self.parts[class.index()].look |= hastened > 0;
+            }
         }
         if now < self.tidy_at {
             return Ok(());

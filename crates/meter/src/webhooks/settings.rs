@@ -107,6 +107,12 @@ impl WebhookSettings {
         }
     }
 
+    /// No attempt is later than this from now, unless a clock was ahead when it was put off.
+    pub(super) fn wait_max(&self) -> Duration {
+        let longest = self.waits.iter().max().copied().unwrap_or_default();
+        (longest + self.retry_after_max + self.throttle).saturating_mul(2)
+    }
+
     /// The rule for waiting.
     pub(super) fn backoff(&self) -> Backoff {
         Backoff::Table { waits: self.waits.clone(), jitter_percent: self.jitter_percent }

@@ -1,6 +1,7 @@
 //! Tests of webhooks against a real receiver, with time that a test moves.
 
 mod answers;
+mod clock;
 mod endpoints;
 mod order;
 mod receiver;

@@ -182,6 +182,27 @@ impl Queue {
         let limit = i64::try_from(BATCH_MAX).unwrap_or(i64::MAX);
         Ok(self.sql.execute(text, params![kind, limit]).await?.changed)
     }
+
+    /// Jobs of a kind, of the usual priority, that are due later than anybody could have meant, or held for longer,
+    /// are due now, or held for the longest time from now: a clock was ahead when they were written. Gives how many.
+    pub async fn hasten(&self, kind: &str, wait_max: Duration, held_max: Duration) -> Result<u64> {
+        let late = "state = 0 AND priority = 0 AND due_us > (now_ms() + $2) * 1000";
+        let long = "state = 1 AND lease_until > now_ms() + $2";
+        let mut hastened = 0;
+        for (which, change, most) in [
+            (late, "due_us = now_ms() * 1000", wait_max),
+            (long, "lease_until = now_ms() + $2", held_max),
+        ] {
+            let params = params![kind, millis(most)];
+            // Hardly ever is there one, and to look is cheaper than to write.
+            let text = format!("SELECT 1 FROM job WHERE kind = $1 AND {which} LIMIT 1");
+            if !self.sql.query(&text, params.clone()).await?.rows.is_empty() {
+                let text = format!("UPDATE job SET {change} WHERE kind = $1 AND {which}");
+                hastened += self.sql.execute(&text, params).await?.changed;
+            }
+        }
+        Ok(hastened)
+    }
 }
 
 /// Runs a statement over a list of claims of one kind; gives those that it did not touch.

@@ -2,11 +2,14 @@
 
 mod access;
 mod aggregates;
+mod batches;
 mod corrections;
 mod documented;
 mod ground;
 mod hooks;
 mod lists;
+mod naive;
+mod operations;
 mod queries;
 mod send;
 mod stream;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use logmill_io::Timestamp;
+use logmill_io::sql::SqliteSettings;
+use logmill_io::{SeededEntropy, SimClock, Sql, Timestamp};
 use logmill_sim::{Database, START};
 use logmill_work::{Cron, Missed, Queue, SLOTS_PER_TICK, Schedule, State};
 
@@ -110,5 +111,29 @@ fn a_running_cron_sleeps_until_its_slots() {
         let four_hours = tokio::time::timeout(Duration::from_secs(4 * 3_600), cron.run()).await;
         assert!(four_hours.is_err(), "it runs for ever");
         assert_eq!(slots(&queue).await.len(), 16);
+    });
+}
+
+#[test]
+fn a_clock_that_was_ahead_for_a_while_does_not_stop_a_schedule() {
+    simulate(async {
+        let clock = SimClock::at(START);
+        let memory = SqliteSettings::memory();
+        let sql = Sql::sqlite(&memory, clock.clone(), SeededEntropy::shared(1)).await;
+        let queue = Queue::open(sql.expect("a database")).await.expect("a queue");
+        let cron = Cron::new(queue.clone(), quarter_hours(Missed::Newest));
+        cron.start(None).await.expect("works");
+        const HOUR_MS: i64 = 3_600_000;
+        const WEEK_MS: i64 = 7 * 24 * HOUR_MS;
+        let mut handed = Vec::new();
+        for jump_ms in [WEEK_MS, -WEEK_MS, HOUR_MS, -HOUR_MS, HOUR_MS, HOUR_MS] {
+            clock.jump(jump_ms);
+            handed.push(cron.tick().await.expect("works").0);
+            let (_, next) = cron.tick().await.expect("works");
+            assert!(next.is_some_and(|next| next <= Duration::from_secs(900)), "{next:?}");
+        }
+        assert_eq!(handed, [1, 0, 1, 0, 1, 1]);
+        // The week, and two hours, of which the one that came twice has one job.
+        assert_eq!(slots(&queue).await.len(), 3);
     });
 }

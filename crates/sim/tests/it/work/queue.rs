@@ -236,3 +236,24 @@ fn odd_keys_payloads_and_errors_survive() {
         assert!(kept.is_some_and(|error| error.len() <= 4_096 && error.starts_with("éé")));
     });
 }
+
+#[test]
+fn what_a_clock_that_was_ahead_put_off_comes_after_all() {
+    on_both(|database| async move {
+        let queue = open(&database).await;
+        let (hour, day) = (Duration::from_secs(3_600), Duration::from_secs(24 * 3_600));
+        for (key, delay) in [("now", Duration::ZERO), ("soon", hour), ("never", 1_000 * day)] {
+            queue.enqueue(&NewJob { delay, ..job(key) }).await.expect("works");
+        }
+        let held = queue.claim("k", 1, 1_000 * day, "tester").await.expect("works");
+        assert_eq!(keys(&held), ["now"]);
+        assert_eq!(queue.hasten("other", day, hour).await.expect("works"), 0);
+        assert_eq!(queue.hasten("k", day, hour).await.expect("works"), 2);
+        assert_eq!(queue.hasten("k", day, hour).await.expect("works"), 0, "once");
+        assert_eq!(keys(&claim(&queue, 10).await), ["never"], "what is due soon is left alone");
+        assert_eq!(queue.reap("k").await.expect("works"), 0, "it is held for a while");
+        database.advance(hour, &[queue.sql()]);
+        assert_eq!(queue.reap("k").await.expect("works"), 2, "and so is what was claimed just now");
+        queue.complete(&held[0]).await.expect_err("it is nobody's now");
+    });
+}
