@@ -65,7 +65,8 @@ pub struct Corrected {
 impl Meter {
     /// Finds an event, wherever it is.
     pub async fn find_event(&self, source: &str, id: &str) -> Result<Option<StoredEvent>> {
-        let Some(seen) = self.keys.get(&self.sql, Key::of(source, id)).await? else {
+        let key = Key::of(source, id);
+        let Some(seen) = self.keys.get(&self.sql, &[key]).await?.remove(&key) else {
             return Ok(None);
         };
         match stored::get(&self.sql.reading(), seen.seq).await? {

@@ -102,6 +102,18 @@ pub struct Event {
     pub key: Key,
     /// Of everything that was sent besides; equal for a request that is repeated.
     pub content: i64,
+    /// Why it is too early or too late to be new. It may still be one that was recorded in time.
+    pub outside: Option<String>,
+}
+
+impl Event {
+    /// The event, if it may be new.
+    pub fn in_time(self) -> Result<Self, Wrongs> {
+        match self.outside {
+            Some(why) => Err(vec![why]),
+            None => Ok(self),
+        }
+    }
 }
 
 /// Who sends events, and when.
@@ -134,7 +146,8 @@ impl Incoming<'_> {
         let customer = required_text(&mut wrongs, "customerId", self.customer_id, NAME_BYTES_MAX);
         let source = optional_text(&mut wrongs, "source", self.source, NAME_BYTES_MAX);
         let id = optional_text(&mut wrongs, "id", self.id, ID_BYTES_MAX);
-        let time = self.time(&mut wrongs, settings, sender.now);
+        let time = self.time(&mut wrongs);
+        let outside = time.and_then(|time| outside(time, settings, sender.now));
         let metadata = Metadata::read(&mut wrongs, self.metadata, settings);
         let known = event_type.as_deref().and_then(|name| settings.events.get(name));
         if let (Some(name), None) = (&event_type, known) {
@@ -170,34 +183,29 @@ impl Incoming<'_> {
             time,
             source,
             id,
+            outside,
         })
     }
 
-    fn time(&self, wrongs: &mut Wrongs, settings: &Settings, now: Timestamp) -> Option<Timestamp> {
+    fn time(&self, wrongs: &mut Wrongs) -> Option<Timestamp> {
         let text = present(self.timestamp)?;
         let text = serde_json::from_str::<Cow<'_, str>>(text).unwrap_or(Cow::Borrowed(text));
-        let time = match parse_time(&text) {
-            Ok(time) => time,
-            Err(error) => {
-                wrongs.push(format!("timestamp: {error}"));
-                return None;
-            }
-        };
-        if time > now.after(settings.future_max) {
-            let most = settings.future_max.as_secs();
-            wrongs.push(format!("timestamp is more than {most} seconds ahead of now"));
-        }
-        if let Some(past) = settings.past_max
-            && now.since(time) > past
-        {
-            wrongs.push(format!(
-                "timestamp is more than {} seconds ago: the oldest is {}",
-                past.as_secs(),
-                format_time(Timestamp(now.millis().saturating_sub(logmill_io::millis(past))))
-            ));
-        }
-        Some(time)
+        parse_time(&text).map_err(|error| wrongs.push(format!("timestamp: {error}"))).ok()
     }
+}
+
+/// Why an event of this time may not be new.
+fn outside(time: Timestamp, settings: &Settings, now: Timestamp) -> Option<String> {
+    if time > now.after(settings.future_max) {
+        let most = settings.future_max.as_secs();
+        return Some(format!("timestamp is more than {most} seconds ahead of now"));
+    }
+    let past = settings.past_max.filter(|past| now.since(time) > *past)?;
+    Some(format!(
+        "timestamp is more than {} seconds ago: the oldest is {}",
+        past.as_secs(),
+        format_time(Timestamp(now.millis().saturating_sub(logmill_io::millis(past))))
+    ))
 }
 
 /// Says which event types there are.

@@ -175,18 +175,21 @@ impl Keys {
         }
     }
 
-    /// Looks one key up.
-    pub(crate) async fn get(&self, sql: &Sql, key: Key) -> Result<Option<Seen>> {
+    /// Looks keys up.
+    pub(crate) async fn get(&self, sql: &Sql, keys: &[Key]) -> Result<HashMap<Key, Seen>> {
         let known = self.reload(sql).await?;
         let text = "SELECT next_seq FROM meter_head WHERE id = 1";
         let end = sql.query(text, params![]).await?.row()?.int(0)?;
         // First what is recent: a key that is sealed in between is then found here, or in the blob.
         self.catch_up(&sql.reading(), end).await?;
-        let recent = self.recent().keys.get(&key).copied();
-        match recent {
-            Some(seen) => Ok(Some(seen)),
-            None => Ok(self.find_sealed(&known, [key].into_iter()).await?.remove(&key)),
-        }
+        let mut found: HashMap<Key, Seen> = {
+            let recent = self.recent();
+            keys.iter().filter_map(|key| Some((*key, *recent.keys.get(key)?))).collect()
+        };
+        let rest = keys.iter().filter(|key| !found.contains_key(key)).copied();
+        let sealed = self.find_sealed(&known, rest.collect::<Vec<_>>().into_iter()).await?;
+        found.extend(sealed);
+        Ok(found)
     }
 
     /// Seals the keys of the oldest events that are not sealed; false if there are too few, or none if it is to be done

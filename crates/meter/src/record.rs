@@ -134,6 +134,20 @@ impl Meter {
         Err(Error::conflict("the blobs of keys change too often"))
     }
 
+    /// Which of these events are outside the bounds of time and were not recorded when they were inside, by index.
+    pub async fn out_of_time(&self, events: &[Arrived]) -> Result<Vec<usize>> {
+        let outside = events.iter().enumerate().filter(|(_, new)| new.event.outside.is_some());
+        let outside: Vec<(usize, &Event)> = outside.map(|(at, new)| (at, &new.event)).collect();
+        if outside.is_empty() {
+            return Ok(Vec::new());
+        }
+        let keys: Vec<Key> = outside.iter().map(|(_, event)| event.key).collect();
+        let seen = self.keys.get(&self.sql, &keys).await?;
+        let is_known =
+            |event: &Event| seen.get(&event.key).is_some_and(|seen| seen.content == event.content);
+        Ok(outside.into_iter().filter(|(_, event)| !is_known(event)).map(|(at, _)| at).collect())
+    }
+
     async fn commit(&self, group: &Arc<Group>, before: &Arc<Beforehand>) -> Result<Commit> {
         let needs = Arc::new(Mutex::new(Vec::new()));
         let written = self

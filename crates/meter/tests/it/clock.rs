@@ -9,7 +9,7 @@ use logmill_meter::list::EventFilter;
 use logmill_meter::period::PeriodKind;
 use logmill_meter::record::Outcome::{Repeated, Stored};
 use logmill_meter::settings::{AlertRule, EventType, Op};
-use logmill_meter::{Decimal, Settings};
+use logmill_meter::{Decimal, Settings, Sizes};
 use serde_json::{Value, json};
 
 use crate::fixture::{World, body, settings};
@@ -203,7 +203,8 @@ async fn a_threshold_is_told_of_once_however_the_clock_jumps() {
 #[tokio::test(start_paused = true)]
 async fn what_was_archived_by_a_clock_that_was_ahead_still_counts_once() {
     let retention = Some(Duration::from_secs(30 * 24 * 3_600));
-    let world = World::with_keys(NOW, Settings { retention, ..settings() }, 10).await;
+    let sizes = Sizes { keys_per_blob: 10, ..Sizes::default() };
+    let world = World::with_sizes(NOW, Settings { retention, ..settings() }, sizes).await;
     let events: Vec<Value> = (0..25).map(|number| call(&format!("e{number}"), number)).collect();
     world.record(&events).await;
     world.set("2036-01-13T08:20:00Z");

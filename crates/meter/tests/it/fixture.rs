@@ -96,7 +96,7 @@ impl World {
         let incoming: Incoming<'_> = serde_json::from_str(&text).expect("an object");
         let entropy = &**self.meter.sql().entropy();
         let sender = Sender { source: "test", now: self.clock.now(), entropy };
-        incoming.check(self.meter.settings(), None, &sender)
+        incoming.check(self.meter.settings(), None, &sender).and_then(Event::in_time)
     }
 
     /// Records events as one batch.

@@ -22,6 +22,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use bytes::Bytes;
 use logmill_io::ErrorKind;
+use logmill_meter::event::Wrongs;
 use logmill_meter::record::{Arrived, Outcome};
 use serde_json::{Value, json};
 
@@ -126,14 +127,33 @@ async fn single(
         let arrived = match batch::one(&body, form, event_type, &checks) {
             Ok(arrived) => arrived,
             Err(NoEvent::NotJson(why)) => return problem(StatusCode::BAD_REQUEST, &why),
-            Err(NoEvent::Wrong(details)) => {
-                let body = json!({"error": "Validation failed", "details": details});
-                return (StatusCode::UNPROCESSABLE_ENTITY, Json(body)).into_response();
-            }
+            Err(NoEvent::Wrong(details)) => return invalid(&details),
         };
-        record_one(usage, arrived).await
+        match out_of_time(usage, std::slice::from_ref(&arrived)).await {
+            Ok(wrongs) if wrongs.is_empty() => record_one(usage, arrived).await,
+            Ok(wrongs) => invalid(&wrongs.into_iter().flat_map(|(_, wrongs)| wrongs).collect()),
+            Err(error) => failed(&error),
+        }
     };
     answered(shared, work).await
+}
+
+fn invalid(details: &Wrongs) -> Response {
+    let body = json!({"error": "Validation failed", "details": details});
+    (StatusCode::UNPROCESSABLE_ENTITY, Json(body)).into_response()
+}
+
+/// What is wrong with the times of events. One that was recorded in time is answered as it was then.
+async fn out_of_time(
+    usage: &Usage,
+    events: &[Arrived],
+) -> logmill_meter::Result<Vec<(usize, Wrongs)>> {
+    let wrong = usage.meter.out_of_time(events).await?;
+    let wrongs = wrong.into_iter().filter_map(|index| {
+        let event = &events.get(index)?.event;
+        Some((index, event.outside.iter().cloned().collect()))
+    });
+    Ok(wrongs.collect())
 }
 
 async fn record_one(usage: &Usage, arrived: Arrived) -> Response {
@@ -170,7 +190,14 @@ async fn many(shared: &Arc<Shared>, caller: &Caller, body: Body, form: Form) -> 
             logmill_io::compute(read).await
         };
         match read {
-            Ok(events) => record_many(usage, events).await,
+            Ok(events) => match out_of_time(usage, &events).await {
+                Ok(wrongs) if wrongs.is_empty() => record_many(usage, events).await,
+                Ok(wrongs) => {
+                    let no_batch = NoBatch::Wrong { wrongs, received: events.len() };
+                    refused(no_batch, usage.meter.settings().batch_max)
+                }
+                Err(error) => failed(&error),
+            },
             Err(no_batch) => refused(no_batch, usage.meter.settings().batch_max),
         }
     };

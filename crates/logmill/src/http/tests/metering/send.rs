@@ -291,4 +291,23 @@ async fn events_of_other_times_are_taken_within_bounds() {
         let answer = metered.post("/usage/api.calls", &body).await;
         assert_eq!(answer.status, status, "{timestamp}: {}", answer.body);
     }
+    // What was recorded in time is answered as it was then, however late it is sent again.
+    let timestamp = "2026-01-13T08:20:00Z";
+    let body = json!({"customerId": "c", "value": 1, "timestamp": timestamp, "id": "a"});
+    let first = metered.post("/usage/api.calls", &body).await;
+    let batch = json!([{"eventType": "api.calls", "customerId": "c", "value": 1, "timestamp": timestamp, "id": "a"}]);
+    let first_batch = metered.post("/usagebatch", &batch).await;
+    metered.set("2026-01-14T08:20:00Z");
+    let again = metered.post("/usage/api.calls", &body).await;
+    assert_eq!((first.status, &first.body), (201, &again.body));
+    let again = metered.post("/usagebatch", &batch).await;
+    assert_eq!((first_batch.status, &first_batch.body), (201, &again.body));
+    for (id, value) in [("a", 2), ("b", 1)] {
+        let body = json!({"customerId": "c", "value": value, "timestamp": timestamp, "id": id});
+        assert_eq!(metered.post("/usage/api.calls", &body).await.status, 422, "{id}: {value}");
+        let batch = json!([{"eventType": "api.calls", "customerId": "c", "value": value,
+            "timestamp": timestamp, "id": id}]);
+        let answer = metered.post("/usagebatch", &batch).await;
+        assert_eq!((answer.status, &answer.body["invalidCount"]), (422, &json!(1)));
+    }
 }
