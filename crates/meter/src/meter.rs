@@ -9,6 +9,7 @@ use logmill_io::sql::Execute;
 use logmill_io::{BlobStore, Clock, Sql, Tx, params};
 use logmill_work::Queue;
 
+use crate::aggregate::Together;
 use crate::error::Result;
 use crate::keys::{KEYS_PER_BLOB, Keys};
 use crate::period::Calendar;
@@ -28,6 +29,8 @@ pub struct Meter {
     pub(crate) keys: Arc<Keys>,
     pub(crate) series: Arc<SeriesCache>,
     pub(crate) webhooks: Webhooks,
+    /// Aggregates that are ready to be written.
+    pub(crate) together: Arc<Together>,
 }
 
 impl Meter {
@@ -64,6 +67,7 @@ impl Meter {
             keys,
             series: Arc::default(),
             webhooks,
+            together: Arc::default(),
         })
     }
 
