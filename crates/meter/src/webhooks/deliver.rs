@@ -69,7 +69,7 @@ impl Deliverer {
     pub async fn run(mut self, stop: impl Future<Output = ()> + Send) -> Result<()> {
         let mut stop = std::pin::pin!(stop);
         loop {
-            let wait = match self.turn().await {
+            let wait = match Box::pin(self.turn()).await {
                 Ok(()) => self.pause(),
                 // A handle that refuses to go on will not recover: whoever started us must open it anew.
                 Err(error) if matches!(error.kind(), ErrorKind::Internal | ErrorKind::Corrupt) => {
@@ -99,12 +99,12 @@ impl Deliverer {
         loop {
             let claimed = self.claims.claimed;
             self.claims.look_anyway();
-            self.turn().await?;
+            Box::pin(self.turn()).await?;
             while !self.flight.is_empty() {
                 while self.flight.is_flying() {
                     self.flight.end_next().await;
                 }
-                self.turn().await?;
+                Box::pin(self.turn()).await?;
             }
             // A lease that was stale has ended just now.
             if self.claims.claimed == claimed && !self.claims.may_look() {
@@ -120,11 +120,13 @@ impl Deliverer {
         self.flight.end_ready().await;
         self.flight.put_off_late();
         self.flight.start();
-        self.flight.during(self.claims.tend()).await?;
+        // On the heap, all of them: futures within futures grow beyond what a stack has room for.
+        self.flight.during(Box::pin(self.claims.tend())).await?;
         let batch = self.flight.take_settled(RECORD_MAX);
-        let both = join(record(&self.hooks, &batch), self.claims.look());
+        let recording = Box::pin(record(&self.hooks, &batch));
+        let both = join(recording, Box::pin(self.claims.look()));
         let (recorded, looked) = self.flight.during(both).await;
-        let noted = self.note(batch, recorded).await;
+        let noted = Box::pin(self.note(batch, recorded)).await;
         if let Some(Looked { targets, loaded }) = looked? {
             self.flight.learn(&targets);
             self.flight.admit(loaded);
@@ -149,7 +151,7 @@ impl Deliverer {
             self.hooks.wake();
         }
         for endpoint in recorded.disabled {
-            self.flight.during(self.hooks.cancel_open(endpoint)).await?;
+            self.flight.during(Box::pin(self.hooks.cancel_open(endpoint))).await?;
         }
         Ok(())
     }

@@ -169,8 +169,8 @@ impl Webhooks {
     /// Records what became of deliveries.
     pub(super) async fn record(&self, batch: &[Settled]) -> Result<Recorded> {
         let recorded =
-            self.sql().write(|tx| async move { Ok(self.record_in(&tx, batch).await?) }).await?;
-        Ok(recorded)
+            self.sql().write(|tx| async move { Ok(Box::pin(self.record_in(&tx, batch)).await?) });
+        Ok(recorded.await?)
     }
 
     async fn record_in(&self, tx: &Tx, batch: &[Settled]) -> Result<Recorded> {

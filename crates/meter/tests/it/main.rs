@@ -6,3 +6,4 @@ mod aggregates;
 mod corrections;
 mod fixture;
 mod recording;
+mod together;
