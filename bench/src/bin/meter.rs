@@ -7,10 +7,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, bail, ensure};
 use clap::Parser;
 use logmill_bench::http::Connection;
+use logmill_bench::meter::deliveries::Measured;
 use logmill_bench::meter::hooks::Receivers;
 use logmill_bench::meter::load::{self, Sent, Until};
 use logmill_bench::meter::queries;
-use logmill_bench::meter::settings::Settings;
+use logmill_bench::meter::settings::{Only, Settings};
 use logmill_bench::meter::usage::{TYPES, Usage};
 use logmill_bench::postgres::{self, Durability};
 use logmill_bench::rpc::server::Server;
@@ -53,7 +54,12 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
     for engine in &settings.engines {
         let folder = temporary.path().join(engine);
         std::fs::create_dir(&folder)?;
-        engines.push(measure_engine(&settings, engine, &folder).await?);
+        let mut result = match settings.only {
+            Some(Only::Deliveries) => json!({ "engine": engine }),
+            None => measure_engine(&settings, engine, &folder).await?,
+        };
+        result["deliveries_alone"] = deliver_alone(&settings, engine, &folder).await?;
+        engines.push(result);
     }
     let result = json!({
         "benchmark": "meter",
@@ -68,6 +74,7 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
             "connections": settings.connections,
             "single_connections": settings.single_connections,
             "endpoints": settings.endpoints,
+            "deliveries": settings.deliveries,
         },
         "engines": engines,
     });
@@ -81,16 +88,9 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
 }
 
 async fn measure_engine(settings: &Settings, engine: &str, folder: &Path) -> anyhow::Result<Value> {
-    let cluster = match engine {
-        "sqlite" => None,
-        "postgresql" => {
-            let durability = Durability { synchronous_commit: "on".into(), fsync: "on".into() };
-            Some(postgres::Server::start(folder, &durability)?)
-        }
-        other => bail!("there is no engine {other}: sqlite or postgresql"),
-    };
+    let cluster = cluster(engine, folder)?;
     let config = folder.join("logmill.toml");
-    std::fs::write(&config, config_text(cluster.as_ref()))?;
+    std::fs::write(&config, config_text(cluster.as_ref(), &["daily", "monthly"]))?;
     let more = ["--config".to_owned(), config.display().to_string()];
     let data = folder.join("data");
     let server = Server::logmill(&settings.logmill(), &data, folder, &more).await?;
@@ -148,6 +148,42 @@ async fn measure_engine(settings: &Settings, engine: &str, folder: &Path) -> any
     }))
 }
 
+/// The database server of an engine that has one.
+fn cluster(engine: &str, folder: &Path) -> anyhow::Result<Option<postgres::Server>> {
+    match engine {
+        "sqlite" => Ok(None),
+        "postgresql" => {
+            let durability = Durability { synchronous_commit: "on".into(), fsync: "on".into() };
+            Ok(Some(postgres::Server::start(folder, &durability)?))
+        }
+        other => bail!("there is no engine {other}: sqlite or postgresql"),
+    }
+}
+
+/// Measures deliveries without the aggregates that they tell of, on a server of their own.
+async fn deliver_alone(settings: &Settings, engine: &str, folder: &Path) -> anyhow::Result<Value> {
+    eprintln!("{engine}: deliveries alone");
+    let folder = folder.join("deliveries");
+    std::fs::create_dir(&folder)?;
+    let cluster = cluster(engine, &folder)?;
+    let config = folder.join("logmill.toml");
+    std::fs::write(&config, config_text(cluster.as_ref(), &["daily"]))?;
+    let data = folder.join("data");
+    let more = ["--config".to_owned(), config.display().to_string()];
+    let server = Server::logmill(&settings.logmill(), &data, &folder, &more).await?;
+    let measured = Measured {
+        server: &server,
+        program: settings.logmill(),
+        config: &config,
+        data: &data,
+        database: cluster.as_ref(),
+        now_ms: u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis())?,
+    };
+    let result = measured.run(settings.deliveries, settings.endpoints).await;
+    server.stop()?;
+    result
+}
+
 /// Has all periods aggregated, and measures how fast their messages arrive.
 async fn deliver(settings: &Settings, server: &Server) -> anyhow::Result<Value> {
     // Of periods that are under way nobody is told.
@@ -181,12 +217,12 @@ async fn deliver(settings: &Settings, server: &Server) -> anyhow::Result<Value> 
     }))
 }
 
-fn config_text(cluster: Option<&postgres::Server>) -> String {
+fn config_text(cluster: Option<&postgres::Server>, periods: &[&str]) -> String {
     let mut text = String::new();
     if let Some(cluster) = cluster {
         text.push_str(&format!("[database]\nurl = {:?}\n", cluster.url("postgres")));
     }
-    text.push_str("[meter]\nperiods = [\"daily\", \"monthly\"]\n");
+    text.push_str(&format!("[meter]\nperiods = {periods:?}\n"));
     for event_type in TYPES {
         text.push_str(&format!("[meter.events.\"{event_type}\"]\nop = \"sum\"\n"));
     }
@@ -243,9 +279,27 @@ fn table(result: &Value) -> String {
                 load["database_cpu_us_per_event"].as_f64().unwrap_or_default(),
             ));
         }
+        let alone = &engine["deliveries_alone"];
+        let number = |key: &str| alone[key].as_f64().unwrap_or_default();
+        text.push_str(&format!(
+            "{name}: deliveries alone: {} of {} in {:.1} s: {:.0}/s; {:.2} cores, cpu us/delivery \
+             server {:.0} client {:.0} database {:.0}; recorded after {:.1} s\n",
+            alone["different"],
+            alone["received"],
+            number("seconds"),
+            number("deliveries_per_s"),
+            number("cores_used"),
+            number("server_cpu_us_per_delivery"),
+            number("client_cpu_us_per_delivery"),
+            number("database_cpu_us_per_delivery"),
+            number("recorded_s"),
+        ));
+        if engine["events_counted"].is_null() {
+            continue;
+        }
         text.push_str(&format!(
             "{name}: {} events counted once; queries alone p50 {} p99 {} us; \
-             {} of {} deliveries in {:.1} s: {:.0}/s\n",
+             {} of {} deliveries with their aggregates in {:.1} s: {:.0}/s\n",
             engine["events_counted"],
             engine["query_alone_us"]["p50"],
             engine["query_alone_us"]["p99"],

@@ -42,7 +42,7 @@ impl Receivers {
             let listener = TcpListener::bind("127.0.0.1:0").await?;
             ports.push(listener.local_addr()?.port());
             // A port at which nobody listens any more refuses connections.
-            if number % 10 == 9 {
+            if is_dead(number) {
                 continue;
             }
             let received = Arc::clone(&received);
@@ -62,8 +62,8 @@ impl Receivers {
     /// Tells the server of all endpoints.
     pub async fn register(&self, address: &str) -> anyhow::Result<()> {
         let mut connection = Connection::open(address).await?;
-        for port in &self.ports {
-            let body = json!({"url": format!("http://127.0.0.1:{port}/hook")}).to_string();
+        for number in 0..self.ports.len() {
+            let body = json!({ "url": self.url(number) }).to_string();
             let request = format!(
                 "POST /webhooks/endpoints HTTP/1.1\r\nHost: {address}\r\n\
                  Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -80,6 +80,22 @@ impl Receivers {
     /// Endpoints at which somebody listens.
     pub fn live(&self) -> usize {
         self.ports.len() - self.ports.len() / 10
+    }
+
+    /// Whether somebody listens at an address.
+    pub fn is_live(&self, url: &str) -> bool {
+        (0..self.ports.len()).any(|number| !is_dead(number) && self.url(number) == url)
+    }
+
+    /// Some of what came: the address that it went to, and the id of its message.
+    pub fn some(&self, count: usize) -> Vec<(String, String)> {
+        let received = self.received.lock().unwrap_or_else(|error| error.into_inner());
+        let some = received.different.iter().take(count);
+        some.map(|(number, id)| (self.url(*number), id.clone())).collect()
+    }
+
+    fn url(&self, number: usize) -> String {
+        format!("http://127.0.0.1:{}/hook", self.ports[number])
     }
 
     /// Waits until nothing comes any more; gives deliveries, different ones, and the seconds from first to last.
@@ -99,14 +115,21 @@ impl Receivers {
     }
 }
 
+/// One of ten endpoints is dead.
+fn is_dead(number: usize) -> bool {
+    number % 10 == 9
+}
+
 async fn receive(
     mut connection: Connection,
     endpoint: usize,
     received: &Mutex<Received>,
 ) -> anyhow::Result<()> {
     while let Some((head, _)) = connection.request().await? {
-        let id = head.lines().find_map(|line| line.strip_prefix("webhook-id: "));
-        let id = id.context("a webhook without an id")?.trim().to_owned();
+        let header = |name: &str| head.lines().find_map(|line| line.strip_prefix(name));
+        let id = header("webhook-id: ").context("a webhook without an id")?.trim().to_owned();
+        let signature = header("webhook-signature: v1,");
+        ensure!(signature.is_some_and(|signature| !signature.is_empty()), "it is not signed");
         let now = Instant::now();
         {
             let mut received = received.lock().unwrap_or_else(|error| error.into_inner());

@@ -2,9 +2,15 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use crate::rpc::settings::built_logmill;
+
+/// A part of the measurements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Only {
+    Deliveries,
+}
 
 /// The load, the engines, and where the program is.
 #[derive(Clone, Debug, Parser)]
@@ -43,6 +49,12 @@ pub struct Settings {
     /// Endpoints that webhooks go to; one of ten is dead
     #[arg(long, default_value_t = 10)]
     pub endpoints: usize,
+    /// Deliveries that are measured alone, at endpoints that live
+    #[arg(long, default_value_t = 100_000)]
+    pub deliveries: u64,
+    /// Measure this alone
+    #[arg(long)]
+    pub only: Option<Only>,
     /// The server [default: what `cargo build --release -p logmill` makes]
     #[arg(long)]
     pub logmill: Option<PathBuf>,
@@ -58,6 +70,7 @@ impl Settings {
             self.events = 20_000;
             self.seconds = 1.0;
             self.customers = 50;
+            self.deliveries = 1_000;
         }
         self
     }

@@ -36,6 +36,7 @@ pub mod dialect;
 mod folder;
 mod migrate;
 mod postgres;
+mod reading;
 mod sqlite;
 mod value;
 mod wake;
@@ -47,6 +48,7 @@ pub use folder::DataFolder;
 pub use migrate::{Migration, Migrations};
 pub use postgres::PostgresSettings;
 use postgres::{Postgres, PostgresTx};
+pub use reading::Reading;
 pub use sqlite::SqliteSettings;
 use sqlite::{Sqlite, SqliteTx};
 pub use value::{Row, Value};
@@ -335,17 +337,6 @@ impl Sql {
 
     fn rewrite(&self, text: &str) -> Arc<str> {
         self.rewritten.get(text, &self.engine)
-    }
-}
-
-/// A database whose statements are reads: they do not wait for its writer.
-#[derive(Clone, Copy, Debug)]
-pub struct Reading<'a>(&'a Sql);
-
-#[async_trait]
-impl Execute for Reading<'_> {
-    async fn execute(&self, text: &str, params: Vec<Value>) -> Result<Answer> {
-        self.0.query(text, params).await
     }
 }
 

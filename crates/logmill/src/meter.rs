@@ -40,6 +40,8 @@ pub(crate) mod relay;
 
 /// How long an aggregate that is made belongs to its process without a sign of life.
 const AGGREGATE_LEASE: Duration = Duration::from_secs(120);
+/// How many aggregates are made at a time at least: those that are ready together wait for the disk together.
+const AGGREGATES_MIN: usize = 16;
 /// How long after the stop usage is still recorded for requests under way: a little longer than HTTP waits for them.
 const RECORDING_AFTER_STOP: Duration = Duration::from_secs(6);
 
@@ -156,7 +158,12 @@ impl OpenMeter {
         let mut runners = vec![
             (
                 "the runner of aggregates",
-                runner(AGGREGATE_JOB, slots, lease, Arc::new(Aggregator(meter())))?,
+                runner(
+                    AGGREGATE_JOB,
+                    slots.max(AGGREGATES_MIN),
+                    lease,
+                    Arc::new(Aggregator(meter())),
+                )?,
             ),
             (
                 "the runner of alerts",

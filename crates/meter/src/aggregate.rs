@@ -9,11 +9,10 @@
 //! Guarantees: an aggregate is final once its period and the grace have passed, whatever was asked before; what was
 //! said stays as a revision; who is told of a final or corrected one is told in the transaction that makes it so. A
 //! type that can not be computed fails the whole aggregate: none is left out. Leaves to others: when to make one
-//! ([`crate::due`]), delivering ([`crate::webhooks`]).
+//! ([`crate::due`]), writing many at once (`write`), delivering ([`crate::webhooks`]).
 
 use async_trait::async_trait;
-use logmill_io::sql::Execute;
-use logmill_io::{Timestamp, Tx, params};
+use logmill_io::{Timestamp, params};
 use logmill_work::{Claim, Failure, Handler, Outcome, Queue, Running};
 use serde_json::{Map, Value as Json, json};
 
@@ -23,6 +22,10 @@ use crate::figures::Figures;
 use crate::meter::Meter;
 use crate::period::{Period, format_time};
 use crate::webhooks::{NewMessage, message_id};
+use write::Ready;
+pub(crate) use write::Together;
+
+mod write;
 
 /// The most bytes of figures that a message carries.
 const FIGURES_BYTES_MAX: usize = 40 << 10;
@@ -127,29 +130,7 @@ impl Meter {
         let until = if finished { period.end } else { at };
         let figures = self.figures(due.customer, &period, until).await?;
         let made = Made { due, name, period, finished, figures, at };
-        let made = &made;
-        self.sql
-            .write(|tx| async move {
-                self.publish(&tx, made).await?;
-                if made.finished {
-                    if let Some(generation) = generation {
-                        made.forget_due(&tx, generation).await?;
-                    }
-                    self.go_on(&tx, made).await?;
-                }
-                Ok(queue.remove_in(&tx, claim).await?)
-            })
-            .await?;
-        Ok(())
-    }
-
-    /// A value that holds on makes the next period due, though nothing may happen in it.
-    async fn go_on(&self, tx: &Tx, made: &Made) -> Result<()> {
-        if !made.figures.goes_on() {
-            return Ok(());
-        }
-        let next = self.calendar.next(&made.period)?;
-        self.mark_due(tx, made.due.customer, &next).await
+        self.write_together(queue, Ready { made, claim: claim.clone(), generation }).await
     }
 
     async fn was_final(&self, id: &str) -> Result<bool> {
@@ -174,36 +155,10 @@ impl Meter {
         let row = row.ok_or_else(|| Error::corrupt(format!("customer {id} has no name")))?;
         Ok(row.text(0)?.to_owned())
     }
-
-    /// Writes the aggregate if it says something new, and tells of it. The last write of the protocol.
-    async fn publish(&self, tx: &Tx, made: &Made) -> Result<()> {
-        let id = made.id();
-        let text = "SELECT state, revision, inputs FROM meter_aggregate WHERE id = $1 FOR UPDATE";
-        let found = tx.execute(text, params![id.as_str()]).await?;
-        let before = found.rows.first().map(|row| {
-            let state = AggregateState::from_number(row.int(0)?)?;
-            Ok::<_, Error>((state, row.int(1)?, row.blob(2)?))
-        });
-        let before = before.transpose()?;
-        // Of a period without usage nothing is said, unless something was said before its usage was taken back.
-        if before.is_none() && made.figures.types.is_empty() {
-            return Ok(());
-        }
-        let changed = before.as_ref().is_none_or(|(_, _, inputs)| **inputs != *made.figures.inputs);
-        let state_before = before.as_ref().map(|(state, ..)| *state);
-        let Some(state) = AggregateState::next(state_before, made.finished, changed) else {
-            return Ok(());
-        };
-        let revision = before.map_or(0, |(_, revision, _)| revision) + 1;
-        made.store(tx, state, revision).await?;
-        if state != AggregateState::Provisional {
-            self.webhooks.publish_in(tx, &made.message(state, revision)?).await?;
-        }
-        Ok(())
-    }
 }
 
 /// An aggregate that was computed and not yet written.
+#[derive(Debug)]
 struct Made {
     due: DuePeriod,
     name: String,
@@ -216,48 +171,6 @@ struct Made {
 impl Made {
     fn id(&self) -> String {
         aggregate_id(&self.name, &self.due.period, &self.due.key)
-    }
-
-    async fn store(&self, tx: &Tx, state: AggregateState, revision: i64) -> Result<()> {
-        let id = self.id();
-        let body = body(&self.figures).to_string();
-        let text = "
-            INSERT INTO meter_aggregate (id, customer, period, period_key, start_ms, end_ms, state,
-                revision, inputs, body, computed_ms)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
-            ON CONFLICT (id) DO UPDATE SET state = excluded.state, revision = excluded.revision,
-                inputs = excluded.inputs, body = excluded.body, computed_ms = excluded.computed_ms";
-        let params = params![
-            id.as_str(),
-            self.due.customer,
-            self.due.period.as_str(),
-            self.due.key.as_str(),
-            self.period.start,
-            self.period.end,
-            state.number(),
-            revision,
-            self.figures.inputs.as_slice(),
-            body.as_str(),
-            self.at,
-        ];
-        tx.execute(text, params).await?;
-        let text = "
-            INSERT INTO meter_revision (id, revision, state, inputs, body, computed_ms)
-            VALUES ($1, $2, $3, $4, $5, $6)";
-        let inputs = self.figures.inputs.as_slice();
-        let params = params![id, revision, state.number(), inputs, body, self.at];
-        tx.execute(text, params).await?;
-        Ok(())
-    }
-
-    /// The mark goes unless usage changed again since it was looked at.
-    async fn forget_due(&self, tx: &Tx, generation: i64) -> Result<()> {
-        let text = "DELETE FROM meter_due
-                    WHERE customer = $1 AND period = $2 AND period_key = $3 AND generation = $4";
-        let due = &self.due;
-        let params = params![due.customer, due.period.as_str(), due.key.as_str(), generation];
-        tx.execute(text, params).await?;
-        Ok(())
     }
 
     fn message(&self, state: AggregateState, revision: i64) -> Result<NewMessage> {

@@ -9,6 +9,7 @@ use logmill_io::sql::Execute;
 use logmill_io::{BlobStore, Clock, Sql, Tx, params};
 use logmill_work::Queue;
 
+use crate::aggregate::Together;
 use crate::error::Result;
 use crate::keys::{KEYS_PER_BLOB, Keys};
 use crate::partials::Place;
@@ -31,6 +32,8 @@ pub struct Meter {
     pub(crate) series: Arc<SeriesCache>,
     pub(crate) webhooks: Webhooks,
     pub(crate) sizes: Sizes,
+    /// Aggregates that are ready to be written.
+    pub(crate) together: Arc<Together>,
 }
 
 /// How much is gathered before it is put in order.
@@ -83,6 +86,7 @@ impl Meter {
             series: Arc::default(),
             webhooks,
             sizes,
+            together: Arc::default(),
         })
     }
 

@@ -5,8 +5,8 @@
 //!   a series over a long time is a few pages │         │   all series of the moment are a few pages
 //! ```
 //!
-//! What is read lies by series, what is written lies by time. So partials of the moment are in a table of their own, and
-//! move once little more is expected of their time; what comes late goes where they are now.
+//! What is read lies by series, what is written lies by time. So partials of the moment are in a table of their own,
+//! and move once little more is expected of their time; what comes late goes where they are now.
 //!
 //! Guarantees: a partial is written in the transaction that writes, cancels or amends the events it speaks for, so
 //! that it always equals the fold over them; its revision is a number that no other change has. It is in one of the two
@@ -243,7 +243,8 @@ const RECENT_BUCKETS: &str = "
             WHERE r.bucket > recent.bucket AND r.bucket < $3)
         FROM recent WHERE recent.bucket IS NOT NULL)";
 
-/// Partials of some series in some buckets, each with series, bucket, revision and state, in this order; at most so many.
+/// Partials of some series in some buckets, each with series, bucket, revision and state, in this order; at most so
+/// many.
 pub(crate) async fn of_series(
     on: &impl Execute,
     series: &[i64],

@@ -17,7 +17,7 @@
 //! | `targets` | endpoints and secrets in memory |
 //! | `publish` | from a message to its deliveries |
 //! | `lanes`, `verdict` | what is sent next, and what an answer means: pure |
-//! | `deliver`, `load`, `send`, `record` | the way of a delivery |
+//! | `deliver`, `claims`, `load`, `flight`, `send`, `record` | the way of a delivery |
 //! | `replay`, `status`, `retention` | sending again, looking, forgetting |
 //!
 //! Guarantees:
@@ -40,9 +40,11 @@ use logmill_work::Queue;
 use crate::error::Result;
 
 mod admin;
+mod claims;
 mod configured;
 mod deliver;
 mod endpoint;
+mod flight;
 mod lanes;
 mod load;
 mod message;

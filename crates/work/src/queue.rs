@@ -369,10 +369,20 @@ impl Queue {
     /// When there will next be something to do for a kind: a job that comes due, or a lease that ends; as the
     /// database's time now and then.
     pub async fn next_due(&self, kind: &str) -> Result<(Timestamp, Option<Timestamp>)> {
+        // The first of every priority, as the index has them, instead of all jobs that wait.
         let text = "
-            SELECT now_ms(),
-                (SELECT min(due_us) / 1000 FROM job WHERE kind = $1 AND state = 0
-                    AND NOT EXISTS (SELECT 1 FROM job_kind WHERE kind = $1 AND paused = 1)),
+            WITH RECURSIVE level (priority) AS (
+                SELECT max(priority) FROM job WHERE kind = $1 AND state = 0
+                UNION ALL
+                SELECT (SELECT max(priority) FROM job
+                    WHERE kind = $1 AND state = 0 AND priority < level.priority)
+                FROM level WHERE level.priority IS NOT NULL),
+            ready (due_us) AS (
+                SELECT (SELECT min(due_us) FROM job
+                    WHERE kind = $1 AND state = 0 AND priority = level.priority)
+                FROM level WHERE level.priority IS NOT NULL
+                    AND NOT EXISTS (SELECT 1 FROM job_kind WHERE kind = $1 AND paused = 1))
+            SELECT now_ms(), (SELECT min(due_us) / 1000 FROM ready),
                 (SELECT min(lease_until) FROM job WHERE kind = $1 AND state = 1)";
         let answer = self.sql.query(text, params![kind]).await?;
         let row = answer.row()?;

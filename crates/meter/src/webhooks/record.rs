@@ -11,7 +11,8 @@ use std::time::Duration;
 use logmill_io::sql::{Bulk, ColumnType, Execute};
 use logmill_io::{Timestamp, Tx, Value, millis, params};
 use logmill_work::Claim;
-use logmill_work::queue::FailedClaim;
+use logmill_work::queue::{BATCH_MAX, FailedClaim};
+use serde_json::json;
 
 use super::Webhooks;
 use super::lanes::Class;
@@ -82,7 +83,7 @@ impl Settled {
     }
 
     /// What is to be written in its delivery, if anything.
-    fn row(&self) -> Option<Vec<Value>> {
+    fn row(&self) -> Option<serde_json::Value> {
         let (state, attempts, status, error, wait) = match &self.ending {
             Ending::Attempted(attempt) => {
                 let (state, wait) = match &attempt.next {
@@ -100,7 +101,7 @@ impl Settled {
         };
         let JobOf { message, endpoint, round } = self.of;
         let state = state.number();
-        Some(params![message, endpoint, round, state, attempts, status, error, wait])
+        Some(json!([message, endpoint, round, state, attempts, status, error, wait]))
     }
 
     fn attempt_row(&self) -> Option<Vec<Value>> {
@@ -132,11 +133,19 @@ pub(super) struct Recorded {
     pub(super) advanced: bool,
 }
 
+/// The list has a limit (of [`BATCH_MAX`]) for the reason that those of the queue have one: so that each delivery is
+/// looked up by its key, and not all of them are walked over.
 const UPDATE: &str = "
-    UPDATE webhook_delivery SET state = $4, attempts = $5, last_status = $6, last_error = $7,
-        next_at = now_ms() + $8, updated_at = now_ms()
-    WHERE message_seq = $1 AND endpoint_seq = $2 AND round = $3
-        AND (state = 0 OR (state <> 2 AND $4 = 2))";
+    UPDATE webhook_delivery SET state = became.state, attempts = became.attempts,
+        last_status = became.status, last_error = became.error, next_at = now_ms() + became.wait_ms,
+        updated_at = now_ms()
+    FROM (SELECT CAST(value ->> 0 AS BIGINT) AS message, CAST(value ->> 1 AS BIGINT) AS endpoint,
+            CAST(value ->> 2 AS BIGINT) AS number, CAST(value ->> 3 AS BIGINT) AS state,
+            CAST(value ->> 4 AS BIGINT) AS attempts, CAST(value ->> 5 AS BIGINT) AS status,
+            CAST(value ->> 6 AS TEXT) AS error, CAST(value ->> 7 AS BIGINT) AS wait_ms
+        FROM json_list($1) LIMIT 10000 + 0 * length(CAST($1 AS TEXT))) AS became
+    WHERE message_seq = became.message AND endpoint_seq = became.endpoint AND round = became.number
+        AND (webhook_delivery.state = 0 OR (webhook_delivery.state <> 2 AND became.state = 2))";
 
 const ATTEMPTS: Bulk = Bulk {
     table: Cow::Borrowed("webhook_attempt"),
@@ -160,8 +169,8 @@ impl Webhooks {
     /// Records what became of deliveries.
     pub(super) async fn record(&self, batch: &[Settled]) -> Result<Recorded> {
         let recorded =
-            self.sql().write(|tx| async move { Ok(self.record_in(&tx, batch).await?) }).await?;
-        Ok(recorded)
+            self.sql().write(|tx| async move { Ok(Box::pin(self.record_in(&tx, batch)).await?) });
+        Ok(recorded.await?)
     }
 
     async fn record_in(&self, tx: &Tx, batch: &[Settled]) -> Result<Recorded> {
@@ -174,8 +183,11 @@ impl Webhooks {
             Some(job(class, settled.of, wait))
         });
         self.enqueue_in(tx, &moved.collect::<Vec<_>>()).await?;
-        let rows: Vec<Vec<Value>> = ours.iter().filter_map(|settled| settled.row()).collect();
-        tx.execute_many(UPDATE, rows).await?;
+        let rows: Vec<serde_json::Value> =
+            ours.iter().filter_map(|settled| settled.row()).collect();
+        for rows in rows.chunks(BATCH_MAX) {
+            tx.execute(UPDATE, params![Value::json(&rows.into())]).await?;
+        }
         let attempts: Vec<Vec<Value>> =
             ours.iter().filter_map(|settled| settled.attempt_row()).collect();
         tx.bulk(&ATTEMPTS, attempts).await?;

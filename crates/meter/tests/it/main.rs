@@ -7,3 +7,4 @@ mod clock;
 mod corrections;
 mod fixture;
 mod recording;
+mod together;

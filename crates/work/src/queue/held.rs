@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use logmill_io::sql::{Answer, Execute};
-use logmill_io::{Value, millis, params};
+use logmill_io::{Tx, Value, millis, params};
 use serde_json::json;
 
 use super::{BATCH_MAX, Claim, ERROR_BYTES_MAX, FailedClaim, Queue, within_batch};
@@ -44,6 +44,8 @@ const COMPLETE_MANY: &str = concat!(
      RETURNING job.key, job.token"
 );
 
+const REMOVE: &str = "DELETE FROM job WHERE kind = $1 AND key = $2 AND token = $3 AND state = 1";
+
 /// The statement that completes many jobs of one kind, for [`untouched`] to read its answer; none for no jobs.
 pub(super) fn complete_statement(claims: &[Claim]) -> Result<Option<(&'static str, Vec<Value>)>> {
     if let [claim] = claims {
@@ -70,10 +72,17 @@ impl Queue {
     /// Completes a job in a transaction of the caller's and leaves nothing of it, so that the same key may be enqueued
     /// again: for work that comes back whenever there is something to do.
     pub async fn remove_in(&self, on: &impl Execute, claim: &Claim) -> Result<()> {
-        let text = "DELETE FROM job WHERE kind = $1 AND key = $2 AND token = $3 AND state = 1";
         let params = params![claim.kind.as_str(), claim.key.as_str(), claim.token];
-        let changed = on.execute(text, params).await?.changed;
+        let changed = on.execute(REMOVE, params).await?.changed;
         if changed == 0 { Err(claim.fenced()) } else { Ok(()) }
+    }
+
+    /// The same for many jobs; one that is fenced is an error, and none of them may then be written.
+    pub async fn remove_many_in(&self, tx: &Tx, claims: &[Claim]) -> Result<()> {
+        let of = |claim: &Claim| params![claim.kind.as_str(), claim.key.as_str(), claim.token];
+        let changed = tx.execute_many(REMOVE, claims.iter().map(of).collect::<Vec<_>>()).await?;
+        let fenced = claims.iter().zip(changed).find(|(_, changed)| *changed == 0);
+        fenced.map_or(Ok(()), |(claim, _)| Err(claim.fenced()))
     }
 
     /// Completes many jobs of one kind; gives those that were fenced.
