@@ -18,7 +18,10 @@ const CUSTOMERS: usize = 3;
 /// A world in which periods of some customers are due, and the jobs that make their aggregates.
 async fn due() -> (World, Vec<Claim>) {
     let world = World::new(NOW, settings()).await;
-    let event = |customer| json!({"eventType": "api.calls", "customerId": format!("c{customer}"), "value": 1});
+    let event = |number| {
+        let customer = format!("c{number}");
+        json!({"eventType": "api.calls", "customerId": customer, "value": 1})
+    };
     world.record(&(0..CUSTOMERS).map(event).collect::<Vec<_>>()).await;
     world.meter.sweep(Which::All).await.expect("a sweep");
     let lease = Duration::from_secs(120);
