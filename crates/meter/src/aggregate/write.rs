@@ -34,10 +34,13 @@ pub(super) struct Ready {
     pub(super) generation: Option<i64>,
 }
 
+/// One that is ready, and where to say what became of it.
+type Waiting = (Arc<Ready>, oneshot::Sender<Result<()>>);
+
 /// Aggregates that are ready, and the turn to write them.
 #[derive(Debug, Default)]
 pub(crate) struct Together {
-    waiting: Mutex<VecDeque<(Arc<Ready>, oneshot::Sender<Result<()>>)>>,
+    waiting: Mutex<VecDeque<Waiting>>,
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -49,7 +52,7 @@ impl Together {
         answered
     }
 
-    fn take(&self) -> Vec<(Arc<Ready>, oneshot::Sender<Result<()>>)> {
+    fn take(&self) -> Vec<Waiting> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let most = waiting.len().min(GROUP_MAX);
         waiting.drain(..most).collect()
