@@ -45,40 +45,35 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) struct NeedsArchived(pub(crate) Vec<Place>);
 
-/// New events of one place.
+/// New events by their places.
 pub(crate) type ByPlace<'a, 'b> = BTreeMap<Place, Vec<&'b Fresh<'a>>>;
 
+/// Partials with new events.
+pub(crate) struct WithNew<'a> {
+    changed: Vec<(Place, Partial)>,
+    /// Those that new events can not be added to; they are made anew from all events of their bucket.
+    anew: Vec<(Place, &'a EventType)>,
+}
+
 impl Meter {
-    /// Adds new events to partials. Some can not be added but only be made anew from all events of their bucket; for
-    /// those that have archived events the caller must read them first.
-    pub(crate) async fn add_to_partials(
+    /// Adds new events to the partials that were there before.
+    pub(crate) fn add_to_partials(
         &self,
-        tx: &Tx,
-        head: &Head,
+        mut before: HashMap<Place, Partial>,
         fresh: ByPlace<'_, '_>,
-        archived: &Archived,
-    ) -> Result<Result<(), NeedsArchived>> {
-        let mut before = read(tx, fresh.keys().copied()).await?;
-        let mut changed = Vec::with_capacity(fresh.len());
-        let mut anew = Vec::new();
+    ) -> Result<WithNew<'_>> {
+        let mut with = WithNew { changed: Vec::with_capacity(fresh.len()), anew: Vec::new() };
         for (place, mut events) in fresh {
             let Some(event_type) = events.first().and_then(|event| self.type_of(event)) else {
                 continue;
             };
             events.sort_unstable_by_key(|event| position(event));
             match add(before.remove(&place), event_type, &events)? {
-                Some(partial) => changed.push((place, partial)),
-                None => anew.push((place, event_type)),
+                Some(partial) => with.changed.push((place, partial)),
+                None => with.anew.push((place, event_type)),
             }
         }
-        if !anew.is_empty() {
-            match make_anew(tx, &anew, archived).await? {
-                Ok(made) => changed.extend(made),
-                Err(needs) => return Ok(Err(needs)),
-            }
-        }
-        write(tx, head, &changed).await?;
-        Ok(Ok(()))
+        Ok(with)
     }
 
     /// Moves partials to where those of a series lie together, once their time is long over.
@@ -91,6 +86,26 @@ impl Meter {
 
     fn type_of(&self, event: &Fresh<'_>) -> Option<&EventType> {
         self.settings.events.get(&event.arrived.event.event_type)
+    }
+}
+
+impl WithNew<'_> {
+    /// Writes partials whose new events are written already. Of those that are made anew and have archived events the
+    /// caller must read these first.
+    pub(crate) async fn write(
+        mut self,
+        tx: &Tx,
+        head: &Head,
+        archived: &Archived,
+    ) -> Result<Result<(), NeedsArchived>> {
+        if !self.anew.is_empty() {
+            match make_anew(tx, &self.anew, archived).await? {
+                Ok(made) => self.changed.extend(made),
+                Err(needs) => return Ok(Err(needs)),
+            }
+        }
+        write(tx, head, &self.changed).await?;
+        Ok(Ok(()))
     }
 }
 

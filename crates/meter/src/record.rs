@@ -13,6 +13,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures::future::join;
 use logmill_io::sql::{Bulk, ColumnType};
 use logmill_io::{Timestamp, Tx, Value, params};
 
@@ -27,6 +28,9 @@ use crate::series::{self, Names, Series};
 
 /// How often what was read beforehand may turn out to be too little before a group is given up.
 const TRIES_MAX: u32 = 100;
+
+/// How many events are made into rows while those before them are written.
+const EVENTS_PER_BULK: usize = 2_500;
 
 /// What became of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,10 +242,22 @@ impl Meter {
                 Some(Fresh { arrived, seq: *seq, series: series? })
             })
             .collect();
-        let rows: Vec<Vec<Value>> = fresh.iter().map(event_row).collect();
-        tx.bulk(&EVENTS, rows).await?;
+        match self.write_fresh(tx, head, &fresh, archived).await? {
+            Ok(()) => Ok(Ok(made)),
+            Err(needs) => Ok(Err(needs)),
+        }
+    }
+
+    /// Writes new events and what follows from them. While the database writes events, what it writes next is made.
+    async fn write_fresh(
+        &self,
+        tx: &Tx,
+        head: &mut Head,
+        fresh: &[Fresh<'_>],
+        archived: &Archived,
+    ) -> Result<Result<(), NeedsArchived>> {
         let mut places = ByPlace::new();
-        for event in &fresh {
+        for event in fresh {
             places.entry(event.place()).or_default().push(event);
         }
         let placed: Vec<(i64, i64, i64)> = places
@@ -250,13 +266,27 @@ impl Meter {
                 events.iter().map(|event| (place.bucket, place.series, event.seq))
             })
             .collect();
+        let before = partials::read(tx, places.keys().copied()).await?;
+        let mut parts = fresh.chunks(EVENTS_PER_BULK);
+        let rows = |part: Option<&[Fresh<'_>]>| -> Vec<Vec<Value>> {
+            part.unwrap_or_default().iter().map(event_row).collect()
+        };
+        let mut next = rows(parts.next());
+        for part in parts {
+            let (written, made) = join(tx.bulk(&EVENTS, next), async { rows(Some(part)) }).await;
+            written?;
+            next = made;
+        }
+        let adding = async { self.add_to_partials(before, places) };
+        let (written, with_new) = join(tx.bulk(&EVENTS, next), adding).await;
+        written?;
         self.place(tx, head, &placed).await?;
-        if let Err(needs) = self.add_to_partials(tx, head, places, archived).await? {
+        if let Err(needs) = with_new?.write(tx, head, archived).await? {
             return Ok(Err(needs));
         }
         let touched = fresh.iter().map(|event| (event.place().bucket, event.series.customer));
         partials::touch(tx, touched).await?;
-        Ok(Ok(made))
+        Ok(Ok(()))
     }
 
     fn committed(&self, group: &Group, committed: Committed) -> Vec<Outcome> {
