@@ -108,16 +108,21 @@ impl OpenMeter {
             stopped.await;
             clock.sleep(RECORDING_AFTER_STOP).await;
         };
-        // Its groups are thousands of events; other tasks must not wait for them.
-        let recording = logmill_io::apart(async move {
+        let recording = async move {
             tokio::select! {
                 biased;
                 () = recording => {}
                 () = late => {}
             }
             Ok(())
-        });
-        let mut tasks: Vec<Task> = vec![("the recorder of usage", Box::pin(recording))];
+        };
+        // With SQLite it takes the processor for long, and other tasks must not wait for it. With PostgreSQL it mostly
+        // waits for answers, which come sooner to a task than to another thread.
+        let recording: BoxFuture<'static, Result<()>> = match self.meter.sql().engine_name() {
+            "sqlite" => Box::pin(logmill_io::apart(recording)),
+            _ => Box::pin(recording),
+        };
+        let mut tasks: Vec<Task> = vec![("the recorder of usage", recording)];
         for (task, runner) in self.runners(settings, owner)? {
             let stop = stop();
             let running = async move { runner.run(stop).await.map_err(Error::from) };

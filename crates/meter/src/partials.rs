@@ -13,12 +13,13 @@
 //! tables, and the head says in which. Leaves to others: the fold ([`crate::partial`]), what follows from partials.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::time::Duration;
 
 use logmill_io::sql::{Bulk, ColumnType, Execute};
 use logmill_io::{Row, Timestamp, Tx, Value, millis, params};
+use serde_json::json;
 
 use crate::archive::{Archived, is_archived, joined};
 use crate::error::{Error, Result};
@@ -33,6 +34,9 @@ use crate::stored::{self, StoredEvent};
 const SETTLE_AFTER: Duration = Duration::from_secs(3_600);
 /// How many of them in one transaction.
 const SETTLED_AT_ONCE: i64 = 5_000;
+
+/// In how many buckets at most partials are looked for by series beside each other.
+const BUCKETS_BESIDE_MAX: usize = 4;
 
 /// Where a partial is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -228,21 +232,56 @@ async fn settle_some(tx: &Tx, until: i64) -> Result<bool> {
 }
 
 /// The partials of these places that exist.
-pub(crate) async fn read(
-    on: &impl Execute,
+pub(crate) async fn read(on: &impl Execute, places: &[Place]) -> Result<HashMap<Place, Partial>> {
+    // In the order in which they move.
+    let mut found = read_from(on, "meter_partial_recent", places).await?;
+    found.extend(read_from(on, "meter_partial", places).await?);
+    Ok(found)
+}
+
+/// The same, for whoever holds the head's lock and so knows where they are.
+pub(crate) async fn read_in(
+    tx: &Tx,
+    head: &Head,
     places: impl Iterator<Item = Place>,
 ) -> Result<HashMap<Place, Partial>> {
-    let list: Vec<(i64, i64)> = places.map(|place| (place.series, place.bucket)).collect();
-    let list = serde_json::to_string(&list).map_err(|error| Error::corrupt(error.to_string()))?;
-    let from = |table: &str| {
-        format!(
+    let (settled, recent): (Vec<Place>, Vec<Place>) =
+        places.partition(|place| head.is_settled(*place));
+    let mut found = read_from(tx, "meter_partial_recent", &recent).await?;
+    found.extend(read_from(tx, "meter_partial", &settled).await?);
+    Ok(found)
+}
+
+async fn read_from(
+    on: &impl Execute,
+    table: &str,
+    places: &[Place],
+) -> Result<HashMap<Place, Partial>> {
+    let mut found = HashMap::with_capacity(places.len());
+    if places.is_empty() {
+        return Ok(found);
+    }
+    let buckets: BTreeSet<i64> = places.iter().map(|place| place.bucket).collect();
+    // A list of pairs makes PostgreSQL read the whole table, so that for the few buckets of the moment there are two
+    // lists, and a few partials that nobody asked for.
+    let (text, params) = if buckets.len() <= BUCKETS_BESIDE_MAX {
+        let series: Vec<i64> = places.iter().map(|place| place.series).collect();
+        let text = format!(
+            "SELECT p.series, p.bucket, p.state FROM {table} p
+             WHERE p.bucket any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))
+                 AND p.series any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($2))"
+        );
+        (text, params![Value::json(&json!(buckets)), Value::json(&json!(series))])
+    } else {
+        let pairs: Vec<(i64, i64)> =
+            places.iter().map(|place| (place.series, place.bucket)).collect();
+        let text = format!(
             "SELECT p.series, p.bucket, p.state FROM json_list($1) CROSS JOIN {table} p
              WHERE p.series = CAST(value ->> 0 AS BIGINT) AND p.bucket = CAST(value ->> 1 AS BIGINT)"
-        )
+        );
+        (text, params![Value::json(&json!(pairs))])
     };
-    let text = format!("{} UNION ALL {}", from("meter_partial"), from("meter_partial_recent"));
-    let mut found = HashMap::new();
-    for row in &on.execute(&text, params![list]).await?.rows {
+    for row in &on.execute(&text, params).await?.rows {
         let place = Place { series: row.int(0)?, bucket: row.int(1)? };
         found.insert(place, Partial::decode(&row.blob(2)?)?);
     }
@@ -269,15 +308,17 @@ pub(crate) async fn of_series(
     let text = format!(
         "{RECENT_BUCKETS}
          SELECT p.series, p.bucket, p.revision, p.state
-         FROM json_list($1) CROSS JOIN meter_partial p
-         WHERE p.series = CAST(CAST(value AS TEXT) AS BIGINT) AND p.bucket >= $2 AND p.bucket < $3
+         FROM meter_partial p
+         WHERE p.series any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))
+             AND p.bucket >= $2 AND p.bucket < $3
          UNION ALL
          SELECT p.series, p.bucket, p.revision, p.state
-         FROM json_list($1) CROSS JOIN recent CROSS JOIN meter_partial_recent p
-         WHERE p.bucket = recent.bucket AND p.series = CAST(CAST(value AS TEXT) AS BIGINT)
+         FROM meter_partial_recent p
+         WHERE p.bucket any_of(SELECT bucket FROM recent)
+             AND p.series any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))
          ORDER BY 1, 2 LIMIT $4"
     );
-    let list = Value::json(&serde_json::json!(series));
+    let list = Value::json(&json!(series));
     Ok(on.execute(&text, params![list, buckets.start, buckets.end, most]).await?.rows)
 }
 
@@ -291,22 +332,22 @@ pub(crate) async fn newest_places(
 ) -> Result<Vec<(Place, u64)>> {
     let text = format!(
         "{RECENT_BUCKETS}, found(series, bucket, state) AS (
-             SELECT p.series, p.bucket, p.state FROM json_list($1) CROSS JOIN meter_partial p
-             WHERE p.series = CAST(CAST(value AS TEXT) AS BIGINT)
+             SELECT p.series, p.bucket, p.state FROM meter_partial p
+             WHERE p.series any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))
                  AND p.bucket >= $2 AND p.bucket < $3
              UNION ALL
-             SELECT p.series, p.bucket, p.state
-             FROM json_list($1) CROSS JOIN recent CROSS JOIN meter_partial_recent p
-             WHERE p.bucket = recent.bucket AND p.series = CAST(CAST(value AS TEXT) AS BIGINT)
+             SELECT p.series, p.bucket, p.state FROM meter_partial_recent p
+             WHERE p.bucket any_of(SELECT bucket FROM recent)
+                 AND p.series any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))
              UNION ALL
-             SELECT c.series, c.bucket, NULL FROM json_list($1) CROSS JOIN meter_correction c
-             WHERE c.series = CAST(CAST(value AS TEXT) AS BIGINT)
+             SELECT c.series, c.bucket, NULL FROM meter_correction c
+             WHERE c.series any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))
                  AND c.bucket >= $2 AND c.bucket < $3)
          SELECT series, bucket, state FROM found WHERE bucket >= (
              SELECT min(bucket) FROM (
                  SELECT DISTINCT bucket FROM found ORDER BY bucket DESC LIMIT {most}) AS newest)"
     );
-    let list = Value::json(&serde_json::json!(series));
+    let list = Value::json(&json!(series));
     let rows = on.execute(&text, params![list, buckets.start, buckets.end]).await?.rows;
     let mut places: BTreeMap<Place, u64> = BTreeMap::new();
     for row in &rows {
@@ -329,8 +370,8 @@ pub(crate) async fn last_before(
              WHERE series = $1 AND bucket >= $2 AND bucket < $3 ORDER BY bucket DESC LIMIT 1) AS s
          UNION ALL
          SELECT bucket, state FROM (SELECT p.bucket AS bucket, p.state AS state
-             FROM recent CROSS JOIN meter_partial_recent p
-             WHERE p.bucket = recent.bucket AND p.series = $1
+             FROM meter_partial_recent p
+             WHERE p.bucket any_of(SELECT bucket FROM recent) AND p.series = $1
              ORDER BY p.bucket DESC LIMIT 1) AS r
          ORDER BY 1 DESC LIMIT 1"
     );

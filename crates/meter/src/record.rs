@@ -266,7 +266,7 @@ impl Meter {
                 events.iter().map(|event| (place.bucket, place.series, event.seq))
             })
             .collect();
-        let before = partials::read(tx, places.keys().copied()).await?;
+        let before = partials::read_in(tx, head, places.keys().copied()).await?;
         let mut parts = fresh.chunks(EVENTS_PER_BULK);
         let rows = |part: Option<&[Fresh<'_>]>| -> Vec<Vec<Value>> {
             part.unwrap_or_default().iter().map(event_row).collect()

@@ -149,7 +149,7 @@ impl Meter {
         recounted.events += u64::try_from(events.len()).unwrap_or(u64::MAX);
         recounted.partials += 1;
         let expected = self.fold_place(place, events).await?;
-        let stored = partials::read(&self.sql.reading(), [place].into_iter()).await?;
+        let stored = partials::read(&self.sql.reading(), &[place]).await?;
         if is_same(stored.get(&place), &expected) {
             return Ok(());
         }
@@ -250,7 +250,7 @@ async fn check_in(
     }
     let events = joined(stored::at(tx, &[place]).await?, archived.of(place));
     let expected = partials::fold(event_type, events)?;
-    let stored = partials::read(tx, [place].into_iter()).await?;
+    let stored = partials::read(tx, &[place]).await?;
     let right = is_same(stored.get(&place), &expected);
     if !right && repair {
         partials::write(tx, &head, &[(place, expected)]).await?;
