@@ -1,8 +1,8 @@
 //! The recount: every partial is made anew from its events and compared with what is stored.
 //!
 //! Guarantees: it reads all events, archived ones included, bucket by bucket, while usage goes on being recorded; a
-//! difference is looked at again under the head's lock before it is called one. Nothing that counts is changed
-//! asked for. Leaves to others: showing progress.
+//! difference is looked at again under the head's lock before it is called one. Nothing that counts is changed unless
+//! repair is asked for. Leaves to others: showing progress.
 
 use std::collections::{BTreeMap, BTreeSet};
 
