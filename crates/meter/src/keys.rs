@@ -6,8 +6,8 @@
 //!
 //! ```text
 //!   0 ………………… sealed_seq ………………… next_seq
-//!   sealed blobs: filter first,        in memory; another process's are read from its events,
-//!   then one page of the blob          under the lock that makes numbers follow commits
+//!   runs of blobs: filter first,       in memory; another process's are read from its events,
+//!   then one page of a blob            under the lock that makes numbers follow commits
 //! ```
 //!
 //! Guarantees: every key is in a blob or in memory by the time it is looked for under the head's lock: the head says up
@@ -25,8 +25,11 @@ use crate::event::Key;
 use crate::meter::Head;
 
 mod filter;
+mod run;
+mod seal;
 mod segment;
 
+use run::Run;
 use segment::{Record, Segment};
 
 /// How many keys are kept in memory before they are sealed, and how many a blob has at least before the next one.
@@ -56,7 +59,7 @@ pub(crate) struct Keys {
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     pub(crate) version: i64,
-    sealed: Vec<Arc<Segment>>,
+    runs: Vec<Arc<Run>>,
 }
 
 /// Keys of events that are not sealed, up to a number.
@@ -66,7 +69,7 @@ struct Recent {
     keys: HashMap<Key, Seen>,
 }
 
-/// A stretch of events whose keys are to be sealed.
+/// A stretch of events, from one number to before another.
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
     first: i64,
@@ -89,45 +92,85 @@ impl Keys {
 
     /// Looks again which blobs there are, and forgets the keys that are in them.
     pub(crate) async fn reload(&self, sql: &Sql) -> Result<Arc<Known>> {
-        let before = self.known();
-        // One statement, so that version and list are of the same moment.
-        let text = "SELECT h.keys_version, h.sealed_seq, k.first_seq, k.blob
-                    FROM meter_head h LEFT JOIN meter_keys k ON 1 = 1
-                    WHERE h.id = 1 ORDER BY k.first_seq";
-        let mut known = Known::default();
-        let mut sealed_seq = 0;
-        for row in &sql.query(text, params![]).await?.rows {
-            (known.version, sealed_seq) = (row.int(0)?, row.int(1)?);
-            if let Some(blob) = row.opt_text(3)? {
-                known.sealed.push(self.open(&before, blob).await?);
+        let mut failed = None;
+        let (known, sealed_seq) = loop {
+            let listed = Listed::read(sql).await?;
+            match self.open(&listed).await {
+                Ok(runs) => break (Known { version: listed.version, runs }, listed.sealed_seq),
+                Err(error) if failed == Some(listed.version) => return Err(error),
+                // Others may have taken its place since it was listed.
+                Err(_) => failed = Some(listed.version),
+            }
+        };
+        let known = Arc::new(known);
+        {
+            let mut newest = self.known.write().unwrap_or_else(PoisonError::into_inner);
+            // Who is slow does not bring back what was.
+            if newest.version <= known.version {
+                *newest = Arc::clone(&known);
             }
         }
-        let known = Arc::new(known);
-        *self.known.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&known);
         let mut recent = self.recent();
         recent.keys.retain(|_, seen| seen.seq >= sealed_seq);
         recent.end_seq = recent.end_seq.max(sealed_seq);
         Ok(known)
     }
 
-    async fn open(&self, before: &Known, blob: &str) -> Result<Arc<Segment>> {
-        let name = BlobName::new(blob)?;
-        if let Some(open) = before.sealed.iter().find(|segment| segment.name == name) {
-            return Ok(Arc::clone(open));
+    /// Opens the blobs that are not open yet.
+    async fn open(&self, listed: &Listed) -> Result<Vec<Arc<Run>>> {
+        let before = self.known();
+        let parts = before.runs.iter().flat_map(|run| &run.parts);
+        let open: HashMap<&str, &Arc<Segment>> =
+            parts.map(|part| (part.name.as_str(), part)).collect();
+        let mut runs: Vec<Arc<Run>> = Vec::new();
+        for stretch in listed.parts.chunk_by(|one, next| one.0.first == next.0.first) {
+            let Some(&(Stretch { first, end }, _)) = stretch.first() else { continue };
+            let mut parts = Vec::new();
+            for (_, blob) in stretch {
+                parts.push(match open.get(blob.as_str()) {
+                    Some(part) => Arc::clone(part),
+                    None => {
+                        let name = BlobName::new(blob.as_str())?;
+                        Arc::new(Segment::open(&*self.blobs, name).await?)
+                    }
+                });
+            }
+            runs.push(Arc::new(Run { first, end, parts }));
         }
-        Ok(Arc::new(Segment::open(&*self.blobs, name).await?))
+        Ok(runs)
     }
 
-    /// Those of `keys` that are in sealed blobs.
+    /// Those of `keys` that are in sealed blobs, and which blobs these are.
     pub(crate) async fn find_sealed(
+        &self,
+        sql: &Sql,
+        keys: impl Iterator<Item = Key> + Clone,
+    ) -> Result<(Arc<Known>, HashMap<Key, Seen>)> {
+        let mut known = self.known();
+        loop {
+            match self.find_in(&known, keys.clone()).await {
+                Ok(found) => return Ok((known, found)),
+                Err(error) => {
+                    // A blob is deleted once others have taken its place.
+                    let now = self.reload(sql).await?;
+                    if now.version == known.version {
+                        return Err(error);
+                    }
+                    known = now;
+                }
+            }
+        }
+    }
+
+    async fn find_in(
         &self,
         known: &Known,
         keys: impl Iterator<Item = Key> + Clone,
     ) -> Result<HashMap<Key, Seen>> {
         let mut found = HashMap::new();
-        for segment in &known.sealed {
-            for key in keys.clone().filter(|key| segment.may_hold(*key)) {
-                if let Some(record) = segment.find(&*self.blobs, key).await? {
+        for run in &known.runs {
+            for key in keys.clone().filter(|key| run.may_hold(*key)) {
+                if let Some(record) = run.find(&*self.blobs, key).await? {
                     found.insert(key, record.seen);
                 }
             }
@@ -173,81 +216,45 @@ impl Keys {
 
     /// Looks keys up.
     pub(crate) async fn get(&self, sql: &Sql, keys: &[Key]) -> Result<HashMap<Key, Seen>> {
-        let known = self.reload(sql).await?;
         let text = "SELECT next_seq FROM meter_head WHERE id = 1";
         let end = sql.query(text, params![]).await?.row()?.int(0)?;
-        // First what is recent: a key that is sealed in between is then found here, or in the blob.
         self.catch_up(&sql.reading(), end).await?;
         let mut found: HashMap<Key, Seen> = {
             let recent = self.recent();
             keys.iter().filter_map(|key| Some((*key, *recent.keys.get(key)?))).collect()
         };
-        let rest = keys.iter().filter(|key| !found.contains_key(key)).copied();
-        let sealed = self.find_sealed(&known, rest.collect::<Vec<_>>().into_iter()).await?;
+        // Only then which blobs there are: what is not recent any more is in one of them.
+        self.reload(sql).await?;
+        let rest: Vec<Key> = keys.iter().filter(|key| !found.contains_key(key)).copied().collect();
+        let (_, sealed) = self.find_sealed(sql, rest.into_iter()).await?;
         found.extend(sealed);
         Ok(found)
     }
-
-    /// Seals the keys of the oldest events that are not sealed; false if there are too few, or none if it is to be done
-    /// in any case.
-    pub(crate) async fn seal(&self, sql: &Sql, in_any_case: bool) -> Result<bool> {
-        let text = "SELECT sealed_seq, next_seq FROM meter_head WHERE id = 1";
-        let head = sql.query(text, params![]).await?;
-        let (first, next) = (head.row()?.int(0)?, head.row()?.int(1)?);
-        let most = count(self.per_blob);
-        if first == next || (next - first < most && !in_any_case) {
-            return Ok(false);
-        }
-        let stretch = Stretch { first, end: next.min(first.saturating_add(most)) };
-        // Read while nobody is kept from recording: what is committed below the next number stays as it is.
-        let mut records = Vec::new();
-        let mut rest = stretch;
-        while rest.first < rest.end {
-            let until = rest.end.min(rest.first.saturating_add(KEYS_PER_PAGE));
-            records.extend(page(&sql.reading(), Stretch { end: until, ..rest }).await?);
-            rest.first = until;
-        }
-        let known = self.reload(sql).await?;
-        let small = known.sealed.last().filter(|segment| segment.keys < self.per_blob);
-        if let Some(small) = small {
-            records.extend(small.read(&*self.blobs).await?);
-        }
-        records.sort_unstable_by_key(|record| record.key);
-        let packed = segment::encode(&records)?;
-        let name = format!("meter/keys/{:016}-{}", stretch.end, blake3::hash(&packed).to_hex());
-        let name = BlobName::new(name)?;
-        self.blobs.put(&name, packed).await?;
-        let instead = small.map(|small| small.name.as_str().to_owned());
-        let (name, instead) = (name.as_str(), instead.as_deref());
-        sql.write(|tx| async move { publish(&tx, stretch, name, instead).await }).await?;
-        self.reload(sql).await?;
-        Ok(true)
-    }
 }
 
-/// The visibility barrier: from here on the blob is what counts.
-async fn publish(
-    tx: &Tx,
-    stretch: Stretch,
-    blob: &str,
-    instead: Option<&str>,
-) -> logmill_io::Result<()> {
-    let text = "SELECT sealed_seq FROM meter_head WHERE id = 1 FOR UPDATE";
-    if tx.execute(text, params![]).await?.row()?.int(0)? != stretch.first {
-        // Somebody else was faster; what was put is the same or is not used.
-        return Ok(());
+/// Which blobs there are, as the database says.
+struct Listed {
+    version: i64,
+    sealed_seq: i64,
+    parts: Vec<(Stretch, String)>,
+}
+
+impl Listed {
+    async fn read(sql: &Sql) -> Result<Self> {
+        // One statement, so that version and list are of the same moment.
+        let text = "SELECT h.keys_version, h.sealed_seq, k.first_seq, k.end_seq, k.blob
+                    FROM meter_head h LEFT JOIN meter_keys k ON 1 = 1
+                    WHERE h.id = 1 ORDER BY k.first_seq, k.part";
+        let mut listed = Self { version: 0, sealed_seq: 0, parts: Vec::new() };
+        for row in &sql.query(text, params![]).await?.rows {
+            (listed.version, listed.sealed_seq) = (row.int(0)?, row.int(1)?);
+            if let Some(blob) = row.opt_text(4)? {
+                let stretch = Stretch { first: row.int(2)?, end: row.int(3)? };
+                listed.parts.push((stretch, blob.to_owned()));
+            }
+        }
+        Ok(listed)
     }
-    let mut first = stretch.first;
-    if let Some(instead) = instead {
-        let text = "DELETE FROM meter_keys WHERE blob = $1 RETURNING first_seq";
-        first = tx.execute(text, params![instead]).await?.row()?.int(0)?;
-    }
-    let text = "INSERT INTO meter_keys (first_seq, end_seq, blob) VALUES ($1, $2, $3)";
-    tx.execute(text, params![first, stretch.end, blob]).await?;
-    let text =
-        "UPDATE meter_head SET sealed_seq = $1, keys_version = keys_version + 1 WHERE id = 1";
-    tx.execute(text, params![stretch.end]).await?;
-    Ok(())
 }
 
 /// The keys of some events. By their numbers, which have few gaps: asked for the first so many of a long stretch,

@@ -115,8 +115,8 @@ impl Meter {
         let group = Arc::new(Group { events, firsts });
         let mut archived = Archived::default();
         for _ in 0..TRIES_MAX {
-            let known = self.keys.known();
-            let sealed = self.keys.find_sealed(&known, group.firsts.keys().copied()).await?;
+            let keys = group.firsts.keys().copied();
+            let (known, sealed) = self.keys.find_sealed(&self.sql, keys).await?;
             let before = Arc::new(Beforehand { known, sealed, archived });
             let commit = match self.commit(&group, &before).await {
                 // It may have been committed; then all of it is found again.

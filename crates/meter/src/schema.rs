@@ -8,6 +8,7 @@
 //! | `meter_place` | projection of events | which events lie in which series and fifteen minutes |
 //! | `meter_unplaced` | projection of events | the same of the newest events, a list for each commit |
 //! | `meter_keys` | source | blobs of the keys of older events: which (source, id) were seen |
+//! | `meter_keys_loose` | work | blobs of keys that are not entered yet, or that others took the place of |
 //! | `meter_correction` | source | who cancelled or amended which event, when and why |
 //! | `meter_archive` | source | events that were moved to blobs |
 //! | `meter_aggregate`, `meter_revision` | source | what was said of a period, now and before |
@@ -78,9 +79,16 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
                 places {bytes} NOT NULL
             );
             CREATE TABLE meter_keys (
-                first_seq BIGINT NOT NULL PRIMARY KEY,
+                first_seq BIGINT NOT NULL,
+                part BIGINT NOT NULL,
                 end_seq BIGINT NOT NULL,
-                blob {name} NOT NULL
+                blob {name} NOT NULL,
+                PRIMARY KEY (first_seq, part)
+            );
+            CREATE TABLE meter_keys_loose (
+                blob {name} NOT NULL PRIMARY KEY,
+                doomed BIGINT NOT NULL,
+                since_ms BIGINT NOT NULL
             );
             CREATE TABLE meter_correction (
                 number {seq},

@@ -87,6 +87,8 @@ impl Meter {
         self.webhooks.purge().await?;
         self.settle().await?;
         while self.keys.seal(&self.sql, false).await? {}
+        while self.keys.merge(&self.sql).await? {}
+        self.keys.tidy(&self.sql).await?;
         let Some(retention) = self.settings.retention else { return Ok(()) };
         self.place_all().await?;
         let now = self.clock().now();

@@ -14,6 +14,8 @@
 //! All numbers are big-endian. Guarantees: what was damaged is an error, never a key that was not seen. Leaves to
 //! others: which blob is whose.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use logmill_io::{BlobName, BlobStore};
 
@@ -26,6 +28,7 @@ const MAGIC: &[u8; 8] = b"LMKEYS01";
 const HEADER_BYTES: u64 = 8 + 3 * 8 + 4;
 const RECORD_BYTES: usize = 32;
 const RECORDS_PER_PAGE: usize = 128;
+const SUM_BYTES: usize = 4;
 /// The most keys that a blob is believed to hold.
 const KEYS_MAX: u64 = 1 << 32;
 
@@ -126,13 +129,16 @@ impl Segment {
         Ok(None)
     }
 
-    /// All of it, for another blob.
-    pub(super) async fn read(&self, blobs: &dyn BlobStore) -> Result<Vec<Record>> {
-        let mut records = Vec::new();
-        for page in 0..self.firsts.len() {
-            records.extend(self.read_page(blobs, page).await?);
-        }
-        Ok(records)
+    /// The records from one first half of a key to another, both included, and few others around them.
+    pub(super) async fn read(
+        &self,
+        blobs: &dyn BlobStore,
+        first: i64,
+        last: i64,
+    ) -> Result<Vec<Record>> {
+        let from = self.firsts.partition_point(|page| *page < first).saturating_sub(1);
+        let to = self.firsts.partition_point(|page| *page <= last);
+        if from < to { self.read_pages(blobs, from..to).await } else { Ok(Vec::new()) }
     }
 
     async fn find_in_page(
@@ -141,44 +147,48 @@ impl Segment {
         page: usize,
         key: Key,
     ) -> Result<Option<Record>> {
-        let records = self.read_page(blobs, page).await?;
+        let records = self.read_pages(blobs, page..page + 1).await?;
         Ok(records.into_iter().find(|record| record.key == key))
     }
 
-    async fn read_page(&self, blobs: &dyn BlobStore, page: usize) -> Result<Vec<Record>> {
+    async fn read_pages(&self, blobs: &dyn BlobStore, pages: Range<usize>) -> Result<Vec<Record>> {
         let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-        let before = number(page * RECORDS_PER_PAGE);
-        let records = (self.keys.saturating_sub(before)).min(number(RECORDS_PER_PAGE));
-        let page_bytes = number(RECORDS_PER_PAGE * RECORD_BYTES + 4);
-        let from = self.pages_at + number(page) * page_bytes;
-        let to = from + records * number(RECORD_BYTES) + 4;
-        let bytes = read(blobs, &self.name, from..to).await?;
-        let records = bytes.chunks_exact(RECORD_BYTES).map(|record| {
-            let mut numbers = record.chunks_exact(8).map(number_of);
-            let mut next = || numbers.next().unwrap_or_default();
-            let key = Key { hi: next(), lo: next() };
-            Record { key, seen: Seen { content: next(), seq: next() } }
-        });
-        Ok(records.collect())
+        let page_bytes = RECORDS_PER_PAGE * RECORD_BYTES + SUM_BYTES;
+        let end = |page: usize| {
+            let records = self.keys.min(number(page * RECORDS_PER_PAGE));
+            self.pages_at + records * number(RECORD_BYTES) + number(page * SUM_BYTES)
+        };
+        let bytes = part(blobs, &self.name, end(pages.start)..end(pages.end)).await?;
+        let mut records = Vec::with_capacity(pages.len() * RECORDS_PER_PAGE);
+        for page in bytes.chunks(page_bytes) {
+            let page = checked(page).ok_or_else(|| damaged(&self.name))?;
+            records.extend(page.chunks_exact(RECORD_BYTES).map(|record| {
+                let mut numbers = record.chunks_exact(8).map(number_of);
+                let mut next = || numbers.next().unwrap_or_default();
+                let key = Key { hi: next(), lo: next() };
+                Record { key, seen: Seen { content: next(), seq: next() } }
+            }));
+        }
+        Ok(records)
     }
 }
 
 /// Reads a part that ends with its checksum; gives it without.
-async fn read(
-    blobs: &dyn BlobStore,
-    name: &BlobName,
-    range: std::ops::Range<u64>,
-) -> Result<Bytes> {
-    let bytes = blobs
-        .get_range(name, range)
-        .await?
-        .ok_or_else(|| Error::corrupt(format!("the blob {} of keys is missing", name.as_str())))?;
-    let at = bytes.len().checked_sub(4).ok_or_else(|| damaged(name))?;
-    let (part, sum) = bytes.split_at(at);
-    if crc32c::crc32c(part).to_be_bytes() != sum {
-        return Err(damaged(name));
-    }
-    Ok(bytes.slice(..at))
+async fn read(blobs: &dyn BlobStore, name: &BlobName, range: Range<u64>) -> Result<Bytes> {
+    let bytes = part(blobs, name, range).await?;
+    let length = checked(&bytes).ok_or_else(|| damaged(name))?.len();
+    Ok(bytes.slice(..length))
+}
+
+async fn part(blobs: &dyn BlobStore, name: &BlobName, range: Range<u64>) -> Result<Bytes> {
+    let found = blobs.get_range(name, range).await?;
+    found.ok_or_else(|| Error::corrupt(format!("the blob {} of keys is missing", name.as_str())))
+}
+
+/// What precedes the checksum at its end, if it is right.
+fn checked(bytes: &[u8]) -> Option<&[u8]> {
+    let (part, sum) = bytes.split_at_checked(bytes.len().checked_sub(SUM_BYTES)?)?;
+    (crc32c::crc32c(part).to_be_bytes() == sum).then_some(part)
 }
 
 fn number_of(bytes: &[u8]) -> i64 {

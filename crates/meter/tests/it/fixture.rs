@@ -75,9 +75,21 @@ impl World {
 
     /// A meter with other settings over the same stores, as after a restart.
     pub(crate) async fn reopened(&self, settings: Settings) -> Meter {
-        let webhooks = webhooks(&self.queue).await;
-        let blobs = Arc::clone(&self.blobs);
-        Meter::open(self.queue.clone(), blobs, webhooks, settings).await.expect("a meter")
+        self.reopened_over(self.queue.sql(), &self.blobs, settings, Sizes::default()).await
+    }
+
+    /// The same over other ways to the same stores.
+    pub(crate) async fn reopened_over(
+        &self,
+        sql: &Sql,
+        blobs: &Arc<dyn BlobStore>,
+        settings: Settings,
+        sizes: Sizes,
+    ) -> Meter {
+        let queue = Queue::open(sql.clone()).await.expect("a queue");
+        let webhooks = webhooks(&queue).await;
+        let meter = Meter::open_with(queue, Arc::clone(blobs), webhooks, settings, sizes);
+        meter.await.expect("a meter")
     }
 
     /// Moves the clock.
@@ -101,11 +113,16 @@ impl World {
 
     /// Records events as one batch.
     pub(crate) async fn record(&self, events: &[Value]) -> Vec<Outcome> {
+        self.record_with(&self.meter, events).await
+    }
+
+    /// The same with another meter.
+    pub(crate) async fn record_with(&self, meter: &Meter, events: &[Value]) -> Vec<Outcome> {
         use logmill_io::Clock as _;
         let received = self.clock.now();
         let arrived: Vec<Arrived> =
             events.iter().map(|json| Arrived { event: self.event(json), received }).collect();
-        self.meter.record(arrived).await.expect("it is recorded")
+        meter.record(arrived).await.expect("it is recorded")
     }
 
     /// Does all jobs that aggregate and watch; gives the errors of those that failed.

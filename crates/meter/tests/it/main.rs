@@ -6,5 +6,6 @@ mod aggregates;
 mod clock;
 mod corrections;
 mod fixture;
+mod keys;
 mod recording;
 mod together;

@@ -1,0 +1,222 @@
+//! Keys wander from memory to blobs, and from many short runs of blobs to few long ones, and are found all the while.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use logmill_io::sql::Execute as _;
+use logmill_io::{
+    BlobMeta, BlobName, BlobStore, Fault, Faults, Faulty, Result as StoreResult, params,
+};
+use logmill_meter::record::Outcome::{Conflict, Repeated};
+use logmill_meter::{Decimal, Meter, Sizes};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::fixture::{World, settings};
+
+const NOW: &str = "2026-01-13T08:20:00.000Z";
+const LATER: &str = "2026-01-13T10:20:00.000Z";
+
+fn small() -> Sizes {
+    Sizes { keys_per_blob: 10, ..Sizes::default() }
+}
+
+fn calls(numbers: Range<u32>, value: u32) -> Vec<Value> {
+    let call = |number: u32| {
+        let id = format!("e{number}");
+        json!({"eventType": "api.calls", "customerId": "c", "value": number + value, "id": id})
+    };
+    numbers.map(call).collect()
+}
+
+async fn number(world: &World, text: &str) -> i64 {
+    world.queue.sql().query(text, params![]).await.expect("rows").rows[0].int(0).expect("a number")
+}
+
+async fn runs(world: &World) -> i64 {
+    number(world, "SELECT count(*) FROM meter_keys WHERE part = 0").await
+}
+
+/// Blobs of keys are those that are entered, and no others.
+async fn assert_nothing_is_left_over(world: &World) {
+    let text = "SELECT blob FROM meter_keys";
+    let rows = world.queue.sql().query(text, params![]).await.expect("rows").rows;
+    let entered: BTreeSet<String> =
+        rows.iter().map(|row| row.text(0).expect("a name").to_owned()).collect();
+    let stored = world.blobs.list("meter/keys/", None, 1_000).await.expect("a list");
+    let stored: BTreeSet<String> =
+        stored.into_iter().map(|meta| meta.name.as_str().to_owned()).collect();
+    assert_eq!(stored, entered);
+    assert_eq!(number(world, "SELECT count(*) FROM meter_keys_loose").await, 0);
+}
+
+async fn assert_all_are_known(world: &World, meter: &Meter, events: u32) {
+    let again = world.record_with(meter, &calls(0..events, 0)).await;
+    assert!(again.iter().all(|outcome| *outcome == Repeated), "{again:?}");
+    let other = world.record_with(meter, &calls(0..events, 1)).await;
+    assert!(other.iter().all(|outcome| *outcome == Conflict), "{other:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_runs_of_keys_become_few_and_every_key_stays() {
+    let world = World::with_sizes(NOW, settings(), small()).await;
+    let blobs = Arc::clone(&world.blobs);
+    let behind = world.reopened_over(world.queue.sql(), &blobs, settings(), small()).await;
+    for start in (0..2_000).step_by(25) {
+        world.record(&calls(start..start + 25, 0)).await;
+        world.meter.keep_house().await.expect("house is kept");
+        assert!(runs(&world).await <= 7 * 3 + 1, "after {start}");
+        if start == 500 {
+            // From now on its blobs go away under it.
+            assert_all_are_known(&world, &behind, 500).await;
+        }
+    }
+    // Three lengths: of 640 keys and more, of 80, of 10.
+    assert!(number(&world, "SELECT max(part) FROM meter_keys").await >= 31);
+    assert_nothing_is_left_over(&world).await;
+    let fresh = world.reopened_over(world.queue.sql(), &blobs, settings(), small()).await;
+    for meter in [&world.meter, &behind, &fresh] {
+        assert_all_are_known(&world, meter, 2_000).await;
+        let found = meter.find_event("test", "e1234").await.expect("a look");
+        assert_eq!(found.map(|event| event.value), Some(Decimal::from_integer(1_234)));
+        assert_eq!(meter.find_event("test", "e2000").await.expect("a look"), None);
+    }
+    assert_eq!(world.recounted().await, 2_000);
+}
+
+/// Seven runs, and events for one more, which makes one of eight.
+async fn about_to_merge() -> World {
+    let world = World::with_sizes(NOW, settings(), small()).await;
+    world.record(&calls(0..75, 0)).await;
+    world.meter.keep_house().await.expect("house is kept");
+    assert_eq!(runs(&world).await, 7);
+    world.record(&calls(75..85, 0)).await;
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_anywhere_while_keys_are_sealed_and_merged_loses_none_and_leaves_nothing() {
+    let counted = Faults::none();
+    let mut operations = 0..0;
+    let mut operation = 0;
+    let mut world = about_to_merge().await;
+    let mut faults = Arc::clone(&counted);
+    loop {
+        let sql = world.queue.sql().with_faults(Arc::clone(&faults));
+        let blobs: Arc<dyn BlobStore> =
+            Arc::new(Faulty::new(Arc::clone(&world.blobs), Arc::clone(&faults)));
+        let meter = world.reopened_over(&sql, &blobs, settings(), small()).await;
+        let opened = faults.operations();
+        let kept = meter.keep_house().await;
+        if operations.is_empty() {
+            kept.expect("house is kept");
+            operations = opened..faults.operations();
+            operation = opened;
+            assert!(operations.end - operations.start > 40, "{operations:?}");
+        } else {
+            // Whoever dies is followed by one who finds everything, and finishes.
+            assert_all_are_known(&world, &world.meter, 85).await;
+            world.meter.keep_house().await.expect("house is kept");
+            world.set(LATER);
+            world.meter.keep_house().await.expect("house is kept");
+        }
+        // What was looked for meanwhile took numbers, so that a second one may have begun.
+        assert!(runs(&world).await <= 2, "{faults:?}");
+        assert_nothing_is_left_over(&world).await;
+        assert_all_are_known(&world, &world.meter, 85).await;
+        assert_eq!(world.recounted().await, 85);
+        if operation == operations.end {
+            break;
+        }
+        let kinds = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
+        let kind = kinds[usize::try_from(operation % 4).expect("small")];
+        faults = Faults::at(operation, kind);
+        operation += 1;
+        world = about_to_merge().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blob_that_is_entered_is_not_deleted_whoever_announces_it_again() {
+    let world = about_to_merge().await;
+    world.meter.keep_house().await.expect("house is kept");
+    let text = "INSERT INTO meter_keys_loose (blob, doomed, since_ms)
+                SELECT blob, 0, 0 FROM meter_keys";
+    let announced = world.queue.sql().write(|tx| async move { tx.execute(text, params![]).await });
+    announced.await.expect("rows");
+    world.set(LATER);
+    world.meter.keep_house().await.expect("house is kept");
+    assert_nothing_is_left_over(&world).await;
+    assert_all_are_known(&world, &world.meter, 85).await;
+}
+
+/// A store whose next read waits until it is let through.
+#[derive(Debug)]
+struct Gate {
+    store: Arc<dyn BlobStore>,
+    closed: AtomicBool,
+    reached: Notify,
+    open: Notify,
+}
+
+#[async_trait]
+impl BlobStore for Gate {
+    async fn put(&self, name: &BlobName, bytes: Bytes) -> StoreResult<()> {
+        self.store.put(name, bytes).await
+    }
+
+    async fn get(&self, name: &BlobName) -> StoreResult<Option<Bytes>> {
+        self.store.get(name).await
+    }
+
+    async fn get_range(&self, name: &BlobName, range: Range<u64>) -> StoreResult<Option<Bytes>> {
+        if self.closed.swap(false, Ordering::Relaxed) {
+            self.reached.notify_one();
+            self.open.notified().await;
+        }
+        self.store.get_range(name, range).await
+    }
+
+    async fn delete(&self, name: &BlobName) -> StoreResult<()> {
+        self.store.delete(name).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&BlobName>,
+        limit: usize,
+    ) -> StoreResult<Vec<BlobMeta>> {
+        self.store.list(prefix, after, limit).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_sealed_while_it_is_looked_for_is_found() {
+    let world = World::with_sizes(NOW, settings(), small()).await;
+    let gate = Arc::new(Gate {
+        store: Arc::clone(&world.blobs),
+        closed: AtomicBool::new(false),
+        reached: Notify::new(),
+        open: Notify::new(),
+    });
+    let blobs: Arc<dyn BlobStore> = Arc::<Gate>::clone(&gate);
+    let slow = world.reopened_over(world.queue.sql(), &blobs, settings(), small()).await;
+    world.record(&calls(0..10, 0)).await;
+    world.meter.keep_house().await.expect("house is kept");
+    world.record(&calls(10..20, 0)).await;
+    gate.closed.store(true, Ordering::Relaxed);
+    let look = slow.find_event("test", "e15");
+    let seal = async {
+        gate.reached.notified().await;
+        slow.keep_house().await.expect("house is kept");
+        gate.open.notify_one();
+    };
+    let (found, ()) = tokio::join!(look, seal);
+    assert_eq!(runs(&world).await, 2, "it was sealed meanwhile");
+    assert!(found.expect("a look").is_some());
+}
