@@ -9,11 +9,16 @@
 //! | `data.value` | value; 1 if there is none |
 //! | the rest of `data` | metadata |
 //!
+//! `data_base64` is the same as `data`, of JSON in base64.
+//!
 //! Guarantees: what is required by the specification is required here. Leaves to others: HTTP's media types, and all
 //! checks that other events get too.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -36,7 +41,11 @@ pub struct CloudEvent<'a> {
     #[serde(borrow, default)]
     time: Option<&'a RawValue>,
     #[serde(borrow, default)]
+    datacontenttype: Option<&'a RawValue>,
+    #[serde(borrow, default)]
     data: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    data_base64: Option<&'a RawValue>,
 }
 
 /// Checks a CloudEvent.
@@ -59,9 +68,13 @@ pub fn from_cloud(
             wrongs.push(format!("{name} is required"));
         }
     }
-    let parts = data(&mut wrongs, cloud.data);
-    let (Some((value, metadata)), true) = (parts, wrongs.is_empty()) else {
-        return Err(wrongs);
+    let parts = cloud.data_text().and_then(|text| parts(&text));
+    let (value, metadata) = match parts {
+        Ok(parts) if wrongs.is_empty() => parts,
+        parts => {
+            wrongs.extend(parts.err());
+            return Err(wrongs);
+        }
     };
     let incoming = Incoming {
         event_type: cloud.event_type,
@@ -75,23 +88,49 @@ pub fn from_cloud(
     incoming.check(settings, None, sender)
 }
 
+impl CloudEvent<'_> {
+    /// The data as JSON text; what is wrong with it otherwise.
+    fn data_text(&self) -> Result<Cow<'_, str>, String> {
+        let Some(encoded) = present(self.data_base64) else {
+            return Ok(Cow::Borrowed(present(self.data).unwrap_or("{}")));
+        };
+        if present(self.data).is_some() {
+            return Err("data and data_base64 must not both be there".to_owned());
+        }
+        if !self.is_json() {
+            return Err("datacontenttype of data_base64 must be JSON".to_owned());
+        }
+        let bytes = serde_json::from_str::<Cow<'_, str>>(encoded)
+            .ok()
+            .and_then(|encoded| STANDARD.decode(encoded.as_bytes()).ok());
+        let bytes = bytes.ok_or_else(|| "data_base64 must be base64 with padding".to_owned())?;
+        let text = String::from_utf8(bytes);
+        Ok(Cow::Owned(text.map_err(|_| "data_base64 must be JSON in UTF-8".to_owned())?))
+    }
+
+    /// Whether its data are JSON, as they are if nothing is said of them.
+    fn is_json(&self) -> bool {
+        let Some(said) = present(self.datacontenttype) else { return true };
+        let said = serde_json::from_str::<String>(said).unwrap_or_default();
+        let essence = said.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        matches!(essence.as_str(), "application/json" | "text/json") || essence.ends_with("+json")
+    }
+}
+
 type Parts = (Box<RawValue>, Option<Box<RawValue>>);
 
 /// The value, and the rest.
-fn data(wrongs: &mut Wrongs, field: Option<&RawValue>) -> Option<Parts> {
-    let text = present(field).unwrap_or("{}");
-    let Ok(mut fields) = serde_json::from_str::<BTreeMap<String, &RawValue>>(text) else {
-        wrongs.push("data must be an object".to_owned());
-        return None;
-    };
+fn parts(text: &str) -> Result<Parts, String> {
+    let wrong = || "data must be an object".to_owned();
+    let mut fields: BTreeMap<String, &RawValue> =
+        serde_json::from_str(text).map_err(|_| wrong())?;
     let value = match fields.remove("value") {
         Some(value) => value.to_owned(),
-        None => RawValue::from_string("1".to_owned()).ok()?,
+        None => RawValue::from_string("1".to_owned()).map_err(|_| wrong())?,
     };
-    let rest = if fields.is_empty() {
-        None
-    } else {
-        serde_json::to_string(&fields).ok().and_then(|text| RawValue::from_string(text).ok())
-    };
-    Some((value, rest))
+    if fields.is_empty() {
+        return Ok((value, None));
+    }
+    let rest = serde_json::to_string(&fields).and_then(RawValue::from_string);
+    Ok((value, Some(rest.map_err(|_| wrong())?)))
 }

@@ -4,6 +4,7 @@
 
 mod aggregates;
 mod clock;
+mod cloud;
 mod corrections;
 mod fixture;
 mod keys;
