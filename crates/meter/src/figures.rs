@@ -16,8 +16,8 @@ use crate::partials;
 use crate::period::Period;
 use crate::settings::{EventType, Op};
 
-/// The most series of one customer.
-const SERIES_MAX: i64 = 100_000;
+/// How many series of a customer are read at once.
+const SERIES_PER_PAGE: usize = 20_000;
 
 /// What is said of one event type in one period.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,14 +166,23 @@ impl Meter {
         Ok((area.map(|area| area.value), part.last().map_or(opening, |(_, last)| Some(last))))
     }
 
-    /// The series of a customer with their event types.
+    /// All series of a customer with their event types, in the order of their numbers.
     pub(crate) async fn series_of(&self, customer: i64) -> Result<Vec<(i64, String)>> {
         let text = format!(
-            "SELECT id, event_type FROM meter_series WHERE customer = $1
-             ORDER BY event_type, id LIMIT {SERIES_MAX}"
+            "SELECT id, event_type FROM meter_series WHERE customer = $1 AND id > $2
+             ORDER BY id LIMIT {SERIES_PER_PAGE}"
         );
-        let found = self.sql.query(&text, params![customer]).await?;
-        found.rows.iter().map(|row| Ok((row.int(0)?, row.text(1)?.to_owned()))).collect()
+        let mut series: Vec<(i64, String)> = Vec::new();
+        loop {
+            let after = series.last().map_or(i64::MIN, |(id, _)| *id);
+            let found = self.sql.query(&text, params![customer, after]).await?;
+            for row in &found.rows {
+                series.push((row.int(0)?, row.text(1)?.to_owned()));
+            }
+            if found.rows.len() < SERIES_PER_PAGE {
+                return Ok(series);
+            }
+        }
     }
 }
 

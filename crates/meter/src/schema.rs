@@ -52,6 +52,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
                 dims {name} NOT NULL,
                 UNIQUE (customer, event_type, dims)
             );
+            CREATE INDEX meter_series_customer ON meter_series (customer, id);
             CREATE INDEX meter_series_type ON meter_series (event_type, customer);
             CREATE TABLE meter_event (
                 seq BIGINT NOT NULL PRIMARY KEY,

@@ -8,5 +8,7 @@ mod cloud;
 mod corrections;
 mod fixture;
 mod keys;
+mod lists;
+
 mod recording;
 mod together;
