@@ -20,7 +20,7 @@ mod metadata;
 
 pub use cloud::{CloudEvent, from_cloud};
 use metadata::Metadata;
-pub(crate) use metadata::unique_of;
+pub(crate) use metadata::{bounded, unique_of};
 
 /// The longest id, in bytes.
 const ID_BYTES_MAX: usize = 500;
@@ -96,7 +96,7 @@ pub struct Event {
     pub metadata: Option<String>,
     /// The group that it counts for: an object of the declared dimensions, as JSON text; empty if there are none.
     pub dims: String,
-    /// What a count of different ones looks at, if that is kept and is not the value.
+    /// What a count of different ones looks at, if that is kept and the event has it.
     pub unique: Option<Vec<u8>>,
     /// Of its source and id.
     pub key: Key,

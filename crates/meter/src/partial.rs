@@ -148,6 +148,13 @@ impl Partial {
         self.facts.as_ref().map(|facts| facts.last)
     }
 
+    /// About how much memory it takes besides what all do.
+    pub(crate) fn extra_bytes(&self) -> usize {
+        let Some(facts) = &self.facts else { return 0 };
+        facts.unique.as_ref().map_or(0, Unique::bytes)
+            + facts.sketch.as_ref().map_or(0, Sketch::bytes)
+    }
+
     /// Counts one event.
     pub fn add(&mut self, sample: &Sample<'_>) -> Result<Added> {
         if sample.value.scale() > SCALE_MAX {

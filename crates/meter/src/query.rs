@@ -11,14 +11,18 @@ use logmill_io::{Row, Timestamp, params};
 
 use crate::decimal::Decimal;
 use crate::error::{Error, Result};
-use crate::event::Event;
+use crate::event::{Event, bounded};
 use crate::figures::opening;
 use crate::meter::Meter;
-use crate::partial::{Added, Keeps, Partial, Position, Sample, Window};
-use crate::partials;
+use crate::partial::{Keeps, Partial, Position, Sample};
 use crate::period::{BUCKET_MS, Bucket, Calendar, PeriodKind};
 use crate::series::find_customer;
 use crate::settings::Op;
+use lines::{Gathered, Lines, Walk};
+use pages::Pages;
+
+mod lines;
+mod pages;
 
 /// The most windows of one query.
 pub const WINDOWS_MAX: usize = 10_000;
@@ -26,14 +30,35 @@ pub const WINDOWS_MAX: usize = 10_000;
 pub const CUSTOMERS_MAX: usize = 100;
 /// The most series that one query looks at.
 pub const SERIES_MAX: usize = 20_000;
-/// The most partials that one query reads.
-pub const PARTIALS_MAX: usize = 1_000_000;
-/// The most lines of one answer.
-pub const LINES_MAX: usize = 50_000;
-/// How many series are read at once.
-const SERIES_AT_ONCE: usize = 200;
 /// The name by which lines are told apart by customer.
 pub const BY_CUSTOMER: &str = "customerId";
+
+/// What one query may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The most partials that are read.
+    pub partials: usize,
+    /// The most bytes that they have together.
+    pub bytes: usize,
+    /// The most lines of the answer.
+    pub lines: usize,
+    /// The most bytes of different things and distributions that all lines have together while they are made.
+    pub kept_bytes: usize,
+    /// The most windows of all series together into which a value that is weighted by time holds on.
+    pub held: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            partials: 1_000_000,
+            bytes: 1 << 30,
+            lines: 50_000,
+            kept_bytes: 256 << 20,
+            held: 2_000_000,
+        }
+    }
+}
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,15 +122,6 @@ struct Looked {
     group: Group,
 }
 
-/// What is gathered for one line.
-struct Gathered {
-    partial: Partial,
-    area: Option<Decimal>,
-    provisional: Option<Partial>,
-}
-
-type Lines = BTreeMap<(usize, Group), Gathered>;
-
 /// What a query is answered with.
 struct Plan {
     op: Op,
@@ -123,21 +139,26 @@ impl Meter {
         query: &Query,
         provisional: &[(Event, Timestamp)],
     ) -> Result<Vec<Line>> {
+        self.query_within(query, provisional, &Limits::default()).await
+    }
+
+    /// The same with other limits.
+    pub async fn query_within(
+        &self,
+        query: &Query,
+        provisional: &[(Event, Timestamp)],
+        limits: &Limits,
+    ) -> Result<Vec<Line>> {
         let plan = self.plan(query)?;
-        let mut lines = Lines::new();
-        let mut read = 0;
+        let query = &query.as_stored();
+        let mut lines = Lines::new(limits);
         let looked = self.looked_at(query).await?;
-        for some in looked.chunks(SERIES_AT_ONCE) {
-            self.gather(&plan, some, &mut lines, &mut read).await?;
-        }
+        self.gather(&plan, &looked, limits, &mut lines).await?;
         for (event, at) in provisional {
             plan.add_provisional(query, event, *at, &mut lines)?;
         }
-        if lines.len() > LINES_MAX {
-            return Err(too_much("lines", LINES_MAX));
-        }
         let final_before = self.finished_before();
-        let lines = lines.into_iter().map(|((span, group), gathered)| {
+        let lines = lines.into_lines().map(|((span, group), gathered)| {
             plan.line(plan.spans[span], group, &gathered, final_before)
         });
         lines.collect()
@@ -233,79 +254,56 @@ impl Meter {
     async fn gather(
         &self,
         plan: &Plan,
-        some: &[Looked],
-        lines: &mut Lines,
-        read: &mut usize,
+        looked: &[Looked],
+        limits: &Limits,
+        lines: &mut Lines<'_>,
     ) -> Result<()> {
         let (Some(first), Some(last)) = (plan.spans.first(), plan.spans.last()) else {
             return Ok(());
         };
+        let ids: Vec<i64> = looked.iter().map(|looked| looked.id).collect();
         let buckets = Bucket::of(first.start).0..Bucket::of(last.end).0;
-        let ids: Vec<i64> = some.iter().map(|looked| looked.id).collect();
-        let most = i64::try_from(PARTIALS_MAX + 1 - *read).unwrap_or(i64::MAX);
-        let found = partials::of_series(&self.sql.reading(), &ids, &buckets, most).await?;
-        *read += found.len();
-        if *read > PARTIALS_MAX {
-            return Err(too_much("partials", PARTIALS_MAX));
-        }
-        let mut rows = found.iter().peekable();
-        for looked in some {
-            let mut own: Vec<(Timestamp, Partial)> = Vec::new();
-            while let Some(row) = rows.peek() {
-                if row.int(0)? != looked.id {
-                    break;
-                }
+        let mut pages = Pages::new(&self.sql, limits, &ids, buckets);
+        let mut waiting = looked.iter();
+        let mut walk: Option<Walk<'_>> = None;
+        while let Some(rows) = pages.next().await? {
+            for row in &rows {
+                let series = row.int(0)?;
+                let walk = loop {
+                    match &mut walk {
+                        Some(walk) if walk.series == series => break walk,
+                        before => {
+                            let next = waiting.next();
+                            let next =
+                                next.ok_or_else(|| Error::corrupt("partials in disorder"))?;
+                            let next = self.walk(plan, next).await?;
+                            if let Some(done) = before.replace(next) {
+                                done.finish(lines)?;
+                            }
+                        }
+                    }
+                };
                 let partial = Partial::decode(&row.blob(3)?)?.reduced(plan.keeps)?;
-                own.push((Bucket(row.int(1)?).start(), partial));
-                rows.next();
+                walk.add(Bucket(row.int(1)?).start(), &partial, lines)?;
             }
-            self.gather_series(plan, looked, &own, lines).await?;
+        }
+        if let Some(done) = walk {
+            done.finish(lines)?;
+        }
+        for looked in waiting {
+            self.walk(plan, looked).await?.finish(lines)?;
         }
         Ok(())
     }
 
-    async fn gather_series(
-        &self,
-        plan: &Plan,
-        looked: &Looked,
-        own: &[(Timestamp, Partial)],
-        lines: &mut Lines,
-    ) -> Result<()> {
-        let weighted = plan.op == Op::TimeWeighted;
-        let mut held = match plan.spans.first() {
-            Some(first) if weighted => {
+    async fn walk<'a>(&self, plan: &'a Plan, looked: &'a Looked) -> Result<Walk<'a>> {
+        let held = match plan.spans.first() {
+            Some(first) if plan.op == Op::TimeWeighted => {
                 opening(&self.sql, looked.id, Bucket::of(first.start).0).await?
             }
             _ => None,
         };
-        let mut rest = own;
-        for (index, span) in plan.spans.iter().enumerate() {
-            let inside = rest.iter().take_while(|(start, _)| *start < span.end).count();
-            let (now, later) = rest.split_at(inside);
-            rest = later;
-            if now.is_empty() && !(weighted && held.is_some()) {
-                continue;
-            }
-            let mut merged = Partial::new(plan.keeps);
-            now.iter().try_for_each(|(_, partial)| merged.merge(partial))?;
-            let gathered = lines
-                .entry((index, looked.group.clone()))
-                .or_insert_with(|| Gathered::new(plan.flat));
-            if weighted {
-                let last = merged.last().map_or(span.start, |(at, _)| at.time);
-                let end = span.end.min(self.clock().now().max(last));
-                let window = Window { start: span.start, end, opening: held };
-                let area = if end > span.start || !merged.is_empty() {
-                    merged.value(plan.op, plan.quantile_milli, Some(window))?
-                } else {
-                    None
-                };
-                gathered.add_area(area.map(|area| area.value))?;
-                held = merged.last().map_or(held, |(_, value)| Some(value));
-            }
-            gathered.partial.merge(&merged.reduced(plan.flat)?)?;
-        }
-        Ok(())
+        Ok(Walk::new(plan, (looked.id, &looked.group), self.clock().now(), held))
     }
 }
 
@@ -327,6 +325,14 @@ fn looked(query: &Query, row: &Row) -> Result<Option<Looked>> {
 }
 
 impl Query {
+    /// The same with the values of dimensions as they are stored.
+    fn as_stored(&self) -> Self {
+        let stored = self.filter.iter().map(|(name, values)| {
+            (name.clone(), values.iter().cloned().map(bounded).collect::<BTreeSet<String>>())
+        });
+        Self { filter: stored.collect(), ..self.clone() }
+    }
+
     /// The group that usage counts for; none if the filter leaves it out.
     fn group_of(&self, customer: &str, dims: &BTreeMap<String, String>) -> Option<Group> {
         let passes = self
@@ -344,46 +350,34 @@ impl Query {
     }
 }
 
-impl Gathered {
-    fn new(keeps: Keeps) -> Self {
-        Self { partial: Partial::new(keeps), area: None, provisional: None }
-    }
-
-    fn add_area(&mut self, area: Option<Decimal>) -> Result<()> {
-        if let Some(area) = area {
-            let sum = self.area.unwrap_or(Decimal::ZERO).checked_add(area);
-            self.area = Some(sum.ok_or_else(|| Error::invalid("the sum is too large"))?);
-        }
-        Ok(())
-    }
-}
-
 impl Plan {
+    /// The window of a moment. Each starts where the one before ends.
+    fn span_at(&self, at: Timestamp) -> Option<usize> {
+        let index = self.spans.partition_point(|span| span.end <= at);
+        let inside = self.spans.first().is_some_and(|first| first.start <= at);
+        (inside && index < self.spans.len()).then_some(index)
+    }
+
     fn add_provisional(
         &self,
         query: &Query,
         event: &Event,
         at: Timestamp,
-        lines: &mut Lines,
+        lines: &mut Lines<'_>,
     ) -> Result<()> {
         let wanted = query.customers.is_empty() || query.customers.contains(&event.customer);
-        let span = self.spans.iter().position(|span| span.start <= at && at < span.end);
-        let (Some(span), true) = (span, wanted && event.event_type == query.event_type) else {
+        let (Some(span), true) = (self.span_at(at), wanted && event.event_type == query.event_type)
+        else {
             return Ok(());
         };
         let dims = serde_json::from_str(&event.dims).unwrap_or_default();
         let Some(group) = query.group_of(&event.customer, &dims) else { return Ok(()) };
-        let gathered = lines.entry((span, group)).or_insert_with(|| Gathered::new(self.flat));
-        let partial = gathered.provisional.get_or_insert_with(|| Partial::new(self.flat));
-        let seq = i64::try_from(partial.count()).unwrap_or(i64::MAX);
         let sample = Sample {
-            at: Position { time: at, received: at, seq },
+            at: Position { time: at, received: at, seq: 0 },
             value: event.value,
             unique: event.unique.as_deref(),
         };
-        match partial.add(&sample)? {
-            Added::Done | Added::OutOfOrder => Ok(()),
-        }
+        lines.add_provisional(span, &group, self.flat, sample)
     }
 
     fn line(

@@ -13,6 +13,9 @@ use super::{Wrongs, present};
 use crate::decimal::Decimal;
 use crate::settings::{EventType, NAME_BYTES_MAX, Op, Settings};
 
+/// How many digits of a hash stand for the rest of a long value.
+const HASH_DIGITS: usize = 16;
+
 type Fields<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
 
 /// The metadata of one event.
@@ -64,38 +67,32 @@ impl<'a> Metadata<'a> {
     pub(super) fn dims(&self, event_type: &EventType) -> String {
         let declared = event_type.dimensions.iter();
         let named: BTreeMap<&str, String> =
-            declared.filter_map(|name| Some((name.as_str(), self.plain(name)?))).collect();
+            declared.filter_map(|name| Some((name.as_str(), bounded(self.plain(name)?)))).collect();
         if named.is_empty() {
             return String::new();
         }
         serde_json::to_string(&named).unwrap_or_default()
     }
 
-    /// What a count of different ones looks at, if that is kept: a field, or the value.
+    /// What a count of different ones looks at, if that is kept: a field, if it is there, or the value.
     pub(super) fn unique(&self, event_type: &EventType, value: Decimal) -> Option<Vec<u8>> {
         if !event_type.keeps(Op::Unique) {
             return None;
         }
         let thing = match event_type.unique_field.as_deref() {
-            Some(field) => self.plain(field).unwrap_or_default(),
+            Some(field) => self.plain(field)?,
             None => value.to_string(),
         };
         Some(thing.into_bytes())
     }
 
-    /// A field as text: the characters of a string, else the JSON of the value; cut to its limit.
+    /// A field as text: the characters of a string, else the JSON of the value; none if it is missing or null.
     fn plain(&self, name: &str) -> Option<String> {
         let text = self.fields.get(name)?.get();
         if text == "null" {
             return None;
         }
-        let mut plain = serde_json::from_str::<String>(text).unwrap_or_else(|_| text.to_owned());
-        let mut end = plain.len().min(NAME_BYTES_MAX);
-        while !plain.is_char_boundary(end) {
-            end -= 1;
-        }
-        plain.truncate(end);
-        Some(plain)
+        Some(serde_json::from_str::<String>(text).unwrap_or_else(|_| text.to_owned()))
     }
 
     pub(super) fn into_text(self) -> Option<String> {
@@ -103,7 +100,19 @@ impl<'a> Metadata<'a> {
     }
 }
 
-/// The same for a stored event.
+/// The text by which a value of a dimension is told from others: itself, or, if it is too long, its beginning and a hash
+/// of the whole.
+pub(crate) fn bounded(value: String) -> String {
+    if value.len() <= NAME_BYTES_MAX {
+        return value;
+    }
+    let hash = blake3::hash(value.as_bytes()).to_hex();
+    let hash: String = hash.chars().take(HASH_DIGITS).collect();
+    let end = value.floor_char_boundary(NAME_BYTES_MAX - HASH_DIGITS - 1);
+    format!("{}~{hash}", &value[..end])
+}
+
+/// What a count of different ones looks at in a stored event.
 pub(crate) fn unique_of(
     metadata: Option<&str>,
     event_type: &EventType,

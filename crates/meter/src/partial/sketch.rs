@@ -48,6 +48,11 @@ impl Sketch {
         }
     }
 
+    /// About how much memory it takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bins.len() * 2 * size_of::<(i32, u64)>()
+    }
+
     /// A value of the bin that holds the value of this rank, counted from one.
     pub(super) fn at_rank(&self, rank: u64) -> Option<Decimal> {
         let mut passed = 0_u64;

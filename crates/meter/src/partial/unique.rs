@@ -85,6 +85,14 @@ impl Unique {
         }
     }
 
+    /// About how much memory they take.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Few(hashes) => hashes.len() * 2 * size_of::<u64>(),
+            Self::Many(registers) => registers.len(),
+        }
+    }
+
     /// How many there are, and whether that is exact.
     pub(super) fn count(&self) -> (u64, bool) {
         match self {

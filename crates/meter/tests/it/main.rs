@@ -9,6 +9,6 @@ mod corrections;
 mod fixture;
 mod keys;
 mod lists;
-
+mod queries;
 mod recording;
 mod together;

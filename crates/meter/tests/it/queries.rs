@@ -1,0 +1,198 @@
+//! Queries: what they answer, and that they stop where they would cost too much.
+
+use std::collections::BTreeMap;
+
+use logmill_io::params;
+use logmill_io::sql::Execute as _;
+use logmill_meter::Settings;
+use logmill_meter::period::PeriodKind;
+use logmill_meter::query::{BY_CUSTOMER, Limits, Query};
+use logmill_meter::settings::{EventType, Op};
+use serde_json::{Value, json};
+
+use crate::fixture::{World, at, settings};
+
+const NOW: &str = "2026-01-13T08:20:00.000Z";
+
+fn query(event_type: &str, from: &str, to: &str) -> Query {
+    Query {
+        event_type: event_type.to_owned(),
+        customers: Vec::new(),
+        op: None,
+        quantile_milli: None,
+        from: at(from),
+        to: at(to),
+        window: None,
+        zone: None,
+        group_by: Vec::new(),
+        filter: BTreeMap::new(),
+    }
+}
+
+fn with_type(name: &str, event_type: EventType) -> Settings {
+    let mut settings = settings();
+    settings.events.insert(name.to_owned(), event_type);
+    settings
+}
+
+async fn asked(world: &World, query: &Query, limits: &Limits) -> Result<Vec<String>, String> {
+    let lines = world.meter.query_within(query, &[], limits).await;
+    let lines = lines.map_err(|error| error.to_string())?;
+    let shown = |line: logmill_meter::query::Line| {
+        let group: Vec<String> = line.group.into_values().map(Option::unwrap_or_default).collect();
+        format!(
+            "{} {}",
+            group.join(" "),
+            line.value.map(|value| value.to_string()).unwrap_or_default()
+        )
+    };
+    Ok(lines.into_iter().map(shown).collect())
+}
+
+/// The partial of the last customer is damaged: who gets there reads that, and has gone too far.
+#[tokio::test(start_paused = true)]
+async fn a_query_stops_as_soon_as_it_has_too_many_lines() {
+    let seats = EventType::new(Op::TimeWeighted);
+    let world = World::new(NOW, with_type("seats", seats)).await;
+    for customer in ["a", "b", "c", "d", "e", "f", "g"] {
+        world
+            .record(&[json!({"eventType": "seats", "customerId": customer, "value": 1,
+                "timestamp": "2026-01-01T00:00:00Z"})])
+            .await;
+    }
+    for table in ["meter_partial", "meter_partial_recent"] {
+        let text = format!(
+            "UPDATE {table} SET state = $1 WHERE series = (SELECT max(id) FROM meter_series)"
+        );
+        world.meter.sql().execute(&text, params![b"damage".as_slice()]).await.expect("damage");
+    }
+    let mut held = query("seats", "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z");
+    held.window = Some(PeriodKind::Hourly);
+    held.group_by = vec![BY_CUSTOMER.to_owned()];
+    // Each customer has a line in each of 744 hours: the sixth has one that is too many.
+    let lines = Limits { lines: 5 * 744, ..Limits::default() };
+    let stopped = asked(&world, &held, &lines).await.expect_err("too much");
+    assert!(stopped.starts_with("this asks for more than 3720 lines: "), "{stopped}");
+    let steps = Limits { held: 5 * 744, ..Limits::default() };
+    let stopped = asked(&world, &held, &steps).await.expect_err("too much");
+    assert!(stopped.contains("more than 3720 values that hold on in windows"), "{stopped}");
+    let all = asked(&world, &held, &Limits::default()).await.expect_err("damage");
+    assert!(all.contains("corrupt"), "{all}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_partials_are_bounded_by_their_bytes_and_not_by_their_number() {
+    let world = World::new(NOW, with_type("users", EventType::new(Op::Unique))).await;
+    for quarter in 0..4_i64 {
+        let events: Vec<Value> = (0..1_000)
+            .map(|number| {
+                json!({"eventType": "users", "customerId": "c", "value": number + quarter * 1_000,
+                    "timestamp": format!("2026-01-13T06:{:02}:00Z", quarter * 15)})
+            })
+            .collect();
+        world.record(&events).await;
+    }
+    let mut users = query("users", "2026-01-13T06:00:00Z", "2026-01-13T07:00:00Z");
+    assert_eq!(asked(&world, &users, &Limits::default()).await.expect("lines"), [" 4000"]);
+    let few = Limits { bytes: 20_000, ..Limits::default() };
+    let stopped = asked(&world, &users, &few).await.expect_err("too much");
+    assert!(stopped.starts_with("this asks for more than 20000 bytes of partials: "), "{stopped}");
+    let few = Limits { kept_bytes: 40_000, ..Limits::default() };
+    let stopped = asked(&world, &users, &few).await.expect_err("too much");
+    assert!(stopped.starts_with("this asks for more than 40000 bytes in lines: "), "{stopped}");
+    // A sum keeps nothing of it.
+    users.op = Some(Op::Count);
+    assert_eq!(asked(&world, &users, &few).await.expect("lines"), [" 4000"]);
+}
+
+/// More partials than the first pages have rows, of series that begin and end in the middle of them.
+#[tokio::test(start_paused = true)]
+async fn an_answer_is_the_same_over_many_pages() {
+    let world = World::new(NOW, settings()).await;
+    let start = at("2026-01-01T00:00:00Z").millis();
+    let mut events = Vec::new();
+    let mut sums: BTreeMap<(i64, &str), i64> = BTreeMap::new();
+    for (customer, quarters) in [("a", 300_i64), ("b", 1), ("c", 700), ("d", 256), ("e", 90)] {
+        for quarter in 0..quarters {
+            let time = start + quarter * 15 * 60_000;
+            events.push(json!({"eventType": "api.calls", "customerId": customer, "value": quarter,
+                "timestamp": time.to_string()}));
+            *sums.entry((quarter / 96, customer)).or_default() += quarter;
+        }
+    }
+    for some in events.chunks(500) {
+        world.record(some).await;
+    }
+    let mut daily = query("api.calls", "2026-01-01T00:00:00Z", "2026-01-13T00:00:00Z");
+    daily.window = Some(PeriodKind::Daily);
+    daily.group_by = vec![BY_CUSTOMER.to_owned()];
+    let expected: Vec<String> =
+        sums.iter().map(|((_, customer), sum)| format!("{customer} {sum}")).collect();
+    assert_eq!(asked(&world, &daily, &Limits::default()).await.expect("lines"), expected);
+    let few = Limits { partials: 1_346, ..Limits::default() };
+    let stopped = asked(&world, &daily, &few).await.expect_err("too much");
+    assert!(stopped.starts_with("this asks for more than 1346 partials: "), "{stopped}");
+}
+
+fn by_field(op: Op) -> EventType {
+    EventType {
+        dimensions: vec!["path".to_owned()],
+        unique_field: Some("user".to_owned()),
+        ..EventType::new(op)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn different_things_are_told_apart_by_all_their_characters_and_a_missing_one_is_none() {
+    let world = World::new(NOW, with_type("users", by_field(Op::Unique))).await;
+    let long = "x".repeat(300);
+    let users = [
+        json!({"user": format!("{long}1")}),
+        json!({"user": format!("{long}2")}),
+        json!({"user": format!("{long}2")}),
+        json!({"user": null}),
+        json!({"path": "/"}),
+        Value::Null,
+    ];
+    let event = |metadata: &Value| {
+        json!({"eventType": "users", "customerId": "c", "value": 1, "metadata": metadata,
+            "timestamp": "2026-01-13T08:05:00Z"})
+    };
+    world.record(&users.each_ref().map(event)).await;
+    let mut users = query("users", "2026-01-13T08:00:00Z", "2026-01-13T08:15:00Z");
+    assert_eq!(asked(&world, &users, &Limits::default()).await.expect("lines"), [" 2"]);
+    users.op = Some(Op::Count);
+    assert_eq!(asked(&world, &users, &Limits::default()).await.expect("lines"), [" 6"]);
+    assert_eq!(world.recounted().await, 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_values_of_a_dimension_are_groups_of_their_own_and_are_found_by_the_whole() {
+    let world = World::new(NOW, with_type("hits", by_field(Op::Sum))).await;
+    // The cut is in the middle of a character.
+    let long = |end: &str| format!("x{}{end}", "ä".repeat(150));
+    let event = |(path, value): (String, i64)| {
+        json!({"eventType": "hits", "customerId": "c", "value": value, "metadata": {"path": path},
+            "timestamp": "2026-01-13T08:05:00Z"})
+    };
+    let exact = "y".repeat(200);
+    world.record(&[(long("1"), 1), (long("2"), 20), (exact.clone(), 300)].map(event)).await;
+    let mut hits = query("hits", "2026-01-13T08:00:00Z", "2026-01-13T08:15:00Z");
+    hits.group_by = vec!["path".to_owned()];
+    let lines = asked(&world, &hits, &Limits::default()).await.expect("lines");
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    for line in &lines {
+        let group = line.split(' ').next().expect("a group");
+        assert!(group.len() <= 200, "{group}");
+        // What is shown leads back to it.
+        hits.filter = BTreeMap::from([("path".to_owned(), [group.to_owned()].into())]);
+        assert_eq!(asked(&world, &hits, &Limits::default()).await.expect("lines"), [line.as_str()]);
+    }
+    hits.group_by.clear();
+    for (path, expected) in [(long("1"), " 1"), (long("2"), " 20"), (exact, " 300")] {
+        hits.filter = BTreeMap::from([("path".to_owned(), [path].into())]);
+        assert_eq!(asked(&world, &hits, &Limits::default()).await.expect("a line"), [expected]);
+    }
+    hits.filter = BTreeMap::from([("path".to_owned(), [long("3")].into())]);
+    assert!(asked(&world, &hits, &Limits::default()).await.expect("no line").is_empty());
+}
