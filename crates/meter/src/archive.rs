@@ -1,19 +1,21 @@
 //! The archive: old events, moved to immutable blobs. Partials stay, and so do keys.
 //!
-//! A slice of the oldest events is written down as a blob; then one transaction enters it in the list and deletes
-//! exactly these events. Whoever reads events reads both, and a row in the database comes before its archived form, so
+//! A slice of the oldest events is written down as a blob; then one transaction enters it in the list, with the buckets
+//! that it has events of, and deletes exactly these events. Whoever reads events reads both, and a row in the database comes before its archived form, so
 //! that an archived event can be corrected.
 //!
 //! Guarantees: an event is in the database or in the archive at any moment, and found by whoever looks for it; a
-//! damaged blob is an error. Leaves to others: how old is old.
+//! damaged blob is an error, and so is one that is larger than any that is written. Leaves to others: how old is old.
 
-use std::collections::{HashMap, HashSet};
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::Read;
 
 use bytes::Bytes;
-use logmill_io::sql::Execute;
-use logmill_io::{BlobName, BlobStoreExt, Row, Timestamp, Tx, params};
+use logmill_io::sql::{Bulk, ColumnType, Execute};
+use logmill_io::{BlobName, BlobStoreExt, Row, Timestamp, Tx, Value, params};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::decimal::Decimal;
 use crate::error::{Error, Result};
@@ -24,8 +26,12 @@ use crate::stored::{COLUMNS, EventState, StoredEvent};
 
 /// The most events of one slice; one transaction deletes them.
 const EVENTS_PER_SLICE: usize = 4_000;
+/// How many bytes of lines a slice has, unless it is a single event.
+pub(crate) const SLICE_BYTES: usize = 64 << 20;
+/// How many events are read at once for a slice, if none has much metadata.
+const EVENTS_PER_READ: usize = 500;
 /// The largest blob, unpacked.
-const BLOB_BYTES_MAX: u64 = 256 << 20;
+const BLOB_BYTES_MAX: usize = 256 << 20;
 const LEVEL: i32 = 3;
 
 /// An event in a blob, one line of JSON each, so that any tool can read it.
@@ -44,9 +50,17 @@ struct Line {
     content: i64,
 }
 
+/// Events that become a slice, and their lines.
+#[derive(Debug, Default)]
+struct Packing {
+    events: Vec<StoredEvent>,
+    lines: Vec<u8>,
+}
+
 /// A slice of the archive.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Slice {
+    number: i64,
     blob: BlobName,
     hash: Bytes,
 }
@@ -87,28 +101,20 @@ async fn newest(on: &impl Execute) -> Result<i64> {
     Ok(on.execute(text, params![]).await?.row()?.int(0)?)
 }
 
-/// Whether there may be archived events of this bucket.
+/// Whether there are archived events of this bucket.
 pub(crate) async fn is_archived(tx: &Tx, bucket: i64) -> Result<bool> {
-    let text = "SELECT 1 FROM meter_archive WHERE bucket_last >= $1 AND bucket_first <= $1 LIMIT 1";
+    let text = "SELECT 1 FROM meter_archive_bucket WHERE bucket = $1 LIMIT 1";
     Ok(!tx.execute(text, params![bucket]).await?.rows.is_empty())
 }
 
 impl Meter {
     /// Moves events that happened before a moment to blobs, some of those whose keys are sealed; gives how many.
     pub async fn archive_some(&self, before: Timestamp) -> Result<usize> {
-        let text = format!(
-            "SELECT {COLUMNS} FROM meter_place p JOIN meter_event e ON e.seq = p.seq
-             WHERE p.bucket < $1 AND p.seq < (SELECT sealed_seq FROM meter_head WHERE id = 1)
-             ORDER BY p.bucket, p.series, p.seq LIMIT {EVENTS_PER_SLICE}"
-        );
-        let found = self.sql.query(&text, params![Bucket::of(before).0]).await?;
-        let events: Result<Vec<StoredEvent>> =
-            found.rows.iter().map(StoredEvent::from_row).collect();
-        let events = events?;
+        let Packing { events, lines } = self.next_slice(Bucket::of(before)).await?;
         if events.is_empty() {
             return Ok(0);
         }
-        let packed = pack(&events)?;
+        let packed = pack(&lines)?;
         let hash = blake3::hash(&packed);
         // Named by what is in it: whoever dies here and comes again puts the same blob.
         let name = BlobName::new(format!("meter/events/{}", hash.to_hex()))?;
@@ -116,6 +122,35 @@ impl Meter {
         let (events, name, hash) = (&events, &name, &hash);
         self.sql.write(|tx| async move { enter(&tx, events, name, hash.as_bytes()).await }).await?;
         Ok(events.len())
+    }
+
+    /// The oldest events before a bucket whose keys are sealed, as many as a slice has.
+    async fn next_slice(&self, before: Bucket) -> Result<Packing> {
+        // However large events may be, few bytes are read that are not written.
+        let at_once = self.sizes.slice_bytes / self.settings.metadata_bytes_max.max(1);
+        let at_once = at_once.clamp(1, EVENTS_PER_READ);
+        let text = format!(
+            "SELECT {COLUMNS} FROM meter_place p JOIN meter_event e ON e.seq = p.seq
+             WHERE p.bucket < $1 AND p.seq < (SELECT sealed_seq FROM meter_head WHERE id = 1)
+                 AND (p.bucket, p.series, p.seq) > ($2, $3, $4)
+             ORDER BY p.bucket, p.series, p.seq LIMIT {at_once}"
+        );
+        let mut packing = Packing::default();
+        loop {
+            let after = packing.events.last().map_or((i64::MIN, i64::MIN, i64::MIN), |event| {
+                (event.place.bucket, event.place.series, event.seq)
+            });
+            let params = params![before.0, after.0, after.1, after.2];
+            let found = self.sql.query(&text, params).await?;
+            for row in &found.rows {
+                if !packing.add(StoredEvent::from_row(row)?, self.sizes.slice_bytes)? {
+                    return Ok(packing);
+                }
+            }
+            if found.rows.len() < at_once {
+                return Ok(packing);
+            }
+        }
     }
 
     /// Whether events that are to be archived have keys that are not sealed.
@@ -132,13 +167,8 @@ impl Meter {
         let newest = newest(&self.sql.reading()).await?;
         let events = places.iter().map(|place| (*place, Vec::new())).collect();
         let mut archived = Archived { newest, events };
-        let (Some(first), Some(last)) = (
-            places.iter().map(|place| place.bucket).min(),
-            places.iter().map(|place| place.bucket).max(),
-        ) else {
-            return Ok(archived);
-        };
-        for slice in self.slices(first, last).await? {
+        let buckets: BTreeSet<i64> = places.iter().map(|place| place.bucket).collect();
+        for slice in self.slices(&buckets).await? {
             for event in self.read_slice(&slice).await? {
                 if let Some(events) = archived.events.get_mut(&event.place) {
                     // One that was corrected after it was archived is archived again: the later slice counts.
@@ -150,17 +180,24 @@ impl Meter {
         Ok(archived)
     }
 
-    /// The slices that may hold events of these buckets.
-    pub(crate) async fn slices(&self, first: i64, last: i64) -> Result<Vec<Slice>> {
-        let text = "SELECT blob, hash FROM meter_archive
-                    WHERE bucket_last >= $1 AND bucket_first <= $2 ORDER BY number";
-        let found = self.sql.query(text, params![first, last]).await?;
-        found.rows.iter().map(slice_of).collect()
+    /// The slices that hold events of these buckets, the oldest first.
+    pub(crate) async fn slices(&self, buckets: &BTreeSet<i64>) -> Result<Vec<Slice>> {
+        let text = "SELECT a.number, a.blob, a.hash FROM meter_archive_bucket b
+                    JOIN meter_archive a ON a.number = b.number
+                    WHERE b.bucket any_of(
+                        SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))
+                    ORDER BY a.number";
+        let found = self.sql.query(text, params![Value::json(&json!(buckets))]).await?;
+        let slices: Result<Vec<Slice>> = found.rows.iter().map(slice_of).collect();
+        let mut slices = slices?;
+        slices.dedup();
+        Ok(slices)
     }
 
     /// The archived event with this number.
     pub(crate) async fn get_archived(&self, seq: i64) -> Result<Option<StoredEvent>> {
-        let text = "SELECT blob, hash FROM meter_archive WHERE seq_first <= $1 AND seq_last >= $1
+        let text =
+            "SELECT number, blob, hash FROM meter_archive WHERE seq_first <= $1 AND seq_last >= $1
                     ORDER BY number DESC";
         for row in &self.sql.query(text, params![seq]).await?.rows {
             let events = self.read_slice(&slice_of(row)?).await?;
@@ -179,7 +216,7 @@ impl Meter {
                 slice.blob.as_str()
             )));
         }
-        unpack(&packed)
+        unpack(&packed, BLOB_BYTES_MAX)
     }
 }
 
@@ -193,7 +230,7 @@ pub(crate) fn joined(database: Vec<StoredEvent>, archived: &[StoredEvent]) -> Ve
 }
 
 fn slice_of(row: &Row) -> Result<Slice> {
-    Ok(Slice { blob: BlobName::new(row.text(0)?)?, hash: row.blob(1)? })
+    Ok(Slice { number: row.int(0)?, blob: BlobName::new(row.text(1)?)?, hash: row.blob(2)? })
 }
 
 /// The visibility barrier: from here on these events are in the archive and nowhere else.
@@ -227,16 +264,15 @@ async fn enter(
     let number = head.seq;
     head.seq += 1;
     head.store(tx).await?;
-    let buckets = events.iter().map(|event| event.place.bucket);
+    let buckets: BTreeSet<i64> = events.iter().map(|event| event.place.bucket).collect();
+    let rows = buckets.into_iter().map(|bucket| params![bucket, number]);
+    tx.bulk(&BUCKETS, rows.collect::<Vec<_>>()).await?;
     let seqs = events.iter().map(|event| event.seq);
     let text = "
-        INSERT INTO meter_archive (number, bucket_first, bucket_last, seq_first, seq_last, events,
-            blob, hash)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+        INSERT INTO meter_archive (number, seq_first, seq_last, events, blob, hash)
+        VALUES ($1, $2, $3, $4, $5, $6)";
     let params = params![
         number,
-        buckets.clone().min(),
-        buckets.max(),
         seqs.clone().min(),
         seqs.max(),
         i64::try_from(events.len()).unwrap_or(i64::MAX),
@@ -247,9 +283,19 @@ async fn enter(
     Ok(())
 }
 
-fn pack(events: &[StoredEvent]) -> Result<Bytes> {
-    let mut lines = Vec::new();
-    for event in events {
+const BUCKETS: Bulk = Bulk {
+    table: Cow::Borrowed("meter_archive_bucket"),
+    columns: Cow::Borrowed(&[("bucket", ColumnType::Int), ("number", ColumnType::Int)]),
+    key_columns: 2,
+    on_conflict: Cow::Borrowed(""),
+};
+
+impl Packing {
+    /// Adds an event; false if there is no room for it.
+    fn add(&mut self, event: StoredEvent, bytes_max: usize) -> Result<bool> {
+        if self.events.len() >= EVENTS_PER_SLICE {
+            return Ok(false);
+        }
         let line = Line {
             seq: event.seq,
             series: event.place.series,
@@ -262,17 +308,35 @@ fn pack(events: &[StoredEvent]) -> Result<Bytes> {
             state: event.state.number(),
             content: event.content,
         };
-        serde_json::to_writer(&mut lines, &line).map_err(|error| unreadable(&error))?;
-        lines.push(b'\n');
+        let before = self.lines.len();
+        serde_json::to_writer(&mut self.lines, &line).map_err(|error| unreadable(&error))?;
+        self.lines.push(b'\n');
+        if self.lines.len() > bytes_max && !self.events.is_empty() {
+            self.lines.truncate(before);
+            return Ok(false);
+        }
+        self.events.push(event);
+        Ok(true)
     }
-    let packed = zstd::encode_all(lines.as_slice(), LEVEL).map_err(|error| unreadable(&error))?;
+}
+
+fn pack(lines: &[u8]) -> Result<Bytes> {
+    if lines.len() > BLOB_BYTES_MAX {
+        return Err(too_large());
+    }
+    let packed = zstd::encode_all(lines, LEVEL).map_err(|error| unreadable(&error))?;
     Ok(packed.into())
 }
 
-fn unpack(packed: &[u8]) -> Result<Vec<StoredEvent>> {
+fn unpack(packed: &[u8], bytes_max: usize) -> Result<Vec<StoredEvent>> {
     let mut lines = Vec::new();
     let reader = zstd::Decoder::new(packed).map_err(|error| unreadable(&error))?;
-    reader.take(BLOB_BYTES_MAX).read_to_end(&mut lines).map_err(|error| unreadable(&error))?;
+    // One byte more than there may be tells that there are more.
+    let most = u64::try_from(bytes_max).unwrap_or(u64::MAX).saturating_add(1);
+    reader.take(most).read_to_end(&mut lines).map_err(|error| unreadable(&error))?;
+    if lines.len() > bytes_max {
+        return Err(too_large());
+    }
     let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     let events = lines.map(|line| {
         let line: Line = serde_json::from_slice(line).map_err(|error| unreadable(&error))?;
@@ -293,6 +357,13 @@ fn unpack(packed: &[u8]) -> Result<Vec<StoredEvent>> {
     events.collect()
 }
 
+fn too_large() -> Error {
+    Error::corrupt("a blob of events is larger than any that can be read")
+}
+
 fn unreadable(error: &dyn std::error::Error) -> Error {
     Error::corrupt(format!("a blob of events: {error}"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,7 @@ use logmill_io::{BlobStore, Clock, Sql, Tx, params};
 use logmill_work::Queue;
 
 use crate::aggregate::Together;
+use crate::archive::SLICE_BYTES;
 use crate::error::Result;
 use crate::keys::{KEYS_PER_BLOB, Keys};
 use crate::partials::Place;
@@ -43,11 +44,13 @@ pub struct Sizes {
     pub keys_per_blob: u64,
     /// Events whose places are in lists.
     pub unplaced_max: u64,
+    /// Bytes of a slice of archived events, unpacked.
+    pub slice_bytes: usize,
 }
 
 impl Default for Sizes {
     fn default() -> Self {
-        Self { keys_per_blob: KEYS_PER_BLOB, unplaced_max: UNPLACED_MAX }
+        Self { keys_per_blob: KEYS_PER_BLOB, unplaced_max: UNPLACED_MAX, slice_bytes: SLICE_BYTES }
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use logmill_io::sql::Execute;
 use logmill_io::{Tx, params};
 
-use crate::archive::{Archived, joined};
+use crate::archive::{Archived, Slice, joined};
 use crate::error::{Error, Result};
 use crate::meter::{Head, Meter};
 use crate::partial::Partial;
@@ -45,6 +45,23 @@ struct Gathered {
     events: BTreeMap<i64, Vec<StoredEvent>>,
 }
 
+/// The slice that was read last: it may have events of thousands of buckets, one after the other.
+#[derive(Default)]
+struct ReadSlice(Option<(Slice, Vec<StoredEvent>)>);
+
+impl ReadSlice {
+    async fn events(&mut self, meter: &Meter, slice: Slice) -> Result<&[StoredEvent]> {
+        let read = match self.0.take().filter(|(last, _)| *last == slice) {
+            Some(read) => read,
+            None => {
+                let events = meter.read_slice(&slice).await?;
+                (slice, events)
+            }
+        };
+        Ok(&self.0.insert(read).1)
+    }
+}
+
 impl Meter {
     /// Counts everything again. `progress` is told how many events were read.
     pub async fn recount(
@@ -62,8 +79,9 @@ impl Meter {
             recounted.differences.push(said);
         }
         let mut after = i64::MIN;
+        let mut read = ReadSlice::default();
         while let Some(bucket) = self.next_bucket(after).await? {
-            self.recount_bucket(bucket, repair, &mut recounted).await?;
+            self.recount_bucket(bucket, repair, &mut read, &mut recounted).await?;
             progress(recounted.events);
             after = bucket;
         }
@@ -82,8 +100,7 @@ impl Meter {
     async fn next_bucket(&self, after: i64) -> Result<Option<i64>> {
         let text = "SELECT min(bucket) FROM meter_place WHERE bucket > $1";
         let here = self.sql.query(text, params![after]).await?.row()?.opt_int(0)?;
-        let text = "SELECT min(CASE WHEN bucket_first > $1 THEN bucket_first ELSE $1 + 1 END)
-                    FROM meter_archive WHERE bucket_last > $1";
+        let text = "SELECT min(bucket) FROM meter_archive_bucket WHERE bucket > $1";
         let archived = self.sql.query(text, params![after]).await?.row()?.opt_int(0)?;
         Ok([here, archived].into_iter().flatten().min())
     }
@@ -92,14 +109,14 @@ impl Meter {
         &self,
         bucket: i64,
         repair: bool,
+        read: &mut ReadSlice,
         recounted: &mut Recounted,
     ) -> Result<()> {
         let mut archived: BTreeMap<i64, BTreeMap<i64, StoredEvent>> = BTreeMap::new();
-        for slice in self.slices(bucket, bucket).await? {
-            for event in self.read_slice(&slice).await? {
-                if event.place.bucket == bucket {
-                    archived.entry(event.place.series).or_default().insert(event.seq, event);
-                }
+        for slice in self.slices(&BTreeSet::from([bucket])).await? {
+            let events = read.events(self, slice).await?;
+            for event in events.iter().filter(|event| event.place.bucket == bucket) {
+                archived.entry(event.place.series).or_default().insert(event.seq, event.clone());
             }
         }
         let mut series_left: BTreeSet<i64> = archived.keys().copied().collect();

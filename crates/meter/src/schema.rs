@@ -11,6 +11,7 @@
 //! | `meter_keys_loose` | work | blobs of keys that are not entered yet, or that others took the place of |
 //! | `meter_correction` | source | who cancelled or amended which event, when and why |
 //! | `meter_archive` | source | events that were moved to blobs |
+//! | `meter_archive_bucket` | projection of blobs | which blobs have events of which fifteen minutes |
 //! | `meter_aggregate`, `meter_revision` | source | what was said of a period, now and before |
 //! | `meter_alert` | source | thresholds that were crossed |
 //! | `meter_partial` | projection of events | what is known of one series in fifteen minutes, series by series |
@@ -107,15 +108,17 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
             CREATE INDEX meter_correction_place ON meter_correction (series, bucket);
             CREATE TABLE meter_archive (
                 number BIGINT NOT NULL PRIMARY KEY,
-                bucket_first BIGINT NOT NULL,
-                bucket_last BIGINT NOT NULL,
                 seq_first BIGINT NOT NULL,
                 seq_last BIGINT NOT NULL,
                 events BIGINT NOT NULL,
                 blob {name} NOT NULL,
                 hash {bytes} NOT NULL
             );
-            CREATE INDEX meter_archive_bucket ON meter_archive (bucket_last);
+            CREATE TABLE meter_archive_bucket (
+                bucket BIGINT NOT NULL,
+                number BIGINT NOT NULL,
+                PRIMARY KEY (bucket, number)
+            ) {clustered};
             CREATE TABLE meter_partial (
                 series BIGINT NOT NULL,
                 bucket BIGINT NOT NULL,

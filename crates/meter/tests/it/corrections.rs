@@ -9,7 +9,7 @@ use logmill_meter::due::Which;
 use logmill_meter::list::EventFilter;
 use logmill_meter::record::Outcome::Repeated;
 use logmill_meter::settings::{EventType, Op};
-use logmill_meter::{Decimal, Settings};
+use logmill_meter::{Decimal, Settings, Sizes};
 use serde_json::{Value, json};
 
 use crate::fixture::{World, at, body, settings};
@@ -175,4 +175,55 @@ async fn what_comes_late_joins_archived_events_also_while_they_are_being_archive
     assert_eq!(world.recounted().await, 11);
     let found = world.meter.find_event("test", "s5").await.expect("a look");
     assert_eq!(found.map(|event| event.value.to_string()), Some("5".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slice_of_large_events_has_fewer_of_them_and_all_are_found_again() {
+    let kept = Settings { retention: Some(Duration::from_secs(86_400)), ..settings() };
+    let sizes = Sizes { slice_bytes: 10_000, ..Sizes::default() };
+    let world = World::with_sizes(NOW, kept, sizes).await;
+    let large = |number: i64| {
+        let mut event = call(number);
+        event["metadata"] = json!({"text": "x".repeat(3_000)});
+        event
+    };
+    world.record(&(0..20).map(large).collect::<Vec<_>>()).await;
+    world.set("2026-01-20T00:00:00Z");
+    world.meter.keep_house().await.expect("house is kept");
+    let text = "SELECT count(*), min(events), max(events), (SELECT count(*) FROM meter_event)
+                FROM meter_archive";
+    let found = world.meter.sql().query(text, params![]).await.expect("slices");
+    let row = found.row().expect("a row");
+    let found = [0, 1, 2, 3].map(|column| row.int(column).expect("a number"));
+    assert_eq!(found, [7, 2, 3, 0], "three events are over nine thousand bytes");
+    assert_eq!(world.recounted().await, 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recount_looks_at_no_time_without_events_however_far_apart_they_are() {
+    let kept = Settings { retention: Some(Duration::from_secs(86_400)), ..settings() };
+    let world = World::new(NOW, kept).await;
+    let long_ago = |number: i64, time: &str| {
+        let mut event = call(number);
+        event["timestamp"] = time.into();
+        event
+    };
+    let old = [
+        long_ago(1, "0001-01-01T00:00:00Z"),
+        long_ago(2, "1970-01-01T00:00:00Z"),
+        long_ago(3, "2026-01-13T08:00:00Z"),
+    ];
+    world.record(&old).await;
+    world.set("2026-01-20T00:00:00Z");
+    world.meter.keep_house().await.expect("house is kept");
+    let text = "SELECT count(*) FROM meter_archive";
+    let slices = world.meter.sql().query(text, params![]).await.expect("slices");
+    assert_eq!(slices.row().expect("a row").int(0).expect("a number"), 1);
+    let mut steps = 0;
+    let found = world.meter.recount(false, |_| steps += 1).await.expect("a recount");
+    assert_eq!((found.events, found.wrong, steps), (3, 0, 3));
+    // What comes in between joins them.
+    world.record(&[long_ago(4, "1970-01-01T00:05:00Z")]).await;
+    world.meter.keep_house().await.expect("house is kept");
+    assert_eq!(world.recounted().await, 4);
 }

@@ -19,7 +19,7 @@ use serde_json::Value;
 
 pub(super) const LEASE: Duration = Duration::from_secs(120);
 /// Small, so that keys are sealed and lists of places become entries.
-const SIZES: Sizes = Sizes { keys_per_blob: 8, unplaced_max: 12 };
+const SIZES: Sizes = Sizes { keys_per_blob: 8, unplaced_max: 12, slice_bytes: 64 << 20 };
 
 /// The operations that a naive fold knows, by event type.
 pub(super) const OPS: [(&str, Op); 7] = [
