@@ -6,7 +6,7 @@
 //! Guarantees: a page is bounded, in what it gives and in what is read for it; its cursor goes on where it ended, and a
 //! page that is not full may still have one. Leaves to others: how a cursor is written.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use logmill_io::{Row, Timestamp, Value, params};
 
@@ -15,9 +15,10 @@ use crate::error::{Error, Result};
 use crate::meter::Meter;
 use crate::partials::{self, Place};
 use crate::period::Bucket;
-use crate::places::seqs_at;
 use crate::series::find_customer;
-use crate::stored::{self, COLUMNS, StoredEvent};
+use crate::stored::{COLUMNS, StoredEvent};
+
+mod newest;
 
 /// The most entries of one page.
 pub const PAGE_MAX: usize = 1_000;
@@ -25,8 +26,6 @@ pub const PAGE_MAX: usize = 1_000;
 const SCANNED_MAX: i64 = 100_000;
 /// How many buckets are looked at together, at most.
 const BUCKETS_AT_ONCE: i64 = 64;
-/// How many events are read at once.
-const EVENTS_AT_ONCE: usize = 5_000;
 
 /// Which events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -206,6 +205,7 @@ impl Meter {
             to = to.min(Bucket::of(cursor.time).0.saturating_add(1));
         }
         let ids: Vec<i64> = series.iter().map(|(id, _)| *id).collect();
+        let names: HashMap<i64, String> = series.into_iter().collect();
         let on = self.sql.reading();
         let mut items: Vec<ListedEvent> = Vec::new();
         loop {
@@ -213,13 +213,10 @@ impl Meter {
                 partials::newest_places(&on, &ids, &(from..to), BUCKETS_AT_ONCE).await?;
             places.sort_unstable_by_key(|(place, _)| std::cmp::Reverse(place.bucket));
             let Some(oldest) = enough(&mut places, filter.limit - items.len()) else { break };
-            let names = |event: &StoredEvent| {
-                series.iter().find(|(id, _)| *id == event.place.series).map(|(_, name)| name)
-            };
             let places: Vec<Place> = places.into_iter().map(|(place, _)| place).collect();
             let events = self.newest_at(&places, filter).await?;
             items.extend(events.into_iter().filter_map(|event| {
-                let event_type = names(&event)?.clone();
+                let event_type = names.get(&event.place.series)?.clone();
                 Some(ListedEvent { event, customer: customer.to_owned(), event_type })
             }));
             if items.len() >= filter.limit {
@@ -231,26 +228,6 @@ impl Meter {
         items.truncate(filter.limit);
         let next = items.last().filter(|_| more).map(|last| cursor_of(&last.event));
         Ok(Page { items, next })
-    }
-
-    /// The newest events of some places that the filter keeps, archived ones included; about a page of them.
-    async fn newest_at(&self, places: &[Place], filter: &EventFilter) -> Result<Vec<StoredEvent>> {
-        let on = self.sql.reading();
-        let seqs: Vec<i64> = seqs_at(&on, places).await?.into_iter().collect();
-        let (mut here, mut newest) = (HashSet::new(), Newest { filter, events: Vec::new() });
-        for some in seqs.chunks(EVENTS_AT_ONCE) {
-            for event in stored::with_numbers(&on, some).await? {
-                here.insert(event.seq);
-                newest.add(event);
-            }
-        }
-        let there = self.read_archived(places).await?.into_events();
-        there
-            .into_iter()
-            .filter(|event| !here.contains(&event.seq))
-            .for_each(|event| newest.add(event));
-        newest.sort();
-        Ok(newest.events)
     }
 
     /// One page of aggregates, the newest period first.
@@ -330,28 +307,6 @@ impl Meter {
     }
 }
 
-/// The newest events of those that were added.
-struct Newest<'a> {
-    filter: &'a EventFilter,
-    events: Vec<StoredEvent>,
-}
-
-impl Newest<'_> {
-    fn add(&mut self, event: StoredEvent) {
-        if keeps(self.filter, &event) {
-            self.events.push(event);
-        }
-        if self.events.len() >= 2 * PAGE_MAX.max(self.filter.limit) {
-            self.sort();
-        }
-    }
-
-    fn sort(&mut self) {
-        self.events.sort_unstable_by_key(|event| std::cmp::Reverse(cursor_of(event)));
-        self.events.truncate(self.filter.limit);
-    }
-}
-
 /// Leaves as many buckets, from the newest on, as have so many events; gives the last of them.
 fn enough(places: &mut Vec<(Place, u64)>, wanted: usize) -> Option<i64> {
     let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
@@ -392,13 +347,6 @@ fn listed(row: &Row) -> Result<ListedEvent> {
         customer: row.text(11)?.to_owned(),
         event_type: row.text(12)?.to_owned(),
     })
-}
-
-fn keeps(filter: &EventFilter, event: &StoredEvent) -> bool {
-    filter.from.is_none_or(|from| event.time >= from)
-        && filter.to.is_none_or(|to| event.time < to)
-        && filter.after.is_none_or(|after| cursor_of(event) < after)
-        && (!filter.counting || event.counts())
 }
 
 fn cursor_of(event: &StoredEvent) -> EventCursor {

@@ -25,6 +25,7 @@ use sketch::Sketch;
 use unique::Unique;
 
 pub use answer::{Answer, Window};
+pub(crate) use codec::HEAD_BYTES;
 pub use unique::UNIQUE_EXACT_MAX;
 
 /// Where an event stands in the order of events.

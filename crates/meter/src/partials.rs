@@ -24,7 +24,7 @@ use serde_json::json;
 use crate::archive::{Archived, is_archived, joined};
 use crate::error::{Error, Result};
 use crate::meter::{Head, Meter};
-use crate::partial::{Added, Keeps, Partial, Position, Sample};
+use crate::partial::{Added, HEAD_BYTES, Keeps, Partial, Position, Sample};
 use crate::period::Bucket;
 use crate::record::Fresh;
 use crate::settings::EventType;
@@ -332,11 +332,12 @@ pub(crate) async fn newest_places(
 ) -> Result<Vec<(Place, u64)>> {
     let text = format!(
         "{RECENT_BUCKETS}, found(series, bucket, state) AS (
-             SELECT p.series, p.bucket, p.state FROM meter_partial p
+             SELECT p.series, p.bucket, substr(p.state, 1, {HEAD_BYTES}) FROM meter_partial p
              WHERE p.series any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))
                  AND p.bucket >= $2 AND p.bucket < $3
              UNION ALL
-             SELECT p.series, p.bucket, p.state FROM meter_partial_recent p
+             SELECT p.series, p.bucket, substr(p.state, 1, {HEAD_BYTES})
+             FROM meter_partial_recent p
              WHERE p.bucket any_of(SELECT bucket FROM recent)
                  AND p.series any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))
              UNION ALL
@@ -352,8 +353,8 @@ pub(crate) async fn newest_places(
     let mut places: BTreeMap<Place, u64> = BTreeMap::new();
     for row in &rows {
         let place = Place { series: row.int(0)?, bucket: row.int(1)? };
-        let state = row.opt_blob(2)?.map(|state| Partial::decode(&state)).transpose()?;
-        *places.entry(place).or_default() += state.map_or(0, |partial| partial.count());
+        let count = row.opt_blob(2)?.map(|head| Partial::count_of_head(&head)).transpose()?;
+        *places.entry(place).or_default() += count.unwrap_or_default();
     }
     Ok(places.into_iter().collect())
 }

@@ -93,8 +93,8 @@ const PLACES: Bulk = Bulk {
     on_conflict: Cow::Borrowed(""),
 };
 
-/// The numbers of all events at these places.
-pub(crate) async fn seqs_at(on: &impl Execute, places: &[Place]) -> Result<BTreeSet<i64>> {
+/// The numbers of events at these places that are in lists.
+pub(crate) async fn listed_at(on: &impl Execute, places: &[Place]) -> Result<BTreeSet<i64>> {
     let wanted: HashSet<(i64, i64)> =
         places.iter().map(|place| (place.bucket, place.series)).collect();
     let mut seqs = BTreeSet::new();
@@ -103,7 +103,13 @@ pub(crate) async fn seqs_at(on: &impl Execute, places: &[Place]) -> Result<BTree
             list.into_iter().filter(|(bucket, series, _)| wanted.contains(&(*bucket, *series)));
         seqs.extend(here.map(|(_, _, seq)| seq));
     }
-    let list: Vec<(i64, i64)> = wanted.into_iter().collect();
+    Ok(seqs)
+}
+
+/// The numbers of all events at these places.
+pub(crate) async fn seqs_at(on: &impl Execute, places: &[Place]) -> Result<BTreeSet<i64>> {
+    let mut seqs = listed_at(on, places).await?;
+    let list: Vec<(i64, i64)> = places.iter().map(|place| (place.bucket, place.series)).collect();
     let list = serde_json::to_string(&list).map_err(|error| unreadable(&error))?;
     let text = "SELECT p.seq FROM json_list($1) CROSS JOIN meter_place p
                 WHERE p.bucket = CAST(value ->> 0 AS BIGINT)

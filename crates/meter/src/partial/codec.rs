@@ -23,7 +23,19 @@ const UNIQUE: u8 = 1 << 1;
 const SKETCH: u8 = 1 << 2;
 const WEIGHTED: u8 = 1 << 3;
 
+/// So many bytes of a stored partial tell how many events it has.
+pub(crate) const HEAD_BYTES: usize = 12;
+
 impl Partial {
+    /// How many events there are, by the first [`HEAD_BYTES`] of what [`Partial::encode`] wrote.
+    pub(crate) fn count_of_head(head: &[u8]) -> Result<u64> {
+        match head {
+            [VERSION, flags, ..] if flags & FILLED == 0 => Ok(0),
+            [VERSION, _, rest @ ..] => take_number(&mut &*rest),
+            _ => Err(Error::corrupt("a partial of an unknown version")),
+        }
+    }
+
     /// The bytes to store.
     pub fn encode(&self) -> Vec<u8> {
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
