@@ -8,7 +8,7 @@
 //! and the numbers of events that are in lists or were corrected. Leaves to others: which places.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use logmill_io::sql::Execute;
 use logmill_io::{Timestamp, Value, params};
@@ -24,13 +24,17 @@ use crate::stored::{COLUMNS, StoredEvent};
 /// How many numbers of events are asked for at once.
 const NUMBERS_AT_ONCE: usize = 5_000;
 
-/// Events of places, which are listed as pairs of bucket and series.
-const PLACED: &str = "json_list($1) CROSS JOIN meter_place p JOIN meter_event e ON e.seq = p.seq
-    WHERE p.bucket = CAST(value ->> 0 AS BIGINT) AND p.series = CAST(value ->> 1 AS BIGINT)";
+/// Events of one bucket and of the series that are listed. Pairs of both would make PostgreSQL read the whole table.
+const PLACED: &str = "meter_place p JOIN meter_event e ON e.seq = p.seq
+    WHERE p.bucket = $8
+        AND p.series any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))";
 
 /// Events whose numbers are listed.
 const NUMBERED: &str = "json_list($1) CROSS JOIN meter_event e
     WHERE e.seq = CAST(CAST(value AS TEXT) AS BIGINT)";
+
+/// The series of places, by bucket.
+type ByBucket = BTreeMap<i64, BTreeSet<i64>>;
 
 /// Corrected events, by their numbers; with state and value as they are in the database, if they are there.
 type Corrected = HashMap<i64, Option<(i64, String)>>;
@@ -43,17 +47,21 @@ impl Meter {
         filter: &EventFilter,
     ) -> Result<Vec<StoredEvent>> {
         let on = self.sql.reading();
-        let pairs: Vec<(i64, i64)> =
-            places.iter().map(|place| (place.bucket, place.series)).collect();
+        let mut by_bucket = ByBucket::new();
+        for place in places {
+            by_bucket.entry(place.bucket).or_default().insert(place.series);
+        }
         // What is corrected after this looks as it did before; what moves does so from lists to entries, and from there
         // to the archive, and is looked for in this order.
-        let corrected = corrected_at(&on, &json!(pairs)).await?;
+        let corrected = corrected_at(&on, &by_bucket).await?;
         let mut newest = Newest { filter, events: Vec::new() };
         let listed: Vec<i64> = listed_at(&on, places).await?.into_iter().collect();
         for some in listed.chunks(NUMBERS_AT_ONCE) {
-            newest.read(&on, NUMBERED, &json!(some)).await?;
+            newest.read(&on, NUMBERED, &json!(some), None).await?;
         }
-        newest.read(&on, PLACED, &json!(pairs)).await?;
+        for (bucket, series) in &by_bucket {
+            newest.read(&on, PLACED, &json!(series), Some(*bucket)).await?;
+        }
         self.add_archived(places, &corrected, &mut newest).await?;
         newest.sort();
         Ok(newest.events)
@@ -86,13 +94,18 @@ impl Meter {
     }
 }
 
-async fn corrected_at(on: &impl Execute, pairs: &Json) -> Result<Corrected> {
+async fn corrected_at(on: &impl Execute, by_bucket: &ByBucket) -> Result<Corrected> {
+    // It does no harm to know of more than was asked for.
     let text = "SELECT c.event_seq, e.state, e.amount
-                FROM json_list($1) CROSS JOIN meter_correction c
-                LEFT JOIN meter_event e ON e.seq = c.event_seq
-                WHERE c.bucket = CAST(value ->> 0 AS BIGINT)
-                    AND c.series = CAST(value ->> 1 AS BIGINT)";
-    let found = on.execute(text, params![Value::json(pairs)]).await?;
+                FROM meter_correction c LEFT JOIN meter_event e ON e.seq = c.event_seq
+                WHERE c.bucket any_of(
+                        SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))
+                    AND c.series any_of(
+                        SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($2))";
+    let buckets: Vec<&i64> = by_bucket.keys().collect();
+    let series: BTreeSet<&i64> = by_bucket.values().flatten().collect();
+    let params = params![Value::json(&json!(buckets)), Value::json(&json!(series))];
+    let found = on.execute(text, params).await?;
     let corrected = found.rows.iter().map(|row| {
         let here = row.opt_int(1)?.zip(row.opt_text(2)?.map(str::to_owned));
         Ok((row.int(0)?, here))
@@ -108,7 +121,13 @@ struct Newest<'a> {
 
 impl Newest<'_> {
     /// Adds the newest events of the database that the filter keeps.
-    async fn read(&mut self, on: &impl Execute, from: &str, listed: &Json) -> Result<()> {
+    async fn read(
+        &mut self,
+        on: &impl Execute,
+        from: &str,
+        listed: &Json,
+        bucket: Option<i64>,
+    ) -> Result<()> {
         let text = format!(
             "SELECT {COLUMNS} FROM {from}
                  AND e.time_ms >= $2 AND e.time_ms < $3 AND (e.time_ms, e.seq) < ($4, $5)
@@ -118,7 +137,7 @@ impl Newest<'_> {
         let filter = self.filter;
         let end = EventCursor { time: Timestamp(i64::MAX), seq: i64::MAX };
         let before = filter.after.unwrap_or(end);
-        let params = params![
+        let mut params = params![
             Value::json(listed),
             filter.from.unwrap_or(Timestamp(i64::MIN)),
             filter.to.unwrap_or(Timestamp(i64::MAX)),
@@ -127,6 +146,7 @@ impl Newest<'_> {
             filter.counting,
             limit_of(filter.limit),
         ];
+        params.extend(bucket.map(Value::from));
         for row in &on.execute(&text, params).await?.rows {
             self.add(StoredEvent::from_row(row)?);
         }
