@@ -1,8 +1,8 @@
 //! The archive: old events, moved to immutable blobs. Partials stay, and so do keys.
 //!
 //! A slice of the oldest events is written down as a blob; then one transaction enters it in the list, with the buckets
-//! that it has events of, and deletes exactly these events. Whoever reads events reads both, and a row in the database comes before its archived form, so
-//! that an archived event can be corrected.
+//! that it has events of, and deletes exactly these events. Whoever reads events reads both, and a row in the database
+//! comes before its archived form, so that an archived event can be corrected.
 //!
 //! Guarantees: an event is in the database or in the archive at any moment, and found by whoever looks for it; a
 //! damaged blob is an error, and so is one that is larger than any that is written. Leaves to others: how old is old.

@@ -26,6 +26,10 @@ pub const PAGE_MAX: usize = 1_000;
 const SCANNED_MAX: i64 = 100_000;
 /// How many buckets are looked at together, at most.
 const BUCKETS_AT_ONCE: i64 = 64;
+/// How much more time is looked at after a time without events.
+const WIDER: i64 = 16;
+/// After so many buckets all that is left is looked at.
+const WIDTH_MAX: i64 = 1_000_000;
 
 /// Which events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -208,11 +212,22 @@ impl Meter {
         let names: HashMap<i64, String> = series.into_iter().collect();
         let on = self.sql.reading();
         let mut items: Vec<ListedEvent> = Vec::new();
+        // Most often the page is full with what is new. Who has no usage for long is looked at over longer and longer.
+        let now = Bucket::of(self.clock().now()).0;
+        let mut width = BUCKETS_AT_ONCE;
         loop {
+            let low = to.min(now).saturating_sub(width).max(from);
+            let low = if width > WIDTH_MAX { from } else { low };
             let mut places =
-                partials::newest_places(&on, &ids, &(from..to), BUCKETS_AT_ONCE).await?;
+                partials::newest_places(&on, &ids, &(low..to), BUCKETS_AT_ONCE).await?;
             places.sort_unstable_by_key(|(place, _)| std::cmp::Reverse(place.bucket));
-            let Some(oldest) = enough(&mut places, filter.limit - items.len()) else { break };
+            let Some(oldest) = enough(&mut places, filter.limit - items.len()) else {
+                if low <= from {
+                    break;
+                }
+                (to, width) = (low, width.saturating_mul(WIDER));
+                continue;
+            };
             let places: Vec<Place> = places.into_iter().map(|(place, _)| place).collect();
             let events = self.newest_at(&places, filter).await?;
             items.extend(events.into_iter().filter_map(|event| {

@@ -100,8 +100,8 @@ impl<'a> Metadata<'a> {
     }
 }
 
-/// The text by which a value of a dimension is told from others: itself, or, if it is too long, its beginning and a hash
-/// of the whole.
+/// The text by which a value of a dimension is told from others: itself, or, if it is too long, its beginning and a
+/// hash of the whole.
 pub(crate) fn bounded(value: String) -> String {
     if value.len() <= NAME_BYTES_MAX {
         return value;

@@ -32,10 +32,11 @@ async fn no_series_of_a_customer_is_left_out_however_many_there_are() {
     assert_eq!(found[0].event_type, "test.last");
 }
 
-/// One of so many events of two quarters of an hour, some of which happened in the same moment.
+/// One of so many events of two quarters of an hour, some of which happened in the same moment; and one of long ago.
 fn event(number: i64) -> Value {
     let (minute, second) = ((number / 3) % 15, (number / 45) % 60);
-    let time = format!("2026-01-13T{:02}:{minute:02}:{second:02}Z", 7 + number % 11 / 10);
+    let date = if number == 65 { "0001-01-01" } else { "2026-01-13" };
+    let time = format!("{date}T{:02}:{minute:02}:{second:02}Z", 7 + number % 11 / 10);
     json!({"eventType": "api.calls", "customerId": "c", "value": number, "timestamp": time,
         "id": format!("e{number}")})
 }
