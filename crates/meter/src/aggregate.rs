@@ -16,7 +16,7 @@ use logmill_io::{Timestamp, params};
 use logmill_work::{Claim, Failure, Handler, Outcome, Queue, Running};
 use serde_json::{Map, Value as Json, json};
 
-use crate::due::{DuePeriod, aggregate_id};
+use crate::due::{AGGREGATE_JOB, DuePeriod, aggregate_id};
 use crate::error::{Error, Result};
 use crate::figures::Figures;
 use crate::meter::Meter;
@@ -110,6 +110,8 @@ impl Handler for Aggregator {
         let made = Box::pin(self.0.aggregate(&running.queue, &running.claim)).await;
         made.map_err(|error| Failure::again(error.chain()))?;
         self.0.webhooks.wake();
+        // The next period may have become due with it.
+        self.0.queue.wakes().wake(AGGREGATE_JOB);
         Ok(Outcome::Completed)
     }
 }

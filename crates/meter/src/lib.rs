@@ -45,6 +45,7 @@ mod series;
 pub mod service;
 pub mod settings;
 pub mod stored;
+mod times;
 pub mod told;
 pub mod webhooks;
 

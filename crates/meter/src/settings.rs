@@ -3,7 +3,7 @@
 //! Guarantees: settings that pass [`Settings::check`] can be metered; every limit has a default. Leaves to others:
 //! where they are written down.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -192,6 +192,10 @@ impl Settings {
         }
         for kind in &self.periods {
             kind.check()?;
+        }
+        let mut names = BTreeSet::new();
+        if let Some(rule) = self.alerts.iter().find(|rule| !names.insert(rule.name.as_str())) {
+            return Err(Error::invalid(format!("alert {}: there are two of this name", rule.name)));
         }
         self.alerts.iter().try_for_each(|rule| self.check_alert(rule))
     }

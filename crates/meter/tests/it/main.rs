@@ -6,6 +6,7 @@ mod aggregates;
 mod clock;
 mod corrections;
 mod fixture;
+mod held;
 mod keys;
 mod recording;
 mod together;
