@@ -25,7 +25,7 @@ use crate::control::{self, Control, Queues};
 use crate::error::{Error, Result};
 use crate::http::{self, Metering};
 use crate::maintenance;
-use crate::meter::relay::Relay;
+use crate::meter::relay::{Blocks, Relay};
 use crate::meter::{self, OpenMeter};
 use crate::stores::index::IndexStores;
 use crate::stores::{Stores, tables};
@@ -144,11 +144,15 @@ fn start_relays(
     tasks: &mut Tasks<Ended>,
 ) {
     let Some(usage) = &metering.usage else { return };
-    for derive in chains.iter().filter_map(|chain| chain.derive.as_ref()) {
+    for chain in chains {
+        let Some(derive) = &chain.derive else { continue };
         if settings.meter.usage(derive.reader.chain_id()).is_none() {
             continue;
         }
-        let relay = Relay::new(derive.reader.clone(), usage.meter.clone());
+        let follows = chain.ingest.is_some();
+        let lowest = settings.ingest.lowest().filter(|_| follows);
+        let blocks = Blocks { chain: chain.chain.clone(), follows, lowest };
+        let relay = Relay::new(derive.reader.clone(), blocks, usage.meter.clone());
         usage.relays.add(relay.clone());
         let stop = told(stopped.clone());
         tasks.spawn(

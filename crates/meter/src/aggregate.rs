@@ -6,8 +6,8 @@
 //!       └───────────────────────────┘           └──────┘
 //! ```
 //!
-//! Guarantees: an aggregate is final once its period and the grace have passed, whatever was asked before; what was
-//! said stays as a revision; who is told of a final or corrected one is told in the transaction that makes it so. A
+//! Guarantees: an aggregate is final once its period and the grace have passed and usage of chains is complete, whatever
+//! was asked before; what was said stays as a revision; who is told of a final or corrected one is told in the transaction that makes it so. A
 //! type that can not be computed fails the whole aggregate: none is left out. Leaves to others: when to make one
 //! ([`crate::due`]), writing many at once (`write`), delivering ([`crate::webhooks`]).
 
@@ -126,7 +126,7 @@ impl Meter {
         let period = self.calendar.period_of_key(self.period_kind(&due.period)?, &due.key)?;
         let name = self.customer_name(due.customer).await?;
         // What was final is not under way again because a clock went back.
-        let finished = period.end <= self.finished_before()
+        let finished = period.end <= self.final_before_of(due.customer).await?
             || self.was_final(&aggregate_id(&name, &due.period, &due.key)).await?;
         let at = self.clock().now();
         let until = if finished { period.end } else { at };

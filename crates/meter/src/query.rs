@@ -136,7 +136,7 @@ impl Meter {
         if lines.len() > LINES_MAX {
             return Err(too_much("lines", LINES_MAX));
         }
-        let final_before = self.finished_before();
+        let final_before = self.final_before(std::slice::from_ref(&query.event_type)).await?;
         let lines = lines.into_iter().map(|((span, group), gathered)| {
             plan.line(plan.spans[span], group, &gathered, final_before)
         });

@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod aggregates;
+mod chains;
 mod clock;
 mod corrections;
 mod fixture;
