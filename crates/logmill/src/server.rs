@@ -34,6 +34,9 @@ use crate::stores::{Stores, tables};
 pub(crate) async fn run(settings: &Settings) -> Result<()> {
     // First: a signal that comes while we open must not end us half-way.
     let signals = Signals::new()?;
+    if let Some(open_files) = logmill_io::raise_open_files() {
+        tracing::debug!(open_files, "the most files and sockets that may be open");
+    }
     let stores = Stores::open(settings).await?;
     let queue = &stores.queue;
     let control = stores.folder.as_ref().map(Control::listen).transpose()?;
