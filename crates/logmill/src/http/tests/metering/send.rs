@@ -292,8 +292,9 @@ async fn events_of_other_times_are_taken_within_bounds() {
         assert_eq!(answer.status, status, "{timestamp}: {}", answer.body);
     }
     // There were no time zones then.
-    let berlin = Settings { zone: "Europe/Berlin".to_owned(), past_max: None, ..settings };
-    let in_berlin = Metered::with(berlin, |_| {}).await;
+    settings.past_max = None;
+    settings.zone = "Europe/Berlin".to_owned();
+    let in_berlin = Metered::with(settings, |_| {}).await;
     let body = json!({"customerId": "c", "value": 1, "timestamp": "1890-06-01T12:00:00Z"});
     let answer = in_berlin.post("/usage/api.calls", &body).await;
     assert_eq!(answer.status, 422, "{}", answer.body);
