@@ -1,10 +1,10 @@
 //! How many files and sockets this process may have open.
 //!
-//! The usual limit of 1024 is there for programs that can not count further. A server that has many clients, delivers to
-//! many receivers and reads many blobs needs more.
+//! The usual limit of 1024 is there for programs that can not count further. A server that has many clients, delivers
+//! to many receivers and reads many blobs needs more.
 //!
-//! Guarantees: the limit is as high as this process may set it by itself; what can not be raised stays. Leaves to others:
-//! how many connections there are.
+//! Guarantees: the limit is as high as this process may set it by itself; what can not be raised stays. Leaves to
+//! others: how many connections there are.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

@@ -237,8 +237,8 @@ fn router(shared: Arc<Shared>) -> Router {
 }
 
 /// What pages of other sites are told where there are no keys.
-const FOREIGN: &str = "without keys only this machine is served: ask for localhost or 127.0.0.1, from no page of another \
-    site, or set server.keys";
+const FOREIGN: &str = "without keys only this machine is served: ask for localhost or 127.0.0.1, from no page \
+    of another site, or set server.keys";
 
 /// Lets nobody past without the key that is needed.
 async fn guard(

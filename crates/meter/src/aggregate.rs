@@ -6,10 +6,10 @@
 //!       └───────────────────────────┘           └──────┘
 //! ```
 //!
-//! Guarantees: an aggregate is final once its period and the grace have passed and usage of chains is complete, whatever
-//! was asked before; what was said stays as a revision; who is told of a final or corrected one is told in the transaction that makes it so. A
-//! type that can not be computed fails the whole aggregate: none is left out. Leaves to others: when to make one
-//! ([`crate::due`]), writing many at once (`write`), delivering ([`crate::webhooks`]).
+//! Guarantees: an aggregate is final once its period and the grace have passed and usage of chains is complete,
+//! whatever was asked before; what was said stays as a revision; who is told of a final or corrected one is told in the
+//! transaction that makes it so. A type that can not be computed fails the whole aggregate: none is left out. Leaves to
+//! others: when to make one ([`crate::due`]), writing many at once (`write`), delivering ([`crate::webhooks`]).
 
 use async_trait::async_trait;
 use logmill_io::{Timestamp, params};

@@ -2,8 +2,8 @@
 //!
 //! Guarantees: once for each rule, customer, period and threshold, whatever is recorded, corrected or run twice; the
 //! note and the message are one transaction. A change of usage and the job that looks at thresholds are one
-//! transaction too, so that none is passed over; where time alone lets a figure grow it is looked at every quarter of an
-//! hour. Leaves to others: delivering ([`crate::webhooks`]).
+//! transaction too, so that none is passed over; where time alone lets a figure grow it is looked at every quarter of
+//! an hour. Leaves to others: delivering ([`crate::webhooks`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 

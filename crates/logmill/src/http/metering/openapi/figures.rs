@@ -59,7 +59,9 @@ fn answers() -> Schemas {
             "to": text("until when, and not at that moment"),
             "window": maybe("string", "the kind of windows"),
             "zone": text("their time zone"),
-            "provisionalComplete": flag("whether all usage of chains that is not final or not recorded is in `provisional`"),
+            "provisionalComplete": flag(
+                "whether all usage of chains that is not final or not recorded is in `provisional`",
+            ),
             "data": array("MeterLine"),
         }),
     );
