@@ -203,9 +203,10 @@ impl Claims {
             self.unstick_at = now + SLOW_POLL;
             self.parts[Class::First.index()].look |= self.hooks.unstick().await?;
             let settings = &self.hooks.settings;
-            let (wait_max, held_max) = (settings.wait_max(), settings.lease * LEASES_MAX);
+            let held_max = settings.lease * LEASES_MAX;
             for class in Class::ALL {
-                let hastened = self.hooks.queue.hasten(class.kind(), wait_max, held_max).await?;
+                let (kind, wait_max) = (class.kind(), settings.wait_max(class));
+                let hastened = self.hooks.queue.hasten(kind, wait_max, held_max).await?;
                 self.parts[class.index()].look |= hastened > 0;
             }
         }

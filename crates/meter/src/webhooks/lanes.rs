@@ -36,7 +36,7 @@ const PUT_OFF_MIN: Duration = Duration::from_secs(1);
 const SPACING_MIN: Duration = Duration::from_millis(1);
 const SPACING_MAX: Duration = Duration::from_secs(15);
 /// How long the last of them stays away at most, beyond a pause of its endpoint.
-const PUT_OFF_MAX: Duration = Duration::from_secs(600);
+pub(super) const PUT_OFF_MAX: Duration = Duration::from_secs(600);
 
 /// Whose slots a delivery takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

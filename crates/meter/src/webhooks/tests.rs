@@ -5,6 +5,7 @@ mod clock;
 mod endpoints;
 mod order;
 mod receiver;
+mod record;
 mod secrets;
 
 use std::sync::Arc;
