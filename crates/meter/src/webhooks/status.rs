@@ -44,7 +44,7 @@ pub struct DeliveryView {
     pub endpoint_id: String,
     /// Where it is in its life.
     pub state: DeliveryState,
-    /// How often it was replayed.
+    /// How often it was replayed, or got a new job because it had lost its own.
     pub round: i64,
     /// How many attempts were made in this round.
     pub attempts: i64,

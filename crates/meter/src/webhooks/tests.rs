@@ -3,7 +3,9 @@
 mod answers;
 mod clock;
 mod endpoints;
+mod lost;
 mod order;
+mod plans;
 mod receiver;
 mod record;
 mod secrets;
