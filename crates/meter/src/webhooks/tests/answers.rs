@@ -86,13 +86,16 @@ async fn attempts_come_in_time_until_there_are_none_left() {
 
 #[tokio::test]
 async fn an_endpoint_that_asks_for_a_pause_gets_it() {
-    let (world, endpoint) = check("/busy", "pending", Some(429), "answered 429").await;
-    world.receiver.mend("/busy");
-    world.advance(119 * SECOND);
-    assert_eq!(world.deliver().await, 0);
-    world.advance(SECOND);
-    assert_eq!(world.deliver().await, 1);
-    assert_eq!(world.state("m", &endpoint).await, "succeeded");
+    // For two minutes: in seconds, until a moment of our clock, until one of its own.
+    for path in ["/busy", "/busy-until", "/busy-until-by-date"] {
+        let (world, endpoint) = check(path, "pending", Some(429), "answered 429").await;
+        world.receiver.mend(path);
+        world.advance(118 * SECOND);
+        assert_eq!(world.deliver().await, 0, "{path}");
+        world.advance(2 * SECOND);
+        assert_eq!(world.deliver().await, 1, "{path}");
+        assert_eq!(world.state("m", &endpoint).await, "succeeded", "{path}");
+    }
 }
 
 #[tokio::test]
