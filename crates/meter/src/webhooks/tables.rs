@@ -78,6 +78,8 @@ pub static MIGRATIONS: Migrations = Migrations {
             CREATE INDEX webhook_delivery_of ON webhook_delivery (endpoint_seq, message_seq);
             CREATE INDEX webhook_delivery_open
                 ON webhook_delivery (state, endpoint_seq, message_seq) WHERE state <> 2;
+            CREATE INDEX webhook_delivery_failed
+                ON webhook_delivery (state, message_seq DESC, endpoint_seq) WHERE state >= 3;
             CREATE TABLE webhook_attempt (
                 message_seq BIGINT NOT NULL,
                 endpoint_seq BIGINT NOT NULL,

@@ -20,15 +20,19 @@ pub(super) const RELEASE_BATCH: i64 = 1_000;
 const UNSTICK_MAX: i64 = 20;
 
 /// Endpoints where something waits although nothing is before it. Most where something waits are just busy with the one
-/// before, and are not among them. The limits keep PostgreSQL from making one big join of it.
+/// before, and are not among them. From one endpoint where something waits to the next by the index, instead of over all
+/// endpoints or all that waits.
 pub(super) const STUCK: &str = "
-    SELECT e.seq FROM webhook_endpoint AS e
-    WHERE e.enabled = 1
-        AND (SELECT 1 FROM webhook_delivery AS d
-            WHERE d.endpoint_seq = e.seq AND d.state <> 2 AND d.state = 1 LIMIT 1) IS NOT NULL
-        AND (e.ordered = 0 OR (SELECT 1 FROM webhook_delivery AS d
-            WHERE d.endpoint_seq = e.seq AND d.state <> 2 AND d.state = 0 LIMIT 1) IS NULL)
-    ORDER BY e.seq LIMIT $1";
+    WITH RECURSIVE waiting (seq) AS (
+        SELECT min(endpoint_seq) FROM webhook_delivery WHERE state <> 2 AND state = 1
+        UNION ALL
+        SELECT (SELECT min(endpoint_seq) FROM webhook_delivery
+            WHERE state <> 2 AND state = 1 AND endpoint_seq > waiting.seq)
+        FROM waiting WHERE waiting.seq IS NOT NULL)
+    SELECT e.seq FROM waiting JOIN webhook_endpoint AS e ON e.seq = waiting.seq
+    WHERE e.enabled = 1 AND (e.ordered = 0 OR (SELECT 1 FROM webhook_delivery AS d
+        WHERE d.endpoint_seq = e.seq AND d.state <> 2 AND d.state = 0 LIMIT 1) IS NULL)
+    LIMIT $1";
 
 impl Webhooks {
     /// Gives the oldest delivery that waits at an ordered endpoint its turn, if no other has it; gives whether it did.
