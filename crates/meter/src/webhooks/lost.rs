@@ -1,7 +1,7 @@
 //! Lost deliveries: those that are pending and have no job that would send them.
 //!
-//! A delivery and its job change in one transaction, so none is lost by itself. But jobs can be cancelled by hand, and a
-//! delivery has no other way to the receiver.
+//! A delivery and its job change in one transaction, so none is lost by itself. But jobs can be cancelled by hand, and
+//! a delivery has no other way to the receiver.
 //!
 //! Guarantees: every pending delivery is looked at now and then, a page at a time and by an index; one that has had no
 //! job for [`REST`] gets a new one, in a new round so that the job of the old one does nothing if it comes back. Its
@@ -47,8 +47,8 @@ pub(super) fn page() -> String {
 }
 
 impl Webhooks {
-    /// Enqueues those anew of the next page of pending deliveries that are lost; gives how many, and where the next look
-    /// begins.
+    /// Enqueues those anew of the next page of pending deliveries that are lost; gives how many, and where the next
+    /// look begins.
     pub(super) async fn find_lost(&self, after: LookedAt) -> Result<(usize, LookedAt)> {
         let params = params![after.endpoint, after.message, PAGE, millis(REST)];
         let rows = self.sql().query(&page(), params).await?.rows;

@@ -24,8 +24,8 @@ pub const REPLAY_MAX: u64 = 10_000;
 /// How many of them one transaction does.
 const BATCH: i64 = 500;
 
-/// The oldest messages after the fifth parameter whose deliveries to an endpoint are exhausted or cancelled: the first of
-/// each, by the index, instead of all that was ever sent to it.
+/// The oldest messages after the fifth parameter whose deliveries to an endpoint are exhausted or cancelled: the first
+/// of each, by the index, instead of all that was ever sent to it.
 pub(super) const FAILED: &str = "
     SELECT message_seq FROM (
         SELECT message_seq FROM (SELECT message_seq FROM webhook_delivery

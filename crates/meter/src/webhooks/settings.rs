@@ -111,8 +111,8 @@ impl WebhookSettings {
         }
     }
 
-    /// No attempt of a class is later than this from now, unless a clock was ahead when it was put off. For retries this
-    /// is twice the longest wait between two attempts.
+    /// No attempt of a class is later than this from now, unless a clock was ahead when it was put off. For retries
+    /// this is twice the longest wait between two attempts.
     pub(super) fn wait_max(&self, class: Class) -> Duration {
         let pause = self.retry_after_max.max(self.throttle);
         let put_off = pause + PUT_OFF_MAX + SLACK;

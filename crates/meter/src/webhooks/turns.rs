@@ -1,8 +1,9 @@
 //! Turns: which of the deliveries that wait at an endpoint are pending next.
 //!
-//! Guarantees: at an endpoint that wants order one delivery is pending at a time, oldest first; whoever gives turns holds
-//! the endpoint's lock and has read whether it wants order under it. One transaction gives at most [`RELEASE_BATCH`] of
-//! them. Leaves to others: when a delivery is settled, and that one without a job is found (`lost`).
+//! Guarantees: at an endpoint that wants order one delivery is pending at a time, oldest first; whoever gives turns
+//! holds the endpoint's lock and has read whether it wants order under it. One transaction gives at most
+//! [`RELEASE_BATCH`] of them. Leaves to others: when a delivery is settled, and that one without a job is found
+//! (`lost`).
 
 use std::time::Duration;
 
@@ -19,9 +20,9 @@ pub(super) const RELEASE_BATCH: i64 = 1_000;
 /// How many endpoints are unstuck at a time: recording and heartbeats wait meanwhile.
 const UNSTICK_MAX: i64 = 20;
 
-/// Endpoints where something waits although nothing is before it. Most where something waits are just busy with the one
-/// before, and are not among them. From one endpoint where something waits to the next by the index, instead of over all
-/// endpoints or all that waits.
+/// Endpoints where something waits although nothing is before it. Most where something waits are just busy with the
+/// one before, and are not among them. From one endpoint where something waits to the next by the index, instead of
+/// over all endpoints or all that waits.
 pub(super) const STUCK: &str = "
     WITH RECURSIVE waiting (seq) AS (
         SELECT min(endpoint_seq) FROM webhook_delivery WHERE state <> 2 AND state = 1
@@ -52,8 +53,8 @@ impl Webhooks {
         Ok(begun > 0)
     }
 
-    /// Gives all deliveries their turn that wait at an endpoint which does not want order any longer: batch by batch, as
-    /// there may be many.
+    /// Gives all deliveries their turn that wait at an endpoint which does not want order any longer: batch by batch,
+    /// as there may be many.
     pub(super) async fn release_waiting(&self, seq: i64) -> Result<()> {
         while self.give_turns(seq).await? == RELEASE_BATCH.unsigned_abs() {}
         Ok(())

@@ -2,6 +2,7 @@
 
 use logmill_work::{Claim, State};
 
+use super::super::flight::Flight;
 use super::super::publish::JobOf;
 use super::super::record::{Attempt, Ending, Settled};
 use super::super::verdict::Next;
@@ -102,6 +103,17 @@ async fn what_is_recorded_again_changes_nothing_of_what_came_after() {
         let health = world.hooks.get(&endpoint).await.expect("works");
         assert_eq!(health.last_error.as_deref(), Some("failure 2"), "nor has its endpoint");
     }
+}
+
+#[tokio::test]
+async fn what_could_not_be_recorded_is_known_to_come_again() {
+    let world = World::new(quick()).await;
+    world.endpoint("/fail").await;
+    world.publish("m").await;
+    let claim = world.claim(Class::First).await;
+    let mut flight = Flight::new(world.hooks.clone(), [1; 3]);
+    flight.put_back(vec![failed(&claim, Class::First, 0, SECOND)]);
+    assert!(flight.take_settled(10)[0].again);
 }
 
 #[tokio::test]
