@@ -236,6 +236,10 @@ fn router(shared: Arc<Shared>) -> Router {
         .with_state(shared)
 }
 
+/// What pages of other sites are told where there are no keys.
+const FOREIGN: &str = "without keys only this machine is served: ask for localhost or 127.0.0.1, from no page \
+    of another site, or set server.keys";
+
 /// Lets nobody past without the key that is needed.
 async fn guard(
     FromState(shared): FromState<Arc<Shared>>,
@@ -260,6 +264,7 @@ fn refusal(shared: &Shared, headers: &HeaderMap, scope: Scope) -> Option<Respons
             let why = format!("the key does not allow this: it needs the scope {}", scope.name());
             problem(StatusCode::FORBIDDEN, &why)
         }
+        Refused::Foreign => problem(StatusCode::FORBIDDEN, FOREIGN),
     })
 }
 

@@ -14,12 +14,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use logmill_io::Timestamp;
 use logmill_io::wire::{GuardedClient, GuardedSettings};
 use logmill_meter::aggregate::Aggregator;
 use logmill_meter::alerts::{ALERT_JOB, Watcher};
 use logmill_meter::due::AGGREGATE_JOB;
-use logmill_meter::event::Event;
 use logmill_meter::record::{Arrived, Outcome};
 use logmill_meter::service::{
     HOUSEKEEPING_JOB, Housekeeper, SWEEP_JOB, Sweeper, housekeeping_schedule, sweep_schedule,
@@ -33,7 +31,7 @@ use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::maintenance;
 use crate::stores::meter::MeterStores;
-use relay::Relay;
+use relay::Relays;
 
 pub(crate) mod command;
 pub(crate) mod relay;
@@ -211,26 +209,6 @@ pub(crate) struct Usage {
     recorder: Recorder,
     pub(crate) watched: Watched,
     pub(crate) relays: Relays,
-}
-
-/// What carries usage of chains to the meter.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Relays(Arc<RwLock<Vec<Relay>>>);
-
-impl Relays {
-    pub(crate) fn add(&self, relay: Relay) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).push(relay);
-    }
-
-    /// Usage of the tips of all chains, which may still be taken back.
-    pub(crate) async fn provisional(&self) -> Result<Vec<(Event, Timestamp)>> {
-        let relays = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut all = Vec::new();
-        for relay in relays {
-            all.extend(relay.provisional().await?);
-        }
-        Ok(all)
-    }
 }
 
 impl Usage {

@@ -25,7 +25,7 @@ use crate::control::{self, Control, Queues};
 use crate::error::{Error, Result};
 use crate::http::{self, Metering};
 use crate::maintenance;
-use crate::meter::relay::Relay;
+use crate::meter::relay::{Blocks, Relay};
 use crate::meter::{self, OpenMeter};
 use crate::stores::index::IndexStores;
 use crate::stores::{Stores, tables};
@@ -34,6 +34,9 @@ use crate::stores::{Stores, tables};
 pub(crate) async fn run(settings: &Settings) -> Result<()> {
     // First: a signal that comes while we open must not end us half-way.
     let signals = Signals::new()?;
+    if let Some(open_files) = logmill_io::raise_open_files() {
+        tracing::debug!(open_files, "the most files and sockets that may be open");
+    }
     let stores = Stores::open(settings).await?;
     let queue = &stores.queue;
     let control = stores.folder.as_ref().map(Control::listen).transpose()?;
@@ -144,11 +147,15 @@ fn start_relays(
     tasks: &mut Tasks<Ended>,
 ) {
     let Some(usage) = &metering.usage else { return };
-    for derive in chains.iter().filter_map(|chain| chain.derive.as_ref()) {
+    for chain in chains {
+        let Some(derive) = &chain.derive else { continue };
         if settings.meter.usage(derive.reader.chain_id()).is_none() {
             continue;
         }
-        let relay = Relay::new(derive.reader.clone(), usage.meter.clone());
+        let follows = chain.ingest.is_some();
+        let lowest = settings.ingest.lowest().filter(|_| follows);
+        let blocks = Blocks { chain: chain.chain.clone(), follows, lowest };
+        let relay = Relay::new(derive.reader.clone(), blocks, usage.meter.clone());
         usage.relays.add(relay.clone());
         let stop = told(stopped.clone());
         tasks.spawn(

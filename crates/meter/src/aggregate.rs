@@ -6,17 +6,17 @@
 //!       └───────────────────────────┘           └──────┘
 //! ```
 //!
-//! Guarantees: an aggregate is final once its period and the grace have passed, whatever was asked before; what was
-//! said stays as a revision; who is told of a final or corrected one is told in the transaction that makes it so. A
-//! type that can not be computed fails the whole aggregate: none is left out. Leaves to others: when to make one
-//! ([`crate::due`]), writing many at once (`write`), delivering ([`crate::webhooks`]).
+//! Guarantees: an aggregate is final once its period and the grace have passed and usage of chains is complete,
+//! whatever was asked before; what was said stays as a revision; who is told of a final or corrected one is told in the
+//! transaction that makes it so. A type that can not be computed fails the whole aggregate: none is left out. Leaves to
+//! others: when to make one ([`crate::due`]), writing many at once (`write`), delivering ([`crate::webhooks`]).
 
 use async_trait::async_trait;
 use logmill_io::{Timestamp, params};
 use logmill_work::{Claim, Failure, Handler, Outcome, Queue, Running};
 use serde_json::{Map, Value as Json, json};
 
-use crate::due::{DuePeriod, aggregate_id};
+use crate::due::{AGGREGATE_JOB, DuePeriod, aggregate_id};
 use crate::error::{Error, Result};
 use crate::figures::Figures;
 use crate::meter::Meter;
@@ -110,6 +110,8 @@ impl Handler for Aggregator {
         let made = Box::pin(self.0.aggregate(&running.queue, &running.claim)).await;
         made.map_err(|error| Failure::again(error.chain()))?;
         self.0.webhooks.wake();
+        // The next period may have become due with it.
+        self.0.queue.wakes().wake(AGGREGATE_JOB);
         Ok(Outcome::Completed)
     }
 }
@@ -124,7 +126,7 @@ impl Meter {
         let period = self.calendar.period_of_key(self.period_kind(&due.period)?, &due.key)?;
         let name = self.customer_name(due.customer).await?;
         // What was final is not under way again because a clock went back.
-        let finished = period.end <= self.finished_before()
+        let finished = period.end <= self.final_before_of(due.customer).await?
             || self.was_final(&aggregate_id(&name, &due.period, &due.key)).await?;
         let at = self.clock().now();
         let until = if finished { period.end } else { at };

@@ -2,7 +2,8 @@
 //!
 //! Guarantees: once for each rule, customer, period and threshold, whatever is recorded, corrected or run twice; the
 //! note and the message are one transaction. A change of usage and the job that looks at thresholds are one
-//! transaction too, so that none is passed over. Leaves to others: delivering ([`crate::webhooks`]).
+//! transaction too, so that none is passed over; where time alone lets a figure grow it is looked at every quarter of
+//! an hour. Leaves to others: delivering ([`crate::webhooks`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,17 +19,28 @@ use crate::error::{Error, Result};
 use crate::figures::PartOf;
 use crate::meter::Meter;
 use crate::period::{Bucket, Period, format_time};
-use crate::settings::AlertRule;
+use crate::settings::{AlertRule, Op};
 use crate::webhooks::{NewMessage, message_id};
 
 /// The kind of jobs that look at thresholds.
 pub const ALERT_JOB: &str = "meter.alert";
+/// The most looks that are enqueued at once.
+const LOOKS_PER_PAGE: i64 = 1_000;
 
 /// Whose usage of when is to be looked at.
 #[derive(Debug, Serialize, Deserialize)]
 struct Look {
     customer: i64,
     buckets: Vec<i64>,
+}
+
+impl Look {
+    /// The job that does it; `why` makes it another than other looks.
+    fn job(&self, why: &str) -> Result<NewJob> {
+        let payload =
+            serde_json::to_string(self).map_err(|error| Error::corrupt(error.to_string()))?;
+        Ok(NewJob::new(ALERT_JOB, format!("{}:{why}", self.customer), payload))
+    }
 }
 
 /// Looks at thresholds, one customer a job.
@@ -65,11 +77,42 @@ impl Meter {
         }
         let mut jobs = Vec::with_capacity(buckets.len());
         for (customer, buckets) in buckets {
-            let payload = serde_json::to_string(&Look { customer, buckets })
-                .map_err(|error| Error::corrupt(error.to_string()))?;
-            jobs.push(NewJob::new(ALERT_JOB, format!("{customer}:{number}"), payload));
+            jobs.push(Look { customer, buckets }.job(&number.to_string())?);
         }
         self.queue.enqueue_many_in(tx, &jobs).await?;
+        Ok(())
+    }
+
+    /// Has thresholds looked at that are reached by time alone: by values that hold on and are weighed by it.
+    pub(crate) async fn watch_held_values(&self) -> Result<()> {
+        let weighs = |rule: &&AlertRule| {
+            let known = self.settings.events.get(&rule.event_type);
+            known.is_some_and(|known| rule.op.unwrap_or(known.op) == Op::TimeWeighted)
+        };
+        let types: BTreeSet<&str> =
+            self.settings.alerts.iter().filter(weighs).map(|rule| &*rule.event_type).collect();
+        let now = Bucket::of(self.clock().now()).0;
+        for event_type in types {
+            let mut after = i64::MIN;
+            loop {
+                let text = format!(
+                    "SELECT DISTINCT customer FROM meter_series
+                     WHERE event_type = $1 AND customer > $2 ORDER BY customer LIMIT {LOOKS_PER_PAGE}"
+                );
+                let found = self.sql.query(&text, params![event_type, after]).await?;
+                let mut jobs = Vec::with_capacity(found.rows.len());
+                for row in &found.rows {
+                    after = row.int(0)?;
+                    // The quarter of an hour before may have been the last one of a period.
+                    let look = Look { customer: after, buckets: vec![now - 1, now] };
+                    jobs.push(look.job(&format!("held:{now}"))?);
+                }
+                if jobs.is_empty() {
+                    break;
+                }
+                self.queue.enqueue_many(&jobs).await?;
+            }
+        }
         Ok(())
     }
 
@@ -112,7 +155,11 @@ impl Meter {
             .collect();
         let mut seen = BTreeSet::new();
         for bucket in &look.buckets {
-            let period = self.calendar.period_at(&rule.period, Bucket(*bucket).start())?;
+            let at = Bucket(*bucket).start();
+            let Ok(period) = self.calendar.period_at(&rule.period, at) else {
+                tracing::error!(rule = rule.name, at = format_time(at), "usage is in no period");
+                continue;
+            };
             if !seen.insert(period.key.clone()) {
                 continue;
             }

@@ -37,6 +37,16 @@ pub(crate) struct DuePeriod {
     pub(crate) key: String,
 }
 
+impl DuePeriod {
+    /// The job that makes it, for a customer with this name.
+    pub(crate) fn job(&self, name: &str) -> Result<NewJob> {
+        let id = aggregate_id(name, &self.period, &self.key);
+        let payload =
+            serde_json::to_string(self).map_err(|error| Error::corrupt(error.to_string()))?;
+        Ok(NewJob { attempts_max: ATTEMPTS_MAX, ..NewJob::new(AGGREGATE_JOB, id, payload) })
+    }
+}
+
 /// What a look at everything found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
@@ -70,6 +80,7 @@ impl Meter {
     /// Enqueues a job for every period that is due. Safe to run at any time, any number of times, by anybody.
     pub async fn sweep(&self, which: Which) -> Result<Swept> {
         let events = self.spread().await?;
+        self.watch_held_values().await?;
         let mut swept = Swept { events, ..Swept::default() };
         let mut customers = BTreeSet::new();
         let before = match which {
@@ -118,11 +129,7 @@ impl Meter {
                 period: row.text(2)?.to_owned(),
                 key: row.text(3)?.to_owned(),
             };
-            let id = aggregate_id(row.text(4)?, &due.period, &due.key);
-            let payload = serde_json::to_string(&due);
-            let payload = payload.map_err(|error| Error::corrupt(error.to_string()))?;
-            let job =
-                NewJob { attempts_max: ATTEMPTS_MAX, ..NewJob::new(AGGREGATE_JOB, id, payload) };
+            let job = due.job(row.text(4)?)?;
             Ok((row.int(0)?, due, job))
         });
         page.collect()
@@ -157,7 +164,15 @@ impl Meter {
             let (bucket, customer) = (Bucket(mark.int(0)?), mark.int(1)?);
             events += mark.count(2)?;
             for kind in &self.settings.periods {
-                let period = self.calendar.period_at(kind, bucket.start())?;
+                let period = match self.calendar.period_at(kind, bucket.start()) {
+                    Ok(period) => period,
+                    // Recorded when periods or the zone were others; it must not keep all others waiting.
+                    Err(error) => {
+                        let (period, error) = (kind.name(), error.chain());
+                        tracing::error!(customer, period, error, "usage is in no period");
+                        continue;
+                    }
+                };
                 let row = due_row(customer, &period);
                 due.insert((customer, kind.name().to_owned(), period.key), row);
             }
@@ -172,9 +187,20 @@ impl Meter {
         Ok((i64::try_from(marks.len()).unwrap_or(i64::MAX), events))
     }
 
-    /// Marks one more period as due.
-    pub(crate) async fn mark_due(&self, tx: &Tx, customer: i64, period: &Period) -> Result<()> {
+    /// Marks one more period of a customer as due, and has it made if it is over.
+    pub(crate) async fn make_due(
+        &self,
+        tx: &Tx,
+        customer: (i64, &str),
+        period: &Period,
+    ) -> Result<()> {
+        let (customer, name) = customer;
         tx.bulk(&DUE, vec![due_row(customer, period)]).await?;
+        if period.end <= self.finished_before() {
+            let (kind, key) = (period.kind.name().to_owned(), period.key.clone());
+            let job = DuePeriod { customer, period: kind, key }.job(name)?;
+            self.queue.enqueue_many_in(tx, &[job]).await?;
+        }
         Ok(())
     }
 

@@ -133,6 +133,13 @@ impl Meter {
             let part = read_series(&self.sql, *series, &buckets, keeps, revisions).await?;
             if op == Op::TimeWeighted {
                 let (own, last) = self.area(*series, part.as_ref(), event_type, of).await?;
+                // It depends on what was before the period, and on how much of it has passed.
+                for value in [own, last] {
+                    revisions.update(
+                        value.map(|value| value.to_string()).unwrap_or_default().as_bytes(),
+                    );
+                    revisions.update(b";");
+                }
                 add(&mut area, own)?;
                 add(&mut closing, last)?;
             }

@@ -20,6 +20,7 @@
 pub mod aggregate;
 pub mod alerts;
 mod archive;
+pub mod chains;
 pub mod correct;
 pub mod decimal;
 pub mod due;
@@ -45,6 +46,7 @@ mod series;
 pub mod service;
 pub mod settings;
 pub mod stored;
+mod times;
 pub mod told;
 pub mod webhooks;
 

@@ -19,6 +19,7 @@ use crate::places::UNPLACED_MAX;
 use crate::schema::MIGRATIONS;
 use crate::series::SeriesCache;
 use crate::settings::Settings;
+use crate::times::FineTimes;
 use crate::webhooks::Webhooks;
 
 /// Metering over one database. Clones are handles to the same.
@@ -33,6 +34,7 @@ pub struct Meter {
     pub(crate) series: Arc<SeriesCache>,
     pub(crate) webhooks: Webhooks,
     pub(crate) sizes: Sizes,
+    pub(crate) fine_times: Arc<FineTimes>,
     /// Aggregates that are ready to be written.
     pub(crate) together: Arc<Together>,
 }
@@ -89,6 +91,7 @@ impl Meter {
             series: Arc::default(),
             webhooks,
             sizes,
+            fine_times: Arc::default(),
             together: Arc::default(),
         })
     }

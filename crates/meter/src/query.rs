@@ -157,7 +157,7 @@ impl Meter {
         for (event, at) in provisional {
             plan.add_provisional(query, event, *at, &mut lines)?;
         }
-        let final_before = self.finished_before();
+        let final_before = self.final_before(std::slice::from_ref(&query.event_type)).await?;
         let lines = lines.into_lines().map(|((span, group), gathered)| {
             plan.line(plan.spans[span], group, &gathered, final_before)
         });

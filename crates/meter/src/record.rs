@@ -138,18 +138,24 @@ impl Meter {
         Err(Error::conflict("the blobs of keys change too often"))
     }
 
-    /// Which of these events are outside the bounds of time and were not recorded when they were inside, by index.
-    pub async fn out_of_time(&self, events: &[Arrived]) -> Result<Vec<usize>> {
-        let outside = events.iter().enumerate().filter(|(_, new)| new.event.outside.is_some());
-        let outside: Vec<(usize, &Event)> = outside.map(|(at, new)| (at, &new.event)).collect();
+    /// Which of these events have a time that can not be recorded, and were not recorded when it could, by index, and
+    /// why: it is outside the bounds, or in no period.
+    pub async fn out_of_time(&self, events: &[Arrived]) -> Result<Vec<(usize, String)>> {
+        let mut outside: Vec<(usize, &Event, String)> = Vec::new();
+        for (index, arrived) in events.iter().enumerate() {
+            let event = &arrived.event;
+            let why = event.outside.clone().or_else(|| self.refused_time(arrived.time()));
+            outside.extend(why.map(|why| (index, event, why)));
+        }
         if outside.is_empty() {
             return Ok(Vec::new());
         }
-        let keys: Vec<Key> = outside.iter().map(|(_, event)| event.key).collect();
+        let keys: Vec<Key> = outside.iter().map(|(_, event, _)| event.key).collect();
         let seen = self.keys.get(&self.sql, &keys).await?;
-        let is_known =
-            |event: &Event| seen.get(&event.key).is_some_and(|seen| seen.content == event.content);
-        Ok(outside.into_iter().filter(|(_, event)| !is_known(event)).map(|(at, _)| at).collect())
+        outside.retain(|(_, event, _)| {
+            seen.get(&event.key).is_none_or(|seen| seen.content != event.content)
+        });
+        Ok(outside.into_iter().map(|(index, _, why)| (index, why)).collect())
     }
 
     async fn commit(&self, group: &Arc<Group>, before: &Arc<Beforehand>) -> Result<Commit> {

@@ -9,6 +9,7 @@
 //! | `meter_unplaced` | projection of events | the same of the newest events, a list for each commit |
 //! | `meter_keys` | source | blobs of the keys of older events: which (source, id) were seen |
 //! | `meter_keys_loose` | work | blobs of keys that are not entered yet, or that others took the place of |
+//! | `meter_chain` | source | until when usage of chains is recorded |
 //! | `meter_correction` | source | who cancelled or amended which event, when and why |
 //! | `meter_archive` | source | events that were moved to blobs |
 //! | `meter_archive_bucket` | projection of blobs | which blobs have events of which fifteen minutes |
@@ -91,6 +92,10 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
                 blob {name} NOT NULL PRIMARY KEY,
                 doomed BIGINT NOT NULL,
                 since_ms BIGINT NOT NULL
+            );
+            CREATE TABLE meter_chain (
+                chain BIGINT NOT NULL PRIMARY KEY,
+                complete_ms BIGINT NOT NULL
             );
             CREATE TABLE meter_correction (
                 number {seq},

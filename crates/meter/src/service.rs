@@ -78,13 +78,28 @@ impl Handler for Housekeeper {
 
 impl Meter {
     /// Looks at thresholds for what changed, forgets old messages, settles partials, seals keys, and archives old
-    /// events.
+    /// events. What one of these can not do keeps none of the others from theirs; gives the first error.
     pub async fn keep_house(&self) -> Result<()> {
+        let watched = self.watch_thresholds().await;
+        let purged = self.webhooks.purge().await.map(drop);
+        let kept = self.keep_events().await;
+        let mut errors = [watched, purged, kept].into_iter().filter_map(Result::err);
+        let first = errors.next();
+        for other in errors {
+            tracing::warn!(error = other.chain(), "a part of the house is not kept");
+        }
+        first.map_or(Ok(()), Err)
+    }
+
+    async fn watch_thresholds(&self) -> Result<()> {
         if !self.settings.alerts.is_empty() {
             self.spread().await?;
             self.queue.wakes().wake(crate::alerts::ALERT_JOB);
         }
-        self.webhooks.purge().await?;
+        Ok(())
+    }
+
+    async fn keep_events(&self) -> Result<()> {
         self.settle().await?;
         while self.keys.seal(&self.sql, false).await? {}
         while self.keys.merge(&self.sql).await? {}

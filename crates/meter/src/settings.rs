@@ -3,7 +3,7 @@
 //! Guarantees: settings that pass [`Settings::check`] can be metered; every limit has a default. Leaves to others:
 //! where they are written down.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -131,6 +131,10 @@ pub struct Settings {
     pub zone: String,
     /// How long after its end a period stays open for events that are late.
     pub grace: Duration,
+    /// Event types that usage of chains is of, and which chains; all if none is named.
+    pub chain_types: BTreeMap<String, Vec<u64>>,
+    /// How long after its end a period waits for usage of chains; none for ever.
+    pub chain_wait: Option<Duration>,
     /// The oldest event that is taken, before now; none for any.
     pub past_max: Option<Duration>,
     /// The newest event that is taken, after now.
@@ -160,6 +164,8 @@ impl Default for Settings {
             ],
             zone: "UTC".to_owned(),
             grace: Duration::from_secs(10 * 60),
+            chain_types: BTreeMap::new(),
+            chain_wait: Some(Duration::from_secs(24 * 3_600)),
             past_max: None,
             future_max: Duration::from_secs(5 * 60),
             metadata_bytes_max: 16 << 10,
@@ -192,6 +198,10 @@ impl Settings {
         }
         for kind in &self.periods {
             kind.check()?;
+        }
+        let mut names = BTreeSet::new();
+        if let Some(rule) = self.alerts.iter().find(|rule| !names.insert(rule.name.as_str())) {
+            return Err(Error::invalid(format!("alert {}: there are two of this name", rule.name)));
         }
         self.alerts.iter().try_for_each(|rule| self.check_alert(rule))
     }

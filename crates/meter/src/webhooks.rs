@@ -16,6 +16,7 @@
 //! | `endpoint`, `admin` | endpoints, and what is done to them |
 //! | `targets` | endpoints and secrets in memory |
 //! | `publish` | from a message to its deliveries |
+//! | `turns`, `lost` | deliveries that wait for others, and those that nobody would send |
 //! | `lanes`, `verdict` | what is sent next, and what an answer means: pure |
 //! | `deliver`, `claims`, `load`, `flight`, `send`, `record` | the way of a delivery |
 //! | `replay`, `status`, `retention` | sending again, looking, forgetting |
@@ -47,6 +48,7 @@ mod endpoint;
 mod flight;
 mod lanes;
 mod load;
+mod lost;
 mod message;
 mod publish;
 mod record;
@@ -60,6 +62,7 @@ mod tables;
 mod targets;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod verdict;
 
 pub use configured::ConfiguredEndpoint;

@@ -25,7 +25,7 @@ use reqwest::{Method, Request, Response, Url};
 
 use super::http::retry_after;
 use super::{Limits, within};
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Result};
 
 mod net;
@@ -144,7 +144,7 @@ impl GuardedClient {
         let request = posting(url, headers, body)?;
         let work = async {
             let (place, response) = self.send(request).await?;
-            read(&place, response, limits.bytes_max).await
+            read(&place, response, limits.bytes_max, self.clock.now()).await
         };
         within(&*self.clock, "post by guarded http", limits.timeout, work).await
     }
@@ -166,7 +166,7 @@ impl GuardedClient {
         let headers = response.headers();
         let mut fetched = Fetched {
             status: response.status().as_u16(),
-            retry_after: retry_after(headers),
+            retry_after: retry_after(headers, self.clock.now()),
             content_type: content_type(headers),
             body: Bytes::new(),
         };
@@ -191,7 +191,7 @@ impl GuardedClient {
             request.headers_mut().insert(ACCEPT, accept.clone());
             let (place, response) = self.send(request).await?;
             let Some(next) = redirect(&place, &url, &response)? else {
-                return read(&place, response, bytes_max).await;
+                return read(&place, response, bytes_max, self.clock.now()).await;
             };
             if hop >= self.settings.redirects_max {
                 let why = format!("more than {} redirects", self.settings.redirects_max);
@@ -285,14 +285,19 @@ fn redirect(place: &str, from: &Url, response: &Response) -> Result<Option<Url>>
     next.map(Some).ok_or_else(|| Error::Refused { place: place.to_owned(), why })
 }
 
-async fn read(place: &str, mut response: Response, bytes_max: usize) -> Result<Fetched> {
+async fn read(
+    place: &str,
+    mut response: Response,
+    bytes_max: usize,
+    now: Timestamp,
+) -> Result<Fetched> {
     let headers = response.headers();
     if is_compressed(headers) {
         let why = "the body is compressed, which was not asked for".to_owned();
         return Err(Error::Refused { place: place.to_owned(), why });
     }
     let status = response.status().as_u16();
-    let (retry_after, content_type) = (retry_after(headers), content_type(headers));
+    let (retry_after, content_type) = (retry_after(headers, now), content_type(headers));
     let too_large = || Error::TooLarge { what: place.to_owned(), limit_bytes: bytes_max };
     let announced = usize::try_from(response.content_length().unwrap_or(0)).unwrap_or(usize::MAX);
     if announced > bytes_max {

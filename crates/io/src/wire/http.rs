@@ -5,16 +5,16 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, DATE, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::redirect::Policy;
 
 use super::endpoint::{Endpoint, Scheme};
 use super::{Answer, Limits, Wire, within};
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Result};
 
 /// How many idle connections to one host are kept.
@@ -72,7 +72,7 @@ impl HttpClient {
         let sent = request.send().await;
         let mut response = sent.map_err(|source| failed("post to", &place, source))?;
         let status = response.status().as_u16();
-        let retry_after = retry_after(response.headers());
+        let retry_after = retry_after(response.headers(), self.clock.now());
         let too_large = || Error::TooLarge { what: place.clone(), limit_bytes: limits.bytes_max };
         let announced = response.content_length().unwrap_or(0);
         if usize::try_from(announced).unwrap_or(usize::MAX) > limits.bytes_max {
@@ -118,13 +118,67 @@ impl Wire for HttpWire {
     }
 }
 
-/// In seconds; the form with a date is rare, and then our own backoff is as good.
-pub(super) fn retry_after(headers: &HeaderMap<HeaderValue>) -> Option<Duration> {
-    let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
+/// How long a server asks to be left alone: for so many seconds, or until a moment. That is one of its own clock if the
+/// answer says what that shows, and else of ours; one that has passed is no wait.
+pub(super) fn retry_after(headers: &HeaderMap<HeaderValue>, now: Timestamp) -> Option<Duration> {
+    let asked = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let wait = match asked.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            let until = httpdate::parse_http_date(asked).ok()?;
+            let ours = Duration::from_millis(u64::try_from(now.millis()).unwrap_or(0));
+            let now = date(headers).unwrap_or(UNIX_EPOCH + ours);
+            until.duration_since(now).unwrap_or_default()
+        }
+    };
+    Some(wait.min(RETRY_AFTER_MAX))
+}
+
+fn date(headers: &HeaderMap<HeaderValue>) -> Option<SystemTime> {
+    httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?.trim()).ok()
 }
 
 fn failed(doing: &'static str, place: &str, source: reqwest::Error) -> Error {
     // Without the URL, which is where keys are.
     Error::Http { doing, place: place.to_owned(), source: source.without_url() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Thursday, 1 January 2026, 00:00:00.
+    const NOW: Timestamp = Timestamp(1_767_225_600_000);
+
+    fn check(asked: &str, date: Option<&str>, wanted_s: Option<u64>) {
+        let mut headers = HeaderMap::new();
+        headers.insert(RETRY_AFTER, HeaderValue::from_str(asked).expect("a value"));
+        if let Some(date) = date {
+            headers.insert(DATE, HeaderValue::from_str(date).expect("a value"));
+        }
+        let wait = retry_after(&headers, NOW);
+        assert_eq!(wait, wanted_s.map(Duration::from_secs), "{asked:?} at {date:?}");
+    }
+
+    #[test]
+    fn a_server_may_ask_for_seconds_or_name_a_moment() {
+        check("120", None, Some(120));
+        check("1000000", None, Some(3_600));
+        check("Thu, 01 Jan 2026 00:02:00 GMT", None, Some(120));
+        check("Thu, 01 Jan 2026 00:02:00 GMT", Some("no date"), Some(120));
+        check("Thu, 01 Jan 2026 00:02:00 GMT", Some("Thu, 01 Jan 2026 00:01:30 GMT"), Some(30));
+        check("Fri, 31 Dec 9999 23:59:59 GMT", None, Some(3_600));
+        check("Wed, 31 Dec 2025 23:59:59 GMT", None, Some(0));
+        check("Thu, 01 Jan 1970 00:00:00 GMT", Some("Fri, 31 Dec 9999 23:59:59 GMT"), Some(0));
+    }
+
+    #[test]
+    fn what_is_neither_is_as_if_nothing_was_asked() {
+        for wrong in ["", "-1", "1.5", "soon", "99999999999999999999999", "2026-01-01T00:02:00Z"] {
+            check(wrong, None, None);
+        }
+        check("Thu, 32 Jan 2026 00:02:00 GMT", None, None);
+        check("Thu, 01 Jan 1969 00:02:00 GMT", None, None);
+        check("Thu, 01 Jan 2026 00:02:00", None, None);
+    }
 }

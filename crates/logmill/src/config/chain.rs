@@ -146,6 +146,11 @@ impl Ingest {
         }
     }
 
+    /// The lowest block that history is to have, if it is this process that brings it.
+    pub(crate) fn lowest(&self) -> Option<u64> {
+        self.history.then_some(self.history_stop_height)
+    }
+
     /// What this process is to do.
     pub(crate) fn roles(&self) -> Roles {
         Roles { forward: self.forward, history: self.history }

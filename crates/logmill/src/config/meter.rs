@@ -42,6 +42,7 @@ pub(crate) struct Meter {
     periods: Vec<PeriodKind>,
     zone: String,
     grace_ms: u64,
+    max_chain_wait_hours: u64,
     max_past_hours: u64,
     max_future_ms: u64,
     max_batch: usize,
@@ -150,6 +151,8 @@ impl Meter {
             periods: self.periods.clone(),
             zone: self.zone.clone(),
             grace: Duration::from_millis(self.grace_ms),
+            chain_types: self.chain_types(),
+            chain_wait: some_hours(self.max_chain_wait_hours),
             past_max: some_hours(self.max_past_hours),
             future_max: Duration::from_millis(self.max_future_ms),
             metadata_bytes_max: self.max_metadata_bytes,
@@ -158,6 +161,22 @@ impl Meter {
             batch_max: self.max_batch,
             groups_max: self.max_groups,
         }
+    }
+
+    /// Which event types usage of chains is of, and of which chains; of all if none is named.
+    fn chain_types(&self) -> BTreeMap<String, Vec<u64>> {
+        let mut types: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        for rule in &self.rules {
+            let known = types.entry(rule.event_type.clone());
+            let mut of_all = false;
+            let chains = known.and_modify(|chains| of_all = chains.is_empty()).or_default();
+            if of_all || rule.chains.is_empty() {
+                chains.clear();
+            } else {
+                chains.extend(&rule.chains);
+            }
+        }
+        types
     }
 
     /// What finds the usage of a chain; none if there is no rule for it.
@@ -217,6 +236,7 @@ impl Meter {
     pub(super) fn fault(&self) -> Option<Fault> {
         let faults = [
             within("meter.grace_ms", self.grace_ms, 0, GRACE_MS_MAX),
+            within("meter.max_chain_wait_hours", self.max_chain_wait_hours, 0, RETENTION_HOURS_MAX),
             within("meter.max_past_hours", self.max_past_hours, 0, RETENTION_HOURS_MAX),
             within("meter.max_future_ms", self.max_future_ms, 0, 366 * TIME_MS_MAX),
             within("meter.max_batch", count(self.max_batch), 1, BATCH_MAX),

@@ -126,7 +126,10 @@ async fn guard(State(shared): State<Arc<Shared>>, request: HttpRequest, next: Ne
             metrics::counter!("logmill_http_refused_total").increment(1);
             match refused {
                 Refused::Unknown => ApiError::unauthorized().into_response(),
-                Refused::Forbidden => ApiError::forbidden().into_response(),
+                Refused::Forbidden => {
+                    ApiError::forbidden("the key does not allow this").into_response()
+                }
+                Refused::Foreign => ApiError::forbidden(super::FOREIGN).into_response(),
             }
         }
     }

@@ -1,16 +1,19 @@
 //! API keys: who may ask what.
 //!
 //! Guarantees: secrets are kept and compared as hashes, in a time that tells nothing of them, and are never shown or
-//! logged. Without keys everybody may ask: [`crate::http::serve`] then serves this machine alone. Leaves to others:
-//! which path needs which scope.
+//! logged. Without keys everybody on this machine may ask, and [`crate::http::serve`] serves nobody else; a page of
+//! another site that a browser shows here is somebody else. Leaves to others: which path needs which scope.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use axum::http::HeaderMap;
-use axum::http::header::AUTHORIZATION;
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 
 /// The header of a key, if it is not `Authorization: Bearer`.
 const KEY_HEADER: &str = "x-apikey";
+/// The header in which browsers tell whose page asks.
+const SITE_HEADER: &str = "sec-fetch-site";
 /// Shorter secrets can be guessed.
 const SECRET_SIGNS_MIN: usize = 16;
 /// The most keys.
@@ -73,6 +76,8 @@ pub(crate) enum Refused {
     Unknown,
     /// The key does not allow this.
     Forbidden,
+    /// There are no keys, and a page of another site asks.
+    Foreign,
 }
 
 impl Keys {
@@ -112,7 +117,7 @@ impl Keys {
     /// Whether a request with these headers may do what needs a scope; gives the name of its key.
     pub(crate) fn check(&self, headers: &HeaderMap, scope: Scope) -> Result<Option<&str>, Refused> {
         if self.is_empty() {
-            return Ok(None);
+            return if is_foreign(headers) { Err(Refused::Foreign) } else { Ok(None) };
         }
         let given = secret_of(headers).ok_or(Refused::Unknown)?;
         let given = blake3::hash(given);
@@ -129,6 +134,31 @@ impl Keys {
             false => Err(Refused::Forbidden),
         }
     }
+}
+
+/// Whether a browser asks for a page of another site, or by a name that another site gave this machine.
+fn is_foreign(headers: &HeaderMap) -> bool {
+    let text = |value: Option<&axum::http::HeaderValue>| {
+        value.map(|value| value.to_str().unwrap_or_default().to_owned())
+    };
+    let by_other_name = text(headers.get(HOST)).is_some_and(|host| !is_local(&host));
+    let of_other_origin = text(headers.get(ORIGIN)).is_some_and(|origin| {
+        !origin.split_once("://").is_some_and(|(_, authority)| is_local(authority))
+    });
+    let of_other_site = text(headers.get(SITE_HEADER)).is_some_and(|site| site == "cross-site");
+    by_other_name || of_other_origin || of_other_site
+}
+
+/// Whether a host, perhaps with a port, is this machine.
+fn is_local(authority: &str) -> bool {
+    let host = match authority.strip_prefix('[') {
+        Some(rest) => rest.split_once(']').map_or(rest, |(host, _)| host),
+        None => authority.split_once(':').map_or(authority, |(host, _)| host),
+    };
+    let host = host.to_ascii_lowercase();
+    host == "localhost"
+        || host.ends_with(".localhost")
+        || host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 fn secret_of(headers: &HeaderMap) -> Option<&[u8]> {
@@ -198,5 +228,41 @@ mod tests {
             assert!(Keys::parse(text).is_err(), "{text}");
         }
         assert!(Keys::parse(" , ").expect("none").is_empty());
+    }
+
+    #[test]
+    fn without_keys_pages_of_other_sites_are_refused() {
+        let none = Keys::default();
+        let keys = Keys::parse("one:0123456789abcdef:read").expect("keys");
+        for (name, value, foreign) in [
+            ("host", "localhost:8645", false),
+            ("host", "LocalHost", false),
+            ("host", "logmill.localhost:8645", false),
+            ("host", "127.0.0.1:8645", false),
+            ("host", "127.8.8.8", false),
+            ("host", "[::1]:8645", false),
+            ("host", "[::ffff:127.0.0.1]", false),
+            ("host", "rebound.example:8645", true),
+            ("host", "localhost.example", true),
+            ("host", "127.0.0.1.example:8645", true),
+            ("host", "10.0.0.1:8645", true),
+            ("host", "[::2]:8645", true),
+            ("host", "", true),
+            ("origin", "http://localhost:3000", false),
+            ("origin", "http://[::1]:3000", false),
+            ("origin", "https://evil.example", true),
+            ("origin", "https://localhost.evil.example:8645", true),
+            ("origin", "null", true),
+            ("sec-fetch-site", "cross-site", true),
+            ("sec-fetch-site", "same-origin", false),
+            ("sec-fetch-site", "none", false),
+            ("user-agent", "curl/8", false),
+        ] {
+            let given = headers(name, value);
+            let expected = if foreign { Err(Refused::Foreign) } else { Ok(None) };
+            assert_eq!(none.check(&given, Scope::Admin), expected, "{name}: {value}");
+            // With keys it is the key that counts.
+            assert_eq!(keys.check(&given, Scope::Read), Err(Refused::Unknown), "{name}: {value}");
+        }
     }
 }

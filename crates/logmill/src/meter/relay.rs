@@ -3,15 +3,16 @@
 //!
 //! ```text
 //!   usage_worker ─▶ usage_events, final ─▶ relay ─▶ meter     (source eip155:CHAIN, id CHAIN:BLOCK:LOG:RULE)
-//!                   usage_events, tip   ─▶ provisional figures
+//!                   usage_events, tip, and final ones that are not relayed yet ─▶ provisional figures
 //! ```
 //!
 //! Guarantees: what was recorded and not marked as relayed is found again and counts once; nothing that a reorg may
 //! take back is recorded. What the meter refuses stops the relay with a warning that says why, and is tried again:
 //! nothing is left out. An event that contradicts one recorded before (a rule was changed) is left as it was recorded,
-//! and counted in a metric. Leaves to others: what is usage ([`logmill_pipeline::processors::usage`]).
+//! and counted in a metric. The meter is told until when usage is complete, so that no period is called final before
+//! it is. Leaves to others: what is usage ([`logmill_pipeline::processors::usage`]).
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use logmill_io::sql::Row;
@@ -19,6 +20,7 @@ use logmill_io::{Clock, Timestamp, params};
 use logmill_meter::Meter;
 use logmill_meter::event::{Event, Incoming, Sender};
 use logmill_meter::record::{Arrived, Outcome};
+use logmill_pipeline::Chain;
 use logmill_pipeline::derive::{Reader, Select, Table};
 use logmill_pipeline::processors::usage::USAGE_EVENTS;
 use logmill_work::{Coverage, Heights, IntervalSet, Scope};
@@ -37,28 +39,60 @@ const EVENTS_PER_COMMIT: usize = 2_000;
 /// How often it is looked for more, and how long after a failure.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
-/// The most rows of the tip that are shown.
-const TIP_ROWS_MAX: usize = 100_000;
+/// The most rows that are not recorded yet and are shown, and in how many ranges of blocks.
+const ROWS_MAX: usize = 100_000;
+const GAPS_MAX: usize = 16;
+
+/// The blocks that usage is of.
+#[derive(Clone, Debug)]
+pub(crate) struct Blocks {
+    pub(crate) chain: Chain,
+    /// Whether more are to come.
+    pub(crate) follows: bool,
+    /// The lowest one that is to come; the lowest that is there if none is named.
+    pub(crate) lowest: Option<u64>,
+}
 
 /// Carries usage of one chain to the meter.
 #[derive(Clone, Debug)]
 pub(crate) struct Relay {
     reader: Reader,
+    blocks: Blocks,
     meter: Meter,
     clock: Arc<dyn Clock>,
 }
 
+/// What was relayed of which generation of rows, and what was derived.
+#[derive(Debug, PartialEq, Eq)]
+struct Progress {
+    scope: Scope,
+    relayed: IntervalSet,
+    derived: IntervalSet,
+    tip: Option<Heights>,
+}
+
+/// Usage that is not recorded yet, as of a moment.
+#[derive(Debug, Default)]
+pub(crate) struct Unrecorded {
+    pub(crate) events: Vec<(Event, Timestamp)>,
+    /// Whether these are all.
+    pub(crate) complete: bool,
+    /// How far every relay was.
+    progress: Vec<Option<Progress>>,
+}
+
 impl Relay {
-    pub(crate) fn new(reader: Reader, meter: Meter) -> Self {
+    pub(crate) fn new(reader: Reader, blocks: Blocks, meter: Meter) -> Self {
         let clock = Arc::clone(meter.sql().clock());
-        Self { reader, meter, clock }
+        Self { reader, blocks, meter, clock }
     }
 
     /// Relays until `stop` completes.
     pub(crate) async fn run(&self, stop: impl Future<Output = ()> + Send) -> Result<()> {
         let relaying = async {
+            let mut complete = None;
             loop {
-                let wait = match Box::pin(self.step()).await {
+                let wait = match Box::pin(self.step(&mut complete)).await {
                     Ok(true) => continue,
                     Ok(false) => LOOK_EVERY,
                     Err(error) => {
@@ -78,25 +112,67 @@ impl Relay {
         }
     }
 
-    /// Relays some blocks; false if there are none.
-    async fn step(&self) -> Result<bool> {
+    /// Relays some blocks; false if there are none. `complete` is what the meter was told last.
+    async fn step(&self, complete: &mut Option<Timestamp>) -> Result<bool> {
+        let Some(progress) = self.progress().await? else {
+            return self.tell(complete, Timestamp(0)).await.map(|()| false);
+        };
+        self.tell(complete, self.complete_before(&progress).await?).await?;
+        let Some(range) = first_missing(&progress.derived, &progress.relayed) else {
+            return Ok(false);
+        };
+        let events = self.events(&range).await?;
+        self.record(events).await?;
+        let (scope, range) = (&progress.scope, &range);
+        self.meter
+            .sql()
+            .write(|tx| async move { Ok(Coverage::cover(&tx, scope, range).await?) })
+            .await?;
+        Ok(true)
+    }
+
+    /// How far it is; none if nothing is derived yet.
+    async fn progress(&self) -> Result<Option<Progress>> {
         let standings = self.reader.standings(&[PROCESSOR]).await?;
-        let Some(standing) = standings.into_iter().next() else { return Ok(false) };
+        let Some(standing) = standings.into_iter().next() else { return Ok(None) };
         let scope = Scope {
             chain_id: self.reader.chain_id(),
             consumer: CONSUMER.to_owned(),
             version: standing.generation,
         };
         let relayed = Coverage::read(self.meter.sql(), &scope).await?.done;
-        let Some(range) = first_missing(&standing.done, &relayed) else { return Ok(false) };
-        let events = self.events(&range).await?;
-        self.record(events).await?;
-        let (scope, range) = (&scope, &range);
-        self.meter
-            .sql()
-            .write(|tx| async move { Ok(Coverage::cover(&tx, scope, range).await?) })
-            .await?;
-        Ok(true)
+        let tip = match (standing.tip.0.first(), standing.tip.0.last()) {
+            (Some((first, _)), Some((last, _))) => Some(*first..last.saturating_add(1)),
+            _ => None,
+        };
+        Ok(Some(Progress { scope, relayed, derived: standing.done, tip }))
+    }
+
+    /// The moment before which all usage is recorded.
+    async fn complete_before(&self, progress: &Progress) -> Result<Timestamp> {
+        let all = first_missing(&progress.derived, &progress.relayed).is_none();
+        if !self.blocks.follows && all {
+            return Ok(Timestamp(i64::MAX));
+        }
+        let ranges = || progress.relayed.ranges();
+        let lowest =
+            self.blocks.lowest.or_else(|| progress.derived.ranges().next().map(|r| r.start));
+        let unbroken = ranges().find(|range| lowest.is_some_and(|lowest| range.contains(&lowest)));
+        let Some(last) = unbroken.and_then(|range| range.end.checked_sub(1)) else {
+            return Ok(Timestamp(0));
+        };
+        // Blocks above it have no earlier time, but may have the same.
+        let block = self.blocks.chain.view().await?.block_ref(last).await?;
+        let seconds = block.map_or(0, |block| i64::try_from(block.timestamp).unwrap_or(i64::MAX));
+        Ok(Timestamp(seconds.saturating_mul(1_000)))
+    }
+
+    async fn tell(&self, told: &mut Option<Timestamp>, complete: Timestamp) -> Result<()> {
+        if *told != Some(complete) {
+            self.meter.chain_is_complete(self.reader.chain_id(), complete).await?;
+            *told = Some(complete);
+        }
+        Ok(())
     }
 
     async fn record(&self, events: Vec<Event>) -> Result<()> {
@@ -120,21 +196,31 @@ impl Relay {
         self.rows("block_height >= $1 AND block_height < $2", range, None).await
     }
 
-    /// The usage of the tip, which may still be taken back.
-    pub(crate) async fn provisional(&self) -> Result<Vec<(Event, Timestamp)>> {
-        if !self.reader.serves(&USAGE_EVENTS).await? {
-            return Ok(Vec::new());
+    /// The usage of blocks that are not final, which may still be taken back, and of those that are not relayed yet.
+    async fn unrecorded(&self, into: &mut Unrecorded) -> Result<()> {
+        let progress = match self.reader.serves(&USAGE_EVENTS).await? {
+            true => self.progress().await?,
+            false => None,
+        };
+        if let Some(progress) = &progress {
+            let missing = progress.derived.ranges().flat_map(|range| progress.relayed.gaps(&range));
+            let mut ranges: Vec<Heights> = missing.take(GAPS_MAX + 1).collect();
+            into.complete &= ranges.len() <= GAPS_MAX;
+            // The newest first: what is shown of a long backlog is its end.
+            ranges.extend(progress.tip.clone());
+            for range in ranges.iter().rev() {
+                let left = ROWS_MAX.saturating_sub(into.events.len());
+                let key = "block_height >= $1 AND block_height < $2";
+                let events = self.rows(key, range, Some(left + 1)).await?;
+                into.complete &= events.len() <= left;
+                into.events.extend(events.into_iter().take(left).map(|event| {
+                    let time = event.time.unwrap_or(Timestamp(0));
+                    (event, time)
+                }));
+            }
         }
-        let tip = self.reader.covered(PROCESSOR).await?.tip;
-        let (Some(first), Some(last)) = (tip.first(), tip.last()) else { return Ok(Vec::new()) };
-        let key = "block_height >= $1 AND block_height < $2";
-        let range = *first..last.saturating_add(1);
-        let events = self.rows(key, &range, Some(TIP_ROWS_MAX)).await?;
-        let placed = events.into_iter().map(|event| {
-            let time = event.time.unwrap_or(Timestamp(0));
-            (event, time)
-        });
-        Ok(placed.collect())
+        into.progress.push(progress);
+        Ok(())
     }
 
     async fn rows(&self, key: &str, range: &Heights, limit: Option<usize>) -> Result<Vec<Event>> {
@@ -179,6 +265,41 @@ impl Relay {
             let error = logmill_meter::Error::invalid(format!("{sent}: {}", wrongs.join("; ")));
             Error::from(error)
         })
+    }
+}
+
+/// What carries usage of chains to the meter.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Relays(Arc<RwLock<Vec<Relay>>>);
+
+impl Relays {
+    pub(crate) fn add(&self, relay: Relay) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).push(relay);
+    }
+
+    /// Usage of all chains that is not recorded.
+    pub(crate) async fn unrecorded(&self) -> Result<Unrecorded> {
+        let relays = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut all = Unrecorded { complete: true, ..Unrecorded::default() };
+        for relay in relays {
+            relay.unrecorded(&mut all).await?;
+        }
+        Ok(all)
+    }
+
+    /// Whether nothing was recorded since, nor has come or gone.
+    pub(crate) async fn is_current(&self, unrecorded: &Unrecorded) -> Result<bool> {
+        let relays = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
+        for (relay, before) in relays.iter().zip(&unrecorded.progress) {
+            let now = relay.progress().await?;
+            let place = |progress: &Option<Progress>| {
+                progress.as_ref().map(|now| (now.scope.version, now.relayed.clone()))
+            };
+            if place(&now) != place(before) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 

@@ -8,7 +8,7 @@
 //! he had taken over is written by those whose it is. Leaves to others: computing aggregates.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use logmill_io::sql::{Bulk, ColumnType, Execute};
@@ -19,8 +19,10 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
 use super::{AggregateState, Made, body};
+use crate::due::aggregate_id;
 use crate::error::{Error, Result};
 use crate::meter::Meter;
+use crate::settings::Op;
 
 /// The most aggregates of one transaction.
 const GROUP_MAX: usize = 100;
@@ -105,7 +107,7 @@ impl Meter {
     }
 
     async fn write_aggregates_in(&self, tx: &Tx, queue: &Queue, all: &[Arc<Ready>]) -> Result<()> {
-        self.publish_aggregates(tx, all).await?;
+        let changed = self.publish_aggregates(tx, all).await?;
         let finished = all.iter().filter(|ready| ready.made.finished);
         let forgotten = finished.clone().filter_map(|ready| {
             let (due, generation) = (&ready.made.due, ready.generation?);
@@ -115,26 +117,38 @@ impl Meter {
         let text = "DELETE FROM meter_due
                     WHERE customer = $1 AND period = $2 AND period_key = $3 AND generation = $4";
         tx.execute_many(text, forgotten.collect::<Vec<_>>()).await?;
-        for ready in finished {
-            self.go_on(tx, &ready.made).await?;
-        }
         let claims: Vec<Claim> = all.iter().map(|ready| ready.claim.clone()).collect();
-        Ok(queue.remove_many_in(tx, &claims).await?)
+        queue.remove_many_in(tx, &claims).await?;
+        // After the jobs are gone: one of them may be made anew.
+        for ready in finished {
+            self.go_on(tx, &ready.made, changed.contains(&ready.made.id())).await?;
+        }
+        Ok(())
     }
 
-    /// A value that holds on makes the next period due, though nothing may happen in it.
-    async fn go_on(&self, tx: &Tx, made: &Made) -> Result<()> {
-        if !made.figures.goes_on() {
+    /// A value that holds on makes the next period due, though nothing may happen in it; and so does another value, or
+    /// none, where something was said of that period.
+    async fn go_on(&self, tx: &Tx, made: &Made, changed: bool) -> Result<()> {
+        let goes_on = made.figures.goes_on();
+        let mut types = self.settings.events.values();
+        if !goes_on && !(changed && types.any(|known| known.op == Op::TimeWeighted)) {
             return Ok(());
         }
         let next = self.calendar.next(&made.period)?;
-        self.mark_due(tx, made.due.customer, &next).await
+        let text = "SELECT 1 FROM meter_aggregate WHERE id = $1";
+        let id = aggregate_id(&made.name, &made.due.period, &next.key);
+        let is_said = !tx.execute(text, params![id]).await?.rows.is_empty();
+        if if is_said { changed } else { goes_on } {
+            self.make_due(tx, (made.due.customer, &made.name), &next).await?;
+        }
+        Ok(())
     }
 
-    /// Writes the aggregates that say something new, and tells of them. The last write of the protocol.
-    async fn publish_aggregates(&self, tx: &Tx, all: &[Arc<Ready>]) -> Result<()> {
+    /// Writes the aggregates that say something new, and tells of them; gives their ids.
+    async fn publish_aggregates(&self, tx: &Tx, all: &[Arc<Ready>]) -> Result<BTreeSet<String>> {
         let before = before(tx, all).await?;
         let (mut rows, mut revisions, mut messages) = (Vec::new(), Vec::new(), Vec::new());
+        let mut changed = BTreeSet::new();
         for ready in all {
             let made = &ready.made;
             let id = made.id();
@@ -146,17 +160,18 @@ impl Meter {
             let body = body(&made.figures).to_string();
             rows.push(made.row(&id, state, revision, &body));
             let inputs = made.figures.inputs.as_slice();
-            revisions.push(params![id, revision, state.number(), inputs, body, made.at]);
+            revisions.push(params![id.as_str(), revision, state.number(), inputs, body, made.at]);
             if state != AggregateState::Provisional {
                 messages.push(made.message(state, revision)?);
             }
+            changed.insert(id);
         }
         tx.bulk(&AGGREGATES, rows).await?;
         tx.bulk(&REVISIONS, revisions).await?;
         if !messages.is_empty() {
             self.webhooks.publish_many_in(tx, &messages).await?;
         }
-        Ok(())
+        Ok(changed)
     }
 }
 

@@ -12,9 +12,8 @@ use serde_json::json;
 
 use super::endpoint::{COLUMNS, ENDPOINTS_MAX, Endpoint, EndpointChange, NewEndpoint};
 use super::endpoint::{from_row, to_list};
-use super::lanes::Class;
 use super::message::{NewMessage, message_id};
-use super::publish::{JobOf, To, job};
+use super::publish::To;
 use super::secret::Secret;
 use super::settings::OVERLAP_MAX;
 use super::status::LIST_MAX;
@@ -99,9 +98,6 @@ impl Webhooks {
                 endpoint.ordered,
             ];
             tx.execute(text, params).await?;
-            if was.ordered && !endpoint.ordered {
-                self.release_waiting_in(&tx, seq).await?;
-            }
             match change.enabled {
                 Some(true) if !was.enabled => self.enable_in(&tx, seq).await?,
                 Some(false) if was.enabled => {
@@ -114,6 +110,8 @@ impl Webhooks {
         let (seq, endpoint) = updated.await?;
         if !endpoint.enabled {
             self.cancel_open(seq).await?;
+        } else if change.ordered == Some(false) {
+            self.release_waiting(seq).await?;
         }
         self.wake();
         Ok(endpoint)
@@ -227,73 +225,14 @@ impl Webhooks {
         let text = "
             UPDATE webhook_delivery SET state = 4, next_at = NULL, updated_at = now_ms(),
                 last_error = COALESCE(last_error, 'the endpoint was disabled')
-            WHERE endpoint_seq = $1 AND message_seq any_of(
+            WHERE endpoint_seq = $1 AND state IN (0, 1) AND message_seq any_of(
                 SELECT message_seq FROM webhook_delivery
                 WHERE endpoint_seq = $1 AND state <> 2 AND state IN (0, 1) LIMIT $2)
                 AND EXISTS (SELECT 1 FROM webhook_endpoint WHERE seq = $1 AND enabled = 0)";
-        loop {
-            let changed = self.sql().execute(text, params![seq, CANCEL_BATCH]).await?.changed;
-            if changed < CANCEL_BATCH.unsigned_abs() {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Gives the oldest delivery that waits at an ordered endpoint its turn, if no other has it; gives whether it did.
-    pub(super) async fn advance_in(&self, tx: &Tx, seq: i64) -> Result<bool> {
-        let text = "SELECT seq FROM webhook_endpoint WHERE seq = $1 FOR UPDATE";
-        tx.execute(text, params![seq]).await?;
-        let text = "
-            UPDATE webhook_delivery SET state = 0, updated_at = now_ms()
-            WHERE endpoint_seq = $1 AND message_seq any_of(
-                SELECT min(message_seq) FROM webhook_delivery
-                WHERE endpoint_seq = $1 AND state <> 2 AND state = 1)
-                AND NOT EXISTS (SELECT 1 FROM webhook_delivery
-                    WHERE endpoint_seq = $1 AND state <> 2 AND state = 0)
-            RETURNING message_seq, round";
-        let jobs = self.begin_in(tx, text, seq).await?;
-        Ok(jobs > 0)
-    }
-
-    /// Gives all deliveries that wait at an endpoint their turn.
-    async fn release_waiting_in(&self, tx: &Tx, seq: i64) -> Result<()> {
-        let text = "
-            UPDATE webhook_delivery SET state = 0, updated_at = now_ms()
-            WHERE endpoint_seq = $1 AND state <> 2 AND state = 1 RETURNING message_seq, round";
-        self.begin_in(tx, text, seq).await?;
+        // The state is looked at twice, as another process may settle one in between. So fewer than a batch does not
+        // mean that none is left.
+        while self.sql().execute(text, params![seq, CANCEL_BATCH]).await?.changed > 0 {}
         Ok(())
-    }
-
-    /// Gives deliveries their turn that wait although nothing is before them: whether an endpoint wants order may have
-    /// changed just while something was published or settled. Gives whether there were any.
-    pub(super) async fn unstick(&self) -> Result<bool> {
-        let text = "
-            SELECT seq, ordered FROM webhook_endpoint WHERE enabled = 1 AND EXISTS (
-                SELECT 1 FROM webhook_delivery
-                WHERE endpoint_seq = seq AND state <> 2 AND state = 1)";
-        let mut any = false;
-        for row in &self.sql().query(text, params![]).await?.rows {
-            let (seq, ordered) = (row.int(0)?, row.int(1)? != 0);
-            let unstuck = self.sql().write(|tx| async move {
-                if !ordered {
-                    self.release_waiting_in(&tx, seq).await?;
-                }
-                Ok(self.advance_in(&tx, seq).await?)
-            });
-            any |= unstuck.await? || !ordered;
-        }
-        Ok(any)
-    }
-
-    /// Enqueues what a statement has made pending; gives how many.
-    async fn begin_in(&self, tx: &Tx, text: &str, seq: i64) -> Result<usize> {
-        let mut jobs = Vec::new();
-        for row in &tx.execute(text, params![seq]).await?.rows {
-            let of = JobOf { message: row.int(0)?, endpoint: seq, round: row.int(1)? };
-            jobs.push(job(Class::First, of, Duration::ZERO));
-        }
-        self.enqueue_in(tx, &jobs).await?;
-        Ok(jobs.len())
     }
 }
 

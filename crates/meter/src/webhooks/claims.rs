@@ -16,8 +16,10 @@ use logmill_work::queue::Claimer;
 use super::Webhooks;
 use super::lanes::Class;
 use super::load::{Loaded, Loader};
+use super::lost::LookedAt;
 use super::record::Settled;
 use super::targets::{On, Snapshot};
+use super::turns::RELEASE_BATCH;
 use crate::error::Result;
 
 /// The most deliveries that one statement claims.
@@ -44,6 +46,8 @@ pub(super) struct Claims {
     tidy_at: Duration,
     /// When to look for deliveries that wait for nothing.
     unstick_at: Duration,
+    /// How far the look for deliveries that nobody would send has come.
+    looked_at: LookedAt,
     /// How many were ever claimed.
     pub(super) claimed: u64,
 }
@@ -90,6 +94,7 @@ impl Claims {
             heartbeat_at: Duration::ZERO,
             tidy_at: Duration::ZERO,
             unstick_at: Duration::ZERO,
+            looked_at: LookedAt::default(),
             claimed: 0,
         })
     }
@@ -200,12 +205,18 @@ impl Claims {
     async fn tidy(&mut self) -> Result<()> {
         let now = self.clock.monotonic();
         if now >= self.unstick_at {
-            self.unstick_at = now + SLOW_POLL;
-            self.parts[Class::First.index()].look |= self.hooks.unstick().await?;
+            let unstuck = self.hooks.unstick().await?;
+            let full = unstuck >= RELEASE_BATCH.unsigned_abs();
+            self.unstick_at = now + if full { TIDY_INTERVAL } else { SLOW_POLL };
+            self.parts[Class::First.index()].look |= unstuck > 0;
+            let (found, looked_at) = self.hooks.find_lost(self.looked_at).await?;
+            self.looked_at = looked_at;
+            self.parts[Class::Overflow.index()].look |= found > 0;
             let settings = &self.hooks.settings;
-            let (wait_max, held_max) = (settings.wait_max(), settings.lease * LEASES_MAX);
+            let held_max = settings.lease * LEASES_MAX;
             for class in Class::ALL {
-                let hastened = self.hooks.queue.hasten(class.kind(), wait_max, held_max).await?;
+                let (kind, wait_max) = (class.kind(), settings.wait_max(class));
+                let hastened = self.hooks.queue.hasten(kind, wait_max, held_max).await?;
                 self.parts[class.index()].look |= hastened > 0;
             }
         }

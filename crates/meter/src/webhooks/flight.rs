@@ -142,9 +142,10 @@ impl Flight {
         self.settled.drain(..most).collect()
     }
 
-    /// Takes back what could not be recorded.
+    /// Takes back what could not be recorded, or may have been.
     pub(super) fn put_back(&mut self, batch: Vec<Settled>) {
-        self.settled.splice(..0, batch);
+        let again = batch.into_iter().map(|settled| Settled { again: true, ..settled });
+        self.settled.splice(..0, again);
     }
 
     /// Drops what has not been sent.
@@ -165,7 +166,7 @@ impl Flight {
 
     fn settle(&mut self, held: Held, ending: Ending) {
         let Held { claim, class, of, attempts, .. } = held;
-        self.settled.push(Settled { claim, class, of, attempts, ending });
+        self.settled.push(Settled { claim, class, of, attempts, ending, again: false });
     }
 
     /// Judges a request that is over.

@@ -36,7 +36,7 @@ const PUT_OFF_MIN: Duration = Duration::from_secs(1);
 const SPACING_MIN: Duration = Duration::from_millis(1);
 const SPACING_MAX: Duration = Duration::from_secs(15);
 /// How long the last of them stays away at most, beyond a pause of its endpoint.
-const PUT_OFF_MAX: Duration = Duration::from_secs(600);
+pub(super) const PUT_OFF_MAX: Duration = Duration::from_secs(600);
 
 /// Whose slots a delivery takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -122,6 +122,8 @@ struct Lane<T> {
     average: Duration,
     /// How many deliveries were put off and have not come back.
     away: u32,
+    /// When the last of them should be back. Who is not was settled elsewhere, or went to another process.
+    back_at: Duration,
 }
 
 impl<T> Lanes<T> {
@@ -298,6 +300,7 @@ impl<T> Default for Lane<T> {
             paused_until: Duration::ZERO,
             average: AVERAGE_FIRST,
             away: 0,
+            back_at: Duration::ZERO,
         }
     }
 }
@@ -326,6 +329,9 @@ impl<T> Lane<T> {
 
     fn put_off(&mut self, class: Class, item: T, now: Duration) -> PutOff<T> {
         let to = if self.is_failing() { Class::Retry } else { class.max(Class::Overflow) };
+        if now > self.back_at + PATIENCE {
+            self.away = 0;
+        }
         self.away = self.away.saturating_add(1);
         let paused = self.paused_until.saturating_sub(now);
         let limit = u32::try_from(self.limit).unwrap_or(1).max(1);
@@ -333,6 +339,7 @@ impl<T> Lane<T> {
         let in_turn = spacing.saturating_mul(self.away).min(PUT_OFF_MAX);
         let has_room = to != class && paused.is_zero() && self.takes(to, now) && self.away == 1;
         let wait = if has_room { Duration::ZERO } else { paused + PUT_OFF_MIN + in_turn };
+        self.back_at = self.back_at.max(now + wait);
         PutOff { item, class: to, wait }
     }
 
@@ -347,150 +354,4 @@ impl<T> Lane<T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MS: Duration = Duration::from_millis(1);
-    const SECOND: Duration = Duration::from_secs(1);
-    const NOW: Duration = Duration::from_secs(1_000);
-
-    fn lanes() -> Lanes<u32> {
-        Lanes::new([8, 4, 4], 4)
-    }
-
-    fn endpoints(started: &[Start<u32>]) -> Vec<i64> {
-        started.iter().map(|start| start.endpoint).collect()
-    }
-
-    #[test]
-    fn lanes_take_turns_and_begin_with_few_requests() {
-        let mut lanes = lanes();
-        for (endpoint, item) in [(1, 10), (1, 11), (1, 12), (2, 20), (3, 30)] {
-            assert_eq!(lanes.admit(endpoint, Class::First, item, NOW), None);
-        }
-        assert_eq!(endpoints(&lanes.start()), [1, 2, 3, 1], "the third of 1 has to wait");
-        assert!(lanes.is_waiting());
-        assert_eq!(lanes.end(1, Class::First, Ended::Well, MS, NOW), []);
-        assert_eq!(endpoints(&lanes.start()), [1]);
-        assert!(!lanes.is_waiting());
-    }
-
-    #[test]
-    fn an_endpoint_that_answers_gets_more_and_one_that_fails_gets_one() {
-        let mut lanes = lanes();
-        for item in 0..20 {
-            assert_eq!(lanes.admit(1, Class::First, item, NOW), None);
-        }
-        assert_eq!(lanes.start().len(), LIMIT_FIRST);
-        for _ in 0..4 {
-            lanes.end(1, Class::First, Ended::Well, MS, NOW);
-            lanes.start();
-        }
-        let under_way = lanes.in_flight[0];
-        assert_eq!(under_way, 4, "its maximum");
-        let bad = Ended::Badly { pause: None };
-        assert_eq!(lanes.end(1, Class::First, bad, MS, NOW), [], "one failure says little");
-        let out = lanes.end(1, Class::First, Ended::Silent, MS, NOW);
-        assert!(!out.is_empty() && out.iter().all(|out| out.class == Class::Retry), "{out:?}");
-        assert!(!lanes.is_waiting(), "first attempts have left the lane");
-        assert_eq!(lanes.admit(1, Class::Retry, 1, NOW), None);
-        assert_eq!(lanes.start(), [], "there are two under way, and it may have one");
-    }
-
-    #[test]
-    fn a_failing_endpoint_takes_no_slot_of_first_attempts() {
-        let mut lanes = lanes();
-        lanes.set_failing(1);
-        let out = lanes.admit(1, Class::First, 7, NOW).expect("put off");
-        assert_eq!((out.class, out.wait), (Class::Retry, Duration::ZERO), "it may go at once");
-        let out = lanes.admit(1, Class::First, 8, NOW).expect("put off");
-        assert!(out.class == Class::Retry && out.wait > PUT_OFF_MIN, "{out:?}");
-    }
-
-    #[test]
-    fn slots_of_one_class_are_of_no_use_to_another() {
-        let mut lanes = lanes();
-        for endpoint in 1..=10 {
-            lanes.set_failing(endpoint);
-            assert_eq!(lanes.admit(endpoint, Class::Retry, 0, NOW), None);
-        }
-        assert_eq!(lanes.start().len(), 4, "as many as there are slots for retries");
-        assert_eq!(lanes.admit(11, Class::First, 1, NOW), None);
-        let started = lanes.start();
-        assert_eq!((endpoints(&started), started[0].class), (vec![11], Class::First));
-    }
-
-    #[test]
-    fn what_is_put_off_comes_back_as_fast_as_the_endpoint_is() {
-        let mut lanes = lanes();
-        lanes.set_failing(1);
-        let stalled = 15 * SECOND;
-        for _ in 0..50 {
-            lanes.end(1, Class::Retry, Ended::Silent, stalled, NOW);
-        }
-        for item in 0..2 {
-            assert_eq!(lanes.admit(1, Class::Retry, item, NOW), None);
-        }
-        let waits: Vec<Duration> = (0..100)
-            .map(|item| lanes.admit(1, Class::Retry, item, NOW).expect("its lane is full").wait)
-            .collect();
-        // Each comes back and is put off again: it takes the place of one that was away.
-        assert!(waits.iter().all(|wait| *wait > 10 * SECOND), "{waits:?}");
-        let first: Vec<Duration> = (0..100)
-            .map(|item| lanes.admit(1, Class::First, item, NOW).expect("failing").wait)
-            .collect();
-        assert!(first.is_sorted() && first[99] == PUT_OFF_MIN + PUT_OFF_MAX, "{first:?}");
-    }
-
-    #[test]
-    fn a_pause_holds_for_the_whole_endpoint() {
-        let mut lanes = lanes();
-        let pause = Some(60 * SECOND);
-        for _ in 0..STRIKES_MAX {
-            lanes.end(1, Class::First, Ended::Badly { pause }, MS, NOW);
-        }
-        let out = lanes.admit(1, Class::Retry, 1, NOW + 20 * SECOND).expect("paused");
-        assert!(out.wait > 40 * SECOND && out.wait < 45 * SECOND, "{out:?}");
-        assert_eq!(lanes.admit(1, Class::Retry, 1, NOW + 60 * SECOND), None);
-    }
-
-    #[test]
-    fn a_slow_endpoint_overflows_and_a_fast_one_does_not() {
-        for (took, overflows) in [(MS, false), (500 * MS, true)] {
-            let mut lanes = lanes();
-            for _ in 0..50 {
-                lanes.end(1, Class::First, Ended::Well, took, NOW);
-            }
-            let out: Vec<PutOff<u32>> =
-                (0..300).filter_map(|item| lanes.admit(1, Class::First, item, NOW)).collect();
-            assert_eq!(!out.is_empty(), overflows, "{took:?}");
-            assert!(out.iter().all(|out| out.class == Class::Overflow && out.wait > SECOND));
-        }
-    }
-
-    #[test]
-    fn nothing_waits_for_longer_than_patience() {
-        let mut lanes = lanes();
-        for item in 0..10 {
-            assert_eq!(lanes.admit(1, Class::First, item, NOW), None);
-        }
-        assert_eq!(lanes.start().len(), LIMIT_FIRST);
-        assert_eq!(lanes.put_off_late(NOW + PATIENCE), []);
-        let late = lanes.put_off_late(NOW + PATIENCE + MS);
-        assert_eq!(late.len(), 10 - LIMIT_FIRST);
-        assert!(late.iter().all(|late| late.class == Class::Overflow), "{late:?}");
-        assert!(!lanes.is_waiting());
-    }
-
-    #[test]
-    fn endpoints_that_are_gone_are_forgotten_and_the_rest_is_kept() {
-        let mut lanes = lanes();
-        lanes.set_failing(1);
-        lanes.set_failing(2);
-        lanes.retain(|endpoint| endpoint == 2);
-        assert_eq!((lanes.is_failing(1), lanes.is_failing(2)), (false, true));
-        assert_eq!(lanes.admit(2, Class::Retry, 5, NOW), None);
-        assert_eq!(lanes.take_waiting(), [(Class::Retry, 5)]);
-        assert_eq!(lanes.start(), []);
-    }
-}
+mod tests;

@@ -79,7 +79,7 @@ impl Loader {
         let loaded = claims.iter().zip(parsed).map(|((class, claim), of)| {
             let settle = |of, attempts, ending| {
                 let (claim, class) = (claim.clone(), *class);
-                Loaded::Settle(Settled { claim, class, of, attempts, ending })
+                Loaded::Settle(Settled { claim, class, of, attempts, ending, again: false })
             };
             let none = JobOf { message: 0, endpoint: 0, round: 0 };
             let Some(of) = of else {

@@ -155,6 +155,14 @@ impl Webhooks {
     }
 }
 
+/// Those of some endpoints that have a delivery which is not settled: one of each is looked up, however many there are.
+pub(super) const TAKEN: &str = "
+    SELECT e.seq FROM webhook_endpoint AS e
+    WHERE e.seq any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))
+        AND (SELECT 1 FROM webhook_delivery AS d
+            WHERE d.endpoint_seq = e.seq AND d.state <> 2 AND d.state IN (0, 1) LIMIT 1)
+            IS NOT NULL";
+
 /// Locks endpoints that want their messages in order; gives those that have a delivery which is not settled.
 async fn taken_in(tx: &Tx, endpoints: &BTreeSet<i64>) -> Result<BTreeSet<i64>> {
     if endpoints.is_empty() {
@@ -166,10 +174,7 @@ async fn taken_in(tx: &Tx, endpoints: &BTreeSet<i64>) -> Result<BTreeSet<i64>> {
         WHERE seq any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))
         ORDER BY seq FOR UPDATE";
     tx.execute(text, params![list.clone()]).await?;
-    let text = "SELECT DISTINCT endpoint_seq FROM webhook_delivery
-        WHERE endpoint_seq any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))
-            AND state <> 2 AND state IN (0, 1)";
-    let rows = tx.execute(text, params![list]).await?.rows;
+    let rows = tx.execute(TAKEN, params![list]).await?.rows;
     rows.iter().map(|row| Ok(row.int(0)?)).collect()
 }
 

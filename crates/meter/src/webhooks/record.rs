@@ -1,8 +1,9 @@
 //! Recording: what became of many deliveries, in one transaction with their jobs.
 //!
 //! Guarantees: jobs come first in the transaction, and what was done under a claim that is no longer ours is not
-//! recorded. Recorded twice, because the answer to the first was lost, nothing changes. What fails in another class
-//! than that for retries gets a job there, in the same transaction. Leaves to others: what to record.
+//! recorded. Recorded twice, because the answer to the first was lost, nothing changes, whatever has happened since.
+//! What fails in another class than that for retries gets a job there, in the same transaction. An endpoint has failed
+//! for as long as there were failures and no success, without a long silence between. Leaves to others: what to record.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,9 +56,18 @@ pub(super) struct Settled {
     /// How many attempts there were before, in this round.
     pub(super) attempts: i64,
     pub(super) ending: Ending,
+    /// Whether it was given to be recorded before, and nobody knows if it was.
+    pub(super) again: bool,
 }
 
+/// A claim among those of all classes. The same job may have been claimed twice, and both may be here.
+type Held = (Class, String, i64);
+
 impl Settled {
+    fn held(&self) -> Held {
+        (self.class, self.claim.key.clone(), self.claim.token)
+    }
+
     /// Whether the delivery comes again, in which class and when.
     pub(super) fn later(&self) -> Option<(Class, Duration)> {
         match &self.ending {
@@ -134,9 +144,11 @@ pub(super) struct Recorded {
 }
 
 /// The list has a limit (of [`BATCH_MAX`]) for the reason that those of the queue have one: so that each delivery is
-/// looked up by its key, and not all of them are walked over.
+/// looked up by its key, and not all of them are walked over. That it was received is true whatever came after.
 const UPDATE: &str = "
-    UPDATE webhook_delivery SET state = became.state, attempts = became.attempts,
+    UPDATE webhook_delivery SET state = became.state,
+        attempts = CASE WHEN webhook_delivery.attempts > became.attempts
+            THEN webhook_delivery.attempts ELSE became.attempts END,
         last_status = became.status, last_error = became.error, next_at = now_ms() + became.wait_ms,
         updated_at = now_ms()
     FROM (SELECT CAST(value ->> 0 AS BIGINT) AS message, CAST(value ->> 1 AS BIGINT) AS endpoint,
@@ -145,7 +157,9 @@ const UPDATE: &str = "
             CAST(value ->> 6 AS TEXT) AS error, CAST(value ->> 7 AS BIGINT) AS wait_ms
         FROM json_list($1) LIMIT 10000 + 0 * length(CAST($1 AS TEXT))) AS became
     WHERE message_seq = became.message AND endpoint_seq = became.endpoint AND round = became.number
-        AND (webhook_delivery.state = 0 OR (webhook_delivery.state <> 2 AND became.state = 2))";
+        AND ((webhook_delivery.state <> 2 AND became.state = 2)
+            OR (webhook_delivery.state = 0
+                AND (webhook_delivery.attempts < became.attempts OR became.state = 4)))";
 
 const ATTEMPTS: Bulk = Bulk {
     table: Cow::Borrowed("webhook_attempt"),
@@ -174,9 +188,9 @@ impl Webhooks {
     }
 
     async fn record_in(&self, tx: &Tx, batch: &[Settled]) -> Result<Recorded> {
-        let fenced = self.acknowledge(tx, batch).await?;
-        let is_ours =
-            |settled: &&Settled| !fenced.contains(&(settled.class, settled.claim.key.clone()));
+        let mut past = self.recorded_before(tx, batch).await?;
+        past.extend(self.acknowledge(tx, batch).await?);
+        let is_ours = |settled: &&Settled| !past.contains(&settled.held());
         let ours: Vec<&Settled> = batch.iter().filter(is_ours).collect();
         let moved = ours.iter().filter_map(|settled| {
             let (class, wait) = settled.later().filter(|(class, _)| *class != settled.class)?;
@@ -213,8 +227,21 @@ impl Webhooks {
         Ok(advanced)
     }
 
+    /// Those that an earlier transaction has recorded whose answer was lost. One that let its job come again needs no
+    /// look: it is fenced by now.
+    async fn recorded_before(&self, tx: &Tx, batch: &[Settled]) -> Result<BTreeSet<Held>> {
+        let mut before = BTreeSet::new();
+        for class in Class::ALL {
+            let again = batch.iter().filter(|settled| settled.again && settled.class == class);
+            let claims: Vec<Claim> = again.map(|settled| settled.claim.clone()).collect();
+            let completed = self.queue.completed_in(tx, &claims).await?;
+            before.extend(completed.into_iter().map(|claim| (class, claim.key, claim.token)));
+        }
+        Ok(before)
+    }
+
     /// Completes jobs, or lets them come again; gives those that are not ours any longer.
-    async fn acknowledge(&self, tx: &Tx, batch: &[Settled]) -> Result<BTreeSet<(Class, String)>> {
+    async fn acknowledge(&self, tx: &Tx, batch: &[Settled]) -> Result<BTreeSet<Held>> {
         let mut fenced = BTreeSet::new();
         for class in Class::ALL {
             let (mut done, mut again) = (Vec::new(), Vec::new());
@@ -232,7 +259,7 @@ impl Webhooks {
             late.extend(self.queue.fail_many_in(tx, &again).await?);
             for claim in late {
                 tracing::warn!(kind = claim.kind, key = claim.key, "came too late: fenced");
-                fenced.insert((class, claim.key));
+                fenced.insert((class, claim.key, claim.token));
             }
         }
         Ok(fenced)
@@ -253,9 +280,13 @@ impl Webhooks {
                 }
             }
         }
-        let text = "UPDATE webhook_endpoint SET failing_since = COALESCE(failing_since, now_ms()),
+        // After a silence that no schedule explains nobody knows how it stood meanwhile.
+        let text = "UPDATE webhook_endpoint SET
+            failing_since = CASE WHEN failing_since IS NULL OR last_error_at < now_ms() - $3
+                THEN now_ms() ELSE failing_since END,
             last_error = $2, last_error_at = now_ms() WHERE seq = $1";
-        let rows = failed.iter().map(|(endpoint, error)| params![*endpoint, *error]);
+        let silence = millis(self.settings.wait_max(Class::Retry));
+        let rows = failed.iter().map(|(endpoint, error)| params![*endpoint, *error, silence]);
         tx.execute_many(text, rows.collect::<Vec<_>>()).await?;
         if !well.is_empty() {
             let text = "UPDATE webhook_endpoint SET failing_since = NULL

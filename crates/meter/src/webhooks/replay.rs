@@ -24,6 +24,19 @@ pub const REPLAY_MAX: u64 = 10_000;
 /// How many of them one transaction does.
 const BATCH: i64 = 500;
 
+/// The oldest messages after the fifth parameter whose deliveries to an endpoint are exhausted or cancelled: the first
+/// of each, by the index, instead of all that was ever sent to it.
+pub(super) const FAILED: &str = "
+    SELECT message_seq FROM (
+        SELECT message_seq FROM (SELECT message_seq FROM webhook_delivery
+            WHERE endpoint_seq = $1 AND state <> 2 AND state = 3 AND message_seq > $5
+                AND created_at >= $2 ORDER BY message_seq LIMIT $3) AS exhausted
+        UNION ALL
+        SELECT message_seq FROM (SELECT message_seq FROM webhook_delivery
+            WHERE endpoint_seq = $1 AND state <> 2 AND state = 4 AND message_seq > $5
+                AND created_at >= $2 ORDER BY message_seq LIMIT $3) AS cancelled
+    ) AS failed ORDER BY message_seq LIMIT $3";
+
 /// What a replay did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
@@ -60,35 +73,41 @@ impl Webhooks {
     /// Sends all messages to one endpoint again that were published since then and failed, or were cancelled; at most
     /// [`REPLAY_MAX`], oldest first.
     pub async fn replay_since(&self, endpoint_id: &str, since: Timestamp) -> Result<Replayed> {
-        let mut replayed = Replayed::default();
+        let (mut replayed, mut after) = (Replayed::default(), 0);
         while replayed.deliveries < REPLAY_MAX {
             let batch = self.sql().write(|tx| async move {
-                Ok(self.replay_batch_in(&tx, endpoint_id, since).await?)
+                Ok(self.replay_batch_in(&tx, endpoint_id, since, after).await?)
             });
             let batch = batch.await?;
             self.wake();
-            replayed.deliveries += batch;
-            if batch < BATCH.unsigned_abs() {
+            let Some(last) = batch.iter().max() else {
                 return Ok(replayed);
-            }
+            };
+            after = *last;
+            replayed.deliveries += u64::try_from(batch.len()).unwrap_or(u64::MAX);
         }
         Ok(Replayed { more: true, ..replayed })
     }
 
-    async fn replay_batch_in(&self, tx: &Tx, endpoint_id: &str, since: Timestamp) -> Result<u64> {
+    /// Replays a batch of the messages after this one; gives which.
+    async fn replay_batch_in(
+        &self,
+        tx: &Tx,
+        endpoint_id: &str,
+        since: Timestamp,
+        after: i64,
+    ) -> Result<Vec<i64>> {
         let (seq, endpoint) = enabled_in(tx, endpoint_id).await?;
-        let text = "
-            UPDATE webhook_delivery SET state = $4, round = round + 1, attempts = 0,
+        let text = format!(
+            "UPDATE webhook_delivery SET state = $4, round = round + 1, attempts = 0,
                 next_at = NULL, updated_at = now_ms()
-            WHERE endpoint_seq = $1 AND message_seq any_of(
-                SELECT message_seq FROM webhook_delivery
-                WHERE endpoint_seq = $1 AND state <> 2 AND state IN (3, 4) AND created_at >= $2
-                ORDER BY message_seq LIMIT $3)
-            RETURNING message_seq, round";
+             WHERE endpoint_seq = $1 AND state IN (3, 4) AND message_seq any_of({FAILED})
+             RETURNING message_seq, round"
+        );
         let state = first_state(&endpoint).number();
-        let rows = tx.execute(text, params![seq, since, BATCH, state]).await?.rows;
+        let rows = tx.execute(&text, params![seq, since, BATCH, state, after]).await?.rows;
         self.again_in(tx, seq, &endpoint, &rows, Class::Overflow).await?;
-        Ok(u64::try_from(rows.len()).unwrap_or(u64::MAX))
+        rows.iter().map(|row| Ok(row.int(0)?)).collect()
     }
 
     /// Enqueues the new round of deliveries, or lets them wait for their turn.

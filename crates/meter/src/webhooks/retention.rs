@@ -3,6 +3,7 @@
 //! Guarantees: nothing that is not settled is removed; each batch is one short transaction. A message that was removed
 //! and is published again is a new one, so retention is longer than anybody repeats himself. Leaves to others: when.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use logmill_io::sql::Execute;
@@ -28,6 +29,15 @@ pub struct Purged {
     pub jobs: u64,
 }
 
+/// Messages that are older than the retention, oldest first, after a place; each with whether it is settled everywhere.
+/// By time and not by number: a clock may have jumped, so that a younger one is no sign that all after it are younger.
+pub(super) const OLD: &str = "
+    SELECT created_at, seq, (SELECT 1 FROM webhook_delivery
+        WHERE message_seq = seq AND state IN (0, 1) LIMIT 1)
+    FROM webhook_message
+    WHERE (created_at, seq) > ($1, $2) AND created_at <= now_ms() - $3
+    ORDER BY created_at, seq LIMIT $4";
+
 impl Webhooks {
     /// Removes what is older than the retention, and finished jobs.
     pub async fn purge(&self) -> Result<Purged> {
@@ -35,47 +45,52 @@ impl Webhooks {
         for class in Class::ALL {
             purged.jobs += self.queue.purge(class.kind(), State::Done, JOB_AGE).await?;
         }
-        let mut after = 0;
-        loop {
-            let batch = self.sql().write(|tx| async move { Ok(self.purge_in(&tx, after).await?) });
-            let (removed, last) = batch.await?;
-            purged.messages += removed;
-            match last {
-                Some(last) => after = last,
-                None => return Ok(purged),
-            }
-        }
-    }
-
-    /// Removes a batch of messages; gives how many, and the last one that it looked at if there may be more.
-    async fn purge_in(&self, tx: &Tx, after: i64) -> Result<(u64, Option<i64>)> {
-        let text = "
-            SELECT seq, (SELECT count(*) FROM webhook_delivery
-                WHERE message_seq = seq AND state IN (0, 1))
-            FROM webhook_message WHERE seq > $1 AND created_at <= now_ms() - $2
-            ORDER BY seq LIMIT $3";
         let age = millis(self.settings.retention);
-        let looked = tx.execute(text, params![after, age, BATCH]).await?.rows;
-        let mut old = Vec::new();
-        for row in &looked {
-            if row.int(1)? == 0 {
-                old.push(row.int(0)?);
+        let mut after = (i64::MIN, 0);
+        loop {
+            // Hardly ever is there one, and to look is cheaper than to write.
+            let params = params![after.0, after.1, age, BATCH];
+            let looked = self.sql().query(OLD, params).await?.rows;
+            let mut settled = BTreeSet::new();
+            for row in &looked {
+                after = (row.int(0)?, row.int(1)?);
+                if row.is_null(2) {
+                    settled.insert(after.1);
+                }
+            }
+            if !settled.is_empty() {
+                let removed = self.sql().write(|tx| {
+                    let settled = settled.clone();
+                    async move { Ok(remove_in(&tx, settled).await?) }
+                });
+                purged.messages += removed.await?;
+            }
+            if i64::try_from(looked.len()).unwrap_or(i64::MAX) < BATCH {
+                return Ok(purged);
             }
         }
-        let list = numbers(old.iter().copied());
-        for (table, column) in [
-            ("webhook_attempt", "message_seq"),
-            ("webhook_delivery", "message_seq"),
-            ("webhook_message", "seq"),
-        ] {
-            let text = format!(
-                "DELETE FROM {table} WHERE {column} any_of(
-                    SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))"
-            );
-            tx.execute(&text, params![list.clone()]).await?;
-        }
-        let full = i64::try_from(looked.len()).unwrap_or(0) == BATCH;
-        let last = looked.last().filter(|_| full).map(|row| row.int(0)).transpose()?;
-        Ok((u64::try_from(old.len()).unwrap_or(u64::MAX), last))
     }
+}
+
+/// Removes messages, except those that are sent again since somebody looked; gives how many.
+async fn remove_in(tx: &Tx, mut messages: BTreeSet<i64>) -> Result<u64> {
+    let text = "SELECT message_seq FROM webhook_delivery WHERE state IN (0, 1)
+        AND message_seq any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))";
+    let list = numbers(messages.iter().copied());
+    for row in &tx.execute(text, params![list]).await?.rows {
+        messages.remove(&row.int(0)?);
+    }
+    let list = numbers(messages.iter().copied());
+    for (table, column) in [
+        ("webhook_attempt", "message_seq"),
+        ("webhook_delivery", "message_seq"),
+        ("webhook_message", "seq"),
+    ] {
+        let text = format!(
+            "DELETE FROM {table} WHERE {column} any_of(
+                SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))"
+        );
+        tx.execute(&text, params![list.clone()]).await?;
+    }
+    Ok(u64::try_from(messages.len()).unwrap_or(u64::MAX))
 }

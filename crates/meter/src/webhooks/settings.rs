@@ -9,6 +9,7 @@ use logmill_io::wire::GuardedSettings;
 use logmill_io::wire::guarded::Allowed;
 use logmill_work::Backoff;
 
+use super::lanes::{Class, PUT_OFF_MAX};
 use crate::error::{Error, Result};
 
 /// The longest overlap of two secrets.
@@ -16,6 +17,9 @@ pub const OVERLAP_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
+
+/// By how much a job may be later than it was meant to be.
+const SLACK: Duration = Duration::from_secs(MINUTE);
 
 /// The waits after each failed attempt: those of Standard Webhooks. Ten attempts in all, over three days.
 const WAITS_S: [u64; 9] =
@@ -107,10 +111,21 @@ impl WebhookSettings {
         }
     }
 
-    /// No attempt is later than this from now, unless a clock was ahead when it was put off.
-    pub(super) fn wait_max(&self) -> Duration {
-        let longest = self.waits.iter().max().copied().unwrap_or_default();
-        (longest + self.retry_after_max + self.throttle).saturating_mul(2)
+    /// No attempt of a class is later than this from now, unless a clock was ahead when it was put off. For retries
+    /// this is twice the longest wait between two attempts.
+    pub(super) fn wait_max(&self, class: Class) -> Duration {
+        let pause = self.retry_after_max.max(self.throttle);
+        let put_off = pause + PUT_OFF_MAX + SLACK;
+        match class {
+            // They are due at once: whatever has to wait is of another class.
+            Class::First => SLACK,
+            Class::Overflow => put_off,
+            Class::Retry => {
+                let longest = self.waits.iter().max().copied().unwrap_or_default();
+                let twice = (longest + self.retry_after_max + self.throttle).saturating_mul(2);
+                twice.max(put_off)
+            }
+        }
     }
 
     /// The rule for waiting.
@@ -129,6 +144,23 @@ mod tests {
         settings.check().expect("the defaults work");
         let all: u64 = settings.waits.iter().map(Duration::as_secs).sum();
         assert_eq!((settings.waits.len() + 1, all), (10, 75 * HOUR + 35 * MINUTE + 5));
+    }
+
+    #[test]
+    fn nothing_that_waits_as_it_should_is_taken_for_late() {
+        let minute = Duration::from_secs(MINUTE);
+        let tiny = WebhookSettings { waits: vec![], ..WebhookSettings::default() };
+        let tiny = WebhookSettings { retry_after_max: Duration::ZERO, throttle: minute, ..tiny };
+        for settings in [WebhookSettings::default(), tiny] {
+            assert!(settings.wait_max(Class::First) <= minute);
+            let pause = settings.retry_after_max.max(settings.throttle);
+            for class in [Class::Overflow, Class::Retry] {
+                assert!(settings.wait_max(class) > pause + PUT_OFF_MAX, "{class:?}");
+            }
+        }
+        let default = WebhookSettings::default();
+        assert!(default.wait_max(Class::Overflow) < Duration::from_secs(2 * HOUR));
+        assert!(default.wait_max(Class::Retry) > Duration::from_secs(24 * HOUR) * 12 / 10);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: nothing here changes anything or waits for who does; lists are bounded. Leaves to others: who may look.
 
-use logmill_io::{Row, Timestamp, params};
+use logmill_io::{Row, Timestamp, Value, params};
 
 use super::Webhooks;
 use super::endpoint::{COLUMNS, Endpoint, from_row};
@@ -11,6 +11,8 @@ use crate::error::{Error, Result};
 
 /// The most entries of one list.
 pub const LIST_MAX: usize = 1_000;
+/// How many endpoints one statement counts for.
+const STATUS_PAGE: usize = 200;
 
 /// How an endpoint stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +46,7 @@ pub struct DeliveryView {
     pub endpoint_id: String,
     /// Where it is in its life.
     pub state: DeliveryState,
-    /// How often it was replayed.
+    /// How often it was replayed, or got a new job because it had lost its own.
     pub round: i64,
     /// How many attempts were made in this round.
     pub attempts: i64,
@@ -95,25 +97,29 @@ pub struct AttemptView {
 impl Webhooks {
     /// How all endpoints stand, in the order of their ids.
     pub async fn statuses(&self) -> Result<Vec<EndpointStatus>> {
-        let columns: Vec<String> =
-            COLUMNS.split(',').map(|column| format!("e.{}", column.trim())).collect();
-        let text = format!(
-            "SELECT {}, d.pending, d.failing, d.waiting, d.exhausted, d.cancelled, d.oldest
-             FROM webhook_endpoint AS e LEFT JOIN (
-                 SELECT endpoint_seq,
-                     count(CASE WHEN state = 0 THEN 1 END) AS pending,
-                     count(CASE WHEN state = 0 AND attempts > 0 THEN 1 END) AS failing,
-                     count(CASE WHEN state = 1 THEN 1 END) AS waiting,
-                     count(CASE WHEN state = 3 THEN 1 END) AS exhausted,
-                     count(CASE WHEN state = 4 THEN 1 END) AS cancelled,
-                     min(CASE WHEN state < 2 THEN created_at END) AS oldest
-                 FROM webhook_delivery WHERE state <> 2 GROUP BY endpoint_seq
-             ) AS d ON d.endpoint_seq = e.seq
-             WHERE e.deleted_at IS NULL ORDER BY e.id",
-            columns.join(", ")
-        );
-        let found = self.sql().query(&text, params![]).await?;
-        found.rows.iter().map(|row| status(row, columns.len())).collect()
+        let mut all: Vec<EndpointStatus> = Vec::new();
+        loop {
+            let after = all.last().map(|last| last.endpoint.id.as_str());
+            let page = self.statuses_after(after, STATUS_PAGE).await?;
+            let full = page.len() == STATUS_PAGE;
+            all.extend(page);
+            if !full {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// How endpoints stand, in the order of their ids, after the given one; at most [`LIST_MAX`]. Counts only what is
+    /// theirs.
+    pub async fn statuses_after(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<EndpointStatus>> {
+        let limit = i64::try_from(limit.min(LIST_MAX)).unwrap_or(0);
+        let params = params![after.unwrap_or(""), limit];
+        let found = self.sql().query(&statuses_text(), params).await?;
+        found.rows.iter().map(|row| status(row, COLUMNS.split(',').count())).collect()
     }
 
     /// Deliveries, newest first, after a cursor: of one endpoint or of all, in one state or in any.
@@ -124,33 +130,19 @@ impl Webhooks {
         after: Option<DeliveryCursor>,
         limit: usize,
     ) -> Result<Vec<DeliveryView>> {
-        let after = after.unwrap_or(DeliveryCursor { message: i64::MAX, endpoint: i64::MAX });
-        let place = "(d.message_seq < $1 OR (d.message_seq = $1 AND d.endpoint_seq > $2))";
-        let mut conditions = vec![place.to_owned()];
-        let limit = i64::try_from(limit.min(LIST_MAX)).unwrap_or(0);
-        let mut params = params![after.message, after.endpoint, limit];
         if let Some(id) = endpoint_id {
             self.get(id).await?;
-            conditions.push("e.id = $4".to_owned());
-            params.push(id.into());
         }
-        if let Some(state) = state {
-            conditions.push(format!("d.state = {}", state.number()));
-            if state != DeliveryState::Succeeded {
-                conditions.push("d.state <> 2".to_owned());
-            }
-        }
-        let text = format!(
-            "{VIEW} WHERE {} ORDER BY d.message_seq DESC, d.endpoint_seq LIMIT $3",
-            conditions.join(" AND ")
-        );
+        let (text, params) = deliveries_text(endpoint_id, state, after, limit);
         let found = self.sql().query(&text, params).await?;
         found.rows.iter().map(view).collect()
     }
 
     /// All deliveries of a message.
     pub async fn deliveries_of(&self, message_id: &str) -> Result<Vec<DeliveryView>> {
-        let text = format!("{VIEW} WHERE m.id = $1 ORDER BY e.id LIMIT $2");
+        let text = format!(
+            "{VIEWED} FROM webhook_delivery AS d {JOINED} WHERE m.id = $1 ORDER BY e.id LIMIT $2"
+        );
         let limit = i64::try_from(LIST_MAX).unwrap_or(0);
         let found = self.sql().query(&text, params![message_id, limit]).await?;
         found.rows.iter().map(view).collect()
@@ -178,10 +170,73 @@ impl Webhooks {
     }
 }
 
-const VIEW: &str = "
+/// The statement for a page of deliveries.
+pub(super) fn deliveries_text(
+    endpoint_id: Option<&str>,
+    state: Option<DeliveryState>,
+    after: Option<DeliveryCursor>,
+    limit: usize,
+) -> (String, Vec<Value>) {
+    let after = after.unwrap_or(DeliveryCursor { message: i64::MAX, endpoint: i64::MAX });
+    // The first of both is for the index.
+    let place = "d.message_seq <= $1 AND (d.message_seq < $1 OR d.endpoint_seq > $2)";
+    let mut conditions = vec![place.to_owned()];
+    let limit = i64::try_from(limit.min(LIST_MAX)).unwrap_or(0);
+    let mut params = params![after.message, after.endpoint, limit];
+    if let Some(id) = endpoint_id {
+        let seq = "d.endpoint_seq = (SELECT seq FROM webhook_endpoint WHERE id = $4)";
+        conditions.push(seq.to_owned());
+        params.push(id.into());
+    }
+    if let Some(state) = state {
+        // With what the indexes of some states want to hear.
+        let is_so = match state {
+            DeliveryState::Pending => "d.state = 0 AND d.state <> 2",
+            DeliveryState::Waiting => "d.state = 1 AND d.state <> 2",
+            DeliveryState::Succeeded => "d.state = 2",
+            DeliveryState::Exhausted => "d.state = 3 AND d.state <> 2 AND d.state >= 3",
+            DeliveryState::Cancelled => "d.state = 4 AND d.state <> 2 AND d.state >= 3",
+        };
+        conditions.push(is_so.to_owned());
+    }
+    let conditions = conditions.join(" AND ");
+    let order = "ORDER BY d.message_seq DESC, d.endpoint_seq";
+    // The page first, so that nothing is joined that is not on it.
+    let page = format!("SELECT * FROM webhook_delivery AS d WHERE {conditions} {order} LIMIT $3");
+    let text = format!("{VIEWED} FROM ({page}) AS d {JOINED} {order}");
+    (text, params)
+}
+
+/// The statement for a page of endpoints.
+pub(super) fn statuses_text() -> String {
+    let columns: Vec<String> =
+        COLUMNS.split(',').map(|column| format!("e.{}", column.trim())).collect();
+    let page = "FROM webhook_endpoint WHERE deleted_at IS NULL AND id > $1 ORDER BY id LIMIT $2";
+    format!(
+        "SELECT {}, d.pending, d.failing, d.waiting, d.exhausted, d.cancelled, d.oldest
+         FROM (SELECT * {page}) AS e LEFT JOIN (
+             SELECT endpoint_seq,
+                 count(CASE WHEN state = 0 THEN 1 END) AS pending,
+                 count(CASE WHEN state = 0 AND attempts > 0 THEN 1 END) AS failing,
+                 count(CASE WHEN state = 1 THEN 1 END) AS waiting,
+                 count(CASE WHEN state = 3 THEN 1 END) AS exhausted,
+                 count(CASE WHEN state = 4 THEN 1 END) AS cancelled,
+                 min(CASE WHEN state < 2 THEN created_at END) AS oldest
+             FROM webhook_delivery
+             WHERE state <> 2 AND state IN (0, 1, 3, 4)
+                 AND endpoint_seq any_of(SELECT seq {page})
+             GROUP BY endpoint_seq
+         ) AS d ON d.endpoint_seq = e.seq
+         ORDER BY e.id",
+        columns.join(", ")
+    )
+}
+
+const VIEWED: &str = "
     SELECT m.id, m.kind, m.customer, e.id, d.state, d.round, d.attempts, d.last_status,
-        d.last_error, d.next_at, d.created_at, d.updated_at, d.message_seq, d.endpoint_seq
-    FROM webhook_delivery AS d
+        d.last_error, d.next_at, d.created_at, d.updated_at, d.message_seq, d.endpoint_seq";
+
+const JOINED: &str = "
     JOIN webhook_message AS m ON m.seq = d.message_seq
     JOIN webhook_endpoint AS e ON e.seq = d.endpoint_seq";
 

@@ -61,6 +61,7 @@ pub static MIGRATIONS: Migrations = Migrations {
                 body TEXT NOT NULL,
                 created_at BIGINT NOT NULL
             );
+            CREATE INDEX webhook_message_age ON webhook_message (created_at, seq);
             CREATE TABLE webhook_delivery (
                 message_seq BIGINT NOT NULL,
                 endpoint_seq BIGINT NOT NULL,
@@ -76,7 +77,9 @@ pub static MIGRATIONS: Migrations = Migrations {
             ) {clustered};
             CREATE INDEX webhook_delivery_of ON webhook_delivery (endpoint_seq, message_seq);
             CREATE INDEX webhook_delivery_open
-                ON webhook_delivery (endpoint_seq, state, message_seq) WHERE state <> 2;
+                ON webhook_delivery (state, endpoint_seq, message_seq) WHERE state <> 2;
+            CREATE INDEX webhook_delivery_failed
+                ON webhook_delivery (state, message_seq DESC, endpoint_seq) WHERE state >= 3;
             CREATE TABLE webhook_attempt (
                 message_seq BIGINT NOT NULL,
                 endpoint_seq BIGINT NOT NULL,

@@ -3,8 +3,11 @@
 mod answers;
 mod clock;
 mod endpoints;
+mod lost;
 mod order;
+mod plans;
 mod receiver;
+mod record;
 mod secrets;
 
 use std::sync::Arc;

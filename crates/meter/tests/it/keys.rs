@@ -88,6 +88,17 @@ async fn many_runs_of_keys_become_few_and_every_key_stays() {
     assert_eq!(world.recounted().await, 2_000);
 }
 
+#[tokio::test(start_paused = true)]
+async fn messages_that_can_not_be_forgotten_do_not_stop_the_rest_of_the_house() {
+    let world = World::with_sizes(NOW, settings(), small()).await;
+    world.record(&calls(0..75, 0)).await;
+    let away = "ALTER TABLE webhook_message RENAME TO webhook_message_away";
+    world.queue.sql().execute(away, params![]).await.expect("renamed");
+    let error = world.meter.keep_house().await.expect_err("there is no such table");
+    assert!(error.to_string().contains("webhook_message"), "{error}");
+    assert_eq!(runs(&world).await, 7, "keys are sealed");
+}
+
 /// Seven runs, and events for one more, which makes one of eight.
 async fn about_to_merge() -> World {
     let world = World::with_sizes(NOW, settings(), small()).await;

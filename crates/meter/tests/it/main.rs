@@ -3,10 +3,12 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod aggregates;
+mod chains;
 mod clock;
 mod cloud;
 mod corrections;
 mod fixture;
+mod held;
 mod keys;
 mod lists;
 mod queries;

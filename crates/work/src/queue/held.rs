@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::{BATCH_MAX, Claim, ERROR_BYTES_MAX, FailedClaim, Queue, within_batch};
 use crate::error::{Error, Result};
+use crate::job::State;
 
 /// The claims of a batch as a table. It names the kind, and has a limit (of [`BATCH_MAX`]), so that no engine takes it
 /// apart and walks over all jobs of the kind, looking into the list for each. PostgreSQL must not see the limit when it
@@ -99,6 +100,27 @@ impl Queue {
     ) -> Result<Vec<Claim>> {
         let list = claims.iter().map(key_and_token).collect();
         run_scoped(on, COMPLETE_MANY, claims, list, None).await
+    }
+
+    /// Those of many claims of one kind that are complete under their tokens: whoever completed them and did not get
+    /// the answer finds out here. Waits for a transaction that is still about to.
+    pub async fn completed_in(&self, tx: &Tx, claims: &[Claim]) -> Result<Vec<Claim>> {
+        // It changes nothing: it is a look that takes the lock.
+        let text = concat!(
+            "UPDATE job SET token = job.token FROM ",
+            held!("$2"),
+            " WHERE job.kind = held.kind AND job.key = held.key AND job.token = held.token
+                 AND job.state IN (1, 2)
+             RETURNING job.key, job.token, job.state"
+        );
+        let list = claims.iter().map(key_and_token).collect();
+        let Some(params) = scoped_params(claims, list)? else {
+            return Ok(Vec::new());
+        };
+        let mut answer = tx.execute(text, params).await?;
+        answer.rows.retain(|row| row.int(2).is_ok_and(|state| state == State::Done.number()));
+        let open = untouched(claims, &answer)?;
+        Ok(claims.iter().filter(|claim| !open.contains(claim)).cloned().collect())
     }
 
     /// Prolongs the leases of many jobs of one kind; gives those that were fenced.

@@ -64,8 +64,8 @@ impl ApiError {
         Self::new(StatusCode::UNAUTHORIZED, "unauthorized", why)
     }
 
-    pub(super) fn forbidden() -> Self {
-        Self::new(StatusCode::FORBIDDEN, "forbidden", "the key does not allow this")
+    pub(super) fn forbidden(why: &'static str) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "forbidden", why)
     }
 
     /// Something that is not there.

@@ -25,7 +25,10 @@ use super::list::{answer, ask};
 use super::route::{FROM, Param, Route, TO, param, repeated, required};
 use super::usage;
 use crate::http::{Scope, Shared};
+use crate::meter::relay::Relays;
 
+/// How often usage is read anew because some was recorded meanwhile.
+const TRIES_MAX: usize = 3;
 /// What the parameters of filters begin with.
 const FILTER: &str = "filter.";
 
@@ -75,6 +78,7 @@ struct Answer {
     to: String,
     window: Option<String>,
     zone: String,
+    provisional_complete: bool,
     data: Vec<ShownLine>,
 }
 
@@ -108,20 +112,34 @@ async fn query(State(shared): State<Arc<Shared>>, asked: Asked) -> Response {
         read(&params, usage.meter.settings(), now)
     });
     ask(&shared, question, async |meter: &Meter, query: Query| {
-        let provisional = match usage(&shared) {
-            Ok(usage) => usage.relays.provisional().await,
-            Err(_) => Ok(Vec::new()),
-        };
-        let provisional = provisional.map_err(|error| {
-            logmill_meter::Error::unavailable(format!("usage of chains: {error}"))
-        })?;
-        let lines = meter.query(&query, &provisional).await?;
-        Ok(answer(HeaderMap::new(), &shown(meter, query, lines)))
+        let relays = usage(&shared).map(|usage| usage.relays.clone()).unwrap_or_default();
+        let (lines, complete) = lines(meter, &relays, &query).await?;
+        Ok(answer(HeaderMap::new(), &shown(meter, query, lines, complete)))
     })
     .await
 }
 
-fn shown(meter: &Meter, query: Query, lines: Vec<Line>) -> Answer {
+/// What is recorded and what is not are read one after the other: what was recorded in between would be in both.
+async fn lines(
+    meter: &Meter,
+    relays: &Relays,
+    query: &Query,
+) -> logmill_meter::Result<(Vec<Line>, bool)> {
+    let failed = |error: crate::error::Error| {
+        logmill_meter::Error::unavailable(format!("usage of chains: {error}"))
+    };
+    for _ in 0..TRIES_MAX {
+        let unrecorded = relays.unrecorded().await.map_err(failed)?;
+        let lines = meter.query(query, &unrecorded.events).await?;
+        if relays.is_current(&unrecorded).await.map_err(failed)? {
+            return Ok((lines, unrecorded.complete));
+        }
+    }
+    // Much is recorded just now.
+    Ok((meter.query(query, &[]).await?, false))
+}
+
+fn shown(meter: &Meter, query: Query, lines: Vec<Line>, provisional_complete: bool) -> Answer {
     let configured = meter.settings().events.get(&query.event_type).map(|known| known.op);
     Answer {
         op: query.op.or(configured),
@@ -130,6 +148,7 @@ fn shown(meter: &Meter, query: Query, lines: Vec<Line>) -> Answer {
         to: format_time(query.to),
         window: query.window.map(|kind| kind.name().to_owned()),
         zone: query.zone.unwrap_or_else(|| meter.calendar().zone().to_owned()),
+        provisional_complete,
         data: lines.into_iter().map(shown_line).collect(),
     }
 }

@@ -148,12 +148,8 @@ async fn out_of_time(
     usage: &Usage,
     events: &[Arrived],
 ) -> logmill_meter::Result<Vec<(usize, Wrongs)>> {
-    let wrong = usage.meter.out_of_time(events).await?;
-    let wrongs = wrong.into_iter().filter_map(|index| {
-        let event = &events.get(index)?.event;
-        Some((index, event.outside.iter().cloned().collect()))
-    });
-    Ok(wrongs.collect())
+    let wrongs = usage.meter.out_of_time(events).await?;
+    Ok(wrongs.into_iter().map(|(index, why)| (index, vec![why])).collect())
 }
 
 async fn record_one(usage: &Usage, arrived: Arrived) -> Response {

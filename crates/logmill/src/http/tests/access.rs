@@ -46,7 +46,7 @@ async fn with_keys_nobody_asks_without_one_but_for_health() {
         ("authorization", "Bearer 0123456789abcdee", 401),
     ] {
         let request = hyper::Request::post("/")
-            .header("host", "test")
+            .header("host", "localhost")
             .header(name, value)
             .body(Full::from(CALL))
             .expect("a request");
@@ -108,7 +108,7 @@ async fn operators_see_how_it_is() {
         assert_eq!(ground.get(path).await.0, expected, "{path}");
     }
     let request = hyper::Request::post("/")
-        .header("host", "test")
+        .header("host", "localhost")
         .header("content-type", "text/html")
         .body(Full::from(CALL));
     assert_eq!(ground.ask(request.expect("a request")).await.0, 415);

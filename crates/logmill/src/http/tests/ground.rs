@@ -214,7 +214,7 @@ impl Ground {
     /// Sends a body to a path.
     pub(super) async fn post(&self, path: &str, body: &str) -> (u16, bytes::Bytes) {
         let request = hyper::Request::post(path)
-            .header("host", "test")
+            .header("host", "localhost")
             .header("content-type", "application/json")
             .body(Full::from(body.to_owned()));
         let (status, _, body) = self.ask(request.expect("a request")).await;
@@ -223,7 +223,7 @@ impl Ground {
 
     /// Gets a path.
     pub(super) async fn get(&self, path: &str) -> (u16, String) {
-        let request = hyper::Request::get(path).header("host", "test").body(Full::default());
+        let request = hyper::Request::get(path).header("host", "localhost").body(Full::default());
         let (status, _, body) = self.ask(request.expect("a request")).await;
         (status, String::from_utf8(body.to_vec()).expect("text"))
     }

@@ -86,13 +86,16 @@ async fn attempts_come_in_time_until_there_are_none_left() {
 
 #[tokio::test]
 async fn an_endpoint_that_asks_for_a_pause_gets_it() {
-    let (world, endpoint) = check("/busy", "pending", Some(429), "answered 429").await;
-    world.receiver.mend("/busy");
-    world.advance(119 * SECOND);
-    assert_eq!(world.deliver().await, 0);
-    world.advance(SECOND);
-    assert_eq!(world.deliver().await, 1);
-    assert_eq!(world.state("m", &endpoint).await, "succeeded");
+    // For two minutes: in seconds, until a moment of our clock, until one of its own.
+    for path in ["/busy", "/busy-until", "/busy-until-by-date"] {
+        let (world, endpoint) = check(path, "pending", Some(429), "answered 429").await;
+        world.receiver.mend(path);
+        world.advance(118 * SECOND);
+        assert_eq!(world.deliver().await, 0, "{path}");
+        world.advance(2 * SECOND);
+        assert_eq!(world.deliver().await, 1, "{path}");
+        assert_eq!(world.state("m", &endpoint).await, "succeeded", "{path}");
+    }
 }
 
 #[tokio::test]
@@ -144,14 +147,15 @@ async fn failing_for_five_days_disables_and_one_success_starts_anew() {
     let world = World::new(quick()).await;
     let (endpoint, _) = world.endpoint("/fail").await;
     let (other, _) = world.endpoint("/fine").await;
-    for (day, mended) in [(0, false), (4, true), (4, false), (3, false)] {
+    let days = [(0, false), (4, true), (4, false), (2, false), (1, false)];
+    for (number, (day, mended)) in days.into_iter().enumerate() {
         world.advance(day * 24 * HOUR);
         let path = if mended { world.receiver.url("/fine3") } else { world.receiver.url("/fail") };
         let change = EndpointChange { url: Some(path), ..EndpointChange::default() };
         world.hooks.update(&endpoint, &change).await.expect("works");
-        world.publish(&format!("m{day}{mended}")).await;
+        world.publish(&format!("m{number}")).await;
         world.deliver().await;
-        assert!(world.hooks.get(&endpoint).await.expect("works").enabled, "day {day}");
+        assert!(world.hooks.get(&endpoint).await.expect("works").enabled, "step {number}");
     }
     let since = world.hooks.get(&endpoint).await.expect("works").failing_since;
     assert!(since.is_some());

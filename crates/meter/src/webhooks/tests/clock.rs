@@ -56,6 +56,18 @@ async fn a_clock_that_was_years_ahead_for_a_while_does_not_stop_retries() {
     assert_eq!(world.deliver().await, 0, "and not again when its time comes");
 }
 
+/// First attempts are due at once: what a clock says that was ahead by less than the waits of retries holds none back.
+#[tokio::test]
+async fn a_clock_that_was_an_hour_ahead_for_a_while_does_not_stop_first_attempts() {
+    let world = World::new(quick()).await;
+    let (endpoint, _) = world.endpoint("/fine").await;
+    world.advance(HOUR);
+    world.publish("m").await;
+    world.go_back(HOUR);
+    assert_eq!(world.deliver().await, 1);
+    assert_eq!(world.state("m", &endpoint).await, "succeeded");
+}
+
 #[tokio::test]
 async fn attempts_of_long_waits_are_not_hastened() {
     let world = World::new(quick()).await;

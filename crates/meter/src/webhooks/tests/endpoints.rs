@@ -254,6 +254,14 @@ async fn the_status_counts_what_is_there() {
     assert_eq!((fine.pending, fine.failing), (1, 0));
     assert!(failing.oldest.is_some_and(|oldest| oldest >= START));
     assert_eq!(failing.endpoint.last_error.as_deref(), Some("answered 500"));
+    let (mut paged, mut after) = (Vec::new(), None);
+    while let Some(status) =
+        world.hooks.statuses_after(after.as_deref(), 1).await.expect("works").pop()
+    {
+        after = Some(status.endpoint.id.clone());
+        paged.push(status);
+    }
+    assert_eq!(paged, statuses, "page by page the same");
     let pending = world.hooks.deliveries(None, Some(DeliveryState::Pending), None, 10).await;
     assert_eq!(pending.expect("works").len(), 4);
     let page = world.hooks.deliveries(Some(&fine.endpoint.id), None, None, 2).await.expect("works");

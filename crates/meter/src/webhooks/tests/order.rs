@@ -1,5 +1,6 @@
 //! Who comes when: order, fairness, fences, replays.
 
+use super::super::turns::{RELEASE_BATCH, STUCK};
 use super::*;
 use logmill_io::Tasks;
 
@@ -82,6 +83,70 @@ async fn what_waits_for_nothing_is_found() {
     assert_eq!(world.deliver().await, 6);
     assert_eq!(ids(&world.receiver.to("/ordered")), ["a", "b", "c"]);
     assert_eq!(world.state("c", &any).await, "succeeded");
+}
+
+#[tokio::test]
+async fn only_endpoints_where_something_waits_for_nothing_are_unstuck() {
+    let world = World::new(quick()).await;
+    let mut wanted = Vec::new();
+    // What became of two messages: pending (0), waiting (1) or succeeded (2).
+    let cases = [
+        (true, true, [0, 1], false),
+        (true, true, [1, 1], true),
+        (true, true, [2, 1], true),
+        (true, false, [2, 1], false),
+        (false, true, [0, 1], true),
+        (true, true, [2, 0], false),
+    ];
+    for _ in &cases {
+        world.endpoint("/fine").await;
+    }
+    world.publish("a").await;
+    world.publish("b").await;
+    for (endpoint, (ordered, enabled, states, stuck)) in (1_i64..).zip(cases) {
+        let text = "UPDATE webhook_endpoint SET ordered = $2, enabled = $3 WHERE seq = $1";
+        let set = world.hooks.sql().execute(text, params![endpoint, ordered, enabled]).await;
+        set.expect("works");
+        for (message, state) in (1_i64..).zip(states) {
+            let text = "UPDATE webhook_delivery SET state = $3
+                WHERE endpoint_seq = $1 AND message_seq = $2";
+            let set = world.hooks.sql().execute(text, params![endpoint, message, state]).await;
+            set.expect("works");
+        }
+        wanted.extend(stuck.then_some(endpoint));
+    }
+    let rows = world.hooks.sql().query(STUCK, params![100]).await.expect("works").rows;
+    let found: Vec<i64> = rows.iter().map(|row| row.int(0).expect("a number")).collect();
+    assert_eq!(found, wanted);
+    assert_eq!(world.hooks.unstick().await.expect("works"), 3, "one each");
+    assert_eq!(world.hooks.unstick().await.expect("works"), 0);
+}
+
+#[tokio::test]
+async fn a_long_line_that_gives_up_order_is_released_in_batches() {
+    let world = World::new(quick()).await;
+    let new = NewEndpoint { ordered: true, ..NewEndpoint::new(world.receiver.url("/fine")) };
+    let (endpoint, _) = world.endpoint_as(new).await;
+    let batch = RELEASE_BATCH.unsigned_abs();
+    let messages: Vec<NewMessage> =
+        (0..2 * batch + 10).map(|n| message(&format!("m{n}"))).collect();
+    let published = world.hooks.sql().write(|tx| {
+        let (hooks, messages) = (&world.hooks, &messages);
+        async move { Ok(hooks.publish_many_in(&tx, messages).await?) }
+    });
+    published.await.expect("works");
+    let text = "UPDATE webhook_endpoint SET ordered = 0";
+    world.hooks.sql().execute(text, params![]).await.expect("works");
+    let given = world.hooks.sql().write(|tx| {
+        let hooks = &world.hooks;
+        async move { Ok(hooks.give_turns_in(&tx, 1).await?) }
+    });
+    assert_eq!(given.await.expect("works"), batch, "no more in one transaction");
+    assert_eq!(world.count("webhook_delivery WHERE state = 0").await, batch + 1);
+    let change = EndpointChange { ordered: Some(false), ..EndpointChange::default() };
+    world.hooks.update(&endpoint, &change).await.expect("works");
+    assert_eq!(world.count("webhook_delivery WHERE state = 0").await, 2 * batch + 10);
+    assert_eq!(world.count("job WHERE state = 0").await, 2 * batch + 10);
 }
 
 /// Dead endpoints have thousands of attempts due, and hold every slot for them; a first attempt goes out at once.

@@ -65,6 +65,12 @@ fn hmac_by_hand(key: &[u8], text: &[u8]) -> Vec<u8> {
     Sha256::digest(outer.collect::<Vec<u8>>()).to_vec()
 }
 
+/// Two minutes after the start of a test, by its clock.
+const BUSY_UNTIL: &str = "retry-after: Mon, 21 Sep 2026 14:15:20 GMT\r\n";
+/// Two minutes later by a clock that is years behind.
+const BUSY_UNTIL_BY_DATE: &str = "date: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
+    retry-after: Sun, 06 Nov 1994 08:51:37 GMT\r\n";
+
 /// A receiver that lives as long as its value.
 pub(super) struct Receiver {
     at: SocketAddr,
@@ -143,6 +149,8 @@ async fn serve(stream: TcpStream, state: Arc<State>) {
             "/redirect" => answer("302 Found", "location: /fine\r\n", b""),
             "/gone" => answer("410 Gone", "", b""),
             "/busy" => answer("429 Too Many Requests", "retry-after: 120\r\n", b""),
+            "/busy-until" => answer("429 Too Many Requests", BUSY_UNTIL, b""),
+            "/busy-until-by-date" => answer("429 Too Many Requests", BUSY_UNTIL_BY_DATE, b""),
             "/odd" => answer("200 OK", "", b"a\0b\xff"),
             "/large" => answer("200 OK", "", &vec![b'x'; 3 << 20]),
             "/large-failure" => answer("503 Service Unavailable", "", &vec![b'x'; 3 << 20]),

@@ -45,13 +45,13 @@ fn answers() -> Schemas {
             "valueExact": maybe("string", "as text, exactly"),
             "exact": flag("whether it is exact"),
             "count": number("how many events it is made of"),
-            "final": flag("whether its window and the grace have passed"),
+            "final": flag("whether its window and the grace have passed, and usage of chains is complete"),
             "provisional": provisional,
         }),
     );
     let answer = object(
         "The answer to a query.",
-        &["eventType", "op", "from", "to", "window", "zone", "data"],
+        &["eventType", "op", "from", "to", "window", "zone", "provisionalComplete", "data"],
         json!({
             "eventType": text("of which usage"),
             "op": text("how it was computed"),
@@ -59,6 +59,9 @@ fn answers() -> Schemas {
             "to": text("until when, and not at that moment"),
             "window": maybe("string", "the kind of windows"),
             "zone": text("their time zone"),
+            "provisionalComplete": flag(
+                "whether all usage of chains that is not final or not recorded is in `provisional`",
+            ),
             "data": array("MeterLine"),
         }),
     );

@@ -163,7 +163,7 @@ async fn keys_chains_and_methods_have_the_same_errors() {
     assert_eq!(ground.get("/openapi.json").await.0, 200, "what there is, is no secret");
     let asked = async |path: &str| {
         let request = hyper::Request::get(path)
-            .header("host", "test")
+            .header("host", "localhost")
             .header("x-apikey", "0123456789abcdef")
             .body(Default::default());
         let (status, _, body) = ground.ask(request.expect("a request")).await;

@@ -12,7 +12,8 @@ const KEYS: &str =
 
 async fn ask(metered: &Metered, method: &str, path: &str, key: Option<&str>) -> Answer {
     let body = json!({"customerId": "c", "value": 1, "id": "e", "reason": "x"}).to_string();
-    let mut request = hyper::Request::builder().method(method).uri(path).header("host", "test");
+    let mut request =
+        hyper::Request::builder().method(method).uri(path).header("host", "localhost");
     if let Some(key) = key {
         request = request.header("x-apikey", key);
     }
@@ -50,6 +51,31 @@ async fn a_key_does_what_its_scopes_allow() {
     }
     let stream = format!("ws://{}/meters/stream?customerId=c", metered.address);
     assert!(tokio_tungstenite::connect_async(stream).await.is_err(), "nor the stream");
+}
+
+#[tokio::test]
+async fn no_page_of_another_site_sends_usage_or_makes_an_endpoint() {
+    let metered = Metered::with(settings(), |_| {}).await;
+    let endpoint = json!({"url": "https://evil.example/"});
+    let usage = json!({"customerId": "c", "value": 1});
+    for (path, body) in [("/webhooks/endpoints", &endpoint), ("/usage/api.calls", &usage)] {
+        for (header, value) in [
+            ("origin", "https://evil.example"),
+            ("origin", "null"),
+            ("sec-fetch-site", "cross-site"),
+            ("host", "rebound.example"),
+        ] {
+            let host = if header == "host" { value } else { "localhost" };
+            let request = hyper::Request::post(path).header("host", host);
+            let request = request.header("content-type", "text/plain").header(header, value);
+            let request = request.body(Full::from(body.to_string())).expect("a request");
+            let answer = metered.ask(request).await;
+            assert_eq!(answer.status, 403, "{path} {header}: {}", answer.body);
+            assert!(answer.body["error"].as_str().is_some_and(|why| why.contains("server.keys")));
+        }
+    }
+    let listed = ask(&metered, "GET", "/webhooks/endpoints", None).await;
+    assert!(!listed.body.to_string().contains("evil"), "{}", listed.body);
 }
 
 #[tokio::test]

@@ -175,7 +175,7 @@ impl Metered {
     /// Sends a body of some type to a path.
     pub(super) async fn post_as(&self, path: &str, media: &str, body: &str) -> Answer {
         let request = hyper::Request::post(path)
-            .header("host", "test")
+            .header("host", "localhost")
             .header("content-type", media)
             .body(Full::from(body.to_owned()));
         self.ask(request.expect("a request")).await
@@ -195,7 +195,7 @@ impl Metered {
 
     /// Gets a path.
     pub(super) async fn get(&self, path: &str) -> Answer {
-        let request = hyper::Request::get(path).header("host", "test").body(Full::default());
+        let request = hyper::Request::get(path).header("host", "localhost").body(Full::default());
         self.ask(request.expect("a request")).await
     }
 

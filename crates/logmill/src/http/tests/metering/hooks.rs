@@ -8,7 +8,7 @@ use super::ground::{Answer, Metered};
 const URL: &str = "https://example.com/hooks/sesame";
 
 async fn ask(metered: &Metered, method: &str, path: &str, body: &Value) -> Answer {
-    let request = hyper::Request::builder().method(method).uri(path).header("host", "test");
+    let request = hyper::Request::builder().method(method).uri(path).header("host", "localhost");
     let text = if body.is_null() { String::new() } else { body.to_string() };
     metered.ask(request.body(Full::from(text)).expect("a request")).await
 }
@@ -52,7 +52,7 @@ async fn an_endpoint_is_changed_disabled_and_deleted() {
     let replay = json!({"since": "2026-01-01T00:00:00Z"});
     let refused = ask(&metered, "POST", &format!("{path}/replay"), &replay).await;
     assert_eq!(refused.status, 409, "it is disabled: {}", refused.body);
-    let request = hyper::Request::delete(path.as_str()).header("host", "test");
+    let request = hyper::Request::delete(path.as_str()).header("host", "localhost");
     let status = metered.status(request.body(Full::default()).expect("a request")).await;
     assert_eq!(status, 204);
     assert_eq!(metered.get(&path).await.status, 404);

@@ -275,7 +275,7 @@ async fn without_event_types_there_is_no_service() {
 async fn events_of_other_times_are_taken_within_bounds() {
     let mut settings = settings();
     settings.past_max = Some(std::time::Duration::from_secs(3_600));
-    let metered = Metered::with(settings, |_| {}).await;
+    let metered = Metered::with(settings.clone(), |_| {}).await;
     for (timestamp, status) in [
         (json!("2026-01-13T08:20:00Z"), 201),
         (json!("2026-01-13T08:25:00Z"), 201),
@@ -291,6 +291,14 @@ async fn events_of_other_times_are_taken_within_bounds() {
         let answer = metered.post("/usage/api.calls", &body).await;
         assert_eq!(answer.status, status, "{timestamp}: {}", answer.body);
     }
+    // There were no time zones then.
+    settings.past_max = None;
+    settings.zone = "Europe/Berlin".to_owned();
+    let in_berlin = Metered::with(settings, |_| {}).await;
+    let body = json!({"customerId": "c", "value": 1, "timestamp": "1890-06-01T12:00:00Z"});
+    let answer = in_berlin.post("/usage/api.calls", &body).await;
+    assert_eq!(answer.status, 422, "{}", answer.body);
+    assert!(answer.body["details"][0].as_str().is_some_and(|why| why.contains("in no")));
     // What was recorded in time is answered as it was then, however late it is sent again.
     let timestamp = "2026-01-13T08:20:00Z";
     let body = json!({"customerId": "c", "value": 1, "timestamp": timestamp, "id": "a"});
