@@ -130,8 +130,9 @@ impl Meter {
     /// none, where something was said of that period.
     async fn go_on(&self, tx: &Tx, made: &Made, changed: bool) -> Result<()> {
         let goes_on = made.figures.goes_on();
-        let mut types = self.settings.events.values();
-        if !goes_on && !(changed && types.any(|known| known.op == Op::TimeWeighted)) {
+        let holds = || self.settings.events.values().any(|known| known.op == Op::TimeWeighted);
+        let may_matter = goes_on || (changed && holds());
+        if !may_matter {
             return Ok(());
         }
         let next = self.calendar.next(&made.period)?;

@@ -1,4 +1,4 @@
-//! Tests of lanes.
+//! Tests of lanes: who is sent to when, and who is put off.
 
 use super::*;
 

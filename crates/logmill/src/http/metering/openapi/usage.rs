@@ -29,7 +29,9 @@ pub(super) fn requests() -> Schemas {
         "type": text("one of the configured types"),
         "subject": text("whose usage"),
         "time": text("when it happened"),
+        "datacontenttype": text("that `data` is JSON; nothing else is taken"),
         "data": any("`value`, 1 if it is not given; the rest is metadata"),
+        "data_base64": text("`data` in base64, instead of it"),
     });
     let mut correction = json!({
         "source": text("who sent the event; the caller's own key if it is not given"),
