@@ -29,6 +29,9 @@ const HEADER_BYTES: u64 = 8 + 3 * 8 + 4;
 const RECORD_BYTES: usize = 32;
 const RECORDS_PER_PAGE: usize = 128;
 const SUM_BYTES: usize = 4;
+const PAGE_BYTES: usize = RECORDS_PER_PAGE * RECORD_BYTES + SUM_BYTES;
+/// How many pages are decoded without holding up other tasks.
+const PAGES_INLINE: usize = 64;
 /// The most keys that a blob is believed to hold.
 const KEYS_MAX: u64 = 1 << 32;
 
@@ -153,24 +156,29 @@ impl Segment {
 
     async fn read_pages(&self, blobs: &dyn BlobStore, pages: Range<usize>) -> Result<Vec<Record>> {
         let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-        let page_bytes = RECORDS_PER_PAGE * RECORD_BYTES + SUM_BYTES;
         let end = |page: usize| {
             let records = self.keys.min(number(page * RECORDS_PER_PAGE));
             self.pages_at + records * number(RECORD_BYTES) + number(page * SUM_BYTES)
         };
         let bytes = part(blobs, &self.name, end(pages.start)..end(pages.end)).await?;
-        let mut records = Vec::with_capacity(pages.len() * RECORDS_PER_PAGE);
-        for page in bytes.chunks(page_bytes) {
-            let page = checked(page).ok_or_else(|| damaged(&self.name))?;
-            records.extend(page.chunks_exact(RECORD_BYTES).map(|record| {
-                let mut numbers = record.chunks_exact(8).map(number_of);
-                let mut next = || numbers.next().unwrap_or_default();
-                let key = Key { hi: next(), lo: next() };
-                Record { key, seen: Seen { content: next(), seq: next() } }
-            }));
-        }
-        Ok(records)
+        let name = self.name.clone();
+        let decode = move || records(&bytes).ok_or_else(|| damaged(&name));
+        if pages.len() > PAGES_INLINE { logmill_io::compute(decode).await } else { decode() }
     }
+}
+
+/// The records of whole pages; none if one of them is damaged.
+fn records(pages: &[u8]) -> Option<Vec<Record>> {
+    let mut records = Vec::with_capacity(pages.len() / RECORD_BYTES);
+    for page in pages.chunks(PAGE_BYTES) {
+        records.extend(checked(page)?.chunks_exact(RECORD_BYTES).map(|record| {
+            let mut numbers = record.chunks_exact(8).map(number_of);
+            let mut next = || numbers.next().unwrap_or_default();
+            let key = Key { hi: next(), lo: next() };
+            Record { key, seen: Seen { content: next(), seq: next() } }
+        }));
+    }
+    Some(records)
 }
 
 /// Reads a part that ends with its checksum; gives it without.
