@@ -21,6 +21,7 @@ mod coverage;
 mod index;
 mod jobs;
 mod lease;
+mod meter;
 mod tables;
 
 /// Shows everything, one part after the other.
@@ -55,10 +56,11 @@ async fn show(folder: &TemporaryFolder) -> Result<()> {
     let (chain, sim, said) = chain::show(taken.path(), &queue).await?;
     shown.push(said);
     shown.push(Box::pin(tables::show(taken.path(), &chain, &sim)).await?);
+    shown.push(Box::pin(meter::show(taken.path())).await?);
     let took = clock.monotonic().saturating_sub(started);
     output::line(&format!("Shown and checked in {}:", output::duration(took)))?;
     shown.iter().try_for_each(|text| output::line(&format!("- {text}")))?;
-    output::line("Not there yet: meters and bills follow.")
+    output::line("Not there yet: bills follow.")
 }
 
 /// Blobs: whole, once, and for good.

@@ -82,7 +82,7 @@ impl Keys {
     }
 
     /// Which blobs there are, as far as is known here.
-    pub(crate) fn known(&self) -> Arc<Known> {
+    fn known(&self) -> Arc<Known> {
         Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner))
     }
 

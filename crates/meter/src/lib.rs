@@ -20,7 +20,7 @@
 pub mod aggregate;
 pub mod alerts;
 mod archive;
-pub mod chains;
+mod chains;
 pub mod correct;
 pub mod decimal;
 pub mod due;

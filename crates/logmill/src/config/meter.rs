@@ -167,14 +167,11 @@ impl Meter {
     fn chain_types(&self) -> BTreeMap<String, Vec<u64>> {
         let mut types: BTreeMap<String, Vec<u64>> = BTreeMap::new();
         for rule in &self.rules {
-            let known = types.entry(rule.event_type.clone());
-            let mut of_all = false;
-            let chains = known.and_modify(|chains| of_all = chains.is_empty()).or_default();
-            if of_all || rule.chains.is_empty() {
-                chains.clear();
-            } else {
-                chains.extend(&rule.chains);
-            }
+            types.entry(rule.event_type.clone()).or_default().extend(&rule.chains);
+        }
+        // One rule for all chains is enough.
+        for rule in self.rules.iter().filter(|rule| rule.chains.is_empty()) {
+            types.insert(rule.event_type.clone(), Vec::new());
         }
         types
     }

@@ -193,7 +193,7 @@ impl Relay {
 
     /// The usage of some blocks that are final.
     async fn events(&self, range: &Heights) -> Result<Vec<Event>> {
-        self.rows("block_height >= $1 AND block_height < $2", range, None).await
+        self.rows(range, None).await
     }
 
     /// The usage of blocks that are not final, which may still be taken back, and of those that are not relayed yet.
@@ -210,8 +210,7 @@ impl Relay {
             ranges.extend(progress.tip.clone());
             for range in ranges.iter().rev() {
                 let left = ROWS_MAX.saturating_sub(into.events.len());
-                let key = "block_height >= $1 AND block_height < $2";
-                let events = self.rows(key, range, Some(left + 1)).await?;
+                let events = self.rows(range, Some(left + 1)).await?;
                 into.complete &= events.len() <= left;
                 into.events.extend(events.into_iter().take(left).map(|event| {
                     let time = event.time.unwrap_or(Timestamp(0));
@@ -223,7 +222,8 @@ impl Relay {
         Ok(())
     }
 
-    async fn rows(&self, key: &str, range: &Heights, limit: Option<usize>) -> Result<Vec<Event>> {
+    async fn rows(&self, range: &Heights, limit: Option<usize>) -> Result<Vec<Event>> {
+        let key = "block_height >= $1 AND block_height < $2";
         let order = "block_height, event_index, rule_index";
         let what = Select { key, order, limit, ..Select::default() };
         let text = |source: &dyn Fn(&'static Table, &Select<'_>) -> String| {

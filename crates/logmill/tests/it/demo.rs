@@ -15,6 +15,8 @@ fn the_demo_shows_what_exists_and_leaves_nothing_behind() {
         "as a scan does",
         "a reorg of 5",
         "verified again",
+        "12 processors",
+        "sent twice and counted once",
         "follow",
     ] {
         assert!(answer.contains(part), "{part:?} is not in {answer}");

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use logmill_io::sql::Execute as _;
 use logmill_io::wire::GuardedClient;
 use logmill_io::wire::guarded::{Allowed, Net};
 use logmill_io::{Fault, Faults, SystemClock, Tasks, Timestamp, params};
@@ -197,6 +198,45 @@ fn five_processes_share_the_work() {
         let statuses = hooks.statuses().await.expect("works");
         let pending: u64 = statuses.iter().map(|status| status.pending).sum();
         assert_eq!(pending, 300, "those of the endpoint that fails");
+    });
+}
+
+/// One process records that a message was received while another disables the endpoint, and waits for it.
+#[test]
+fn what_was_received_is_not_cancelled_by_who_disables_its_endpoint_meanwhile() {
+    let server = PostgresServer::start();
+    in_real_time(async {
+        let database = Database::postgres(&server);
+        let queue = open(&database).await;
+        let hooks = webhooks(queue.clone(), &client()).await;
+        let other = webhooks(open(&database).await, &client()).await;
+        let new = NewEndpoint::new("http://127.0.0.1:1/hook");
+        let (endpoint, _) = hooks.create(&new).await.expect("made");
+        publish(&hooks, &queue, &["a"]).await.expect("works");
+        let (recorded, waits) = (tokio::sync::Notify::new(), tokio::sync::Notify::new());
+        let (told, awaited) = (&recorded, &waits);
+        let record = queue.sql().write(|tx| async move {
+            let text = "UPDATE webhook_delivery SET state = 2";
+            let changed = tx.execute(text, params![]).await?.changed;
+            told.notify_one();
+            awaited.notified().await;
+            Ok(changed)
+        });
+        let disable = async {
+            recorded.notified().await;
+            other.disable(&endpoint.id).await.expect("works");
+        };
+        let watch = async {
+            let text = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+            let waiting = async || queue.sql().query(text, params![]).await.expect("locks");
+            while waiting().await.rows[0].int(0).expect("a number") == 0 {}
+            waits.notify_one();
+        };
+        let (record, (), ()) = tokio::join!(record, disable, watch);
+        assert_eq!(record.expect("works"), 1);
+        let states = queue.sql().query("SELECT state FROM webhook_delivery", params![]).await;
+        assert_eq!(states.expect("rows").rows[0].int(0).expect("a state"), 2, "it was received");
+        assert!(!other.get(&endpoint.id).await.expect("works").enabled);
     });
 }
 
