@@ -152,6 +152,15 @@ impl Error {
         }
     }
 
+    /// Whether a store can never work again; see [`logmill_io::Error::is_fatal`].
+    pub fn is_fatal(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_fatal(),
+            Self::Lease(error) => error.is_fatal(),
+            _ => false,
+        }
+    }
+
     /// Shorthand for [`Error::Corrupt`].
     pub(crate) fn corrupt(what: impl Into<String>) -> Self {
         Self::Corrupt { what: what.into() }

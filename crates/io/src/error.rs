@@ -258,6 +258,17 @@ impl Error {
         }
     }
 
+    /// Whether the handle that returned this can never work again: it must be opened again, and so a process that
+    /// depends on it must end. A commit whose sync failed is in doubt first; what follows it is fatal.
+    pub fn is_fatal(&self) -> bool {
+        match self {
+            Self::Poisoned { .. } | Self::Crashed { .. } => true,
+            Self::TransactionOver { why } => *why == crate::sql::CLOSED,
+            Self::Sqlite { .. } => self.kind() == ErrorKind::Internal,
+            _ => false,
+        }
+    }
+
     /// Whether a statement named a table that does not exist.
     pub fn is_missing_table(&self) -> bool {
         match self {

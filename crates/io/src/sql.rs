@@ -36,6 +36,7 @@ pub mod dialect;
 mod folder;
 mod migrate;
 mod postgres;
+mod probe;
 mod reading;
 mod sqlite;
 mod value;
@@ -65,6 +66,9 @@ const BACKOFF_MAX: Duration = Duration::from_secs(1);
 const TRANSACTION_MAX: Duration = Duration::from_secs(60);
 /// Rewritten statements that are kept.
 const REWRITTEN_MAX: usize = 2_048;
+
+/// Why a statement fails whose database is closed, or whose writer thread is gone.
+pub(crate) const CLOSED: &str = "the database was closed";
 
 /// A statement as the engine wants it.
 type Statement = (Arc<str>, Vec<Value>);

@@ -1,79 +1,197 @@
 //! What the server does for the chain it follows: sources, what is stored, and ingest.
 //!
-//! Guarantees: a wrong chain, or one without finality, is refused before anything is written; a chain that is stored
-//! already is served also while its nodes are away. Leaves to others: ingest itself ([`logmill_pipeline`]), serving.
+//! Guarantees: a wrong chain, or one without finality, is refused before anything is written; a chain whose id is known
+//! (because it is set, or stored) is served also while its nodes are away, and one whose id is not is opened as soon as a
+//! node has told it ([`OpenChains::meet`]). Leaves to others: ingest itself ([`logmill_pipeline`]), serving.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use logmill_chain::era1::{Era1, Era1Settings, Era1Source};
-use logmill_chain::evm::{EvmSource, NodeSettings};
-use logmill_chain::{ChainSource, Finality};
+use logmill_chain::evm::{EvmSettings, EvmSource, NodeSettings};
+use logmill_chain::{ChainInfo, ChainSource, Finality};
 use logmill_io::wire::HttpClient;
 use logmill_io::{Clock, OsEntropy, SystemClock};
 use logmill_pipeline::Chain;
 use logmill_pipeline::audit::Auditor;
 use logmill_pipeline::derive::Tables;
+use logmill_pipeline::ingest::process::follow;
 use logmill_pipeline::ingest::{Ingest, Layered, Progress, ProgressReport};
 use logmill_work::{Queue, RunnerSettings};
 
 use crate::config::Settings;
 use crate::derive::Derive;
 use crate::error::{Error, Result};
-use crate::rpc::{Progress as Shown, Served};
+use crate::rpc::{ChainStatus, Served};
 use crate::stores::index::IndexStores;
 
 /// How often progress is told.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 /// How often a chain without ingest in this process is looked at.
 const FOLLOW_EVERY: Duration = Duration::from_millis(500);
-/// How far behind the head a chain may be and still be called caught up.
-const CAUGHT_UP_WITHIN: u64 = 2;
+/// How long a node is waited for before a start goes on without it.
+const ASK_MAX: Duration = Duration::from_secs(5);
 
 /// A chain of this server.
 #[derive(Debug)]
 pub(crate) struct OpenChain {
     pub(crate) chain: Chain,
     pub(crate) ingest: Option<Ingest>,
+    /// How far this process is, or the one that it follows.
+    pub(crate) progress: Arc<Progress>,
     /// What is derived of it; none if nothing is.
     pub(crate) derive: Option<Derive>,
 }
 
-/// Opens the chain that is configured, and those that are stored.
-pub(crate) async fn open(
-    settings: &Settings,
-    queue: &Queue,
-    stores: &IndexStores,
-    tables: Option<&Tables>,
-    owner: &str,
-) -> Result<Vec<OpenChain>> {
-    let mut open = Vec::new();
-    let stored = stores.chains().await?;
-    let mut followed = None;
-    if settings.chain.is_given() {
+/// What chains are opened with.
+#[derive(Clone)]
+pub(crate) struct OpenChains {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) queue: Queue,
+    pub(crate) stores: Arc<IndexStores>,
+    pub(crate) tables: Option<Tables>,
+    pub(crate) owner: String,
+}
+
+/// Where the blocks of a chain come from.
+pub(crate) struct Followed {
+    chain_id: u64,
+    source: Source,
+    historic: Source,
+}
+
+impl OpenChains {
+    /// Opens the chain that is configured, if it is known which one it is, and those that are stored. True if a node has
+    /// yet to tell which one is meant.
+    pub(crate) async fn open(&self) -> Result<(Vec<OpenChain>, bool)> {
+        let mut open = Vec::new();
+        let stored = self.stores.chains().await?;
+        let (mut followed, mut is_unknown) = (None, false);
+        if self.settings.chain.is_given() {
+            match self.find(&stored).await? {
+                Some(found) => {
+                    followed = Some(found.chain_id);
+                    open.push(self.open_followed(found).await?);
+                }
+                None => is_unknown = true,
+            }
+        }
+        for chain_id in stored.into_iter().filter(|id| Some(*id) != followed) {
+            let chain = self.stores.chain(chain_id).await?;
+            let derive = self.derive(&chain, None).await?;
+            let progress = Arc::new(Progress::new(SystemClock::shared()));
+            open.push(OpenChain { chain, ingest: None, progress, derive });
+        }
+        Ok((open, is_unknown))
+    }
+
+    /// Asks the nodes which chain they are of; what is known counts if they do not answer. None if nothing is known.
+    async fn find(&self, stored: &[u64]) -> Result<Option<Followed>> {
         let clock = SystemClock::shared();
-        let (source, historic) = sources(settings, &clock).await?;
-        let chain_id = chain_id(settings, &*source, &stored).await?;
-        let chain = stores.chain(chain_id).await?;
-        followed = Some(chain_id);
-        let node = Some(&source);
-        let derive = derive(settings, queue, tables, &chain, node, owner).await?;
-        let ingest = ingest(settings, queue, chain.clone(), source, historic, owner);
-        open.push(OpenChain { chain, ingest: Some(ingest), derive });
+        let error = match ask(&self.settings, &clock, self.settings.chain.id()).await {
+            Ok((found, info)) => {
+                introduce(&info);
+                return Ok(Some(found));
+            }
+            Err(error) if error.is_transient() => error,
+            Err(error) => return Err(error),
+        };
+        let known = match (self.settings.chain.id(), stored) {
+            (Some(id), _) => Some(id),
+            (None, [id]) => Some(*id),
+            _ => None,
+        };
+        let error = crate::output::brief(&logmill_io::chain(&error));
+        tracing::warn!(chain = known, error, "no node answers; ingest waits for one");
+        let Some(chain_id) = known else { return Ok(None) };
+        // When a node answers, it must be of this chain.
+        let (source, historic) = sources(&self.settings, &clock, Some(chain_id)).await?;
+        Ok(Some(Followed { chain_id, source, historic }))
     }
-    for chain_id in stored.into_iter().filter(|id| Some(*id) != followed) {
-        let chain = stores.chain(chain_id).await?;
-        let derive = derive(settings, queue, tables, &chain, None, owner).await?;
-        open.push(OpenChain { chain, ingest: None, derive });
+
+    /// Asks once more which chain is meant, and opens it.
+    pub(crate) async fn meet(&self) -> Result<OpenChain> {
+        let clock = SystemClock::shared();
+        let (found, info) = ask(&self.settings, &clock, self.settings.chain.id()).await?;
+        introduce(&info);
+        self.open_followed(found).await
     }
-    Ok(open)
+
+    async fn open_followed(&self, found: Followed) -> Result<OpenChain> {
+        let Followed { chain_id, source, historic } = found;
+        let chain = self.stores.chain(chain_id).await?;
+        let derive = self.derive(&chain, Some(&source)).await?;
+        let ingest = self.ingest(chain.clone(), source, historic);
+        let progress = Arc::clone(&ingest.progress);
+        Ok(OpenChain { chain, ingest: Some(ingest), progress, derive })
+    }
+
+    fn ingest(&self, chain: Chain, source: Source, historic: Source) -> Ingest {
+        let clock = SystemClock::shared();
+        let rate = self.settings.ingest.audit_blocks_per_second;
+        Ingest {
+            auditor: Arc::new(Auditor::new(chain.clone(), Arc::clone(&clock), rate)),
+            chain,
+            source,
+            historic,
+            queue: self.queue.clone(),
+            settings: self.settings.ingest(),
+            runner: runner(&self.settings, &self.owner),
+            roles: self.settings.ingest.roles(),
+            owner: self.owner.clone(),
+            progress: Arc::new(Progress::new(Arc::clone(&clock))),
+            clock,
+        }
+    }
+
+    async fn derive(&self, chain: &Chain, source: Option<&Source>) -> Result<Option<Derive>> {
+        let Some(tables) = &self.tables else {
+            return Ok(None);
+        };
+        let (settings, runner) = (&self.settings, runner(&self.settings, &self.owner));
+        Ok(Some(Derive::open(settings, chain, tables, &self.queue, source, runner).await?))
+    }
+}
+
+/// Asks the nodes which chain they are of, for a short time.
+pub(crate) async fn ask(
+    settings: &Settings,
+    clock: &Arc<dyn Clock>,
+    chain_id: Option<u64>,
+) -> Result<(Followed, ChainInfo)> {
+    let asked = async {
+        let (source, historic) = sources(settings, clock, chain_id).await?;
+        let info = source.info().await?;
+        Ok((Followed { chain_id: info.chain_id, source, historic }, info))
+    };
+    tokio::select! {
+        biased;
+        answered = asked => answered,
+        () = clock.sleep(ASK_MAX) => {
+            let limit_ms = logmill_io::millis(ASK_MAX).unsigned_abs();
+            let doing = "ask the nodes for their chain";
+            Err(logmill_io::Error::TooSlow { doing, limit_ms }.into())
+        }
+    }
+}
+
+fn introduce(info: &ChainInfo) {
+    let finality = match info.finality {
+        Finality::Tags => "by tag".to_owned(),
+        Finality::Depth(depth) => format!("{depth} confirmations"),
+    };
+    tracing::info!(chain = info.chain_id, client = info.client, finality, "found the chain");
 }
 
 /// Where blocks come from.
 pub(crate) type Source = Arc<dyn ChainSource>;
 
-/// Where new blocks come from, and where history does.
-async fn sources(settings: &Settings, clock: &Arc<dyn Clock>) -> Result<(Source, Source)> {
+/// Where new blocks come from, and where history does. Nodes must be of the chain with this id, if one is given.
+async fn sources(
+    settings: &Settings,
+    clock: &Arc<dyn Clock>,
+    chain_id: Option<u64>,
+) -> Result<(Source, Source)> {
     let given = &settings.chain;
     let key = |key: &str| {
         let key = key.to_owned();
@@ -83,18 +201,18 @@ async fn sources(settings: &Settings, clock: &Arc<dyn Clock>) -> Result<(Source,
     let historic = given.historic_nodes().map_err(key("chain.historic_rpc_urls"))?;
     let live: Option<Source> = match nodes.is_empty() {
         true => None,
-        false => Some(evm(settings, nodes, clock)?),
+        false => Some(evm(settings, nodes, clock, chain_id)?),
     };
     let historic: Option<Source> = match historic.is_empty() {
         true => live.clone(),
-        false => Some(evm(settings, historic, clock)?),
+        false => Some(evm(settings, historic, clock, chain_id)?),
     };
     let Some(folder) = given.era1() else {
         let live = live.ok_or_else(|| Error::Internal { what: "no source".to_owned() })?;
         let historic = historic.unwrap_or_else(|| Arc::clone(&live));
         return Ok((live, historic));
     };
-    let chain_id = match (given.id(), &live) {
+    let chain_id = match (chain_id, &live) {
         (Some(id), _) => id,
         (None, Some(live)) => live.info().await?.chain_id,
         (None, None) => 0,
@@ -117,73 +235,19 @@ pub(crate) fn live(settings: &Settings, clock: &Arc<dyn Clock>) -> Result<Source
         key: "chain.rpc_urls".to_owned(),
         why,
     };
-    evm(settings, settings.chain.nodes().map_err(wrong)?, clock)
+    evm(settings, settings.chain.nodes().map_err(wrong)?, clock, settings.chain.id())
 }
 
-fn evm(settings: &Settings, nodes: Vec<NodeSettings>, clock: &Arc<dyn Clock>) -> Result<Source> {
-    let http = HttpClient::new(Arc::clone(clock))?;
-    let (evm, entropy) = (settings.chain.evm(), OsEntropy::shared());
-    Ok(Arc::new(EvmSource::new(nodes, evm, &http, Arc::clone(clock), &entropy)?))
-}
-
-/// Which chain it is: what the source says, or what is known if it does not answer.
-async fn chain_id(settings: &Settings, source: &dyn ChainSource, stored: &[u64]) -> Result<u64> {
-    let given = settings.chain.id();
-    match source.info().await {
-        Ok(info) => {
-            let finality = match info.finality {
-                Finality::Tags => "by tag".to_owned(),
-                Finality::Depth(depth) => format!("{depth} confirmations"),
-            };
-            tracing::info!(
-                chain = info.chain_id,
-                client = info.client,
-                finality,
-                "found the chain"
-            );
-            Ok(info.chain_id)
-        }
-        Err(error) if error.kind() == logmill_io::ErrorKind::Transient => {
-            let known = match (given, stored) {
-                (Some(id), _) => Some(id),
-                (None, [id]) => Some(*id),
-                _ => None,
-            };
-            let Some(known) = known else {
-                return Err(error.into());
-            };
-            let said = logmill_io::chain(&error);
-            tracing::warn!(chain = known, error = said, "no node answers: serves what is stored");
-            Ok(known)
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn ingest(
+fn evm(
     settings: &Settings,
-    queue: &Queue,
-    chain: Chain,
-    source: Source,
-    historic: Source,
-    owner: &str,
-) -> Ingest {
-    let clock = SystemClock::shared();
-    let runner = runner(settings, owner);
-    let rate = settings.ingest.audit_blocks_per_second;
-    Ingest {
-        auditor: Arc::new(Auditor::new(chain.clone(), Arc::clone(&clock), rate)),
-        chain,
-        source,
-        historic,
-        queue: queue.clone(),
-        settings: settings.ingest(),
-        runner,
-        roles: settings.ingest.roles(),
-        owner: owner.to_owned(),
-        progress: Arc::new(Progress::new(Arc::clone(&clock))),
-        clock,
-    }
+    nodes: Vec<NodeSettings>,
+    clock: &Arc<dyn Clock>,
+    chain_id: Option<u64>,
+) -> Result<Source> {
+    let http = HttpClient::new(Arc::clone(clock))?;
+    let evm = EvmSettings { chain_id, ..settings.chain.evm() };
+    let entropy = OsEntropy::shared();
+    Ok(Arc::new(EvmSource::new(nodes, evm, &http, Arc::clone(clock), &entropy)?))
 }
 
 /// How jobs are run; who runs them sets kind and slots.
@@ -197,33 +261,24 @@ fn runner(settings: &Settings, owner: &str) -> RunnerSettings {
     }
 }
 
-async fn derive(
-    settings: &Settings,
-    queue: &Queue,
-    tables: Option<&Tables>,
-    chain: &Chain,
-    source: Option<&Source>,
-    owner: &str,
-) -> Result<Option<Derive>> {
-    let Some(tables) = tables else {
-        return Ok(None);
-    };
-    let runner = runner(settings, owner);
-    Ok(Some(Derive::open(settings, chain, tables, queue, source, runner).await?))
-}
-
 impl OpenChain {
     /// The chain as it is served.
     pub(crate) fn served(self: &Arc<Self>) -> Served {
         Served {
             chain: self.chain.clone(),
             source: self.ingest.as_ref().map(|ingest| Arc::clone(&ingest.source)),
-            progress: Arc::clone(self) as Arc<dyn Shown>,
+            status: Arc::clone(self) as Arc<dyn ChainStatus>,
             reader: self.derive.as_ref().map(|derive| derive.reader.clone()),
         }
     }
 
-    /// Works for the chain until `stop` completes.
+    /// How many stored blocks are damaged, as far as this process or the one that writes has found out.
+    pub(crate) fn damaged(&self) -> u64 {
+        let here = self.ingest.as_ref().map_or(0, |ingest| ingest.auditor.damaged());
+        here.max(self.progress.report().damaged)
+    }
+
+    /// Works for the chain until `stop` completes; the error is one after which this process must end.
     pub(crate) async fn run<S>(&self, stop: impl Fn() -> S) -> Result<()>
     where
         S: Future<Output = ()> + Send,
@@ -234,8 +289,8 @@ impl OpenChain {
                 None => Ok(()),
             }
         };
-        let (stored, derived) = futures::future::join(self.store(&stop), derived).await;
-        stored.and(derived)
+        // One that cannot go on ends both: what is left must not linger.
+        futures::future::try_join(self.store(&stop), derived).await.map(|_| ())
     }
 
     /// Ingests, or follows what another process ingests.
@@ -245,10 +300,10 @@ impl OpenChain {
     {
         let clock = SystemClock::shared();
         let Some(ingest) = &self.ingest else {
-            let follow = async {
+            let following = async {
                 loop {
-                    if let Err(error) = self.chain.follow().await {
-                        tracing::warn!(error = logmill_io::chain(&error), "follow the writer");
+                    if let Err(error) = follow(&self.chain, &self.progress).await {
+                        return Err(Error::from(error));
                     }
                     clock.sleep(FOLLOW_EVERY).await;
                 }
@@ -256,7 +311,7 @@ impl OpenChain {
             tokio::select! {
                 biased;
                 () = stop() => return Ok(()),
-                () = follow => return Ok(()),
+                ended = following => return ended,
             }
         };
         let told = tell(self.chain.chain_id(), &ingest.progress, &*clock);
@@ -268,23 +323,11 @@ impl OpenChain {
     }
 }
 
-impl Shown for OpenChain {
-    fn behind(&self) -> Option<String> {
-        let report = self.ingest.as_ref()?.progress.report();
-        if let Some(why) = report.stalled {
-            return Some(why);
-        }
-        match report.behind {
-            None => Some("the chain has not been reached yet".to_owned()),
-            Some(blocks) if blocks > CAUGHT_UP_WITHIN => Some(format!("{blocks} blocks behind")),
-            Some(_) => None,
-        }
-    }
-
-    fn shown(&self) -> serde_json::Value {
+impl ChainStatus for OpenChain {
+    fn status_json(&self) -> serde_json::Value {
         let derive = self.derive.as_ref().map(Derive::shown);
         let Some(ingest) = &self.ingest else {
-            return serde_json::json!({ "derive": derive });
+            return serde_json::json!({ "derive": derive, "ingest": self.progress.report() });
         };
         serde_json::json!({
             "derive": derive,

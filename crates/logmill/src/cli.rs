@@ -63,6 +63,8 @@ pub(crate) enum Command {
     /// Look at the configuration
     #[command(subcommand)]
     Config(Config),
+    /// Try what a start needs: data folder, database, blob store, node
+    Preflight,
     /// Show what exists so far, in a folder that is removed afterwards
     Demo,
 }

@@ -14,12 +14,15 @@
 //! signal ends it with 0, and what was being collected is given back at once. Leaves to others: collecting
 //! ([`logmill_pipeline::ingest::collect`]).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use logmill_io::{Entropy, OsEntropy, SystemClock, Tasks};
 use logmill_pipeline::derive::Tables;
 use logmill_pipeline::ingest::collect::event::{LogProcessor, collected};
+use logmill_pipeline::ingest::collect::status::Report;
 use logmill_pipeline::ingest::collect::{self, Collector, Mode, Status};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -31,6 +34,8 @@ use crate::config::collect::Job;
 use crate::error::{Error, Result};
 use crate::http::{self, Collecting};
 use crate::output;
+use crate::readiness::stores::SqlCheck;
+use crate::readiness::{Cause, Check, Finding, Readiness, Service};
 use crate::server::{self, Ended, Signals, told, until_stopped};
 use crate::stores::{self, tables};
 
@@ -86,6 +91,10 @@ async fn serve(asked: &Collect, settings: &Settings) -> Result<()> {
     }
     if let Some((listener, _)) = listener {
         let state = state(settings, tables.clone(), collector)?;
+        let (readiness, stop) = (Arc::clone(&state.readiness), told(stopped.clone()));
+        tasks.spawn(async move {
+            Ended { task: "the readiness checks", outcome: readiness.run(stop).await }
+        });
         let stop = told(stopped.clone());
         tasks.spawn(async move {
             Ended { task: "the HTTP server", outcome: http::serve(listener, state, stop).await }
@@ -165,11 +174,24 @@ fn state(
     collector: Option<Arc<Collector>>,
 ) -> Result<http::State> {
     let consumer = consumer(settings).ok();
-    let collecting = Shown { tables: tables.clone(), consumer, collector };
+    let poll = settings.collect.longest_poll();
+    let seen_within = settings.ready.limits(poll).seen_within;
+    let collecting = Arc::new(Shown { tables: tables.clone(), consumer, collector, seen_within });
+    let absent = BTreeMap::from([
+        (Service::Rpc, "a collector serves no chain"),
+        (Service::Meter, "a collector meters nothing"),
+    ]);
+    let readiness =
+        Readiness::new(SystemClock::shared(), settings.ready.store_timeout(), absent);
+    let what = "the database of tables";
+    readiness.add(SqlCheck::new(Cause::TablesStoreSilent, what, tables.sql().clone()));
+    readiness.add(Arc::clone(&collecting) as Arc<dyn Check>);
     Ok(http::State {
         chains: Default::default(),
+        late_chains: None,
+        readiness,
         tables: Some(tables),
-        collecting: Some(Arc::new(collecting)),
+        collecting: Some(collecting),
         metering: http::Metering::default(),
         limits: settings.server.limits(),
         rpc: settings.rpc.limits(),
@@ -185,25 +207,75 @@ struct Shown {
     tables: Tables,
     consumer: Option<(u64, &'static str)>,
     collector: Option<Arc<Collector>>,
+    /// How long ago a node must have answered.
+    seen_within: Duration,
+}
+
+impl Shown {
+    /// What is wrong with a collector of this process.
+    fn judge(&self, report: &Report) -> Vec<Finding> {
+        let chain_id = self.consumer.map(|(chain_id, _)| chain_id);
+        let finding = |cause, why: String| Finding::new(cause, chain_id, why);
+        let mut found = Vec::new();
+        if let Some(why) = &report.halted {
+            found.push(finding(Cause::CollectorStopped, why.clone()));
+        }
+        if let Some(status) = &report.collected {
+            found.extend(self.incomplete(status));
+        }
+        let seen_ago = report.seen_ms_ago.map(Duration::from_millis);
+        let silent = |long: String| {
+            let last = report.last_error.as_deref().unwrap_or("no error was seen");
+            finding(
+                Cause::NodeSilent,
+                format!("no node has answered {long}; last error: {last}"),
+            )
+        };
+        match (report.lag, seen_ago) {
+            // The head is not asked for while there is enough to do.
+            (Some(lag), _) if report.mode == Mode::Historical.name() => {
+                found.push(finding(Cause::CollectorBehind, format!("{lag} final blocks behind")));
+            }
+            (_, None) => found.push(silent("yet".to_owned())),
+            (_, Some(ago)) if ago > self.seen_within => {
+                found.push(silent(format!("for {} s", ago.as_secs())));
+            }
+            _ => {}
+        }
+        found
+    }
+
+    fn incomplete(&self, status: &Status) -> Option<Finding> {
+        let why = format!("{} ranges are missing that nobody could collect", status.dead);
+        let finding = Finding::new(Cause::CollectorIncomplete, Some(status.chain_id), why);
+        (status.dead > 0).then_some(finding)
+    }
+}
+
+#[async_trait]
+impl Check for Shown {
+    async fn check(&self) -> Result<Vec<Finding>> {
+        if let Some(collector) = &self.collector {
+            return Ok(self.judge(&collector.report().await));
+        }
+        let Some((chain_id, name)) = self.consumer else { return Ok(Vec::new()) };
+        match Status::find(&self.tables, chain_id, name).await {
+            Ok(status) => Ok(status.iter().filter_map(|status| self.incomplete(status)).collect()),
+            Err(error) if error.is_fatal() => Err(error.into()),
+            Err(error) => {
+                let why = format!("what is collected cannot be read: {}", logmill_io::chain(&error));
+                Ok(vec![Finding::new(Cause::TablesStoreSilent, Some(chain_id), why)])
+            }
+        }
+    }
+
+    fn silence(&self) -> Finding {
+        Finding::new(Cause::TablesStoreSilent, None, "reading how far collecting is")
+    }
 }
 
 #[async_trait]
 impl Collecting for Shown {
-    async fn behind(&self) -> Option<String> {
-        let report = self.collector.as_ref()?.report().await;
-        let dead = report.collected.as_ref().map_or(0, |status| status.dead);
-        match report.lag {
-            _ if report.halted.is_some() => report.halted,
-            _ if report.collected.is_none() => Some("the database does not answer".to_owned()),
-            _ if dead > 0 => Some(format!("{dead} ranges are missing that nobody could collect")),
-            None => Some("the chain has not been reached yet".to_owned()),
-            Some(lag) if report.mode == Mode::Historical.name() => {
-                Some(format!("{lag} final blocks behind"))
-            }
-            Some(_) => None,
-        }
-    }
-
     async fn shown(&self) -> Value {
         if let Some(collector) = &self.collector {
             return json!(collector.report().await);

@@ -26,6 +26,7 @@ mod derive;
 mod index;
 mod layers;
 mod meter;
+mod ready;
 mod secret;
 mod server;
 #[cfg(test)]
@@ -65,6 +66,7 @@ pub(crate) struct Settings {
     pub(crate) ingest: chain::Ingest,
     pub(crate) derive: derive::Derive,
     pub(crate) collect: collect::Collect,
+    pub(crate) ready: ready::Ready,
     pub(crate) server: server::Server,
     pub(crate) rpc: server::Rpc,
     pub(crate) meter: meter::Meter,
@@ -236,6 +238,7 @@ impl Settings {
             self.ingest.fault(),
             self.derive.fault(),
             self.collect.fault(),
+            self.ready.fault(),
             self.server.fault(),
             self.rpc.fault(),
             self.meter.fault(),

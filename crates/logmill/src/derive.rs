@@ -90,11 +90,15 @@ impl Derive {
             }
         };
         let deriving = Box::pin(self.deriver.run(stop()));
-        let (derived, asked, worked) =
-            futures::future::join3(deriving, asked.run(stop()), Box::pin(workers)).await;
-        derived?;
-        asked?;
-        worked
+        let deriving = async { deriving.await.map_err(Error::from) };
+        let asked = async { asked.run(stop()).await.map_err(Error::from) };
+        // One that cannot go on ends all: what is left must not linger.
+        futures::future::try_join3(deriving, asked, Box::pin(workers)).await.map(|_| ())
+    }
+
+    /// The names of its processors.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.processors.iter().map(|processor| processor.name())
     }
 
     /// Every checkpoint, for operators.

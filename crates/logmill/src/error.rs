@@ -47,6 +47,16 @@ pub(crate) enum Error {
     Miscounted { partials: u64, repaired: u64 },
     #[error("{blocks} stored blocks are damaged")]
     Damaged { blocks: u64 },
+    #[error("{what} ({setting})")]
+    Preflight {
+        setting: &'static str,
+        what: String,
+        hint: &'static str,
+        #[source]
+        source: Box<Error>,
+    },
+    #[error("the preflight failed: {what}")]
+    PreflightFailed { what: String },
     #[error("there is no database {}", path.display())]
     NoDatabase { path: PathBuf },
     #[error("there is no job {kind}/{key}")]
@@ -146,6 +156,33 @@ impl Error {
         move |error| Self::Index { chain, source: Box::new(error) }
     }
 
+    /// Whether a store can never work again; see [`logmill_io::Error::is_fatal`].
+    pub(crate) fn is_fatal(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_fatal(),
+            Self::Work(error) => error.is_fatal(),
+            Self::Pipeline(error) => error.is_fatal(),
+            Self::Meter(error) => error.is_fatal(),
+            Self::Index { source, .. } => source.is_fatal(),
+            Self::TaskFailed { source, .. } => source.is_fatal(),
+            _ => false,
+        }
+    }
+
+    /// Whether it may pass by itself.
+    pub(crate) fn is_transient(&self) -> bool {
+        let kind = match self {
+            Self::Store(error) => error.kind(),
+            Self::Work(error) => error.kind(),
+            Self::Chain(error) => error.kind(),
+            Self::Pipeline(error) => error.kind(),
+            Self::Meter(error) => error.kind(),
+            Self::Index { source, .. } => source.kind(),
+            _ => return false,
+        };
+        kind == ErrorKind::Transient
+    }
+
     /// 2 if the command or the configuration is wrong, else 1.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
@@ -170,6 +207,7 @@ impl Error {
     pub(crate) fn hint(&self) -> Option<&str> {
         match self {
             Self::UnknownKey { .. } => Some("`logmill config default` shows all keys"),
+            Self::Preflight { hint, .. } => Some(hint),
             Self::NoDatabase { .. } => {
                 Some("`logmill run` makes one; --data names another data folder")
             }
@@ -242,7 +280,7 @@ fn index_hint(error: &finalized_log_index::Error) -> Option<&'static str> {
     }
 }
 
-fn store_hint(error: &logmill_io::Error) -> Option<&'static str> {
+pub(crate) fn store_hint(error: &logmill_io::Error) -> Option<&'static str> {
     use logmill_io::Error as E;
     if error.is_disk_full() {
         return Some("free some space; what was acknowledged is safe, what was not did not happen");

@@ -7,7 +7,8 @@
 //! | `GET /` | `Api Running` | nothing |
 //! | `/ws`, `/ws/{chain}` | the feed of blocks and transactions | `read` |
 //! | `/ws/status` | the status, every three seconds | `read` |
-//! | `/health`, `/ready` | whether it is up, whether it is caught up | nothing |
+//! | `/health` | whether the process is up | nothing |
+//! | `/ready`, `/ready/rpc`, `/ready/tables`, `/ready/meter` | whether it may be sent requests, and why not | nothing |
 //! | `/status`, `/metrics` | figures for operators | `read` |
 //! | `/fees`, `/fees/summary` | collected fees | `read` |
 //! | `/api/v1/{chain}/…` | what is stored and derived of a chain ([`api`]) | `read` |
@@ -25,6 +26,7 @@ mod feed;
 mod fees;
 mod metering;
 mod operator;
+mod served;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -48,21 +50,23 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use bytes::Bytes;
 use futures::stream::unfold;
-use logmill_io::{Clock, Entropy, Tasks};
+use logmill_io::{Clock, Entropy, Panicked, Tasks};
 use logmill_pipeline::derive::Tables;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 pub(crate) use auth::{Keys, Scope};
 pub(crate) use metering::Metering;
 
 use crate::error::{Error, Result};
+use crate::readiness::Readiness;
 use crate::rpc::answer::{Answers, PIECE_BYTES};
 use crate::rpc::{self, Rpc, Served};
 use auth::Refused;
 use feed::Feed;
+use served::ServedChains;
 use socket::{RpcSession, talk};
 
 /// How much is served at a time, and for whom.
@@ -83,9 +87,6 @@ pub(crate) struct Limits {
 /// What is told of a collector.
 #[async_trait]
 pub(crate) trait Collecting: Send + Sync + std::fmt::Debug {
-    /// Why what is collected is not up to date; none if it is.
-    async fn behind(&self) -> Option<String>;
-
     /// Figures for operators.
     async fn shown(&self) -> Value;
 }
@@ -95,6 +96,10 @@ pub(crate) trait Collecting: Send + Sync + std::fmt::Debug {
 pub(crate) struct State {
     /// The chains, by their ids.
     pub(crate) chains: BTreeMap<u64, Served>,
+    /// Chains that are found later.
+    pub(crate) late_chains: Option<mpsc::Receiver<Served>>,
+    /// Whether this process may be sent requests.
+    pub(crate) readiness: Arc<Readiness>,
     /// Derived and collected tables, if there are any.
     pub(crate) tables: Option<Tables>,
     /// What collects, if this process serves what is collected.
@@ -112,11 +117,11 @@ pub(crate) struct State {
 /// What handlers share.
 #[derive(Debug)]
 struct Shared {
-    chains: BTreeMap<u64, Arc<Served>>,
+    chains: ServedChains,
+    readiness: Arc<Readiness>,
     tables: Option<Tables>,
     collecting: Option<Arc<dyn Collecting>>,
     metering: Metering,
-    feeds: BTreeMap<u64, Feed>,
     limits: Limits,
     rpc: Arc<Rpc>,
     clock: Arc<dyn Clock>,
@@ -142,7 +147,7 @@ pub(crate) fn record_metrics() -> Result<PrometheusHandle> {
 /// Serves until `stop` completes.
 pub(crate) async fn serve(
     listener: TcpListener,
-    state: State,
+    mut state: State,
     stop: impl Future<Output = ()> + Send,
 ) -> Result<()> {
     let address = listener.local_addr();
@@ -152,14 +157,9 @@ pub(crate) async fn serve(
         return Err(Error::NoKeys { address });
     }
     let (stopping, stopped) = watch::channel(false);
+    let late = state.late_chains.take();
     let shared = Arc::new(Shared::new(state, stopped.clone()));
-    let mut feeds: Tasks<()> = Tasks::new();
-    for (chain, feed) in &shared.feeds {
-        if let Some(served) = shared.chains.get(chain) {
-            let (feed, chain) = (feed.clone(), served.chain.clone());
-            feeds.spawn(async move { feed.run(&chain).await });
-        }
-    }
+    let feeding = feed_all(Arc::clone(&shared), late);
     let clock = Arc::clone(&shared.clock);
     let connections = shared.limits.max_connections;
     let accepting = connection::accept(listener, router(shared), connections, clock, stopped);
@@ -171,22 +171,48 @@ pub(crate) async fn serve(
     };
     tokio::select! {
         biased;
-        () = accepting => {}
-        () = stop => {}
+        () = accepting => Ok(()),
+        failed = feeding => Err(failed.into()),
+        () = stop => Ok(()),
     }
-    Ok(())
+}
+
+/// Runs the feed of every chain, also of those that come later; gives the panic of one.
+async fn feed_all(shared: Arc<Shared>, late: Option<mpsc::Receiver<Served>>) -> Panicked {
+    let mut feeds: Tasks<()> = Tasks::new();
+    let run = |feeds: &mut Tasks<()>, (served, feed): (Arc<Served>, Feed)| {
+        feeds.spawn(async move { feed.run(&served.chain).await });
+    };
+    shared.chains.all().into_iter().for_each(|chain| run(&mut feeds, chain));
+    let mut late = late;
+    loop {
+        let next = async {
+            match &mut late {
+                Some(late) => late.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            Some(Err(panicked)) = feeds.join_next(), if !feeds.is_empty() => return panicked,
+            found = next => match found {
+                Some(served) => run(&mut feeds, shared.chains.add(served.chain.chain_id(), served)),
+                None => late = None,
+            },
+        }
+    }
 }
 
 impl Shared {
     fn new(state: State, stop: watch::Receiver<bool>) -> Self {
-        let State { chains, tables, collecting, metering, limits, rpc, clock, entropy, metrics } =
-            state;
+        let State { chains, readiness, tables, collecting, metering, limits, .. } = state;
+        let State { rpc, clock, entropy, metrics, .. } = state;
         Self {
+            readiness,
             tables,
             collecting,
             metering,
-            feeds: chains.keys().map(|chain| (*chain, Feed::new())).collect(),
-            chains: chains.into_iter().map(|(id, served)| (id, Arc::new(served))).collect(),
+            chains: ServedChains::new(chains),
             rpc: Arc::new(Rpc::new(rpc, Arc::clone(&clock), Arc::clone(&entropy))),
             entropy,
             started: clock.monotonic(),
@@ -199,10 +225,9 @@ impl Shared {
     }
 
     /// The chain that a path names, or the one that is meant without a name.
-    fn chain(&self, named: Option<u64>) -> Option<(u64, &Arc<Served>)> {
-        let only = || self.chains.keys().next().copied().filter(|_| self.chains.len() == 1);
-        let chain = named.or(self.limits.default_chain).or_else(only)?;
-        self.chains.get(&chain).map(|served| (chain, served))
+    fn chain(&self, named: Option<u64>) -> Option<(Arc<Served>, Feed)> {
+        let chain = named.or(self.limits.default_chain).or_else(|| self.chains.only())?;
+        self.chains.get(chain)
     }
 }
 
@@ -222,6 +247,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/", get(root_get).post(root_post))
         .route("/health", get(operator::health))
         .route("/ready", get(operator::ready))
+        .route("/ready/{service}", get(operator::service_ready))
         .merge(guarded)
         .merge(api::routes(&shared))
         .merge(metering::routes(&shared))
@@ -329,8 +355,7 @@ async fn feed_get(
         Ok(upgrade) => upgrade,
         Err(rejection) => return problem(rejection.status(), "this is a WebSocket"),
     };
-    let chain = shared.chain(chain.map(|Path(chain)| chain));
-    let Some(feed) = chain.and_then(|(chain, _)| shared.feeds.get(&chain)) else {
+    let Some((_, feed)) = shared.chain(chain.map(|Path(chain)| chain)) else {
         return no_chain();
     };
     let (session, clock, stop) = (feed.session(), Arc::clone(&shared.clock), shared.stop.clone());
@@ -349,11 +374,11 @@ async fn status_get(FromState(shared): FromState<Arc<Shared>>, upgrade: Upgrade)
 }
 
 fn converse(shared: &Shared, chain: Option<u64>, upgrade: WebSocketUpgrade) -> Response {
-    let Some((_, served)) = shared.chain(chain) else {
+    let Some((served, _)) = shared.chain(chain) else {
         return no_chain();
     };
     let (rpc, requests) = (Arc::clone(&shared.rpc), Arc::clone(&shared.requests));
-    let session = RpcSession::new(rpc, Arc::clone(served), requests);
+    let session = RpcSession::new(rpc, served, requests);
     let (clock, stop) = (Arc::clone(&shared.clock), shared.stop.clone());
     let upgrade = limited(upgrade, shared);
     upgrade.on_upgrade(move |socket| talk(socket, session, clock, stop))
@@ -375,7 +400,7 @@ async fn answer(
     headers: &HeaderMap,
     body: Body,
 ) -> Response {
-    let Some((_, served)) = shared.chain(chain) else {
+    let Some((served, _)) = shared.chain(chain) else {
         return no_chain();
     };
     if !is_json(headers) {
@@ -389,7 +414,7 @@ async fn answer(
     };
     let bytes_max = rpc.limits().max_response_bytes;
     let json = [(CONTENT_TYPE, "application/json")];
-    let mut answers = match rpc.answers(served, &shared.requests, &body, bytes_max).await {
+    let mut answers = match rpc.answers(&served, &shared.requests, &body, bytes_max).await {
         Ok(answers) => answers,
         Err(error) => {
             return (StatusCode::SERVICE_UNAVAILABLE, json, error.answer()).into_response();

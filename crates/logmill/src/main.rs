@@ -7,6 +7,8 @@
 //! | [`stores`] | opening what is configured: to serve, to read, to change |
 //! | [`server`] | `logmill run` |
 //! | [`collect`] | `logmill collect` |
+//! | [`preflight`] | what a start needs, tried first; `logmill preflight` |
+//! | [`readiness`] | whether this process may be sent requests, and why not |
 //! | [`chains`] | what the server does for the chain it follows |
 //! | [`history`] | `logmill verify`, `logmill repair` |
 //! | [`meter`] | usage: what the server does for it, and `logmill meter …` |
@@ -46,6 +48,8 @@ mod logs;
 mod maintenance;
 mod meter;
 mod output;
+mod preflight;
+mod readiness;
 mod rpc;
 mod server;
 mod stores;
@@ -88,6 +92,7 @@ async fn run(command: Command, config: &Config) -> Result<()> {
         Command::Index(command) => index::run(command, &config.settings).await,
         Command::Config(cli::Config::Check) => output::line(config.shown()?.trim_end()),
         Command::Config(cli::Config::Default) => output::line(config::DEFAULTS.trim_end()),
+        Command::Preflight => preflight::run(&config.settings).await,
         Command::Demo => demo::run().await,
     }
 }

@@ -14,6 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use logmill_io::{BlobStore, ErrorKind};
 use logmill_io::wire::{GuardedClient, GuardedSettings};
 use logmill_meter::aggregate::Aggregator;
 use logmill_meter::alerts::{ALERT_JOB, Watcher};
@@ -30,6 +31,7 @@ use tokio::sync::watch;
 use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::maintenance;
+use crate::readiness::stores::Suspect;
 use crate::stores::meter::MeterStores;
 use relay::Relays;
 
@@ -49,8 +51,9 @@ pub(crate) async fn open(settings: &Settings) -> Result<Option<OpenMeter>> {
     let stores = MeterStores::open_to_write(settings).await?;
     let queue = stores.queue.clone();
     let webhooks = webhooks(settings, &queue).await?;
+    let blobs = Arc::clone(&stores.blobs);
     let meter = Meter::open(stores.queue, stores.blobs, webhooks, metered).await?;
-    Ok(Some(OpenMeter { meter, queue }))
+    Ok(Some(OpenMeter { meter, queue, blobs }))
 }
 
 /// The webhooks, with the endpoints that the configuration names.
@@ -83,6 +86,7 @@ async fn webhooks(settings: &Settings, queue: &Queue) -> Result<Webhooks> {
 pub(crate) struct OpenMeter {
     pub(crate) meter: Meter,
     pub(crate) queue: Queue,
+    pub(crate) blobs: Arc<dyn BlobStore>,
 }
 
 /// A task of the server: its name, and what runs.
@@ -109,10 +113,9 @@ impl OpenMeter {
         let recording = async move {
             tokio::select! {
                 biased;
-                () = recording => {}
-                () = late => {}
+                ended = recording => ended.map_err(Error::from),
+                () = late => Ok(()),
             }
-            Ok(())
         };
         // With SQLite it takes the processor for long, and other tasks must not wait for it. With PostgreSQL it mostly
         // waits for answers, which come sooner to a task than to another thread.
@@ -209,17 +212,24 @@ pub(crate) struct Usage {
     recorder: Recorder,
     pub(crate) watched: Watched,
     pub(crate) relays: Relays,
+    /// Raised when recording fails for a reason of the store's, so that readiness tries to write.
+    pub(crate) suspect: Suspect,
 }
 
 impl Usage {
     pub(crate) fn new(meter: Meter, recorder: Recorder) -> Self {
-        Self { meter, recorder, watched: Watched::default(), relays: Relays::default() }
+        let (watched, relays) = (Watched::default(), Relays::default());
+        Self { meter, recorder, watched, relays, suspect: Suspect::default() }
     }
 
     /// Records events; gives what became of each once all are on disk.
     pub(crate) async fn record(&self, events: Vec<Arrived>) -> logmill_meter::Result<Vec<Outcome>> {
         let changed = self.watched.among(&events);
-        let outcomes = self.recorder.record(events).await?;
+        let outcomes = self.recorder.record(events).await.inspect_err(|error| {
+            if matches!(error.kind(), ErrorKind::Transient | ErrorKind::Internal) {
+                self.suspect.raise();
+            }
+        })?;
         for customer in changed {
             customer.send_modify(|changes| *changes = changes.wrapping_add(1));
         }

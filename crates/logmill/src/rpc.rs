@@ -76,21 +76,16 @@ pub(crate) struct Served {
     pub(crate) chain: Chain,
     /// Its nodes, if there are any.
     pub(crate) source: Option<Arc<dyn ChainSource>>,
-    /// How far its ingest is.
-    pub(crate) progress: Arc<dyn Progress>,
+    /// What operators are shown of it.
+    pub(crate) status: Arc<dyn ChainStatus>,
     /// What is derived of it, if anything is.
     pub(crate) reader: Option<Reader>,
 }
 
-/// How far the ingest of a chain is; whoever runs it says so.
-pub(crate) trait Progress: Send + Sync + std::fmt::Debug {
-    /// Why the chain is not caught up; none if it is.
-    fn behind(&self) -> Option<String>;
-
-    /// What operators are shown of it.
-    fn shown(&self) -> serde_json::Value {
-        serde_json::Value::Null
-    }
+/// What operators are shown of a chain beyond what is stored of it.
+pub(crate) trait ChainStatus: Send + Sync + std::fmt::Debug {
+    /// How far ingest and derive are, as JSON.
+    fn status_json(&self) -> serde_json::Value;
 }
 
 /// What answers calls, for all chains.

@@ -1,7 +1,7 @@
 //! `logmill run`: the server, from taking its folder to giving it back.
 //!
 //! ```text
-//!   folder ─▶ stores ─▶ tasks: runner, schedule, control socket ─▶ ready
+//!   preflight ─▶ folder ─▶ stores ─▶ tasks: runner, schedule, chains, meter, checks ─▶ ready
 //!                                     │
 //!        signal, or a task that ends ─┴─▶ stop ─▶ tasks wind down ─▶ stores, folder
 //! ```
@@ -10,64 +10,91 @@
 //! deadline, and the exit code is 0; a second signal ends it at once. A task that fails ends the server with
 //! its error, as one that limps is worse than one that is restarted. Leaves to others: what the tasks do.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use logmill_io::{Entropy, OsEntropy, SystemClock, Tasks};
+use logmill_io::{BlobStore, Entropy, OsEntropy, Sql, SystemClock, Tasks};
 use logmill_pipeline::derive::Tables;
+use logmill_work::Queue;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
-use crate::chains::{self, OpenChain};
+use crate::chains::{OpenChain, OpenChains};
 use crate::config::Settings;
 use crate::control::{self, Control, Queues};
 use crate::error::{Error, Result};
 use crate::http::{self, Metering};
 use crate::maintenance;
 use crate::meter::relay::{Blocks, Relay};
-use crate::meter::{self, OpenMeter};
+use crate::meter::{self, OpenMeter, Usage};
+use crate::preflight;
+use crate::readiness::chain::{ChainCheck, HeadDuty};
+use crate::readiness::stores::{BlobCheck, DiskCheck, SqlCheck};
+use crate::readiness::tables::TablesCheck;
+use crate::readiness::{Cause, Finding, Readiness, Service};
+use crate::rpc::Served;
 use crate::stores::index::IndexStores;
 use crate::stores::{Stores, tables};
+
+/// How often the nodes are asked which chain is meant, as long as that is not known.
+const MEET_EVERY: Duration = Duration::from_secs(3);
 
 /// Serves until it is told to stop.
 pub(crate) async fn run(settings: &Settings) -> Result<()> {
     // First: a signal that comes while we open must not end us half-way.
-    let signals = Signals::new()?;
+    let mut signals = Signals::new()?;
     if let Some(open_files) = logmill_io::raise_open_files() {
         tracing::debug!(open_files, "the most files and sockets that may be open");
     }
-    let stores = Stores::open(settings).await?;
+    let opened = async {
+        preflight::database(settings).await?;
+        let stores = Stores::open(settings).await?;
+        preflight::blobs(settings).await?;
+        Ok::<_, Error>(stores)
+    };
+    let stores = tokio::select! {
+        biased;
+        opened = opened => opened?,
+        name = signals.next() => {
+            tracing::info!(signal = name, "stopping");
+            return Ok(());
+        }
+    };
+    let http = listen(settings).await?;
     let queue = &stores.queue;
     let control = stores.folder.as_ref().map(Control::listen).transpose()?;
     let control_path = control.as_ref().map(|control| control.path().display().to_string());
     let (stop, stopped) = watch::channel(false);
-    let http = listen(settings).await?;
     let http_address = http.as_ref().map(|(_, address)| address.to_string());
-    let owner = format!("logmill-{}-{:x}", std::process::id(), OsEntropy.mark());
-    let indexes = IndexStores::open_to_write(settings).await?;
-    let tables = match settings.ingest.raw_only {
-        true => None,
-        false => Some(tables::open_to_write(settings).await?),
-    };
-    let chains = chains::open(settings, queue, &indexes, tables.as_ref(), &owner).await?;
+    let opening = opening(settings, queue).await?;
+    let (chains, is_unknown) = opening.open().await?;
     let chains: Vec<Arc<OpenChain>> = chains.into_iter().map(Arc::new).collect();
     let metered = meter::open(settings).await?;
     let usage_jobs = metered.as_ref().filter(|_| settings.postgres().is_none());
     let usage_jobs = usage_jobs.map(|metered| metered.queue.clone());
     let queues = Queues { all: queue.clone(), usage: usage_jobs };
-    let mut tasks = start(settings, queues, control, &owner, &stopped)?;
-    let metering = start_metering(settings, metered, &owner, &stopped, &mut tasks)?;
-    start_relays(settings, &chains, &metering, &stopped, &mut tasks);
+    let mut tasks = start(settings, queues, control, &opening.owner, &stopped)?;
+    let metered_blobs = metered.as_ref().map(|metered| Arc::clone(&metered.blobs));
+    let metering = start_metering(settings, metered, &opening.owner, &stopped, &mut tasks)?;
+    let has_chain = !chains.is_empty() || is_unknown;
+    let readiness = readiness(&opening, &metering, metered_blobs, has_chain);
+    let tables = opening.tables.clone();
+    let running = RunningChains { opening, readiness, usage: metering.usage.clone(), stopped };
     for chain in &chains {
-        let (chain, stopped) = (Arc::clone(chain), stopped.clone());
-        tasks.spawn(async move {
-            let outcome = chain.run(|| told(stopped.clone())).await;
-            Ended { task: "the chain", outcome }
-        });
+        running.start(chain, &mut tasks);
     }
+    let late_chains = is_unknown.then(|| running.start_late(&mut tasks));
+    let RunningChains { readiness, stopped, .. } = running;
+    let checks = (Arc::clone(&readiness), told(stopped.clone()));
+    tasks.spawn(async move {
+        Ended { task: "the readiness checks", outcome: checks.0.run(checks.1).await }
+    });
     if let Some((listener, _)) = http {
-        let state = http::State { metering, ..state(settings, &chains, tables)? };
+        let state = state(settings, &chains, tables, readiness)?;
+        let state = http::State { metering, late_chains, ..state };
         let stop = told(stopped.clone());
         tasks.spawn(async move {
             Ended { task: "the HTTP server", outcome: http::serve(listener, state, stop).await }
@@ -84,6 +111,65 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
         "ready"
     );
     until_stopped(signals, tasks, stop).await
+}
+
+/// What chains are opened with.
+async fn opening(settings: &Settings, queue: &Queue) -> Result<OpenChains> {
+    let stores = IndexStores::open_to_write(settings).await?;
+    let tables = match settings.ingest.raw_only {
+        true => None,
+        false => Some(tables::open_to_write(settings).await?),
+    };
+    Ok(OpenChains {
+        settings: Arc::new(settings.clone()),
+        queue: queue.clone(),
+        stores: Arc::new(stores),
+        tables,
+        owner: format!("logmill-{}-{:x}", std::process::id(), OsEntropy.mark()),
+    })
+}
+
+/// The checks of everything but chains.
+fn readiness(
+    opening: &OpenChains,
+    metering: &Metering,
+    metered_blobs: Option<Arc<dyn BlobStore>>,
+    has_chain: bool,
+) -> Arc<Readiness> {
+    let settings = &opening.settings;
+    let mut absent = BTreeMap::new();
+    if !has_chain {
+        absent.insert(Service::Rpc, "no chain is stored, and chain.rpc_urls names no node");
+    }
+    if opening.tables.is_none() {
+        absent.insert(Service::Tables, "nothing is derived: ingest.raw_only is set");
+    }
+    if metering.usage.is_none() {
+        absent.insert(Service::Meter, "nothing is metered: meter.events names no event type");
+    }
+    let timeout = settings.ready.store_timeout();
+    let readiness = Readiness::new(SystemClock::shared(), timeout, absent);
+    let add_sql = |cause, what, sql: &Sql| readiness.add(SqlCheck::new(cause, what, sql.clone()));
+    let (index, blobs) = opening.stores.probed();
+    add_sql(Cause::JobsStoreSilent, "the database of jobs", opening.queue.sql());
+    add_sql(Cause::IndexStoreSilent, "the database of the log index", index);
+    if let Some(tables) = &opening.tables {
+        add_sql(Cause::TablesStoreSilent, "the database of tables", tables.sql());
+    }
+    if let Some(usage) = &metering.usage {
+        readiness.add(SqlCheck::of_meter(usage.meter.sql().clone(), usage.suspect.clone()));
+    }
+    let is_bucket = settings.s3().is_some();
+    readiness.add(BlobCheck::new(Arc::clone(blobs), is_bucket));
+    // A handle on files fails for itself; a bucket is the same for all.
+    if let Some(blobs) = metered_blobs.filter(|_| !is_bucket) {
+        readiness.add(BlobCheck::new(blobs, is_bucket));
+    }
+    if preflight::uses_folder(settings) {
+        let (folder, free_mib_min) = (settings.data.clone(), settings.ready.free_disk_mib);
+        readiness.add(Arc::new(DiskCheck { folder, free_mib_min }));
+    }
+    readiness
 }
 
 /// Waits for a signal, or for a task that ends, and then for the end of all tasks.
@@ -138,29 +224,103 @@ fn start_metering(
     Ok(Metering { usage: Some(usage), config })
 }
 
-/// Starts carrying usage of chains to the meter, where there are rules for it.
-fn start_relays(
-    settings: &Settings,
-    chains: &[Arc<OpenChain>],
-    metering: &Metering,
-    stopped: &watch::Receiver<bool>,
-    tasks: &mut Tasks<Ended>,
-) {
-    let Some(usage) = &metering.usage else { return };
-    for chain in chains {
-        let Some(derive) = &chain.derive else { continue };
-        if settings.meter.usage(derive.reader.chain_id()).is_none() {
-            continue;
+/// What the chains of this server are run with.
+#[derive(Clone)]
+struct RunningChains {
+    opening: OpenChains,
+    readiness: Arc<Readiness>,
+    usage: Option<Usage>,
+    stopped: watch::Receiver<bool>,
+}
+
+impl RunningChains {
+    /// Starts what there is to do for a chain.
+    fn start(&self, chain: &Arc<OpenChain>, tasks: &mut Tasks<Ended>) {
+        self.add_checks(chain);
+        if let Some(relay) = self.relay(chain) {
+            let stop = told(self.stopped.clone());
+            tasks.spawn(async move {
+                Ended { task: "usage of a chain", outcome: relay.run(stop).await }
+            });
         }
+        let (chain, stopped) = (Arc::clone(chain), self.stopped.clone());
+        tasks.spawn(async move {
+            let outcome = chain.run(|| told(stopped.clone())).await;
+            Ended { task: "the chain", outcome }
+        });
+    }
+
+    /// Starts waiting for a node that tells which chain is meant; gives where the chain comes out.
+    fn start_late(&self, tasks: &mut Tasks<Ended>) -> mpsc::Receiver<Served> {
+        let (sender, receiver) = mpsc::channel(1);
+        let this = self.clone();
+        tasks.spawn(async move {
+            Ended { task: "the chain", outcome: Box::pin(this.run_late(sender)).await }
+        });
+        receiver
+    }
+
+    async fn run_late(&self, found: mpsc::Sender<Served>) -> Result<()> {
+        let clock = SystemClock::shared();
+        let chain = loop {
+            let error = match self.opening.meet().await {
+                Ok(chain) => break Arc::new(chain),
+                Err(error) if error.is_fatal() => return Err(error),
+                Err(error) => crate::output::brief(&logmill_io::chain(&error)),
+            };
+            let why = format!("no node has told which chain it is of; last error: {error}");
+            self.readiness.report(Finding::new(Cause::ChainUnknown, None, why));
+            tokio::select! {
+                biased;
+                () = told(self.stopped.clone()) => return Ok(()),
+                () = clock.sleep(MEET_EVERY) => {}
+            }
+        };
+        self.add_checks(&chain);
+        self.readiness.clear(Cause::ChainUnknown, None);
+        // Nobody serves it where there is no HTTP.
+        let _ = found.send(chain.served()).await;
+        let relaying = async {
+            match self.relay(&chain) {
+                Some(relay) => relay.run(told(self.stopped.clone())).await,
+                None => Ok(()),
+            }
+        };
+        let running = chain.run(|| told(self.stopped.clone()));
+        futures::future::try_join(running, relaying).await.map(|_| ())
+    }
+
+    fn add_checks(&self, chain: &Arc<OpenChain>) {
+        let settings = &self.opening.settings;
+        let is_shared = settings.postgres().is_some();
+        let limits = settings.ready.limits(settings.ingest().poll);
+        let follows = chain.ingest.as_ref().is_some_and(|ingest| ingest.roles.forward);
+        let duty = match chain.ingest {
+            _ if settings.ready.is_archived(chain.chain.chain_id()) => HeadDuty::Archive,
+            Some(_) if follows || is_shared => HeadDuty::Followed,
+            None if is_shared => HeadDuty::PerhapsFollowed,
+            _ => HeadDuty::Archive,
+        };
+        self.readiness.add(Arc::new(ChainCheck { chain: Arc::clone(chain), limits, duty }));
+        // Where no process derives what is new, tables are as old as they are on purpose.
+        if chain.derive.is_some() && (is_shared || settings.derive.settings().live) {
+            let lag_blocks = limits.lag_blocks;
+            self.readiness.add(Arc::new(TablesCheck { chain: Arc::clone(chain), lag_blocks }));
+        }
+    }
+
+    /// What carries usage of a chain to the meter, where there are rules for it.
+    fn relay(&self, chain: &Arc<OpenChain>) -> Option<Relay> {
+        let (usage, derive) = (self.usage.as_ref()?, chain.derive.as_ref()?);
+        let settings = &self.opening.settings;
+        settings.meter.usage(derive.reader.chain_id())?;
         let follows = chain.ingest.is_some();
         let lowest = settings.ingest.lowest().filter(|_| follows);
         let blocks = Blocks { chain: chain.chain.clone(), follows, lowest };
-        let relay = Relay::new(derive.reader.clone(), blocks, usage.meter.clone());
+        let (reader, readiness) = (derive.reader.clone(), Arc::clone(&self.readiness));
+        let relay = Relay::new(reader, blocks, usage.meter.clone(), readiness);
         usage.relays.add(relay.clone());
-        let stop = told(stopped.clone());
-        tasks.spawn(
-            async move { Ended { task: "usage of a chain", outcome: relay.run(stop).await } },
-        );
+        Some(relay)
     }
 }
 
@@ -222,8 +382,11 @@ fn state(
     settings: &Settings,
     chains: &[Arc<OpenChain>],
     tables: Option<Tables>,
+    readiness: Arc<Readiness>,
 ) -> Result<http::State> {
     Ok(http::State {
+        late_chains: None,
+        readiness,
         tables,
         collecting: None,
         metering: Metering::default(),

@@ -25,6 +25,7 @@ use logmill_work::Queue;
 use crate::config::Settings;
 use crate::control;
 use crate::error::{Error, Result};
+use crate::preflight;
 
 pub(crate) mod index;
 pub(crate) mod meter;
@@ -55,13 +56,14 @@ impl Stores {
             None => Some(take(&settings.data).await?),
             Some(_) => None,
         };
+        preflight::folder(settings).await?;
         let queue = open_to_write(settings).await?;
         Ok(Self { queue, _blobs: open_blobs(settings)?, folder })
     }
 }
 
 /// The blobs: unfenced, so that there is one way to open them.
-fn open_blobs(settings: &Settings) -> Result<Arc<dyn BlobStore>> {
+pub(crate) fn open_blobs(settings: &Settings) -> Result<Arc<dyn BlobStore>> {
     Ok(match settings.s3() {
         Some(s3) => S3Blobs::connect(s3)?,
         None => FileBlobs::open_with(settings.data.join(BLOBS), settings.durability())?,

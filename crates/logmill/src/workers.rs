@@ -19,7 +19,7 @@ use logmill_pipeline::derive::Tables;
 use logmill_pipeline::observe::state::{StateReader, StateSettings};
 
 use crate::config::Settings;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// How often it is looked how far they are.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
@@ -84,23 +84,20 @@ impl Workers {
         S: Future<Output = ()> + Send,
     {
         let ranges = self.workers.iter().map(|worker| worker.run(&self.owner, stop()));
-        let ranges = futures::future::join_all(ranges);
+        let ranges = async {
+            futures::future::try_join_all(ranges).await.map(|_| ()).map_err(Error::from)
+        };
         let items = async {
             match &self.items {
                 Some(items) => Ok(items.runner(&self.owner)?.run(stop()).await?),
                 None => Ok(()),
             }
         };
-        let worked = futures::future::join(ranges, items);
-        let (ranges, items) = tokio::select! {
+        tokio::select! {
             biased;
-            ended = worked => ended,
+            ended = futures::future::try_join(ranges, items) => ended.map(|_| ()),
             never = self.look() => match never {},
-        };
-        for ended in ranges {
-            ended?;
         }
-        items
     }
 
     /// How far each was when it was last looked.

@@ -63,6 +63,15 @@ impl Error {
         }
     }
 
+    /// Whether a store can never work again; see [`logmill_io::Error::is_fatal`].
+    pub fn is_fatal(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_fatal(),
+            Self::Work(error) => error.is_fatal(),
+            _ => false,
+        }
+    }
+
     /// The request is wrong.
     pub fn invalid(what: impl Into<String>) -> Self {
         Self::Invalid { what: what.into() }

@@ -38,8 +38,9 @@ struct Request {
 type Asker = (usize, oneshot::Sender<Result<Vec<Outcome>>>);
 
 impl Recorder {
-    /// A recorder, and what runs it until its last clone is gone.
-    pub fn new(meter: Meter) -> (Self, impl Future<Output = ()> + Send + 'static) {
+    /// A recorder, and what runs it until its last clone is gone. It ends with an error when the store can never work
+    /// again: requests that come later are then refused at once.
+    pub fn new(meter: Meter) -> (Self, impl Future<Output = Result<()>> + Send + 'static) {
         let (requests, waiting) = mpsc::channel(WAITING_MAX);
         (Self { requests }, run(meter, waiting))
     }
@@ -53,7 +54,7 @@ impl Recorder {
     }
 }
 
-async fn run(meter: Meter, mut waiting: mpsc::Receiver<Request>) {
+async fn run(meter: Meter, mut waiting: mpsc::Receiver<Request>) -> Result<()> {
     while let Some(first) = waiting.recv().await {
         let mut events = first.events.len();
         let mut group = vec![first];
@@ -63,11 +64,13 @@ async fn run(meter: Meter, mut waiting: mpsc::Receiver<Request>) {
             events += next.events.len();
             group.push(next);
         }
-        record_group(&meter, group).await;
+        record_group(&meter, group).await?;
     }
+    Ok(())
 }
 
-async fn record_group(meter: &Meter, group: Vec<Request>) {
+/// Records a group and answers each request; the error is one after which nothing can be recorded.
+async fn record_group(meter: &Meter, group: Vec<Request>) -> Result<()> {
     let mut all = Vec::new();
     let mut askers = Vec::with_capacity(group.len());
     for mut request in group {
@@ -82,23 +85,38 @@ async fn record_group(meter: &Meter, group: Vec<Request>) {
     for (events, asker) in askers {
         answer(asker, Ok(outcomes.by_ref().take(events).collect()));
     }
+    Ok(())
 }
 
 /// One of several may be at fault, so that each is tried alone.
-async fn record_apart(meter: &Meter, all: &[Arrived], mut askers: Vec<Asker>, error: Error) {
+async fn record_apart(
+    meter: &Meter,
+    all: &[Arrived],
+    mut askers: Vec<Asker>,
+    error: Error,
+) -> Result<()> {
+    if error.is_fatal() {
+        // The others are told by their channels, which close with this task.
+        return Err(error);
+    }
     if askers.len() == 1 {
         if let Some((_, asker)) = askers.pop() {
             answer(asker, Err(error));
         }
-        return;
+        return Ok(());
     }
     tracing::debug!(error = error.chain(), "records requests one by one");
     let mut rest = all;
     for (events, asker) in askers {
         let (own, others) = rest.split_at(events);
         rest = others;
-        answer(asker, meter.record(own.to_vec()).await);
+        let recorded = meter.record(own.to_vec()).await;
+        match recorded {
+            Err(error) if error.is_fatal() => return Err(error),
+            recorded => answer(asker, recorded),
+        }
     }
+    Ok(())
 }
 
 /// Whoever asked may be gone; what was recorded stays.

@@ -6,6 +6,7 @@
 //! ([`crate::repair`]).
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -127,17 +128,25 @@ pub struct Auditor {
     clock: Arc<dyn Clock>,
     blocks_per_second: u64,
     report: Mutex<AuditReport>,
+    /// How many damaged blocks the last whole round found.
+    last_damaged: AtomicU64,
 }
 
 impl Auditor {
     /// Looks at so many blocks a second.
     pub fn new(chain: Chain, clock: Arc<dyn Clock>, blocks_per_second: u64) -> Self {
-        Self { chain, clock, blocks_per_second, report: Mutex::default() }
+        let last_damaged = AtomicU64::new(0);
+        Self { chain, clock, blocks_per_second, report: Mutex::default(), last_damaged }
     }
 
     /// What the round under way, or the last, has found.
     pub fn report(&self) -> AuditReport {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How many blocks are damaged, as far as is known: what the last whole round found counts until the next one ends.
+    pub fn damaged(&self) -> u64 {
+        self.report().damaged.max(self.last_damaged.load(Ordering::Relaxed))
     }
 
     /// Audits for as long as it is polled.
@@ -150,6 +159,7 @@ impl Auditor {
             for covered in self.chain.index().coverage() {
                 self.look_through(covered, &mut report).await;
             }
+            self.last_damaged.store(report.damaged, Ordering::Relaxed);
             self.clock.sleep(REST).await;
         }
     }

@@ -14,6 +14,7 @@ use logmill_chain::{Block, BlockRef};
 use tokio::sync::broadcast;
 
 use crate::error::{Error, Result};
+use crate::sighting::Sightings;
 use crate::tip::Tip;
 use crate::view::View;
 
@@ -74,6 +75,11 @@ impl Chain {
         let tip = self.shared.tip.now();
         let finalized = self.shared.finalized().await?;
         Ok(View::new(Arc::clone(&self.shared), tip, finalized))
+    }
+
+    /// The chain's head as the process that writes last saw it.
+    pub fn sightings(&self) -> Sightings {
+        self.shared.tip.sightings()
     }
 
     /// Looks at what another process has written, and tells listeners of it.

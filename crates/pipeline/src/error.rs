@@ -143,6 +143,16 @@ impl Error {
         }
     }
 
+    /// Whether a store can never work again; see [`logmill_io::Error::is_fatal`].
+    pub fn is_fatal(&self) -> bool {
+        match self {
+            Self::Index(error) => error.is_fatal(),
+            Self::Store(error) => error.is_fatal(),
+            Self::Work(error) => error.is_fatal(),
+            _ => false,
+        }
+    }
+
     pub(crate) fn corrupt(what: impl Into<String>) -> Self {
         Self::Corrupt { what: what.into() }
     }

@@ -22,7 +22,7 @@ pub use backward::{Backward, CELL_JOB};
 pub use forward::Forward;
 pub use layered::Layered;
 pub use process::{Ingest, Roles};
-pub use progress::{Progress, ProgressReport};
+pub use progress::{Progress, ProgressReport, Role};
 
 /// How ingest works.
 #[derive(Clone, Debug)]

@@ -29,6 +29,7 @@ pub mod processors;
 mod record;
 pub mod repair;
 mod senders;
+pub mod sighting;
 mod stage;
 pub mod tip;
 pub mod view;

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::record;
+use crate::sighting::Sightings;
 
 /// The largest block of the tip, encoded.
 const BLOCK_BYTES_MAX: usize = 128 << 20;
@@ -83,6 +84,11 @@ impl Tip {
     /// The tip at this moment.
     pub fn now(&self) -> Arc<Moment> {
         self.now.load_full()
+    }
+
+    /// The record of the chain's head beside it.
+    pub(crate) fn sightings(&self) -> Sightings {
+        Sightings::new(Arc::clone(&self.meta), &self.prefix)
     }
 
     /// Whether it has to be read anew before it is changed.

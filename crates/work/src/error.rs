@@ -63,6 +63,11 @@ impl Error {
         }
     }
 
+    /// Whether a store can never work again; see [`logmill_io::Error::is_fatal`].
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, Self::Store(error) if error.is_fatal())
+    }
+
     pub(crate) fn invalid(what: impl Into<String>) -> Self {
         Self::Invalid { what: what.into() }
     }

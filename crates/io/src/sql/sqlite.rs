@@ -119,6 +119,15 @@ impl Sqlite {
         Ok(Self { writer: Writer::Thread(sender), readers, health })
     }
 
+    /// Whether the handle may be used, and its writer thread runs.
+    pub(super) fn usable(&self) -> Result<()> {
+        self.health.usable()?;
+        match &self.writer {
+            Writer::Thread(sender) if sender.is_closed() => Err(gone()),
+            _ => Ok(()),
+        }
+    }
+
     /// One statement in a transaction of its own.
     pub(super) async fn one(&self, text: Arc<str>, params: Vec<Value>) -> Result<Answer> {
         let answers = self.together(vec![(text, params)]).await?;
@@ -309,7 +318,7 @@ fn boxed<T: Send + 'static>(
 }
 
 fn gone() -> Error {
-    Error::TransactionOver { why: "the database was closed" }
+    Error::TransactionOver { why: super::CLOSED }
 }
 
 fn over() -> Error {

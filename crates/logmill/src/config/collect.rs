@@ -134,6 +134,12 @@ impl Collect {
         SocketAddr::new(server.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), self.api_port)
     }
 
+    /// The longest wait between two looks at the head.
+    pub(crate) fn longest_poll(&self) -> Duration {
+        let ms = self.historical_poll_interval_ms.max(self.realtime_poll_interval_ms);
+        Duration::from_millis(ms)
+    }
+
     pub(super) fn fault(&self) -> Option<Fault> {
         let polls = [
             ("collect.historical_poll_interval_ms", self.historical_poll_interval_ms),

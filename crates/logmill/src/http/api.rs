@@ -177,8 +177,8 @@ async fn respond(
     let Path(path) = path.map_err(|_| ApiError::unreadable())?;
     let Query(query) = query.map_err(|_| ApiError::unreadable())?;
     let chain = path.get("chain").and_then(|chain| chain.parse::<u64>().ok());
-    let served = chain.and_then(|chain| shared.chains.get(&chain));
-    let served = Arc::clone(served.ok_or_else(ApiError::no_chain)?);
+    let served = chain.and_then(|chain| shared.chains.get(chain));
+    let (served, _) = served.ok_or_else(ApiError::no_chain)?;
     let mut call = Call::read(served, endpoint, &path, query)?;
     for _ in 0..ATTEMPTS_MAX {
         call.look().await?;

@@ -1,12 +1,12 @@
 //! What operators and their machines ask: `/health`, `/ready`, `/status`, `/ws/status`, `/metrics`.
 //!
-//! Guarantees: `/health` answers as long as the process does; `/ready` only when every chain is caught up; nothing here
-//! shows a secret. Leaves to others: what being caught up means ([`crate::rpc::Progress`]).
+//! Guarantees: `/health` answers as long as the process does; `/status` never calls ready what `/ready` does not;
+//! nothing here shows a secret. Leaves to others: what ready means ([`crate::readiness`]).
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::extract::ws::Utf8Bytes;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::Shared;
 use super::socket::Session;
+use crate::readiness::{Reason, Service, Verdict};
 use crate::rpc::Served;
 use crate::rpc::subscriptions::Next;
 
@@ -33,26 +34,25 @@ pub(super) async fn health(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> Response {
-    let mut reasons = Vec::new();
-    for (chain, served) in &shared.chains {
-        let why = match served.progress.behind() {
-            None => served.chain.view().await.err().map(|_| "it can not be read".to_owned()),
-            why => why,
-        };
-        if let Some(why) = why {
-            reasons.push(json!({"chain_id": chain, "reason": why}));
-        }
+    answer(shared.readiness.verdict(None))
+}
+
+pub(super) async fn service_ready(
+    State(shared): State<Arc<Shared>>,
+    Path(name): Path<String>,
+) -> Response {
+    match Service::ALL.into_iter().find(|service| service.name() == name) {
+        Some(service) => answer(shared.readiness.verdict(Some(service))),
+        None => super::problem(StatusCode::NOT_FOUND, "the services are rpc, tables and meter"),
     }
-    if let Some(collecting) = &shared.collecting
-        && let Some(why) = collecting.behind().await
-    {
-        reasons.push(json!({"collector": true, "reason": why}));
-    }
-    let (status, ready) = match reasons.is_empty() {
-        true => (StatusCode::OK, true),
-        false => (StatusCode::SERVICE_UNAVAILABLE, false),
+}
+
+fn answer(verdict: Verdict) -> Response {
+    let status = match verdict.ready {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
     };
-    (status, Json(json!({"ready": ready, "reasons": reasons}))).into_response()
+    (status, Json(verdict)).into_response()
 }
 
 pub(super) async fn status(State(shared): State<Arc<Shared>>) -> Response {
@@ -88,13 +88,20 @@ impl Session for StatusSession {
 
 async fn shown(shared: &Shared) -> Value {
     let mut chains = Vec::new();
-    for served in shared.chains.values() {
-        chains.push(chain(served).await);
+    let verdict = shared.readiness.verdict(None);
+    for (served, _) in shared.chains.all() {
+        chains.push(chain(&served, &verdict).await);
     }
+    let services = Service::ALL.map(|service| {
+        (service.name().to_owned(), Value::from(shared.readiness.verdict(Some(service)).ready))
+    });
     let uptime = shared.clock.monotonic().saturating_sub(shared.started);
     let mut status = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_seconds": uptime.as_secs(),
+        "ready": verdict.ready,
+        "reasons": verdict.reasons,
+        "services": serde_json::Map::from_iter(services),
         "chains": chains,
     });
     if let Some(collecting) = &shared.collecting {
@@ -103,19 +110,23 @@ async fn shown(shared: &Shared) -> Value {
     status
 }
 
-async fn chain(served: &Served) -> Value {
+async fn chain(served: &Served, verdict: &Verdict) -> Value {
+    let chain_id = served.chain.chain_id();
+    // What is not about one chain is about all of them.
+    let concerns = |reason: &&Reason| reason.chain_id.is_none_or(|id| id == chain_id);
+    let reasons: Vec<&Reason> = verdict.reasons.iter().filter(concerns).collect();
     let covered = served.chain.covered();
     let newest = covered.len().saturating_sub(INTERVALS_MAX);
     let shown =
         covered[newest..].iter().map(|range| json!({"start": range.start, "end": range.end}));
-    let behind = served.progress.behind();
     let mut status = json!({
-        "chain_id": served.chain.chain_id(),
-        "ready": behind.is_none(),
-        "reason": behind,
+        "chain_id": chain_id,
+        "ready": reasons.is_empty(),
+        "reason": reasons.first().map(|reason| &reason.reason),
+        "reasons": reasons,
         "covered": shown.collect::<Value>(),
         "nodes": served.source.as_ref().map(|source| source.nodes()).unwrap_or_default(),
-        "ingest": served.progress.shown(),
+        "ingest": served.status.status_json(),
     });
     match served.chain.view().await {
         Ok(view) => {

@@ -27,6 +27,7 @@ use logmill_work::{Coverage, Heights, IntervalSet, Scope};
 use serde_json::json;
 
 use crate::error::{Error, Result};
+use crate::readiness::{Cause, Finding, Readiness};
 
 /// Who relays, in the coverage of the meter's database.
 const CONSUMER: &str = "usage_relay";
@@ -60,6 +61,7 @@ pub(crate) struct Relay {
     blocks: Blocks,
     meter: Meter,
     clock: Arc<dyn Clock>,
+    readiness: Arc<Readiness>,
 }
 
 /// What was relayed of which generation of rows, and what was derived.
@@ -82,33 +84,47 @@ pub(crate) struct Unrecorded {
 }
 
 impl Relay {
-    pub(crate) fn new(reader: Reader, blocks: Blocks, meter: Meter) -> Self {
+    pub(crate) fn new(
+        reader: Reader,
+        blocks: Blocks,
+        meter: Meter,
+        readiness: Arc<Readiness>,
+    ) -> Self {
         let clock = Arc::clone(meter.sql().clock());
-        Self { reader, blocks, meter, clock }
+        Self { reader, blocks, meter, clock, readiness }
     }
 
-    /// Relays until `stop` completes.
+    /// Relays until `stop` completes; the error is one after which nothing can be relayed.
     pub(crate) async fn run(&self, stop: impl Future<Output = ()> + Send) -> Result<()> {
-        let relaying = async {
-            let mut complete = None;
-            loop {
-                let wait = match Box::pin(self.step(&mut complete)).await {
-                    Ok(true) => continue,
-                    Ok(false) => LOOK_EVERY,
-                    Err(error) => {
-                        let error = crate::output::brief(&logmill_io::chain(&error));
-                        let chain = self.reader.chain_id();
-                        tracing::warn!(chain, error, "usage of a chain is not recorded");
-                        AFTER_FAILURE
-                    }
-                };
-                self.clock.sleep(wait).await;
-            }
-        };
         tokio::select! {
             biased;
             () = stop => Ok(()),
-            () = relaying => Ok(()),
+            error = self.relay_always() => Err(error),
+        }
+    }
+
+    async fn relay_always(&self) -> Error {
+        let chain = self.reader.chain_id();
+        let mut complete = None;
+        loop {
+            let wait = match Box::pin(self.step(&mut complete)).await {
+                Err(error) if error.is_fatal() => return error,
+                Err(error) => {
+                    let error = crate::output::brief(&logmill_io::chain(&error));
+                    tracing::warn!(chain, error, "usage of a chain is not recorded");
+                    let finding = Finding::new(Cause::UsageNotRelayed, Some(chain), error);
+                    self.readiness.report(finding);
+                    AFTER_FAILURE
+                }
+                Ok(more) => {
+                    self.readiness.clear(Cause::UsageNotRelayed, Some(chain));
+                    if more {
+                        continue;
+                    }
+                    LOOK_EVERY
+                }
+            };
+            self.clock.sleep(wait).await;
         }
     }
 

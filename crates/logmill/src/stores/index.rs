@@ -12,11 +12,12 @@
 
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use finalized_log_index::LogIndex;
 use logmill_io::meta::SqlMeta;
 use logmill_io::sql::SqliteSettings;
-use logmill_io::{Key, KeyRange, OsEntropy, Sql, SystemClock};
+use logmill_io::{BlobStore, Key, KeyRange, OsEntropy, Sql, SystemClock};
 use logmill_pipeline::{Chain, Tip};
 
 use super::open_blobs;
@@ -36,6 +37,7 @@ const CHAINS_MAX: usize = 10_000;
 /// What the log indexes of all chains stand on.
 pub(crate) struct IndexStores {
     stores: finalized_log_index::Stores,
+    sql: Sql,
     settings: finalized_log_index::Settings,
     /// Where the records are, for people.
     place: String,
@@ -68,9 +70,9 @@ impl IndexStores {
                 (Sql::sqlite(&file, clock.clone(), entropy.clone()).await?, place)
             }
         };
-        let (meta, blobs) = (SqlMeta::shared(sql), open_blobs(settings)?);
+        let (meta, blobs) = (SqlMeta::shared(sql.clone()), open_blobs(settings)?);
         let stores = finalized_log_index::Stores { meta, blobs, clock, entropy };
-        Ok(Self { stores, settings: settings.index(), place })
+        Ok(Self { stores, sql, settings: settings.index(), place })
     }
 
     /// The same, for who asks little: no chunk is read before it is needed. A damaged one is then no obstacle to
@@ -78,6 +80,11 @@ impl IndexStores {
     pub(crate) fn without_warm_up(mut self) -> Self {
         self.settings.warm_chunks = 0;
         self
+    }
+
+    /// The database, and the blobs: what readiness asks.
+    pub(crate) fn probed(&self) -> (&Sql, &Arc<dyn BlobStore>) {
+        (&self.sql, &self.stores.blobs)
     }
 
     /// The chains that have an index, lowest first.

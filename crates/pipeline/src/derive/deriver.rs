@@ -125,7 +125,7 @@ impl Deriver {
         &self.tables
     }
 
-    /// Derives until `stop` completes, then gives the lease back.
+    /// Derives until `stop` completes, then gives the lease back. Ends with an error when a store can never work again.
     pub async fn run(&self, stop: impl Future<Output = ()> + Send) -> Result<()> {
         let meta = SqlMeta::shared(self.tables.sql().clone());
         let name = format!("derive/{}", self.chain.chain_id());
@@ -135,7 +135,7 @@ impl Deriver {
         tokio::select! {
             biased;
             () = stop => {}
-            never = self.lead_always(&lease, &held) => match never {},
+            error = self.lead_always(&lease, &held) => return Err(error),
         }
         self.leads.store(false, Ordering::SeqCst);
         let held = held.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -143,7 +143,8 @@ impl Deriver {
         Ok(())
     }
 
-    async fn lead_always(&self, lease: &Lease, now: &Mutex<Option<Held>>) -> Infallible {
+    /// Derives whenever it has the lease; ends only with an error after which nothing can be stored.
+    async fn lead_always(&self, lease: &Lease, now: &Mutex<Option<Held>>) -> Error {
         let note = |held| *now.lock().unwrap_or_else(PoisonError::into_inner) = held;
         loop {
             match lease.acquire().await {
@@ -153,6 +154,10 @@ impl Deriver {
                     if let Err(error) = Box::pin(self.lead(lease, &held)).await
                         && error.kind() != ErrorKind::Fenced
                     {
+                        if error.is_fatal() {
+                            self.leads.store(false, Ordering::SeqCst);
+                            return error;
+                        }
                         self.said(&error, "derived tables");
                     }
                     self.leads.store(false, Ordering::SeqCst);
@@ -160,6 +165,7 @@ impl Deriver {
                     note(None);
                 }
                 Ok(None) => {}
+                Err(error) if error.is_fatal() => return error.into(),
                 Err(error) => self.said(&error.into(), "the lease of the derivers"),
             }
             self.clock.sleep(self.settings.error_wait).await;
@@ -197,7 +203,9 @@ impl Deriver {
             self.clock.sleep(self.settings.lease.ttl / 3).await;
             match lease.renew(&held).await {
                 Ok(renewed) => held = renewed,
-                Err(error) if error.kind() == ErrorKind::Fenced => return Err(error.into()),
+                Err(error) if error.kind() == ErrorKind::Fenced || error.is_fatal() => {
+                    return Err(error.into());
+                }
                 // Every write finds out for itself whether it is lost.
                 Err(error) => self.said(&error.into(), "renew the lease of the derivers"),
             }
@@ -256,7 +264,10 @@ impl Deriver {
         let deriving = Box::pin(chunk::derive(&self.chain, range, lines, &self.settings));
         let derived = match deriving.await {
             Ok(derived) => derived,
-            Err(error) if matches!(error.kind(), ErrorKind::Transient | ErrorKind::Fenced) => {
+            Err(error)
+                if error.is_fatal()
+                    || matches!(error.kind(), ErrorKind::Transient | ErrorKind::Fenced) =>
+            {
                 self.board().give_back(&task);
                 return Err(error);
             }

@@ -89,6 +89,9 @@ impl Backward {
     pub async fn run(&self) -> Result<std::convert::Infallible> {
         loop {
             if let Err(error) = self.plan().await {
+                if error.is_fatal() {
+                    return Err(error);
+                }
                 let said = logmill_io::chain(&error);
                 tracing::warn!(chain = self.chain.chain_id(), error = said, "plan history");
                 self.progress.failed(said);

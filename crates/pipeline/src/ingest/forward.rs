@@ -101,12 +101,13 @@ impl Forward {
     /// One look at the chain, and what follows from it.
     pub async fn step(&self) -> Result<Step> {
         let heads = self.source.heads().await?;
+        self.progress.saw(heads.latest.number);
         if self.chain.shared.tip.in_doubt() {
             self.chain.follow().await?;
         }
         self.link_to_index().await?;
         let ours = self.chain.view().await?.head();
-        self.progress.at(ours.map(|head| head.number), heads.latest.number);
+        self.progress.at(ours.map(|head| head.number));
         let looked = match ours {
             None => self.start(&heads).await?,
             Some(ours) => self.follow(ours, &heads).await?,
@@ -117,7 +118,7 @@ impl Forward {
         }
         let finalized = looked != Looked::Switched && self.finalize(&heads).await?;
         let head = self.chain.view().await?.head().map(|head| head.number);
-        self.progress.at(head, heads.latest.number);
+        self.progress.at(head);
         // What has become final has made room.
         let has_room = finalized && head < Some(heads.latest.number);
         Ok(if looked == Looked::Nothing && !has_room { Step::CaughtUp } else { Step::Behind })
@@ -479,9 +480,10 @@ fn counts(blocks: &[Block]) -> (u64, u64) {
     (blocks.len() as u64, logs as u64)
 }
 
-/// Whether trying again is of no use: an operator has to look, or another process writes now.
+/// Whether trying again is of no use: an operator has to look, another process writes now, or a store must be opened
+/// again.
 fn ends(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Fenced)
+    matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Fenced) || error.is_fatal()
 }
 
 /// Whether something stored is damaged.

@@ -8,8 +8,11 @@
 //!
 //! Cell jobs of history run beside both.
 //!
-//! Guarantees: at most one process writes; an error that stops the writer is shown and does not stop readers. Leaves to
-//! others: opening stores and sources.
+//! The process that writes publishes the head that it sees, so that those that follow know how far they lag.
+//!
+//! Guarantees: at most one process writes; an error that stops the writer is shown and does not stop readers, unless a
+//! store can never work again: then [`Ingest::run`] ends with that error. Leaves to others: opening stores and sources,
+//! and starting again.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,11 +24,12 @@ use logmill_io::{Clock, ErrorKind};
 use logmill_work::{Queue, Runner, RunnerSettings};
 
 use super::backward::CellHandler;
-use super::{Backward, Forward, IngestSettings, Progress};
+use super::{Backward, Forward, IngestSettings, Progress, Role};
 use crate::audit::Auditor;
 use crate::chain::Chain;
 use crate::error::{Error, Result};
 use crate::repair::{self, RepairHandler};
+use crate::sighting::Sighting;
 
 /// How often a process that does not write looks at what another has written.
 const FOLLOW_EVERY: Duration = Duration::from_millis(500);
@@ -33,6 +37,8 @@ const FOLLOW_EVERY: Duration = Duration::from_millis(500);
 const ASKS_PER_LEASE: u32 = 6;
 /// The most looks between two times that it asks.
 const LOOKS_MAX: u32 = 10;
+/// How often the process that writes publishes the head that it sees.
+const PUBLISH_EVERY: Duration = Duration::from_secs(2);
 /// How often garbage is collected.
 const COLLECT_EVERY: Duration = Duration::from_secs(600);
 
@@ -88,8 +94,7 @@ impl Ingest {
         ));
         let history = self.history(&backward, &stop);
         let writing = self.lead_or_follow(&backward, &stop);
-        let ((), ended) = futures::future::join(writing, history).await;
-        ended
+        futures::future::try_join(writing, history).await.map(|_| ())
     }
 
     /// Plans and runs cell jobs.
@@ -114,54 +119,54 @@ impl Ingest {
                 ended = backward.run() => ended.map(|never| match never {}),
             }
         };
-        let (planned, ran) = futures::future::join(plan, runner.run(stop())).await;
-        planned.and(ran.map_err(Error::from))
+        let run = async { runner.run(stop()).await.map_err(Error::from) };
+        futures::future::try_join(plan, run).await.map(|_| ())
     }
 
-    async fn lead_or_follow<S>(&self, backward: &Arc<Backward>, stop: &impl Fn() -> S)
+    async fn lead_or_follow<S>(&self, backward: &Arc<Backward>, stop: &impl Fn() -> S) -> Result<()>
     where
         S: Future<Output = ()> + Send,
     {
         let mut stopped = std::pin::pin!(stop());
         loop {
             if self.roles.forward {
-                self.lead(backward, stop).await;
+                let led = self.lead(backward, stop).await;
+                self.progress.role(Role::Follower);
+                led?;
             }
             let ttl = self.chain.index().settings().lease_ttl;
             let looks = (ttl / ASKS_PER_LEASE).as_millis() / FOLLOW_EVERY.as_millis();
             let looks = u32::try_from(looks).unwrap_or(LOOKS_MAX).clamp(1, LOOKS_MAX);
             let wait = async {
                 for _ in 0..looks {
-                    self.follow().await;
+                    follow(&self.chain, &self.progress).await?;
                     self.clock.sleep(FOLLOW_EVERY).await;
                 }
+                Ok::<(), Error>(())
             };
             tokio::select! {
                 biased;
-                () = &mut stopped => return,
-                () = wait => {}
+                () = &mut stopped => return Ok(()),
+                waited = wait => waited?,
             }
         }
     }
 
-    async fn follow(&self) {
-        if let Err(error) = self.chain.follow().await {
-            let said = logmill_io::chain(&error);
-            tracing::warn!(chain = self.chain.chain_id(), error = said, "follow the writer");
-            self.progress.failed(said);
-        }
-    }
-
-    /// Writes for as long as it can.
-    async fn lead<S>(&self, backward: &Arc<Backward>, stop: &impl Fn() -> S)
+    /// Writes for as long as it can; the error is one after which nothing can be written or read.
+    async fn lead<S>(&self, backward: &Arc<Backward>, stop: &impl Fn() -> S) -> Result<()>
     where
         S: Future<Output = ()> + Send,
     {
         let writer = match self.chain.index().writer(&self.owner).await {
-            Err(error) if error.kind() == ErrorKind::Fenced => return,
-            Err(error) => return self.stopped(&error.into()),
+            Err(error) if error.kind() == ErrorKind::Fenced => {
+                // Another process writes: whatever stopped this one, the chain goes on.
+                self.progress.stalled(None);
+                return Ok(());
+            }
+            Err(error) => return self.stopped(error.into()),
             Ok(writer) => Arc::new(writer),
         };
+        self.progress.role(Role::Writer);
         tracing::info!(chain = self.chain.chain_id(), epoch = writer.epoch(), "writes");
         let ended = tokio::select! {
             biased;
@@ -175,16 +180,22 @@ impl Ingest {
         match ended {
             Err(error) if error.kind() == ErrorKind::Fenced => {
                 tracing::info!(chain = self.chain.chain_id(), "another process writes now");
+                Ok(())
             }
-            Err(error) => self.stopped(&error),
-            Ok(()) => {}
+            Err(error) => self.stopped(error),
+            Ok(()) => Ok(()),
         }
     }
 
-    fn stopped(&self, error: &Error) {
-        let said = logmill_io::chain(error);
+    /// Notes why nothing is written, to be tried again later; gives the error back if that is of no use.
+    fn stopped(&self, error: Error) -> Result<()> {
+        if error.is_fatal() {
+            return Err(error);
+        }
+        let said = logmill_io::chain(&error);
         tracing::error!(chain = self.chain.chain_id(), error = said, "ingest has stopped");
         self.progress.stalled(Some(said));
+        Ok(())
     }
 
     async fn write(&self, writer: &Arc<Writer>, backward: &Arc<Backward>) -> Result<()> {
@@ -209,6 +220,7 @@ impl Ingest {
         let ended = tokio::select! {
             biased;
             ended = self.keep_lease(writer) => ended,
+            ended = self.publish_head(writer) => ended,
             ended = forward.run() => ended,
             ended = self.maintain(writer) => ended,
             ended = self.auditor.run() => ended,
@@ -223,12 +235,41 @@ impl Ingest {
         loop {
             self.clock.sleep(ttl / 3).await;
             match writer.renew().await {
-                Err(error) if error.kind() == ErrorKind::Fenced => return Err(error.into()),
+                Err(error) if ends(&error) => return Err(error.into()),
                 // It holds for a while yet; a commit finds out if it does not.
                 Err(error) => {
                     tracing::warn!(error = logmill_io::chain(&error), "renew the writer lease");
                 }
                 Ok(()) => {}
+            }
+        }
+    }
+
+    /// Publishes the head that the nodes report, and how many blocks are damaged, for the processes that follow.
+    async fn publish_head(&self, writer: &Writer) -> Result<std::convert::Infallible> {
+        let (sightings, since) = (self.chain.sightings(), self.clock.monotonic());
+        let mut published = None;
+        loop {
+            self.clock.sleep(PUBLISH_EVERY).await;
+            // What this process read of another's sightings is not its own.
+            let Some((head, at)) = self.progress.seen().filter(|(_, at)| *at >= since) else {
+                continue;
+            };
+            let damaged = self.auditor.damaged();
+            if published == Some((at, damaged)) {
+                continue;
+            }
+            let age = self.clock.monotonic().saturating_sub(at);
+            let sighting = Sighting { head, age, owner: self.owner.clone(), damaged };
+            match sightings.publish(&sighting, writer.fence()).await {
+                Err(error) if error.kind() == ErrorKind::Fenced || error.is_fatal() => {
+                    return Err(error);
+                }
+                Err(error) => {
+                    let (chain, said) = (self.chain.chain_id(), logmill_io::chain(&error));
+                    tracing::warn!(chain, error = said, "cannot publish the chain's head");
+                }
+                Ok(()) => published = Some((at, damaged)),
             }
         }
     }
@@ -240,7 +281,7 @@ impl Ingest {
                 Ok(never) => match never {},
                 Err(error) => error,
             };
-            if error.kind() == ErrorKind::Fenced {
+            if ends(&error) {
                 return Err(error.into());
             }
             tracing::warn!(error = logmill_io::chain(&error), "seal and merge");
@@ -252,7 +293,7 @@ impl Ingest {
         loop {
             self.clock.sleep(COLLECT_EVERY).await;
             match writer.collect_garbage(GcMode::Delete).await {
-                Err(error) if error.kind() == ErrorKind::Fenced => return Err(error.into()),
+                Err(error) if ends(&error) => return Err(error.into()),
                 Err(error) => {
                     tracing::warn!(error = logmill_io::chain(&error), "collect garbage");
                 }
@@ -260,4 +301,31 @@ impl Ingest {
             }
         }
     }
+}
+
+/// Reads what another process has written and seen. Trouble is noted and logged; the error is one after which nothing
+/// can be read.
+pub async fn follow(chain: &Chain, progress: &Progress) -> Result<()> {
+    let followed = async {
+        chain.follow().await?;
+        let head = chain.view().await?.head().map(|head| head.number);
+        let sighting = chain.sightings().read().await?;
+        progress.followed(head, sighting.as_ref());
+        Ok(())
+    };
+    match followed.await {
+        Err(error) if Error::is_fatal(&error) => Err(error),
+        Err(error) => {
+            let said = logmill_io::chain(&error);
+            tracing::warn!(chain = chain.chain_id(), error = said, "cannot follow the writer");
+            progress.failed(said);
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Whether the writer must stop: it was replaced, or its store can never work again.
+fn ends(error: &finalized_log_index::Error) -> bool {
+    error.kind() == ErrorKind::Fenced || error.is_fatal()
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 use logmill_io::Clock;
 use serde::Serialize;
 
+use crate::sighting::Sighting;
+
 /// How long a rate looks back.
 const RATE_WINDOW: Duration = Duration::from_secs(30);
 /// The most samples of a rate.
@@ -21,10 +23,26 @@ pub struct Progress {
     state: Mutex<State>,
 }
 
+/// What a process does for the head of a chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// It follows what another process writes, or waits for the writer lease.
+    #[default]
+    Follower,
+    /// It holds the writer lease and asks the nodes.
+    Writer,
+}
+
 #[derive(Debug, Default)]
 struct State {
+    role: Role,
     head: Option<u64>,
     target: Option<u64>,
+    /// When a node last reported the target, to this process or to the one that writes; on the monotonic clock.
+    seen_at: Option<Duration>,
+    /// How many damaged blocks the process that writes has reported.
+    damaged: u64,
     stalled: Option<String>,
     last_error: Option<String>,
     reorgs: u64,
@@ -46,12 +64,18 @@ struct Rate {
 /// How far ingest is, for operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ProgressReport {
+    /// What this process does for the head.
+    pub role: Role,
     /// The highest block that is stored.
     pub head: Option<u64>,
     /// The highest block of the chain.
     pub target: Option<u64>,
+    /// How long ago a node last reported that block, to this process or to the one that writes, in milliseconds.
+    pub seen_ms_ago: Option<u64>,
     /// How many blocks are missing between them.
     pub behind: Option<u64>,
+    /// How many stored blocks the audit of the process that writes has found damaged.
+    pub damaged: u64,
     /// Why nothing more can be stored for now, if so.
     pub stalled: Option<String>,
     /// The last thing that went wrong.
@@ -119,11 +143,40 @@ impl Progress {
         change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    pub(crate) fn at(&self, head: Option<u64>, target: u64) {
+    /// What this process does for the head from now on.
+    pub(crate) fn role(&self, role: Role) {
+        self.change(|state| state.role = role);
+    }
+
+    /// A node has just reported the chain's head.
+    pub(crate) fn saw(&self, target: u64) {
+        let now = self.clock.monotonic();
         self.change(|state| {
-            state.head = head.or(state.head);
             state.target = Some(target);
+            state.seen_at = Some(now);
         });
+    }
+
+    /// The highest block that is stored.
+    pub(crate) fn at(&self, head: Option<u64>) {
+        self.change(|state| state.head = head.or(state.head));
+    }
+
+    /// What another process has stored and seen: nothing of what this one saw before remains.
+    pub fn followed(&self, head: Option<u64>, sighting: Option<&Sighting>) {
+        let now = self.clock.monotonic();
+        self.change(|state| {
+            state.head = head;
+            state.target = sighting.map(|seen| seen.head);
+            state.seen_at = sighting.map(|seen| now.saturating_sub(seen.age));
+            state.damaged = sighting.map_or(0, |seen| seen.damaged);
+        });
+    }
+
+    /// The head that was last seen, and when, on the monotonic clock.
+    pub(crate) fn seen(&self) -> Option<(u64, Duration)> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.target.zip(state.seen_at)
     }
 
     pub(crate) fn stalled(&self, why: Option<String>) {
@@ -172,7 +225,13 @@ impl Progress {
             None => target.saturating_add(1),
         };
         let eta = |missing: u64| missing.checked_div(history_rate);
+        let ago = |at: Duration| {
+            u64::try_from(now.saturating_sub(at).as_millis()).unwrap_or(u64::MAX)
+        };
         ProgressReport {
+            role: state.role,
+            seen_ms_ago: state.seen_at.map(ago),
+            damaged: state.damaged,
             head: state.head,
             target: state.target,
             behind: state.target.map(behind),

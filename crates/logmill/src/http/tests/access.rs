@@ -1,7 +1,6 @@
 //! Who may ask what, and what operators are told.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::ground::{CHAIN_ID, Ground, small};
 use crate::http::Keys;
+use crate::readiness::{Cause, Finding};
 
 const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"eth_chainId"}"#;
 
@@ -61,6 +61,8 @@ async fn nothing_is_served_beyond_this_machine_without_keys() {
     let mut taken = None;
     let _ground = Ground::with(last, tip, |state| {
         taken = Some(crate::http::State {
+            late_chains: None,
+            readiness: Arc::clone(&state.readiness),
             tables: None,
             collecting: None,
             metering: Default::default(),
@@ -92,7 +94,8 @@ async fn operators_see_how_it_is() {
     assert!(health["timestamp"].as_str().is_some_and(|now| now.ends_with('Z')), "{health}");
     let (status, text) = ground.get("/ready").await;
     assert_eq!((status, text.as_str()), (200, r#"{"ready":true,"reasons":[]}"#));
-    ground.progress.is_behind.store(true, Ordering::SeqCst);
+    let behind = Finding::new(Cause::Behind, Some(CHAIN_ID), "7 blocks behind");
+    ground.readiness.report(behind);
     let (status, text) = ground.get("/ready").await;
     assert!(status == 503 && text.contains("7 blocks behind"), "{text}");
     let status: Value = serde_json::from_str(&ground.get("/status").await.1).expect("JSON");

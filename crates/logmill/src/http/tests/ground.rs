@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use alloy_consensus::{Header as EvmHeader, SignableTransaction, TxEnvelope, TxLegacy};
@@ -29,7 +29,8 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
 use crate::http::{Keys, Limits, Metering, State, serve};
-use crate::rpc::{self, Progress, Served};
+use crate::readiness::Readiness;
+use crate::rpc::{self, ChainStatus, Served};
 
 pub(super) const CHAIN_ID: u64 = 0x539;
 
@@ -38,7 +39,7 @@ pub(super) struct Ground {
     pub(super) chain: Chain,
     pub(super) address: SocketAddr,
     pub(super) clock: Arc<HandClock>,
-    pub(super) progress: Arc<Caught>,
+    pub(super) readiness: Arc<Readiness>,
     writer: Writer,
     stop: Option<oneshot::Sender<()>>,
     tasks: Tasks<()>,
@@ -72,18 +73,12 @@ impl Clock for HandClock {
     }
 }
 
-/// Caught up, or not.
-#[derive(Debug, Default)]
-pub(super) struct Caught {
-    pub(super) is_behind: AtomicBool,
-}
+/// What operators are shown of a chain here.
+#[derive(Debug)]
+struct Figures;
 
-impl Progress for Caught {
-    fn behind(&self) -> Option<String> {
-        self.is_behind.load(Ordering::SeqCst).then(|| "7 blocks behind".to_owned())
-    }
-
-    fn shown(&self) -> Value {
+impl ChainStatus for Figures {
+    fn status_json(&self) -> Value {
         json!({"forward": 7})
     }
 }
@@ -133,14 +128,17 @@ impl Ground {
         let opened = Tip::open(meta, "test").await.expect("a tip");
         let chain = Chain::new(CHAIN_ID, index, opened);
         let clock = Arc::new(HandClock { real, ahead_ms: AtomicU64::new(0) });
-        let progress = Arc::new(Caught::default());
+        let timeout = Duration::from_secs(5);
+        let readiness = Readiness::new(Arc::clone(&clock) as Arc<dyn Clock>, timeout, BTreeMap::new());
         let served = Served {
             chain: chain.clone(),
             source: None,
-            progress: Arc::clone(&progress) as Arc<dyn Progress>,
+            status: Arc::new(Figures),
             reader: None,
         };
         let mut state = State {
+            late_chains: None,
+            readiness: Arc::clone(&readiness),
             tables: None,
             collecting: None,
             metering: Metering::default(),
@@ -168,7 +166,7 @@ impl Ground {
             };
             serve(listener, state, stop).await.expect("it serves");
         });
-        let ground = Self { chain, address, clock, progress, writer, stop: Some(stop), tasks };
+        let ground = Self { chain, address, clock, readiness, writer, stop: Some(stop), tasks };
         if !tip.is_empty() {
             ground.stage_with(tip, safe).await;
         }

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::place::Place;
 use super::scan::RangeJob;
-use super::{Collector, kind};
+use super::{Collector, Head, kind};
 use crate::derive::{Line, Tables};
 use crate::error::Result;
 
@@ -145,6 +145,8 @@ pub struct Report {
     pub finalized: Option<u64>,
     /// The newest block that it has seen.
     pub latest: Option<u64>,
+    /// How long ago a node reported them, in milliseconds.
+    pub seen_ms_ago: Option<u64>,
     /// Final blocks that are not collected.
     pub lag: Option<u64>,
     /// Blocks that this process has scanned.
@@ -173,8 +175,11 @@ impl Collector {
         let lag = collected.as_ref().zip(head).map(|(status, head)| {
             head.finalized.number.saturating_add(1).saturating_sub(status.cursor)
         });
+        let now = self.tables.sql().clock().monotonic();
+        let ago = |head: Head| u64::try_from(now.saturating_sub(head.at).as_millis()).ok();
         let counts = &self.counts;
         Report {
+            seen_ms_ago: head.and_then(ago),
             collected,
             mode,
             finalized: head.map(|head| head.finalized.number),

@@ -27,6 +27,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::super::ground::limits;
 use crate::http::{Keys, Limits, Metering, State, serve};
 use crate::meter::Usage;
+use crate::readiness::Readiness;
 
 /// A Tuesday.
 pub(super) const NOW: &str = "2026-01-13T08:20:00.000Z";
@@ -108,9 +109,12 @@ impl Metered {
         let meter = Meter::open(queue.clone(), blobs, webhooks, settings).await.expect("a meter");
         let mut tasks = Tasks::new();
         let (recorder, recording) = Recorder::new(meter.clone());
-        tasks.spawn(recording);
+        tasks.spawn(async move { recording.await.expect("the store works") });
         let usage = is_metered.then(|| Usage::new(meter.clone(), recorder));
+        let timeout = std::time::Duration::from_secs(5);
         let mut state = State {
+            late_chains: None,
+            readiness: Readiness::new(Arc::clone(&shared), timeout, Default::default()),
             tables: None,
             collecting: None,
             metering: Metering { usage, config: json!({"periods": ["daily"]}) },

@@ -1,0 +1,26 @@
+//! Whether a database answers.
+//!
+//! Guarantees: a probe asks once and does not retry, so that it reports what is wrong now; it writes nothing. It also
+//! fails if the handle refuses to go on, or if SQLite's writer thread is gone. Leaves to others: how long to wait.
+
+use std::sync::Arc;
+
+use super::{Engine, Sql};
+use crate::error::Result;
+
+impl Sql {
+    /// Asks the database for something trivial, once.
+    pub async fn probe(&self) -> Result<()> {
+        let text: Arc<str> = Arc::from("SELECT 1");
+        let asked = async {
+            match &*self.engine {
+                Engine::Sqlite(sqlite) => {
+                    sqlite.usable()?;
+                    sqlite.query(text, Vec::new()).await
+                }
+                Engine::Postgres(postgres) => postgres.one(&text, &[]).await,
+            }
+        };
+        self.faulty(asked).await.map(|_| ())
+    }
+}

@@ -1,0 +1,174 @@
+//! Causes: everything that makes a process not ready, by a stable code.
+//!
+//! Guarantees: a code never changes its meaning, and `docs/readiness.md` has a row for each, which a test compares. Leaves
+//! to others: finding out whether a cause holds ([`super`] and its modules).
+
+use serde::Serialize;
+
+/// A service that a load balancer can ask for apart from the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Service {
+    /// JSON-RPC, and what is stored of chains.
+    Rpc,
+    /// Derived and collected tables.
+    Tables,
+    /// Usage.
+    Meter,
+}
+
+impl Service {
+    pub(crate) const ALL: [Self; 3] = [Self::Rpc, Self::Tables, Self::Meter];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Rpc => "rpc",
+            Self::Tables => "tables",
+            Self::Meter => "meter",
+        }
+    }
+}
+
+/// Why a process is not ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Cause {
+    Starting,
+    Stopping,
+    NotServed,
+    JobsStoreSilent,
+    IndexStoreSilent,
+    TablesStoreSilent,
+    MeterStoreSilent,
+    MeterNotWritable,
+    BlobsSilent,
+    DiskLow,
+    ChainUnknown,
+    NodeSilent,
+    HeadNotSeen,
+    Behind,
+    HeadWentBack,
+    IngestStopped,
+    IndexDegraded,
+    BlocksDamaged,
+    ChainUnreadable,
+    TablesBehind,
+    DeriveFailing,
+    UsageNotRelayed,
+    CollectorStopped,
+    CollectorIncomplete,
+    CollectorBehind,
+}
+
+impl Cause {
+    pub(crate) const ALL: [Self; 25] = [
+        Self::Starting,
+        Self::Stopping,
+        Self::NotServed,
+        Self::JobsStoreSilent,
+        Self::IndexStoreSilent,
+        Self::TablesStoreSilent,
+        Self::MeterStoreSilent,
+        Self::MeterNotWritable,
+        Self::BlobsSilent,
+        Self::DiskLow,
+        Self::ChainUnknown,
+        Self::NodeSilent,
+        Self::HeadNotSeen,
+        Self::Behind,
+        Self::HeadWentBack,
+        Self::IngestStopped,
+        Self::IndexDegraded,
+        Self::BlocksDamaged,
+        Self::ChainUnreadable,
+        Self::TablesBehind,
+        Self::DeriveFailing,
+        Self::UsageNotRelayed,
+        Self::CollectorStopped,
+        Self::CollectorIncomplete,
+        Self::CollectorBehind,
+    ];
+
+    /// The stable name, for machines.
+    pub(crate) fn code(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Stopping => "stopping",
+            Self::NotServed => "not_served",
+            Self::JobsStoreSilent => "jobs_store_silent",
+            Self::IndexStoreSilent => "index_store_silent",
+            Self::TablesStoreSilent => "tables_store_silent",
+            Self::MeterStoreSilent => "meter_store_silent",
+            Self::MeterNotWritable => "meter_not_writable",
+            Self::BlobsSilent => "blobs_silent",
+            Self::DiskLow => "disk_low",
+            Self::ChainUnknown => "chain_unknown",
+            Self::NodeSilent => "node_silent",
+            Self::HeadNotSeen => "head_not_seen",
+            Self::Behind => "behind",
+            Self::HeadWentBack => "head_went_back",
+            Self::IngestStopped => "ingest_stopped",
+            Self::IndexDegraded => "index_degraded",
+            Self::BlocksDamaged => "blocks_damaged",
+            Self::ChainUnreadable => "chain_unreadable",
+            Self::TablesBehind => "tables_behind",
+            Self::DeriveFailing => "derive_failing",
+            Self::UsageNotRelayed => "usage_not_relayed",
+            Self::CollectorStopped => "collector_stopped",
+            Self::CollectorIncomplete => "collector_incomplete",
+            Self::CollectorBehind => "collector_behind",
+        }
+    }
+
+    /// The part of the process that it is about.
+    pub(crate) fn component(self) -> &'static str {
+        match self {
+            Self::Starting | Self::Stopping | Self::NotServed => "server",
+            Self::JobsStoreSilent => "jobs",
+            Self::IndexStoreSilent | Self::IndexDegraded | Self::ChainUnreadable => "index",
+            Self::TablesStoreSilent => "tables",
+            Self::MeterStoreSilent | Self::MeterNotWritable => "meter",
+            Self::BlobsSilent => "blobs",
+            Self::DiskLow => "disk",
+            Self::ChainUnknown | Self::NodeSilent => "nodes",
+            Self::HeadNotSeen | Self::Behind | Self::HeadWentBack | Self::IngestStopped => "ingest",
+            Self::BlocksDamaged => "auditor",
+            Self::TablesBehind | Self::DeriveFailing => "derive",
+            Self::UsageNotRelayed => "relay",
+            Self::CollectorStopped | Self::CollectorIncomplete | Self::CollectorBehind => {
+                "collector"
+            }
+        }
+    }
+
+    /// The services that it takes away; without any it shows in `/ready` alone.
+    pub(crate) fn services(self) -> &'static [Service] {
+        use Service::{Meter, Rpc, Tables};
+        match self {
+            Self::Starting
+            | Self::Stopping
+            | Self::NotServed
+            | Self::BlobsSilent
+            | Self::DiskLow => &[Rpc, Tables, Meter],
+            Self::JobsStoreSilent
+            | Self::IndexStoreSilent
+            | Self::ChainUnknown
+            | Self::NodeSilent
+            | Self::HeadNotSeen
+            | Self::Behind
+            | Self::HeadWentBack
+            | Self::IngestStopped
+            | Self::IndexDegraded
+            | Self::ChainUnreadable => &[Rpc, Tables],
+            Self::BlocksDamaged => &[Rpc],
+            Self::TablesStoreSilent
+            | Self::TablesBehind
+            | Self::DeriveFailing
+            | Self::CollectorStopped
+            | Self::CollectorIncomplete
+            | Self::CollectorBehind => &[Tables],
+            Self::MeterStoreSilent | Self::MeterNotWritable => &[Meter],
+            // What clients send is recorded all the same.
+            Self::UsageNotRelayed => &[],
+        }
+    }
+}
