@@ -181,8 +181,7 @@ fn state(
         (Service::Rpc, "a collector serves no chain"),
         (Service::Meter, "a collector meters nothing"),
     ]);
-    let readiness =
-        Readiness::new(SystemClock::shared(), settings.ready.store_timeout(), absent);
+    let readiness = Readiness::new(SystemClock::shared(), settings.ready.store_timeout(), absent);
     let what = "the database of tables";
     readiness.add(SqlCheck::new(Cause::TablesStoreSilent, what, tables.sql().clone()));
     readiness.add(Arc::clone(&collecting) as Arc<dyn Check>);
@@ -211,59 +210,53 @@ struct Shown {
     seen_within: Duration,
 }
 
-impl Shown {
-    /// What is wrong with a collector of this process.
-    fn judge(&self, report: &Report) -> Vec<Finding> {
-        let chain_id = self.consumer.map(|(chain_id, _)| chain_id);
-        let finding = |cause, why: String| Finding::new(cause, chain_id, why);
-        let mut found = Vec::new();
-        if let Some(why) = &report.halted {
-            found.push(finding(Cause::CollectorStopped, why.clone()));
-        }
-        if let Some(status) = &report.collected {
-            found.extend(self.incomplete(status));
-        }
-        let seen_ago = report.seen_ms_ago.map(Duration::from_millis);
-        let silent = |long: String| {
-            let last = report.last_error.as_deref().unwrap_or("no error was seen");
-            finding(
-                Cause::NodeSilent,
-                format!("no node has answered {long}; last error: {last}"),
-            )
-        };
-        match (report.lag, seen_ago) {
-            // The head is not asked for while there is enough to do.
-            (Some(lag), _) if report.mode == Mode::Historical.name() => {
-                found.push(finding(Cause::CollectorBehind, format!("{lag} final blocks behind")));
-            }
-            (_, None) => found.push(silent("yet".to_owned())),
-            (_, Some(ago)) if ago > self.seen_within => {
-                found.push(silent(format!("for {} s", ago.as_secs())));
-            }
-            _ => {}
-        }
-        found
+/// What is wrong with a collector of this process.
+fn judge(chain_id: u64, report: &Report, seen_within: Duration) -> Vec<Finding> {
+    let finding = |cause, why: String| Finding::new(cause, Some(chain_id), why);
+    let mut found = Vec::new();
+    if let Some(why) = &report.halted {
+        found.push(finding(Cause::CollectorStopped, why.clone()));
     }
+    found.extend(report.collected.as_ref().and_then(incomplete));
+    let seen_ago = report.seen_ms_ago.map(Duration::from_millis);
+    let silent = |long: String| {
+        let last = report.last_error.as_deref().unwrap_or("no error was seen");
+        finding(Cause::NodeSilent, format!("no node has answered {long}; last error: {last}"))
+    };
+    match (report.lag, seen_ago) {
+        // The head is not asked for while there is enough to do.
+        (Some(lag), _) if report.mode == Mode::Historical.name() => {
+            found.push(finding(Cause::CollectorBehind, format!("{lag} final blocks behind")));
+        }
+        (_, None) => found.push(silent("yet".to_owned())),
+        (_, Some(ago)) if ago > seen_within => {
+            found.push(silent(format!("for {} s", ago.as_secs())));
+        }
+        _ => {}
+    }
+    found
+}
 
-    fn incomplete(&self, status: &Status) -> Option<Finding> {
-        let why = format!("{} ranges are missing that nobody could collect", status.dead);
-        let finding = Finding::new(Cause::CollectorIncomplete, Some(status.chain_id), why);
-        (status.dead > 0).then_some(finding)
-    }
+fn incomplete(status: &Status) -> Option<Finding> {
+    let why = format!("{} ranges are missing that nobody could collect", status.dead);
+    let finding = Finding::new(Cause::CollectorIncomplete, Some(status.chain_id), why);
+    (status.dead > 0).then_some(finding)
 }
 
 #[async_trait]
 impl Check for Shown {
     async fn check(&self) -> Result<Vec<Finding>> {
         if let Some(collector) = &self.collector {
-            return Ok(self.judge(&collector.report().await));
+            let chain_id = self.consumer.map_or(0, |(chain_id, _)| chain_id);
+            return Ok(judge(chain_id, &collector.report().await, self.seen_within));
         }
         let Some((chain_id, name)) = self.consumer else { return Ok(Vec::new()) };
         match Status::find(&self.tables, chain_id, name).await {
-            Ok(status) => Ok(status.iter().filter_map(|status| self.incomplete(status)).collect()),
+            Ok(status) => Ok(status.iter().filter_map(incomplete).collect()),
             Err(error) if error.is_fatal() => Err(error.into()),
             Err(error) => {
-                let why = format!("what is collected cannot be read: {}", logmill_io::chain(&error));
+                let why =
+                    format!("what is collected cannot be read: {}", logmill_io::chain(&error));
                 Ok(vec![Finding::new(Cause::TablesStoreSilent, Some(chain_id), why)])
             }
         }
@@ -290,6 +283,54 @@ impl Collecting for Shown {
                 tracing::warn!(error, "read how far collecting is");
                 json!({ "error": "it can not be read; the log says why" })
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_collector_says_why_it_is_not_ready() {
+        let status = |dead| Status {
+            chain_id: 1,
+            consumer: "fees".to_owned(),
+            start: 0,
+            cursor: 90,
+            covered: Vec::new(),
+            blocks: 90,
+            pending: 0,
+            running: 0,
+            dead,
+            missing: Vec::new(),
+        };
+        let fine = Report {
+            collected: Some(status(0)),
+            mode: Mode::Realtime.name(),
+            finalized: Some(90),
+            latest: Some(100),
+            seen_ms_ago: Some(500),
+            lag: Some(0),
+            scanned_blocks: 0,
+            found_events: 0,
+            failures: 0,
+            last_error: None,
+            halted: None,
+        };
+        let codes = |report: &Report| -> Vec<&str> {
+            let found = judge(1, report, Duration::from_secs(60));
+            found.iter().map(|finding| finding.cause.code()).collect()
+        };
+        assert!(codes(&fine).is_empty());
+        let halted = Some("the final block changed".to_owned());
+        assert_eq!(codes(&Report { halted, ..fine.clone() }), ["collector_stopped"]);
+        let collected = Some(status(2));
+        assert_eq!(codes(&Report { collected, ..fine.clone() }), ["collector_incomplete"]);
+        let mode = Mode::Historical.name();
+        assert_eq!(codes(&Report { mode, ..fine.clone() }), ["collector_behind"]);
+        for seen_ms_ago in [None, Some(60_001)] {
+            assert_eq!(codes(&Report { seen_ms_ago, ..fine.clone() }), ["node_silent"]);
         }
     }
 }

@@ -14,8 +14,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use logmill_io::{BlobStore, ErrorKind};
 use logmill_io::wire::{GuardedClient, GuardedSettings};
+use logmill_io::{BlobStore, ErrorKind};
 use logmill_meter::aggregate::Aggregator;
 use logmill_meter::alerts::{ALERT_JOB, Watcher};
 use logmill_meter::due::AGGREGATE_JOB;

@@ -17,8 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use logmill_io::{
-    BlobName, BlobStore, Entropy, Error as StoreError, ErrorKind, OsEntropy, Sql,
-    SystemClock, disk,
+    BlobName, BlobStore, Entropy, Error as StoreError, ErrorKind, OsEntropy, Sql, SystemClock, disk,
 };
 
 use crate::chains;
@@ -204,7 +203,8 @@ fn bucket_hint(said: &str) -> (&'static str, &'static str) {
     }
     let keys = ["InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "403", "401"];
     if says(&keys) {
-        let hint = "check blobs.access_key and blobs.secret_key, and that they may put, get and delete";
+        let hint =
+            "check blobs.access_key and blobs.secret_key, and that they may put, get and delete";
         return ("blobs.access_key", hint);
     }
     ("blobs.endpoint", "check that the S3 server runs, and blobs.endpoint and blobs.region")

@@ -273,9 +273,8 @@ impl Readiness {
         let mut all: Held = lock(&self.reports).clone();
         for slot in lock(&self.slots).iter() {
             let state = lock(&slot.state);
-            let overdue = state.running.filter(|(began, _)| {
-                now.saturating_sub(*began) > self.timeout
-            });
+            let overdue =
+                state.running.filter(|(began, _)| now.saturating_sub(*began) > self.timeout);
             let found = match (overdue, &state.found) {
                 (Some((_, since)), found) => {
                     let silence = slot.check.silence();

@@ -84,9 +84,8 @@ impl Workers {
         S: Future<Output = ()> + Send,
     {
         let ranges = self.workers.iter().map(|worker| worker.run(&self.owner, stop()));
-        let ranges = async {
-            futures::future::try_join_all(ranges).await.map(|_| ()).map_err(Error::from)
-        };
+        let ranges =
+            async { futures::future::try_join_all(ranges).await.map(|_| ()).map_err(Error::from) };
         let items = async {
             match &self.items {
                 Some(items) => Ok(items.runner(&self.owner)?.run(stop()).await?),

@@ -48,7 +48,8 @@ struct Stored {
 }
 
 impl Sightings {
-    pub(crate) fn new(meta: Arc<dyn MetaStore>, prefix: &str) -> Self {
+    /// The record of the chain whose tip has this prefix.
+    pub fn new(meta: Arc<dyn MetaStore>, prefix: &str) -> Self {
         Self { meta, key: Key::from(format!("{prefix}/seen")) }
     }
 

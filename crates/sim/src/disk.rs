@@ -56,7 +56,7 @@ pub fn with_failing_syncs(test: &str, body: impl FnOnce(&Path, &Path)) {
     std::fs::create_dir(&data).expect("a folder");
     let child = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", test, "--nocapture"])
-        .env("LD_PRELOAD", build_shim(folder.path()))
+        .env("LD_PRELOAD", failing_sync_shim(folder.path()))
         .env(CHILD_FOLDER, data)
         .env(ARMED, folder.path().join("armed"))
         .output()
@@ -65,7 +65,12 @@ pub fn with_failing_syncs(test: &str, body: impl FnOnce(&Path, &Path)) {
     assert!(child.status.success() && said.contains("1 passed"), "{said}");
 }
 
-fn build_shim(folder: &Path) -> PathBuf {
+/// Builds what makes syncs fail for a process that is started with it in `LD_PRELOAD`, once the file that
+/// `LOGMILL_FAILING_SYNC` names exists.
+///
+/// # Panics
+/// If there is no compiler.
+pub fn failing_sync_shim(folder: &Path) -> PathBuf {
     let source = workspace_root().join("crates/sim/tests/it/failing_sync.c");
     let shim = folder.join("failing_sync.so");
     let built = Command::new("gcc")

@@ -22,6 +22,7 @@ pub mod anvil;
 mod database;
 mod disk;
 pub mod http;
+pub mod moto;
 pub mod node;
 mod place;
 pub mod postgres;
@@ -29,6 +30,6 @@ mod skip;
 pub mod worker;
 
 pub use database::{Database, START};
-pub use disk::{SmallDisk, with_failing_syncs};
+pub use disk::{SmallDisk, failing_sync_shim, with_failing_syncs};
 pub use place::{test_data, workspace_root};
 pub use skip::skip;

@@ -31,6 +31,15 @@ impl SimNodeServer {
     /// When loopback has no free port.
     pub async fn start(node: SimNode) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("loopback has a free port");
+        Self::on(listener, node)
+    }
+
+    /// Starts to answer on a socket that listens already.
+    ///
+    /// # Panics
+    ///
+    /// When the socket has no address.
+    pub fn on(listener: TcpListener, node: SimNode) -> Self {
         let address = listener.local_addr().expect("a bound socket has an address");
         let router = Router::new().route("/", post(answer)).with_state(node.clone());
         let serving = tokio::spawn(async move {

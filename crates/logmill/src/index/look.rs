@@ -7,6 +7,7 @@ use finalized_log_index::{
     Cause, Degraded, ExplainedClause, ExplainedSource, Explanation, Filter, HealthReport, Log,
     LogPage, Strategy,
 };
+use logmill_pipeline::sighting::Sighting;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -27,18 +28,19 @@ pub(super) async fn status(settings: &Settings, chain: Chain, json: bool) -> Res
     let chains = if chains.len() > 1 { chains } else { vec![stores.choose(chain.id).await?] };
     let mut shown = Vec::new();
     for chain in chains {
-        shown.push((chain, stores.index(chain).await?.health()));
+        let health = stores.index(chain).await?.health();
+        shown.push((chain, health, stores.sightings(chain).read().await?));
     }
     if json {
         let indexes: Vec<Status> =
-            shown.iter().map(|(chain, health)| Status::new(*chain, health)).collect();
+            shown.iter().map(|(chain, health, seen)| Status::new(*chain, health, seen)).collect();
         return output::json(&json!({ "indexes": indexes }));
     }
-    for (position, (chain, health)) in shown.iter().enumerate() {
+    for (position, (chain, health, seen)) in shown.iter().enumerate() {
         if position > 0 {
             output::line("")?;
         }
-        output::table(&status_rows(*chain, health))?;
+        output::table(&status_rows(*chain, health, seen.as_ref()))?;
     }
     Ok(())
 }
@@ -47,6 +49,10 @@ pub(super) async fn status(settings: &Settings, chain: Chain, json: bool) -> Res
 struct Status {
     chain: u64,
     degraded: Option<Value>,
+    /// How many stored blocks the audit of the server has found damaged.
+    damaged_blocks: u64,
+    /// The chain's head as the process that writes last saw it, and how long ago.
+    head_seen: Option<Value>,
     head: Option<u64>,
     /// Both ends included.
     coverage: Vec<Value>,
@@ -60,7 +66,10 @@ struct Status {
 }
 
 impl Status {
-    fn new(chain: u64, health: &HealthReport) -> Self {
+    fn new(chain: u64, health: &HealthReport, seen: &Option<Sighting>) -> Self {
+        let head_seen = seen
+            .as_ref()
+            .map(|seen| json!({ "number": seen.head, "seconds_ago": seen.age.as_secs() }));
         let degraded = health.degraded.as_ref().map(|degraded| {
             json!({
                 "cause": cause_name(degraded.cause),
@@ -74,6 +83,8 @@ impl Status {
         Self {
             chain,
             degraded,
+            damaged_blocks: seen.as_ref().map_or(0, |seen| seen.damaged),
+            head_seen,
             head: health.head,
             coverage,
             pruned_below: health.pruned_below,
@@ -96,17 +107,26 @@ fn cause_name(cause: Cause) -> &'static str {
     }
 }
 
-fn status_rows(chain: u64, health: &HealthReport) -> Vec<Vec<String>> {
+fn status_rows(chain: u64, health: &HealthReport, seen: Option<&Sighting>) -> Vec<Vec<String>> {
     let mut rows = vec![("chain", chain.to_string())];
+    let damaged = seen.map_or(0, |seen| seen.damaged);
     match &health.degraded {
+        None if damaged > 0 => {
+            rows.push(("state", format!("damaged: the audit found {damaged} damaged blocks")));
+            let way_out = "`logmill verify` names them, `logmill repair` fetches them again";
+            rows.push(("way out", way_out.to_owned()));
+        }
         None => rows.push(("state", "healthy".to_owned())),
         Some(degraded) => rows.extend(degraded_rows(degraded)),
     }
     let coverage: Vec<String> = health.coverage.iter().map(blocks).collect();
     let coverage = if coverage.is_empty() { "nothing".to_owned() } else { coverage.join(", ") };
     let or_none = |number: Option<u64>| number.map_or("-".to_owned(), |n| n.to_string());
+    let seen = seen
+        .map_or("never".to_owned(), |seen| format!("{} ({} s ago)", seen.head, seen.age.as_secs()));
     rows.extend([
         ("head", or_none(health.head)),
+        ("chain's head, as seen", seen),
         ("covered blocks", coverage),
         ("pruned below", or_none((health.pruned_below > 0).then_some(health.pruned_below))),
         ("chunks", health.chunks.to_string()),

@@ -56,7 +56,12 @@ impl SqlCheck {
 
     /// The same for the meter's database, with what recording reports to.
     pub(crate) fn of_meter(sql: Sql, suspect: Suspect) -> Arc<Self> {
-        Arc::new(Self { cause: Cause::MeterStoreSilent, what: "the database of usage", sql, suspect })
+        Arc::new(Self {
+            cause: Cause::MeterStoreSilent,
+            what: "the database of usage",
+            sql,
+            suspect,
+        })
     }
 
     async fn try_write(&self) -> logmill_io::Result<()> {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use logmill_pipeline::derive::deriver::DeriveStatus;
 
 use super::{Cause, Check, Finding};
 use crate::chains::OpenChain;
@@ -28,7 +29,7 @@ impl Check for TablesCheck {
         let chain_id = self.chain.chain.chain_id();
         let Some(derive) = &self.chain.derive else { return Ok(Vec::new()) };
         let mut found = Vec::new();
-        found.extend(failing(chain_id, derive));
+        found.extend(failing(chain_id, &derive.deriver.status()));
         match self.behind(derive).await {
             Ok(behind) => found.extend(behind),
             Err(error) if error.is_fatal() => return Err(error),
@@ -74,9 +75,8 @@ impl TablesCheck {
 }
 
 /// The first blocks that a processor cannot derive.
-fn failing(chain_id: u64, derive: &Derive) -> Option<Finding> {
-    let checkpoints = derive.deriver.status().checkpoints;
-    checkpoints.iter().find_map(|row| {
+pub(super) fn failing(chain_id: u64, status: &DeriveStatus) -> Option<Finding> {
+    status.checkpoints.iter().find_map(|row| {
         let failing = row.failing.iter().find(|failing| failing.attempts >= ATTEMPTS_MIN)?;
         let blocks = match failing.start == failing.end {
             true => "the newest blocks".to_owned(),

@@ -13,6 +13,7 @@ use logmill_io::{
     BlobStore, Clock, Fault, Faults, Faulty, SeededEntropy, SimClock, Sql, SystemClock, Timestamp,
     params,
 };
+use logmill_pipeline::derive::deriver::{CheckpointStatus, DeriveStatus, FailingStatus};
 use logmill_pipeline::ingest::{ProgressReport, Role};
 
 use super::chain::{HeadLimits, judge_head};
@@ -83,7 +84,10 @@ fn documented() -> Vec<(String, String, String)> {
     let rows = text.lines().filter(|line| line.starts_with("| `"));
     let cells = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
     let plain = |cell: &str| cell.replace('`', "");
-    cells.filter(|cells| cells.len() == 8).map(|c| (plain(c[1]), plain(c[2]), plain(c[3]))).collect()
+    cells
+        .filter(|cells| cells.len() == 8)
+        .map(|c| (plain(c[1]), plain(c[2]), plain(c[3])))
+        .collect()
 }
 
 #[test]
@@ -319,4 +323,33 @@ fn a_head_is_judged_by_who_saw_it_when_and_where() {
         assert_eq!(judge(Writer, Some(100), Some(100), seen), Some(Cause::NodeSilent));
         assert_eq!(judge(Follower, Some(100), Some(100), seen), Some(Cause::HeadNotSeen));
     }
+}
+
+#[test]
+fn blocks_that_a_processor_fails_on_again_and_again_are_named() {
+    let status = |attempts| DeriveStatus {
+        leads: true,
+        last_error: None,
+        checkpoints: vec![CheckpointStatus {
+            name: "fees_worker".to_owned(),
+            generation: Some(1),
+            state: "serving",
+            phase: Some(1),
+            ranges: Vec::new(),
+            ranges_total: 0,
+            tip: None,
+            missing: 10,
+            waits_for: Vec::new(),
+            failing: vec![FailingStatus {
+                start: 10,
+                end: 20,
+                attempts,
+                error: "out of cheese".to_owned(),
+            }],
+        }],
+    };
+    assert_eq!(super::tables::failing(1, &status(2)), None, "a failure may pass");
+    let finding = super::tables::failing(1, &status(3)).expect("it does not pass");
+    assert_eq!(finding.cause, Cause::DeriveFailing);
+    assert_eq!(finding.reason, "fees_worker cannot derive blocks 10 to 19: out of cheese");
 }

@@ -18,6 +18,7 @@ use finalized_log_index::LogIndex;
 use logmill_io::meta::SqlMeta;
 use logmill_io::sql::SqliteSettings;
 use logmill_io::{BlobStore, Key, KeyRange, OsEntropy, Sql, SystemClock};
+use logmill_pipeline::sighting::Sightings;
 use logmill_pipeline::{Chain, Tip};
 
 use super::open_blobs;
@@ -124,6 +125,11 @@ impl IndexStores {
         let index = self.index(chain).await?;
         let tip = Tip::open(self.stores.meta.clone(), format!("{TIP_PREFIX}{chain}")).await?;
         Ok(Chain::new(chain, index, tip))
+    }
+
+    /// The head of a chain as the process that writes last saw it.
+    pub(crate) fn sightings(&self, chain: u64) -> Sightings {
+        Sightings::new(self.stores.meta.clone(), &format!("{TIP_PREFIX}{chain}"))
     }
 
     /// The index of a chain; made if missing, unless these stores only read.

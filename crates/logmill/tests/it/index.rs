@@ -1,7 +1,7 @@
 //! `logmill index …`: what is told about an index, how it is looked after, and how it is healed.
 
 mod damage;
-mod ground;
+pub(crate) mod ground;
 mod upkeep;
 
 use finalized_log_index::{Filter, FinalizedBlock};

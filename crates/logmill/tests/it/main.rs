@@ -23,5 +23,6 @@ mod peers;
 mod postgres;
 mod process;
 mod raw_only;
+mod ready;
 mod run;
 mod storage;

@@ -38,7 +38,8 @@ fn a_wrong_password_is_said_and_not_shown() {
 
 #[test]
 fn a_server_that_can_not_be_reached_is_said() {
-    let place = place(&format!("postgresql://me:sesame@127.0.0.1:{}/none", free_port()));
+    let url = format!("database.url=postgresql://me:sesame@127.0.0.1:{}/none", free_port());
+    let place = Place::with(&[&url, "database.schema=logmill_test", "ready.start_wait_ms=600"]);
     for arguments in [&["run"][..], &["jobs", "status"], &["jobs", "enqueue", "k", "1"]] {
         let refused = place.run(arguments);
         refused.refused(1, &["postgresql", "refused"]);

@@ -33,7 +33,7 @@ mod history;
 mod live;
 mod status;
 
-pub use status::{CheckpointStatus, DeriveStatus};
+pub use status::{CheckpointStatus, DeriveStatus, FailingStatus};
 
 /// How a process derives.
 #[derive(Clone, Debug)]

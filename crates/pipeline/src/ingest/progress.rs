@@ -225,9 +225,8 @@ impl Progress {
             None => target.saturating_add(1),
         };
         let eta = |missing: u64| missing.checked_div(history_rate);
-        let ago = |at: Duration| {
-            u64::try_from(now.saturating_sub(at).as_millis()).unwrap_or(u64::MAX)
-        };
+        let ago =
+            |at: Duration| u64::try_from(now.saturating_sub(at).as_millis()).unwrap_or(u64::MAX);
         ProgressReport {
             role: state.role,
             seen_ms_ago: state.seen_at.map(ago),

@@ -21,7 +21,7 @@ use servers::serve_s3s_fs;
 mod disk;
 mod servers;
 
-pub(crate) use servers::Moto;
+pub(crate) use logmill_sim::moto::Moto;
 
 fn name(name: &str) -> BlobName {
     BlobName::new(name).expect("a fine name")

@@ -129,13 +129,10 @@ impl Ground {
         let chain = Chain::new(CHAIN_ID, index, opened);
         let clock = Arc::new(HandClock { real, ahead_ms: AtomicU64::new(0) });
         let timeout = Duration::from_secs(5);
-        let readiness = Readiness::new(Arc::clone(&clock) as Arc<dyn Clock>, timeout, BTreeMap::new());
-        let served = Served {
-            chain: chain.clone(),
-            source: None,
-            status: Arc::new(Figures),
-            reader: None,
-        };
+        let readiness =
+            Readiness::new(Arc::clone(&clock) as Arc<dyn Clock>, timeout, BTreeMap::new());
+        let served =
+            Served { chain: chain.clone(), source: None, status: Arc::new(Figures), reader: None };
         let mut state = State {
             late_chains: None,
             readiness: Arc::clone(&readiness),

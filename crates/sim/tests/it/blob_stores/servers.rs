@@ -1,20 +1,13 @@
-//! S3 servers on loopback that end with the test that started them: moto, which keeps its promises, and
-//! s3s-fs, which does not.
+//! An S3 server on loopback that does not keep its promises, s3s-fs; it ends with the test that started it.
 //!
-//! Leaves to others: Ceph, which `tools/ceph.sh` starts.
+//! Leaves to others: moto, which keeps them (`logmill_sim::moto`), and Ceph, which `tools/ceph.sh` starts.
 
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
-use std::time::Duration;
+use std::path::Path;
 
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use logmill_io::Tasks;
-use logmill_sim::workspace_root;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 /// Serves the folders under `root` as buckets until `server` is dropped; gives the endpoint.
 pub(super) async fn serve_s3s_fs(root: &Path, server: &mut Tasks<()>) -> String {
@@ -36,92 +29,4 @@ pub(super) async fn serve_s3s_fs(root: &Path, server: &mut Tasks<()>) -> String 
         }
     });
     format!("http://{address}")
-}
-
-/// A moto server of our own, which ends with the test.
-pub(crate) struct Moto {
-    server: Child,
-    address: String,
-}
-
-impl Moto {
-    pub(crate) fn start() -> Self {
-        let mut server = Command::new(moto_python())
-            .args(["-c", MOTO, "-H", "127.0.0.1", "-p", "0"])
-            .env("PYTHONUNBUFFERED", "1")
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("moto_server starts");
-        let log = BufReader::new(server.stderr.take().expect("its log"));
-        let (sender, receiver) = mpsc::channel();
-        // Reads to the end: a server whose log nobody reads stops when the pipe is full.
-        std::thread::spawn(move || {
-            for line in log.lines().map_while(std::result::Result::ok) {
-                if let Some((_, address)) = line.split_once("Running on http://") {
-                    let _ = sender.send(address.trim().to_owned());
-                }
-            }
-        });
-        let address = receiver.recv_timeout(Duration::from_secs(120));
-        if address.is_err() {
-            server.kill().expect("it can be stopped");
-        }
-        Self { server, address: address.expect("moto_server says where it listens") }
-    }
-
-    pub(crate) fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
-    }
-
-    pub(crate) async fn create_bucket(&self, bucket: &str) {
-        let mut socket = TcpStream::connect(&self.address).await.expect("a connection");
-        let request = format!(
-            "PUT /{bucket} HTTP/1.1\r\nHost: {}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
-            self.address
-        );
-        socket.write_all(request.as_bytes()).await.expect("the request is sent");
-        let mut answer = String::new();
-        socket.read_to_string(&mut answer).await.expect("an answer");
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    }
-}
-
-impl Drop for Moto {
-    fn drop(&mut self) {
-        let _ = self.server.kill();
-        let _ = self.server.wait();
-    }
-}
-
-/// Starts moto with two of its defects mended. It computes the ETag of an object from the file that readers of the
-/// object seek in, without the lock that they hold, so that a reader of a fresh object may get a part of it. And it
-/// looks whether an object exists some time before it puts it, so that once in thousands of races two writers win.
-const MOTO: &str = "
-import sys
-import threading
-from moto.s3 import models
-from moto.s3.responses import S3Response
-etag = models.FakeKey.etag.fget
-def locked(key):
-    with key.lock:
-        return etag(key)
-models.FakeKey.etag = property(locked)
-put = S3Response.put_object
-puts = threading.Lock()
-def one_by_one(response):
-    with puts:
-        return put(response)
-S3Response.put_object = one_by_one
-from moto.server import main
-main(sys.argv[1:])
-";
-
-/// The Python that has moto; installs it on first use.
-fn moto_python() -> PathBuf {
-    let root = workspace_root();
-    let program = root.join(".tools/venv/bin/python");
-    let installed = Command::new(root.join("tools/python.sh")).status().expect("the script runs");
-    assert!(installed.success() && program.exists(), "tools/python.sh installs moto");
-    program
 }

@@ -1,0 +1,159 @@
+//! Readiness, with the program as a process: what makes it not ready, which services that takes away, and that it comes
+//! back. Causes that need no process are made to happen in `readiness::tests`.
+
+mod chains;
+mod failures;
+mod shared;
+mod starts;
+
+use std::net::SocketAddr;
+
+use logmill_chain::sim::rpc::{NodeFaults, SimNode};
+use logmill_chain::sim::{Shape, SimChain, SimSettings};
+use logmill_sim::http::request;
+use logmill_sim::node::SimNodeServer;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+use crate::process::{Place, Server, wait_until};
+
+const EVENTS: &str = r#"meter.events={ "api.calls" = { op = "sum" } }"#;
+/// Everything small and quick; a head counts as seen for two seconds.
+const QUICK: [&str; 13] = [
+    EVENTS,
+    "database.durability=relaxed",
+    "index.cell_blocks=16",
+    "index.piece_logs=40",
+    "index.lease_ms=2000",
+    "work.lease_ms=2000",
+    "work.slow_poll_ms=500",
+    "ingest.poll_ms=50",
+    "ingest.error_wait_ms=200",
+    "chain.request_timeout_ms=1000",
+    "ready.head_seen_within_ms=2000",
+    "ready.store_timeout_ms=2000",
+    "ready.free_disk_mib=0",
+];
+
+fn place(more: &[&str]) -> Place {
+    Place::with(&[&QUICK[..], more].concat())
+}
+
+/// A simulated node behind a socket, which dies with its runtime.
+struct Node {
+    runtime: Option<Runtime>,
+    server: Option<SimNodeServer>,
+    node: SimNode,
+    address: SocketAddr,
+}
+
+impl Node {
+    /// A node that answers, with a chain of so many blocks.
+    fn start(blocks: u64, finality_lag: u64) -> Self {
+        let mut node = Self::silent(blocks, finality_lag);
+        node.0.answer(node.1);
+        node.0
+    }
+
+    /// A node that takes connections and answers none of them, and the socket to answer on.
+    fn silent(blocks: u64, finality_lag: u64) -> (Self, std::net::TcpListener) {
+        let settings = SimSettings {
+            seed: 5,
+            shape: Shape::sparse(),
+            finality_lag: Some(finality_lag),
+            ..SimSettings::default()
+        };
+        let chain = SimChain::with(settings);
+        chain.grow(blocks);
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = socket.local_addr().expect("an address");
+        let runtime = Some(Runtime::new().expect("a runtime"));
+        (Self { runtime, server: None, node: SimNode::new(chain), address }, socket)
+    }
+
+    /// Answers from now on.
+    fn answer(&mut self, socket: std::net::TcpListener) {
+        let runtime = self.runtime.as_ref().expect("it runs");
+        let _inside = runtime.enter();
+        socket.set_nonblocking(true).expect("set");
+        let socket = TcpListener::from_std(socket).expect("a socket");
+        self.server = Some(SimNodeServer::on(socket, self.node.clone()));
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}/", self.address)
+    }
+
+    fn chain(&self) -> &SimChain {
+        self.node.chain()
+    }
+
+    fn set_faults(&self, faults: NodeFaults) {
+        self.node.set_faults(faults);
+    }
+
+    /// Ends it, with all its connections.
+    fn kill(&mut self) {
+        self.server = None;
+        self.runtime.take().expect("it runs").shutdown_background();
+    }
+}
+
+fn at(server: &Server) -> SocketAddr {
+    server.rpc().address()
+}
+
+/// The status and codes of a path below `/ready`.
+fn ready(server: &Server, service: &str) -> (u16, Vec<String>) {
+    let (status, body) = request(at(server), "GET", &format!("/ready{service}"), "").expect("it");
+    let body: Value = serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"));
+    let reasons = body["reasons"].as_array().expect("a list");
+    let codes: Vec<String> =
+        reasons.iter().map(|reason| reason["code"].as_str().expect("a code").to_owned()).collect();
+    assert_eq!(body["ready"], codes.is_empty());
+    assert_eq!(status, if codes.is_empty() { 200 } else { 503 });
+    (status, codes)
+}
+
+/// Waits until a cause holds, and then until the services are those that are left.
+#[track_caller]
+fn wait_for(server: &Server, code: &str, left: &[&str]) {
+    let mut last = Vec::new();
+    let mut holds = || {
+        last = ready(server, "").1;
+        let of = |service: &&str| ready(server, &format!("/{service}")).0 == 200;
+        last.iter().any(|found| found == code)
+            && ["rpc", "tables", "meter"].iter().all(|s| of(s) == left.contains(s))
+    };
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !holds() {
+        if std::time::Instant::now() > end {
+            let status = server.rpc().get("/status");
+            panic!("{code} with {left:?} left never came: {last:?}, {status:#}");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let (health, _) = request(at(server), "GET", "/health", "").expect("an answer");
+    assert_eq!(health, 200, "the process is up");
+}
+
+#[track_caller]
+fn wait_until_ready(server: &Server) {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while ready(server, "").0 != 200 {
+        if std::time::Instant::now() > end {
+            panic!("never ready: {:#}", server.rpc().get("/status"));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+/// Sends an event of usage; gives the status of the answer.
+fn send(server: &Server, id: &str) -> u16 {
+    let event = json!({"eventType": "api.calls", "customerId": "acme", "value": 1, "id": id});
+    match request(at(server), "POST", "/usagebatch", &json!([event]).to_string()) {
+        Ok((status, _)) => status,
+        Err(_) => 0,
+    }
+}
