@@ -131,7 +131,12 @@ pub(crate) async fn blobs(settings: &Settings) -> Result<()> {
             }
             Some(s3) => {
                 let (setting, hint) = bucket_hint(&source.chain());
-                (setting, format!("the bucket {:?} cannot be used", s3.bucket), hint)
+                let how = match setting {
+                    "blobs.bucket" => "does not exist",
+                    "blobs.access_key" => "refuses us",
+                    _ => "cannot be reached",
+                };
+                (setting, format!("the bucket {:?} {how}", s3.bucket), hint)
             }
         };
         Error::Preflight { setting, what, hint, source: Box::new(source.into()) }

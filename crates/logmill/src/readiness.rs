@@ -224,13 +224,15 @@ impl Readiness {
     async fn watch(&self) {
         let mut before = BTreeMap::new();
         loop {
-            let now = self.show();
+            let mut now = self.show();
+            // Nobody needs to be told that a start takes a second.
+            now.retain(|(cause, _), _| *cause != Cause::Starting);
             for (key, reason) in now.iter().filter(|(key, _)| !before.contains_key(*key)) {
                 let (cause, chain) = key;
-                tracing::warn!(code = cause.code(), chain, reason, "not ready");
+                tracing::warn!(code = cause.code(), chain, reason, "unready: a reason has come up");
             }
             for ((cause, chain), _) in before.iter().filter(|(key, _)| !now.contains_key(*key)) {
-                tracing::info!(code = cause.code(), chain, "the reason is gone");
+                tracing::info!(code = cause.code(), chain, "unready: the reason is gone");
             }
             before = now;
             self.clock.sleep(CHECK_EVERY).await;

@@ -253,6 +253,8 @@ impl RunningChains {
     /// Starts waiting for a node that tells which chain is meant; gives where the chain comes out.
     fn start_late(&self, tasks: &mut Tasks<Ended>) -> mpsc::Receiver<Served> {
         let (sender, receiver) = mpsc::channel(1);
+        let why = "no node has told yet which chain it is of";
+        self.readiness.report(Finding::new(Cause::ChainUnknown, None, why));
         let this = self.clone();
         tasks.spawn(async move {
             Ended { task: "the chain", outcome: Box::pin(this.run_late(sender)).await }

@@ -331,8 +331,10 @@ fn ranges_that_nobody_could_collect_are_reported_and_can_be_tried_again() {
         collected["dead"] == 5 && collected["pending"] == 0 && collected["running"] == 0
     });
     server.expect_line("a range is given up, and missing");
-    let ready = server.rpc().get("/ready");
-    assert!(ready.to_string().contains("5 ranges are missing"), "{ready}");
+    wait_until("readiness says so", || {
+        let ready = server.rpc().get("/ready").to_string();
+        ready.contains("collector_incomplete") && ready.contains("5 ranges are missing")
+    });
     let check = place.run(&with("--check"));
     check.refused(1, &["5 ranges are missing"]);
     let status: Value = serde_json::from_str(&check.stdout).expect("JSON");

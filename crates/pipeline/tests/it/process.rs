@@ -6,21 +6,24 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::{BoxFuture, join, join3};
 use logmill_chain::sim::SimFaults;
-use logmill_io::Clock;
+use logmill_io::{Clock, Fault, Faults, Faulty};
 use logmill_pipeline::audit::Auditor;
-use logmill_pipeline::ingest::{Ingest, Progress, Roles};
+use logmill_pipeline::ingest::{Ingest, Progress, Role, Roles};
 use logmill_pipeline::{Chain, repair};
 use logmill_work::RunnerSettings;
 use tokio::sync::watch;
 
 use crate::listener::Listener;
-use crate::world::World;
+use crate::world::{World, open};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 async fn ingest(world: &World, owner: &str, audited: u64) -> Ingest {
+    ingest_of(world, world.open().await, owner, audited)
+}
+
+fn ingest_of(world: &World, chain: Chain, owner: &str, audited: u64) -> Ingest {
     let clock: Arc<dyn Clock> = world.clock.clone();
-    let chain = world.open().await;
     Ingest {
         auditor: Arc::new(Auditor::new(chain.clone(), Arc::clone(&clock), audited)),
         chain,
@@ -190,4 +193,69 @@ async fn the_lease_is_given_back_though_a_repair_is_under_way() {
     assert_eq!(two.fill().await.expect("nothing is in the way"), 0);
     two.catch_up().await.expect("nothing is in the way");
     world.check(&two.chain, 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_learns_from_the_store_which_head_was_seen_and_when() {
+    let world = World::new(4, Some(12)).await;
+    world.sim.grow(60);
+    let (one, two) = (ingest(&world, "one", 0).await, ingest(&world, "two", 0).await);
+    let stop = watch::Sender::new(false);
+    let driver = async {
+        complete(&world, &one.chain, 60 * SECOND).await;
+        complete(&world, &two.chain, 10 * SECOND).await;
+        world.clock.sleep(5 * SECOND).await;
+        let reports = [&one, &two].map(|ingest| ingest.progress.report());
+        assert_eq!(reports[0].role, Role::Writer);
+        assert_eq!(reports[1].role, Role::Follower);
+        for report in &reports {
+            assert_eq!(report.target, Some(world.sim.latest().number), "{report:?}");
+            assert_eq!(report.behind, Some(0), "{report:?}");
+            assert!(report.seen_ms_ago.is_some_and(|ago| ago <= 5_000), "{report:?}");
+        }
+        // Nobody is told of the head any more: what was seen grows old for both.
+        let delay = 3_600 * SECOND;
+        world.source.set_faults(SimFaults { delay, ..SimFaults::default() });
+        world.clock.sleep(60 * SECOND).await;
+        for ingest in [&one, &two] {
+            let report = ingest.progress.report();
+            assert!(report.seen_ms_ago.is_some_and(|ago| ago >= 50_000), "{report:?}");
+        }
+        world.source.set_faults(SimFaults::default());
+        stop.send_replace(true);
+    };
+    let ((), ran_one, ran_two) =
+        join3(driver, one.run(stopping(&stop)), two.run(stopping(&stop))).await;
+    ran_one.expect("it ran");
+    ran_two.expect("it ran");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_can_never_work_again_ends_ingest() {
+    let mut ended = 0;
+    for operation in (0..400).step_by(13) {
+        let world = World::new(5, Some(12)).await;
+        world.sim.grow(60);
+        let mut stores = world.stores.clone();
+        let plan = Faults::at(operation, Fault::CrashBefore);
+        stores.meta = Arc::new(Faulty::new(Arc::clone(&world.stores.meta), plan));
+        // It may die before it begins.
+        let Ok(chain) = open(&stores, &world.index_settings).await else { continue };
+        let one = ingest_of(&world, chain, "one", 0);
+        let stop = watch::Sender::new(false);
+        let late = async {
+            for _ in 0..600 {
+                world.clock.sleep(SECOND).await;
+                world.sim.grow(1);
+            }
+        };
+        let error = tokio::select! {
+            biased;
+            ran = one.run(stopping(&stop)) => ran.expect_err("nobody told it to stop"),
+            () = late => panic!("it lingers after operation {operation}"),
+        };
+        assert!(error.is_fatal(), "{operation}: {}", logmill_io::chain(&error));
+        ended += 1;
+    }
+    assert!(ended > 20, "{ended} of them had begun");
 }

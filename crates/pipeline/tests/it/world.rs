@@ -161,7 +161,7 @@ impl World {
     }
 }
 
-async fn open(stores: &Stores, settings: &Settings) -> Result<Chain> {
+pub(crate) async fn open(stores: &Stores, settings: &Settings) -> Result<Chain> {
     let index = LogIndex::open(stores.clone(), settings.clone()).await?;
     let tip = Tip::open(Arc::clone(&stores.meta), PREFIX).await?;
     Ok(Chain::new(1_337, index, tip))

@@ -99,7 +99,7 @@ fn a_missing_bucket_ends_the_start_by_name_and_one_that_is_lost_is_a_reason() {
         "ready.start_wait_ms=1000",
     ]);
     let refused = place.run(&["run"]);
-    refused.refused(1, &["logmill-ready", "blobs.bucket", "NoSuchBucket"]);
+    refused.refused(1, &["the bucket \"logmill-ready\" does not exist", "blobs.bucket"]);
     assert!(refused.stderr.contains("hint: create the bucket"), "{refused:?}");
     let refused = place.run(&["preflight"]);
     refused.refused(1, &["blob store"]);
