@@ -7,13 +7,15 @@
 //! ```
 //!
 //! Guarantees: after one signal no new job is claimed, jobs that run are finished or given back within their
-//! deadline, and the exit code is 0; a second signal ends it at once. A task that fails ends the server with
+//! deadline, and the exit code is 0; a second signal ends it at once. It ends within `work.stop_deadline_ms` even if the
+//! database hangs, then with an error: what it held is taken over when it is known to be gone. A task that fails ends the server with
 //! its error, as one that limps is worse than one that is restarted. Leaves to others: what the tasks do.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use logmill_io::{Entropy, OsEntropy, SystemClock, Tasks};
+use logmill_io::{Entropy, OsEntropy, SystemClock, Tasks, millis};
 use logmill_pipeline::derive::Tables;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -30,6 +32,9 @@ use crate::meter::{self, OpenMeter};
 use crate::stores::index::IndexStores;
 use crate::stores::{Stores, tables};
 
+/// A stop may take this long, whatever the settings say: it takes a moment even with nothing to do.
+const STOP_MIN: Duration = Duration::from_secs(1);
+
 /// Serves until it is told to stop.
 pub(crate) async fn run(settings: &Settings) -> Result<()> {
     // First: a signal that comes while we open must not end us half-way.
@@ -45,6 +50,8 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
     let http = listen(settings).await?;
     let http_address = http.as_ref().map(|(_, address)| address.to_string());
     let owner = format!("logmill-{}-{:x}", std::process::id(), OsEntropy.mark());
+    // Before anything is held under this name: others must not take its owner for gone.
+    let owner = queue.wakes().prove_alive(&owner).await;
     let indexes = IndexStores::open_to_write(settings).await?;
     let tables = match settings.ingest.raw_only {
         true => None,
@@ -83,14 +90,16 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
         slots = settings.work.slots,
         "ready"
     );
-    until_stopped(signals, tasks, stop).await
+    until_stopped(signals, tasks, stop, settings.work.stop_deadline()).await
 }
 
-/// Waits for a signal, or for a task that ends, and then for the end of all tasks.
+/// Waits for a signal, or for a task that ends, and then for the end of all tasks, for `deadline` at most: a database
+/// that hangs must not keep the process from ending.
 pub(crate) async fn until_stopped(
     mut signals: Signals,
     mut tasks: Tasks<Ended>,
     stop: watch::Sender<bool>,
+    deadline: Duration,
 ) -> Result<()> {
     let outcome = tokio::select! {
         biased;
@@ -109,6 +118,9 @@ pub(crate) async fn until_stopped(
         biased;
         wound_down = wind_down(&mut tasks) => wound_down,
         _ = signals.next() => Err(Error::StoppedAtOnce),
+        () = SystemClock::shared().sleep(deadline.max(STOP_MIN)) => {
+            Err(Error::StoppedUnfinished { deadline_ms: millis(deadline) })
+        }
     };
     outcome.and(wound_down)?;
     tracing::info!("stopped");

@@ -14,6 +14,7 @@
 mod collect;
 mod config;
 mod control;
+mod crowds;
 mod demo;
 mod help;
 mod index;
@@ -23,5 +24,6 @@ mod peers;
 mod postgres;
 mod process;
 mod raw_only;
+mod recovery;
 mod run;
 mod storage;
