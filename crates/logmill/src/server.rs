@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Guarantees: after one signal no new job is claimed, jobs that run are finished or given back within their
-//! deadline, and the exit code is 0; a second signal ends it at once. It ends within `work.stop_deadline_ms` even if the
-//! database hangs, then with an error: what it held is taken over when it is known to be gone. A task that fails ends the server with
-//! its error, as one that limps is worse than one that is restarted. Leaves to others: what the tasks do.
+//! deadline, and the exit code is 0; a second signal ends it at once. It ends within `work.stop_deadline_ms` even if
+//! the database hangs, then with an error; what it held is taken over by the next process. A task that fails ends the
+//! server with its error, as one that limps is worse than one that is restarted. Leaves to others: what the tasks do.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -48,6 +48,11 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
     let control_path = control.as_ref().map(|control| control.path().display().to_string());
     let (stop, stopped) = watch::channel(false);
     let http = listen(settings).await?;
+    let health = match settings.server.health_listen() {
+        Some(address) => Some(listen_at(address).await?),
+        None => None,
+    };
+    let health_address = health.as_ref().map(|(_, address)| address.to_string());
     let http_address = http.as_ref().map(|(_, address)| address.to_string());
     let owner = format!("logmill-{}-{:x}", std::process::id(), OsEntropy.mark());
     // Before anything is held under this name: others must not take its owner for gone.
@@ -77,7 +82,9 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
         let state = http::State { metering, ..state(settings, &chains, tables)? };
         let stop = told(stopped.clone());
         tasks.spawn(async move {
-            Ended { task: "the HTTP server", outcome: http::serve(listener, state, stop).await }
+            let health = health.map(|(listener, _)| listener);
+            let outcome = http::serve_with_health(listener, health, state, stop).await;
+            Ended { task: "the HTTP server", outcome }
         });
     }
     tracing::info!(
@@ -87,6 +94,7 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
         database = queue.sql().engine_name(),
         control = control_path,
         http = http_address,
+        health = health_address,
         slots = settings.work.slots,
         "ready"
     );

@@ -10,8 +10,8 @@
 //!                  └── the lease ends, another acquires ─────────┘  (epoch + 1: the old holder is fenced)
 //! ```
 //!
-//! A lease need not be waited for when its owner is known to be gone ([`MetaStore::is_gone`], [`end_leases`]), or when it
-//! ends later than it could by the store's clock: that clock was ahead when it was taken.
+//! A lease need not be waited for when its owner is known to be gone ([`MetaStore::is_gone`], [`end_leases`]), or
+//! when it ends later than it could by the store's clock: that clock was ahead when it was taken.
 //!
 //! Guarantees:
 //! - The epoch (`writer_epoch`) only grows.
@@ -38,8 +38,8 @@ use crate::error::{Error, Result};
 const VERSION: u8 = 1;
 /// What the keys of all leases begin with.
 const PREFIX: &str = "lease/";
-/// How many times its own length ahead of now a lease may end. It ends once that ahead, unless the clock was set back or
-/// its owner has another setting.
+/// How many times its own length ahead of now a lease may end. It ends once that ahead, unless the clock was set back
+/// or its owner has another setting.
 const LENGTHS_AHEAD_MAX: u32 = 2;
 /// The most leases of one store that are ended together.
 const LEASES_MAX: usize = 10_000;

@@ -1,4 +1,5 @@
-//! Presence: how a process that shares a PostgreSQL database proves that it is alive, and how others see that it is not.
+//! Presence: how a process that shares a PostgreSQL database proves that it is alive, and how others see that it is
+//! not.
 //!
 //! A process draws a number, takes a shared advisory lock of that number in the session on which it also listens for
 //! wake-ups, and puts the number at the end of the owner name under which it holds leases and jobs. PostgreSQL releases

@@ -12,10 +12,10 @@
 //! too many waiting ones loses its own oldest. A flood of connections that send nothing therefore pushes itself out,
 //! and a client that sends its request is served. Clients that do not take their answer make room last.
 //!
-//! Guarantees: never more connections than `max_connections`; of one address (an IPv6 network of 64 bits) never more than
-//! `max_waiting_per_address` that wait, except of `trusted_proxies`, which speak for many; WebSockets never take all
-//! places; no connection waits or receives for longer than its time, give or take as much again. A connection that is
-//! being answered is never closed for another, unless its client does not read.
+//! Guarantees: never more connections than `max_connections`; of one address (an IPv6 network of 64 bits) never more
+//! than `max_waiting_per_address` that wait, except of `trusted_proxies`, which speak for many; WebSockets never take
+//! all places; no connection waits or receives for longer than its time, give or take as much again. A connection
+//! that is being answered is never closed for another, unless its client does not read.
 //!
 //! Leaves to others: accepting, and reading and writing ([`super::connection`]).
 
@@ -387,26 +387,27 @@ impl Slot {
 
     /// Completes with the reason when the client has taken too long to send.
     async fn overdue(&self) -> &'static str {
-        let limits = &self.admission.limits;
         loop {
-            let now = self.admission.clock.monotonic();
-            let book = self.admission.book();
-            let found = book.connections.get(&self.id).filter(|found| !found.is_stalled);
-            let found = found.map(|found| (found.phase, now.saturating_sub(found.since)));
-            drop(book);
-            let left = match found {
-                Some((Phase::Waiting, waited)) if waited >= limits.header_timeout => {
-                    return "header_timeout";
-                }
-                Some((Phase::Receiving, waited)) if waited >= limits.body_timeout => {
-                    return "body_timeout";
-                }
-                Some((Phase::Waiting, waited)) => limits.header_timeout - waited,
-                Some((Phase::Receiving, waited)) => limits.body_timeout - waited,
-                _ => limits.header_timeout,
-            };
-            self.admission.clock.sleep(left).await;
+            match self.time_left() {
+                Ok(left) => self.admission.clock.sleep(left).await,
+                Err(reason) => return reason,
+            }
         }
+    }
+
+    /// How long until it is to be looked again whether the client takes too long, or why it does.
+    fn time_left(&self) -> Result<Duration, &'static str> {
+        let (limits, now) = (&self.admission.limits, self.admission.clock.monotonic());
+        let book = self.admission.book();
+        let found = book.connections.get(&self.id).filter(|found| !found.is_stalled);
+        let (limit, reason) = match found.map(|found| found.phase) {
+            Some(Phase::Waiting) => (limits.header_timeout, "header_timeout"),
+            Some(Phase::Receiving) => (limits.body_timeout, "body_timeout"),
+            _ => return Ok(limits.header_timeout),
+        };
+        let waited = found.map_or(Duration::ZERO, |found| now.saturating_sub(found.since));
+        let left = limit.saturating_sub(waited);
+        if left.is_zero() { Err(reason) } else { Ok(left) }
     }
 }
 

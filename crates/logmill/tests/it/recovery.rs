@@ -49,7 +49,7 @@ impl World {
 
     /// A place whose writer lease is an hour.
     fn place(&self, more: &[&str]) -> Place {
-        let url = format!("chain.rpc_url={}", self.node.url());
+        let url = format!("chain.rpc_urls={}", self.node.url());
         let mut settings = vec!["database.durability=relaxed", "ingest.poll_ms=30", &url];
         settings.extend([
             "index.cell_blocks=32",

@@ -1,13 +1,14 @@
 //! Jobs that nobody will finish: those of processes that have ended, and those put off by a clock that was ahead.
 //!
-//! Waiting for a lease to end is for owners of whom nothing is known. Of some it is known that they ended: the lock of a
-//! SQLite folder is free only when its owner is gone ([`Queue::reclaim_all`]), and on PostgreSQL the session of an owner
-//! is ([`Reclaimer`]).
+//! Waiting for a lease to end is for owners of whom nothing is known. Of some it is known that they ended: the lock
+//! of a SQLite folder is free only when its owner is gone ([`Queue::reclaim_all`]), and on PostgreSQL the session of
+//! an owner is ([`Reclaimer`]).
 //!
-//! Guarantees: taking a job back is the transition [`crate::job::Event::Reclaim`]: the attempt stays counted and the next
-//! claim draws a new token, so an owner that was taken for gone and comes back is refused. Jobs that were tried more than
-//! [`AT_ONCE_ATTEMPTS_MAX`] times wait for their lease to end, or a process that crashes as soon as it starts would use
-//! up their attempts within seconds. Leaves to others: proving that an owner is gone (`io::sql::presence`).
+//! Guarantees: taking a job back is the transition [`crate::job::Event::Reclaim`]: the attempt stays counted and the
+//! next claim draws a new token, so an owner that was taken for gone and comes back is refused. Jobs that were tried
+//! more than [`AT_ONCE_ATTEMPTS_MAX`] times wait for their lease to end, or a process that crashes as soon as it
+//! starts would use up their attempts within seconds. Leaves to others: proving that an owner is gone
+//! (`io::sql::presence`).
 
 use std::time::Duration;
 
