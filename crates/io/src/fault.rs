@@ -202,6 +202,10 @@ impl MetaStore for Faulty<Arc<dyn MetaStore>> {
     async fn now(&self) -> Result<Timestamp> {
         self.faults.run(self.store.now()).await
     }
+
+    async fn is_gone(&self, owner: &str) -> Result<bool> {
+        self.faults.run(self.store.is_gone(owner)).await
+    }
 }
 
 #[async_trait]

@@ -337,6 +337,12 @@ pub trait MetaStore: Send + Sync + fmt::Debug {
 
     /// The store's clock: one for all processes that share the store.
     async fn now(&self) -> Result<Timestamp>;
+
+    /// Whether the process that goes by this owner name is known to have ended; see [`crate::Sql::is_gone`]. A store
+    /// that cannot know says no.
+    async fn is_gone(&self, _owner: &str) -> Result<bool> {
+        Ok(false)
+    }
 }
 
 /// What follows from the few methods of a store.

@@ -256,7 +256,7 @@ fn runner(settings: &Settings, owner: &str) -> RunnerSettings {
     RunnerSettings {
         lease: work.lease(),
         slow_poll: work.slow_poll(),
-        stop_deadline: work.stop_deadline(),
+        stop_deadline: work.job_stop_deadline(),
         ..RunnerSettings::new("", owner, 1)
     }
 }

@@ -109,7 +109,7 @@ async fn serve(asked: &Collect, settings: &Settings) -> Result<()> {
         http = address,
         "ready"
     );
-    until_stopped(signals, tasks, stop).await
+    until_stopped(signals, tasks, stop, settings.work.stop_deadline()).await
 }
 
 /// A collector whose connection is fine and whose tables are there.
@@ -121,6 +121,7 @@ async fn begin(
 ) -> Result<Arc<Collector>> {
     let source = chains::live(settings, &SystemClock::shared())?;
     let owner = format!("collect-{}-{:x}", std::process::id(), OsEntropy.mark());
+    let owner = tables.queue().wakes().prove_alive(&owner).await;
     let (chain_id, tables, event) = (job.chain_id, tables.clone(), Arc::clone(event));
     let collector = Collector::new(chain_id, source, tables, event, job.settings.clone(), owner);
     let collector = Arc::new(collector);

@@ -45,6 +45,8 @@ const CONNECTIONS_MAX: usize = 1_000;
 const TIME_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 /// The shortest lease: heartbeats come three times as often, and a commit takes its time.
 const LEASE_MS_MIN: u64 = 100;
+/// How much of the time of a stop is left for giving jobs back, at most.
+const GIVE_BACK_MAX: Duration = Duration::from_secs(5);
 /// The longest retention: a hundred years.
 const RETENTION_HOURS_MAX: u64 = 100 * 365 * 24;
 
@@ -264,8 +266,15 @@ impl Work {
         Duration::from_millis(self.slow_poll_ms)
     }
 
+    /// How long a stop may take in all.
     pub(crate) fn stop_deadline(&self) -> Duration {
         Duration::from_millis(self.stop_deadline_ms)
+    }
+
+    /// How long a stop waits for jobs that run: a part is left for giving back those that do not end.
+    pub(crate) fn job_stop_deadline(&self) -> Duration {
+        let all = self.stop_deadline();
+        all.saturating_sub((all / 4).min(GIVE_BACK_MAX))
     }
 
     pub(crate) fn retention(&self) -> Duration {

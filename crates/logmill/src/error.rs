@@ -126,6 +126,11 @@ pub(crate) enum Error {
         "stopped at once by a second signal: jobs that ran are given back when their leases end"
     )]
     StoppedAtOnce,
+    #[error(
+        "stopped after {deadline_ms} ms (work.stop_deadline_ms) although not everything had ended: does the database \
+         hang? What was held is taken over by the next process"
+    )]
+    StoppedUnfinished { deadline_ms: i64 },
     #[error("stopped by a signal")]
     Interrupted,
     #[error("listen on {address}")]

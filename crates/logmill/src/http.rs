@@ -18,6 +18,7 @@
 //! Guarantees: without keys nothing is served beyond this machine; bodies, requests under way, connections and time are
 //! bounded. Leaves to others: what is answered ([`crate::rpc`]), and being wired to what ingests.
 
+mod admission;
 mod api;
 mod auth;
 mod caught;
@@ -57,6 +58,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
 
+use admission::Admission;
+pub(crate) use admission::ConnectionLimits;
 pub(crate) use auth::{Keys, Scope};
 pub(crate) use metering::Metering;
 
@@ -72,8 +75,8 @@ use socket::{RpcSession, talk};
 /// How much is served at a time, and for whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// The most connections.
-    pub(crate) max_connections: usize,
+    /// How many connections there may be, and how long they may keep us waiting.
+    pub(crate) connections: ConnectionLimits,
     /// The most requests that are worked on.
     pub(crate) max_requests: usize,
     /// The largest body, and the largest message of a WebSocket.
@@ -147,6 +150,17 @@ pub(crate) fn record_metrics() -> Result<PrometheusHandle> {
 /// Serves until `stop` completes.
 pub(crate) async fn serve(
     listener: TcpListener,
+    state: State,
+    stop: impl Future<Output = ()> + Send,
+) -> Result<()> {
+    serve_with_health(listener, None, state, stop).await
+}
+
+/// Serves until `stop` completes; what load balancers and monitors ask, on a listener of its own too, which connections
+/// of others cannot fill.
+pub(crate) async fn serve_with_health(
+    listener: TcpListener,
+    health: Option<TcpListener>,
     mut state: State,
     stop: impl Future<Output = ()> + Send,
 ) -> Result<()> {
@@ -160,9 +174,17 @@ pub(crate) async fn serve(
     let late = state.late_chains.take();
     let shared = Arc::new(Shared::new(state, stopped.clone()));
     let feeding = feed_all(Arc::clone(&shared), late);
-    let clock = Arc::clone(&shared.clock);
-    let connections = shared.limits.max_connections;
-    let accepting = connection::accept(listener, router(shared), connections, clock, stopped);
+    let clock = || Arc::clone(&shared.clock);
+    let health = async {
+        let Some(listener) = health else { return };
+        let admission = Admission::new(health_limits(), clock());
+        let router = health_router(&shared);
+        connection::accept(listener, router, admission, clock(), stopped.clone()).await;
+    };
+    let admission = Admission::new(shared.limits.connections.clone(), clock());
+    let router = router(Arc::clone(&shared));
+    let accepting = connection::accept(listener, router, admission, clock(), stopped.clone());
+    let accepting = futures::future::join(accepting, health);
     let stop = async {
         stop.await;
         // Nobody listening means that it has ended.
@@ -171,7 +193,7 @@ pub(crate) async fn serve(
     };
     tokio::select! {
         biased;
-        () = accepting => Ok(()),
+        _ = accepting => Ok(()),
         failed = feeding => Err(failed.into()),
         () = stop => Ok(()),
     }
@@ -228,6 +250,33 @@ impl Shared {
     fn chain(&self, named: Option<u64>) -> Option<(Arc<Served>, Feed)> {
         let chain = named.or(self.limits.default_chain).or_else(|| self.chains.only())?;
         self.chains.get(chain)
+    }
+}
+
+/// What is needed to see how a process is.
+fn health_router(shared: &Arc<Shared>) -> Router {
+    let guarded = Router::new()
+        .route("/metrics", get(operator::metrics))
+        .route_layer(from_fn_with_state(Arc::clone(shared), guard));
+    Router::new()
+        .route("/health", get(operator::health))
+        .route("/ready", get(operator::ready))
+        .route("/ready/{service}", get(operator::service_ready))
+        .merge(guarded)
+        .fallback(async || problem(StatusCode::NOT_FOUND, "this listener serves health alone"))
+        .layer(from_fn(caught::caught))
+        .with_state(Arc::clone(shared))
+}
+
+/// Few ask for health, and all at once.
+fn health_limits() -> ConnectionLimits {
+    ConnectionLimits {
+        max_connections: 64,
+        max_websockets: 0,
+        max_waiting_per_address: 16,
+        header_timeout: Duration::from_secs(5),
+        body_timeout: Duration::from_secs(5),
+        trusted_proxies: Vec::new(),
     }
 }
 

@@ -25,6 +25,7 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 
@@ -55,6 +56,9 @@ mod server;
 mod stores;
 mod workers;
 
+/// How long the end of the process waits for work that blocks a thread.
+const END_MAX: Duration = Duration::from_secs(1);
+
 fn main() -> ExitCode {
     match start(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -77,7 +81,10 @@ fn start(cli: Cli) -> Result<()> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|source| Error::System { doing: "start the runtime", source })?;
-    runtime.block_on(run(cli.command, &config))
+    let outcome = runtime.block_on(run(cli.command, &config));
+    // A read from a disk that hangs must not keep the process from ending.
+    runtime.shutdown_timeout(END_MAX);
+    outcome
 }
 
 async fn run(command: Command, config: &Config) -> Result<()> {

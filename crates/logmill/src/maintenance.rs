@@ -35,7 +35,7 @@ pub(crate) fn runner(queue: &Queue, work: &Work, owner: &str) -> Result<Runner> 
     let settings = RunnerSettings {
         lease: work.lease(),
         slow_poll: work.slow_poll(),
-        stop_deadline: work.stop_deadline(),
+        stop_deadline: work.job_stop_deadline(),
         ..RunnerSettings::new(KIND, owner, work.slots)
     };
     Ok(Runner::new(queue.clone(), handler, settings)?)

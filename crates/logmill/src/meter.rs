@@ -153,7 +153,7 @@ impl OpenMeter {
             let settings = RunnerSettings {
                 lease,
                 slow_poll: work.slow_poll(),
-                stop_deadline: work.stop_deadline(),
+                stop_deadline: work.job_stop_deadline(),
                 ..RunnerSettings::new(kind, owner, slots)
             };
             Runner::new(self.queue.clone(), handler, settings)

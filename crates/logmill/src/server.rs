@@ -7,15 +7,16 @@
 //! ```
 //!
 //! Guarantees: after one signal no new job is claimed, jobs that run are finished or given back within their
-//! deadline, and the exit code is 0; a second signal ends it at once. A task that fails ends the server with
-//! its error, as one that limps is worse than one that is restarted. Leaves to others: what the tasks do.
+//! deadline, and the exit code is 0; a second signal ends it at once. It ends within `work.stop_deadline_ms` even if
+//! the database hangs, then with an error; what it held is taken over by the next process. A task that fails ends the
+//! server with its error, as one that limps is worse than one that is restarted. Leaves to others: what the tasks do.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use logmill_io::{BlobStore, Entropy, OsEntropy, Sql, SystemClock, Tasks};
+use logmill_io::{BlobStore, Entropy, OsEntropy, Sql, SystemClock, Tasks, millis};
 use logmill_pipeline::derive::Tables;
 use logmill_work::Queue;
 use tokio::net::TcpListener;
@@ -41,6 +42,8 @@ use crate::stores::{Stores, tables};
 
 /// How often the nodes are asked which chain is meant, as long as that is not known.
 const MEET_EVERY: Duration = Duration::from_secs(3);
+/// A stop may take this long, whatever the settings say: it takes a moment even with nothing to do.
+const STOP_MIN: Duration = Duration::from_secs(1);
 
 /// Serves until it is told to stop.
 pub(crate) async fn run(settings: &Settings) -> Result<()> {
@@ -68,6 +71,11 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
     let control = stores.folder.as_ref().map(Control::listen).transpose()?;
     let control_path = control.as_ref().map(|control| control.path().display().to_string());
     let (stop, stopped) = watch::channel(false);
+    let health = match settings.server.health_listen() {
+        Some(address) => Some(listen_at(address).await?),
+        None => None,
+    };
+    let health_address = health.as_ref().map(|(_, address)| address.to_string());
     let http_address = http.as_ref().map(|(_, address)| address.to_string());
     let opening = opening(settings, queue).await?;
     let (chains, is_unknown) = opening.open().await?;
@@ -97,7 +105,9 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
         let state = http::State { metering, late_chains, ..state };
         let stop = told(stopped.clone());
         tasks.spawn(async move {
-            Ended { task: "the HTTP server", outcome: http::serve(listener, state, stop).await }
+            let health = health.map(|(listener, _)| listener);
+            let outcome = http::serve_with_health(listener, health, state, stop).await;
+            Ended { task: "the HTTP server", outcome }
         });
     }
     tracing::info!(
@@ -107,26 +117,25 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
         database = queue.sql().engine_name(),
         control = control_path,
         http = http_address,
+        health = health_address,
         slots = settings.work.slots,
         "ready"
     );
-    until_stopped(signals, tasks, stop).await
+    until_stopped(signals, tasks, stop, settings.work.stop_deadline()).await
 }
 
 /// What chains are opened with.
 async fn opening(settings: &Settings, queue: &Queue) -> Result<OpenChains> {
+    let owner = format!("logmill-{}-{:x}", std::process::id(), OsEntropy.mark());
+    // Before anything is held under this name: others must not take its owner for gone.
+    let owner = queue.wakes().prove_alive(&owner).await;
     let stores = IndexStores::open_to_write(settings).await?;
     let tables = match settings.ingest.raw_only {
         true => None,
         false => Some(tables::open_to_write(settings).await?),
     };
-    Ok(OpenChains {
-        settings: Arc::new(settings.clone()),
-        queue: queue.clone(),
-        stores: Arc::new(stores),
-        tables,
-        owner: format!("logmill-{}-{:x}", std::process::id(), OsEntropy.mark()),
-    })
+    let settings = Arc::new(settings.clone());
+    Ok(OpenChains { settings, queue: queue.clone(), stores: Arc::new(stores), tables, owner })
 }
 
 /// The checks of everything but chains.
@@ -172,11 +181,13 @@ fn readiness(
     readiness
 }
 
-/// Waits for a signal, or for a task that ends, and then for the end of all tasks.
+/// Waits for a signal, or for a task that ends, and then for the end of all tasks, for `deadline` at most: a database
+/// that hangs must not keep the process from ending.
 pub(crate) async fn until_stopped(
     mut signals: Signals,
     mut tasks: Tasks<Ended>,
     stop: watch::Sender<bool>,
+    deadline: Duration,
 ) -> Result<()> {
     let outcome = tokio::select! {
         biased;
@@ -195,6 +206,9 @@ pub(crate) async fn until_stopped(
         biased;
         wound_down = wind_down(&mut tasks) => wound_down,
         _ = signals.next() => Err(Error::StoppedAtOnce),
+        () = SystemClock::shared().sleep(deadline.max(STOP_MIN)) => {
+            Err(Error::StoppedUnfinished { deadline_ms: millis(deadline) })
+        }
     };
     outcome.and(wound_down)?;
     tracing::info!("stopped");

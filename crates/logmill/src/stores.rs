@@ -11,6 +11,9 @@
 //!
 //! On PostgreSQL there is no lock: the server itself keeps its clients apart.
 //!
+//! Whoever opens a SQLite file to write it has the folder's lock, so every process that had it before is gone:
+//! [`take_over`] ends the leases and takes back the jobs that such a process left behind, at once.
+//!
 //! Guarantees: nothing of a SQLite folder is written without its lock. Leaves to others: what is in the stores.
 
 use std::path::{Path, PathBuf};
@@ -18,9 +21,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logmill_io::blob::{FileBlobs, S3Blobs};
+use logmill_io::meta::SqlMeta;
 use logmill_io::sql::{DataFolder, SqliteSettings};
 use logmill_io::{BlobStore, OsEntropy, Sql, SystemClock};
-use logmill_work::Queue;
+use logmill_work::{Queue, end_leases};
 
 use crate::config::Settings;
 use crate::control;
@@ -94,7 +98,30 @@ pub(crate) async fn open_to_write(settings: &Settings) -> Result<Queue> {
         Some(postgres) => Sql::postgres(&postgres, clock, entropy).await?,
         None => Sql::sqlite(&sqlite(settings), clock, entropy).await?,
     };
-    Ok(Queue::open(sql).await?)
+    let queue = Queue::open(sql).await?;
+    take_over(queue.sql(), Some(&queue)).await?;
+    Ok(queue)
+}
+
+/// Ends the leases and takes back the jobs of processes that had the folder before; on PostgreSQL, where others may be
+/// alive, nothing. Only for a caller that has the folder, before it takes anything itself.
+async fn take_over(sql: &Sql, queue: Option<&Queue>) -> Result<()> {
+    if sql.has_presence() {
+        return Ok(());
+    }
+    let leases = end_leases(&*SqlMeta::shared(sql.clone())).await?;
+    let jobs = match queue {
+        Some(queue) => queue.reclaim_all().await?,
+        None => 0,
+    };
+    if leases > 0 || jobs > 0 {
+        tracing::info!(
+            leases,
+            jobs,
+            "took over from a process that ended without giving them back"
+        );
+    }
+    Ok(())
 }
 
 /// The queue, to be looked at; beside a server or without one.

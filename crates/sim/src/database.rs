@@ -101,11 +101,20 @@ impl Database {
 
     /// Moves the time that statements see, for all handles given and those opened from now on.
     pub fn advance(&self, by: Duration, handles: &[&Sql]) {
+        self.jump(millis(by), handles);
+    }
+
+    /// Sets the time that statements see back, as an operator does with a clock that was ahead.
+    pub fn set_back(&self, by: Duration, handles: &[&Sql]) {
+        self.jump(-millis(by), handles);
+    }
+
+    fn jump(&self, by_ms: i64, handles: &[&Sql]) {
         match &self.kind {
-            Kind::Memory { clock, .. } | Kind::File { clock, .. } => clock.jump(millis(by)),
+            Kind::Memory { clock, .. } | Kind::File { clock, .. } => clock.jump(by_ms),
             Kind::Postgres { .. } => {
-                self.skewed_ms.fetch_add(millis(by), Ordering::SeqCst);
-                handles.iter().for_each(|sql| sql.skew_clock(millis(by)));
+                self.skewed_ms.fetch_add(by_ms, Ordering::SeqCst);
+                handles.iter().for_each(|sql| sql.skew_clock(by_ms));
             }
         }
     }

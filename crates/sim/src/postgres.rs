@@ -14,6 +14,8 @@ use tempfile::TempDir;
 /// How often a starting server is asked whether it is up.
 const START_CHECKS_MAX: u32 = 600;
 const START_CHECK_WAIT: Duration = Duration::from_millis(50);
+/// How many ports are tried for a new server.
+const PORTS_MAX: u32 = 5;
 
 /// A running server.
 pub struct PostgresServer {
@@ -53,8 +55,12 @@ impl PostgresServer {
         }
         let mut server = Self { binaries, folder, port: 0, password, process: None };
         server.init();
-        server.port = free_port();
-        server.resume();
+        // Somebody else may take the port before the server has it.
+        let up = (0..PORTS_MAX).any(|_| {
+            server.port = free_port();
+            server.try_resume()
+        });
+        assert!(up, "postgres did not come up: {}", server.log());
         server
     }
 
@@ -79,6 +85,11 @@ impl PostgresServer {
     /// # Panics
     /// If it does not come up.
     pub fn resume(&mut self) {
+        assert!(self.try_resume(), "postgres did not come up: {}", self.log());
+    }
+
+    /// Starts the server; returns whether it came up.
+    fn try_resume(&mut self) -> bool {
         let log = std::fs::File::create(self.folder.path().join("log")).expect("a log file");
         let mut postgres = self.command("postgres");
         postgres
@@ -90,17 +101,59 @@ impl PostgresServer {
             .args(["-c", "fsync=off", "-c", "full_page_writes=off", "-c", "max_connections=200"])
             .stderr(log)
             .stdout(Stdio::null());
-        self.process = Some(postgres.spawn().expect("postgres starts"));
-        let up = (0..START_CHECKS_MAX).any(|_| {
+        let mut process = postgres.spawn().expect("postgres starts");
+        for _ in 0..START_CHECKS_MAX {
+            // First: whoever answers on the port after our server has ended is another one.
+            if process.try_wait().expect("it is ours").is_some() {
+                return false;
+            }
             let mut ready = Command::new(self.binaries.join("pg_isready"));
             ready.args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()]);
-            let up = ready.status().is_ok_and(|status| status.success());
-            if !up {
-                std::thread::sleep(START_CHECK_WAIT);
+            if self.has_port() && ready.status().is_ok_and(|status| status.success()) {
+                self.process = Some(process);
+                return true;
             }
-            up
-        });
-        assert!(up, "postgres did not come up: {}", self.log());
+            std::thread::sleep(START_CHECK_WAIT);
+        }
+        // It can be killed, since it is ours.
+        let _ = process.kill();
+        let _ = process.wait();
+        false
+    }
+
+    /// Whether our server says that it listens: the file that holds its port is complete.
+    fn has_port(&self) -> bool {
+        let file = std::fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
+        file.lines().nth(7).is_some_and(|status| status.trim() == "ready")
+    }
+
+    /// Suspends the server and every process of it, as a machine that hangs would, until [`PostgresServer::thaw`].
+    ///
+    /// # Panics
+    /// If a process cannot be signalled.
+    pub fn freeze(&self) {
+        self.signal_all("STOP");
+    }
+
+    /// Lets a suspended server go on.
+    ///
+    /// # Panics
+    /// If a process cannot be signalled.
+    pub fn thaw(&self) {
+        self.signal_all("CONT");
+    }
+
+    fn signal_all(&self, name: &str) {
+        let process = self.process.as_ref().expect("it runs");
+        let id = process.id().to_string();
+        let children = Command::new("pgrep").args(["-P", &id]).output().expect("pgrep runs");
+        let children = String::from_utf8(children.stdout).expect("numbers");
+        // The parent first, so that it starts no further ones.
+        run(Command::new("kill").arg(format!("-{name}")).arg(&id));
+        for child in children.split_whitespace() {
+            // A process of a connection that just ended is gone.
+            let _ = Command::new("kill").arg(format!("-{name}")).arg(child).status();
+        }
     }
 
     /// Stops the server at once, as a crash would.
@@ -109,6 +162,8 @@ impl PostgresServer {
     /// If it can not be stopped.
     pub fn stop(&mut self) {
         if let Some(mut process) = self.process.take() {
+            // One that is suspended would not hear it.
+            run(Command::new("kill").args(["-CONT", &process.id().to_string()]));
             // SIGQUIT is PostgreSQL's immediate shutdown: no goodbye to its clients.
             run(Command::new("kill").args(["-QUIT", &process.id().to_string()]));
             process.wait().expect("it ends");

@@ -5,9 +5,9 @@
 //!     (none) ──────────▶ pending ───────────────▶ running ────────────▶ done
 //!                         ▲  ▲ ▲                   │ │ │
 //!                         │  │ └──── release ──────┘ │ └─ heartbeat: a new lease
-//!                         │  └── fail, expire ───────┤
-//!                         │      (attempts left)     │
-//!                         │                          └─ fail, expire ──▶ dead
+//!                         │  └── fail, expire, ──────┤
+//!                         │      reclaim             │
+//!                         │      (attempts left)     └─ fail, expire, reclaim ──▶ dead
 //!                         │                             (none left, or final)
 //!                         └──── redrive, enqueue again ──────── dead, cancelled
 //!
@@ -138,6 +138,8 @@ pub enum Event {
     },
     /// The reaper comes by.
     Expire,
+    /// Its worker is known to have ended.
+    Reclaim,
     /// An operator does not want it.
     Cancel,
     /// An operator wants it tried anew.
@@ -190,13 +192,14 @@ pub fn next(job: &Job, event: Event, now: Timestamp) -> Result<Job, Refused> {
         Event::Expire if job.state == State::Running && job.lease_until <= now => {
             Ok(after_failure(job, Some(now)))
         }
+        Event::Reclaim if job.state == State::Running => Ok(after_failure(job, Some(now))),
         Event::Cancel if matches!(job.state, State::Pending | State::Running) => {
             Ok(Job { state: State::Cancelled, ..job.clone() })
         }
         Event::Redrive if matches!(job.state, State::Dead | State::Cancelled) => {
             Ok(Job { state: State::Pending, attempts: 0, due_at: now, ..job.clone() })
         }
-        Event::Expire | Event::Cancel | Event::Redrive => Err(Refused::Unchanged),
+        Event::Expire | Event::Reclaim | Event::Cancel | Event::Redrive => Err(Refused::Unchanged),
     }
 }
 
@@ -261,6 +264,7 @@ mod tests {
             (Event::Fail { token: 2, retry_at: None }, "F F F F F"),
             (Event::Release { token: 3 }, "F pending F F F"),
             (Event::Expire, "- pending - - -"),
+            (Event::Reclaim, "- pending - - -"),
             (Event::Cancel, "cancelled cancelled - - -"),
             (Event::Redrive, "- - - pending pending"),
         ];
@@ -278,7 +282,7 @@ mod tests {
     fn the_last_attempt_that_fails_or_expires_makes_a_dead_letter() {
         let last = Job { attempts: 3, ..job(State::Running) };
         let fail = Event::Fail { token: 3, retry_at: Some(LATER) };
-        for event in [fail, Event::Expire] {
+        for event in [fail, Event::Expire, Event::Reclaim] {
             assert_eq!(next(&last, event, NOW).map(|job| job.state), Ok(State::Dead), "{event:?}");
         }
     }

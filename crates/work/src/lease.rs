@@ -10,6 +10,9 @@
 //!                  └── the lease ends, another acquires ─────────┘  (epoch + 1: the old holder is fenced)
 //! ```
 //!
+//! A lease need not be waited for when its owner is known to be gone ([`MetaStore::is_gone`], [`end_leases`]), or
+//! when it ends later than it could by the store's clock: that clock was ahead when it was taken.
+//!
 //! Guarantees:
 //! - The epoch (`writer_epoch`) only grows.
 //! - A holder trusts its lease until `attempt start + ttl − margin` on its own monotonic clock. The attempt
@@ -27,12 +30,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use logmill_io::{Batch, Clock, Condition, ErrorKind, Fence, Key, MetaStore, Timestamp};
+use logmill_io::{Batch, Clock, Condition, ErrorKind, Fence, Key, KeyRange, MetaStore, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
 const VERSION: u8 = 1;
+/// What the keys of all leases begin with.
+const PREFIX: &str = "lease/";
+/// How many times its own length ahead of now a lease may end. It ends once that ahead, unless the clock was set back
+/// or its owner has another setting.
+const LENGTHS_AHEAD_MAX: u32 = 2;
+/// The most leases of one store that are ended together.
+const LEASES_MAX: usize = 10_000;
 
 /// How a lease behaves.
 #[derive(Clone, Debug)]
@@ -90,10 +100,11 @@ impl Lease {
     }
 
     fn key(&self) -> Key {
-        Key::from(format!("lease/{}", self.name))
+        Key::from(format!("{PREFIX}{}", self.name))
     }
 
-    /// Takes the lease if it is free or has ended; none while somebody else holds it.
+    /// Takes the lease if it is free or has ended, or if its owner is gone; none while somebody else holds it. Whoever
+    /// waits for it asks every few seconds ([`logmill_io::sql::PRESENCE_LOOK`]).
     pub async fn acquire(&self) -> Result<Option<Held>> {
         let start = self.clock.monotonic();
         let now = self.store.now().await?;
@@ -105,9 +116,13 @@ impl Lease {
         // Our own name means that an acquire's answer was lost: to take it over from ourselves is safe.
         if let Some(stored) = &stored
             && stored.owner != self.owner
-            && now < Timestamp(stored.until_ms)
+            && self.lasts(stored, now)
         {
-            return Ok(None);
+            if !self.store.is_gone(&stored.owner).await? {
+                return Ok(None);
+            }
+            let (lease, owner) = (&self.name, &stored.owner);
+            tracing::info!(lease, owner, "takes over the lease of a process that has ended");
         }
         let epoch = stored.map_or(0, |stored| stored.epoch) + 1;
         let fence = Fence { name: self.name.clone(), counter: epoch };
@@ -146,6 +161,24 @@ impl Lease {
         }
     }
 
+    /// Whether somebody else's lease has not ended, as far as its time can be believed.
+    fn lasts(&self, stored: &Stored, now: Timestamp) -> bool {
+        let until = Timestamp(stored.until_ms);
+        let most = self.settings.ttl.saturating_mul(LENGTHS_AHEAD_MAX);
+        if until > now.after(most) {
+            let (lease, owner) = (&self.name, &stored.owner);
+            let ahead_ms = logmill_io::millis(until.since(now));
+            tracing::warn!(
+                lease,
+                owner,
+                ahead_ms,
+                "a lease ends later than it could: it has ended"
+            );
+            return false;
+        }
+        now < until
+    }
+
     /// Whether the holder may still trust the lease without asking.
     pub fn is_trusted(&self, held: &Held) -> bool {
         self.clock.monotonic() < held.trusted_until
@@ -153,8 +186,7 @@ impl Lease {
 
     fn record(&self, epoch: i64, now: Timestamp) -> Result<Vec<u8>> {
         let until_ms = now.after(self.settings.ttl).millis();
-        let stored = Stored { v: VERSION, owner: self.owner.clone(), epoch, until_ms };
-        serde_json::to_vec(&stored).map_err(|error| Error::invalid(error.to_string()))
+        encode(&Stored { v: VERSION, owner: self.owner.clone(), epoch, until_ms })
     }
 
     fn held(&self, epoch: i64, start: Duration) -> Held {
@@ -177,6 +209,28 @@ impl Held {
     fn lost(&self) -> Error {
         Error::LeaseLost { name: self.name.clone(), epoch: self.epoch }
     }
+}
+
+/// Ends all leases of a store, so that the next to want one need not wait; returns how many there were. Their epochs
+/// stay, so that the next holder's is higher and fences whoever held one before. Only for a caller that has proven that
+/// no other process uses the store, before it acquires any itself.
+pub async fn end_leases(store: &dyn MetaStore) -> Result<usize> {
+    let mut ended = 0;
+    let now = store.now().await?;
+    for (key, record) in store.scan(&KeyRange::prefix(PREFIX), LEASES_MAX).await? {
+        let stored = decode(&record.value)?;
+        if Timestamp(stored.until_ms) <= now {
+            continue;
+        }
+        let value = encode(&Stored { until_ms: 0, ..stored })?;
+        store.commit(Batch::new().put(key, value, Condition::Version(record.version))).await?;
+        ended += 1;
+    }
+    Ok(ended)
+}
+
+fn encode(stored: &Stored) -> Result<Vec<u8>> {
+    serde_json::to_vec(stored).map_err(|error| Error::invalid(error.to_string()))
 }
 
 fn decode(bytes: &[u8]) -> Result<Stored> {

@@ -26,6 +26,6 @@ pub use cron::{Cron, Missed, SLOTS_PER_TICK, Schedule};
 pub use error::{Error, Result};
 pub use intervals::{Heights, IntervalSet};
 pub use job::State;
-pub use lease::{Held, Lease, LeaseSettings};
+pub use lease::{Held, Lease, LeaseSettings, end_leases};
 pub use queue::{Claim, Enqueued, NewJob, Queue};
 pub use runner::{Failure, Handler, Outcome, Retry, Runner, RunnerSettings, Running};

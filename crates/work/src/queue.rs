@@ -25,9 +25,11 @@ use crate::job::State;
 mod admin;
 mod claimer;
 mod held;
+mod reclaim;
 
 pub use admin::{JobView, KindCounts, LIST_MAX, Place};
 pub use claimer::{Claimer, Turn};
+pub use reclaim::{AT_ONCE_ATTEMPTS_MAX, Reclaimer};
 
 /// The longest key of a job.
 pub const KEY_BYTES_MAX: usize = 512;

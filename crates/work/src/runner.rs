@@ -34,7 +34,7 @@ use logmill_io::{Clock, ErrorKind, Tasks};
 
 use crate::backoff::Backoff;
 use crate::error::{Error, Result};
-use crate::queue::{Claim, Claimer, FailedClaim, Queue};
+use crate::queue::{Claim, Claimer, FailedClaim, Queue, Reclaimer};
 
 /// Does the jobs of one kind.
 #[async_trait]
@@ -121,6 +121,9 @@ pub struct RunnerSettings {
     pub slow_poll: Duration,
     /// How long to wait between attempts.
     pub backoff: Backoff,
+    /// The longest wait between attempts, whatever backoff and handlers say. A job that is due later than this from now
+    /// was put off by a clock that was ahead, and is due.
+    pub wait_max: Duration,
     /// How long a stop waits for jobs that run.
     pub stop_deadline: Duration,
     /// How long a job probably takes, before any was measured.
@@ -137,6 +140,7 @@ impl RunnerSettings {
             lease: Duration::from_secs(60),
             slow_poll: Duration::from_secs(15),
             backoff: Backoff::default(),
+            wait_max: WAIT_MAX,
             stop_deadline: Duration::from_secs(20),
             expected_job_time: Duration::from_secs(1),
         }
@@ -150,6 +154,7 @@ pub struct Runner {
     settings: RunnerSettings,
     clock: Arc<dyn Clock>,
     claimer: Claimer,
+    reclaimer: Reclaimer,
     waiter: Waiter,
     tasks: Tasks<Ended>,
     /// What runs, and what ended and is not yet acknowledged, by key.
@@ -178,6 +183,8 @@ struct Ended {
 
 /// After how long a failed statement is tried again.
 const AGAIN_WAIT: Duration = Duration::from_millis(500);
+/// The longest wait between attempts, where the settings say no other.
+const WAIT_MAX: Duration = Duration::from_secs(2 * 24 * 3_600);
 /// How often a busy runner looks for stale leases.
 const TIDY_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -192,6 +199,9 @@ impl Runner {
         }
         let waiter = queue.wakes().waiter(&settings.kind)?;
         let claimer = Claimer::new(queue.clone(), &settings.kind, &settings.owner, settings.lease);
+        let reclaimer =
+            Reclaimer::new(queue.clone(), &settings.kind, &settings.owner, settings.lease)
+                .with_wait_max(settings.wait_max);
         let clock = Arc::clone(queue.sql().clock());
         let job_time = settings.expected_job_time;
         Ok(Self {
@@ -199,6 +209,7 @@ impl Runner {
             handler,
             clock,
             claimer,
+            reclaimer,
             waiter,
             settings,
             tasks: Tasks::new(),
@@ -272,6 +283,7 @@ impl Runner {
         let (kind, owner) = (&self.settings.kind, &self.settings.owner);
         self.queue.announce(owner, kind, self.settings.slots, self.job_time).await?;
         self.queue.reap(kind).await?;
+        self.reclaimer.look().await?;
         Ok(())
     }
 
@@ -279,6 +291,11 @@ impl Runner {
     async fn until_due(&mut self) -> Result<Duration> {
         let (kind, owner) = (&self.settings.kind, &self.settings.owner);
         self.queue.announce(owner, kind, self.settings.slots, self.job_time).await?;
+        if self.reclaimer.look().await? > 0 {
+            return Ok(Duration::ZERO);
+        }
+        let slow_poll = self.settings.slow_poll;
+        let slow_poll = self.reclaimer.look_within().map_or(slow_poll, |wait| wait.min(slow_poll));
         let (now, due) = self.queue.next_due(kind).await?;
         match due {
             Some(due) if due <= now => {
@@ -286,8 +303,8 @@ impl Runner {
                 // What came due meanwhile is claimed by the next step, at once.
                 Ok(Duration::ZERO)
             }
-            Some(due) => Ok(due.since(now).min(self.settings.slow_poll)),
-            None => Ok(self.settings.slow_poll),
+            Some(due) => Ok(due.since(now).min(slow_poll)),
+            None => Ok(slow_poll),
         }
     }
 
@@ -386,6 +403,7 @@ impl Runner {
             Retry::After(wait) => Some(wait),
             Retry::Never => None,
         };
+        let retry_after = retry_after.map(|wait| wait.min(self.settings.wait_max));
         FailedClaim { claim: claim.clone(), error: failure.error.clone(), retry_after }
     }
 

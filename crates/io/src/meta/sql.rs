@@ -134,6 +134,10 @@ impl MetaStore for SqlMeta {
     async fn now(&self) -> Result<Timestamp> {
         self.sql.now().await
     }
+
+    async fn is_gone(&self, owner: &str) -> Result<bool> {
+        self.sql.is_gone(owner).await
+    }
 }
 
 fn record(row: &Row, column: usize) -> Result<Record> {

@@ -15,6 +15,7 @@ use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, NoTls, Statement};
 
+use super::presence::Absences;
 use super::{Answer, Durability, Row, Value, dialect};
 use crate::clock::millis;
 use crate::error::{Error, Result};
@@ -28,9 +29,12 @@ const STATEMENT_MAX: Duration = Duration::from_secs(60);
 /// How long the server waits for the next statement of a transaction. A machine that lost its power holds its locks,
 /// that of a fence among them, for no longer than this.
 const IDLE_IN_TRANSACTION_MAX: Duration = Duration::from_secs(10);
-/// How long an unanswered packet is waited for before the connection counts as broken.
-const UNANSWERED_MAX: Duration = Duration::from_secs(30);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// How long an unanswered packet is waited for before the connection counts as broken, at both ends.
+const UNANSWERED_MAX: Duration = Duration::from_secs(10);
+/// After how long without a packet the other end is asked whether it is there, how often, and how many times: a machine
+/// that lost its power or its network holds its locks for no longer than 11 s.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 const KEEPALIVE_RETRIES: u32 = 3;
 /// Executions on the way to the server at once.
 const PIPELINE_MAX: usize = 512;
@@ -72,6 +76,7 @@ pub(super) struct Postgres {
     pool: Pool,
     config: Config,
     connections: usize,
+    absences: Absences,
 }
 
 impl Postgres {
@@ -87,7 +92,7 @@ impl Postgres {
             config.application_name("logmill");
         }
         config.connect_timeout(CONNECT_MAX);
-        config.keepalives_idle(UNANSWERED_MAX);
+        config.keepalives_idle(KEEPALIVE_IDLE);
         config.keepalives_interval(KEEPALIVE_INTERVAL);
         config.keepalives_retries(KEEPALIVE_RETRIES);
         config.tcp_user_timeout(UNANSWERED_MAX);
@@ -119,7 +124,8 @@ impl Postgres {
             }))
             .build()
             .map_err(|error| Error::invalid(format!("the database pool: {error}")))?;
-        let postgres = Self { pool, config, connections: settings.connections };
+        let connections = settings.connections;
+        let postgres = Self { pool, config, connections, absences: Absences::default() };
         // Fail now, with a clear reason, rather than at the first statement.
         drop(postgres.client().await?);
         Ok(postgres)
@@ -128,6 +134,11 @@ impl Postgres {
     /// The address, for a connection of one's own.
     pub(super) fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// The owners that were not there.
+    pub(super) fn absences(&self) -> &Absences {
+        &self.absences
     }
 
     pub(super) async fn client(&self) -> Result<Object> {
@@ -197,6 +208,17 @@ fn session_options(given: Option<&str>, settings: &PostgresSettings) -> Result<S
     options.push_str(&format!(" -c statement_timeout={}", STATEMENT_MAX.as_millis()));
     let idle_ms = IDLE_IN_TRANSACTION_MAX.as_millis();
     options.push_str(&format!(" -c idle_in_transaction_session_timeout={idle_ms}"));
+    let keepalive = [
+        ("tcp_keepalives_idle", KEEPALIVE_IDLE.as_secs()),
+        ("tcp_keepalives_interval", KEEPALIVE_INTERVAL.as_secs()),
+        ("tcp_keepalives_count", u64::from(KEEPALIVE_RETRIES)),
+    ];
+    for (name, value) in keepalive {
+        // What the operator says in the address wins.
+        if !given.unwrap_or_default().contains(name) {
+            options.push_str(&format!(" -c {name}={value}"));
+        }
+    }
     if let Some(schema) = &settings.schema {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
         if schema.is_empty() || schema.len() > 63 || !schema.bytes().all(plain) {

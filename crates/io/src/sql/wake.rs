@@ -3,21 +3,25 @@
 //! In one process a wake-up is a signal in memory. Over PostgreSQL it also goes out as `NOTIFY`, outside of any
 //! transaction and at most once per [`NOTIFY_INTERVAL`] and topic (inside a transaction `NOTIFY` makes commits take
 //! turns), and comes in through a connection of its own that is made anew whenever it breaks. A message is the mark
-//! of its sender, a colon and the topic: whoever sent it has been woken already.
+//! of its sender, a colon and the topic: whoever sent it has been woken already. The same connection holds the lock by
+//! which the process proves that it is alive ([`super::presence`]), and is checked every [`CHECK_INTERVAL`].
 //!
 //! Guarantees: a wake-up that is sent after a waiter was made and before it waits is not lost in this process;
 //! [`Waiter::wait`] consumes every wake-up that came before it. Over the network a wake-up may be lost: whoever
 //! waits has a slow poll behind it. A process that is idle does nothing here.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::poll_fn;
 use tokio::sync::{Notify, watch};
-use tokio_postgres::{AsyncMessage, NoTls};
+use tokio_postgres::{AsyncMessage, Client, NoTls};
 
+use super::presence::PresenceId;
 use super::{Engine, Execute, Sql};
+use crate::clock::{Clock, millis};
 use crate::error::{Error, Result};
 use crate::params;
 use crate::task::Tasks;
@@ -26,12 +30,18 @@ use crate::task::Tasks;
 const NOTIFY_INTERVAL: Duration = Duration::from_millis(5);
 /// Different topics that are waited for or waiting to be sent, at most.
 const TOPICS_MAX: usize = 1_024;
-const RECONNECT_WAIT: Duration = Duration::from_secs(1);
+/// How long after a connection broke it is made again.
+pub(super) const RECONNECT_WAIT: Duration = Duration::from_secs(1);
+/// How often the connection that holds the proof of life is checked, and how long it may take to answer.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// How long a process waits for its proof of life before it goes on without.
+const PROOF_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// A channel of wake-ups with any number of topics. Clones are handles to the same one.
 #[derive(Clone, Debug)]
 pub struct Wakes {
     hub: Arc<Hub>,
+    clock: Arc<dyn Clock>,
     // Dropping the last handle stops listening and sending.
     _tasks: Arc<Mutex<Tasks<()>>>,
 }
@@ -43,6 +53,9 @@ struct Hub {
     topics: Mutex<HashMap<String, watch::Sender<u64>>>,
     outgoing: Mutex<Vec<String>>,
     send: Notify,
+    /// What the listening connection must hold, and whether it does.
+    presence: watch::Sender<Option<PresenceId>>,
+    is_present: watch::Sender<bool>,
 }
 
 impl Wakes {
@@ -54,6 +67,8 @@ impl Wakes {
             topics: Mutex::default(),
             outgoing: Mutex::default(),
             send: Notify::new(),
+            presence: watch::channel(None).0,
+            is_present: watch::channel(false).0,
         });
         let mut tasks = Tasks::new();
         if shared {
@@ -63,7 +78,30 @@ impl Wakes {
             // From here on nothing is missed; a server that is down now is waited for in the background.
             drop(ready.await);
         }
-        Ok(Self { hub, _tasks: Arc::new(Mutex::new(tasks)) })
+        Ok(Self { hub, clock: Arc::clone(&sql.clock), _tasks: Arc::new(Mutex::new(tasks)) })
+    }
+
+    /// Proves from here on, for as long as any handle lives, that this process is alive; returns the owner name under
+    /// which it holds things, which begins with `name`. Where nobody shares the database, or the proof does not come
+    /// about, that is `name` itself, and others wait for its leases to end.
+    pub async fn prove_alive(&self, name: &str) -> String {
+        let Some(mark) = self.hub.mark else { return name.to_owned() };
+        let id = PresenceId::from_random(mark);
+        self.hub.presence.send_replace(Some(id));
+        let mut is_present = self.hub.is_present.subscribe();
+        let proven = tokio::select! {
+            biased;
+            proven = is_present.wait_for(|is_present| *is_present) => proven.is_ok(),
+            () = self.clock.sleep(PROOF_WAIT_MAX) => false,
+        };
+        if proven {
+            return id.owner(name);
+        }
+        tracing::warn!(
+            "no session that proves this process alive: others will wait for its leases"
+        );
+        self.hub.presence.send_replace(None);
+        name.to_owned()
     }
 
     /// Wakes whoever waits for the topic, in this process and in all others.
@@ -162,8 +200,15 @@ async fn listen(
 ) {
     let mut ready = Some(ready);
     loop {
-        if let Err(error) = listen_once(&sql, channel, &hub, &mut ready).await {
-            tracing::debug!(channel, error = error.chain(), "listening was interrupted");
+        let ended = listen_once(&sql, channel, &hub, &mut ready).await;
+        let was_present = hub.is_present.send_replace(false);
+        if let Err(error) = ended {
+            if was_present {
+                let error = error.chain();
+                tracing::warn!(error, "lost the session that proves this process alive");
+            } else {
+                tracing::debug!(channel, error = error.chain(), "listening was interrupted");
+            }
         }
         ready.take();
         sql.clock.sleep(RECONNECT_WAIT).await;
@@ -180,15 +225,16 @@ async fn listen_once(
         return Ok(());
     };
     let at = |source| Error::Postgres { doing: format!("listen on {channel}"), source };
-    let (client, mut connection) = postgres.config().connect(NoTls).await.map_err(at)?;
+    // A server that hangs accepts a connection and then says nothing.
+    let connect = async { postgres.config().connect(NoTls).await.map_err(at) };
+    let (client, mut connection) = in_time(&sql.clock, "connect to listen", connect).await?;
     let start = async {
-        client.batch_execute(&format!("LISTEN {channel}")).await.map_err(at)?;
+        let listen = async { client.batch_execute(&format!("LISTEN {channel}")).await.map_err(at) };
+        in_time(&sql.clock, "listen", listen).await?;
         hub.deliver_all();
         drop(ready.take());
         // The client must live for the connection to stay open.
-        std::future::pending::<()>().await;
-        drop(client);
-        Ok(())
+        keep_present(&client, hub, &sql.clock).await
     };
     let receive = async {
         while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
@@ -202,5 +248,43 @@ async fn listen_once(
         biased;
         ended = receive => ended,
         failed = start => failed,
+    }
+}
+
+/// Holds the proof of life on this connection, once there is one to hold, until the connection fails.
+async fn keep_present(client: &Client, hub: &Hub, clock: &Arc<dyn Clock>) -> Result<()> {
+    let mut wanted = hub.presence.subscribe();
+    let id = match wanted.wait_for(Option::is_some).await.map(|id| *id) {
+        Ok(Some(id)) => id,
+        // The hub outlives its connection.
+        _ => return std::future::pending().await,
+    };
+    in_time(clock, "take the lock of this process", id.lock(client)).await?;
+    let mut was_held = true;
+    loop {
+        let is_held = in_time(clock, "check the lock of this process", id.is_held(client)).await?;
+        if !is_held && was_held {
+            tracing::warn!(
+                "the database does not keep this session's lock: connect to PostgreSQL itself, \
+                 not through a pooler in transaction mode"
+            );
+        }
+        was_held = is_held;
+        hub.is_present.send_replace(is_held);
+        clock.sleep(CHECK_INTERVAL).await;
+    }
+}
+
+/// An answer that does not come is a connection that is lost.
+async fn in_time<T>(
+    clock: &Arc<dyn Clock>,
+    doing: &'static str,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let limit_ms = millis(CHECK_INTERVAL).unsigned_abs();
+    tokio::select! {
+        biased;
+        done = work => done,
+        () = clock.sleep(CHECK_INTERVAL) => Err(Error::TooSlow { doing, limit_ms }),
     }
 }

@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use logmill_io::wire::guarded::Net;
 use serde::Deserialize;
 
 use super::{Fault, TIME_MS_MAX, count, within};
@@ -24,9 +25,15 @@ const RESPONSE_BYTES_MAX: u64 = 4 << 30;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Server {
     listen: String,
+    health_listen: String,
     keys: String,
     default_chain: u64,
     max_connections: usize,
+    max_websockets: usize,
+    max_waiting_per_address: usize,
+    header_timeout_ms: u64,
+    body_timeout_ms: u64,
+    trusted_proxies: String,
     max_requests: usize,
     max_body_bytes: usize,
 }
@@ -52,10 +59,27 @@ impl Server {
         self.listen.parse().ok()
     }
 
+    /// Where to listen for questions about health alone; none if that is not wanted.
+    pub(crate) fn health_listen(&self) -> Option<SocketAddr> {
+        self.health_listen.parse().ok()
+    }
+
+    fn proxies(&self) -> Result<Vec<Net>, String> {
+        let named = self.trusted_proxies.split(',').map(str::trim).filter(|text| !text.is_empty());
+        named.map(|text| Net::parse(text).map_err(|error| error.to_string())).collect()
+    }
+
     /// How much is served at a time, and for whom.
     pub(crate) fn limits(&self) -> http::Limits {
         http::Limits {
-            max_connections: self.max_connections,
+            connections: http::ConnectionLimits {
+                max_connections: self.max_connections,
+                max_websockets: self.max_websockets,
+                max_waiting_per_address: self.max_waiting_per_address,
+                header_timeout: Duration::from_millis(self.header_timeout_ms),
+                body_timeout: Duration::from_millis(self.body_timeout_ms),
+                trusted_proxies: self.proxies().unwrap_or_default(),
+            },
             max_requests: self.max_requests,
             max_body_bytes: self.max_body_bytes,
             default_chain: (self.default_chain != 0).then_some(self.default_chain),
@@ -76,10 +100,31 @@ impl Server {
             _ => None,
         };
         let keys = Keys::parse(&self.keys).err().map(|why| ("server.keys", why.to_owned()));
+        let health_listen = match self.health_listen() {
+            None if !self.health_listen.is_empty() => {
+                Some(format!("{:?} is not an address and port", self.health_listen))
+            }
+            Some(_) if self.listen.is_empty() => Some("needs server.listen".to_owned()),
+            _ => None,
+        };
+        let health_listen = health_listen.map(|why| ("server.health_listen", why));
+        let proxies = self.proxies().err().map(|why| ("server.trusted_proxies", why));
+        let connections = count(self.max_connections);
         let faults = [
             listen,
+            health_listen,
             keys,
-            within("server.max_connections", count(self.max_connections), 1, EACH_MAX),
+            proxies,
+            within("server.max_connections", connections, 1, EACH_MAX),
+            within("server.max_websockets", count(self.max_websockets), 0, connections),
+            within(
+                "server.max_waiting_per_address",
+                count(self.max_waiting_per_address),
+                1,
+                EACH_MAX,
+            ),
+            within("server.header_timeout_ms", self.header_timeout_ms, 1, TIME_MS_MAX),
+            within("server.body_timeout_ms", self.body_timeout_ms, 1, TIME_MS_MAX),
             within("server.max_requests", count(self.max_requests), 1, EACH_MAX),
             within("server.max_body_bytes", count(self.max_body_bytes), 1, BODY_BYTES_MAX),
         ];

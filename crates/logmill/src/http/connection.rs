@@ -1,27 +1,36 @@
 //! Connections: accepting them, and letting go of those that waste our time.
 //!
-//! Guarantees: never more connections than allowed; a client that sends no whole head in time, or takes what is sent
-//! more slowly than [`RATE_BYTES_MIN`] in [`RATE_WINDOW`], is dropped; after the stop signal requests under way are
-//! answered, for a bounded time. Leaves to others: what is answered.
+//! Guarantees: never more connections than allowed; a client that does not send its request in time, or takes what is
+//! sent more slowly than [`RATE_BYTES_MIN`] in [`RATE_WINDOW`], is dropped; after the stop signal requests under way
+//! are answered, for a bounded time. Leaves to others: what is answered, and who makes room for whom
+//! ([`super::admission`]).
 
+use std::convert::Infallible;
 use std::io;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
+use bytes::Bytes;
 use futures::future::BoxFuture;
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
+use hyper::header::UPGRADE;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use logmill_io::{Clock, Tasks};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 
-/// How long a client may take to send the head of a request.
-const HEAD_TIME_MAX: Duration = Duration::from_secs(15);
+use super::admission::{Admission, Place, Slot};
+
 /// The largest head of a request.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 /// How long a stop waits for requests under way.
@@ -36,16 +45,15 @@ const RATE_WINDOW: Duration = Duration::from_secs(20);
 pub(super) async fn accept(
     listener: TcpListener,
     router: Router,
-    connections_max: usize,
+    admission: Arc<Admission>,
     clock: Arc<dyn Clock>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let max = u32::try_from(connections_max).unwrap_or(u32::MAX);
-    let places = Arc::new(Semaphore::new(connections_max));
     let mut tasks: Tasks<()> = Tasks::new();
     loop {
+        // First a place: a connection that was accepted and then given up here would be lost.
         let accepted = async {
-            let permit = Arc::clone(&places).acquire_owned().await;
+            let permit = admission.room().await;
             (listener.accept().await, permit)
         };
         tokio::select! {
@@ -53,23 +61,29 @@ pub(super) async fn accept(
             () = told(&mut stop) => break,
             Some(_) = tasks.join_next() => {}
             (stream, permit) = accepted => match (stream, permit) {
-                (Ok((stream, _)), Ok(permit)) => {
-                    let paced = Paced::new(stream, Arc::clone(&clock), permit);
-                    tasks.spawn(serve(paced, router.clone(), stop.clone()));
+                (Ok((stream, peer)), Some(permit)) => {
+                    let place = admission.admit(permit, peer.ip());
+                    let connection = Served {
+                        peer: peer.ip(),
+                        admission: Arc::clone(&admission),
+                        router: router.clone(),
+                    };
+                    let paced = Paced::new(stream, Arc::clone(&clock), place);
+                    tasks.spawn(connection.serve(paced, stop.clone()));
                 }
                 (Err(error), _) => {
                     tracing::debug!(%error, "a connection was not accepted");
                     clock.sleep(ACCEPT_WAIT).await;
                 }
-                (_, Err(_)) => break,
+                (_, None) => break,
             },
         }
     }
     drop(listener);
-    // All places free: WebSockets, which are tasks of their own, have ended too.
+    // All of them: WebSockets, which are tasks of their own, too.
     tokio::select! {
         biased;
-        _ = places.acquire_many(max) => {}
+        () = admission.empty() => {}
         () = clock.sleep(STOP_TIME_MAX) => {}
     }
 }
@@ -80,25 +94,151 @@ pub(super) async fn told(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stopped| *stopped).await;
 }
 
-async fn serve(paced: Paced, router: Router, mut stop: watch::Receiver<bool>) {
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIME_MAX)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(paced), TowerToHyperService::new(router))
-        .with_upgrades();
-    let mut connection = pin!(connection);
-    let served = tokio::select! {
-        biased;
-        served = connection.as_mut() => served,
-        () = told(&mut stop) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+/// A connection that is served.
+struct Served {
+    peer: IpAddr,
+    admission: Arc<Admission>,
+    router: Router,
+}
+
+impl Served {
+    async fn serve(self, paced: Paced, mut stop: watch::Receiver<bool>) {
+        let (slot, dropped) = (paced.place.slot(), paced.place.dropped());
+        let header_timeout = self.admission.limits().header_timeout;
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(header_timeout)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .serve_connection(
+                TokioIo::new(paced),
+                service_fn(|request| self.answer(slot.clone(), request)),
+            )
+            .with_upgrades();
+        let mut connection = pin!(connection);
+        let serving = async {
+            tokio::select! {
+                biased;
+                served = connection.as_mut() => served,
+                () = told(&mut stop) => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            }
+        };
+        let served = tokio::select! {
+            biased;
+            served = serving => served,
+            // What is dropped here closes the socket.
+            () = dropped => return,
+        };
+        if let Err(error) = served {
+            // A client that went away, or spoke no HTTP.
+            tracing::debug!(%error, "a connection ended");
         }
-    };
-    if let Err(error) = served {
-        // A client that went away, or spoke no HTTP.
-        tracing::debug!(%error, "a connection ended");
+    }
+
+    /// Answers one request, and says how far it is.
+    async fn answer(
+        &self,
+        slot: Slot,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Infallible> {
+        slot.receives();
+        if request.headers().contains_key(UPGRADE) && !slot.may_upgrade() {
+            let why = "there are too many WebSockets (server.max_websockets)";
+            let refused = super::problem(StatusCode::SERVICE_UNAVAILABLE, why);
+            return Ok(refused.map(|body| Body::new(Sending { body, slot })));
+        }
+        let client = self.admission.limits().client(self.peer, request.headers());
+        let path = request.uri().path().to_owned();
+        let request = request.map(|body| Body::new(Receiving::new(body, slot.clone())));
+        let answer = TowerToHyperService::new(self.router.clone()).call(request).await?;
+        let status = answer.status();
+        if status == StatusCode::SWITCHING_PROTOCOLS {
+            slot.upgraded();
+        }
+        if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            tracing::debug!(%client, path, status = status.as_u16(), "a request was refused");
+        }
+        Ok(answer.map(|body| Body::new(Sending { body, slot })))
+    }
+}
+
+/// The body of a request, whose end is noted.
+struct Receiving {
+    body: Incoming,
+    slot: Slot,
+}
+
+impl Receiving {
+    fn new(body: Incoming, slot: Slot) -> Self {
+        if body.is_end_stream() {
+            slot.works();
+        }
+        Self { body, slot }
+    }
+}
+
+impl hyper::body::Body for Receiving {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if !matches!(frame, Some(Ok(_))) || self.body.is_end_stream() {
+            self.slot.works();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        // Nobody wants the rest of it.
+        self.slot.works();
+    }
+}
+
+/// The body of an answer, whose end is noted.
+struct Sending {
+    body: Body,
+    slot: Slot,
+}
+
+impl hyper::body::Body for Sending {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.slot.answered();
     }
 }
 
@@ -108,14 +248,14 @@ struct Paced {
     clock: Arc<dyn Clock>,
     /// While something waits to be sent: the end of the window, and how much was taken in it.
     window: Option<(BoxFuture<'static, ()>, usize)>,
-    _permit: OwnedSemaphorePermit,
+    place: Place,
 }
 
 impl Paced {
-    fn new(stream: TcpStream, clock: Arc<dyn Clock>, permit: OwnedSemaphorePermit) -> Self {
+    fn new(stream: TcpStream, clock: Arc<dyn Clock>, place: Place) -> Self {
         // Answers are written whole or in large pieces: waiting for more only delays them.
         let _ = stream.set_nodelay(true);
-        Self { stream, clock, window: None, _permit: permit }
+        Self { stream, clock, window: None, place }
     }
 
     /// Looks at the pace, given what the stream did with a write of so many bytes.
@@ -130,7 +270,11 @@ impl Paced {
                 let taken = self.window.as_ref().map_or(0, |(_, taken)| *taken) + bytes;
                 match &mut self.window {
                     // Nothing waits any more, or enough was taken.
-                    _ if *bytes == given || taken >= RATE_BYTES_MIN => self.window = None,
+                    _ if *bytes == given || taken >= RATE_BYTES_MIN => {
+                        if self.window.take().is_some() {
+                            self.place.slot().stalled(false);
+                        }
+                    }
                     Some((_, before)) => *before = taken,
                     None => {}
                 }
@@ -138,6 +282,9 @@ impl Paced {
             }
             Poll::Ready(Err(_)) => return written,
             Poll::Pending => {}
+        }
+        if self.window.is_none() {
+            self.place.slot().stalled(true);
         }
         let clock = &self.clock;
         let (end, _) = self.window.get_or_insert_with(|| (clock.sleep(RATE_WINDOW), 0));
@@ -193,6 +340,7 @@ impl AsyncWrite for Paced {
 #[allow(clippy::disallowed_methods, reason = "a test listens and connects itself")]
 mod tests {
     use super::*;
+    use crate::http::admission::ConnectionLimits;
     use tokio::io::AsyncWriteExt;
 
     /// A clock whose waits end when they are told to.
@@ -214,6 +362,11 @@ mod tests {
         }
     }
 
+    async fn place(clock: &Arc<dyn Clock>) -> Place {
+        let admission = Admission::new(ConnectionLimits::default(), Arc::clone(clock));
+        admission.admit(admission.room().await.expect("a place"), [127, 0, 0, 1].into())
+    }
+
     #[tokio::test]
     async fn a_client_that_takes_nothing_for_a_whole_window_is_dropped() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -221,8 +374,8 @@ mod tests {
         let client = TcpStream::connect(address).await.expect("connected");
         let (stream, _) = listener.accept().await.expect("accepted");
         let end = Arc::new(tokio::sync::Notify::new());
-        let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.expect("a place");
-        let mut paced = Paced::new(stream, Arc::new(Told(Arc::clone(&end))), permit);
+        let clock: Arc<dyn Clock> = Arc::new(Told(Arc::clone(&end)));
+        let mut paced = Paced::new(stream, Arc::clone(&clock), place(&clock).await);
         let piece = vec![0; 1 << 20];
         // The window begins when the buffers are full.
         end.notify_one();
@@ -244,9 +397,8 @@ mod tests {
         let address = listener.local_addr().expect("an address");
         let client = TcpStream::connect(address).await.expect("connected");
         let (stream, _) = listener.accept().await.expect("accepted");
-        let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.expect("a place");
-        let clock = Told(Arc::new(tokio::sync::Notify::new()));
-        let mut paced = Paced::new(stream, Arc::new(clock), permit);
+        let clock: Arc<dyn Clock> = Arc::new(Told(Arc::new(tokio::sync::Notify::new())));
+        let mut paced = Paced::new(stream, Arc::clone(&clock), place(&clock).await);
         let writing = async {
             paced.write_all(&vec![0; 32 << 20]).await.expect("all is taken");
             paced.shutdown().await.expect("closed");

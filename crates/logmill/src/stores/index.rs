@@ -71,6 +71,9 @@ impl IndexStores {
                 (Sql::sqlite(&file, clock.clone(), entropy.clone()).await?, place)
             }
         };
+        if !read_only {
+            super::take_over(&sql, None).await?;
+        }
         let (meta, blobs) = (SqlMeta::shared(sql.clone()), open_blobs(settings)?);
         let stores = finalized_log_index::Stores { meta, blobs, clock, entropy };
         Ok(Self { stores, sql, settings: settings.index(), place })

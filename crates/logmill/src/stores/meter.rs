@@ -28,6 +28,7 @@ impl MeterStores {
     /// To be changed, on SQLite by who has the folder; made if missing.
     pub(crate) async fn open_to_write(settings: &Settings) -> Result<Self> {
         let queue = Queue::open(open(settings, false).await?).await?;
+        super::take_over(queue.sql(), Some(&queue)).await?;
         Ok(Self { queue, blobs: super::open_blobs(settings)? })
     }
 }

@@ -18,7 +18,9 @@ const DATABASE: &str = "tables.db";
 
 /// To be changed, on SQLite by who has the folder; made if missing.
 pub(crate) async fn open_to_write(settings: &Settings) -> Result<Tables> {
-    Ok(Tables::open(open(settings, false).await?).await?)
+    let tables = Tables::open(open(settings, false).await?).await?;
+    super::take_over(tables.sql(), Some(tables.queue())).await?;
+    Ok(tables)
 }
 
 /// To be looked at, beside a writer or without one.

@@ -14,6 +14,7 @@
 mod collect;
 mod config;
 mod control;
+mod crowds;
 mod demo;
 mod help;
 mod index;
@@ -24,5 +25,6 @@ mod postgres;
 mod process;
 mod raw_only;
 mod ready;
+mod recovery;
 mod run;
 mod storage;

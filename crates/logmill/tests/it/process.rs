@@ -60,11 +60,14 @@ impl Ended {
     }
 }
 
-/// The program with nothing of this machine around it; `folder` is where it runs.
+/// The program with nothing of this machine around it; `folder` is where it runs. What it serves, it serves on a port
+/// that is free.
 pub(crate) fn command(program: impl AsRef<OsStr>, folder: &Path) -> Command {
     let mut command = Command::new(program);
     command.env_clear().current_dir(folder).stdin(Stdio::null());
     command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    // Other tests, and servers that have nothing to do with tests, run at the same time.
+    command.env("LOGMILL_SERVER_LISTEN", "127.0.0.1:0").env("LOGMILL_COLLECT_API_PORT", "0");
     command
 }
 
@@ -107,8 +110,6 @@ impl Place {
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = command(LOGMILL, self.folder.path());
         command.args(arguments).arg("--data").arg(self.data());
-        // Servers of several tests run at a time.
-        command.env("LOGMILL_SERVER_LISTEN", "127.0.0.1:0");
         for setting in &self.settings {
             command.args(["--set", setting]);
         }
@@ -225,6 +226,26 @@ impl Server {
             eprintln!("ended with {ended}: {}", self.log);
         }
         ended
+    }
+
+    /// Whether it has logged a line that holds `part`.
+    pub(crate) fn saw(&mut self, part: &str) -> bool {
+        self.log.extend(self.lines.try_iter().flat_map(|line| [line, "\n".to_owned()]));
+        self.log.contains(part)
+    }
+
+    /// Waits for the end of a server that was told to stop, for as long as this; returns its log too.
+    pub(crate) fn ended_within(mut self, limit: Duration) -> (ExitStatus, String) {
+        let end = Instant::now() + limit;
+        let ended = loop {
+            match self.child.try_wait().expect("it is ours") {
+                Some(ended) => break ended,
+                None => assert!(Instant::now() < end, "it did not end within {limit:?}"),
+            }
+            std::thread::sleep(LOOK_WAIT);
+        };
+        self.log.extend(self.lines.iter().flat_map(|line| [line, "\n".to_owned()]));
+        (ended, std::mem::take(&mut self.log))
     }
 
     /// What it has logged, as far as it was waited for.

@@ -14,7 +14,7 @@ fn served(place: &Place, node: &str, raw_only: &str) -> Server {
     for setting in ["database.durability=relaxed", "index.cell_blocks=32", "ingest.poll_ms=30"] {
         run.args(["--set", setting]);
     }
-    run.env("LOGMILL_SERVER_LISTEN", "127.0.0.1:0").env("RAW_ONLY", raw_only);
+    run.env("RAW_ONLY", raw_only);
     let server = Server::start(&mut run);
     wait_until("everything is stored", || {
         let chain = server.rpc().get("/status")["chains"][0].take();

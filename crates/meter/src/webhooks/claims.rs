@@ -11,7 +11,7 @@ use std::time::Duration;
 use logmill_io::Clock;
 use logmill_io::sql::Waiter;
 use logmill_work::Claim;
-use logmill_work::queue::Claimer;
+use logmill_work::queue::{Claimer, Reclaimer};
 
 use super::Webhooks;
 use super::lanes::Class;
@@ -55,6 +55,8 @@ pub(super) struct Claims {
 /// One class of deliveries.
 struct Part {
     claimer: Claimer,
+    /// Takes deliveries back from processes that have ended.
+    reclaimer: Reclaimer,
     waiter: Waiter,
     /// All that this process holds of it, by key.
     held: BTreeMap<String, Claim>,
@@ -78,6 +80,7 @@ impl Claims {
             let (queue, kind) = (hooks.queue.clone(), class.kind());
             Ok(Part {
                 waiter: queue.wakes().waiter(kind)?,
+                reclaimer: Reclaimer::new(queue.clone(), kind, owner, hooks.settings.lease),
                 claimer: Claimer::new(queue, kind, owner, hooks.settings.lease),
                 held: BTreeMap::new(),
                 held_max: slots[class.index()].saturating_mul(2).max(HELD_MIN),
@@ -135,6 +138,9 @@ impl Claims {
         let mut at = now + SLOW_POLL;
         for part in &self.parts {
             at = at.min(part.look_at.max(now));
+            if let Some(within) = part.reclaimer.look_within() {
+                at = at.min(now + within);
+            }
             if !part.held.is_empty() {
                 at = at.min(self.heartbeat_at);
             }
@@ -219,6 +225,9 @@ impl Claims {
                 let hastened = self.hooks.queue.hasten(kind, wait_max, held_max).await?;
                 self.parts[class.index()].look |= hastened > 0;
             }
+        }
+        for part in &mut self.parts {
+            part.look |= part.reclaimer.look().await? > 0;
         }
         if now < self.tidy_at {
             return Ok(());

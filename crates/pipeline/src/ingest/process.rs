@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use finalized_log_index::{GcMode, Writer};
 use logmill_chain::ChainSource;
+use logmill_io::sql::PRESENCE_LOOK;
 use logmill_io::{Clock, ErrorKind};
 use logmill_work::{Queue, Runner, RunnerSettings};
 
@@ -135,7 +136,8 @@ impl Ingest {
                 led?;
             }
             let ttl = self.chain.index().settings().lease_ttl;
-            let looks = (ttl / ASKS_PER_LEASE).as_millis() / FOLLOW_EVERY.as_millis();
+            let ask = (ttl / ASKS_PER_LEASE).min(PRESENCE_LOOK);
+            let looks = ask.as_millis() / FOLLOW_EVERY.as_millis();
             let looks = u32::try_from(looks).unwrap_or(LOOKS_MAX).clamp(1, LOOKS_MAX);
             let wait = async {
                 for _ in 0..looks {

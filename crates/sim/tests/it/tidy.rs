@@ -8,6 +8,7 @@
 mod decisions;
 mod dependencies;
 mod licence;
+mod ports;
 mod scan;
 mod settings;
 mod size;

@@ -6,6 +6,7 @@ mod lease;
 mod model;
 mod once;
 mod queue;
+mod recovery;
 mod runner;
 
 use std::future::Future;

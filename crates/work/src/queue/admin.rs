@@ -158,7 +158,7 @@ impl Queue {
         let text = "
             SELECT CAST(COALESCE(sum(slots), 0) AS BIGINT),
                 CAST(COALESCE(sum(job_ms * slots), 0) AS BIGINT)
-            FROM job_runner WHERE kind = $1 AND seen_at > now_ms() - $2";
+            FROM job_runner WHERE kind = $1 AND seen_at > now_ms() - $2 AND seen_at < now_ms() + $2";
         let found = self.sql.query(text, params![kind, millis(RUNNER_SEEN_WITHIN)]).await?;
         let (slots, weighted_ms) = (found.row()?.count(0)?, found.row()?.count(1)?);
         Ok((slots, weighted_ms.checked_div(slots).map(Duration::from_millis)))
@@ -186,7 +186,7 @@ impl Queue {
     pub(crate) async fn retire(&self, owner: &str, kind: &str) -> Result<()> {
         let text = "
             DELETE FROM job_runner
-            WHERE (owner = $1 AND kind = $2) OR seen_at < now_ms() - $3";
+            WHERE (owner = $1 AND kind = $2) OR seen_at < now_ms() - $3 OR seen_at > now_ms() + $3";
         self.sql.execute(text, params![owner, kind, millis(RUNNER_SEEN_WITHIN)]).await?;
         Ok(())
     }

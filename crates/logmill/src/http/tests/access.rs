@@ -8,7 +8,7 @@ use http_body_util::Full;
 use logmill_chain::{Block, ChainInfo, ChainSource, Error, Heads, NodeStatus};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde_json::{Value, json};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 use super::ground::{CHAIN_ID, Ground, small};
 use crate::http::Keys;
@@ -204,10 +204,11 @@ async fn what_is_not_ours_is_passed_on_only_if_that_is_wanted() {
 }
 
 #[tokio::test]
-async fn connections_beyond_the_limit_wait_until_others_end() {
+async fn connections_beyond_the_limit_wait_until_one_of_those_in_use_ends() {
     let (last, tip) = small();
-    let ground = Ground::with(last, tip, |state| state.limits.max_connections = 2).await;
-    let first = TcpStream::connect(ground.address).await.expect("connected");
+    let ground =
+        Ground::with(last, tip, |state| state.limits.connections.max_connections = 2).await;
+    let first = ground.connect("/").await;
     let mut socket = ground.connect("/").await;
     let waiting = ground.get("/health");
     tokio::pin!(waiting);

@@ -141,7 +141,10 @@ impl Ground {
             metering: Metering::default(),
             chains: BTreeMap::from([(CHAIN_ID, served)]),
             limits: Limits {
-                max_connections: 64,
+                connections: crate::http::ConnectionLimits {
+                    max_connections: 64,
+                    ..Default::default()
+                },
                 max_requests: 16,
                 max_body_bytes: 1 << 20,
                 default_chain: None,

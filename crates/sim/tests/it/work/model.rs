@@ -28,6 +28,7 @@ enum Step {
     Fail { which: usize, wait_s: Option<u64> },
     Release { which: usize },
     Reap,
+    Reclaim,
     Cancel { key: u8 },
     Redrive { key: u8 },
     Advance { seconds: u64 },
@@ -48,6 +49,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(which, wait_s)| Step::Fail { which, wait_s }),
         1 => which.prop_map(|which| Step::Release { which }),
         2 => Just(Step::Reap),
+        1 => Just(Step::Reclaim),
         1 => key.clone().prop_map(|key| Step::Cancel { key }),
         1 => key.prop_map(|key| Step::Redrive { key }),
         3 => (1..4_u64).prop_map(|times| Step::Advance { seconds: 7 * times }),
@@ -188,6 +190,15 @@ async fn run(queue: &Queue, database: &Database, model: &mut Model, step: &Step)
             for key in keys {
                 // Unchanged where there is nothing to reap.
                 let _ = model.apply(&key, Event::Expire);
+            }
+        }
+        Step::Reclaim => {
+            // No job here has more attempts than are taken back at once.
+            queue.reclaim_all().await.expect("the database works");
+            let keys: Vec<String> = model.jobs.keys().cloned().collect();
+            for key in keys {
+                // Unchanged where nothing runs.
+                let _ = model.apply(&key, Event::Reclaim);
             }
         }
         Step::Cancel { key } | Step::Redrive { key } => {

@@ -120,7 +120,10 @@ impl Metered {
             metering: Metering { usage, config: json!({"periods": ["daily"]}) },
             chains: Default::default(),
             limits: Limits {
-                max_connections: 64,
+                connections: crate::http::ConnectionLimits {
+                    max_connections: 64,
+                    ..Default::default()
+                },
                 max_requests: 16,
                 max_body_bytes: 1 << 20,
                 default_chain: None,
