@@ -185,18 +185,23 @@ fn every_lie_is_caught_with_its_reason() {
             let expected = match lie {
                 Lie::DropLog | Lie::AddLog => matches!(
                     mismatch,
-                    Mismatch::LogsBloom | Mismatch::Root { what: "receipts", .. }
+                    Mismatch::LogsBloom { .. } | Mismatch::Root { what: "receipts", .. }
                 ),
                 Lie::ChangeLog => matches!(mismatch, Mismatch::Root { what: "receipts", .. }),
                 Lie::SwapReceipts => matches!(
                     mismatch,
-                    Mismatch::Root { what: "receipts", .. } | Mismatch::Field { field: "gas used" }
+                    Mismatch::Root { what: "receipts", .. }
+                        | Mismatch::Field { field: "gas used", .. }
                 ),
                 Lie::DropReceipt => matches!(mismatch, Mismatch::Receipts { .. }),
-                Lie::DropTransaction => matches!(mismatch, Mismatch::Field { field: "gas used" }),
-                Lie::WrongParent => matches!(mismatch, Mismatch::Field { field: "parent hash" }),
+                Lie::DropTransaction => {
+                    matches!(mismatch, Mismatch::Field { field: "gas used", .. })
+                }
+                Lie::WrongParent => {
+                    matches!(mismatch, Mismatch::Field { field: "parent hash", .. })
+                }
                 Lie::WrongHash => matches!(mismatch, Mismatch::HeaderHash { .. }),
-                Lie::WrongTime => matches!(mismatch, Mismatch::Field { field: "timestamp" }),
+                Lie::WrongTime => matches!(mismatch, Mismatch::Field { field: "timestamp", .. }),
             };
             assert!(expected, "{lie:?}: {mismatch}");
             assert_eq!(block.verified, Verify::Off);
