@@ -157,7 +157,9 @@ pub(super) fn from_list(text: &str) -> Result<Vec<String>> {
 fn check_url(url: &str, client: &GuardedClient) -> Result<()> {
     if url.len() > URL_BYTES_MAX {
         let bytes = url.len();
-        return Err(Error::invalid(format!("an address has at most {URL_BYTES_MAX} bytes, not {bytes}")));
+        return Err(Error::invalid(format!(
+            "an address has at most {URL_BYTES_MAX} bytes, not {bytes}"
+        )));
     }
     // It names a control character and its place.
     client.check_address(url)?;

@@ -222,10 +222,13 @@ async fn refused(method: &'static str, change: fn(&mut Value), said: &str) {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_gives_what_was_not_asked_for_is_refused() {
-    refused("eth_getLogs", |logs| logs[0]["address"] = json!(Address::ZERO), "the filter excludes").await;
-    refused("eth_getLogs", |logs| logs[0]["topics"][0] = json!(B256::ZERO), "the filter excludes").await;
+    refused("eth_getLogs", |logs| logs[0]["address"] = json!(Address::ZERO), "the filter excludes")
+        .await;
+    refused("eth_getLogs", |logs| logs[0]["topics"][0] = json!(B256::ZERO), "the filter excludes")
+        .await;
     refused("eth_getLogs", |logs| logs[0]["topics"] = json!([]), "the filter excludes").await;
-    refused("eth_getLogs", |logs| logs[0]["blockNumber"] = json!("0x33"), "the filter excludes").await;
+    refused("eth_getLogs", |logs| logs[0]["blockNumber"] = json!("0x33"), "the filter excludes")
+        .await;
 }
 
 #[tokio::test(start_paused = true)]

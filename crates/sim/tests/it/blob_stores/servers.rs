@@ -1,42 +1,16 @@
-//! S3 servers on loopback that end with the test that started them: moto, which keeps its promises, and
-//! s3s-fs, which does not.
+//! S3 servers on loopback that end with the test that started them: moto, with its promises kept or broken.
 //!
 //! Leaves to others: Ceph, which `tools/ceph.sh` starts.
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto::Builder;
-use logmill_io::Tasks;
 use logmill_sim::workspace_root;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-
-/// Serves the folders under `root` as buckets until `server` is dropped; gives the endpoint.
-pub(super) async fn serve_s3s_fs(root: &Path, server: &mut Tasks<()>) -> String {
-    let files = s3s_fs::FileSystem::new(root).expect("a folder of buckets");
-    let mut service = s3s::service::S3ServiceBuilder::new(files);
-    service.set_auth(s3s::auth::SimpleAuth::from_single("key", "secret"));
-    let service = service.build();
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address");
-    server.spawn(async move {
-        let mut connections = Tasks::new();
-        while let Ok((socket, _)) = listener.accept().await {
-            let service = service.clone();
-            connections.spawn(async move {
-                let http = Builder::new(TokioExecutor::new());
-                // A client that hangs up is no failure of the server.
-                let _ = http.serve_connection(TokioIo::new(socket), service).await;
-            });
-        }
-    });
-    format!("http://{address}")
-}
+use tokio::net::TcpStream;
 
 /// A moto server of our own, which ends with the test.
 pub(crate) struct Moto {
@@ -46,8 +20,17 @@ pub(crate) struct Moto {
 
 impl Moto {
     pub(crate) fn start() -> Self {
+        Self::of(MOTO)
+    }
+
+    /// One whose conditional puts lose races.
+    pub(super) fn start_racy() -> Self {
+        Self::of(RACY_MOTO)
+    }
+
+    fn of(program: &str) -> Self {
         let mut server = Command::new(moto_python())
-            .args(["-c", MOTO, "-H", "127.0.0.1", "-p", "0"])
+            .args(["-c", program, "-H", "127.0.0.1", "-p", "0"])
             .env("PYTHONUNBUFFERED", "1")
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -113,6 +96,21 @@ def one_by_one(response):
     with puts:
         return put(response)
 S3Response.put_object = one_by_one
+from moto.server import main
+main(sys.argv[1:])
+";
+
+/// Starts moto with a pause between the check whether an object exists and the put, as in a server that does not join
+/// the two: it answers 412 as it should, as long as nobody else is writing.
+const RACY_MOTO: &str = "
+import sys
+import time
+from moto.s3 import models
+put = models.S3Backend.put_object
+def late(backend, *args, **kwargs):
+    time.sleep(0.02)
+    return put(backend, *args, **kwargs)
+models.S3Backend.put_object = late
 from moto.server import main
 main(sys.argv[1:])
 ";
