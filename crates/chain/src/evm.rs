@@ -28,7 +28,7 @@ mod rpc;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod transaction;
+pub(crate) mod transaction;
 mod trouble;
 mod turn;
 mod wake;
@@ -193,7 +193,8 @@ impl ChainSource for EvmSource {
     }
 
     fn nodes(&self) -> Vec<NodeStatus> {
-        self.pool.nodes.iter().map(|node| node.status()).collect()
+        let nodes = self.pool.nodes.iter().zip(self.pool.rests());
+        nodes.map(|(node, rest)| node.status(rest.is_none())).collect()
     }
 
     async fn pass(&self, method: &str, params: &str) -> Result<String> {

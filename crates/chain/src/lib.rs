@@ -28,6 +28,7 @@ pub mod facts;
 pub mod render;
 pub mod sender;
 pub mod sent;
+mod signature;
 pub mod sim;
 pub mod source;
 pub mod stored;

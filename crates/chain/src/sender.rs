@@ -6,12 +6,12 @@
 //! known of foreign transactions ([`crate::Sent`]), and whether senders are kept.
 
 use alloy_consensus::TxEnvelope;
-use alloy_consensus::transaction::SignerRecoverable;
 use alloy_eips::eip2718::Decodable2718;
 use alloy_primitives::Address;
 use serde::{Deserialize, Serialize};
 
 use crate::block::{Block, Transaction, TransactionForm};
+use crate::signature;
 
 /// Who sent a transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +38,8 @@ impl Sender {
     pub(crate) fn of(envelope: &TxEnvelope) -> Self {
         // Unchecked: before Homestead a signature could have a high `s`. Some chains have transactions of their own
         // making, with numbers that are no signature.
-        envelope.recover_signer_unchecked().map_or(Self::Nobody, Self::Signer)
+        let signer = signature::signer(envelope.signature(), envelope.signature_hash());
+        signer.map_or(Self::Nobody, Self::Signer)
     }
 
     /// The account, if there is one.

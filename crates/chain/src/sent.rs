@@ -4,7 +4,6 @@
 //! says, `None` if it says nothing. Of a foreign one that is `None` which the node does not say, or says in a way that
 //! can not be read. Leaves to others: how it ended.
 
-use alloy_consensus::crypto::secp256k1::recover_signer;
 use alloy_consensus::{Transaction as _, TxEnvelope, Typed2718};
 use alloy_eips::eip2718::Decodable2718;
 use alloy_eips::eip4844::DATA_GAS_PER_BLOB;
@@ -16,6 +15,7 @@ use crate::block::{Transaction, TransactionForm};
 use crate::error::{Error, Result};
 use crate::facts;
 use crate::sender::Sender;
+use crate::signature::strict_signer;
 
 /// A transaction that was read, with its sender.
 #[derive(Debug)]
@@ -138,7 +138,7 @@ impl Sent {
         };
         let signer = |signed: &SignedAuthorization| {
             // The chain refuses a high `s` too.
-            recover_signer(&signed.signature().ok()?, signed.inner().signature_hash()).ok()
+            strict_signer(&signed.signature().ok()?, signed.inner().signature_hash())
         };
         list.iter().filter(here).filter_map(signer).collect()
     }

@@ -9,6 +9,8 @@
 //! Guarantees: a block that passes `full` holds exactly the transactions and logs that its hash stands for. Leaves
 //! to others: whether the block is canonical (parent hashes up to an anchor), and asking another node.
 
+pub(crate) mod foreign;
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -34,33 +36,82 @@ pub enum Verify {
     Full,
 }
 
-/// What is wrong with a block.
+/// What is wrong with a block. The texts name what differs, what the header says and what was computed; only
+/// fields and types that a chain adds to Ethereum's are answered with the advice to verify less.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
     /// The header does not have the hash.
-    #[error("its header has the hash {computed}")]
-    HeaderHash {
-        /// The hash that it has.
-        computed: B256,
-    },
-    /// A header that we can not encode, so that its hash can not be checked.
     #[error(
-        "its header has fields that we do not know: `verify = \"bloom\"` accepts it unverified"
+        "the fields of its header hash to {computed}, but the node says that its hash is {claimed}{}",
+        left_out(.unknown)
     )]
-    ForeignHeader,
-    /// A transaction that we can not encode.
+    HeaderHash {
+        /// The hash of its fields.
+        computed: B256,
+        /// The hash that the node gave.
+        claimed: B256,
+        /// Names of fields that are not part of `computed`.
+        unknown: Vec<String>,
+    },
+    /// A header with fields that may be part of its hash, so that the hash cannot be checked.
     #[error(
-        "transaction {index} is of a kind that we do not know: `verify = \"bloom\"` accepts it unverified"
+        "its header has fields that Logmill does not know ({}); without them it hashes to {computed}, not to \
+         {claimed}: if this chain's headers have these fields, set `verify = \"bloom\"`",
+        .unknown.join(", ")
+    )]
+    ForeignHeader {
+        /// The hash of the fields that we know.
+        computed: B256,
+        /// The hash that the node gave.
+        claimed: B256,
+        /// Names of the fields that we do not know.
+        unknown: Vec<String>,
+    },
+    /// A header that lacks fields of Ethereum's, or has them in another form.
+    #[error("its header is not one of Ethereum's: {why}")]
+    UnreadableHeader {
+        /// What is missing, or cannot be read.
+        why: String,
+    },
+    /// A transaction does not have the hash.
+    #[error(
+        "the fields of transaction {index} hash to {computed}, but the node says that its hash is {claimed}"
+    )]
+    TransactionHash {
+        /// Its position.
+        index: usize,
+        /// The hash of its fields.
+        computed: B256,
+        /// The hash that the node gave.
+        claimed: B256,
+    },
+    /// A transaction of a type, or with fields, that only its chain knows.
+    #[error(
+        "transaction {index} has {what}: if this is usual on this chain, set `verify = \"bloom\"`"
     )]
     ForeignTransaction {
         /// Its position.
         index: usize,
+        /// The type or the fields.
+        what: String,
+    },
+    /// A transaction of one of Ethereum's types without the fields of that type.
+    #[error("transaction {index} is not one of Ethereum's: {why}")]
+    UnreadableTransaction {
+        /// Its position.
+        index: usize,
+        /// What is missing, or cannot be read.
+        why: String,
     },
     /// A field of the header is not what the block says.
-    #[error("its {field} is not that of its header")]
+    #[error("its header says that the {field} is {header}, but the rest of the block says {block}")]
     Field {
         /// Which.
         field: &'static str,
+        /// What the header says.
+        header: String,
+        /// What the block says.
+        block: String,
     },
     /// A hash of its parts is not what the header says.
     #[error("its {what} make {computed}, but its header says {expected}")]
@@ -73,25 +124,69 @@ pub enum Mismatch {
         expected: B256,
     },
     /// Logs are missing, or there are too many.
-    #[error("its logs do not make the bloom of its header")]
-    LogsBloom,
+    #[error(
+        "its {logs} logs do not make the logsBloom of its header: {missing} bits of the header's are not set by them, \
+         and they set {surplus} that the header's does not have"
+    )]
+    LogsBloom {
+        /// How many logs there are.
+        logs: usize,
+        /// Bits that only the header has.
+        missing: usize,
+        /// Bits that only the logs have.
+        surplus: usize,
+    },
+    /// A log that the bloom of its header excludes.
+    #[error("log {log_index} is not in the logsBloom of its header")]
+    LogNotInBloom {
+        /// The node's number of the log in its block.
+        log_index: u64,
+    },
+    /// There is no bloom to compare the logs with.
+    #[error("its header has no logsBloom, by which its logs could be checked")]
+    NoBloom,
     /// There are logs, but no receipts to verify them by.
-    #[error("its receipts are not known: `verify = \"bloom\"` accepts it by its logs")]
+    #[error(
+        "the node has no receipts, by which its logs could be checked: use a node that answers \
+         eth_getBlockReceipts or eth_getTransactionReceipt"
+    )]
     NoReceipts,
     /// The numbers of transactions and receipts differ.
-    #[error("{transactions} transactions and {receipts} receipts")]
+    #[error("it has {transactions} transactions, but the node gave {receipts} receipts")]
     Receipts {
         /// How many transactions.
         transactions: usize,
         /// How many receipts.
         receipts: usize,
     },
-    /// Something that can not be read.
+    /// Something that cannot be read.
     #[error("{what}")]
     Malformed {
         /// What.
         what: String,
     },
+}
+
+impl Mismatch {
+    /// Whether the node said something false, and not only something that cannot be checked.
+    pub fn is_lie(&self) -> bool {
+        !matches!(
+            self,
+            Self::ForeignHeader { .. }
+                | Self::UnreadableHeader { .. }
+                | Self::ForeignTransaction { .. }
+                | Self::UnreadableTransaction { .. }
+                | Self::NoBloom
+                | Self::NoReceipts
+        )
+    }
+}
+
+fn left_out(unknown: &[String]) -> String {
+    if unknown.is_empty() {
+        return String::new();
+    }
+    format!(" (not hashed: {}, which Logmill does not know)", unknown.join(", "))
 }
 
 /// Checks a block, and notes in it what was checked.
@@ -111,33 +206,29 @@ fn check_bloom(block: &Block) -> Result<(), Mismatch> {
     if let Header::Canonical(bytes) = &block.header {
         check_hash(block, bytes)?;
     }
-    let bloom = block.header.bloom().map_err(malformed)?;
-    match bloom {
-        Some(bloom) if bloom == bloom_of(block) => Ok(()),
-        Some(_) => Err(Mismatch::LogsBloom),
-        // Nothing to compare with is not a comparison that went well.
-        None => Err(Mismatch::Field { field: "logs bloom" }),
-    }
+    // Nothing to compare with is not a comparison that went well.
+    let expected = block.header.bloom().map_err(malformed)?.ok_or(Mismatch::NoBloom)?;
+    same_bloom(block, expected, bloom_of(block))
 }
 
 fn check_all(block: &Block) -> Result<(), Mismatch> {
-    let Header::Canonical(bytes) = &block.header else {
-        return Err(Mismatch::ForeignHeader);
-    };
-    check_hash(block, bytes)?;
+    match &block.header {
+        Header::Canonical(bytes) => check_hash(block, bytes)?,
+        Header::Foreign(json) => return Err(foreign::header(json, block.at.hash)),
+    }
     check_counts(block)?;
     if block.receipts.iter().any(|receipt| receipt.outcome == Outcome::Unknown) {
         return Err(Mismatch::NoReceipts);
     }
-    let header = block.header.decode().map_err(malformed)?.ok_or(Mismatch::ForeignHeader)?;
+    let Some(header) = block.header.decode().map_err(malformed)? else {
+        return Err(malformed("a canonical header cannot be decoded"));
+    };
     check_fields(block, &header)?;
     check_transactions(block, header.transactions_root)?;
     check_withdrawals(block, header.withdrawals_root)?;
     // The blooms are most of the work, so they are made once. The block's is the first to tell of a dropped log.
     let blooms = blooms_of(&block.receipts);
-    if header.logs_bloom != blooms.iter().fold(Bloom::ZERO, |all, bloom| all | *bloom) {
-        return Err(Mismatch::LogsBloom);
-    }
+    same_bloom(block, header.logs_bloom, joined(&blooms))?;
     let computed = root_with_blooms(&block.receipts, &blooms);
     same("receipts", computed, header.receipts_root)
 }
@@ -145,9 +236,23 @@ fn check_all(block: &Block) -> Result<(), Mismatch> {
 fn check_hash(block: &Block, header: &[u8]) -> Result<(), Mismatch> {
     let computed = keccak256(header);
     if computed != block.at.hash {
-        return Err(Mismatch::HeaderHash { computed });
+        let (claimed, unknown) = (block.at.hash, Vec::new());
+        return Err(Mismatch::HeaderHash { computed, claimed, unknown });
     }
     Ok(())
+}
+
+fn same_bloom(block: &Block, expected: Bloom, computed: Bloom) -> Result<(), Mismatch> {
+    if expected == computed {
+        return Ok(());
+    }
+    let bits = |bloom: Bloom| bloom.iter().map(|byte| byte.count_ones() as usize).sum();
+    let both = expected & computed;
+    Err(Mismatch::LogsBloom {
+        logs: block.log_count(),
+        missing: bits(expected ^ both),
+        surplus: bits(computed ^ both),
+    })
 }
 
 fn check_counts(block: &Block) -> Result<(), Mismatch> {
@@ -160,28 +265,51 @@ fn check_counts(block: &Block) -> Result<(), Mismatch> {
 
 fn check_fields(block: &Block, header: &EvmHeader) -> Result<(), Mismatch> {
     let gas_used = block.receipts.last().map_or(0, |receipt| receipt.cumulative_gas_used);
-    let fields = [
-        ("number", header.number == block.at.number),
-        ("parent hash", header.parent_hash == block.at.parent_hash),
-        ("timestamp", header.timestamp == block.at.timestamp),
-        ("gas used", header.gas_used == gas_used),
-        ("uncles", (header.ommers_hash == EMPTY_OMMER_ROOT_HASH) == block.uncles.is_empty()),
-        ("withdrawals", header.withdrawals_root.is_some() == block.withdrawals.is_some()),
-    ];
-    match fields.into_iter().find(|(_, same)| !same) {
-        Some((field, _)) => Err(Mismatch::Field { field }),
-        None => Ok(()),
+    let at = &block.at;
+    same_field("number", header.number, at.number)?;
+    same_field("parent hash", header.parent_hash, at.parent_hash)?;
+    same_field("timestamp", header.timestamp, at.timestamp)?;
+    same_field("gas used", header.gas_used, gas_used)?;
+    if (header.ommers_hash == EMPTY_OMMER_ROOT_HASH) != block.uncles.is_empty() {
+        let header = format!("{} of their list", header.ommers_hash);
+        let block = format!("{} uncles", block.uncles.len());
+        return Err(Mismatch::Field { field: "hash of the uncles", header, block });
     }
+    let root = header.withdrawals_root.map_or_else(|| "none".to_owned(), |root| root.to_string());
+    if header.withdrawals_root.is_some() != block.withdrawals.is_some() {
+        let block =
+            if block.withdrawals.is_some() { "that there are some" } else { "that there are none" };
+        let block = block.to_owned();
+        return Err(Mismatch::Field { field: "root of the withdrawals", header: root, block });
+    }
+    Ok(())
+}
+
+fn same_field<T: PartialEq + fmt::Display>(
+    field: &'static str,
+    header: T,
+    block: T,
+) -> Result<(), Mismatch> {
+    if header != block {
+        let (header, block) = (header.to_string(), block.to_string());
+        return Err(Mismatch::Field { field, header, block });
+    }
+    Ok(())
 }
 
 fn check_transactions(block: &Block, expected: B256) -> Result<(), Mismatch> {
     let mut canonical = Vec::with_capacity(block.transactions.len());
     for (index, transaction) in block.transactions.iter().enumerate() {
-        let TransactionForm::Canonical(bytes) = &transaction.form else {
-            return Err(Mismatch::ForeignTransaction { index });
+        let bytes = match &transaction.form {
+            TransactionForm::Canonical(bytes) => bytes,
+            TransactionForm::Foreign(json) => {
+                return Err(foreign::transaction(json, index, transaction.hash));
+            }
         };
-        let computed = keccak256(bytes);
-        same("bytes of a transaction", computed, transaction.hash)?;
+        let (computed, claimed) = (keccak256(bytes), transaction.hash);
+        if computed != claimed {
+            return Err(Mismatch::TransactionHash { index, computed, claimed });
+        }
         canonical.push(bytes);
     }
     let computed = ordered_trie_root_with_encoder(&canonical, |bytes, out| out.put_slice(bytes));
@@ -208,7 +336,11 @@ fn malformed(error: impl fmt::Display) -> Mismatch {
 }
 
 fn bloom_of(block: &Block) -> Bloom {
-    blooms_of(&block.receipts).iter().fold(Bloom::ZERO, |all, bloom| all | *bloom)
+    joined(&blooms_of(&block.receipts))
+}
+
+fn joined(blooms: &[Bloom]) -> Bloom {
+    blooms.iter().fold(Bloom::ZERO, |all, bloom| all | *bloom)
 }
 
 /// The bloom of each receipt. An address or topic is hashed once for all of them, as many come more than once in a

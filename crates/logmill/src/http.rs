@@ -23,6 +23,7 @@ mod api;
 mod auth;
 mod caught;
 mod connection;
+mod encoding;
 mod feed;
 mod fees;
 mod metering;
@@ -307,6 +308,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .method_not_allowed_fallback(async || {
             problem(StatusCode::METHOD_NOT_ALLOWED, "this path is not used with this method")
         })
+        .layer(from_fn_with_state(Arc::clone(&shared), encoding::decompressed))
         .layer(from_fn(caught::caught))
         .with_state(shared)
 }
@@ -491,10 +493,7 @@ async fn read_body(shared: &Shared, body: Body) -> std::result::Result<Bytes, Re
             return Err(problem(StatusCode::REQUEST_TIMEOUT, why));
         }
     };
-    body.map_err(|_| {
-        let why = format!("the body could not be read, or has more than {max} bytes");
-        problem(StatusCode::PAYLOAD_TOO_LARGE, &why)
-    })
+    body.map_err(|error| encoding::unreadable(&error, max))
 }
 
 fn streamed(first: Bytes, answers: Answers) -> Body {

@@ -1,4 +1,4 @@
-//! moto, an S3 server in Python that keeps the promises of S3, for one test.
+//! moto, an S3 server in Python, for one test: with the promises of S3 kept, or one of them broken.
 //!
 //! Guarantees: it listens on loopback alone, on a port of its own, and ends with its handle. Leaves to others: having
 //! Python (`tools/python.sh` installs moto).
@@ -27,8 +27,20 @@ impl Moto {
     /// # Panics
     /// If it does not come up.
     pub fn start() -> Self {
+        Self::of(MOTO)
+    }
+
+    /// Starts one whose conditional puts lose races.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub fn start_racy() -> Self {
+        Self::of(RACY_MOTO)
+    }
+
+    fn of(program: &str) -> Self {
         let mut server = Command::new(moto_python())
-            .args(["-c", MOTO, "-H", "127.0.0.1", "-p", "0"])
+            .args(["-c", program, "-H", "127.0.0.1", "-p", "0"])
             .env("PYTHONUNBUFFERED", "1")
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -111,6 +123,21 @@ def one_by_one(response):
     with puts:
         return put(response)
 S3Response.put_object = one_by_one
+from moto.server import main
+main(sys.argv[1:])
+";
+
+/// Starts moto with a pause between the check whether an object exists and the put, as in a server that does not join
+/// the two: it answers 412 as it should, as long as nobody else is writing.
+const RACY_MOTO: &str = "
+import sys
+import time
+from moto.s3 import models
+put = models.S3Backend.put_object
+def late(backend, *args, **kwargs):
+    time.sleep(0.02)
+    return put(backend, *args, **kwargs)
+models.S3Backend.put_object = late
 from moto.server import main
 main(sys.argv[1:])
 ";

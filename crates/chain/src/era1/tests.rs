@@ -120,7 +120,7 @@ fn every_cut_of_a_file_is_corrupt() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(logmill_io::proof_cases(400)))]
 
     /// Unless it changes nothing: where bytes repeat, compressed ones may point at another copy of them.
     #[test]

@@ -14,7 +14,7 @@ use super::node::{Node, Receipts};
 use super::receipt::{self, NodeLog, NodeReceipt};
 use super::rpc::{Call, Outcome};
 use super::trouble::Trouble;
-use crate::block::Block;
+use crate::block::{Block, Header};
 use crate::verify::{Mismatch, Verify, verify};
 
 /// How often a range of logs is asked for again with less. It can be halved ten times from the most.
@@ -58,6 +58,9 @@ pub(super) async fn fetch(node: &Node, wanted: &Wanted, level: Verify) -> Got {
             Ok(got) => break got,
         }
     };
+    if got.blocks.iter().any(|block| matches!(block.header, Header::Canonical(_))) {
+        node.gave_hashed_headers();
+    }
     if level == Verify::Full
         && let Err((good, trouble)) = check_uncles(node, &got.blocks).await
     {
@@ -88,7 +91,7 @@ async fn by_block(node: &Node, wanted: &Wanted, level: Verify) -> Result<Got, Tr
     let read = move |outcomes: &[Outcome<'_>]| {
         Got::collect(keys.iter().zip(outcomes.chunks_exact(2)).map(|(key, pair)| {
             let mut block = draft(*key, &pair[0])?;
-            let receipts = pair[1].clone()?.ok_or(Trouble::Missing)?;
+            let receipts = pair[1].clone()?.ok_or_else(|| late(block.at.number))?;
             let receipts = receipt::read_all(receipts).map_err(Trouble::failed)?;
             let added = json::add_receipts(&mut block, receipts);
             finish(block, added, level)
@@ -103,17 +106,19 @@ async fn by_transaction(node: &Node, wanted: &Wanted, level: Verify) -> Result<G
     let calls = hashes.map(|hash| Call::new("eth_getTransactionReceipt", format!(r#"["{hash}"]"#)));
     let read = |outcomes: &[Outcome<'_>]| {
         let receipts = outcomes.iter().map(|outcome| {
-            let json = outcome.clone()?.ok_or(Trouble::Missing)?;
-            receipt::read(json).map_err(Trouble::failed)
+            let json = outcome.clone()?;
+            json.map(receipt::read).transpose().map_err(Trouble::failed)
         });
-        receipts.collect::<Result<Vec<NodeReceipt>, Trouble>>()
+        receipts.collect::<Result<Vec<Option<NodeReceipt>>, Trouble>>()
     };
     let calls: Vec<Call> = calls.collect();
     let receipts = if calls.is_empty() { Vec::new() } else { node.call(calls, read).await? };
     let joined = compute(move || {
         let mut receipts = receipts.into_iter();
         Got::collect(blocks.into_iter().map(|mut block| {
-            let own = receipts.by_ref().take(block.transactions.len()).collect();
+            let own: Option<Vec<NodeReceipt>> =
+                receipts.by_ref().take(block.transactions.len()).collect();
+            let own = own.ok_or_else(|| late(block.at.number))?;
             let added = json::add_receipts(&mut block, own);
             finish(block, added, level)
         }))
@@ -140,11 +145,21 @@ async fn by_logs(node: &Node, wanted: &Wanted, level: Verify) -> Result<Got, Tro
             let number = block.at.number;
             let own =
                 std::iter::from_fn(|| logs.next_if(|log| log.block_number.to::<u64>() <= number));
-            let added = json::add_logs(&mut block, own.collect());
+            let own: Vec<NodeLog> = own.collect();
+            let is_late = own.is_empty() && level != Verify::Off && has_logs(&block);
+            let added = match is_late {
+                true => Err(Flaw::Late(json::NO_LOGS_YET)),
+                false => json::add_logs(&mut block, own),
+            };
             finish(block, added, level)
         }))
     });
     settle(node, joined.await, trouble)
+}
+
+/// Whether the header says that there are logs.
+fn has_logs(block: &Block) -> bool {
+    block.header.bloom().ok().flatten().is_some_and(|bloom| !bloom.is_zero())
 }
 
 /// What is put together after the last answer was noted as fine.
@@ -208,7 +223,7 @@ fn draft(key: Key, outcome: &Outcome<'_>) -> Result<Block, Trouble> {
         Key::Hash(hash) => block.at.hash == hash,
     };
     if !is_it {
-        let what = format!("it is not {key}");
+        let what = format!("the node was asked for {key} and gave block {}", block.at.number);
         return Err(lie(&block, Mismatch::Malformed { what }));
     }
     Ok(block)
@@ -219,6 +234,7 @@ fn finish(mut block: Block, added: Result<(), Flaw>, level: Verify) -> Result<Bl
     match checked {
         Ok(()) => Ok(block),
         Err(Flaw::Moved) => Err(Trouble::Moved),
+        Err(Flaw::Late(why)) => Err(Trouble::Late { number: block.at.number, why: why.to_owned() }),
         // The node says less than it could, but nothing wrong.
         Err(Flaw::Mismatch(Mismatch::NoReceipts)) => {
             Err(Trouble::NoMethod { why: Mismatch::NoReceipts.to_string() })
@@ -228,7 +244,11 @@ fn finish(mut block: Block, added: Result<(), Flaw>, level: Verify) -> Result<Bl
 }
 
 fn lie(block: &Block, mismatch: Mismatch) -> Trouble {
-    Trouble::Lie { number: block.at.number, hash: block.at.hash, mismatch }
+    Trouble::mismatch(block.at.number, block.at.hash, mismatch)
+}
+
+fn late(number: u64) -> Trouble {
+    Trouble::Late { number, why: json::NO_RECEIPTS_YET.to_owned() }
 }
 
 /// Asks for the uncles of blocks that have some, and checks them against the headers. If they are wrong, says how many
@@ -263,16 +283,29 @@ async fn check_uncles(node: &Node, blocks: &[Block]) -> Result<(), (usize, Troub
 
 /// Checks the headers of a block's uncles.
 fn uncles(block: &Block, headers: &[Bytes]) -> Result<(), Mismatch> {
-    let same = headers.iter().map(keccak256).eq(block.uncles.iter().copied());
-    if !same {
-        return Err(Mismatch::Malformed { what: "its uncles do not have their hashes".to_owned() });
+    for (index, (header, claimed)) in headers.iter().zip(&block.uncles).enumerate() {
+        let computed = keccak256(header);
+        if computed != *claimed {
+            let what = format!(
+                "the fields of uncle {index} hash to {computed}, but the block says {claimed}"
+            );
+            return Err(Mismatch::Malformed { what });
+        }
+    }
+    if headers.len() != block.uncles.len() {
+        let (given, named) = (headers.len(), block.uncles.len());
+        let what = format!("the node gave {given} uncles, but the block names {named}");
+        return Err(Mismatch::Malformed { what });
     }
     let mut list = Vec::new();
     let payload_length = headers.iter().map(|header| header.len()).sum();
     RlpHeader { list: true, payload_length }.encode(&mut list);
     headers.iter().for_each(|header| list.extend_from_slice(header));
     let computed = keccak256(&list);
-    let header = block.header.decode().ok().flatten().ok_or(Mismatch::ForeignHeader)?;
+    let Some(header) = block.header.decode().ok().flatten() else {
+        let what = "its header cannot be decoded".to_owned();
+        return Err(Mismatch::Malformed { what });
+    };
     if computed != header.ommers_hash {
         return Err(Mismatch::Root { what: "uncles", computed, expected: header.ommers_hash });
     }

@@ -107,8 +107,9 @@ impl Pool {
 
     /// Whether heads are so far behind what other nodes told that another is asked.
     fn is_behind(&self, heads: &Heads) -> bool {
-        let known = self.nodes.iter().filter(|node| node.rest().is_none());
-        let known = known.filter_map(|node| Some(node.head()?.0)).max().unwrap_or(0);
+        let nodes = self.nodes.iter().zip(self.rests());
+        let awake = nodes.filter(|(_, rest)| rest.is_none());
+        let known = awake.filter_map(|(node, _)| Some(node.head()?.0)).max().unwrap_or(0);
         let finalized = heads.finalized.map_or(0, |at| at.number);
         heads.latest.number.saturating_add(LAG_BLOCKS_MAX) < known
             || finalized < self.finalized.load(Ordering::Relaxed)

@@ -1,7 +1,8 @@
 //! Whether a node is asked at the moment.
 //!
 //! Guarantees: pure; a node that fails rests longer each time, one that lies much longer, and one that answers is
-//! healthy again. Leaves to others: what counts as a failure.
+//! healthy again. While no other node can be asked, none rests longer than [`LAST_NODE_REST_MAX`] after what it rests
+//! for. Leaves to others: what counts as a failure, and which nodes there are.
 
 use std::time::Duration;
 
@@ -22,11 +23,16 @@ const LIE: Backoff = Backoff::Exponential {
     jitter_percent: 20,
 };
 
+/// The longest rest of a node while no other can be asked: to ask in vain once a minute costs less than to stand
+/// still.
+const LAST_NODE_REST_MAX: Duration = Duration::from_secs(60);
+
 /// The health of a node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Health {
     failed_in_a_row: i64,
     lies: u64,
+    resting_since: Duration,
     resting_until: Duration,
 }
 
@@ -34,6 +40,12 @@ impl Health {
     /// How much longer it rests; none if it can be asked.
     pub(super) fn rest(&self, now: Duration) -> Option<Duration> {
         self.resting_until.checked_sub(now).filter(|rest| !rest.is_zero())
+    }
+
+    /// How much longer it rests while no other node can be asked; none if it can be.
+    pub(super) fn rest_as_last(&self, now: Duration) -> Option<Duration> {
+        let until = self.resting_since.saturating_add(LAST_NODE_REST_MAX).min(self.resting_until);
+        until.checked_sub(now).filter(|rest| !rest.is_zero())
     }
 
     pub(super) fn lies(&self) -> u64 {
@@ -52,23 +64,27 @@ impl Health {
         entropy: &dyn Entropy,
     ) {
         let asked_for = retry_after.unwrap_or_default();
-        if self.rest(now).is_some() {
+        if self.rest_as_last(now).is_some() {
             // Requests that were on their way together fail together: that is one failure.
-            return self.rest_until(now.saturating_add(asked_for));
+            if !asked_for.is_zero() {
+                self.rest_for(now, asked_for);
+            }
+            return;
         }
         self.failed_in_a_row += 1;
         let rest = FAILURE.wait(self.failed_in_a_row, entropy).max(asked_for);
-        self.rest_until(now.saturating_add(rest));
+        self.rest_for(now, rest);
     }
 
     pub(super) fn lied(&mut self, now: Duration, entropy: &dyn Entropy) {
         self.lies = self.lies.saturating_add(1);
         let lies = i64::try_from(self.lies).unwrap_or(i64::MAX);
-        self.rest_until(now.saturating_add(LIE.wait(lies, entropy)));
+        self.rest_for(now, LIE.wait(lies, entropy));
     }
 
-    pub(super) fn rest_until(&mut self, until: Duration) {
-        self.resting_until = self.resting_until.max(until);
+    pub(super) fn rest_for(&mut self, now: Duration, rest: Duration) {
+        self.resting_since = now;
+        self.resting_until = self.resting_until.max(now.saturating_add(rest));
     }
 }
 
@@ -113,6 +129,30 @@ mod tests {
         let asked = Duration::from_secs(90);
         health.failed(Duration::ZERO, Some(asked), &*SeededEntropy::shared(1));
         assert_eq!(health.rest(Duration::ZERO), Some(asked));
+    }
+
+    #[test]
+    fn the_last_node_rests_a_minute_after_whatever_it_did() {
+        let minute = Some(Duration::from_secs(60));
+        let (day, entropy) = (Duration::from_secs(86_400), SeededEntropy::shared(1));
+        let mut throttled = Health::default();
+        throttled.failed(Duration::ZERO, Some(day), &*entropy);
+        assert_eq!(throttled.rest(Duration::ZERO), Some(day));
+        assert_eq!(throttled.rest_as_last(Duration::ZERO), minute);
+        let later = Duration::from_secs(61);
+        assert_eq!(throttled.rest_as_last(later), None);
+        // It was asked then, and says the same again.
+        throttled.failed(later, Some(day), &*entropy);
+        assert_eq!(throttled.rest_as_last(later), minute);
+        let mut liar = Health::default();
+        for _ in 0..9 {
+            liar.lied(later, &*entropy);
+        }
+        assert!(liar.rest(later).expect("it rests") > 10 * Duration::from_secs(60));
+        assert_eq!(liar.rest_as_last(later), minute);
+        let mut failing = Health::default();
+        failing.failed(later, None, &*entropy);
+        assert_eq!(failing.rest_as_last(later), failing.rest(later), "a short rest stays short");
     }
 
     #[test]

@@ -24,7 +24,15 @@ pub(super) enum Flaw {
     Mismatch(Mismatch),
     /// They are of different blocks: the chain changed between two answers.
     Moved,
+    /// The node has the block, and not yet what belongs to it.
+    Late(&'static str),
 }
+
+/// Nodes announce a block before its receipts can be read, and answer `null` or an empty list meanwhile.
+pub(super) const NO_RECEIPTS_YET: &str = "the node has the block and not yet its receipts";
+
+/// `eth_getLogs` leaves out blocks that the node has not indexed yet.
+pub(super) const NO_LOGS_YET: &str = "the node has the block and not yet its logs";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -114,12 +122,16 @@ pub(super) fn add_receipts(block: &mut Block, receipts: Vec<NodeReceipt>) -> Res
         return Err(Flaw::Moved);
     }
     let (expected, got) = (block.transactions.len(), receipts.len());
+    if expected > 0 && got == 0 {
+        return Err(Flaw::Late(NO_RECEIPTS_YET));
+    }
     if expected != got {
         return Err(Flaw::Mismatch(Mismatch::Receipts { transactions: expected, receipts: got }));
     }
     for (index, (receipt, transaction)) in receipts.iter().zip(&block.transactions).enumerate() {
         if receipt.transaction_hash != transaction.hash {
-            let what = format!("receipt {index} is of transaction {}", receipt.transaction_hash);
+            let (of, expected) = (receipt.transaction_hash, transaction.hash);
+            let what = format!("receipt {index} is of transaction {of}, not {expected}");
             return Err(Flaw::Mismatch(Mismatch::Malformed { what }));
         }
     }
@@ -147,7 +159,8 @@ pub(super) fn add_logs(block: &mut Block, logs: Vec<NodeLog>) -> Result<(), Flaw
         }
         let receipt = by_hash.get(&log.transaction_hash).and_then(|at| receipts.get_mut(*at));
         let Some(receipt) = receipt else {
-            let what = format!("a log is of transaction {}", log.transaction_hash);
+            let of = log.transaction_hash;
+            let what = format!("a log is of transaction {of}, which is not in the block");
             return Err(Flaw::Mismatch(Mismatch::Malformed { what }));
         };
         receipt.logs.push(Log { address: log.address, topics: log.topics, data: log.data });

@@ -26,7 +26,7 @@ use super::trouble::Trouble;
 use crate::block::{BlockRef, Log, Topics};
 use crate::error::{Error, Result};
 use crate::source::{FoundLog, LogFilter};
-use crate::verify::{Mismatch, Verify};
+use crate::verify::{Mismatch, Verify, foreign};
 
 /// The most headers that are read at once: each holds the hashes of all its transactions.
 const HEADERS_MAX: usize = 100;
@@ -163,7 +163,11 @@ fn check_anchor(outcome: Option<&Outcome<'_>>, anchor: BlockRef) -> Result<(), T
     if at.number == anchor.number && at.hash == anchor.hash {
         return Ok(());
     }
-    let what = format!("it is not the block {} that is final", anchor.hash);
+    let BlockRef { number, hash, .. } = anchor;
+    let what = format!(
+        "block {number} is final as {hash}, but the node gave block {} as {}",
+        at.number, at.hash
+    );
     Err(lie(anchor.number, at.hash, Mismatch::Malformed { what }))
 }
 
@@ -209,10 +213,14 @@ fn read_logs(
             && filter.addresses.contains(&log.address)
             && log.topics.first().is_some_and(|topic| filter.topics.contains(topic));
         let wrong = match before {
-            _ if !asked_for => Some("a log was not asked for"),
+            _ if !asked_for => Some("the node gave a log that the filter excludes"),
             Some(before) if before.block() != log.block() => None,
-            Some(before) if before.log_index == log.log_index => Some("two logs are in one place"),
-            Some(before) if before.block_hash != log.block_hash => Some("it has two hashes"),
+            Some(before) if before.log_index == log.log_index => {
+                Some("two logs have the same index")
+            }
+            Some(before) if before.block_hash != log.block_hash => {
+                Some("its logs name two block hashes")
+            }
             _ => None,
         };
         if let Some(what) = wrong {
@@ -274,19 +282,20 @@ fn seen(json: &RawValue, number: u64, level: Verify) -> Result<Seen, Trouble> {
         .map_err(|error| Trouble::failed(format!("no header: {error}")))?;
     let hash = fields.hash;
     if fields.number.to::<u64>() != number {
-        let what = format!("it is not block {number}");
+        let what =
+            format!("the node was asked for block {number} and gave block {}", fields.number);
         return Err(lie(number, hash, Mismatch::Malformed { what }));
     }
     if level == Verify::Full {
         let computed = json::header_bytes(json).map(keccak256);
         if computed != Some(hash) {
-            return Err(lie(number, hash, Mismatch::ForeignHeader));
+            return Err(lie(number, hash, foreign::header(json.get().as_bytes(), hash)));
         }
     }
     let bloom = match (level, fields.logs_bloom) {
         (Verify::Off, _) => None,
         (_, Some(bloom)) => Some(bloom),
-        (_, None) => return Err(lie(number, hash, Mismatch::Field { field: "logs bloom" })),
+        (_, None) => return Err(lie(number, hash, Mismatch::NoBloom)),
     };
     let timestamp = fields.timestamp.to();
     Ok(Seen { hash, timestamp, bloom, transactions: fields.transactions })
@@ -304,11 +313,15 @@ fn placed(told: ToldLog, headers: &BTreeMap<u64, Seen>) -> Result<FoundLog, Trou
             return Err(Trouble::Moved);
         }
         if header.transactions.get(transaction_index) != Some(&told.transaction_hash) {
-            let what = "a log is of a transaction that is not in it".to_owned();
+            let of = told.transaction_hash;
+            let what = format!(
+                "a log is of transaction {of}, which is not at {transaction_index} in the block"
+            );
             return Err(lie(block, block_hash, Mismatch::Malformed { what }));
         }
         if header.bloom.as_ref().is_some_and(|bloom| !holds(bloom, &log)) {
-            return Err(lie(block, block_hash, Mismatch::LogsBloom));
+            let log_index = told.log_index.to();
+            return Err(lie(block, block_hash, Mismatch::LogNotInBloom { log_index }));
         }
         timestamp = header.timestamp;
     }
@@ -330,5 +343,5 @@ fn holds(bloom: &Bloom, log: &Log) -> bool {
 }
 
 fn lie(number: u64, hash: B256, mismatch: Mismatch) -> Trouble {
-    Trouble::Lie { number, hash, mismatch }
+    Trouble::mismatch(number, hash, mismatch)
 }

@@ -21,6 +21,7 @@ use super::rpc::{self, Call, Outcome};
 use super::settings::{EvmSettings, NodeSettings};
 use super::trouble::Trouble;
 use crate::source::NodeStatus;
+use crate::verify::Mismatch;
 
 /// Answers up to this size are read in place; larger ones where they hold up no other task.
 const IN_PLACE_BYTES_MAX: usize = 16 * 1024;
@@ -82,6 +83,8 @@ struct State {
     receipts_at: Duration,
     head: Option<(u64, Duration)>,
     checked: bool,
+    /// It gave a header that had its hash.
+    headers_hash: bool,
     requests: u64,
     failures: u64,
     last_error: Option<String>,
@@ -109,6 +112,7 @@ impl Node {
             receipts_at: Duration::ZERO,
             head: None,
             checked: false,
+            headers_hash: false,
             requests: 0,
             failures: 0,
             last_error: None,
@@ -204,8 +208,29 @@ impl Node {
     /// Takes note of what went wrong, and gives it back without secrets.
     pub(super) fn note(&self, trouble: Trouble) -> Trouble {
         let trouble = trouble.redacted(|text| self.address.redact(text));
+        let trouble = self.judge(trouble);
         self.keep(&trouble);
         trouble
+    }
+
+    /// Fields that we do not know explain no wrong hash where headers had the right one without them.
+    fn judge(&self, trouble: Trouble) -> Trouble {
+        match trouble {
+            Trouble::Unverifiable {
+                number,
+                hash,
+                mismatch: Mismatch::ForeignHeader { computed, claimed, unknown },
+            } if self.state().headers_hash => {
+                let mismatch = Mismatch::HeaderHash { computed, claimed, unknown };
+                Trouble::Lie { number, hash, mismatch }
+            }
+            other => other,
+        }
+    }
+
+    /// It gave blocks whose headers have their hashes.
+    pub(super) fn gave_hashed_headers(&self) {
+        self.state().headers_hash = true;
     }
 
     fn keep(&self, trouble: &Trouble) {
@@ -214,7 +239,7 @@ impl Node {
         state.last_error = Some(trouble.why());
         let retry_after = match trouble {
             Trouble::Failed { retry_after, .. } => *retry_after,
-            Trouble::Slow { .. } | Trouble::Rpc(_) => None,
+            Trouble::Slow { .. } | Trouble::Rpc(_) | Trouble::Unverifiable { .. } => None,
             Trouble::NoBatches => {
                 state.batches = false;
                 return;
@@ -233,6 +258,7 @@ impl Node {
             | Trouble::NoMethod { .. }
             | Trouble::Missing
             | Trouble::Pruned
+            | Trouble::Late { .. }
             | Trouble::Moved
             | Trouble::Unlinked { .. } => return,
         };
@@ -246,6 +272,11 @@ impl Node {
     /// How much longer it rests; none if it can be asked.
     pub(super) fn rest(&self) -> Option<Duration> {
         self.state().health.rest(self.clock.monotonic())
+    }
+
+    /// How much longer it rests while no other node can be asked.
+    pub(super) fn rest_as_last(&self) -> Option<Duration> {
+        self.state().health.rest_as_last(self.clock.monotonic())
     }
 
     /// How busy it is for its weight; the least busy is asked.
@@ -349,11 +380,11 @@ impl Node {
     }
 
     pub(super) fn is_of_another_chain(&self, why: String) {
-        let until = self.clock.monotonic().saturating_add(WRONG_CHAIN_REST);
+        let now = self.clock.monotonic();
         let mut state = self.state();
         state.failures += 1;
         state.last_error = Some(why);
-        state.health.rest_until(until);
+        state.health.rest_for(now, WRONG_CHAIN_REST);
     }
 
     /// A text of this node, without the secrets of its address.
@@ -361,12 +392,17 @@ impl Node {
         self.address.redact(text)
     }
 
-    pub(super) fn status(&self) -> NodeStatus {
-        let now = self.clock.monotonic();
+    /// What went wrong last.
+    pub(super) fn last_error(&self) -> Option<String> {
+        self.state().last_error.clone()
+    }
+
+    /// What is shown of it; the pool says whether it rests.
+    pub(super) fn status(&self, healthy: bool) -> NodeStatus {
         let state = self.state();
         NodeStatus {
             name: self.name.clone(),
-            healthy: state.health.rest(now).is_none(),
+            healthy,
             head: state.head.map(|(head, _)| head),
             requests: state.requests,
             failures: state.failures,
@@ -420,7 +456,10 @@ async fn read_bodies<T: Send + 'static>(
 /// The body of an answer, unless its status says that it is none.
 fn accepted(answer: Answer) -> Result<Bytes, Trouble> {
     let status = answer.status;
-    let why = format!("http status {status}");
+    let mut why = format!("http status {status}");
+    if let Some(wait) = answer.retry_after {
+        why = format!("{why}, Retry-After {} s", wait.as_secs());
+    }
     // Many nodes give an error of JSON-RPC a status as well, and its words say more.
     let speaks = matches!(answer.body.trim_ascii_start().first(), Some(b'{' | b'['));
     match status {

@@ -68,8 +68,9 @@ impl Pool {
 
     /// Cuts a range into parts that a node may well give at once.
     fn split(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
-        let sizes = self.nodes.iter().filter(|node| node.rest().is_none());
-        let size = sizes.map(|node| node.blocks_at_once()).max().unwrap_or(1);
+        let nodes = self.nodes.iter().zip(self.rests());
+        let awake = nodes.filter(|(_, rest)| rest.is_none());
+        let size = awake.map(|(node, _)| node.blocks_at_once()).max().unwrap_or(1);
         let mut from = range.start;
         std::iter::from_fn(move || {
             let end = range.end.min(from.saturating_add(size));
@@ -101,7 +102,8 @@ impl Pool {
             self.resize(&node, asked, got.trouble.as_ref());
             if got.blocks.is_empty() {
                 let unknown = Trouble::failed("it gave no block");
-                turn.take(index, got.trouble.unwrap_or(unknown), at_last_resort);
+                let trouble = got.trouble.unwrap_or(unknown);
+                self.take(&mut turn, index, trouble, at_last_resort);
                 continue;
             }
             after = got.blocks.last().map(|block| block.at.hash);
@@ -127,8 +129,28 @@ impl Pool {
                 return Ok(Some(block));
             }
             self.resize(&node, 1, got.trouble.as_ref());
-            turn.take(index, got.trouble.unwrap_or(Trouble::Missing), at_last_resort);
+            let trouble = got.trouble.unwrap_or(Trouble::Missing);
+            self.take(&mut turn, index, trouble, at_last_resort);
         }
+    }
+
+    /// Takes what a node said to a question for blocks.
+    fn take(&self, turn: &mut Turn, index: usize, trouble: Trouble, last_resort: bool) {
+        if let Trouble::Late { number, .. } = trouble {
+            let head = self.nodes.get(index).and_then(|node| Some(node.head()?.0));
+            turn.was_late(index, self.clock.monotonic(), number, head);
+        } else {
+            turn.take(index, trouble, last_resort);
+        }
+    }
+
+    /// How much longer each node rests. While all do, they rest no longer than the last node may.
+    pub(super) fn rests(&self) -> Vec<Option<Duration>> {
+        let rests: Vec<Option<Duration>> = self.nodes.iter().map(|node| node.rest()).collect();
+        if rests.iter().any(Option::is_none) {
+            return rests;
+        }
+        self.nodes.iter().map(|node| node.rest_as_last()).collect()
     }
 
     /// Learns how much a node can be asked for.
@@ -195,10 +217,11 @@ impl Pool {
     }
 
     fn candidates(&self, turn: &Turn) -> Vec<Candidate> {
-        let nodes = self.nodes.iter().enumerate();
-        let candidates = nodes.map(|(index, node)| Candidate {
+        let now = self.clock.monotonic();
+        let nodes = self.nodes.iter().zip(self.rests()).enumerate();
+        let candidates = nodes.map(|(index, (node, rest))| Candidate {
             answered: turn.has_answer_of(index),
-            rest: node.rest(),
+            rest: rest.max(turn.waits_for(index, now)),
             head: node.head(),
             load: if turn.one_by_one { node.silence() } else { node.load() },
         });

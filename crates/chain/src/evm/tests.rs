@@ -1,8 +1,10 @@
 //! A pool of made-up nodes on a paused clock: every way in which nodes fail, and that blocks are right all the same.
 
+mod blame;
 mod branches;
 mod fake;
 mod heads;
+mod late;
 mod limits;
 mod logs;
 mod receipts;
@@ -139,7 +141,7 @@ async fn a_node_that_drops_a_log_is_named_and_another_is_asked() {
     let status = stage.status(0);
     assert_eq!((status.lies, status.healthy), (1, false));
     let said = status.last_error.expect("an error");
-    assert!(said.contains("block 7") && said.contains("bloom"), "{said}");
+    assert!(said.contains("block 7") && said.contains("logsBloom"), "{said}");
     let counted = snapshots.snapshot().into_vec().into_iter().any(|(key, _, _, value)| {
         let labels: Vec<&str> = key.key().labels().map(|label| label.value()).collect();
         key.key().name() == "logmill_node_lies_total"
@@ -154,7 +156,7 @@ async fn where_every_node_lies_nothing_is_given() {
     let stage = stage(vec![drops_a_log(7), drops_a_log(7)]);
     let error = stage.blocks(7..8).await.expect_err("a lie");
     assert!(
-        matches!(error, Error::Mismatch { number: 7, mismatch: Mismatch::LogsBloom, .. }),
+        matches!(error, Error::Mismatch { number: 7, mismatch: Mismatch::LogsBloom { .. }, .. }),
         "{error}"
     );
     assert_eq!(

@@ -58,25 +58,35 @@ struct Named {
 pub(super) fn read(json: &RawValue) -> Result<Transaction, String> {
     let Named { hash } =
         serde_json::from_str(json.get()).map_err(|error| format!("no transaction: {error}"))?;
-    let bytes = serde_json::from_str::<Fields>(json.get()).ok().and_then(Fields::encode);
-    let form = match bytes {
-        Some(bytes) if keccak256(&bytes) == hash => TransactionForm::Canonical(Bytes::from(bytes)),
+    let form = match encode(json.get().as_bytes()) {
+        Ok(bytes) if keccak256(&bytes) == hash => TransactionForm::Canonical(Bytes::from(bytes)),
         _ => TransactionForm::Foreign(Bytes::from(json.get().as_bytes().to_vec())),
     };
     Ok(Transaction::new(hash, form))
 }
 
-/// The type of a transaction in JSON; 0 if it says none.
-pub(super) fn foreign_type(json: &[u8]) -> u8 {
+/// The EIP-2718 bytes of a transaction in JSON, whatever its hash is, or what it lacks.
+pub(crate) fn encode(json: &[u8]) -> Result<Vec<u8>, String> {
+    let fields: Fields = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+    let kind = fields.kind.map_or(0, |kind| kind.to::<u64>());
+    fields.encode().ok_or_else(|| format!("it lacks a field or a signature that type {kind} has"))
+}
+
+/// Whether transactions of this type can be encoded.
+pub(crate) fn is_known_type(kind: u8) -> bool {
+    kind <= 4
+}
+
+/// The type of a transaction in JSON; 0 if it says none, 255 if it is no byte.
+pub(crate) fn foreign_type(json: &[u8]) -> u8 {
     #[derive(Deserialize)]
     struct Kind {
         #[serde(default, rename = "type")]
         kind: Option<U64>,
     }
     let kind: Option<Kind> = serde_json::from_slice(json).ok();
-    kind.and_then(|kind| kind.kind)
-        .and_then(|kind| u8::try_from(kind.to::<u64>()).ok())
-        .unwrap_or(0)
+    let kind = kind.and_then(|kind| kind.kind);
+    kind.map_or(0, |kind| u8::try_from(kind.to::<u64>()).unwrap_or(u8::MAX))
 }
 
 impl Fields {

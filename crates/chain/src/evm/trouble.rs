@@ -31,17 +31,30 @@ pub(super) enum Trouble {
     Missing,
     /// It no longer has the block.
     Pruned,
+    /// It has the block, and not yet what belongs to it.
+    Late { number: u64, why: String },
     /// Its answers are of different branches.
     Moved,
     /// Its block does not follow the one that we have.
     Unlinked { number: u64, parent: B256, before: B256 },
     /// Its block contradicts itself.
     Lie { number: u64, hash: B256, mismatch: Mismatch },
+    /// Its block cannot be checked, which is no fault of the node.
+    Unverifiable { number: u64, hash: B256, mismatch: Mismatch },
 }
 
 impl Trouble {
     pub(super) fn failed(why: impl Into<String>) -> Self {
         Self::Failed { why: why.into(), retry_after: None }
+    }
+
+    /// A block that does not pass its checks.
+    pub(super) fn mismatch(number: u64, hash: B256, mismatch: Mismatch) -> Self {
+        if mismatch.is_lie() {
+            Self::Lie { number, hash, mismatch }
+        } else {
+            Self::Unverifiable { number, hash, mismatch }
+        }
     }
 
     /// One line for people.
@@ -55,11 +68,14 @@ impl Trouble {
             Self::Rpc(error) => format!("{} (code {})", error.message, error.code),
             Self::Missing => "it does not have the block".to_owned(),
             Self::Pruned => "it does not keep the block".to_owned(),
+            Self::Late { number, why } => format!("block {number}: {why}"),
             Self::Moved => "its answers are of different branches".to_owned(),
             Self::Unlinked { number, .. } => {
                 format!("its block {number} does not follow the one before")
             }
-            Self::Lie { number, mismatch, .. } => format!("block {number}: {mismatch}"),
+            Self::Lie { number, mismatch, .. } | Self::Unverifiable { number, mismatch, .. } => {
+                format!("block {number}: {mismatch}")
+            }
         }
     }
 
@@ -71,11 +87,36 @@ impl Trouble {
             Self::TooMuch { why, better } => Self::TooMuch { why: redact(&why), better },
             Self::NoMethod { why } => Self::NoMethod { why: redact(&why) },
             Self::Rpc(error) => Self::Rpc(RpcError { message: redact(&error.message), ..error }),
-            Self::Lie { number, hash, mismatch: Mismatch::Malformed { what } } => {
-                Self::Lie { number, hash, mismatch: Mismatch::Malformed { what: redact(&what) } }
+            Self::Lie { number, hash, mismatch } => {
+                Self::Lie { number, hash, mismatch: redacted_mismatch(mismatch, redact) }
+            }
+            Self::Unverifiable { number, hash, mismatch } => {
+                Self::Unverifiable { number, hash, mismatch: redacted_mismatch(mismatch, redact) }
             }
             other => other,
         }
+    }
+}
+
+/// A mismatch without the secrets of an address, in the parts of it that a node wrote.
+fn redacted_mismatch(mismatch: Mismatch, redact: impl Fn(&str) -> String) -> Mismatch {
+    let each = |names: Vec<String>| names.iter().map(|name| redact(name)).collect();
+    match mismatch {
+        Mismatch::Malformed { what } => Mismatch::Malformed { what: redact(&what) },
+        Mismatch::UnreadableHeader { why } => Mismatch::UnreadableHeader { why: redact(&why) },
+        Mismatch::ForeignTransaction { index, what } => {
+            Mismatch::ForeignTransaction { index, what: redact(&what) }
+        }
+        Mismatch::UnreadableTransaction { index, why } => {
+            Mismatch::UnreadableTransaction { index, why: redact(&why) }
+        }
+        Mismatch::ForeignHeader { computed, claimed, unknown } => {
+            Mismatch::ForeignHeader { computed, claimed, unknown: each(unknown) }
+        }
+        Mismatch::HeaderHash { computed, claimed, unknown } => {
+            Mismatch::HeaderHash { computed, claimed, unknown: each(unknown) }
+        }
+        other => other,
     }
 }
 

@@ -16,6 +16,10 @@ const ATTEMPTS_MAX: u32 = 16;
 /// A node whose head is this far above a block that it does not know has lost it. Less may be a reorganization.
 const RECENT_BLOCKS: u64 = 128;
 
+/// How long a node is not asked this question again after it was late: doubled each time, up to a bound.
+const LATE_FIRST: Duration = Duration::from_millis(250);
+const LATE_MAX: Duration = Duration::from_secs(2);
+
 /// A question.
 #[derive(Debug)]
 pub(super) struct Turn {
@@ -28,13 +32,23 @@ pub(super) struct Turn {
     what: String,
     answers: BTreeMap<usize, Trouble>,
     moved: BTreeSet<usize>,
+    late: BTreeMap<usize, Lateness>,
     attempts: u32,
+}
+
+/// A node that has the block and not yet what belongs to it.
+#[derive(Clone, Copy, Debug)]
+struct Lateness {
+    /// When it is asked again.
+    until: Duration,
+    /// How long it was left alone the last time.
+    wait: Duration,
 }
 
 impl Turn {
     pub(super) fn new(what: String, number: Option<u64>, deadline: Duration) -> Self {
-        let (answers, moved) = (BTreeMap::new(), BTreeSet::new());
-        Self { number, one_by_one: false, deadline, what, answers, moved, attempts: 0 }
+        let (answers, moved, late) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+        Self { number, one_by_one: false, deadline, what, answers, moved, late, attempts: 0 }
     }
 
     /// One more attempt, if there is one left.
@@ -53,6 +67,23 @@ impl Turn {
         self.answers.values().any(|answer| matches!(answer, Trouble::Missing))
     }
 
+    /// How much longer a node that was late is not asked this question again; the node itself does not rest.
+    pub(super) fn waits_for(&self, node: usize, now: Duration) -> Option<Duration> {
+        let wait = self.late.get(&node)?.until.checked_sub(now)?;
+        (!wait.is_zero()).then_some(wait)
+    }
+
+    /// A node was late. One whose head is far above the block will not have the rest of it later either.
+    pub(super) fn was_late(&mut self, node: usize, now: Duration, number: u64, head: Option<u64>) {
+        if head.is_some_and(|head| is_old(number, head)) {
+            self.answers.insert(node, Trouble::Missing);
+            return;
+        }
+        let before = self.late.get(&node).map(|late| late.wait.saturating_mul(2));
+        let wait = before.unwrap_or(LATE_FIRST).min(LATE_MAX);
+        self.late.insert(node, Lateness { until: now.saturating_add(wait), wait });
+    }
+
     /// Takes what a node said. `last_resort` says that it can not be asked for less.
     pub(super) fn take(&mut self, node: usize, trouble: Trouble, last_resort: bool) {
         let is_final = match &trouble {
@@ -60,13 +91,15 @@ impl Turn {
             | Trouble::Missing
             | Trouble::Pruned
             | Trouble::Unlinked { .. }
-            | Trouble::Lie { .. } => true,
+            | Trouble::Lie { .. }
+            | Trouble::Unverifiable { .. } => true,
             Trouble::TooMuch { .. } => last_resort,
             // Once may have been a reorganization between two of its answers.
             Trouble::Moved => !self.moved.insert(node),
             Trouble::Failed { .. }
             | Trouble::Slow { .. }
             | Trouble::Rpc(_)
+            | Trouble::Late { .. }
             | Trouble::NoBatches => false,
         };
         if is_final {
@@ -78,7 +111,8 @@ impl Turn {
     pub(super) fn verdict(self, nodes: &[std::sync::Arc<Node>]) -> Error {
         let unavailable = || Error::Unavailable { what: self.what.clone(), why: said(nodes) };
         let lie = self.answers.iter().rev().find_map(|(index, answer)| match answer {
-            Trouble::Lie { number, hash, mismatch } => Some(Error::Mismatch {
+            Trouble::Lie { number, hash, mismatch }
+            | Trouble::Unverifiable { number, hash, mismatch } => Some(Error::Mismatch {
                 node: nodes.get(*index).map_or_else(String::new, |node| node.name.clone()),
                 number: *number,
                 hash: *hash,
@@ -104,9 +138,8 @@ impl Turn {
         let heads: Vec<u64> = nodes.iter().filter_map(|node| Some(node.head()?.0)).collect();
         let all = (0..nodes.len()).all(|index| self.has_answer_of(index));
         let pruned = self.answers.values().any(|answer| matches!(answer, Trouble::Pruned));
-        let is_old =
-            heads.iter().min().is_some_and(|head| *head >= number.saturating_add(RECENT_BLOCKS));
-        let is_gone = pruned || (self.is_missing() && is_old);
+        let all_above = heads.iter().min().is_some_and(|head| is_old(number, *head));
+        let is_gone = pruned || (self.is_missing() && all_above);
         let is_above = !heads.is_empty() && heads.iter().all(|head| *head < number);
         match () {
             () if is_gone && all => Error::Pruned { number },
@@ -117,12 +150,16 @@ impl Turn {
     }
 }
 
+/// Whether a node at `head` should have all of block `number` for long.
+fn is_old(number: u64, head: u64) -> bool {
+    head >= number.saturating_add(RECENT_BLOCKS)
+}
+
 /// What each node said last.
 fn said(nodes: &[std::sync::Arc<Node>]) -> String {
     let each = nodes.iter().map(|node| {
-        let status = node.status();
-        let said = status.last_error.unwrap_or_else(|| "nothing wrong so far".to_owned());
-        format!("{}: {said}", status.name)
+        let said = node.last_error().unwrap_or_else(|| "nothing wrong so far".to_owned());
+        format!("{}: {said}", node.name)
     });
     let all: Vec<String> = each.collect();
     if all.is_empty() { "there are no nodes".to_owned() } else { all.join("; ") }

@@ -7,10 +7,10 @@
 //! Guarantees: every signature is valid, in the lower half of `s`, and the same for the same message and key.
 //! Leaves to others: which keys sign what.
 
-use alloy_consensus::crypto::secp256k1::{recover_signer, sign_message};
 use alloy_primitives::{Address, B256, Signature, U256, uint};
 
 use super::draw;
+use crate::signature::{sign, strict_signer};
 
 /// The order of the group: what exponents are counted modulo.
 const ORDER: U256 = uint!(0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141_U256);
@@ -53,7 +53,7 @@ impl Signers {
             // The address is what a signature recovers to.
             let message = draw::word(seed, MESSAGES, number);
             let signature = signers.sign(&account, message);
-            account.address = recover_signer(&signature, message).unwrap_or_default();
+            account.address = strict_signer(&signature, message).unwrap_or_default();
             signers.accounts.push(account);
         }
         signers
@@ -88,7 +88,7 @@ impl Point {
     fn new(seed: u64, number: u64) -> Option<Self> {
         let message = draw::word(seed, MESSAGES, number ^ u64::MAX);
         let secret = key(seed, number);
-        let signature = sign_message(B256::from(secret), message).ok()?;
+        let signature = sign(B256::from(secret), message)?;
         // k = (z + r·d) / s. Where the library took the other half of `s`, this is the opposite nonce, whose point
         // has the parity that the library noted.
         let z = U256::from_be_bytes(message.0) % ORDER;
@@ -114,9 +114,9 @@ mod tests {
             let account = signers.account(number);
             let message = draw::word(1, 2, number);
             let signature = signers.sign(&account, message);
-            assert_eq!(recover_signer(&signature, message).expect("valid"), account.address);
-            let slow = sign_message(B256::from(account.key), message).expect("valid");
-            assert_eq!(recover_signer(&slow, message).expect("valid"), account.address);
+            assert_eq!(strict_signer(&signature, message).expect("valid"), account.address);
+            let slow = sign(B256::from(account.key), message).expect("valid");
+            assert_eq!(strict_signer(&slow, message).expect("valid"), account.address);
         }
         assert_ne!(signers.account(0).address, signers.account(1).address);
     }

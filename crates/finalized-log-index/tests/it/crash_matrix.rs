@@ -97,7 +97,7 @@ async fn an_index_survives_a_fault_at_every_operation() {
 async fn an_index_that_crashes_again_and_again_is_finished_all_the_same() {
     let blocks = life::blocks();
     let undisturbed = run(&Faults::none(), &blocks).await;
-    for seed in 0..60 {
+    for seed in 0..u64::from(logmill_io::proof_cases(60)) {
         let mut dice = Dice::new(seed);
         let ground = Ground::new(seed);
         let reader = reader(&ground).await;

@@ -120,12 +120,8 @@ async fn build_history(writer: &Writer, history: &[FinalizedBlock], dice: &mut D
     }
 }
 
-fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(150)
-}
-
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(cases()))]
+    #![proptest_config(ProptestConfig::with_cases(logmill_io::proof_cases(150)))]
 
     #[test]
     fn every_answer_is_that_of_a_scan(seed: u64, skew in 0_usize..5, count in 1_u64..150) {

@@ -1,7 +1,9 @@
 //! Where a server is: a URL or a socket, printed without its secrets.
 //!
 //! Guarantees: [`Endpoint`] prints as scheme, host and port; credentials, path and query of it are printed nowhere,
-//! and [`Endpoint::redact`] takes them out of texts that a server gave. Leaves to others: connecting.
+//! and [`Endpoint::redact`] takes them out of texts that a server gave ([`secrets`]). Leaves to others: connecting.
+
+mod secrets;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,12 +11,7 @@ use std::path::{Path, PathBuf};
 use reqwest::Url;
 
 use crate::error::{Error, Result};
-
-/// Parts of a path shorter than this are words such as `v3`, not secrets.
-const PATH_SECRET_LENGTH_MIN: usize = 6;
-
-/// Values of a query shorter than this are numbers and flags.
-const QUERY_SECRET_LENGTH_MIN: usize = 3;
+use secrets::Secrets;
 
 /// The most characters that an address may have.
 const ADDRESS_LENGTH_MAX: usize = 4096;
@@ -49,6 +46,7 @@ impl Endpoint {
         if address.is_empty() || address.len() > ADDRESS_LENGTH_MAX {
             return Err(Error::invalid("an address must have 1 to 4096 characters"));
         }
+        refuse_control_characters(address)?;
         let path = address.strip_prefix("ipc://").or((!address.contains("://")).then_some(address));
         if let Some(path) = path {
             return Self::socket(path);
@@ -121,27 +119,10 @@ impl Endpoint {
 
     /// A text of the server, without the secrets of this address.
     pub fn redact(&self, text: &str) -> String {
-        self.secrets()
-            .into_iter()
-            .fold(text.to_owned(), |text, secret| text.replace(&secret, "***"))
-    }
-
-    fn secrets(&self) -> Vec<String> {
-        let Form::Url(url) = &self.form else {
-            return Vec::new();
-        };
-        let path = url.path_segments().into_iter().flatten().map(str::to_owned);
-        let path = path.filter(|part| part.len() >= PATH_SECRET_LENGTH_MIN);
-        let values = url.query_pairs().map(|(_, value)| value.into_owned());
-        let query = values.chain(url.query().map(str::to_owned));
-        let query = query.filter(|value| value.len() >= QUERY_SECRET_LENGTH_MIN);
-        let mut secrets: Vec<String> = path.chain(query).collect();
-        // A user name or a password is one however short it is.
-        let login = [url.username(), url.password().unwrap_or_default()];
-        secrets.extend(login.iter().filter(|part| !part.is_empty()).map(|part| (*part).to_owned()));
-        // The longest first: one may be a part of another.
-        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-        secrets
+        match &self.form {
+            Form::Url(url) => Secrets::of(url).redact(text),
+            Form::Path(_) => text.to_owned(),
+        }
     }
 
     pub(super) fn url(&self) -> Option<&Url> {
@@ -157,6 +138,27 @@ impl Endpoint {
             Form::Url(_) => None,
         }
     }
+}
+
+/// Refuses an address with control characters: a URL parser drops some of them, and asks for something else then. The
+/// error names the character and its place, and repeats nothing of the address.
+pub(super) fn refuse_control_characters(address: &str) -> Result<()> {
+    let Some((position, found)) = address.chars().enumerate().find(|(_, c)| c.is_control()) else {
+        return Ok(());
+    };
+    let name = match found {
+        '\0' => " (zero)",
+        '\t' => " (tab)",
+        '\n' => " (line feed)",
+        '\r' => " (carriage return)",
+        '\u{1b}' => " (escape)",
+        '\u{7f}' => " (delete)",
+        _ => "",
+    };
+    let (code, position) = (u32::from(found), position + 1);
+    Err(Error::invalid(format!(
+        "an address cannot have control characters: character {position} is U+{code:04X}{name}"
+    )))
 }
 
 impl fmt::Display for Endpoint {
@@ -206,6 +208,22 @@ mod tests {
             let error = Endpoint::parse(address).expect_err(address).to_string();
             assert!(!error.contains("SECRET"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_control_character_in_an_address_is_named_with_its_place() {
+        for (address, said) in [
+            ("http://node.example/a\nb", "character 22 is U+000A (line feed)"),
+            ("http://no\tde.example/", "character 10 is U+0009 (tab)"),
+            ("http://node.example/\u{1b}[2J", "character 21 is U+001B (escape)"),
+            ("http://node.example/ü\0", "character 22 is U+0000 (zero)"),
+            ("http://node.example/\u{85}", "character 21 is U+0085"),
+            ("/run/ge\nth.ipc", "character 8 is U+000A (line feed)"),
+        ] {
+            let error = Endpoint::parse(address).expect_err(address).to_string();
+            assert!(error.ends_with(said), "{error}");
+        }
+        Endpoint::parse("http://node.example/key\n").expect("what surrounds it is cut off");
     }
 
     #[test]

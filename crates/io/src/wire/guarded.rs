@@ -23,6 +23,7 @@ use reqwest::header::{
 use reqwest::redirect::Policy;
 use reqwest::{Method, Request, Response, Url};
 
+use super::endpoint::refuse_control_characters;
 use super::http::retry_after;
 use super::{Limits, within};
 use crate::clock::{Clock, Timestamp};
@@ -130,6 +131,7 @@ impl GuardedClient {
 
     /// Refuses an address that could never be asked, without looking its name up; gives host and port.
     pub fn check_address(&self, url: &str) -> Result<String> {
+        refuse_control_characters(url)?;
         self.check(&parsed(url)?)
     }
 

@@ -155,18 +155,25 @@ pub(super) fn from_list(text: &str) -> Result<Vec<String>> {
 }
 
 fn check_url(url: &str, client: &GuardedClient) -> Result<()> {
-    if url.len() > URL_BYTES_MAX || url.contains(char::is_control) {
-        return Err(Error::invalid(format!("an address has at most {URL_BYTES_MAX} bytes")));
+    if url.len() > URL_BYTES_MAX {
+        let bytes = url.len();
+        return Err(Error::invalid(format!(
+            "an address has at most {URL_BYTES_MAX} bytes, not {bytes}"
+        )));
     }
+    // It names a control character and its place.
     client.check_address(url)?;
     Ok(())
 }
 
 fn check_description(description: &str) -> Result<()> {
-    if description.len() > DESCRIPTION_BYTES_MAX || description.contains('\0') {
-        return Err(Error::invalid(format!(
-            "a description has at most {DESCRIPTION_BYTES_MAX} bytes, none of them zero"
-        )));
+    let bytes = description.len();
+    if bytes > DESCRIPTION_BYTES_MAX {
+        let why = format!("a description has at most {DESCRIPTION_BYTES_MAX} bytes, not {bytes}");
+        return Err(Error::invalid(why));
+    }
+    if description.contains('\0') {
+        return Err(Error::invalid("a description cannot have the character U+0000 (zero)"));
     }
     Ok(())
 }

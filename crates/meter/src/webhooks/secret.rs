@@ -53,11 +53,15 @@ impl Secret {
                     "a secret that begins with {PREFIX} has {KEY_BYTES_MIN} to {KEY_BYTES_MAX} bytes"
                 )));
             }
-        } else if !(TEXT_BYTES_MIN..=TEXT_BYTES_MAX).contains(&text.len())
-            || text.contains(char::is_control)
-        {
+        } else if !(TEXT_BYTES_MIN..=TEXT_BYTES_MAX).contains(&text.len()) {
             return Err(Error::invalid(format!(
-                "a secret has {TEXT_BYTES_MIN} to {TEXT_BYTES_MAX} bytes without control characters"
+                "a secret has {TEXT_BYTES_MIN} to {TEXT_BYTES_MAX} bytes, not {}",
+                text.len()
+            )));
+        } else if let Some(position) = text.chars().position(char::is_control) {
+            return Err(Error::invalid(format!(
+                "a secret cannot have control characters: character {} is one",
+                position + 1
             )));
         }
         Ok(Self(text.to_owned()))

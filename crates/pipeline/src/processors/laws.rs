@@ -185,7 +185,7 @@ fn sorted(mut rows: Vec<Vec<Cell>>, key_len: usize) -> Vec<Vec<Cell>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(logmill_io::proof_cases(12)))]
 
     #[test]
     fn folds_equal_naive_counts_in_whatever_order_blocks_come(

@@ -98,7 +98,7 @@ fn a_simulated_chain_fills_every_table_that_it_has_events_for() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(logmill_io::proof_cases(12)))]
 
     #[test]
     fn token_tables_are_those_of_a_naive_fold(seed in any::<u64>()) {
@@ -123,7 +123,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(logmill_io::proof_cases(256)))]
 
     #[test]
     fn hostile_logs_give_rows_that_fit_and_fold_in_any_order(

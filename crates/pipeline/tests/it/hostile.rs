@@ -31,7 +31,7 @@ fn block(seed: u64) -> Block {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(logmill_io::proof_cases(64)))]
 
     #[test]
     fn a_block_comes_back_with_its_logs_together_or_apart(

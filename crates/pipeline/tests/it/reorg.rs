@@ -170,7 +170,7 @@ async fn a_chain_that_ends_below_what_was_final_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn no_block_of_a_dead_branch_becomes_final_however_the_chain_changes_while_it_is_read() {
-    for seed in 0..12 {
+    for seed in 0..u64::from(logmill_io::proof_cases(12)) {
         let world = World::new(seed, Some(12)).await;
         let dice: Arc<dyn Entropy> = SeededEntropy::shared(seed);
         world.sim.grow(40);

@@ -16,10 +16,7 @@ use logmill_io::{
 };
 use tokio::net::TcpListener;
 
-use servers::serve_s3s_fs;
-
 mod disk;
-mod servers;
 
 pub(crate) use logmill_sim::moto::Moto;
 
@@ -206,12 +203,10 @@ async fn the_suite_rejects_a_store_that_checks_and_then_writes() {
     loses_races(&racy).await;
 }
 
-/// A real server that answers 412 as it should, as long as nobody else is writing.
+/// A server that answers 412 as it should, as long as nobody else is writing.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_suite_rejects_s3s_fs() {
-    let folder = tempfile::tempdir().expect("a folder");
-    std::fs::create_dir(folder.path().join("logmill-proof")).expect("a bucket");
-    let mut server = Tasks::new();
-    let endpoint = serve_s3s_fs(folder.path(), &mut server).await;
-    loses_races(&S3Blobs::connect(settings(endpoint)).expect("a store")).await;
+async fn the_suite_rejects_a_server_that_checks_and_then_writes() {
+    let moto = Moto::start_racy();
+    moto.create_bucket("logmill-proof").await;
+    loses_races(&S3Blobs::connect(settings(moto.endpoint())).expect("a store")).await;
 }

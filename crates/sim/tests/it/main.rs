@@ -22,6 +22,7 @@ mod log_index;
 mod meta_stores;
 mod meter;
 mod processes;
+mod proof;
 mod sql;
 mod tidy;
 mod tokens;

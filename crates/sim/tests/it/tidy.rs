@@ -5,10 +5,12 @@
 //! `clippy.toml`) and `typos` already see; and judgment, so where a rule makes a place worse, the exception is
 //! listed with its reason beside the rule.
 
+mod advisories;
 mod decisions;
 mod dependencies;
 mod licence;
 mod ports;
+mod lock;
 mod scan;
 mod settings;
 mod size;

@@ -222,16 +222,19 @@ async fn refused(method: &'static str, change: fn(&mut Value), said: &str) {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_gives_what_was_not_asked_for_is_refused() {
-    refused("eth_getLogs", |logs| logs[0]["address"] = json!(Address::ZERO), "not asked for").await;
-    refused("eth_getLogs", |logs| logs[0]["topics"][0] = json!(B256::ZERO), "not asked for").await;
-    refused("eth_getLogs", |logs| logs[0]["topics"] = json!([]), "not asked for").await;
-    refused("eth_getLogs", |logs| logs[0]["blockNumber"] = json!("0x33"), "not asked for").await;
+    refused("eth_getLogs", |logs| logs[0]["address"] = json!(Address::ZERO), "the filter excludes")
+        .await;
+    refused("eth_getLogs", |logs| logs[0]["topics"][0] = json!(B256::ZERO), "the filter excludes")
+        .await;
+    refused("eth_getLogs", |logs| logs[0]["topics"] = json!([]), "the filter excludes").await;
+    refused("eth_getLogs", |logs| logs[0]["blockNumber"] = json!("0x33"), "the filter excludes")
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_contradicts_itself_is_refused() {
     let twice = |logs: &mut Value| logs[1] = logs[0].clone();
-    refused("eth_getLogs", twice, "two logs are in one place").await;
+    refused("eth_getLogs", twice, "two logs have the same index").await;
     let other_hash = |logs: &mut Value| {
         logs.as_array_mut()
             .expect("logs")
@@ -242,13 +245,13 @@ async fn a_node_that_contradicts_itself_is_refused() {
     let removed = |logs: &mut Value| logs[0]["removed"] = json!(true);
     refused("eth_getLogs", removed, "different branches").await;
     let transaction = |logs: &mut Value| logs[0]["transactionHash"] = json!(B256::ZERO);
-    refused("eth_getLogs", transaction, "a transaction that is not in it").await;
+    refused("eth_getLogs", transaction, "which is not at").await;
     let topic = |logs: &mut Value| {
         logs[0]["topics"].as_array_mut().expect("topics").push(json!(B256::repeat_byte(7)));
     };
-    refused("eth_getLogs", topic, "bloom").await;
+    refused("eth_getLogs", topic, "not in the logsBloom of its header").await;
     let time = |block: &mut Value| block["timestamp"] = json!("0x1");
-    refused("eth_getBlockByNumber", time, "fields that we do not know").await;
+    refused("eth_getBlockByNumber", time, "the fields of its header hash to").await;
 }
 
 #[tokio::test(start_paused = true)]

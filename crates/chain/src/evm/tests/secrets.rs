@@ -34,7 +34,7 @@ async fn nodes_that_differ_in_their_secrets_alone_have_names_of_their_own() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(logmill_io::proof_cases(24)))]
 
     #[test]
     fn no_secret_of_an_address_is_shown(

@@ -3,7 +3,7 @@
 //! Guarantees: the JSON is that of real nodes, and of what the block says, right or wrong. Leaves to others: which
 //! block.
 
-use alloy_consensus::transaction::{Recovered, SignerRecoverable};
+use alloy_consensus::transaction::Recovered;
 use alloy_consensus::{
     Eip658Value, Receipt as EvmReceipt, ReceiptEnvelope, ReceiptWithBloom, Transaction, TxEnvelope,
 };
@@ -15,6 +15,7 @@ use alloy_rpc_types_eth as rpc;
 use serde_json::Value;
 
 use crate::block::{Block, Outcome, PlacedLog, Receipt, TransactionForm};
+use crate::sender::Sender;
 
 /// A block with its transactions, or with their hashes.
 pub(super) fn block(block: &Block, full: bool) -> Result<Value, String> {
@@ -90,7 +91,8 @@ fn decoded(block: &Block) -> Result<Vec<rpc::Transaction>, String> {
             return Err("a transaction in JSON".to_owned());
         };
         let envelope = TxEnvelope::decode_2718_exact(bytes).map_err(|error| error.to_string())?;
-        let signer = envelope.recover_signer().map_err(|error| error.to_string())?;
+        let signer = Sender::of(&envelope).address();
+        let signer = signer.ok_or_else(|| "a transaction signed by nobody".to_owned())?;
         transactions.push(rpc::Transaction {
             effective_gas_price: Some(envelope.effective_gas_price(base_fee)),
             inner: Recovered::new_unchecked(envelope, signer),

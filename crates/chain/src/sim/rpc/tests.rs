@@ -1,12 +1,12 @@
 //! Tests of the answers of a simulated node.
 
 use alloy_consensus::ReceiptEnvelope;
-use alloy_consensus::transaction::SignerRecoverable;
 use alloy_eips::eip2718::Encodable2718;
 use alloy_rpc_types_eth as rpc;
 
 use super::*;
 use crate::block::{BlockRef, Header, Transaction};
+use crate::sender::Sender;
 use crate::sim::{FEE_COLLECTOR, Lie, Shape, action};
 use crate::verify::{Verify, verify};
 
@@ -38,7 +38,7 @@ fn from_json(node: &SimNode, number: u64) -> Block {
         serde_json::from_value(receipts).expect("alloy reads it");
     let transactions = block.transactions.as_transactions().expect("full");
     for transaction in transactions {
-        let signer = transaction.inner.inner().recover_signer().expect("signed");
+        let signer = Sender::of(transaction.inner.inner()).address().expect("signed");
         assert_eq!(signer, transaction.inner.signer());
     }
     Block {

@@ -77,7 +77,11 @@ async fn a_lie_comes_out_as_a_mismatch_and_honest_blocks_before_it_are_given() {
     assert!(
         matches!(
             error,
-            Error::Mismatch { number: 1, mismatch: Mismatch::Field { field: "parent hash" }, .. }
+            Error::Mismatch {
+                number: 1,
+                mismatch: Mismatch::Field { field: "parent hash", .. },
+                ..
+            }
         ),
         "{error}"
     );

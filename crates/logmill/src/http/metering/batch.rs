@@ -161,7 +161,15 @@ fn one_by_one<'a, T: Deserialize<'a>>(text: &'a str, max: usize) -> Result<Items
 }
 
 fn text(body: &[u8]) -> Result<&str, String> {
-    std::str::from_utf8(body).map_err(|_| "Request body is not text in UTF-8".to_owned())
+    std::str::from_utf8(body).map_err(|error| match body {
+        [0x1f, 0x8b, ..] => {
+            "Request body is compressed: say so with Content-Encoding: gzip".to_owned()
+        }
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+            "Request body is compressed with zstd: send it with gzip or as it is".to_owned()
+        }
+        _ => format!("Request body is not text in UTF-8: see byte {}", error.valid_up_to() + 1),
+    })
 }
 
 fn not_an_object(error: &serde_json::Error) -> String {

@@ -3,6 +3,7 @@
 mod access;
 mod aggregates;
 mod batches;
+mod compressed;
 mod corrections;
 mod documented;
 mod ground;

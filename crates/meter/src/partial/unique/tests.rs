@@ -86,7 +86,7 @@ fn the_series_of_empty_registers_is_right() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(logmill_io::proof_cases(24)))]
 
     #[test]
     fn the_state_depends_on_the_union_only(

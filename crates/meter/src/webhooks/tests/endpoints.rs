@@ -59,6 +59,20 @@ async fn a_message_that_is_rolled_back_was_never_published() {
 }
 
 #[tokio::test]
+async fn an_address_is_refused_for_what_is_wrong_with_it() {
+    let world = World::new(quick()).await;
+    let long = format!("https://hooks.example/{}", "x".repeat(2_048));
+    for (url, said) in [
+        ("https://hooks.example/a\nb", "character 24 is U+000A (line feed)"),
+        ("https://hooks.example/\u{7}", "character 23 is U+0007"),
+        (long.as_str(), "at most 2048 bytes, not 2070"),
+    ] {
+        let refused = world.hooks.create(&NewEndpoint::new(url)).await.expect_err(said);
+        assert!(refused.chain().contains(said), "{}", refused.chain());
+    }
+}
+
+#[tokio::test]
 async fn addresses_of_ones_own_network_are_refused_when_they_are_written() {
     let clock = SimClock::at(START);
     let world = World::with(clock.clone(), client(&clock, &[], None), quick()).await;

@@ -212,7 +212,7 @@ impl Spoil {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(logmill_io::proof_cases(256)))]
 
     #[test]
     fn no_bytes_make_a_block_panic_or_a_row_misfit(

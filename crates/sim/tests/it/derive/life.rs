@@ -125,7 +125,7 @@ async fn live(seed: u64, database: &Database, steps: usize) {
 
 #[tokio::test(start_paused = true)]
 async fn tables_are_a_fold_of_the_chain_whatever_happened_on_the_way() {
-    for seed in 0..12 {
+    for seed in 0..u64::from(logmill_io::proof_cases(12)) {
         eprintln!("seed {seed}");
         live(seed, &Database::memory().await, 60).await;
     }
@@ -134,7 +134,7 @@ async fn tables_are_a_fold_of_the_chain_whatever_happened_on_the_way() {
 #[tokio::test]
 async fn tables_are_a_fold_of_the_chain_on_postgresql_too() {
     let server = logmill_sim::postgres::PostgresServer::start();
-    for seed in 100..103 {
+    for seed in 100..100 + u64::from(logmill_io::proof_cases(3)) {
         eprintln!("seed {seed}");
         live(seed, &Database::postgres(&server), 40).await;
     }

@@ -291,7 +291,7 @@ async fn live(database: Database, steps: &[Step]) {
 
 #[test]
 fn on_sqlite_aggregates_and_queries_equal_a_naive_fold() {
-    proptest!(ProptestConfig::with_cases(60), |(steps in steps())| {
+    proptest!(ProptestConfig::with_cases(logmill_io::proof_cases(60)), |(steps in steps())| {
         simulate(async { live(Database::memory().await, &steps).await });
     });
 }
@@ -299,7 +299,7 @@ fn on_sqlite_aggregates_and_queries_equal_a_naive_fold() {
 #[test]
 fn on_postgresql_aggregates_and_queries_equal_a_naive_fold() {
     let server = PostgresServer::start();
-    proptest!(ProptestConfig::with_cases(12), |(steps in steps())| {
+    proptest!(ProptestConfig::with_cases(logmill_io::proof_cases(12)), |(steps in steps())| {
         in_real_time(live(Database::postgres(&server), &steps));
     });
 }

@@ -1,7 +1,8 @@
 //! Rules about what we build on: licences, written reasons, and which crate may reach outside.
 //!
 //! Guarantees: what is checked is what Cargo resolves for this platform from `Cargo.lock`, without network.
-//! Leaves to others: the workspace of the benchmarks (`bench/`), which ships nothing; known vulnerabilities.
+//! Leaves to others: the workspace of the benchmarks (`bench/`), which ships nothing; sources, duplicates and bans
+//! ([`super::lock`]); known vulnerabilities ([`super::advisories`]).
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -77,7 +78,7 @@ fn only_io_uses_the_outside_world() {
 }
 
 /// What Cargo says about the workspace.
-struct Metadata(Value);
+pub(super) struct Metadata(Value);
 
 /// One line of a manifest.
 struct Direct {
@@ -88,7 +89,7 @@ struct Direct {
 
 impl Metadata {
     /// Asks Cargo; about our own packages alone unless `all`.
-    fn read(all: bool) -> Self {
+    pub(super) fn read(all: bool) -> Self {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.args(["metadata", "--format-version", "1", "--locked", "--offline"]);
         if all {
@@ -107,7 +108,15 @@ impl Metadata {
         items(&self.0, "packages")
     }
 
-    fn own_names(&self) -> BTreeSet<String> {
+    /// Name and version of every package that is built here, tests included.
+    pub(super) fn built(&self) -> impl Iterator<Item = (String, String)> {
+        let nodes = items(&self.0["resolve"], "nodes");
+        let ids: BTreeSet<&str> = nodes.map(|node| text(node, "id")).collect();
+        let built = self.packages().filter(move |package| ids.contains(text(package, "id")));
+        built.map(|package| (text(package, "name").to_owned(), text(package, "version").to_owned()))
+    }
+
+    pub(super) fn own_names(&self) -> BTreeSet<String> {
         self.packages().map(|package| text(package, "name").to_owned()).collect()
     }
 

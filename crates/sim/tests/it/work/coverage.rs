@@ -161,7 +161,9 @@ proptest! {
 #[test]
 fn on_postgresql_every_height_is_done_once() {
     let server = PostgresServer::start();
-    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(16));
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(
+        logmill_io::proof_cases(16),
+    ));
     let outcome = runner.run(&steps(), |steps| {
         in_real_time(async { check(Database::postgres(&server), &steps).await });
         Ok(())

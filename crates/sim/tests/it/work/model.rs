@@ -284,7 +284,9 @@ proptest! {
 #[test]
 fn postgresql_follows_the_state_machine() {
     let server = PostgresServer::start();
-    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(24));
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(
+        logmill_io::proof_cases(24),
+    ));
     let outcome = runner.run(&steps(), |steps| {
         in_real_time(async { check(Database::postgres(&server), &steps, false).await });
         Ok(())

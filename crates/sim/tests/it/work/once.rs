@@ -142,7 +142,9 @@ proptest! {
 #[test]
 fn on_postgresql_each_effect_happens_once() {
     let server = PostgresServer::start();
-    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(24));
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(
+        logmill_io::proof_cases(24),
+    ));
     let outcome = runner.run(&steps(), |steps| {
         in_real_time(async { check(Database::postgres(&server), &steps).await });
         Ok(())

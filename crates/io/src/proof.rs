@@ -1,0 +1,27 @@
+//! How long random tests run: as usual, or as long as a proof run asks for.
+//!
+//! Guarantees: the usual number unless the variable `LOGMILL_PROOF` holds a factor, which `make proof` sets. Leaves to
+//! others: tests that leave their number to `PROPTEST_CASES`; one that is written in a test would win over that variable.
+
+/// How many cases or seeds a test runs that usually runs `usual`.
+pub fn proof_cases(usual: u32) -> u32 {
+    let factor = std::env::var("LOGMILL_PROOF").ok().and_then(|factor| factor.parse().ok());
+    scaled(usual, factor)
+}
+
+fn scaled(usual: u32, factor: Option<u32>) -> u32 {
+    usual.saturating_mul(factor.unwrap_or(1).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proof_runs_a_multiple_and_never_less() {
+        assert_eq!(scaled(12, None), 12);
+        assert_eq!(scaled(12, Some(8)), 96);
+        assert_eq!(scaled(12, Some(0)), 12);
+        assert_eq!(scaled(u32::MAX, Some(8)), u32::MAX);
+    }
+}
