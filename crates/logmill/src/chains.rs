@@ -290,7 +290,8 @@ impl OpenChain {
             }
         };
         // One that cannot go on ends both: what is left must not linger.
-        futures::future::try_join(self.store(&stop), derived).await.map(|_| ())
+        let stored = Box::pin(self.store(&stop));
+        futures::future::try_join(stored, Box::pin(derived)).await.map(|_| ())
     }
 
     /// Ingests, or follows what another process ingests.

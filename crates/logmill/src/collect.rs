@@ -34,6 +34,7 @@ use crate::config::collect::Job;
 use crate::error::{Error, Result};
 use crate::http::{self, Collecting};
 use crate::output;
+use crate::preflight;
 use crate::readiness::stores::SqlCheck;
 use crate::readiness::{Cause, Check, Finding, Readiness, Service};
 use crate::server::{self, Ended, Signals, told, until_stopped};
@@ -67,6 +68,7 @@ async fn serve(asked: &Collect, settings: &Settings) -> Result<()> {
         false => Some(server::listen_at(settings.collect.listen(settings)).await?),
     };
     let address = listener.as_ref().map(|(_, address)| address.to_string());
+    preflight::database(settings).await?;
     // The last to go: the lock is held for as long as anything is open.
     let _folder = match job.is_some() && settings.postgres().is_none() {
         true => Some(stores::take(&settings.data).await?),

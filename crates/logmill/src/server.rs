@@ -302,8 +302,9 @@ impl RunningChains {
                 None => Ok(()),
             }
         };
-        let running = chain.run(|| told(self.stopped.clone()));
-        futures::future::try_join(running, relaying).await.map(|_| ())
+        // On the heap, both: what they hold is too much for a thread's stack.
+        let running = Box::pin(chain.run(|| told(self.stopped.clone())));
+        futures::future::try_join(running, Box::pin(relaying)).await.map(|_| ())
     }
 
     fn add_checks(&self, chain: &Arc<OpenChain>) {

@@ -93,8 +93,9 @@ impl Ingest {
             Arc::clone(&self.progress),
             Arc::clone(&self.clock),
         ));
-        let history = self.history(&backward, &stop);
-        let writing = self.lead_or_follow(&backward, &stop);
+        // On the heap, both: what they hold is too much for a thread's stack.
+        let history = Box::pin(self.history(&backward, &stop));
+        let writing = Box::pin(self.lead_or_follow(&backward, &stop));
         futures::future::try_join(writing, history).await.map(|_| ())
     }
 
