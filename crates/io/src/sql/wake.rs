@@ -254,10 +254,9 @@ async fn listen_once(
 /// Holds the proof of life on this connection, once there is one to hold, until the connection fails.
 async fn keep_present(client: &Client, hub: &Hub, clock: &Arc<dyn Clock>) -> Result<()> {
     let mut wanted = hub.presence.subscribe();
-    let id = match wanted.wait_for(Option::is_some).await.map(|id| *id) {
-        Ok(Some(id)) => id,
-        // The hub outlives its connection.
-        _ => return std::future::pending().await,
+    let Ok(Some(id)) = wanted.wait_for(Option::is_some).await.map(|id| *id) else {
+        // Not reached: the hub outlives its connection.
+        return std::future::pending().await;
     };
     in_time(clock, "take the lock of this process", id.lock(client)).await?;
     let mut was_held = true;

@@ -50,20 +50,23 @@ pub(super) async fn accept(
     mut stop: watch::Receiver<bool>,
 ) {
     let mut tasks: Tasks<()> = Tasks::new();
+    // Accepted, and without a place: only for one that is there does another make room.
+    let mut arrived = None;
     loop {
-        // First a place: a connection that was accepted and then given up here would be lost.
         let accepted = async {
-            let permit = admission.room().await;
-            (listener.accept().await, permit)
+            if arrived.is_none() {
+                arrived = Some(listener.accept().await?);
+            }
+            io::Result::Ok(admission.room().await)
         };
         tokio::select! {
             biased;
             () = told(&mut stop) => break,
             Some(_) = tasks.join_next() => {}
-            (stream, permit) = accepted => match (stream, permit) {
-                (Ok((stream, peer)), Some(permit)) => {
+            permit = accepted => match (permit, arrived.take()) {
+                (Ok(Some(permit)), Some((stream, peer))) => {
                     let place = admission.admit(permit, peer.ip());
-                    let connection = Served {
+                    let connection = ConnectionService {
                         peer: peer.ip(),
                         admission: Arc::clone(&admission),
                         router: router.clone(),
@@ -75,7 +78,7 @@ pub(super) async fn accept(
                     tracing::debug!(%error, "a connection was not accepted");
                     clock.sleep(ACCEPT_WAIT).await;
                 }
-                (_, None) => break,
+                (Ok(_), _) => break,
             },
         }
     }
@@ -94,14 +97,14 @@ pub(super) async fn told(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stopped| *stopped).await;
 }
 
-/// A connection that is served.
-struct Served {
+/// What answers the requests of one connection.
+struct ConnectionService {
     peer: IpAddr,
     admission: Arc<Admission>,
     router: Router,
 }
 
-impl Served {
+impl ConnectionService {
     async fn serve(self, paced: Paced, mut stop: watch::Receiver<bool>) {
         let (slot, dropped) = (paced.place.slot(), paced.place.dropped());
         let header_timeout = self.admission.limits().header_timeout;
@@ -147,11 +150,11 @@ impl Served {
         if request.headers().contains_key(UPGRADE) && !slot.may_upgrade() {
             let why = "there are too many WebSockets (server.max_websockets)";
             let refused = super::problem(StatusCode::SERVICE_UNAVAILABLE, why);
-            return Ok(refused.map(|body| Body::new(Sending { body, slot })));
+            return Ok(refused.map(|body| Body::new(ResponseBody { body, slot })));
         }
         let client = self.admission.limits().client(self.peer, request.headers());
         let path = request.uri().path().to_owned();
-        let request = request.map(|body| Body::new(Receiving::new(body, slot.clone())));
+        let request = request.map(|body| Body::new(RequestBody::new(body, slot.clone())));
         let answer = TowerToHyperService::new(self.router.clone()).call(request).await?;
         let status = answer.status();
         if status == StatusCode::SWITCHING_PROTOCOLS {
@@ -160,17 +163,17 @@ impl Served {
         if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
             tracing::debug!(%client, path, status = status.as_u16(), "a request was refused");
         }
-        Ok(answer.map(|body| Body::new(Sending { body, slot })))
+        Ok(answer.map(|body| Body::new(ResponseBody { body, slot })))
     }
 }
 
 /// The body of a request, whose end is noted.
-struct Receiving {
+struct RequestBody {
     body: Incoming,
     slot: Slot,
 }
 
-impl Receiving {
+impl RequestBody {
     fn new(body: Incoming, slot: Slot) -> Self {
         if body.is_end_stream() {
             slot.works();
@@ -179,7 +182,7 @@ impl Receiving {
     }
 }
 
-impl hyper::body::Body for Receiving {
+impl hyper::body::Body for RequestBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -203,7 +206,7 @@ impl hyper::body::Body for Receiving {
     }
 }
 
-impl Drop for Receiving {
+impl Drop for RequestBody {
     fn drop(&mut self) {
         // Nobody wants the rest of it.
         self.slot.works();
@@ -211,12 +214,12 @@ impl Drop for Receiving {
 }
 
 /// The body of an answer, whose end is noted.
-struct Sending {
+struct ResponseBody {
     body: Body,
     slot: Slot,
 }
 
-impl hyper::body::Body for Sending {
+impl hyper::body::Body for ResponseBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -236,7 +239,7 @@ impl hyper::body::Body for Sending {
     }
 }
 
-impl Drop for Sending {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
         self.slot.answered();
     }

@@ -17,11 +17,13 @@ const SOON: Duration = Duration::from_secs(10);
 
 const NOTHING: &str = "";
 const HALF_A_HEAD: &str = "GET /status HTTP/1.1\r\nHost: localhost\r\nX-";
-const HALF_A_BODY: &str = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+const HALF_A_BODY: &str = "POST /usagebatch HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
     Content-Length: 1000\r\n\r\n{";
 
 fn place(more: &[&str]) -> Place {
-    Place::with(&[&["database.durability=relaxed"], more].concat())
+    // Something that wants bodies.
+    let meter = r#"meter.events={ "api.calls" = { op = "sum" } }"#;
+    Place::with(&[&["database.durability=relaxed", meter], more].concat())
 }
 
 /// A connection from an address of this machine that has sent this much.

@@ -18,9 +18,11 @@ use crate::process::{Place, Server, signal, wait_until};
 
 /// Nobody waits for a lease of this length in a test.
 const HOUR: Duration = Duration::from_secs(3_600);
+/// How long a server holds the jobs that make aggregates.
+const AGGREGATE_LEASE: Duration = Duration::from_secs(120);
 /// In which writing and aggregates go on, with room for a busy machine. Before, it was 30 and 120 s.
 const SQLITE_WITHIN: Duration = Duration::from_secs(20);
-const POSTGRES_WITHIN: Duration = Duration::from_secs(25);
+const POSTGRES_WITHIN: Duration = Duration::from_secs(20);
 /// Usage of three customers.
 const EVENTS: u64 = 30;
 const METER: &str = r#"meter.events={ "api.calls" = { op = "sum" } }"#;
@@ -47,15 +49,11 @@ impl World {
         Self { runtime, chain, node }
     }
 
-    /// A place whose writer lease is an hour.
+    /// A place that follows the chain, with the usual leases.
     fn place(&self, more: &[&str]) -> Place {
         let url = format!("chain.rpc_urls={}", self.node.url());
         let mut settings = vec!["database.durability=relaxed", "ingest.poll_ms=30", &url];
-        settings.extend([
-            "index.cell_blocks=32",
-            "index.lease_ms=3600000",
-            "work.lease_ms=3600000",
-        ]);
+        settings.push("index.cell_blocks=32");
         settings.extend(more);
         Place::with(&settings)
     }
@@ -188,7 +186,8 @@ fn leave_aggregates_behind(place: &Place, postgres: Option<&PostgresServer>) {
     runtime.block_on(async {
         let queue = Queue::open(open(place, postgres, "meter.db").await).await.expect("a queue");
         // As the owner of a session that has ended.
-        let claims = queue.claim(AGGREGATES, 100, HOUR, "dead~0000002a").await.expect("works");
+        let claims =
+            queue.claim(AGGREGATES, 100, AGGREGATE_LEASE, "dead~0000002a").await.expect("works");
         assert!(!claims.is_empty(), "there are aggregates to make");
     });
 }
