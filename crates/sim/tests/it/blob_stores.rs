@@ -11,9 +11,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use logmill_io::blob::{FileBlobs, LIST_LIMIT_MAX, MemoryBlobs, S3Blobs, S3Settings, conformance};
 use logmill_io::sql::Durability;
-use logmill_io::{
-    BlobMeta, BlobName, BlobStore, BlobStoreExt, ErrorKind, OsEntropy, Result, Tasks,
-};
+use logmill_io::{BlobMeta, BlobName, BlobStore, BlobStoreExt, ErrorKind, OsEntropy, Result};
 use tokio::net::TcpListener;
 
 mod disk;
