@@ -13,15 +13,17 @@ link="$root/.tools/ceph"
 bucket="logmill-proof"
 key="logmillproof"
 secret="logmillproofsecret"
-wait_seconds_max=90
+# Long, as the command line of Ceph takes seconds to start on a busy machine.
+wait_seconds_max=300
+answer_seconds_max=30
 
 say() { echo "ceph: $*" >&2; }
 
-# Runs a command until it succeeds, once a second, at most so often.
+# Runs a command until it succeeds, once a second, for at most so long.
 wait_for() {
-    local what="$1"
+    local what="$1" end=$((SECONDS + wait_seconds_max))
     shift
-    for _ in $(seq "$wait_seconds_max"); do
+    while ((SECONDS < end)); do
         if "$@" >/dev/null 2>&1; then return 0; fi
         sleep 1
     done
@@ -79,13 +81,13 @@ start_cluster() {
     monmaptool --create --fsid "$fsid" --addv a "[v2:127.0.0.1:$mon_port]" "$dir/monmap" >&2
     ceph-mon -c "$dir/ceph.conf" --mkfs -i a --monmap "$dir/monmap" >&2
     ceph-mon -c "$dir/ceph.conf" -i a >&2
-    wait_for "a monitor with a quorum" timeout 5 ceph -c "$dir/ceph.conf" mon stat
+    wait_for "a monitor with a quorum" timeout "$answer_seconds_max" ceph -c "$dir/ceph.conf" mon stat
     ceph-mgr -c "$dir/ceph.conf" -i a >&2
     # The monitor admits only the disk that it was told of.
     ceph -c "$dir/ceph.conf" osd new "$disk" >&2
     ceph-osd -c "$dir/ceph.conf" -i 0 --mkfs --osd-uuid "$disk" >&2
     ceph-osd -c "$dir/ceph.conf" -i 0 >&2
-    wait_for "one disk up" sh -c "timeout 5 ceph -c '$dir/ceph.conf' osd stat | grep -q '1 up'"
+    wait_for "one disk up" sh -c "timeout $answer_seconds_max ceph -c '$dir/ceph.conf' osd stat | grep -q '1 up'"
 }
 
 start_gateway() {

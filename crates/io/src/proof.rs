@@ -1,7 +1,7 @@
 //! How long random tests run: as usual, or as long as a proof run asks for.
 //!
 //! Guarantees: the usual number unless the variable `LOGMILL_PROOF` holds a factor, which `make proof` sets. Leaves to
-//! others: tests that leave their number to `PROPTEST_CASES`; one that is written in a test would win over that variable.
+//! others: tests that leave their number to `PROPTEST_CASES`, which does not change a number that a test names.
 
 /// How many cases or seeds a test runs that usually runs `usual`.
 pub fn proof_cases(usual: u32) -> u32 {

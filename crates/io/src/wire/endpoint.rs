@@ -217,7 +217,7 @@ mod tests {
             ("http://no\tde.example/", "character 10 is U+0009 (tab)"),
             ("http://node.example/\u{1b}[2J", "character 21 is U+001B (escape)"),
             ("http://node.example/ü\0", "character 22 is U+0000 (zero)"),
-            ("http://node.example/\u{85}", "character 21 is U+0085"),
+            ("http://node.example/\u{85}x", "character 21 is U+0085"),
             ("/run/ge\nth.ipc", "character 8 is U+000A (line feed)"),
         ] {
             let error = Endpoint::parse(address).expect_err(address).to_string();

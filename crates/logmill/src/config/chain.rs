@@ -193,9 +193,10 @@ fn node(text: &str, position: usize) -> Result<NodeSettings, String> {
             "rps" => node.requests_per_second = Some(number()?),
             "concurrent" => node.concurrent_max = usize::try_from(number()?).unwrap_or(1),
             "ws" => {
-                let to = Endpoint::parse(value).ok();
-                let to = to.filter(|to| to.scheme() == Scheme::WebSocket);
-                let to = to.ok_or_else(|| at("ws needs an address of ws or wss".to_owned()))?;
+                let to = Endpoint::parse(value).map_err(|error| at(format!("ws: {error}")))?;
+                if to.scheme() != Scheme::WebSocket {
+                    return Err(at("ws needs an address of ws or wss".to_owned()));
+                }
                 node.web_socket = Some(to);
             }
             _ => {
@@ -241,6 +242,8 @@ mod tests {
             "http://a/SECRETKEY weight=0",
             "http://a/SECRETKEY speed=1",
             "http://a/SECRETKEY ws=SECRETKEY",
+            "http://a/SECRETKEY ws=http://b/SECRETKEY",
+            "http://a/SECRETKEY\u{1b}",
         ] {
             let why = nodes(text).expect_err(text);
             assert!(!why.contains("SECRETKEY"), "{why}");

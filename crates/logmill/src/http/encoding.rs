@@ -221,7 +221,7 @@ mod tests {
     async fn what_was_compressed_comes_out_whole() {
         let text = b"[1,2,3]".repeat(10_000);
         assert_eq!(read(gzip(&text[..]), 1 << 20).await, Ok(text));
-        assert_eq!(read(gzip(&b""[..]), 10).await, Ok(Vec::new()));
+        assert_eq!(read(gzip(&b""[..]), 1000).await, Ok(Vec::new()));
         let mut two = gzip(&b"one "[..]);
         two.extend(gzip(&b"two"[..]));
         assert_eq!(read(two, 1000).await, Ok(b"one two".to_vec()));

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use logmill_sim::workspace_root;
 
-/// Cargo as far as the script uses it. The tests are `a`, `b` and `c` of the binary `it`, without those that the script's
-/// config names as passed; `PASS` and `FAIL` say which of them end how, and the others do not fit into the time.
+/// Cargo as far as the script uses it. The tests are `a`, `b` and `c` of the binary `it`, without those that the
+/// script's config names as passed; `PASS` and `FAIL` say which of them end how, and others do not fit into the time.
 const CARGO: &str = r#"#!/usr/bin/env bash
 config=/dev/null
 for word in "$@"; do

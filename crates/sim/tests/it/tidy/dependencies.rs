@@ -108,14 +108,6 @@ impl Metadata {
         items(&self.0, "packages")
     }
 
-    /// Name and version of every package that is built here, tests included.
-    pub(super) fn built(&self) -> impl Iterator<Item = (String, String)> {
-        let nodes = items(&self.0["resolve"], "nodes");
-        let ids: BTreeSet<&str> = nodes.map(|node| text(node, "id")).collect();
-        let built = self.packages().filter(move |package| ids.contains(text(package, "id")));
-        built.map(|package| (text(package, "name").to_owned(), text(package, "version").to_owned()))
-    }
-
     pub(super) fn own_names(&self) -> BTreeSet<String> {
         self.packages().map(|package| text(package, "name").to_owned()).collect()
     }
@@ -137,6 +129,23 @@ fn items<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
 
 fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap_or_default()
+}
+
+/// Name and version of every package that is built here, tests included. `cargo metadata` names more: also what only
+/// features bring that nobody asks for.
+pub(super) fn built() -> BTreeSet<(String, String)> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["tree", "--workspace", "--locked", "--offline", "--edges", "normal,build,dev"]);
+    command.args(["--prefix", "none", "--format", "{p}"]);
+    let output = command.current_dir(workspace_root()).output().expect("cargo runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo tree failed: {said}");
+    let lines = String::from_utf8(output.stdout).expect("cargo answers in text");
+    let package = |line: &str| {
+        let (name, rest) = line.split_once(" v")?;
+        Some((name.to_owned(), rest.split(' ').next()?.to_owned()))
+    };
+    lines.lines().filter_map(package).collect()
 }
 
 /// The platform we build for, as the compiler names it.

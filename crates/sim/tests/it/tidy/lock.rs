@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use semver::Version;
 
 use super::assert_none;
-use super::dependencies::Metadata;
+use super::dependencies::{Metadata, built};
 use super::tree::get_text;
 
 /// The only place that packages come from; our own have none.
@@ -125,7 +125,7 @@ fn strangers(packages: &[Package], ours: &BTreeSet<String>) -> Vec<String> {
 
 #[test]
 fn no_package_is_there_twice_without_a_reason() {
-    let built = Metadata::read(true).versions();
+    let built = versions();
     let twice = built.iter().filter(|(_, versions)| versions.len() > 1).map(|(name, _)| name);
     let faults = differences(twice.map(String::as_str), &DUPLICATES);
     let advice = "choose versions that others use too, or write here whose it is and why there is no choice:";
@@ -134,7 +134,7 @@ fn no_package_is_there_twice_without_a_reason() {
 
 #[test]
 fn no_banned_package_is_built() {
-    let built = Metadata::read(true).versions();
+    let built = versions();
     let found = BANNED.iter().map(|(name, _)| *name).filter(|name| built.contains_key(*name));
     let faults = differences(found, &BAN_EXCEPTIONS);
     assert_none(&faults, "see the reasons here, and take another:");
@@ -183,13 +183,11 @@ fn strangers_and_differences_are_found() {
     assert_eq!(faults, ["c is new", "b needs no exception"]);
 }
 
-impl Metadata {
-    /// The versions of each package that is built here.
-    fn versions(&self) -> BTreeMap<String, BTreeSet<String>> {
-        let mut versions: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for (name, version) in self.built() {
-            versions.entry(name).or_default().insert(version);
-        }
-        versions
+/// The versions of each package that is built here.
+fn versions() -> BTreeMap<String, BTreeSet<String>> {
+    let mut versions: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (name, version) in built() {
+        versions.entry(name).or_default().insert(version);
     }
+    versions
 }
