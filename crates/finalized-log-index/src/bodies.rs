@@ -66,6 +66,20 @@ impl BodyKeys {
         keys
     }
 
+    /// Without those of a block.
+    pub(crate) fn without(mut self, number: u64) -> Self {
+        self.blocks.retain(|block| *block != number);
+        self.transactions.retain(|at| at.block != number);
+        self
+    }
+
+    /// Adds those of other blocks.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.blocks.extend(other.blocks);
+        self.blocks.sort_unstable();
+        self.transactions.extend(other.transactions);
+    }
+
     /// Those of blocks from `first` on.
     pub(crate) fn from(mut self, first: u64) -> Self {
         self.blocks.retain(|block| *block >= first);
@@ -287,7 +301,7 @@ impl BodyReader {
         Self { blobs, prefix, cache }
     }
 
-    async fn body(&self, bodies: &BodiesRef, number: u64) -> Result<Option<Bytes>> {
+    pub(crate) async fn body(&self, bodies: &BodiesRef, number: u64) -> Result<Option<Bytes>> {
         let directory = self.directory(bodies).await?;
         let offset = to_usize(number - bodies.blocks.start)?;
         let Some((group, place)) = directory.place(offset) else {
@@ -301,7 +315,8 @@ impl BodyReader {
         let mut found = Vec::new();
         for bucket in directory.buckets(key) {
             let bytes = self.bytes(bodies, bucket).await?;
-            let offsets = offsets_in(&bytes, key).map_err(|error| self.damaged(bodies, error))?;
+            let offsets =
+                offsets_in(&bytes, key).map_err(|error| error.in_chunk(&name_of(bodies)))?;
             found.extend(offsets.into_iter().map(|offset| bodies.blocks.start + offset));
         }
         found.retain(|number| bodies.blocks.contains(number));
@@ -315,7 +330,7 @@ impl BodyReader {
         }
         let bytes = self.bytes(bodies, bodies.directory_at..bodies.bytes).await?;
         let directory = BodiesDirectory::decode(&bytes);
-        let directory = Arc::new(directory.map_err(|error| self.damaged(bodies, error))?);
+        let directory = Arc::new(directory.map_err(|error| error.in_chunk(&name_of(bodies)))?);
         self.cache.insert(key, Cached::Directory(Arc::clone(&directory)));
         Ok(directory)
     }
@@ -332,7 +347,7 @@ impl BodyReader {
         }
         let bytes = self.bytes(bodies, directory.group(group)).await?;
         let raw = directory.open_group(group, &bytes);
-        let raw = raw.map_err(|error| self.damaged(bodies, error))?;
+        let raw = raw.map_err(|error| error.in_chunk(&name_of(bodies)))?;
         self.cache.insert(key, Cached::Group(raw.clone()));
         Ok(raw)
     }
@@ -341,20 +356,23 @@ impl BodyReader {
         let name = bodies.blob_name(&self.prefix)?;
         match self.blobs.get_range(&name, range).await {
             Ok(Some(bytes)) => Ok(bytes),
-            Ok(None) => Err(Error::ChunkMissing { chunk: name.to_string() }),
+            Ok(None) => Err(Error::ChunkMissing { chunk: name_of(bodies) }),
             Err(error) if error.kind() == logmill_io::ErrorKind::Invalid => {
-                Err(Error::corrupt(format!("{name}: {error}")))
+                Err(Error::corrupt(error.to_string()).in_chunk(&name_of(bodies)))
             }
             Err(error) => Err(error.into()),
         }
     }
+}
 
-    fn damaged(&self, bodies: &BodiesRef, error: Error) -> Error {
-        match bodies.blob_name(&self.prefix) {
-            Ok(name) => error.within(name.as_str()),
-            Err(_) => error,
-        }
-    }
+/// How a blob of bodies is named in errors.
+fn name_of(bodies: &BodiesRef) -> String {
+    format!(
+        "the chunk of the bodies of blocks {} to {} (attempt {:016x})",
+        bodies.blocks.start,
+        bodies.blocks.end - 1,
+        bodies.token
+    )
 }
 
 #[cfg(test)]

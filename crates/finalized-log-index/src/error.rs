@@ -42,6 +42,17 @@ pub enum Error {
         /// Which block, and both hashes.
         what: String,
     },
+    /// A block that was to take the place of a stored one is of another chain.
+    #[error(
+        "block {number} is of another chain: {what}; nothing was changed. Check which chain the node serves; if the \
+         chain was reset, stop the server and run `logmill index resolve rebuild-from {number}`"
+    )]
+    Foreign {
+        /// Its number.
+        number: u64,
+        /// Both hashes.
+        what: String,
+    },
     /// The index refuses to go on until an operator has looked.
     #[error("the log index is degraded and refuses this: {reason}")]
     Degraded {
@@ -121,6 +132,8 @@ pub enum Error {
     Corrupt {
         /// Which bytes, and how it shows.
         what: String,
+        /// The chunk they are of, if they are of one.
+        chunk: Option<String>,
     },
     /// A request of the operator or the program makes no sense.
     #[error("{what}")]
@@ -138,7 +151,9 @@ impl Error {
             Self::Lease(error) => error.kind(),
             Self::Standby | Self::AttemptOver { .. } => ErrorKind::Fenced,
             Self::Throttled { .. } | Self::DeadlineExceeded { .. } => ErrorKind::Transient,
-            Self::FinalityViolation { .. } | Self::Unpublishable { .. } => ErrorKind::Conflict,
+            Self::FinalityViolation { .. } | Self::Foreign { .. } | Self::Unpublishable { .. } => {
+                ErrorKind::Conflict
+            }
             Self::BlockNotFound { .. } | Self::NotCovered { .. } | Self::Pruned { .. } => {
                 ErrorKind::NotFound
             }
@@ -163,14 +178,33 @@ impl Error {
 
     /// Shorthand for [`Error::Corrupt`].
     pub(crate) fn corrupt(what: impl Into<String>) -> Self {
-        Self::Corrupt { what: what.into() }
+        Self::Corrupt { what: what.into(), chunk: None }
     }
 
     /// The same error, saying in which thing the corruption was found.
     pub(crate) fn within(self, thing: &str) -> Self {
         match self {
-            Self::Corrupt { what } => Self::Corrupt { what: format!("{thing}: {what}") },
+            Self::Corrupt { what, chunk } => {
+                Self::Corrupt { what: format!("{thing}: {what}"), chunk }
+            }
             other => other,
+        }
+    }
+
+    /// The same error, saying in which chunk the corruption was found.
+    pub(crate) fn in_chunk(self, name: &str) -> Self {
+        match self.within(name) {
+            Self::Corrupt { what, .. } => Self::Corrupt { what, chunk: Some(name.to_owned()) },
+            other => other,
+        }
+    }
+
+    /// The chunk that is damaged or missing, by its blocks and its attempt, if it is one.
+    pub fn damaged_chunk(&self) -> Option<&str> {
+        match self {
+            Self::Corrupt { chunk, .. } => chunk.as_deref(),
+            Self::ChunkMissing { chunk } => Some(chunk),
+            _ => None,
         }
     }
 }

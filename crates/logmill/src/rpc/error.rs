@@ -6,7 +6,7 @@
 //! | −32600 | it is no request of JSON-RPC 2.0, or a batch that is empty or too long |
 //! | −32601 | there is no such method |
 //! | −32602 | its parameters make no sense |
-//! | −32603 | something is wrong here; the log says what; damaged data is named |
+//! | −32603 | something is wrong here; the log says what. Where a stored chunk is damaged, the message names it |
 //! | −32000 | no block, filter or subscription is known by this name |
 //! | −32002 | not in time, or not at the moment: ask again |
 //! | −32005 | more than is allowed; `data` says of what, and what would do |
@@ -86,13 +86,6 @@ impl RpcError {
 
     pub(crate) fn unavailable(why: impl Into<Cow<'static, str>>) -> Self {
         Self::new(UNAVAILABLE, why)
-    }
-
-    /// Stored data is damaged: which, so that whoever runs this finds it.
-    fn damaged(error: &logmill_pipeline::Error, what: &str) -> Self {
-        logged(error, ErrorKind::Internal);
-        let what = crate::output::brief(what);
-        Self::new(INTERNAL, format!("internal error: stored data is damaged: {what}"))
     }
 
     /// A tag that names no block yet.
@@ -183,11 +176,11 @@ impl From<logmill_pipeline::Error> for RpcError {
                 logged(&error, ErrorKind::Internal);
                 Self::unavailable("the index is degraded and refuses to answer")
             }
-            Error::Index(IndexError::Corrupt { what }) | Error::Corrupt { what } => {
-                Self::damaged(&error, what)
-            }
-            Error::Index(IndexError::ChunkMissing { .. }) => {
-                Self::damaged(&error, &error.to_string())
+            // The chunk is named, as the runbook says; nothing else of it is a client's business.
+            Error::Index(index) if index.damaged_chunk().is_some() => {
+                let chunk = index.damaged_chunk().unwrap_or_default().to_owned();
+                logged(&error, ErrorKind::Corrupt);
+                Self::new(INTERNAL, format!("stored data is damaged or missing: {chunk}"))
             }
             _ => logged(&error, error.kind()),
         }
@@ -241,17 +234,25 @@ mod tests {
             (IndexError::DeadlineExceeded { limit_ms: 3 }.into(), -32_002),
             (IndexError::InvalidFilter { what: "x".to_owned() }.into(), -32_602),
             (IndexError::Degraded { reason: "x".to_owned() }.into(), -32_002),
-            (IndexError::Corrupt { what: "chunk 00f3".to_owned() }.into(), -32_603),
-            (IndexError::ChunkMissing { chunk: "chunk 00f3".to_owned() }.into(), -32_603),
-            (Error::Corrupt { what: "chunk 00f3".to_owned() }, -32_603),
+            (IndexError::Corrupt { what: "secret place".to_owned(), chunk: None }.into(), -32_603),
+            (Error::Corrupt { what: "secret place".to_owned() }, -32_603),
             (logmill_io::Error::corrupt("secret place").into(), -32_603),
         ] {
             let said = format!("{error:?}");
             let error = RpcError::from(error);
             assert_eq!(error.code, code, "{said}");
             assert!(!error.message.contains("secret place"));
-            // What is damaged is named, so that it can be repaired.
-            assert_eq!(error.message.contains("chunk 00f3"), said.contains("chunk 00f3"), "{said}");
+        }
+        let chunk = "the chunk of blocks 3 to 7 (attempt 00f3)".to_owned();
+        let what = "secret place".to_owned();
+        for damaged in [
+            IndexError::Corrupt { what, chunk: Some(chunk.clone()) },
+            IndexError::ChunkMissing { chunk: chunk.clone() },
+        ] {
+            let error = RpcError::from(Error::from(damaged));
+            assert_eq!(error.code, -32_603);
+            assert!(error.message.contains(&chunk), "{}", error.message);
+            assert!(!error.message.contains("secret place"));
         }
         let error = RpcError::from(Error::NotCovered { wanted: 3..8, covered });
         let shown = json!([{"from": "0x0", "to": "0x4"}, {"from": "0x9", "to": "0xb"}]);

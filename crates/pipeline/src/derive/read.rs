@@ -276,7 +276,8 @@ impl Reader {
             _ => format!("AND l.processor IN ({})", places.join(", ")),
         };
         let text = format!(
-            "SELECT l.processor, l.generation, l.tip, c.done FROM derive_line AS l
+            "SELECT l.processor, l.generation, l.tip, c.done, l.replacements, l.behind
+             FROM derive_line AS l
              LEFT JOIN coverage AS c ON c.chain_id = l.chain_id AND c.consumer = l.processor
                 AND c.version = l.generation
              WHERE l.chain_id = $1 AND l.state = 1 {named} ORDER BY l.processor"
@@ -292,6 +293,8 @@ impl Reader {
                 generation: u32::try_from(row.count(1)?).unwrap_or(u32::MAX),
                 tip: crate::record::decode(&row.blob(2)?, "the tip of derived tables")?,
                 done,
+                replacements_applied: row.count(4)?,
+                behind: row.opt_text(5)?.map(str::to_owned),
             })
         };
         found.rows.iter().map(standing).collect()
@@ -309,9 +312,28 @@ pub struct Standing {
     pub tip: TipBlocks,
     /// The final blocks.
     pub done: IntervalSet,
+    /// The last replacement of stored blocks that it has applied. While it is lower than
+    /// [`finalized_log_index::LogIndex::last_replacement`], rows of blocks that no longer exist may be in its tables.
+    pub replacements_applied: u64,
+    /// Why it has not applied a later one, once the deriver has noticed.
+    pub behind: Option<String>,
+}
+
+/// Why tables that have applied the replacements up to `applied` may hold rows of blocks that no longer exist, where
+/// `last` is the last replacement; none if they hold none. `noted` is what the deriver said about it.
+pub(crate) fn stale(applied: u64, last: u64, noted: Option<&str>) -> Option<String> {
+    let unnoted =
+        || format!("stored blocks were replaced (replacement {last}), and the tables follow");
+    (applied < last).then(|| noted.map_or_else(unnoted, str::to_owned))
 }
 
 impl Standing {
+    /// Why rows of blocks that no longer exist may be in its tables, where `last` is the number of the last replacement
+    /// of stored blocks ([`finalized_log_index::LogIndex::last_replacement`]); none if none are.
+    pub fn stale(&self, last: u64) -> Option<String> {
+        stale(self.replacements_applied, last, self.behind.as_deref())
+    }
+
     /// All blocks that are in its tables.
     pub fn all(&self) -> IntervalSet {
         let mut all = self.done.clone();

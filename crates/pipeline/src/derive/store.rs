@@ -11,8 +11,8 @@
 //! | `coverage` | which final blocks are in a generation (of [`logmill_work::Coverage`]) |
 //!
 //! Guarantees: rows and the coverage that speaks for them change in one transaction; a block that is covered is not in
-//! the tip; a change planned from an older state is refused ([`Error::Overtaken`]); what a holder of a lost lease
-//! writes is refused. Leaves to others: what to derive, and when.
+//! the tip; a change planned from an older state, or from blocks that may have been replaced since, is refused
+//! ([`Error::Overtaken`]); what a holder of a lost lease writes is refused. Leaves to others: what to derive, and when.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,15 +33,18 @@ use crate::error::{Error, Result};
 use crate::record;
 
 mod lines;
+mod replacements;
 
 pub(crate) use lines::chain_param;
+pub use replacements::ReplacementOutcome;
 
 /// The tables of this module.
 pub static MIGRATIONS: Migrations = Migrations {
     component: "derive",
-    list: &[Migration {
-        name: "lines_and_addresses",
-        statements: "
+    list: &[
+        Migration {
+            name: "lines_and_addresses",
+            statements: "
             CREATE TABLE address (
                 id {seq},
                 address {bytes} NOT NULL UNIQUE
@@ -83,8 +86,16 @@ pub static MIGRATIONS: Migrations = Migrations {
                          WHEN j.state = 0 AND j.attempts = 0 THEN 'pending' ELSE 'failed' END AS status,
                     j.owner AS locked_by, j.lease_until AS locked_until, j.attempts, j.error, j.created_at
                 FROM coverage_claim AS c JOIN job AS j ON j.kind = c.job_kind AND j.key = c.job_key;",
-        postgres_only: "ALTER TABLE address ADD PRIMARY KEY (id);",
-    }],
+            postgres_only: "ALTER TABLE address ADD PRIMARY KEY (id);",
+        },
+        Migration {
+            name: "replacements",
+            statements: "
+                ALTER TABLE derive_line ADD COLUMN replacements BIGINT NOT NULL DEFAULT 0;
+                ALTER TABLE derive_line ADD COLUMN behind TEXT;",
+            postgres_only: "",
+        },
+    ],
 };
 
 /// Inside transactions errors are the store's.
@@ -301,12 +312,13 @@ impl Tables {
 
     /// The blocks whose rows are in a line's tip.
     pub async fn tip(&self, line: &Line) -> Result<TipBlocks> {
-        let found = self.sql.query(&format!("SELECT tip {LINE}"), line_params(line)?).await?;
+        let text = format!("SELECT tip, replacements {LINE}");
+        let found = self.sql.query(&text, line_params(line)?).await?;
         Ok(tip_of(line, found.rows.first())?)
     }
 
     async fn lock_tip(&self, tx: &Tx, line: &Line) -> Stored<TipBlocks> {
-        let text = format!("SELECT tip {LINE} FOR UPDATE");
+        let text = format!("SELECT tip, replacements {LINE} FOR UPDATE");
         tip_of(line, tx.execute(&text, line_params(line)?).await?.rows.first())
     }
 
@@ -344,8 +356,11 @@ fn line_params(line: &Line) -> Stored<Vec<Value>> {
 }
 
 fn tip_of(line: &Line, row: Option<&logmill_io::sql::Row>) -> Stored<TipBlocks> {
-    // None if another process has retired it.
+    // None if another process has retired it. Under another number, the rows may be of blocks that were replaced.
     let row = row.ok_or_else(|| overtaken(line))?;
+    if row.count(1)? != line.replacements {
+        return Err(overtaken(line));
+    }
     let tip = record::decode(&row.blob(0)?, "the tip of derived tables");
     tip.map_err(|error| logmill_io::Error::Corrupt { what: error.to_string() })
 }

@@ -40,6 +40,8 @@ const ASKS_PER_LEASE: u32 = 6;
 const LOOKS_MAX: u32 = 10;
 /// How often the process that writes publishes the head that it sees.
 const PUBLISH_EVERY: Duration = Duration::from_secs(2);
+/// How long repairs may go on after the head contradicts what is stored.
+const REPAIRS_WITHIN: Duration = Duration::from_secs(10);
 /// How often garbage is collected.
 const COLLECT_EVERY: Duration = Duration::from_secs(600);
 
@@ -195,10 +197,14 @@ impl Ingest {
         if error.is_fatal() {
             return Err(error);
         }
-        let said = logmill_io::chain(&error);
+        self.note_stopped(&error);
+        Ok(())
+    }
+
+    fn note_stopped(&self, error: &Error) {
+        let said = logmill_io::chain(error);
         tracing::error!(chain = self.chain.chain_id(), error = said, "ingest has stopped");
         self.progress.stalled(Some(said));
-        Ok(())
     }
 
     async fn write(&self, writer: &Arc<Writer>, backward: &Arc<Backward>) -> Result<()> {
@@ -217,20 +223,32 @@ impl Ingest {
             slots: 1,
             ..self.runner.clone()
         };
-        let (writer_, backward) = (Arc::clone(writer), Arc::clone(backward));
-        let handler = Arc::new(RepairHandler { writer: writer_, backward });
-        let repairs = Runner::new(self.queue.clone(), handler, settings)?;
+        let handler = Arc::new(RepairHandler::new(Arc::clone(writer), Arc::clone(backward)));
+        let repairs = Runner::new(self.queue.clone(), handler.clone(), settings)?;
         let ended = tokio::select! {
             biased;
             ended = self.keep_lease(writer) => ended,
             ended = self.publish_head(writer) => ended,
-            ended = forward.run() => ended,
+            ended = self.follow_head(&forward) => ended,
             ended = self.maintain(writer) => ended,
-            ended = self.auditor.run() => ended,
+            ended = self.auditor.run(Some(&handler)) => ended,
             ended = self.collect(writer) => ended,
             ended = repairs.run(std::future::pending()) => return Ok(ended?),
         };
         ended.map(|never| match never {})
+    }
+
+    /// Follows the head. A contradiction ends it, after a while: repairs that were asked for are answered first.
+    async fn follow_head(&self, forward: &Forward) -> Result<std::convert::Infallible> {
+        let error = match forward.run().await {
+            Ok(never) => match never {},
+            Err(error) => error,
+        };
+        if error.kind() == ErrorKind::Conflict {
+            self.note_stopped(&error);
+            self.clock.sleep(REPAIRS_WITHIN).await;
+        }
+        Err(error)
     }
 
     async fn keep_lease(&self, writer: &Writer) -> Result<std::convert::Infallible> {
