@@ -66,6 +66,20 @@ impl BodyKeys {
         keys
     }
 
+    /// Without those of a block.
+    pub(crate) fn without(mut self, number: u64) -> Self {
+        self.blocks.retain(|block| *block != number);
+        self.transactions.retain(|at| at.block != number);
+        self
+    }
+
+    /// Adds those of other blocks.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.blocks.extend(other.blocks);
+        self.blocks.sort_unstable();
+        self.transactions.extend(other.transactions);
+    }
+
     /// Those of blocks from `first` on.
     pub(crate) fn from(mut self, first: u64) -> Self {
         self.blocks.retain(|block| *block >= first);
@@ -287,7 +301,7 @@ impl BodyReader {
         Self { blobs, prefix, cache }
     }
 
-    async fn body(&self, bodies: &BodiesRef, number: u64) -> Result<Option<Bytes>> {
+    pub(crate) async fn body(&self, bodies: &BodiesRef, number: u64) -> Result<Option<Bytes>> {
         let directory = self.directory(bodies).await?;
         let offset = to_usize(number - bodies.blocks.start)?;
         let Some((group, place)) = directory.place(offset) else {

@@ -24,6 +24,8 @@ pub(crate) struct ChunkList {
     pub(crate) seq: u64,
     /// Below which block nothing is kept.
     pub(crate) floor: u64,
+    /// The number of the last replacement of stored blocks.
+    pub(crate) replacements: u64,
     entries: BTreeMap<u64, Arc<ChunkEntry>>,
 }
 

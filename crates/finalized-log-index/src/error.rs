@@ -42,6 +42,17 @@ pub enum Error {
         /// Which block, and both hashes.
         what: String,
     },
+    /// A block that was to take the place of a stored one is of another chain.
+    #[error(
+        "block {number} is of another chain: {what}; nothing was changed. Check which chain the node serves; if the \
+         chain was reset, stop the server and run `logmill index resolve rebuild-from {number}`"
+    )]
+    Foreign {
+        /// Its number.
+        number: u64,
+        /// Both hashes.
+        what: String,
+    },
     /// The index refuses to go on until an operator has looked.
     #[error("the log index is degraded and refuses this: {reason}")]
     Degraded {
@@ -138,7 +149,9 @@ impl Error {
             Self::Lease(error) => error.kind(),
             Self::Standby | Self::AttemptOver { .. } => ErrorKind::Fenced,
             Self::Throttled { .. } | Self::DeadlineExceeded { .. } => ErrorKind::Transient,
-            Self::FinalityViolation { .. } | Self::Unpublishable { .. } => ErrorKind::Conflict,
+            Self::FinalityViolation { .. } | Self::Foreign { .. } | Self::Unpublishable { .. } => {
+                ErrorKind::Conflict
+            }
             Self::BlockNotFound { .. } | Self::NotCovered { .. } | Self::Pruned { .. } => {
                 ErrorKind::NotFound
             }

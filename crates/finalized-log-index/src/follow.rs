@@ -41,8 +41,12 @@ impl Shared {
             let stored = self.stores.meta.get(&self.keys.tail_state()).await?;
             let degraded = self.stores.meta.get(&self.keys.degraded()).await?;
             let degraded = degraded.map(|record| Degraded::decode(&record.value)).transpose()?;
-            let seq_before = followed.list.seq;
+            let (seq_before, replacements) = (followed.list.seq, followed.list.replacements);
             self.follow_chunks(followed).await?;
+            if followed.list.replacements != replacements {
+                // Batches that were read before may have been rewritten.
+                followed.tail_known = false;
+            }
             if followed.list.seq != seq_before && self.start_moved(stored.as_ref()).await? {
                 continue;
             }
@@ -101,9 +105,10 @@ impl Shared {
             };
             let head = ChunksHead::decode(&record.value)?;
             if head.seq != followed.list.seq || followed.list_version.is_none() {
-                let Some(list) = self.load_list(&followed.list, head).await? else {
+                let Some(mut list) = self.load_list(&followed.list, head).await? else {
                     continue;
                 };
+                list.replacements = head.replacements;
                 followed.list = Arc::new(list);
             }
             followed.list_version = Some(record.version);

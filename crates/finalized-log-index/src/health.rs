@@ -7,8 +7,8 @@
 //! | damaged records | writes and reads | restore them, or start anew under another prefix |
 //! | backlog | writes | `collect_garbage(Delete)`, then `Keep` |
 //!
-//! Guarantees: nothing is resolved by itself, and each way out is one commit. Leaves to others: the command
-//! line around it.
+//! Guarantees: nothing is resolved by itself, and each way out is one commit, which records the blocks that it removes
+//! ([`crate::replace`]). Leaves to others: the command line around it.
 
 use std::sync::Arc;
 
@@ -19,7 +19,9 @@ use crate::error::{Error, Result};
 use crate::index::{Followed, LogIndex, Snapshot};
 use crate::records::chunks::{Change, ChunkEntry};
 use crate::records::degraded::Degraded;
+use crate::records::replacement::ReplacementKind;
 use crate::records::tail_state::TailState;
+use crate::replace::ReplacedBlocks;
 use crate::section::Before;
 use crate::types::BlockRange;
 use crate::writer::Writer;
@@ -132,16 +134,18 @@ impl Writer {
                 let change = followed.list.plan_remove(&[token], 0).ok_or_else(|| {
                     Error::Invalid { what: format!("there is no chunk of attempt {token:016x}") }
                 })?;
-                shared.commit_change(&mut followed, &change, cleared).await
+                let replaced = discarded(&followed, token);
+                shared.commit_replacement(&mut followed, &change, cleared, replaced).await
             }
             Resolution::RebuildFrom(block) => {
                 let (change, state) = self.cut_at(&followed, block)?;
+                let replaced = cut_off(&followed, &state, block);
                 let condition = followed.tail_version.map_or(Condition::Absent, Condition::Version);
                 let key = shared.keys.tail_state();
                 let batch = cleared.put(key, state.encode(), condition);
                 // Should the answer be lost, the tail is loaded anew.
                 followed.tail_known = false;
-                shared.commit_change(&mut followed, &change, batch).await
+                shared.commit_replacement(&mut followed, &change, batch, replaced).await
             }
         };
         match committed {
@@ -207,6 +211,28 @@ impl Writer {
         shared.show(&followed);
         Ok(tokens.len())
     }
+}
+
+/// The blocks of a chunk that is discarded; none if no reader could see them.
+fn discarded(followed: &Followed, token: u64) -> Option<ReplacedBlocks> {
+    let entry = followed.list.by_token(token)?;
+    let tail = followed.tail.as_ref().map(|tail| &tail.state);
+    let covered = followed.list.coverage(tail);
+    covered.iter().any(|range| range.contains(&entry.blocks.start)).then(|| ReplacedBlocks {
+        blocks: entry.blocks.clone(),
+        kind: ReplacementKind::Removed,
+        reason: format!("an operator discarded the chunk {token:016x}"),
+    })
+}
+
+/// The blocks that go when the index is cut back to `state`; none if none do.
+fn cut_off(followed: &Followed, state: &TailState, block: u64) -> Option<ReplacedBlocks> {
+    let blocks = state.start..followed.tail.as_ref()?.state.end;
+    (!blocks.is_empty()).then(|| ReplacedBlocks {
+        blocks,
+        kind: ReplacementKind::Removed,
+        reason: format!("an operator had everything rebuilt from block {block} on"),
+    })
 }
 
 /// The chunks that hold blocks from `block` on, with all pieces of the first, so that it ends where it would

@@ -256,6 +256,15 @@ impl Shared {
         }
     }
 
+    /// Forgets damaged bytes that were noted: they have been written again. Should others be damaged too, their next
+    /// reader notes it.
+    pub(crate) fn forget_noted_corruption(&self) {
+        let noted = self.noted.load();
+        if noted.as_ref().is_some_and(|noted| noted.degraded.cause == Cause::Corruption) {
+            self.noted.store(None);
+        }
+    }
+
     /// Forgets what was noted: an operator has looked.
     pub(crate) fn forget_noted(&self) {
         self.noted.store(None);

@@ -64,6 +64,7 @@ mod publish;
 mod query;
 mod reader;
 mod records;
+mod replace;
 #[cfg(test)]
 mod samples;
 mod seal;
@@ -86,6 +87,7 @@ pub use index::{LogIndex, Stores};
 pub use query::{ExplainedClause, ExplainedSource, Explanation, LogPage, Strategy};
 pub use records::chunks::{BodiesRef, ChunkEntry};
 pub use records::degraded::{Cause, Degraded};
+pub use records::replacement::{Replacement, ReplacementKind};
 pub use seal::Maintained;
 pub use settings::{BroadPolicy, Guardrails, Settings};
 pub use term::{Fingerprint, Kind};

@@ -63,6 +63,18 @@ pub(crate) struct Beside {
     pub(crate) fence: Option<Fence>,
 }
 
+impl Attempt {
+    /// Its name.
+    pub(crate) fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// The version of its record.
+    pub(crate) fn version(&self) -> Version {
+        self.version
+    }
+}
+
 impl Shared {
     /// Begins an attempt: from now on blobs under its name are safe from garbage collection, for a time.
     pub(crate) async fn begin_attempt(&self) -> Result<Attempt> {
@@ -234,10 +246,23 @@ impl Shared {
         change: &Change,
         batch: Batch,
     ) -> Result<Vec<Option<Version>>> {
+        let replacements = followed.list.replacements;
+        self.commit_list(followed, change, batch, replacements).await
+    }
+
+    /// Commits a change of the list, which then counts so many replacements.
+    pub(crate) async fn commit_list(
+        &self,
+        followed: &mut Followed,
+        change: &Change,
+        batch: Batch,
+        replacements: u64,
+    ) -> Result<Vec<Option<Version>>> {
         let mut list = (*followed.list).clone();
         list.apply(change)?;
+        list.replacements = replacements;
         let checkpoint = list.seq - list.seq % CHECKPOINT_EVERY;
-        let head = ChunksHead { seq: list.seq, checkpoint };
+        let head = ChunksHead { seq: list.seq, checkpoint, replacements };
         let condition = followed.list_version.map_or(Condition::Absent, Condition::Version);
         let position = batch.len();
         let mut batch = batch.put(self.keys.chunks(), head.encode(), condition).put(

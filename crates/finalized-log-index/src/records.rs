@@ -10,6 +10,7 @@
 //! | `chg/SEQ`, `ckp/SEQ` | [`chunks`]: a change; all entries as of a change | the same commit, once |
 //! | `build/TOKEN` | [`attempt`]: may publish as long as it is there | whoever builds, once |
 //! | `degraded` | [`degraded`]: why the index refuses to go on | the one writer, fenced |
+//! | `repl/SEQ` | [`replacement`]: stored final blocks that were removed or replaced | the same commit, fenced, once |
 //!
 //! Numbers in keys are of sixteen hexadecimal digits, so that keys order as numbers do. Each value is a
 //! version byte, the fields, and a CRC-32C.
@@ -22,8 +23,11 @@ pub(crate) mod body;
 pub(crate) mod bounds;
 pub(crate) mod chunks;
 pub(crate) mod degraded;
+pub(crate) mod replacement;
 pub(crate) mod tail_batch;
 pub(crate) mod tail_state;
+
+use std::ops::RangeInclusive;
 
 use alloy_primitives::B256;
 use bytes::Bytes;
@@ -115,6 +119,14 @@ impl Keys {
         self.key("degraded")
     }
 
+    pub(crate) fn replacement(&self, seq: u64) -> Key {
+        self.key(&format!("repl/{seq:016x}"))
+    }
+
+    pub(crate) fn replacements(&self) -> KeyRange {
+        KeyRange::prefix(self.key("repl/"))
+    }
+
     /// The name of the writer lease.
     pub(crate) fn lease(&self) -> String {
         format!("{}/writer", self.prefix)
@@ -147,13 +159,23 @@ fn end(mut out: Vec<u8>) -> Bytes {
 
 /// Opens a record of a known version.
 fn open<'b>(bytes: &'b [u8], version: u8, what: &str) -> Result<Reader<'b>> {
+    Ok(open_versions(bytes, version..=version, what)?.1)
+}
+
+/// Opens a record of one of several known versions; also returns the version.
+fn open_versions<'b>(
+    bytes: &'b [u8],
+    known: RangeInclusive<u8>,
+    what: &str,
+) -> Result<(u8, Reader<'b>)> {
     let body = unseal(bytes).map_err(|error| error.within(what))?;
     let mut reader = Reader::new(body);
     let found = reader.u8()?;
-    if found != version {
-        return Err(Error::corrupt(format!("{what} of version {found}, but {version} is known")));
+    if !known.contains(&found) {
+        let newest = known.end();
+        return Err(Error::corrupt(format!("{what} of version {found}, but {newest} is known")));
     }
-    Ok(reader)
+    Ok((found, reader))
 }
 
 fn hash(reader: &mut Reader<'_>) -> Result<B256> {

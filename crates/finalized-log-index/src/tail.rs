@@ -193,6 +193,12 @@ impl Tail {
         self.batches.push_back(first_block);
     }
 
+    /// The first block of the stored batch that holds a block.
+    pub(crate) fn batch_of(&self, number: u64) -> Option<u64> {
+        let after = self.batches.partition_point(|first| *first <= number);
+        self.batches.get(after.checked_sub(1)?).copied()
+    }
+
     /// The stored batches that hold no block from `end` on, at most `max`.
     pub(crate) fn batches_below(&self, end: u64, max: usize) -> Vec<u64> {
         let ends = self.batches.iter().skip(1).copied().chain([self.state.end]);

@@ -57,6 +57,11 @@ impl BodiesUpload {
         Ok(())
     }
 
+    /// Ends the blob that is being filled, if there is one: the next body opens another.
+    pub(crate) async fn end_blob(&mut self, shared: &Shared) -> Result<()> {
+        self.write(shared).await
+    }
+
     async fn write(&mut self, shared: &Shared) -> Result<()> {
         let Some(building) = self.building.take().filter(|building| !building.is_empty()) else {
             return Ok(());

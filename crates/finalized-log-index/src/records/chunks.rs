@@ -12,13 +12,15 @@ use alloy_primitives::B256;
 use bytes::Bytes;
 use logmill_io::BlobName;
 
-use super::{begin, end, hash, open};
+use super::{begin, end, hash, open, open_versions};
 use crate::chunk::CHUNK_BLOCKS_MAX;
 use crate::codec::{Reader, as_u64, put_u32, put_u64, put_varint};
 use crate::error::{Error, Result};
 use crate::types::BlockRange;
 
 const VERSION: u8 = 1;
+/// Version of the record `chunks` that is written; version 1 lacks the number of replacements.
+const HEAD_VERSION: u8 = 2;
 /// The most entries of one record; a hundred chains of a billion blocks have fewer.
 const ENTRIES_MAX: usize = 10_000_000;
 /// The most blobs of bodies of one chunk: each but the last is of some megabytes.
@@ -196,21 +198,28 @@ pub(crate) struct ChunksHead {
     pub(crate) seq: u64,
     /// The number of the change of which there is a checkpoint; 0 if there is none.
     pub(crate) checkpoint: u64,
+    /// The number of the last replacement of stored blocks; 0 before the first.
+    pub(crate) replacements: u64,
 }
 
 impl ChunksHead {
     pub(crate) fn encode(self) -> Bytes {
-        let mut out = begin(VERSION);
+        let mut out = begin(HEAD_VERSION);
         put_u64(&mut out, self.seq);
         put_u64(&mut out, self.checkpoint);
+        put_u64(&mut out, self.replacements);
         end(out)
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
-        let mut reader = open(bytes, VERSION, "the record of chunks")?;
-        let head = Self { seq: reader.u64()?, checkpoint: reader.u64()? };
+        let (version, mut reader) =
+            open_versions(bytes, VERSION..=HEAD_VERSION, "the record of chunks")?;
+        let (seq, checkpoint) = (reader.u64()?, reader.u64()?);
+        // Version 1 was written before any replacement was recorded.
+        let replacements = if version == VERSION { 0 } else { reader.u64()? };
         reader.end()?;
-        if head.checkpoint > head.seq {
+        let head = Self { seq, checkpoint, replacements };
+        if head.checkpoint > head.seq || head.replacements > head.seq {
             return Err(Error::corrupt("the record of chunks contradicts itself"));
         }
         Ok(head)

@@ -9,6 +9,7 @@ use super::*;
 use crate::bodies::{BodyKeys, TransactionAt};
 use crate::records::chunks::{BodiesRef, Change, ChunkEntry, ChunksHead};
 use crate::records::degraded::{Cause, Degraded};
+use crate::records::replacement::{Replacement, ReplacementKind};
 use crate::records::tail_batch::TailBatch;
 use crate::records::tail_state::TailState;
 use crate::samples::{Edit, blocks, content, edits, resealed, word};
@@ -149,8 +150,15 @@ proptest! {
     }
 
     #[test]
-    fn the_head_of_the_chunks(seq: u64, before: u64, edits in edits(), at: usize) {
-        let head = ChunksHead { seq, checkpoint: seq.saturating_sub(before) };
+    fn the_head_of_the_chunks(
+        seq: u64,
+        before: u64,
+        kept: u64,
+        edits in edits(),
+        at: usize,
+    ) {
+        let (checkpoint, replacements) = (seq.saturating_sub(before), seq.saturating_sub(kept));
+        let head = ChunksHead { seq, checkpoint, replacements };
         check(&head, &head.encode(), ChunksHead::decode, &edits, at);
     }
 
@@ -173,6 +181,31 @@ proptest! {
         let cause = causes[cause];
         let degraded = Degraded { cause, reason };
         check(&degraded, &degraded.encode(), Degraded::decode, &edits, at);
+    }
+
+    #[test]
+    fn a_replacement(
+        seq in 1..u64::MAX,
+        start in 0..u64::MAX / 2,
+        length in 1_u64..1 << 40,
+        kind in 0..2_usize,
+        old_hashes in prop::collection::vec(word(), 0..9),
+        reason in "\\PC{0,80}",
+        at_ms: i64,
+        edits in edits(),
+        at: usize,
+    ) {
+        let kinds = [ReplacementKind::Removed, ReplacementKind::Content];
+        let kept = old_hashes.len().min(usize::try_from(length).expect("small"));
+        let replacement = Replacement {
+            seq,
+            blocks: start..start + length,
+            kind: kinds[kind],
+            old_hashes: old_hashes[..kept].to_vec(),
+            reason,
+            at: Timestamp(at_ms),
+        };
+        check(&replacement, &replacement.encode(), Replacement::decode, &edits, at);
     }
 
     #[test]
@@ -199,6 +232,7 @@ proptest! {
         let _ = attempt::decode(&sealed);
         let _ = bounds::decode(&sealed);
         let _ = Degraded::decode(&sealed);
+        let _ = Replacement::decode(&sealed);
     }
 
     #[test]
@@ -211,6 +245,15 @@ proptest! {
         let generations = keys.tail_batch(one, other) < keys.tail_batch(other, one);
         prop_assert_eq!(generations, one < other);
     }
+}
+
+#[test]
+fn a_head_of_the_chunks_written_before_there_were_replacements_is_read() {
+    let mut old = begin(1);
+    crate::codec::put_u64(&mut old, 7);
+    crate::codec::put_u64(&mut old, 5);
+    let head = ChunksHead::decode(&end(old)).expect("version 1");
+    assert_eq!(head, ChunksHead { seq: 7, checkpoint: 5, replacements: 0 });
 }
 
 #[test]

@@ -21,6 +21,7 @@ mod guardrails;
 mod hook;
 mod life;
 mod readers;
+mod replacements;
 mod semantics;
 mod shown;
 mod traps;

@@ -276,7 +276,8 @@ impl Reader {
             _ => format!("AND l.processor IN ({})", places.join(", ")),
         };
         let text = format!(
-            "SELECT l.processor, l.generation, l.tip, c.done FROM derive_line AS l
+            "SELECT l.processor, l.generation, l.tip, c.done, l.replacements, l.behind
+             FROM derive_line AS l
              LEFT JOIN coverage AS c ON c.chain_id = l.chain_id AND c.consumer = l.processor
                 AND c.version = l.generation
              WHERE l.chain_id = $1 AND l.state = 1 {named} ORDER BY l.processor"
@@ -292,6 +293,8 @@ impl Reader {
                 generation: u32::try_from(row.count(1)?).unwrap_or(u32::MAX),
                 tip: crate::record::decode(&row.blob(2)?, "the tip of derived tables")?,
                 done,
+                replacements_applied: row.count(4)?,
+                behind: row.opt_text(5)?.map(str::to_owned),
             })
         };
         found.rows.iter().map(standing).collect()
@@ -309,6 +312,11 @@ pub struct Standing {
     pub tip: TipBlocks,
     /// The final blocks.
     pub done: IntervalSet,
+    /// The last replacement of stored blocks that it has applied. While it is lower than
+    /// [`finalized_log_index::LogIndex::last_replacement`], rows of blocks that no longer exist may be in its tables.
+    pub replacements_applied: u64,
+    /// Why it has not applied a later one, once the deriver has noticed.
+    pub behind: Option<String>,
 }
 
 impl Standing {

@@ -39,9 +39,10 @@ pub(crate) use lines::chain_param;
 /// The tables of this module.
 pub static MIGRATIONS: Migrations = Migrations {
     component: "derive",
-    list: &[Migration {
-        name: "lines_and_addresses",
-        statements: "
+    list: &[
+        Migration {
+            name: "lines_and_addresses",
+            statements: "
             CREATE TABLE address (
                 id {seq},
                 address {bytes} NOT NULL UNIQUE
@@ -83,8 +84,16 @@ pub static MIGRATIONS: Migrations = Migrations {
                          WHEN j.state = 0 AND j.attempts = 0 THEN 'pending' ELSE 'failed' END AS status,
                     j.owner AS locked_by, j.lease_until AS locked_until, j.attempts, j.error, j.created_at
                 FROM coverage_claim AS c JOIN job AS j ON j.kind = c.job_kind AND j.key = c.job_key;",
-        postgres_only: "ALTER TABLE address ADD PRIMARY KEY (id);",
-    }],
+            postgres_only: "ALTER TABLE address ADD PRIMARY KEY (id);",
+        },
+        Migration {
+            name: "replacements",
+            statements: "
+                ALTER TABLE derive_line ADD COLUMN replacements BIGINT NOT NULL DEFAULT 0;
+                ALTER TABLE derive_line ADD COLUMN behind TEXT;",
+            postgres_only: "",
+        },
+    ],
 };
 
 /// Inside transactions errors are the store's.

@@ -1,0 +1,97 @@
+//! The records `repl/SEQ`: stored final blocks that were removed, or whose content was replaced.
+//!
+//! Everything that was computed from such blocks is wrong from this record on. Consumers keep the number of the last
+//! replacement that they have applied, and compare it with [`crate::LogIndex::last_replacement`].
+//!
+//! Guarantees: those of [`super`]; numbers are contiguous from 1, and a record is written in the commit that changes
+//! the blocks. Leaves to others: when blocks may be replaced ([`crate::replace`], [`crate::health`]).
+
+use alloy_primitives::B256;
+use bytes::Bytes;
+use logmill_io::Timestamp;
+
+use super::{begin, end, hash, open};
+use crate::codec::{as_u64, put_u64, put_varint, to_usize};
+use crate::error::{Error, Result};
+use crate::types::BlockRange;
+
+const VERSION: u8 = 1;
+const WHAT: &str = "the record of a replacement";
+/// Longest reason that is kept, in bytes.
+const REASON_BYTES_MAX: usize = 4_096;
+/// The most hashes of one record.
+pub(crate) const OLD_HASHES_MAX: usize = 1_024;
+
+/// Stored final blocks that were removed, or whose content was replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replacement {
+    /// Its number; the first is 1, and there are no gaps.
+    pub seq: u64,
+    /// The blocks that changed.
+    pub blocks: BlockRange,
+    /// What happened to them.
+    pub kind: ReplacementKind,
+    /// Hashes the blocks had before: of the last blocks of the range, lowest first, at most 1 024. Fewer, or none,
+    /// where they could not be read.
+    pub old_hashes: Vec<B256>,
+    /// Why, for people.
+    pub reason: String,
+    /// When, in the store's time.
+    pub at: Timestamp,
+}
+
+/// What happened to replaced blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplacementKind {
+    /// They were removed. Blocks that come in their place may have the same hashes or others.
+    Removed,
+    /// They have the same hashes, and other content.
+    Content,
+}
+
+impl Replacement {
+    /// The hash that a block had before, if it is recorded.
+    pub fn old_hash(&self, number: u64) -> Option<B256> {
+        let first = self.blocks.end - as_u64(self.old_hashes.len());
+        let position = usize::try_from(number.checked_sub(first)?).ok()?;
+        self.old_hashes.get(position).copied()
+    }
+
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut out = begin(VERSION);
+        put_u64(&mut out, self.seq);
+        put_u64(&mut out, self.blocks.start);
+        put_u64(&mut out, self.blocks.end);
+        out.push(match self.kind {
+            ReplacementKind::Removed => 1,
+            ReplacementKind::Content => 2,
+        });
+        put_u64(&mut out, self.at.0.cast_unsigned());
+        put_varint(&mut out, as_u64(self.old_hashes.len()));
+        self.old_hashes.iter().for_each(|hash| out.extend_from_slice(hash.as_slice()));
+        let kept = self.reason.floor_char_boundary(REASON_BYTES_MAX);
+        put_varint(&mut out, as_u64(kept));
+        out.extend_from_slice(&self.reason.as_bytes()[..kept]);
+        end(out)
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut reader = open(bytes, VERSION, WHAT)?;
+        let (seq, blocks) = (reader.u64()?, reader.u64()?..reader.u64()?);
+        let kind = match reader.u8()? {
+            1 => ReplacementKind::Removed,
+            2 => ReplacementKind::Content,
+            other => return Err(Error::corrupt(format!("{WHAT} of the kind {other}"))),
+        };
+        let at = Timestamp(reader.u64()?.cast_signed());
+        let count = reader.count(OLD_HASHES_MAX)?;
+        let old_hashes = (0..count).map(|_| hash(&mut reader)).collect::<Result<Vec<_>>>()?;
+        let length = to_usize(reader.varint()?)?;
+        let reason = String::from_utf8_lossy(reader.take(length)?).into_owned();
+        reader.end()?;
+        if blocks.is_empty() || as_u64(count) > blocks.end - blocks.start {
+            return Err(Error::corrupt(format!("{WHAT} contradicts itself")));
+        }
+        Ok(Self { seq, blocks, kind, old_hashes, reason, at })
+    }
+}
