@@ -148,14 +148,16 @@ fn start_relays(
 ) {
     let Some(usage) = &metering.usage else { return };
     for chain in chains {
-        let Some(derive) = &chain.derive else { continue };
-        if settings.meter.usage(derive.reader.chain_id()).is_none() {
+        let chain_id = chain.chain.chain_id();
+        let Some(worker) = settings.meter.usage(chain_id) else { continue };
+        let Some(derive) = &chain.derive else {
+            usage.relays.lack(format!("chain {chain_id}: nothing is derived here"));
             continue;
-        }
-        let follows = chain.ingest.is_some();
-        let lowest = settings.ingest.lowest().filter(|_| follows);
-        let blocks = Blocks { chain: chain.chain.clone(), follows, lowest };
-        let relay = Relay::new(derive.reader.clone(), blocks, usage.meter.clone());
+        };
+        let progress = chain.ingest.as_ref().map(|ingest| Arc::clone(&ingest.progress));
+        let lowest = settings.ingest.lowest().filter(|_| progress.is_some());
+        let blocks = Blocks { chain: chain.chain.clone(), progress, lowest };
+        let relay = Relay::new(derive.reader.clone(), blocks, usage.meter.clone(), &worker);
         usage.relays.add(relay.clone());
         let stop = told(stopped.clone());
         tasks.spawn(

@@ -141,9 +141,8 @@ impl Meter {
 
     /// Ends a job without an aggregate; the period stays due.
     async fn postpone(&self, queue: &Queue, claim: &Claim) -> Result<()> {
-        let remove = |tx| async move {
-            Ok(queue.remove_many_in(&tx, std::slice::from_ref(claim)).await?)
-        };
+        let remove =
+            |tx| async move { Ok(queue.remove_many_in(&tx, std::slice::from_ref(claim)).await?) };
         Ok(self.sql.write(remove).await?)
     }
 

@@ -23,8 +23,8 @@ use crate::meter::Meter;
 
 pub(crate) mod ledger;
 mod plan;
-pub mod relay;
 pub mod reconcile;
+pub mod relay;
 pub mod usage;
 
 pub use ledger::ChainState;
@@ -82,8 +82,7 @@ impl Meter {
         let state = ChainState::read(&reading, chain).await?;
         let text = "SELECT consumer, version, done FROM coverage
                     WHERE chain_id = $1 AND consumer IN ($2, $3)";
-        let params =
-            params![ledger::stored(chain), relay::CONSUMER, relay::EARLIER_CONSUMER];
+        let params = params![ledger::stored(chain), relay::CONSUMER, relay::EARLIER_CONSUMER];
         let mut recorded = ChainRecorded { state, ..ChainRecorded::default() };
         for row in &reading.execute(text, params).await?.rows {
             let done = IntervalSet::decode(&row.blob(2)?)?;
@@ -98,7 +97,8 @@ impl Meter {
 
     /// The newest corrections of usage of chains, newest first.
     pub async fn chain_corrections(&self, most: u32) -> Result<Vec<ChainCorrection>> {
-        let text = "SELECT chain, seq, first_block, last_block, reason, blocks, cancelled, recorded,
+        let text =
+            "SELECT chain, seq, first_block, last_block, reason, blocks, cancelled, recorded,
                         begun_ms, done_ms
                     FROM meter_chain_correction ORDER BY begun_ms DESC, chain, seq DESC LIMIT $1";
         let found = self.sql.query(text, params![most]).await?;

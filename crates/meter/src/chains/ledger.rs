@@ -283,11 +283,7 @@ async fn read_rules(on: &impl Execute, chain: u64) -> Result<BTreeMap<u32, RuleV
 }
 
 /// Numbers rules. Each name also gets a number for definitions that are not known any more.
-async fn add_rules(
-    tx: &Tx,
-    chain: u64,
-    now: &[RuleVersion],
-) -> Result<BTreeMap<u32, RuleVersion>> {
+async fn add_rules(tx: &Tx, chain: u64, now: &[RuleVersion]) -> Result<BTreeMap<u32, RuleVersion>> {
     // Two processes must not give the same number.
     crate::meter::Head::lock(tx).await?;
     let mut known = read_rules(tx, chain).await?;

@@ -91,9 +91,7 @@ impl Plan {
             let of_rule = position(&after, found.log, |_, entry| name(entry) == found.rule);
             let same = of_rule.or_else(|| {
                 position(&after, found.log, |index, entry| {
-                    entry.content == content
-                        && !rules.has(name(entry))
-                        && !matched.contains(&index)
+                    entry.content == content && !rules.has(name(entry)) && !matched.contains(&index)
                 })
             });
             if let Some(same) = same {

@@ -290,7 +290,8 @@ impl<S: UsageSource> ChainRelay<S> {
                     Coverage::release(&tx, &scope, &range).await?;
                 }
             }
-            let next = ChainState { pending: now.pending, pending_since: now.pending_since, ..next };
+            let next =
+                ChainState { pending: now.pending, pending_since: now.pending_since, ..next };
             Ok(next.store(&tx, chain).await?)
         };
         self.meter.sql.write(begin).await?;
@@ -310,7 +311,8 @@ impl<S: UsageSource> ChainRelay<S> {
             }
             let text = "UPDATE meter_chain_correction SET done_ms = now_ms()
                         WHERE chain = $1 AND seq > $2 AND seq <= $3";
-            let params = params![ledger::stored(chain), ledger::stored(before), ledger::stored(seq)];
+            let params =
+                params![ledger::stored(chain), ledger::stored(before), ledger::stored(seq)];
             tx.execute(text, params).await?;
             let mut next = ChainState { version: version + 1, applied: seq, ..now };
             if is_last {
@@ -350,7 +352,9 @@ impl<S: UsageSource> ChainRelay<S> {
                 stored.insert(*height, Some(block));
             }
             let rest = usage.split_off(&end);
-            stored.extend(std::mem::replace(&mut usage, rest).into_iter().map(|(at, b)| (at, Some(b))));
+            stored.extend(
+                std::mem::replace(&mut usage, rest).into_iter().map(|(at, b)| (at, Some(b))),
+            );
             let batch = Batch {
                 chain: view.chain,
                 rules: &rules,
@@ -371,7 +375,8 @@ impl<S: UsageSource> ChainRelay<S> {
     /// Cancels usage of replaced blocks in whose place no block is stored or expected.
     async fn resolve_gone(&self, view: &View, pending: &Pending) -> Result<Gone> {
         let source = &view.source;
-        let lowest = source.lowest.or_else(|| source.stored.ranges().next().map(|range| range.start));
+        let lowest =
+            source.lowest.or_else(|| source.stored.ranges().next().map(|range| range.start));
         let end = source.stored.ranges().next_back().map_or(0, |range| range.end);
         let mut awaited = false;
         for range in pending.blocks.ranges() {
@@ -490,7 +495,8 @@ fn scope(chain_id: u64, generation: u32) -> Scope {
 
 /// The scopes of all generations that were relayed, earlier ones too.
 async fn scopes(on: &impl Execute, chain: u64) -> Result<Vec<Scope>> {
-    let text = "SELECT consumer, version FROM coverage WHERE chain_id = $1 AND consumer IN ($2, $3)";
+    let text =
+        "SELECT consumer, version FROM coverage WHERE chain_id = $1 AND consumer IN ($2, $3)";
     let params = params![ledger::stored(chain), CONSUMER, EARLIER_CONSUMER];
     let found = on.execute(text, params).await?;
     let scopes = found.rows.iter().map(|row| {

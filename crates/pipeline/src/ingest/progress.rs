@@ -25,6 +25,8 @@ pub struct Progress {
 struct State {
     head: Option<u64>,
     target: Option<u64>,
+    /// When a node last reported the target, on the monotonic clock.
+    seen_at: Option<Duration>,
     stalled: Option<String>,
     last_error: Option<String>,
     reorgs: u64,
@@ -50,6 +52,8 @@ pub struct ProgressReport {
     pub head: Option<u64>,
     /// The highest block of the chain.
     pub target: Option<u64>,
+    /// How long ago a node last reported that block, in milliseconds.
+    pub seen_ms_ago: Option<u64>,
     /// How many blocks are missing between them.
     pub behind: Option<u64>,
     /// Why nothing more can be stored for now, if so.
@@ -120,7 +124,9 @@ impl Progress {
     }
 
     pub(crate) fn at(&self, head: Option<u64>, target: u64) {
+        let now = self.clock.monotonic();
         self.change(|state| {
+            state.seen_at = Some(now);
             state.head = head.or(state.head);
             state.target = Some(target);
         });
@@ -175,6 +181,9 @@ impl Progress {
         ProgressReport {
             head: state.head,
             target: state.target,
+            seen_ms_ago: state
+                .seen_at
+                .map(|at| u64::try_from(now.saturating_sub(at).as_millis()).unwrap_or(u64::MAX)),
             behind: state.target.map(behind),
             stalled: state.stalled.clone(),
             last_error: state.last_error.clone(),

@@ -51,7 +51,17 @@ fn answers() -> Schemas {
     );
     let answer = object(
         "The answer to a query.",
-        &["eventType", "op", "from", "to", "window", "zone", "provisionalComplete", "data"],
+        &[
+            "eventType",
+            "op",
+            "from",
+            "to",
+            "window",
+            "zone",
+            "provisionalComplete",
+            "provisionalIncomplete",
+            "data",
+        ],
         json!({
             "eventType": text("of which usage"),
             "op": text("how it was computed"),
@@ -60,8 +70,15 @@ fn answers() -> Schemas {
             "window": maybe("string", "the kind of windows"),
             "zone": text("their time zone"),
             "provisionalComplete": flag(
-                "whether all usage of chains that is not final or not recorded is in `provisional`",
+                "whether all usage of chains is in `value` or in `provisional`, and no recorded usage is of blocks \
+                 that were replaced",
             ),
+            "provisionalIncomplete": {
+                "type": "array",
+                "description": "why usage of chains is missing or not corrected yet, for people; empty if \
+                    `provisionalComplete` is true",
+                "items": {"type": "string"},
+            },
             "data": array("MeterLine"),
         }),
     );
