@@ -270,7 +270,7 @@ impl<S: UsageSource> ChainRelay<S> {
         };
         let from = below.unwrap_or(Timestamp(0));
         if view.state.pending.is_none_or(|known| from < known) {
-            self.meter.mark_pending(view.chain, from).await?;
+            self.meter.mark_pending(view.chain, view.state.version, from).await?;
         }
         Ok(())
     }
@@ -453,13 +453,14 @@ enum Gone {
 }
 
 impl Meter {
-    /// Marks usage of a chain from a moment on as not corrected yet.
-    async fn mark_pending(&self, chain: u64, from: Timestamp) -> Result<()> {
+    /// Marks usage of a chain from a moment on as not corrected yet, unless the state has changed since: the replacement
+    /// may be applied by now.
+    async fn mark_pending(&self, chain: u64, version: u64, from: Timestamp) -> Result<()> {
         let since = self.sql.now().await?;
         let mark = |tx: Tx| async move {
             Head::lock(&tx).await?;
             let mut state = ChainState::read(&tx, chain).await?;
-            if state.pending.is_none_or(|known| from < known) {
+            if state.version == version && state.pending.is_none_or(|known| from < known) {
                 state.pending = Some(from);
                 state.pending_since = state.pending_since.or(Some(since));
                 state.store(&tx, chain).await?;

@@ -195,7 +195,7 @@ impl ChainCheck<'_> {
     ) -> Result<()> {
         let side = self.side(meter, blocks).await?;
         let mut faults: BTreeMap<BlockHash, BlockFault> = BTreeMap::new();
-        let mut live: BTreeSet<UsageKey> = BTreeSet::new();
+        let mut live: BTreeMap<UsageKey, i64> = BTreeMap::new();
         let mut cancelled: BTreeMap<UsageKey, i64> = BTreeMap::new();
         let known: BTreeSet<&str> =
             self.rules.known.values().map(|rule| rule.name.as_str()).collect();
@@ -211,7 +211,8 @@ impl ChainCheck<'_> {
                 continue;
             }
             faults.entry(id.hash).or_default().recorded += 1;
-            let wrong = match (side.expected.get(&key), live.insert(key.clone())) {
+            let earlier = live.insert(key.clone(), event.content);
+            let wrong = match (side.expected.get(&key), earlier.is_none()) {
                 (_, false) => Some("is recorded twice".to_owned()),
                 (Some(usage), _) => recorded.differs(usage),
                 (None, _) if side.heights.contains_key(&id.hash) => {
@@ -268,7 +269,7 @@ impl ChainCheck<'_> {
         &self,
         meter: &Meter,
         side: &Side,
-        live: &BTreeSet<UsageKey>,
+        live: &BTreeMap<UsageKey, i64>,
         cancelled: &BTreeMap<UsageKey, i64>,
         faults: &mut BTreeMap<BlockHash, BlockFault>,
     ) -> Result<()> {
@@ -277,11 +278,13 @@ impl ChainCheck<'_> {
             let height = side.heights.get(hash).copied().unwrap_or_default();
             faults.entry(*hash).or_default().expected += 1;
             // What a rule had another name for is recorded under that one.
-            let renamed = live
-                .range((*hash, *log, String::new())..)
-                .take_while(|(h, l, _)| (h, l) == (hash, log));
-            let is_renamed = renamed.into_iter().any(|(_, _, name)| !self.rules.has(name));
-            if live.contains(key) || is_renamed || !self.relayed.contains(height) {
+            let of_log = live.range((*hash, *log, String::new())..);
+            let mut of_log =
+                of_log.take_while(|((block, index, _), _)| (block, index) == (hash, log));
+            let is_renamed = of_log.any(|((_, _, name), content)| {
+                !self.rules.has(name) && *content == usage.event.content
+            });
+            if live.contains_key(key) || is_renamed || !self.relayed.contains(height) {
                 continue;
             }
             if let Some(seq) = cancelled.get(key)
