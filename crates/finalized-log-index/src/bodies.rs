@@ -315,7 +315,8 @@ impl BodyReader {
         let mut found = Vec::new();
         for bucket in directory.buckets(key) {
             let bytes = self.bytes(bodies, bucket).await?;
-            let offsets = offsets_in(&bytes, key).map_err(|error| self.damaged(bodies, error))?;
+            let offsets =
+                offsets_in(&bytes, key).map_err(|error| error.in_chunk(&name_of(bodies)))?;
             found.extend(offsets.into_iter().map(|offset| bodies.blocks.start + offset));
         }
         found.retain(|number| bodies.blocks.contains(number));
@@ -329,7 +330,7 @@ impl BodyReader {
         }
         let bytes = self.bytes(bodies, bodies.directory_at..bodies.bytes).await?;
         let directory = BodiesDirectory::decode(&bytes);
-        let directory = Arc::new(directory.map_err(|error| self.damaged(bodies, error))?);
+        let directory = Arc::new(directory.map_err(|error| error.in_chunk(&name_of(bodies)))?);
         self.cache.insert(key, Cached::Directory(Arc::clone(&directory)));
         Ok(directory)
     }
@@ -346,7 +347,7 @@ impl BodyReader {
         }
         let bytes = self.bytes(bodies, directory.group(group)).await?;
         let raw = directory.open_group(group, &bytes);
-        let raw = raw.map_err(|error| self.damaged(bodies, error))?;
+        let raw = raw.map_err(|error| error.in_chunk(&name_of(bodies)))?;
         self.cache.insert(key, Cached::Group(raw.clone()));
         Ok(raw)
     }
@@ -355,20 +356,23 @@ impl BodyReader {
         let name = bodies.blob_name(&self.prefix)?;
         match self.blobs.get_range(&name, range).await {
             Ok(Some(bytes)) => Ok(bytes),
-            Ok(None) => Err(Error::ChunkMissing { chunk: name.to_string() }),
+            Ok(None) => Err(Error::ChunkMissing { chunk: name_of(bodies) }),
             Err(error) if error.kind() == logmill_io::ErrorKind::Invalid => {
-                Err(Error::corrupt(format!("{name}: {error}")))
+                Err(Error::corrupt(error.to_string()).in_chunk(&name_of(bodies)))
             }
             Err(error) => Err(error.into()),
         }
     }
+}
 
-    fn damaged(&self, bodies: &BodiesRef, error: Error) -> Error {
-        match bodies.blob_name(&self.prefix) {
-            Ok(name) => error.within(name.as_str()),
-            Err(_) => error,
-        }
-    }
+/// How a blob of bodies is named in errors.
+fn name_of(bodies: &BodiesRef) -> String {
+    format!(
+        "the chunk of the bodies of blocks {} to {} (attempt {:016x})",
+        bodies.blocks.start,
+        bodies.blocks.end - 1,
+        bodies.token
+    )
 }
 
 #[cfg(test)]

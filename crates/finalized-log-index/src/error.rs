@@ -132,6 +132,8 @@ pub enum Error {
     Corrupt {
         /// Which bytes, and how it shows.
         what: String,
+        /// The chunk they are of, if they are of one.
+        chunk: Option<String>,
     },
     /// A request of the operator or the program makes no sense.
     #[error("{what}")]
@@ -167,14 +169,33 @@ impl Error {
 
     /// Shorthand for [`Error::Corrupt`].
     pub(crate) fn corrupt(what: impl Into<String>) -> Self {
-        Self::Corrupt { what: what.into() }
+        Self::Corrupt { what: what.into(), chunk: None }
     }
 
     /// The same error, saying in which thing the corruption was found.
     pub(crate) fn within(self, thing: &str) -> Self {
         match self {
-            Self::Corrupt { what } => Self::Corrupt { what: format!("{thing}: {what}") },
+            Self::Corrupt { what, chunk } => {
+                Self::Corrupt { what: format!("{thing}: {what}"), chunk }
+            }
             other => other,
+        }
+    }
+
+    /// The same error, saying in which chunk the corruption was found.
+    pub(crate) fn in_chunk(self, name: &str) -> Self {
+        match self.within(name) {
+            Self::Corrupt { what, .. } => Self::Corrupt { what, chunk: Some(name.to_owned()) },
+            other => other,
+        }
+    }
+
+    /// The chunk that is damaged or missing, by its blocks and its attempt, if it is one.
+    pub fn damaged_chunk(&self) -> Option<&str> {
+        match self {
+            Self::Corrupt { chunk, .. } => chunk.as_deref(),
+            Self::ChunkMissing { chunk } => Some(chunk),
+            _ => None,
         }
     }
 }

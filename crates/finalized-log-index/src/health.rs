@@ -18,7 +18,7 @@ use crate::chunk_list::ChunkList;
 use crate::error::{Error, Result};
 use crate::index::{Followed, LogIndex, Snapshot};
 use crate::records::chunks::{Change, ChunkEntry};
-use crate::records::degraded::Degraded;
+use crate::records::degraded::{Cause, Degraded};
 use crate::records::replacement::ReplacementKind;
 use crate::records::tail_state::TailState;
 use crate::replace::ReplacedBlocks;
@@ -156,6 +156,15 @@ impl Writer {
         followed.degraded = None;
         shared.forget_noted();
         shared.follow(&mut followed).await
+    }
+
+    /// Stores damage that was found by other means than reading: writes stop until it is repaired or resolved.
+    pub async fn report_damage(&self, reason: String) -> Result<()> {
+        let mut followed = self.shared().followed.lock().await;
+        if followed.degraded.is_some() {
+            return Ok(());
+        }
+        self.degrade(&mut followed, Cause::Corruption, reason).await
     }
 
     /// What is left when everything from a block on goes.

@@ -65,6 +65,7 @@ mod query;
 mod reader;
 mod records;
 mod replace;
+mod rewrite;
 #[cfg(test)]
 mod samples;
 mod seal;
@@ -88,6 +89,7 @@ pub use query::{ExplainedClause, ExplainedSource, Explanation, LogPage, Strategy
 pub use records::chunks::{BodiesRef, ChunkEntry};
 pub use records::degraded::{Cause, Degraded};
 pub use records::replacement::{Replacement, ReplacementKind};
+pub use rewrite::{Origin, Rewritten, RewrittenBlock, TAIL_REWRITE_BLOCKS_MAX};
 pub use seal::Maintained;
 pub use settings::{BroadPolicy, Guardrails, Settings};
 pub use term::{Fingerprint, Kind};

@@ -92,7 +92,7 @@ impl ChunkReader {
             Ok(Some(bytes)) => Ok(bytes),
             Ok(None) => Err(missing(chunk)),
             Err(error) if error.kind() == logmill_io::ErrorKind::Invalid => {
-                Err(Error::corrupt(format!("{}: {error}", name_of(chunk))))
+                Err(Error::corrupt(error.to_string()).in_chunk(&name_of(chunk)))
             }
             Err(error) => Err(error.into()),
         }
@@ -119,13 +119,13 @@ impl ChunkReader {
         }
         let bytes = self.bytes(chunk, chunk.directory_at..chunk.bytes).await?;
         let directory = Directory::decode(&bytes, chunk.directory_at);
-        let directory = directory.map_err(|error| error.within(&name_of(chunk)))?;
+        let directory = directory.map_err(|error| error.in_chunk(&name_of(chunk)))?;
         let fits = directory.blocks == chunk.blocks
             && directory.logs == chunk.logs
             && directory.parent_hash == chunk.parent_hash
             && directory.last_hash == chunk.last_hash;
         if !fits {
-            return Err(Error::corrupt(format!("{}: not what was published", name_of(chunk))));
+            return Err(Error::corrupt("not what was published").in_chunk(&name_of(chunk)));
         }
         let directory = Arc::new(directory);
         self.keep(chunk, Part::Directory, Cached::Directory(Arc::clone(&directory)));
@@ -143,7 +143,7 @@ impl ChunkReader {
         let part = Part::Bucket(index);
         let find = |bucket: &[u8]| {
             let found = terms::find(bucket, fingerprint, directory.bucket_bits);
-            found.map_err(|error| error.within(&name_of(chunk)))
+            found.map_err(|error| error.in_chunk(&name_of(chunk)))
         };
         if let Some(Cached::Bucket(bucket)) = self.cached(chunk, part) {
             return find(&bucket);
@@ -165,7 +165,7 @@ impl ChunkReader {
         if let Some(Cached::Bitmap(bitmap)) = self.cached(chunk, part) {
             return Ok(bitmap);
         }
-        let within = |error: Error| error.within(&name_of(chunk));
+        let within = |error: Error| error.in_chunk(&name_of(chunk));
         let range = directory.posting_bytes(&stored.bytes).map_err(within)?;
         let bytes = self.bytes(chunk, range).await?;
         let bitmap = terms::read_bitmap(&bytes, stored).map_err(within)?;
@@ -224,7 +224,7 @@ impl ChunkReader {
         }
         let bytes = self.bytes(chunk, directory.blocks_bytes()).await?;
         let blocks = directory.decode_blocks(&bytes);
-        let blocks = Arc::new(blocks.map_err(|error| error.within(&name_of(chunk)))?);
+        let blocks = Arc::new(blocks.map_err(|error| error.in_chunk(&name_of(chunk)))?);
         self.keep(chunk, Part::Blocks, Cached::Blocks(Arc::clone(&blocks)));
         Ok(blocks)
     }
@@ -236,9 +236,9 @@ impl ChunkReader {
             return Err(missing(chunk));
         };
         if blake3::hash(&bytes).as_bytes() != &chunk.blake3 {
-            return Err(Error::corrupt(format!("{}: not what was published", name_of(chunk))));
+            return Err(Error::corrupt("not what was published").in_chunk(&name_of(chunk)));
         }
-        decode_content(&bytes, chunk.directory_at).map_err(|error| error.within(&name_of(chunk)))
+        decode_content(&bytes, chunk.directory_at).map_err(|error| error.in_chunk(&name_of(chunk)))
     }
 }
 

@@ -7,6 +7,7 @@
 //! - [`MetaStore`]: small mutable records with versions, atomic batches and fences.
 //! - [`BlobStore`]: large immutable things.
 //! - [`mod@file`]: plain files that others made or will read.
+//! - [`mod@disk`]: free space, and whether a folder can be written.
 //! - [`Sql`]: one thin face over SQLite and PostgreSQL.
 //! - [`wire`]: clients of other people's servers, by HTTP, WebSocket and Unix socket.
 //! - [`Faulty`], [`Faults`]: failure on purpose.
@@ -20,6 +21,7 @@
 
 pub mod blob;
 mod clock;
+pub mod disk;
 mod entropy;
 mod error;
 mod fault;

@@ -53,7 +53,7 @@ pub(crate) enum Command {
     Index(Index),
     /// Check stored blocks against their headers
     Verify(Verify),
-    /// Throw stored blocks away and have them fetched again by the server
+    /// Have the server fetch stored final blocks again and replace what differs
     Repair(Repair),
     /// Derive the tables of a processor anew, from stored history, and then have them serve
     Rederive(Rederive),

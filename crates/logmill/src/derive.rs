@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use logmill_chain::ChainSource;
 use logmill_io::{Entropy, OsEntropy, SystemClock};
+use logmill_pipeline::derive::decoded::TokenSettings;
 use logmill_pipeline::derive::deriver::CheckpointStatus;
 use logmill_pipeline::derive::rederive::{self, RederiveHandler};
 use logmill_pipeline::derive::{DeriveSettings, Deriver, Processor, Reader, Tables};
@@ -55,8 +56,7 @@ impl Derive {
         let known = known(settings, chain.chain_id());
         let enabled = |processor: &Arc<dyn Processor>| settings.derive.enables(processor.name());
         let processors: Vec<_> = processors::all(&known).into_iter().filter(enabled).collect();
-        let derive =
-            DeriveSettings { tokens: Arc::new(known.tokens), ..settings.derive.settings() };
+        let derive = derive_settings(settings, known.tokens);
         let (clock, all) = (SystemClock::shared(), processors.clone());
         let workers = match source {
             Some(source) => {
@@ -101,6 +101,16 @@ impl Derive {
     pub(crate) fn shown(&self) -> serde_json::Value {
         let workers = self.workers.as_ref().map(Workers::standing);
         serde_json::json!({ "derivers": self.deriver.status(), "async_workers": workers })
+    }
+}
+
+/// How tables are derived.
+fn derive_settings(settings: &Settings, tokens: TokenSettings) -> DeriveSettings {
+    let is_embedded = settings.postgres().is_none();
+    DeriveSettings {
+        tokens: Arc::new(tokens),
+        database_folder: is_embedded.then(|| Arc::from(settings.data.as_path())),
+        ..settings.derive.settings()
     }
 }
 
@@ -182,7 +192,7 @@ async fn rederive_here(
     let chain = IndexStores::open_to_write(settings).await?.chain(chain_id).await?;
     let tables = tables::open_to_write(settings).await?;
     let known = known(settings, chain_id);
-    let derive = DeriveSettings { tokens: Arc::new(known.tokens), ..settings.derive.settings() };
+    let derive = derive_settings(settings, known.tokens);
     let (clock, one) = (SystemClock::shared(), vec![Arc::clone(processor)]);
     let deriver = Deriver::new(chain, tables.clone(), one, derive, "rederive", clock.clone());
     tables.rederive(chain_id, processor).await?;

@@ -1,7 +1,7 @@
 //! `logmill verify` and `logmill repair`: stored history, checked again, and fetched again.
 //!
 //! Guarantees: to verify changes nothing and goes on beside a server; exit code 1 if a block is damaged. A repair is a
-//! job that the server does, so that only who writes the index changes it. Leaves to others: checks and repairs
+//! job that the server does, so that only the process that writes the index changes it. Leaves to others: checks and repairs
 //! ([`logmill_pipeline`]).
 
 use logmill_io::{Entropy, OsEntropy};
@@ -60,7 +60,9 @@ pub(crate) async fn repair(asked: &cli::Repair, settings: &Settings) -> Result<(
     let stores = IndexStores::open_to_read(settings).await?.without_warm_up();
     let chain = stores.choose(asked.chain).await?;
     let (first, last) = (*asked.range.start(), *asked.range.end());
-    let job = repair::job(chain, first..last + 1, &format!("{:x}", OsEntropy.mark()))?;
+    repair::check_range(&stores.chain(chain).await?, &(first..last.saturating_add(1)))?;
+    let job =
+        repair::job(chain, first..last.saturating_add(1), &format!("{:x}", OsEntropy.mark()))?;
     let (kind, key) = (job.kind.clone(), job.key.clone());
     let enqueue = Enqueue::new(job.kind, job.key, job.payload, 0)?;
     Jobs::open(settings, &kind).await?.change(&enqueue).await?;

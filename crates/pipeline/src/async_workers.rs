@@ -157,13 +157,16 @@ impl AsyncWorker {
         format!("{}-{}", self.work.name(), self.reader.chain_id())
     }
 
-    /// Whose coverage its ranges have.
-    pub fn scope(&self) -> Scope {
-        Scope {
+    /// Whose coverage its ranges have. When stored blocks were replaced, and the tables of its gates have been derived
+    /// again, it goes over everything again: what it knows by then it does not ask for.
+    pub async fn scope(&self) -> Result<Scope> {
+        let standings = self.reader.standings(self.work.gates()).await?;
+        let applied = standings.iter().map(|standing| standing.replacements_applied).min();
+        Ok(Scope {
             chain_id: self.reader.chain_id(),
             consumer: self.work.name().to_owned(),
-            version: self.work.version(),
-        }
+            version: version_after(self.work.version(), applied.unwrap_or(0)),
+        })
     }
 
     /// The heights that it may go over.
@@ -185,7 +188,7 @@ impl AsyncWorker {
         if free == 0 {
             return Ok(0);
         }
-        let (ready, scope) = (self.ready().await?, self.scope());
+        let (ready, scope) = (self.ready().await?, self.scope().await?);
         let coverage = Coverage::read(self.queue.sql(), &scope).await?;
         let mut taken = coverage.done;
         taken.extend(&coverage.claimed);
@@ -193,7 +196,7 @@ impl AsyncWorker {
         for range in next_ranges(&ready, &taken, self.settings.range_size, free) {
             let most = range.end - range.start;
             let claim = RangeClaim { within: range, most, from: From::Below };
-            let job = |range: &Heights| self.job(range);
+            let job = |range: &Heights| self.job(range, scope.version);
             // None if another process was faster.
             let got = Coverage::claim_next(&self.queue, &scope, &claim, job).await?;
             claimed += usize::from(got.is_some());
@@ -210,8 +213,8 @@ impl AsyncWorker {
         Ok(fresh.count() + running.iter().filter(|job| job.attempts <= 1).count())
     }
 
-    fn job(&self, range: &Heights) -> NewJob {
-        let (start, end, version) = (range.start, range.end, self.work.version());
+    fn job(&self, range: &Heights, version: u32) -> NewJob {
+        let (start, end) = (range.start, range.end);
         let payload = format!(r#"{{"start":{start},"end":{end},"version":{version}}}"#);
         let key = format!("{start:020}-{end:020}-v{version}");
         NewJob { attempts_max: self.settings.attempts, ..NewJob::new(self.kind(), key, payload) }
@@ -220,7 +223,7 @@ impl AsyncWorker {
     /// How far it is.
     pub async fn standing(&self) -> Result<Standing> {
         let ready = self.ready().await?;
-        let coverage = Coverage::read(self.queue.sql(), &self.scope()).await?;
+        let coverage = Coverage::read(self.queue.sql(), &self.scope().await?).await?;
         let counts = self.queue.counts().await?;
         let mut standing = Standing::of(self.work.name(), self.work.gates(), &ready, &coverage);
         standing.jobs = Jobs::of(&self.kind(), &counts);
@@ -284,9 +287,9 @@ impl AsyncWorker {
         }
     }
 
-    async fn do_range(&self, running: &Running, range: &Heights) -> Result<()> {
+    async fn do_range(&self, running: &Running, scope: &Scope, range: &Heights) -> Result<()> {
         self.work.run(range).await?;
-        let (queue, scope) = (&self.queue, &self.scope());
+        let queue = &self.queue;
         let covered = queue.sql().write(|tx| async move {
             Coverage::cover(&tx, scope, range).await?;
             Ok(queue.complete_in(&tx, &running.claim).await?)
@@ -300,15 +303,22 @@ impl Handler for AsyncWorker {
     async fn run(&self, running: Running) -> Result<Outcome, Failure> {
         let asked: Asked = serde_json::from_str(&running.claim.payload)
             .map_err(|error| Failure::for_good(format!("the job's payload: {error}")))?;
-        if asked.version != self.work.version() {
+        let scope = self.scope().await.map_err(|error| failure(&error))?;
+        if asked.version != scope.version {
             // Left from before a change: the range has a job of the new version, or will have one.
             return Ok(Outcome::Done);
         }
-        match self.do_range(&running, &(asked.start..asked.end)).await {
+        match self.do_range(&running, &scope, &(asked.start..asked.end)).await {
             Ok(()) => Ok(Outcome::Completed),
             Err(error) => Err(failure(&error)),
         }
     }
+}
+
+/// The version of a worker's coverage: its own, and the replacement of stored blocks that its gates have applied.
+fn version_after(version: u32, replacement: u64) -> u32 {
+    let round = u32::try_from(replacement % (1 << 16)).unwrap_or(0);
+    version.wrapping_add(round << 16)
 }
 
 /// An attempt that failed, with all that is known of why.

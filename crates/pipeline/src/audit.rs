@@ -2,8 +2,9 @@
 //!
 //! Guarantees: every block is read back as a client would get it, with its logs; its place is compared with the index,
 //! its parts with its header, as far as they were checked when it came. [`audit`] compares stored senders with
-//! signatures too; the [`Auditor`] does not, as that costs more than all else. Leaves to others: mending
-//! ([`crate::repair`]).
+//! signatures too; the [`Auditor`] does not, as that costs more than all else. What the auditor finds damaged it has
+//! refilled, where that is safe ([`RepairHandler::refill`]); else the index is degraded until a person has decided. Leaves
+//! to others: fetching and writing blocks.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +16,7 @@ use serde::Serialize;
 
 use crate::chain::Chain;
 use crate::error::Result;
+use crate::repair::RepairHandler;
 use crate::senders;
 
 /// The most damaged blocks that are listed.
@@ -35,6 +37,8 @@ pub struct AuditReport {
     pub logs_only: u64,
     /// Blocks that are not what they should be.
     pub damaged: u64,
+    /// Blocks that were damaged, and were fetched and written again.
+    pub refilled: u64,
     /// Some of them, and what is wrong.
     pub findings: Vec<Finding>,
 }
@@ -57,6 +61,10 @@ impl AuditReport {
     fn found(&mut self, number: u64, what: String) {
         tracing::error!(block = number, what, "a stored block is damaged");
         metrics::counter!("logmill_audit_damaged_total").increment(1);
+        self.add(number, what);
+    }
+
+    fn add(&mut self, number: u64, what: String) {
         self.damaged += 1;
         if self.findings.len() < LISTED_MAX {
             self.findings.push(Finding { number, what });
@@ -129,43 +137,111 @@ pub struct Auditor {
     report: Mutex<AuditReport>,
 }
 
+/// A round of an auditor.
+#[derive(Debug, Default)]
+struct Round {
+    report: AuditReport,
+    /// What the round before has found.
+    before: Vec<Finding>,
+}
+
+impl Round {
+    /// What is known once all blocks below `next` were looked at.
+    fn known(&self, next: u64) -> AuditReport {
+        let mut known = self.report.clone();
+        for finding in self.before.iter().filter(|finding| finding.number >= next) {
+            known.add(finding.number, finding.what.clone());
+        }
+        known
+    }
+}
+
 impl Auditor {
     /// Looks at so many blocks a second.
     pub fn new(chain: Chain, clock: Arc<dyn Clock>, blocks_per_second: u64) -> Self {
         Self { chain, clock, blocks_per_second, report: Mutex::default() }
     }
 
-    /// What the round under way, or the last, has found.
+    /// What the round under way has found, and for blocks that it has not reached yet, the one before it.
     pub fn report(&self) -> AuditReport {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Audits for as long as it is polled.
-    pub async fn run(&self) -> Result<std::convert::Infallible> {
+    /// Audits for as long as it is polled; has damaged blocks refilled by `repairs`.
+    pub async fn run(&self, repairs: Option<&RepairHandler>) -> Result<std::convert::Infallible> {
         loop {
             if self.blocks_per_second == 0 {
                 std::future::pending::<()>().await;
             }
-            let mut report = AuditReport::default();
-            for covered in self.chain.index().coverage() {
-                self.look_through(covered, &mut report).await;
-            }
+            self.round(repairs).await;
             self.clock.sleep(REST).await;
         }
     }
 
-    async fn look_through(&self, covered: Range<u64>, report: &mut AuditReport) {
+    /// Looks at every stored block once.
+    pub async fn round(&self, repairs: Option<&RepairHandler>) {
+        let mut round = Round { before: self.report().findings, ..Round::default() };
+        for covered in self.chain.index().coverage() {
+            self.look_through(covered, repairs, &mut round).await;
+        }
+        self.publish(round.report);
+    }
+
+    async fn look_through(
+        &self,
+        covered: Range<u64>,
+        repairs: Option<&RepairHandler>,
+        round: &mut Round,
+    ) {
         let pause = Duration::from_millis(1_000 * SLICE / self.blocks_per_second.max(1));
         for number in covered {
+            let (damaged, report) = (round.report.damaged, &mut round.report);
             if let Err(error) = check(&self.chain, number, false, report).await {
                 tracing::warn!(block = number, error = logmill_io::chain(&error), "audit");
                 return;
             }
+            if report.damaged > damaged
+                && let Some(repairs) = repairs
+            {
+                refill(repairs, number, report).await;
+            }
             if number % SLICE == 0 {
-                *self.report.lock().unwrap_or_else(PoisonError::into_inner) = report.clone();
+                self.publish(round.known(number + 1));
                 self.clock.sleep(pause).await;
             }
         }
-        *self.report.lock().unwrap_or_else(PoisonError::into_inner) = report.clone();
+    }
+
+    fn publish(&self, report: AuditReport) {
+        metrics::gauge!("logmill_audit_damaged_blocks").set(gauge(report.damaged));
+        *self.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
+    }
+}
+
+/// A gauge takes a number of 32 bits exactly.
+fn gauge(count: u64) -> f64 {
+    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
+}
+
+/// Has a block refilled that was just found damaged. Where that is refused, the index is degraded: a person decides.
+async fn refill(repairs: &RepairHandler, number: u64, report: &mut AuditReport) {
+    let Err(error) = repairs.refill(number).await else {
+        tracing::info!(block = number, "a damaged block was refilled");
+        metrics::counter!("logmill_audit_refilled_total").increment(1);
+        report.damaged -= 1;
+        report.refilled += 1;
+        report.findings.retain(|finding| finding.number != number);
+        return;
+    };
+    let why = logmill_io::chain(&error);
+    tracing::error!(block = number, why, "a damaged block was not refilled");
+    let Some(finding) = report.findings.iter_mut().find(|finding| finding.number == number) else {
+        return;
+    };
+    finding.what = format!("{}; not refilled: {why}", finding.what);
+    if error.kind() != ErrorKind::Transient
+        && let Err(error) = repairs.report_damage(number, &finding.what).await
+    {
+        tracing::warn!(error = logmill_io::chain(&error), "degrade the index");
     }
 }

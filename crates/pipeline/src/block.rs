@@ -4,7 +4,7 @@
 //!
 //! Guarantees: [`restored`] of [`finalized`] is the same block. Leaves to others: when a block is final.
 
-use finalized_log_index::{BlockLog, Body, FinalizedBlock, Log as IndexedLog};
+use finalized_log_index::{BlockLog, Body, Filter, FinalizedBlock, Log as IndexedLog, LogIndex};
 use logmill_chain::{Block, Log, stored};
 
 use crate::error::{Error, Result};
@@ -75,4 +75,31 @@ pub(crate) fn same_block(block: &Block, number: u64) -> Result<()> {
         return Err(Error::corrupt(format!("the body of block {number} is of another block")));
     }
     Ok(())
+}
+
+/// A final block as it is stored, to be written again unchanged.
+pub(crate) async fn stored_block(index: &LogIndex, number: u64) -> Result<FinalizedBlock> {
+    let info = index.block_by_number(number).await?;
+    let info = info.ok_or_else(|| Error::NotCovered {
+        wanted: number..number + 1,
+        covered: index.coverage(),
+    })?;
+    let logs = index.query_finalized(&Filter::range(number..=number)).await?.logs;
+    let body = match index.body(number).await? {
+        Some(bytes) => {
+            let (block, _) = stored::outline(&bytes)?;
+            same_block(&block, number)?;
+            let transactions = block.transactions.iter().map(|tx| tx.hash).collect();
+            Some(Body { bytes, transactions })
+        }
+        None => None,
+    };
+    Ok(FinalizedBlock {
+        number,
+        hash: info.hash,
+        parent_hash: info.parent_hash,
+        timestamp: info.timestamp,
+        logs: logs.into_iter().map(|log| log.log).collect(),
+        body,
+    })
 }

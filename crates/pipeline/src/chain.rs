@@ -3,14 +3,16 @@
 //! Guarantees: a [`View`] never changes; a [`Change`] is sent after what it tells of is stored. Leaves to others:
 //! writing ([`crate::tip`] and the ingesters).
 
+use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use alloy_primitives::B256;
 use arc_swap::ArcSwapOption;
 use finalized_log_index::LogIndex;
 use logmill_chain::{Block, BlockRef};
+use logmill_io::ErrorKind;
 use tokio::sync::broadcast;
 
 use crate::error::{Error, Result};
@@ -39,6 +41,16 @@ pub(crate) struct Shared {
     unheard: AtomicU64,
     /// The indexed head as of the last look: every view asks for it.
     finalized: ArcSwapOption<BlockRef>,
+    announced: Mutex<Announced>,
+}
+
+/// What listeners have heard of.
+#[derive(Debug, Default)]
+struct Announced {
+    /// The newest blocks, in the order in which they were announced.
+    blocks: VecDeque<Arc<Block>>,
+    /// The last replacement of stored blocks.
+    replacement: u64,
 }
 
 /// How the blocks that are not final yet changed.
@@ -55,7 +67,10 @@ impl Chain {
     pub fn new(chain_id: u64, index: LogIndex, tip: Tip) -> Self {
         let (changes, _) = broadcast::channel(CHANGES_KEPT);
         let (unheard, finalized) = (AtomicU64::new(0), ArcSwapOption::empty());
-        Self { shared: Arc::new(Shared { chain_id, index, tip, changes, unheard, finalized }) }
+        let replacement = index.last_replacement();
+        let announced = Mutex::new(Announced { blocks: VecDeque::new(), replacement });
+        let shared = Shared { chain_id, index, tip, changes, unheard, finalized, announced };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Which chain it is, as of EIP-155.
@@ -84,6 +99,7 @@ impl Chain {
         shared.index.refresh().await?;
         // Not earlier: what has left the tip by now is in the index that readers see.
         shared.tip.show(Arc::clone(&stored));
+        let replaced = self.replaced().await?;
         let view = self.view().await?;
         let mut removed = Vec::new();
         for block in before.blocks.iter().rev() {
@@ -92,11 +108,14 @@ impl Chain {
             }
         }
         let known = |hash: &B256| before.blocks.iter().any(|block| block.at.hash == *hash);
-        let mut added = Vec::new();
+        removed.extend(replaced.removed);
+        let mut added = replaced.added;
         if let (Some(head), Some(last)) = (view.head(), view.finalized()) {
             let first = final_before.ok().flatten().map_or(0, |number| number + 1);
             let near = (head.number + 1).saturating_sub(TOLD_WITHIN);
-            for number in first.max(near).max(shared.unheard(&removed))..=last.number {
+            let first = first.max(near).max(shared.unheard(&removed));
+            let first = added.last().map_or(first, |block| first.max(block.at.number + 1));
+            for number in first..=last.number {
                 if shared.block_ref(number).await?.is_none_or(|at| known(&at.hash)) {
                     continue;
                 }
@@ -109,6 +128,51 @@ impl Chain {
         added.extend(stored.blocks.iter().filter(is_new).cloned());
         shared.tell(Change { removed, added });
         Ok(())
+    }
+
+    /// Tells listeners of stored blocks that were replaced since the last call: of those that they have heard of lately,
+    /// the old ones are removed, and what is stored in their place is new.
+    pub async fn announce_replacements(&self) -> Result<()> {
+        let change = self.replaced().await?;
+        self.shared.tell(change);
+        Ok(())
+    }
+
+    /// How replacements that listeners have not heard of change what they know.
+    async fn replaced(&self) -> Result<Change> {
+        let (shared, mut change) = (&self.shared, Change::default());
+        // Blocks of a tip that does not follow what is stored go first, as they are on top.
+        while shared.tip_follows() {
+            let seq = shared.announced().replacement;
+            let replaced = shared.index.replacements_after(seq).await?;
+            let Some(newest) = replaced.last().map(|one| one.seq) else {
+                break;
+            };
+            // The head may be one of them.
+            shared.finalized.store(None);
+            let is_replaced =
+                |block: &&Arc<Block>| replaced.iter().any(|r| r.blocks.contains(&block.at.number));
+            let heard: Vec<Arc<Block>> =
+                shared.announced().blocks.iter().filter(is_replaced).cloned().collect();
+            for block in heard {
+                match shared.archived(block.at.number).await {
+                    Ok(Some(stored)) if stored == block => {}
+                    Ok(stored) => {
+                        change.added.extend(stored);
+                        change.removed.push(block);
+                    }
+                    // What is stored cannot be read: nothing is known about it.
+                    Err(error) if error.kind() == ErrorKind::Corrupt => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            shared.announced().replacement = newest;
+        }
+        change.removed.sort_by_key(|block| std::cmp::Reverse(block.at.number));
+        change.removed.dedup_by_key(|block| block.at.number);
+        change.added.sort_by_key(|block| block.at.number);
+        change.added.dedup_by_key(|block| block.at.number);
+        Ok(change)
     }
 
     /// Changes of the tip from now on.
@@ -132,8 +196,22 @@ impl Shared {
         let last = change.added.last().map(|block| block.at.number + 1);
         let unheard = last.unwrap_or_else(|| self.unheard(&change.removed));
         self.unheard.store(unheard, Ordering::SeqCst);
+        self.announced().note(&change);
         // Nobody may be listening.
         let _ = self.changes.send(Arc::new(change));
+    }
+
+    /// Whether the tip follows what is final, or is empty.
+    fn tip_follows(&self) -> bool {
+        let health = self.index.health();
+        let next = health.tail_start.map(|start| start + health.tail_blocks);
+        let tip = self.tip.now();
+        let first = tip.blocks.first().map(|block| block.at.number);
+        next.zip(first).is_none_or(|(next, first)| first <= next)
+    }
+
+    fn announced(&self) -> MutexGuard<'_, Announced> {
+        self.announced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The first block that listeners have not heard of, once these are removed.
@@ -164,6 +242,17 @@ impl Shared {
     /// A finalized block by its hash.
     pub(crate) async fn block_ref_by_hash(&self, hash: &B256) -> Result<Option<BlockRef>> {
         Ok(self.index.block_by_hash(hash).await?.map(|block| block_ref(&block)))
+    }
+}
+
+impl Announced {
+    fn note(&mut self, change: &Change) {
+        let is_removed = |block: &Arc<Block>| change.removed.iter().any(|gone| gone.at == block.at);
+        self.blocks.retain(|block| !is_removed(block));
+        self.blocks.extend(change.added.iter().cloned());
+        let most = usize::try_from(TOLD_WITHIN).unwrap_or(usize::MAX);
+        let over = self.blocks.len().saturating_sub(most);
+        self.blocks.drain(..over);
     }
 }
 

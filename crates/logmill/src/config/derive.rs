@@ -33,6 +33,7 @@ pub(crate) struct Derive {
     history_chunk: u64,
     history_sleep_ms: u64,
     max_rows: u64,
+    disk_reserve_bytes: u64,
     ipfs_gateways: String,
     arweave_gateways: String,
     wrapped_native_tokens: String,
@@ -72,6 +73,7 @@ impl Derive {
             history_chunk: self.history_chunk,
             history_sleep: Duration::from_millis(self.history_sleep_ms),
             rows_max: usize::try_from(self.max_rows).unwrap_or(usize::MAX),
+            disk_reserve_bytes: self.disk_reserve_bytes,
             ..DeriveSettings::default()
         }
     }

@@ -192,10 +192,15 @@ async fn respond(
 /// Answers a call; none if the tip changed meanwhile.
 async fn attempt(call: &Call) -> ApiResult<Option<Value>> {
     let endpoint = call.endpoint;
-    let as_of = match call.some_data() {
+    let mut as_of = match call.some_data() {
         Some(data) if !endpoint.needs.is_empty() => data.as_of(endpoint.needs)?,
         _ => blocks::as_of(&call.served.chain.view().await?),
     };
+    let stale = call.some_data().and_then(|data| data.stale(&endpoint.processors()));
+    if let Some(reason) = stale {
+        as_of["complete"] = false.into();
+        as_of["reason"] = reason.into();
+    }
     let reply = (endpoint.run)(call).await;
     if let Some(data) = call.some_data()
         && !data.is_current(&endpoint.processors()).await?

@@ -12,7 +12,8 @@
 //!
 //! Guarantees: what the seed says of its own parameters holds to the letter, its bodies included; every other parameter
 //! that makes no sense is a 400 with `{"error": …}` that names it; nothing that is asked is a 500. What is read and how
-//! long that takes is bounded. Leaves to others: collecting ([`logmill_pipeline::ingest::collect`]).
+//! long that takes is bounded. While stored blocks were replaced and the tables still hold rows of the old ones, an
+//! answer also has `"complete": false` and the `reason`. Leaves to others: collecting ([`logmill_pipeline::ingest::collect`]).
 
 mod answer;
 mod question;
@@ -71,7 +72,11 @@ where
     let work = async {
         // The semaphore is never closed.
         let _permit = shared.requests.acquire().await;
-        ask(Fees::new(tables.clone())).await
+        let last = |chain: u64| {
+            shared.chains.get(&chain).map_or(0, |served| served.chain.index().last_replacement())
+        };
+        let replacements = shared.chains.keys().map(|chain| (*chain, last(*chain))).collect();
+        ask(Fees::new(tables.clone(), replacements)).await
     };
     let answer = tokio::select! {
         biased;

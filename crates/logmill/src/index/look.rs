@@ -130,8 +130,8 @@ fn degraded_rows(degraded: &Degraded) -> [(&'static str, String); 4] {
         Cause::Corruption => (
             "corruption",
             "writes, and queries that need the damaged bytes",
-            "`index resolve discard TOKEN` or `index resolve rebuild-from BLOCK`; \
-             see docs/runbooks/corrupt-chunk.md",
+            "`logmill repair FIRST-LAST`, `index resolve discard TOKEN` or \
+             `index resolve rebuild-from BLOCK`; see docs/runbooks/corrupt-chunk.md",
         ),
         Cause::Backlog => ("backlog", "writes", "`index gc`, then `index resolve keep`"),
         Cause::Metadata => (

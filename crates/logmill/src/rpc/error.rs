@@ -6,7 +6,7 @@
 //! | −32600 | it is no request of JSON-RPC 2.0, or a batch that is empty or too long |
 //! | −32601 | there is no such method |
 //! | −32602 | its parameters make no sense |
-//! | −32603 | something is wrong here; the log says what |
+//! | −32603 | something is wrong here; the log says what. Where a stored chunk is damaged, the message names it |
 //! | −32000 | no block, filter or subscription is known by this name |
 //! | −32002 | not in time, or not at the moment: ask again |
 //! | −32005 | more than is allowed; `data` says of what, and what would do |
@@ -176,6 +176,12 @@ impl From<logmill_pipeline::Error> for RpcError {
                 logged(&error, ErrorKind::Internal);
                 Self::unavailable("the index is degraded and refuses to answer")
             }
+            // The chunk is named, as the runbook says; nothing else of it is a client's business.
+            Error::Index(index) if index.damaged_chunk().is_some() => {
+                let chunk = index.damaged_chunk().unwrap_or_default().to_owned();
+                logged(&error, ErrorKind::Corrupt);
+                Self::new(INTERNAL, format!("stored data is damaged or missing: {chunk}"))
+            }
             _ => logged(&error, error.kind()),
         }
     }
@@ -228,12 +234,23 @@ mod tests {
             (IndexError::DeadlineExceeded { limit_ms: 3 }.into(), -32_002),
             (IndexError::InvalidFilter { what: "x".to_owned() }.into(), -32_602),
             (IndexError::Degraded { reason: "x".to_owned() }.into(), -32_002),
-            (IndexError::Corrupt { what: "secret place".to_owned() }.into(), -32_603),
+            (IndexError::Corrupt { what: "secret place".to_owned(), chunk: None }.into(), -32_603),
             (Error::Corrupt { what: "secret place".to_owned() }, -32_603),
         ] {
             let said = format!("{error:?}");
             let error = RpcError::from(error);
             assert_eq!(error.code, code, "{said}");
+            assert!(!error.message.contains("secret place"));
+        }
+        let chunk = "the chunk of blocks 3 to 7 (attempt 00f3)".to_owned();
+        let what = "secret place".to_owned();
+        for damaged in [
+            IndexError::Corrupt { what, chunk: Some(chunk.clone()) },
+            IndexError::ChunkMissing { chunk: chunk.clone() },
+        ] {
+            let error = RpcError::from(Error::from(damaged));
+            assert_eq!(error.code, -32_603);
+            assert!(error.message.contains(&chunk), "{}", error.message);
             assert!(!error.message.contains("secret place"));
         }
         let error = RpcError::from(Error::NotCovered { wanted: 3..8, covered });

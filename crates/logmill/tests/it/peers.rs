@@ -10,6 +10,7 @@ mod crashes;
 mod derived;
 mod market;
 mod reorgs;
+mod replaced;
 mod replaced_usage;
 mod restarts;
 mod scene;

@@ -56,16 +56,21 @@ pub(crate) fn retry() -> Backoff {
 }
 
 impl Board {
-    /// Takes the next range of `within` that a line misses, with all lines that miss all of it.
+    /// Takes the next range of `within` that a line misses, with all lines that miss all of it. `replacements` is the
+    /// number of the last replacement that the blocks will be read after.
     pub(crate) fn take(
         &mut self,
         within: &IntervalSet,
         most: u64,
         from: From,
         now: Timestamp,
+        replacements: u64,
     ) -> Option<Task> {
-        let missing: Vec<IntervalSet> =
-            self.lines.iter().map(|line| line.missing(within, now)).collect();
+        let missing = |work: &LineWork| match work.line.takes_blocks_after(replacements) {
+            true => work.missing(within, now),
+            false => IntervalSet::new(),
+        };
+        let missing: Vec<IntervalSet> = self.lines.iter().map(missing).collect();
         let ends = missing.iter().filter_map(|missing| {
             let mut ranges = missing.ranges();
             let run = match from {

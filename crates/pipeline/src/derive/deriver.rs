@@ -12,7 +12,8 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ use crate::error::{Error, Result};
 
 mod history;
 mod live;
+mod replacements;
 mod status;
 
 pub use status::{CheckpointStatus, DeriveStatus};
@@ -60,6 +62,10 @@ pub struct DeriveSettings {
     pub tokens: Arc<TokenSettings>,
     /// The lease.
     pub lease: LeaseSettings,
+    /// The folder of the database, if it is a file: tables are derived a second time only where there is room for them.
+    pub database_folder: Option<Arc<Path>>,
+    /// Bytes of the disk that a second copy of the tables must leave free.
+    pub disk_reserve_bytes: u64,
 }
 
 impl Default for DeriveSettings {
@@ -76,6 +82,8 @@ impl Default for DeriveSettings {
             error_wait: Duration::from_secs(1),
             tokens: Arc::default(),
             lease: LeaseSettings::default(),
+            database_folder: None,
+            disk_reserve_bytes: 256 << 20,
         }
     }
 }
@@ -93,6 +101,12 @@ pub struct Deriver {
     board: Mutex<Board>,
     leads: AtomicBool,
     last_error: Mutex<Option<String>>,
+    /// The last replacement of stored blocks that was applied to all generations, or noted with them.
+    replacements_seen: AtomicU64,
+    /// Held while replacements are applied.
+    replacing: tokio::sync::Mutex<()>,
+    /// When to look again whether there is room for a new generation, on the monotonic clock.
+    room_again: Mutex<Option<Duration>>,
 }
 
 impl Deriver {
@@ -117,6 +131,9 @@ impl Deriver {
             board: Mutex::default(),
             leads: AtomicBool::new(false),
             last_error: Mutex::default(),
+            replacements_seen: AtomicU64::new(0),
+            replacing: tokio::sync::Mutex::default(),
+            room_again: Mutex::default(),
         }
     }
 
@@ -170,6 +187,7 @@ impl Deriver {
     async fn lead(&self, lease: &Lease, held: &Held) -> Result<Infallible> {
         let fence = held.fence();
         self.load().await?;
+        self.apply_replacements(Some(&fence)).await?;
         self.leads.store(true, Ordering::SeqCst);
         let live = async {
             if !self.settings.live {
@@ -213,6 +231,8 @@ impl Deriver {
             works.push(LineWork::new(line, done, tip));
         }
         *self.board() = Board { lines: works };
+        // Another process may have led since.
+        self.replacements_seen.store(0, Ordering::SeqCst);
         Ok(())
     }
 
@@ -336,6 +356,7 @@ impl Deriver {
     /// Derives everything that is stored, once, without a lease: for tools and tests.
     pub async fn catch_up(&self) -> Result<()> {
         self.load().await?;
+        self.apply_replacements(None).await?;
         self.align_tip(None).await?;
         Box::pin(self.history_all(None)).await?;
         self.finish_lines(None).await?;

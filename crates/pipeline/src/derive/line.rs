@@ -56,12 +56,24 @@ pub struct Line {
     pub generation: u32,
     /// Whether readers see it.
     pub state: LineState,
+    /// The last replacement of stored blocks that it has applied. It takes rows only for as long as this holds.
+    pub replacements: u64,
 }
 
 impl Line {
     /// Whose coverage its rows have.
     pub fn scope(&self) -> Scope {
         scope(self.chain_id, self.processor.name(), self.generation)
+    }
+
+    /// Whether it takes rows of blocks that were read after replacement `seq`. Blocks that were read before a
+    /// replacement which it has applied may be dead ones. A generation that is built waits until it has applied all; one
+    /// that serves goes on, as it says that it is behind.
+    pub(crate) fn takes_blocks_after(&self, seq: u64) -> bool {
+        match self.state {
+            LineState::Building => self.replacements == seq,
+            LineState::Serving => self.replacements <= seq,
+        }
     }
 
     /// Whether a processor of this name fills it.

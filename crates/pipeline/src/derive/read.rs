@@ -338,7 +338,21 @@ pub struct Standing {
     pub behind: Option<String>,
 }
 
+/// Why tables that have applied the replacements up to `applied` may hold rows of blocks that no longer exist, where
+/// `last` is the last replacement; none if they hold none. `noted` is what the deriver said about it.
+pub(crate) fn stale(applied: u64, last: u64, noted: Option<&str>) -> Option<String> {
+    let unnoted =
+        || format!("stored blocks were replaced (replacement {last}), and the tables follow");
+    (applied < last).then(|| noted.map_or_else(unnoted, str::to_owned))
+}
+
 impl Standing {
+    /// Why rows of blocks that no longer exist may be in its tables, where `last` is the number of the last replacement
+    /// of stored blocks ([`finalized_log_index::LogIndex::last_replacement`]); none if none are.
+    pub fn stale(&self, last: u64) -> Option<String> {
+        stale(self.replacements_applied, last, self.behind.as_deref())
+    }
+
     /// All blocks that are in its tables.
     pub fn all(&self) -> IntervalSet {
         let mut all = self.done.clone();

@@ -11,8 +11,8 @@
 //! | `coverage` | which final blocks are in a generation (of [`logmill_work::Coverage`]) |
 //!
 //! Guarantees: rows and the coverage that speaks for them change in one transaction; a block that is covered is not in
-//! the tip; a change planned from an older state is refused ([`Error::Overtaken`]); what a holder of a lost lease
-//! writes is refused. Leaves to others: what to derive, and when.
+//! the tip; a change planned from an older state, or from blocks that may have been replaced since, is refused
+//! ([`Error::Overtaken`]); what a holder of a lost lease writes is refused. Leaves to others: what to derive, and when.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,8 +33,10 @@ use crate::error::{Error, Result};
 use crate::record;
 
 mod lines;
+mod replacements;
 
 pub(crate) use lines::chain_param;
+pub use replacements::ReplacementOutcome;
 
 /// The tables of this module.
 pub static MIGRATIONS: Migrations = Migrations {
@@ -310,12 +312,13 @@ impl Tables {
 
     /// The blocks whose rows are in a line's tip.
     pub async fn tip(&self, line: &Line) -> Result<TipBlocks> {
-        let found = self.sql.query(&format!("SELECT tip {LINE}"), line_params(line)?).await?;
+        let text = format!("SELECT tip, replacements {LINE}");
+        let found = self.sql.query(&text, line_params(line)?).await?;
         Ok(tip_of(line, found.rows.first())?)
     }
 
     async fn lock_tip(&self, tx: &Tx, line: &Line) -> Stored<TipBlocks> {
-        let text = format!("SELECT tip {LINE} FOR UPDATE");
+        let text = format!("SELECT tip, replacements {LINE} FOR UPDATE");
         tip_of(line, tx.execute(&text, line_params(line)?).await?.rows.first())
     }
 
@@ -353,8 +356,11 @@ fn line_params(line: &Line) -> Stored<Vec<Value>> {
 }
 
 fn tip_of(line: &Line, row: Option<&logmill_io::sql::Row>) -> Stored<TipBlocks> {
-    // None if another process has retired it.
+    // None if another process has retired it. Under another number, the rows may be of blocks that were replaced.
     let row = row.ok_or_else(|| overtaken(line))?;
+    if row.count(1)? != line.replacements {
+        return Err(overtaken(line));
+    }
     let tip = record::decode(&row.blob(0)?, "the tip of derived tables");
     tip.map_err(|error| logmill_io::Error::Corrupt { what: error.to_string() })
 }

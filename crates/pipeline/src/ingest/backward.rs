@@ -24,6 +24,7 @@ use super::{IngestSettings, Progress};
 use crate::block::finalized;
 use crate::chain::Chain;
 use crate::error::{Error, Result};
+use crate::senders;
 
 /// The kind of the jobs, before the chain's id.
 pub const CELL_JOB: &str = "history-cell";
@@ -183,6 +184,34 @@ impl Backward {
             }
         }
         Ok(())
+    }
+
+    /// The chain that it fills.
+    pub(crate) fn chain(&self) -> &Chain {
+        &self.chain
+    }
+
+    /// Which chain its source serves.
+    pub(crate) async fn chain_id_of_source(&self) -> Result<u64> {
+        Ok(self.source.info().await?.chain_id)
+    }
+
+    /// All blocks of a range, fetched and verified.
+    pub(crate) async fn fetch(&self, range: Range<u64>) -> Result<Vec<Block>> {
+        let mut blocks: Vec<Block> = Vec::new();
+        let mut next = range.start;
+        while next < range.end {
+            let fetched = self.source.blocks(next..range.end).await?;
+            let Some(last) = fetched.last() else {
+                return Err(ChainError::NotYet { number: next }.into());
+            };
+            next = last.at.number + 1;
+            blocks.extend(fetched);
+        }
+        if self.settings.store_senders {
+            senders::recover(&mut blocks).await;
+        }
+        Ok(blocks)
     }
 
     async fn build(&self, range: Range<u64>) -> Result<()> {

@@ -105,6 +105,7 @@ impl Forward {
             self.chain.follow().await?;
         }
         self.link_to_index().await?;
+        self.chain.announce_replacements().await?;
         let ours = self.chain.view().await?.head();
         self.progress.at(ours.map(|head| head.number), heads.latest.number);
         let looked = match ours {

@@ -33,6 +33,8 @@ const FOLLOW_EVERY: Duration = Duration::from_millis(500);
 const ASKS_PER_LEASE: u32 = 6;
 /// The most looks between two times that it asks.
 const LOOKS_MAX: u32 = 10;
+/// How long repairs may go on after the head contradicts what is stored.
+const REPAIRS_WITHIN: Duration = Duration::from_secs(10);
 /// How often garbage is collected.
 const COLLECT_EVERY: Duration = Duration::from_secs(600);
 
@@ -203,19 +205,31 @@ impl Ingest {
             slots: 1,
             ..self.runner.clone()
         };
-        let (writer_, backward) = (Arc::clone(writer), Arc::clone(backward));
-        let handler = Arc::new(RepairHandler { writer: writer_, backward });
-        let repairs = Runner::new(self.queue.clone(), handler, settings)?;
+        let handler = Arc::new(RepairHandler::new(Arc::clone(writer), Arc::clone(backward)));
+        let repairs = Runner::new(self.queue.clone(), handler.clone(), settings)?;
         let ended = tokio::select! {
             biased;
             ended = self.keep_lease(writer) => ended,
-            ended = forward.run() => ended,
+            ended = self.follow_head(&forward) => ended,
             ended = self.maintain(writer) => ended,
-            ended = self.auditor.run() => ended,
+            ended = self.auditor.run(Some(&handler)) => ended,
             ended = self.collect(writer) => ended,
             ended = repairs.run(std::future::pending()) => return Ok(ended?),
         };
         ended.map(|never| match never {})
+    }
+
+    /// Follows the head. A contradiction ends it, after a while: repairs that were asked for are answered first.
+    async fn follow_head(&self, forward: &Forward) -> Result<std::convert::Infallible> {
+        let error = match forward.run().await {
+            Ok(never) => match never {},
+            Err(error) => error,
+        };
+        if error.kind() == ErrorKind::Conflict {
+            self.stopped(&error);
+            self.clock.sleep(REPAIRS_WITHIN).await;
+        }
+        Err(error)
     }
 
     async fn keep_lease(&self, writer: &Writer) -> Result<std::convert::Infallible> {

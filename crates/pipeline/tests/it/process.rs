@@ -10,7 +10,7 @@ use logmill_io::Clock;
 use logmill_pipeline::audit::Auditor;
 use logmill_pipeline::ingest::{Ingest, Progress, Roles};
 use logmill_pipeline::{Chain, repair};
-use logmill_work::RunnerSettings;
+use logmill_work::{RunnerSettings, State};
 use tokio::sync::watch;
 
 use crate::listener::Listener;
@@ -103,7 +103,7 @@ async fn one_leads_another_follows_and_takes_over_at_once_when_it_stops() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn damage_is_found_by_the_audit_and_mended_by_a_repair_while_the_chain_grows() {
+async fn damage_is_found_and_refilled_by_the_audit_while_the_chain_grows() {
     for bodies in [false, true] {
         let world = World::new(2, Some(12)).await;
         world.sim.grow(100);
@@ -133,20 +133,16 @@ async fn damage_is_found_by_the_audit_and_mended_by_a_repair_while_the_chain_gro
         ran.expect("it ran");
         let stop = watch::Sender::new(false);
         let driver = async {
-            let mut found = None;
+            let mut refilled = 0;
             for _ in 0..300 {
                 world.clock.sleep(SECOND).await;
                 world.sim.grow(1);
-                let report = two.auditor.report();
-                if let Some(finding) = report.findings.first() {
-                    found = Some(finding.number);
+                refilled = two.auditor.report().refilled;
+                if refilled > 0 {
                     break;
                 }
             }
-            let found = found.expect("the audit finds it");
-            let asked = repair::job(1_337, found..found + 1, "a").expect("a job");
-            let asked = world.queue.enqueue(&asked).await;
-            asked.expect("it is asked for");
+            assert!(refilled > 0, "the audit finds it, and has it refilled");
             for _ in 0..200 {
                 world.clock.sleep(SECOND).await;
                 world.sim.grow(1);
@@ -178,7 +174,9 @@ async fn the_lease_is_given_back_though_a_repair_is_under_way() {
         let asked = repair::job(1_337, 20..21, "a").expect("a job");
         world.queue.enqueue(&asked).await.expect("it is asked for");
         world.clock.sleep(20 * SECOND).await;
-        assert!(!one.chain.view().await.expect("read").is_complete(), "it is under way");
+        let asked = world.queue.get(&asked.kind, &asked.key).await.expect("read").expect("there");
+        assert_eq!(asked.state, State::Running, "it is under way");
+        assert!(one.chain.view().await.expect("read").is_complete(), "and removes nothing");
         stop.send_replace(true);
     };
     let ((), ran) = join(driver, one.run(stopping(&stop))).await;
@@ -186,7 +184,6 @@ async fn the_lease_is_given_back_though_a_repair_is_under_way() {
     world.source.set_faults(SimFaults::default());
     let two = world.write_as("two", &world.stores, &world.source()).await;
     let two = two.expect("the lease was given back");
-    // What the repair left undone is missing like any other gap.
     assert_eq!(two.fill().await.expect("nothing is in the way"), 0);
     two.catch_up().await.expect("nothing is in the way");
     world.check(&two.chain, 1).await;

@@ -119,7 +119,7 @@ async fn a_sender_that_did_not_sign_is_found_and_mended() {
         assert!(said.contains(&format!("is stored as sent by {name}, but")), "{said}");
         let repairs =
             RepairHandler::new(Arc::clone(&process.writer), Arc::clone(&process.backward));
-        repairs.repair(found[0]..20).await.expect("it is thrown away");
+        repairs.repair(found[0]..20).await.expect("it is fetched again");
         process.catch_up().await.expect("it is fetched again");
         let after = audit(&process.chain, 0..u64::MAX, |_| {}).await.expect("it looks");
         assert!(after.is_clean(), "{after:?}");

@@ -14,3 +14,4 @@ mod live;
 mod model;
 mod probe;
 mod ranges;
+mod replacements;

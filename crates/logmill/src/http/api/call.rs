@@ -98,7 +98,8 @@ impl Call {
         if processors.is_empty() {
             return Ok(());
         }
-        let data = Data::read(reader, &processors).await?;
+        let last = self.served.chain.index().last_replacement();
+        let data = Data::read(reader, &processors, last).await?;
         for processor in self.endpoint.needs {
             data.covered(processor)?;
         }

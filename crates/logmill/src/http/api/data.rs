@@ -41,7 +41,7 @@ pub(super) static RANGE: Record = Record {
 /// What an answer is based on.
 pub(super) static AS_OF: Record = Record {
     name: "AsOf",
-    about: "What an answer is based on: every block of `covered`, and no other.",
+    about: "What an answer is based on: every block of `covered`, and, while `complete` is true, no other.",
     base: None,
     fields: &[
         computed("block", Form::Number, "the newest block; null if there is none").or_null(),
@@ -49,6 +49,12 @@ pub(super) static AS_OF: Record = Record {
         computed("final", Form::Number, "the newest final block; null if there is none").or_null(),
         computed("covered", Form::List(&Form::Object(&RANGE)), "the newest ranges, lowest first"),
         computed("ranges", Form::Number, "how many ranges there are in all"),
+        computed(
+            "complete",
+            Form::Flag,
+            "false while stored blocks were replaced and the tables still hold rows of the old ones",
+        ),
+        computed("reason", Form::Text, "why `complete` is false").or_null(),
     ],
 };
 
@@ -83,6 +89,8 @@ pub(super) const TIME: Field =
 pub(super) struct Data {
     reader: Reader,
     standings: Vec<Standing>,
+    /// The last replacement of stored blocks, as of before the standings.
+    last_replacement: u64,
 }
 
 /// What a token says of itself.
@@ -95,9 +103,19 @@ pub(super) struct Metadata {
 
 impl Data {
     /// What is derived now, as far as these processors go.
-    pub(super) async fn read(reader: Reader, processors: &[&str]) -> ApiResult<Self> {
+    pub(super) async fn read(
+        reader: Reader,
+        processors: &[&str],
+        last_replacement: u64,
+    ) -> ApiResult<Self> {
         let standings = reader.standings(processors).await?;
-        Ok(Self { reader, standings })
+        Ok(Self { reader, standings, last_replacement })
+    }
+
+    /// Why tables of these processors may hold rows of blocks that no longer exist; none if they hold none.
+    pub(super) fn stale(&self, processors: &[&str]) -> Option<String> {
+        let named = |standing: &&Standing| processors.contains(&standing.processor.as_str());
+        self.standings.iter().filter(named).find_map(|one| one.stale(self.last_replacement))
     }
 
     /// Whether the blocks that are not final are those of the beginning.
@@ -162,7 +180,8 @@ impl Data {
     pub(super) fn is_complete(&self, processor: &str, created: Option<u64>) -> ApiResult<bool> {
         let covered = self.covered(processor)?;
         let end = covered.ranges().next_back().map_or(0, |range| range.end);
-        Ok(end > 0 && covered.covers(&(created.unwrap_or(0).min(end - 1)..end)))
+        let is_stale = self.stale(&[processor]).is_some();
+        Ok(!is_stale && end > 0 && covered.covers(&(created.unwrap_or(0).min(end - 1)..end)))
     }
 
     /// Of which contracts the covered blocks of a processor have all of their lives.
@@ -173,6 +192,9 @@ impl Data {
     ) -> ApiResult<BTreeSet<Address>> {
         if self.is_complete(processor, None)? {
             return Ok(contracts);
+        }
+        if self.stale(&[processor]).is_some() {
+            return Ok(BTreeSet::new());
         }
         let created = self.created(&contracts).await?;
         let mut complete = BTreeSet::new();
@@ -354,6 +376,8 @@ pub(super) fn as_of(
         "final": newest_final,
         "covered": ranges(covered),
         "ranges": covered.len(),
+        "complete": true,
+        "reason": null,
     })
 }
 

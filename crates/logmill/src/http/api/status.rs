@@ -41,6 +41,12 @@ static CHECKPOINT: Record = Record {
         computed("ranges", Form::Number, "how many ranges there are in all"),
         computed("tip", Form::Number, "its newest block, if that is not final").or_null(),
         computed("missing", Form::Number, "how many stored final blocks it has not derived"),
+        computed(
+            "complete",
+            Form::Flag,
+            "false while stored blocks were replaced and its tables still hold rows of the old ones",
+        ),
+        computed("reason", Form::Text, "why `complete` is false").or_null(),
     ],
 };
 
@@ -72,12 +78,14 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[Endpoint {
 
 async fn status(call: &Call) -> ApiResult<Reply> {
     let chain = &call.served.chain;
+    let last = chain.index().last_replacement();
     let standings = match &call.served.reader {
         Some(reader) => reader.standings(&[]).await?,
         None => Vec::new(),
     };
     let stored = chain.index().coverage();
-    let checkpoints: Vec<Json> = standings.iter().map(|one| checkpoint(one, &stored)).collect();
+    let checkpoints: Vec<Json> =
+        standings.iter().map(|one| checkpoint(one, &stored, last)).collect();
     let view = chain.view().await?;
     Ok(Reply::One(Object::from_iter([
         ("chainId".to_owned(), chain.chain_id().into()),
@@ -95,7 +103,8 @@ fn head(at: Option<BlockRef>) -> Json {
     })
 }
 
-fn checkpoint(standing: &Standing, stored: &[Range<u64>]) -> Json {
+fn checkpoint(standing: &Standing, stored: &[Range<u64>], last_replacement: u64) -> Json {
+    let reason = standing.stale(last_replacement);
     let done: Vec<Range<u64>> = standing.done.ranges().collect();
     let gaps = stored.iter().flat_map(|range| standing.done.gaps(range));
     json!({
@@ -105,5 +114,7 @@ fn checkpoint(standing: &Standing, stored: &[Range<u64>]) -> Json {
         "ranges": done.len(),
         "tip": standing.tip.last().map(|(number, _)| number),
         "missing": gaps.map(|gap| gap.end - gap.start).sum::<u64>(),
+        "complete": reason.is_none(),
+        "reason": reason,
     })
 }

@@ -30,6 +30,8 @@ type Answer<T = Value> = Result<T, NoAnswer>;
 /// Reads fees.
 pub(super) struct Fees {
     tables: Tables,
+    /// The last replacement of stored blocks, by chain.
+    last_replacements: BTreeMap<u64, u64>,
 }
 
 /// Conditions as the database takes them.
@@ -51,8 +53,22 @@ impl Conditions {
 }
 
 impl Fees {
-    pub(super) fn new(tables: Tables) -> Self {
-        Self { tables }
+    pub(super) fn new(tables: Tables, last_replacements: BTreeMap<u64, u64>) -> Self {
+        Self { tables, last_replacements }
+    }
+
+    /// Marks an answer if rows of blocks that no longer exist may be in it.
+    async fn marked(&self, mut answer: Value, reader: &Reader) -> Answer {
+        let last = self.last_replacements.get(&reader.chain_id()).copied().unwrap_or(0);
+        if last == 0 {
+            return Ok(answer);
+        }
+        let standings = reader.standings(&[PROCESSOR]).await?;
+        if let Some(reason) = standings.first().and_then(|standing| standing.stale(last)) {
+            answer["complete"] = false.into();
+            answer["reason"] = reason.into();
+        }
+        Ok(answer)
     }
 
     /// One page of fees, the newest first.
@@ -81,13 +97,13 @@ impl Fees {
             Part::After(_) => u64::MAX,
         };
         if offset >= total {
-            return Ok(shown_page(question, &[], total, None));
+            return self.marked(shown_page(question, &[], total, None), &reader).await;
         }
         let rows = rows(&reader, &conditions, offset, limit).await?;
         let events = rows.iter().map(|row| event(chain_id, row)).collect::<Answer<Vec<Value>>>()?;
         let last = rows.last().map(|row| Ok::<_, NoAnswer>((row.int(0)?, row.int(1)?)));
         let last = last.transpose()?.filter(|_| rows.len() as u64 == limit);
-        Ok(shown_page(question, &events, total, last))
+        self.marked(shown_page(question, &events, total, last), &reader).await
     }
 
     /// Sums for every integrator and token, by time.
@@ -128,7 +144,7 @@ impl Fees {
             return Err(too_many());
         }
         let data: Vec<Value> = sums.iter().rev().map(|sum| shown_sum(chain_id, sum)).collect();
-        Ok(json!({ "data": data }))
+        self.marked(json!({ "data": data }), &reader).await
     }
 
     /// The chain that is meant, and its tables if it has any.

@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use logmill_io::Fence;
 use logmill_work::intervals::From;
 
-use super::super::board::Task;
+use super::super::board::{LineWork, Task};
 use super::super::line::LineState;
 use super::Deriver;
 use crate::error::{Error, Result};
@@ -20,6 +20,7 @@ impl Deriver {
             Box::pin(self.history_all(Some(fence))).await?;
             self.finish_lines(Some(fence)).await?;
             self.clock.sleep(self.settings.poll).await;
+            self.look_for_room();
             // Another process may have asked for a new generation.
             self.reload().await?;
         }
@@ -30,6 +31,7 @@ impl Deriver {
         let (mut from, mut other) = (From::Below, From::Above);
         let mut ready = None;
         loop {
+            self.apply_replacements(fence).await?;
             let task = self.take_history(from);
             std::mem::swap(&mut from, &mut other);
             if task.is_none() && ready.is_none() {
@@ -60,12 +62,15 @@ impl Deriver {
     }
 
     fn take_history(&self, from: From) -> Option<Task> {
+        // Before the blocks, which may then be newer, never older.
+        let replacements = self.chain.index().last_replacement();
         let (stored, now) = (self.stored(), self.clock.now());
-        self.board().take(&stored, self.settings.history_chunk, from, now)
+        self.board().take(&stored, self.settings.history_chunk, from, now, replacements)
     }
 
     /// Derives one chunk of what is missing, one step of the history deriver; false if nothing is.
     pub async fn history_step(&self, fence: Option<&Fence>, from: From) -> Result<bool> {
+        self.apply_replacements(fence).await?;
         let Some(task) = self.take_history(from) else {
             return Ok(false);
         };
@@ -75,15 +80,18 @@ impl Deriver {
 
     /// Makes what is complete serve, and its indexes.
     pub async fn finish_lines(&self, fence: Option<&Fence>) -> Result<()> {
-        let stored = self.stored();
+        let (replacements, stored) = (self.chain.index().last_replacement(), self.stored());
         let complete: Vec<_> = {
             let board = self.board();
-            let complete = board.lines.iter().filter(|work| work.undone(&stored).is_empty());
+            let is_complete = |work: &&LineWork| {
+                work.line.takes_blocks_after(replacements) && work.undone(&stored).is_empty()
+            };
+            let complete = board.lines.iter().filter(is_complete);
             complete.map(|work| work.line.clone()).collect()
         };
         for line in complete {
             self.tables.make_indexes(&line).await?;
-            if line.state == LineState::Building && self.tables.swap(fence, &line).await? {
+            if line.state == LineState::Building && self.tables.swap(fence, &line, &stored).await? {
                 let (processor, generation) = (line.processor.name(), line.generation);
                 tracing::info!(processor, generation, "serves what was derived anew");
                 self.reload().await?;

@@ -42,6 +42,7 @@ impl Deriver {
         let mut known = self.stored();
         let mut pending = within(&known, &(floor..u64::MAX));
         loop {
+            self.apply_replacements(Some(fence)).await?;
             Box::pin(self.align_tip(Some(fence))).await?;
             let stored = self.stored();
             for range in difference(&stored, &known).ranges() {
@@ -63,13 +64,15 @@ impl Deriver {
     /// Derives one chunk of what is pending, the newest first; false if nothing is.
     async fn live_step(&self, fence: &Fence, pending: &mut IntervalSet) -> Result<bool> {
         let now = self.clock.now();
+        // Before the blocks, which may then be newer, never older.
+        let replacements = self.chain.index().last_replacement();
         let task = {
             let mut board = self.board();
             let backlog = board.missing_most(pending, now);
             let is_long = backlog > self.settings.history_chunk;
             let chunk =
                 if is_long { self.settings.history_chunk } else { self.settings.live_chunk };
-            board.take(pending, chunk, From::Above, now)
+            board.take(pending, chunk, From::Above, now, replacements)
         };
         let Some(task) = task else {
             // What fails waits on the board; the history deriver tries it again.

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::super::line::LineState;
 use super::super::processor::Phase;
+use super::super::read::stale;
 use super::Deriver;
 
 /// How the derivers of a chain are.
@@ -46,6 +47,10 @@ pub struct CheckpointStatus {
     pub waits_for: Vec<&'static str>,
     /// Blocks that it could not derive.
     pub failing: Vec<FailingStatus>,
+    /// The last replacement of stored blocks that it has applied.
+    pub replacements_applied: u64,
+    /// Why rows of blocks that no longer exist may be in its tables; none if none are.
+    pub incomplete: Option<String>,
 }
 
 /// Blocks that could not be derived.
@@ -67,6 +72,7 @@ const RANGES_SHOWN: usize = 8;
 impl Deriver {
     /// How far everything is.
     pub fn status(&self) -> DeriveStatus {
+        let replacements = self.chain.index().last_replacement();
         let (stored, board) = (self.stored(), self.board());
         let mut checkpoints = Vec::new();
         let (mut lowest, mut highest) = (None, None);
@@ -104,6 +110,8 @@ impl Deriver {
                     Phase::Two => vec!["token_worker"],
                 },
                 failing,
+                replacements_applied: work.line.replacements,
+                incomplete: stale(work.line.replacements, replacements, None),
             });
         }
         let bounds = stored.ranges().fold(None, |bounds: Option<(u64, u64)>, range| {
@@ -135,6 +143,8 @@ fn cursor(name: &str, passed: std::ops::Range<u64>) -> CheckpointStatus {
         missing: 0,
         waits_for: vec!["main_ingester", "history_ingester"],
         failing: Vec::new(),
+        replacements_applied: 0,
+        incomplete: None,
     }
 }
 

@@ -26,6 +26,8 @@ pub(crate) struct StoredLine {
     pub(crate) processor: String,
     pub(crate) generation: u32,
     pub(crate) state: LineState,
+    /// The last replacement of stored blocks that it has applied.
+    pub(crate) replacements: u64,
     version: i64,
     parameters: String,
     tables: String,
@@ -55,6 +57,7 @@ impl Tables {
                 processor: Arc::clone(processor),
                 generation: line.generation,
                 state: line.state,
+                replacements: line.replacements,
             }));
         }
         Ok(lines)
@@ -79,7 +82,7 @@ impl Tables {
                 LineState::Building
             }
         };
-        self.create(tx, chain_id, processor, generation, state).await
+        self.create(tx, chain_id, processor, generation, state, 0).await
     }
 
     /// Begins a new generation beside the one that serves, unless there is one; it serves when all is derived.
@@ -92,18 +95,21 @@ impl Tables {
                 return Ok(());
             }
             let generation = stored.iter().map(|line| line.generation).max().unwrap_or(0) + 1;
-            self.create(&tx, chain_id, &**processor, generation, LineState::Building).await
+            self.create(&tx, chain_id, &**processor, generation, LineState::Building, 0).await
         });
         Ok(begun.await?)
     }
 
-    async fn create(
+    /// Makes a generation without blocks. That it has not applied any replacement yet costs nothing: without blocks,
+    /// no replacement touches it.
+    pub(super) async fn create(
         &self,
         tx: &Tx,
         chain_id: u64,
         processor: &dyn Processor,
         generation: u32,
         state: LineState,
+        replacements: u64,
     ) -> Stored<()> {
         for table in processor.tables() {
             let physical = line::physical(chain_id, generation, table.name);
@@ -120,11 +126,12 @@ impl Tables {
             declared(processor),
             state.stored(),
             record::encode(&TipBlocks::default()),
+            i64::try_from(replacements).unwrap_or(i64::MAX),
         ];
         let text = "INSERT INTO derive_line
-                (chain_id, processor, generation, version, parameters, tables, state, indexed, tip, created_at,
-                 updated_at)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, 0, $8, now_ms(), now_ms())";
+                (chain_id, processor, generation, version, parameters, tables, state, indexed, tip, replacements,
+                 created_at, updated_at)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, 0, $8, $9, now_ms(), now_ms())";
         tx.execute(text, params).await?;
         if state == LineState::Serving {
             self.make_views(tx, processor).await?;
@@ -133,8 +140,14 @@ impl Tables {
     }
 
     /// Makes a generation that is complete the one that serves, and drops the one before it; false if what it covers
-    /// is less than what that one covers.
-    pub async fn swap(&self, fence: Option<&logmill_io::Fence>, new: &Line) -> Result<bool> {
+    /// is less than what that one covers. Where blocks were replaced since, that one may cover blocks that no longer
+    /// exist: then only those count that are `stored`.
+    pub async fn swap(
+        &self,
+        fence: Option<&logmill_io::Fence>,
+        new: &Line,
+        stored_blocks: &IntervalSet,
+    ) -> Result<bool> {
         let swapped = self.sql.write(|tx| async move {
             hold(&tx, fence).await?;
             lock(&tx).await?;
@@ -142,14 +155,24 @@ impl Tables {
             let stored = stored_lines(&tx, new.chain_id, Some(name)).await?;
             let of_state = |state| stored.iter().find(|line: &&StoredLine| line.state == state);
             let building = of_state(LineState::Building);
-            if building.is_none_or(|line| line.generation != new.generation) {
+            let is_same = |line: &StoredLine| {
+                line.generation == new.generation && line.replacements == new.replacements
+            };
+            if !building.is_some_and(is_same) {
                 return Ok(false);
             }
             if let Some(old) = of_state(LineState::Serving) {
                 let covered = Coverage::read(&tx, &new.scope()).await?.done;
                 let scope = line::scope(new.chain_id, name, old.generation);
                 let before = Coverage::read(&tx, &scope).await?.done;
-                if !before.ranges().all(|range| covered.covers(&range)) {
+                let is_behind = old.replacements < new.replacements;
+                let lost = before.ranges().flat_map(|range| covered.gaps(&range));
+                let lost: IntervalSet = lost.collect();
+                let is_lost = match is_behind {
+                    true => lost.ranges().any(|range| !stored_blocks.overlap(&range).is_empty()),
+                    false => !lost.is_empty(),
+                };
+                if is_lost {
                     return Ok(false);
                 }
                 self.drop_line(&tx, new.chain_id, old).await?;
@@ -244,7 +267,7 @@ impl Tables {
         Ok(Coverage::read(&self.sql, &scope).await?.done)
     }
 
-    async fn drop_line(&self, tx: &Tx, chain_id: u64, line: &StoredLine) -> Stored<()> {
+    pub(super) async fn drop_line(&self, tx: &Tx, chain_id: u64, line: &StoredLine) -> Stored<()> {
         for table in line.table_names() {
             tx.execute(&format!("DROP VIEW IF EXISTS {table}"), params![]).await?;
             for statement in schema::drop(&line::physical(chain_id, line.generation, &table)) {
@@ -315,7 +338,7 @@ impl StoredLine {
 }
 
 /// Two processes that start together would both make the first generation.
-async fn lock(tx: &Tx) -> Stored<()> {
+pub(super) async fn lock(tx: &Tx) -> Stored<()> {
     tx.execute("SELECT id FROM derive_lock FOR UPDATE", params![]).await?;
     Ok(())
 }
@@ -332,13 +355,13 @@ fn declared(processor: &dyn Processor) -> String {
     processor.tables().iter().map(table).collect()
 }
 
-async fn stored_lines(
+pub(super) async fn stored_lines(
     on: &impl Execute,
     chain_id: u64,
     processor: Option<&str>,
 ) -> Stored<Vec<StoredLine>> {
     let mut params: Vec<Value> = params![chain_param(chain_id)?];
-    let mut text = "SELECT processor, generation, state, version, parameters, tables
+    let mut text = "SELECT processor, generation, state, version, parameters, tables, replacements
         FROM derive_line WHERE chain_id = $1"
         .to_owned();
     if let Some(processor) = processor {
@@ -357,6 +380,7 @@ async fn stored_lines(
             version: row.int(3)?,
             parameters: row.text(4)?.to_owned(),
             tables: row.text(5)?.to_owned(),
+            replacements: row.count(6)?,
         })
     };
     found.rows.iter().map(line).collect()

@@ -19,7 +19,7 @@ use logmill_chain::BlockRef;
 use logmill_io::ErrorKind;
 use logmill_work::coverage::RangeClaim;
 use logmill_work::intervals::From;
-use logmill_work::{Backoff, Coverage, Heights, NewJob};
+use logmill_work::{Backoff, Coverage, Heights, IntervalSet, NewJob};
 
 use super::retry::{is_of_chain, with_retry};
 use super::scan::RangeJob;
@@ -192,7 +192,8 @@ impl Collector {
         for line in self.lines() {
             with_retry(sql, "make indexes", || self.tables.make_indexes(&line)).await?;
             if line.state == LineState::Building && self.is_collected(&line).await? {
-                let swap = || self.tables.swap(None, &line);
+                let stored = IntervalSet::new();
+                let swap = || self.tables.swap(None, &line, &stored);
                 if !with_retry(sql, "replace the tables", swap).await? {
                     let processor = line.processor.name();
                     tracing::warn!(processor, "the tables before these cover more, and stay");

@@ -14,6 +14,7 @@ use logmill_pipeline::derive::Processor;
 use logmill_pipeline::observe::StateReader;
 use logmill_pipeline::processors::evm::Evm;
 use logmill_sim::Database;
+use logmill_work::IntervalSet;
 
 use super::fake::Says;
 use super::ground::{CHAIN, Ground, Move, account, data, string};
@@ -115,7 +116,7 @@ fn code_is_asked_for_once_and_kept_as_the_node_has_it() {
         let lines = ground.tables.lines(CHAIN, &[evm]).await.expect("lines");
         let new = lines.iter().max_by_key(|line| line.generation).expect("a generation");
         ground.derive_into(new, 0..2_000, &moves).await;
-        assert!(ground.tables.swap(None, new).await.expect("complete"));
+        assert!(ground.tables.swap(None, new, &IntervalSet::new()).await.expect("complete"));
         work.run(&(0..1_000)).await.expect("all is known, in the new tables too");
         assert_eq!(ground.node.asked(), asked);
         assert_eq!(all_kept(&ground).await, expected);

@@ -117,7 +117,7 @@ fn no_checkpoint_passes_a_range_without_a_row() {
         let told = Arc::new(Told::default());
         let worker = worker(&ground, &told);
         // Done, nothing, done: as if the row of the middle had been lost.
-        let scope = &worker.scope();
+        let scope = &worker.scope().await.expect("read");
         for range in [0..1_000, 2_000..3_000] {
             let range = &range;
             let covered = ground
