@@ -45,6 +45,8 @@ pub(crate) enum Error {
     NothingMetered,
     #[error("{partials} partials did not equal their events; {repaired} were mended")]
     Miscounted { partials: u64, repaired: u64 },
+    #[error("recorded usage of {blocks} blocks is not what the stored chain says")]
+    ChainMiscounted { blocks: u64 },
     #[error("{blocks} stored blocks are damaged")]
     Damaged { blocks: u64 },
     #[error("{what} ({setting})")]
@@ -234,6 +236,9 @@ impl Error {
             Self::Miscounted { repaired: 0, .. } => {
                 Some("--repair mends them; aggregates that were wrong are then corrected")
             }
+            Self::ChainMiscounted { .. } => Some(
+                "a running server corrects usage of replaced blocks by itself; see docs/metering.md, Proof",
+            ),
             Self::Missing { .. } => {
                 Some("`logmill collect --check` lists them; --redrive has them tried again")
             }

@@ -37,6 +37,8 @@ use relay::Relays;
 
 pub(crate) mod command;
 pub(crate) mod relay;
+mod source;
+mod stored;
 
 /// How long an aggregate that is made belongs to its process without a sign of life.
 const AGGREGATE_LEASE: Duration = Duration::from_secs(120);

@@ -269,6 +269,9 @@ impl RunningChains {
         let (sender, receiver) = mpsc::channel(1);
         let why = "no node has told yet which chain it is of";
         self.readiness.report(Finding::new(Cause::ChainUnknown, None, why));
+        if let Some(usage) = &self.usage {
+            usage.relays.lack(None, why.to_owned());
+        }
         let this = self.clone();
         tasks.spawn(async move {
             Ended { task: "the chain", outcome: Box::pin(this.run_late(sender)).await }
@@ -296,8 +299,12 @@ impl RunningChains {
         self.readiness.clear(Cause::ChainUnknown, None);
         // Nobody serves it where there is no HTTP.
         let _ = found.send(chain.served()).await;
+        let relay = self.relay(&chain);
+        if let Some(usage) = &self.usage {
+            usage.relays.chain_is_known();
+        }
         let relaying = async {
-            match self.relay(&chain) {
+            match relay {
                 Some(relay) => relay.run(told(self.stopped.clone())).await,
                 None => Ok(()),
             }
@@ -328,14 +335,19 @@ impl RunningChains {
 
     /// What carries usage of a chain to the meter, where there are rules for it.
     fn relay(&self, chain: &Arc<OpenChain>) -> Option<Relay> {
-        let (usage, derive) = (self.usage.as_ref()?, chain.derive.as_ref()?);
-        let settings = &self.opening.settings;
-        settings.meter.usage(derive.reader.chain_id())?;
-        let follows = chain.ingest.is_some();
-        let lowest = settings.ingest.lowest().filter(|_| follows);
-        let blocks = Blocks { chain: chain.chain.clone(), follows, lowest };
+        let (usage, settings) = (self.usage.as_ref()?, &self.opening.settings);
+        let chain_id = chain.chain.chain_id();
+        let worker = settings.meter.usage(chain_id)?;
+        let Some(derive) = &chain.derive else {
+            let why = format!("chain {chain_id}: nothing is derived here");
+            usage.relays.lack(Some(chain_id), why);
+            return None;
+        };
+        let progress = chain.ingest.as_ref().map(|ingest| Arc::clone(&ingest.progress));
+        let lowest = settings.ingest.lowest().filter(|_| progress.is_some());
+        let blocks = Blocks { chain: chain.chain.clone(), progress, lowest };
         let (reader, readiness) = (derive.reader.clone(), Arc::clone(&self.readiness));
-        let relay = Relay::new(reader, blocks, usage.meter.clone(), readiness);
+        let relay = Relay::new(reader, blocks, usage.meter.clone(), &worker, readiness);
         usage.relays.add(relay.clone());
         Some(relay)
     }

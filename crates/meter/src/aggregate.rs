@@ -126,13 +126,24 @@ impl Meter {
         let period = self.calendar.period_of_key(self.period_kind(&due.period)?, &due.key)?;
         let name = self.customer_name(due.customer).await?;
         // What was final is not under way again because a clock went back.
-        let finished = period.end <= self.final_before_of(due.customer).await?
-            || self.was_final(&aggregate_id(&name, &due.period, &due.key)).await?;
+        let was_final = self.was_final(&aggregate_id(&name, &due.period, &due.key)).await?;
+        if was_final && period.end > self.corrected_before_of(due.customer).await? {
+            // Half a correction is not announced. The mark stays, and the end of the correction sweeps.
+            return self.postpone(queue, claim).await;
+        }
+        let finished = period.end <= self.final_before_of(due.customer).await? || was_final;
         let at = self.clock().now();
         let until = if finished { period.end } else { at };
         let figures = self.figures(due.customer, &period, until).await?;
         let made = Made { due, name, period, finished, figures, at };
         self.write_together(queue, Ready { made, claim: claim.clone(), generation }).await
+    }
+
+    /// Ends a job without an aggregate; the period stays due.
+    async fn postpone(&self, queue: &Queue, claim: &Claim) -> Result<()> {
+        let remove =
+            |tx| async move { Ok(queue.remove_many_in(&tx, std::slice::from_ref(claim)).await?) };
+        Ok(self.sql.write(remove).await?)
     }
 
     async fn was_final(&self, id: &str) -> Result<bool> {

@@ -208,6 +208,23 @@ impl Meter {
         Ok(None)
     }
 
+    /// The archived events with these numbers, those that are found.
+    pub(crate) async fn get_archived_many(&self, seqs: &BTreeSet<i64>) -> Result<Vec<StoredEvent>> {
+        let (Some(first), Some(last)) = (seqs.first(), seqs.last()) else { return Ok(Vec::new()) };
+        let text = "SELECT number, blob, hash, seq_first, seq_last FROM meter_archive
+                    WHERE seq_first <= $2 AND seq_last >= $1 ORDER BY number DESC";
+        let mut left = seqs.clone();
+        let mut found = Vec::new();
+        for row in &self.sql.query(text, params![*first, *last]).await?.rows {
+            if left.range(row.int(3)?..=row.int(4)?).next().is_none() {
+                continue;
+            }
+            let events = self.read_slice(&slice_of(row)?).await?;
+            found.extend(events.into_iter().filter(|event| left.remove(&event.seq)));
+        }
+        Ok(found)
+    }
+
     pub(crate) async fn read_slice(&self, slice: &Slice) -> Result<Vec<StoredEvent>> {
         let packed = self.blobs.read(&slice.blob).await?;
         if blake3::hash(&packed).as_bytes() != &*slice.hash {

@@ -4,8 +4,10 @@
 //! mark that its periods are due, are one transaction; the event's first value is never lost. Leaves to others: who may
 //! do it, and telling of the corrected aggregates.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use logmill_io::sql::Execute;
-use logmill_io::{Timestamp, Tx, params};
+use logmill_io::{Timestamp, Tx, Value, params};
 
 use crate::archive::{Archived, joined};
 use crate::decimal::Decimal;
@@ -20,6 +22,8 @@ use crate::stored::{self, EventState, StoredEvent};
 const REASON_BYTES_MAX: usize = 1_000;
 /// How often an event may be archived or corrected under us before we give up.
 const TRIES_MAX: u32 = 10;
+/// Places whose events are in memory at a time.
+const PLACES_PER_FOLD: usize = 50;
 
 /// What is to become of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,8 +95,10 @@ impl Meter {
             let done = self
                 .sql
                 .write(|tx| async move {
-                    let write = Write { correction, event, changed, archived };
-                    Ok(self.write_correction(&tx, &write).await?)
+                    let (change, reason) = (&correction.change, correction.reason.as_str());
+                    let actor = correction.actor.as_str();
+                    let change = EventChange { change, reason, actor, event, changed };
+                    Ok(self.write_corrections(&tx, &[change], archived).await?)
                 })
                 .await?;
             if done {
@@ -134,32 +140,69 @@ impl Meter {
         Ok(row.text(0)?.to_owned())
     }
 
-    /// False if what was read beforehand is no longer so.
-    async fn write_correction(&self, tx: &Tx, write: &Write<'_>) -> Result<bool> {
+    /// Writes corrections, each with its note, and the partials that follow. False if what was read beforehand is no
+    /// longer so; then the caller must not commit.
+    pub(crate) async fn write_corrections(
+        &self,
+        tx: &Tx,
+        writes: &[EventChange<'_>],
+        archived: &Archived,
+    ) -> Result<bool> {
         let mut head = Head::lock(tx).await?;
-        let moved = !write.archived.is_current(tx).await?;
-        let current = stored::get(tx, write.event.seq).await?;
-        let was_archived = current.is_none();
-        if moved || current.is_some_and(|current| current != *write.event) {
+        if !archived.is_current(tx).await? {
             return Ok(false);
         }
-        write.store(tx).await?;
-        if was_archived {
+        let seqs: Vec<i64> = writes.iter().map(|write| write.event.seq).collect();
+        let current = stored::with_numbers(tx, &seqs).await?;
+        let current: BTreeMap<i64, StoredEvent> =
+            current.into_iter().map(|event| (event.seq, event)).collect();
+        let is_current = |write: &EventChange<'_>| {
+            current.get(&write.event.seq).is_none_or(|current| current == write.event)
+        };
+        if !writes.iter().all(is_current) {
+            return Ok(false);
+        }
+        tx.execute_many(STORE, writes.iter().map(EventChange::row).collect::<Vec<_>>()).await?;
+        tx.execute_many(NOTE, writes.iter().map(EventChange::note).collect::<Vec<_>>()).await?;
+        for write in writes.iter().filter(|write| !current.contains_key(&write.event.seq)) {
+            // An archived event comes back to the database.
             places::enter(tx, write.event.place, write.event.seq).await?;
         }
-        let place = write.event.place;
-        let events = joined(stored::at(tx, &[place]).await?, write.archived.of(place));
-        let (event_type, customer) = self.series_names(tx, place).await?;
-        let event_type =
-            self.settings.events.get(&event_type).ok_or_else(|| {
-                Error::invalid(format!("event type {event_type} is not configured"))
-            })?;
-        let partial = partials::fold(event_type, events)?;
-        partials::write(tx, &head, &[(place, partial)]).await?;
-        partials::touch(tx, [(place.bucket, customer)].into_iter()).await?;
+        let places: BTreeSet<Place> = writes.iter().map(|write| write.event.place).collect();
+        let places: Vec<Place> = places.into_iter().collect();
+        for some in places.chunks(PLACES_PER_FOLD) {
+            self.fold_again(tx, &head, some, archived).await?;
+        }
         head.seq += 1;
         head.store(tx).await?;
         Ok(true)
+    }
+
+    /// Makes the partials of some places again from all their events.
+    async fn fold_again(
+        &self,
+        tx: &Tx,
+        head: &Head,
+        places: &[Place],
+        archived: &Archived,
+    ) -> Result<()> {
+        let mut events: BTreeMap<Place, Vec<StoredEvent>> = BTreeMap::new();
+        for event in stored::at(tx, places).await? {
+            events.entry(event.place).or_default().push(event);
+        }
+        let mut folded = Vec::with_capacity(places.len());
+        let mut touched = Vec::with_capacity(places.len());
+        for place in places {
+            let here = events.remove(place).unwrap_or_default();
+            let (event_type, customer) = self.series_names(tx, *place).await?;
+            let event_type = self.settings.events.get(&event_type).ok_or_else(|| {
+                Error::invalid(format!("event type {event_type} is not configured"))
+            })?;
+            folded.push((*place, partials::fold(event_type, joined(here, archived.of(*place)))?));
+            touched.push((place.bucket, customer));
+        }
+        partials::write(tx, head, &folded).await?;
+        partials::touch(tx, touched.into_iter()).await
     }
 
     async fn series_names(&self, tx: &Tx, place: Place) -> Result<(String, i64)> {
@@ -188,25 +231,32 @@ impl Meter {
     }
 }
 
-/// A correction and what was read before it.
-struct Write<'a> {
-    correction: &'a Correction,
-    event: &'a StoredEvent,
-    changed: &'a StoredEvent,
-    archived: &'a Archived,
+/// One event before and after a correction, and why it is corrected.
+pub(crate) struct EventChange<'a> {
+    pub(crate) change: &'a Change,
+    pub(crate) reason: &'a str,
+    pub(crate) actor: &'a str,
+    pub(crate) event: &'a StoredEvent,
+    pub(crate) changed: &'a StoredEvent,
 }
 
-impl Write<'_> {
-    /// The event as it is now, and the note. An archived event comes back to the database.
-    async fn store(&self, tx: &Tx) -> Result<()> {
+const STORE: &str = "
+    INSERT INTO meter_event (seq, bucket, series, time_ms, received_ms, source, id, amount,
+        metadata, state, key_hi, key_lo, content)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+    ON CONFLICT (seq) DO UPDATE SET amount = excluded.amount, state = excluded.state";
+
+const NOTE: &str = "
+    INSERT INTO meter_correction (event_seq, series, bucket, action, value_before,
+        value_after, reason, actor, at_ms)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now_ms())";
+
+impl EventChange<'_> {
+    /// The event as it is now.
+    fn row(&self) -> Vec<Value> {
         let event = self.changed;
         let key = Key::of(&event.source, &event.id);
-        let text = "
-            INSERT INTO meter_event (seq, bucket, series, time_ms, received_ms, source, id, amount,
-                metadata, state, key_hi, key_lo, content)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
-            ON CONFLICT (seq) DO UPDATE SET amount = excluded.amount, state = excluded.state";
-        let params = params![
+        params![
             event.seq,
             event.place.bucket,
             event.place.series,
@@ -220,27 +270,24 @@ impl Write<'_> {
             key.hi,
             key.lo,
             event.content,
-        ];
-        tx.execute(text, params).await?;
-        let (action, after) = match self.correction.change {
+        ]
+    }
+
+    /// Who changed what, and why.
+    fn note(&self) -> Vec<Value> {
+        let (action, after) = match self.change {
             Change::Cancel => ("cancel", None),
             Change::Amend(value) => ("amend", Some(value.to_string())),
         };
-        let text = "
-            INSERT INTO meter_correction (event_seq, series, bucket, action, value_before,
-                value_after, reason, actor, at_ms)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now_ms())";
-        let params = params![
-            event.seq,
-            event.place.series,
-            event.place.bucket,
+        params![
+            self.changed.seq,
+            self.changed.place.series,
+            self.changed.place.bucket,
             action,
             self.event.value.to_string(),
             after,
-            self.correction.reason.as_str(),
-            self.correction.actor.as_str(),
-        ];
-        tx.execute(text, params).await?;
-        Ok(())
+            self.reason,
+            self.actor,
+        ]
     }
 }

@@ -11,6 +11,7 @@
 //! - [`period`]: buckets, calendars and periods, in any time zone.
 //! - [`due`], [`aggregate`], [`alerts`]: what follows from usage; [`service`]: when.
 //! - [`query`], [`list`], [`live`]: what people ask; [`correct`], [`recount`]: what operators do.
+//! - [`chains`]: usage of chains, and its correction when blocks are replaced.
 //! - [`settings`]: event types, periods and limits.
 //! - [`webhooks`]: endpoints, messages and their deliveries; [`told`]: how far they are with an aggregate.
 //!
@@ -20,7 +21,7 @@
 pub mod aggregate;
 pub mod alerts;
 mod archive;
-mod chains;
+pub mod chains;
 pub mod correct;
 pub mod decimal;
 pub mod due;

@@ -78,6 +78,7 @@ impl Meter {
         settings.check()?;
         let sql = queue.sql().clone();
         sql.migrate(&MIGRATIONS).await?;
+        sql.migrate(&crate::chains::ledger::MIGRATIONS).await?;
         let calendar = Arc::new(Calendar::new(&settings.zone)?);
         let keys = Arc::new(Keys::new(Arc::clone(&blobs), sizes.keys_per_blob));
         keys.reload(&sql).await?;

@@ -59,7 +59,7 @@ impl Arrived {
 }
 
 /// How a transaction ended.
-enum Commit {
+pub(crate) enum Commit {
     /// It may commit.
     Done(Committed),
     /// The blobs of keys are no longer those that were looked at; nothing was written.
@@ -69,26 +69,40 @@ enum Commit {
 }
 
 /// What a transaction did, to be remembered once it is committed.
-struct Committed {
+pub(crate) struct Committed {
     /// Keys that were there before, and those that are new, with the first number and the one after the last.
-    seen: HashMap<Key, Seen>,
+    pub(crate) seen: HashMap<Key, Seen>,
     claims: Vec<(Key, Seen)>,
     numbers: (i64, i64),
     series: BTreeMap<Names, Series>,
 }
 
 /// A group of events, and what is known of it before the transaction.
-struct Group {
+pub(crate) struct Group {
     events: Arc<Vec<Arrived>>,
     /// Of events with the same key in one group the first is recorded.
     firsts: HashMap<Key, usize>,
 }
 
+impl Group {
+    pub(crate) fn new(events: Arc<Vec<Arrived>>) -> Self {
+        let mut firsts: HashMap<Key, usize> = HashMap::with_capacity(events.len());
+        for (index, arrived) in events.iter().enumerate() {
+            firsts.entry(arrived.event.key).or_insert(index);
+        }
+        Self { events, firsts }
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = Key> + Clone {
+        self.firsts.keys().copied()
+    }
+}
+
 /// What was read before the transaction, as it must not wait for blobs.
-struct Beforehand {
-    known: Arc<Known>,
-    sealed: HashMap<Key, Seen>,
-    archived: Archived,
+pub(crate) struct Beforehand {
+    pub(crate) known: Arc<Known>,
+    pub(crate) sealed: HashMap<Key, Seen>,
+    pub(crate) archived: Archived,
 }
 
 /// An event that is new, with its place.
@@ -107,16 +121,10 @@ impl Fresh<'_> {
 impl Meter {
     /// Records events in one transaction; gives what became of each, in order.
     pub async fn record(&self, events: impl Into<Arc<Vec<Arrived>>>) -> Result<Vec<Outcome>> {
-        let events = events.into();
-        let mut firsts: HashMap<Key, usize> = HashMap::with_capacity(events.len());
-        for (index, arrived) in events.iter().enumerate() {
-            firsts.entry(arrived.event.key).or_insert(index);
-        }
-        let group = Arc::new(Group { events, firsts });
+        let group = Arc::new(Group::new(events.into()));
         let mut archived = Archived::default();
         for _ in 0..TRIES_MAX {
-            let keys = group.firsts.keys().copied();
-            let (known, sealed) = self.keys.find_sealed(&self.sql, keys).await?;
+            let (known, sealed) = self.keys.find_sealed(&self.sql, group.keys()).await?;
             let before = Arc::new(Beforehand { known, sealed, archived });
             let commit = match self.commit(&group, &before).await {
                 // It may have been committed; then all of it is found again.
@@ -181,7 +189,13 @@ impl Meter {
         if places.is_empty() { Ok(written?) } else { Ok(Commit::Needs(places)) }
     }
 
-    async fn write_group(&self, tx: &Tx, group: &Group, before: &Beforehand) -> Result<Commit> {
+    /// Records the events of a group that are new, in a transaction of the caller's.
+    pub(crate) async fn write_group(
+        &self,
+        tx: &Tx,
+        group: &Group,
+        before: &Beforehand,
+    ) -> Result<Commit> {
         let mut head = Head::lock(tx).await?;
         if head.keys_version != before.known.version {
             return Ok(Commit::KeysMoved);
@@ -295,7 +309,8 @@ impl Meter {
         Ok(Ok(()))
     }
 
-    fn committed(&self, group: &Group, committed: Committed) -> Vec<Outcome> {
+    /// Remembers what was committed; gives what became of each event.
+    pub(crate) fn committed(&self, group: &Group, committed: Committed) -> Vec<Outcome> {
         for (names, series) in &committed.series {
             self.series.insert(names, *series);
         }

@@ -2,7 +2,8 @@
 //!
 //! Guarantees: it reads all events, archived ones included, bucket by bucket, while usage goes on being recorded; a
 //! difference is looked at again under the head's lock before it is called one. Nothing that counts is changed unless
-//! repair is asked for. Leaves to others: showing progress.
+//! repair is asked for. Usage of chains is also compared with the stored blocks ([`chains`]). Leaves to others: showing
+//! progress.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +18,10 @@ use crate::partials::{self, Place};
 use crate::places;
 use crate::settings::EventType;
 use crate::stored::{self, COLUMNS, StoredEvent};
+
+pub mod chains;
+
+use chains::{ChainChecks, ChainRecount, StoredUsage};
 
 /// How many events are read at once.
 const EVENTS_PER_PAGE: i64 = 5_000;
@@ -36,6 +41,8 @@ pub struct Recounted {
     pub differences: Vec<String>,
     /// How many of them were mended.
     pub repaired: u64,
+    /// What the comparison of chain usage with stored blocks found.
+    pub chains: ChainRecount,
 }
 
 /// All that is known of one place.
@@ -67,9 +74,20 @@ impl Meter {
     pub async fn recount(
         &self,
         repair: bool,
+        progress: impl FnMut(u64) + Send,
+    ) -> Result<Recounted> {
+        self.recount_with(repair, &[], progress).await
+    }
+
+    /// The same, and compares usage of these chains with their stored blocks.
+    pub async fn recount_with(
+        &self,
+        repair: bool,
+        chains: &[&dyn StoredUsage],
         mut progress: impl FnMut(u64) + Send,
     ) -> Result<Recounted> {
         let mut recounted = Recounted::default();
+        let mut checks = ChainChecks::new(self, chains).await?;
         self.place_all().await?;
         let unplaced = places::unplaced(&self.sql, repair).await?;
         if unplaced > 0 {
@@ -81,10 +99,13 @@ impl Meter {
         let mut after = i64::MIN;
         let mut read = ReadSlice::default();
         while let Some(bucket) = self.next_bucket(after).await? {
-            self.recount_bucket(bucket, repair, &mut read, &mut recounted).await?;
+            self.recount_bucket(bucket, repair, &mut read, &mut recounted, &mut checks).await?;
+            checks.close(self, bucket).await?;
             progress(recounted.events);
             after = bucket;
         }
+        checks.close(self, i64::MAX).await?;
+        recounted.chains = checks.found;
         // Each place of events was looked at. More partials than that may be of no events at all.
         let text = "SELECT (SELECT count(*) FROM meter_partial)
                         + (SELECT count(*) FROM meter_partial_recent)";
@@ -111,6 +132,7 @@ impl Meter {
         repair: bool,
         read: &mut ReadSlice,
         recounted: &mut Recounted,
+        checks: &mut ChainChecks<'_>,
     ) -> Result<()> {
         let mut archived: BTreeMap<i64, BTreeMap<i64, StoredEvent>> = BTreeMap::new();
         for slice in self.slices(&BTreeSet::from([bucket])).await? {
@@ -139,7 +161,9 @@ impl Meter {
                 let there: Vec<StoredEvent> =
                     archived.remove(&series).unwrap_or_default().into_values().collect();
                 let place = Place { series, bucket };
-                self.recount_place(place, joined(here, &there), repair, recounted).await?;
+                let events = joined(here, &there);
+                checks.add(self, &events).await?;
+                self.recount_place(place, events, repair, recounted).await?;
             }
             let Some(last) = last else { return Ok(()) };
             after = last;

@@ -27,6 +27,8 @@ const GAS: &str = "0x3b9aca00";
 pub struct Anvil {
     folder: TempDir,
     port: u16,
+    /// The time of its first block, in seconds; now if none is given.
+    genesis: Option<u64>,
     process: Option<Child>,
 }
 
@@ -37,9 +39,17 @@ impl Anvil {
     /// # Panics
     /// If it can not be installed, or does not start.
     pub fn start() -> Self {
+        Self::start_at(None)
+    }
+
+    /// The same, with a first block of this time; its clock goes on from there.
+    ///
+    /// # Panics
+    /// If it can not be installed, or does not start.
+    pub fn start_at(genesis: Option<u64>) -> Self {
         let folder = tempfile::Builder::new().prefix("logmill-anvil-").tempdir();
         let folder = folder.expect("a temporary folder");
-        let mut anvil = Self { folder, port: free_port(), process: None };
+        let mut anvil = Self { folder, port: free_port(), genesis, process: None };
         anvil.resume();
         anvil
     }
@@ -54,7 +64,8 @@ impl Anvil {
         let folder = folder.expect("a temporary folder");
         std::fs::copy(self.state(), folder.path().join("state.json")).expect("it was stopped");
         self.resume();
-        let mut other = Self { folder, port: free_port(), process: None };
+        let genesis = self.genesis;
+        let mut other = Self { folder, port: free_port(), genesis, process: None };
         other.resume();
         other
     }
@@ -79,6 +90,8 @@ impl Anvil {
             .stdout(Stdio::null());
         if state.exists() {
             anvil.arg("--load-state").arg(&state);
+        } else if let Some(genesis) = self.genesis {
+            anvil.args(["--timestamp", &genesis.to_string()]);
         }
         self.process = Some(anvil.spawn().expect("anvil starts"));
         let up = (0..START_CHECKS_MAX).any(|_| {

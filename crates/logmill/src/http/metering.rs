@@ -9,6 +9,7 @@
 //! | [`ask`], [`show`] | parameters and cursors; events and aggregates as JSON |
 //! | [`list`] | `GET /events…`, `GET /aggregations…` |
 //! | [`correct`] | cancelling and amending one event |
+//! | [`corrections`] | `GET /corrections`: usage of replaced blocks |
 //! | [`query`] | `GET /meters/query` |
 //! | [`trigger`] | `POST /aggregations/trigger`, and the small ones |
 //! | [`webhooks`] | `/webhooks/…`: endpoints and deliveries |
@@ -21,6 +22,7 @@
 mod ask;
 mod batch;
 mod correct;
+mod corrections;
 mod list;
 pub(super) mod openapi;
 mod query;

@@ -5,13 +5,14 @@
 //! | `recount` | beside servers | needs the data folder for itself |
 //! | `trigger` | here | here, or as a job of the server that has the folder |
 //!
-//! Guarantees: a recount that finds something wrong ends with exit code 1, also if it mended it. Leaves to others:
-//! counting ([`logmill_meter::recount`]).
+//! Guarantees: a recount that finds something wrong ends with exit code 1, also if it mended it. Usage of chains that
+//! have rules is compared with their stored blocks. Leaves to others: counting ([`logmill_meter::recount`]).
 
 use logmill_io::sql::DataFolder;
 use logmill_io::{Entropy, OsEntropy};
 use logmill_meter::due::Which;
 use logmill_meter::recount::Recounted;
+use logmill_meter::recount::chains::StoredUsage;
 use logmill_meter::service::sweep_job;
 use serde_json::json;
 
@@ -24,7 +25,7 @@ use crate::jobs::change::Enqueue;
 use crate::output;
 use crate::stores;
 
-use super::{OpenMeter, open};
+use super::{OpenMeter, open, stored};
 
 /// Events between two lines of progress.
 const TOLD_EVERY: u64 = 100_000;
@@ -41,8 +42,11 @@ async fn recount(settings: &Settings, repair: bool, as_json: bool) -> Result<()>
     stores::meter::expect_database(settings)?;
     let _folder = folder(settings)?;
     let OpenMeter { meter, .. } = metered(settings).await?;
+    let chains = stored::chains(settings, &meter).await?;
+    let chains: Vec<&dyn StoredUsage> =
+        chains.iter().map(|chain| chain as &dyn StoredUsage).collect();
     let mut told = 0;
-    let recounted = meter.recount(repair, |events| {
+    let recounted = meter.recount_with(repair, &chains, |events| {
         if events >= told + TOLD_EVERY {
             told = events;
             output::progress(&format!("{events} events counted"), false);
@@ -53,14 +57,15 @@ async fn recount(settings: &Settings, repair: bool, as_json: bool) -> Result<()>
         output::progress(&format!("{} events counted", recounted.events), true);
     }
     show(&recounted, as_json)?;
-    match recounted.wrong {
-        0 => Ok(()),
-        partials => Err(Error::Miscounted { partials, repaired: recounted.repaired }),
+    match (recounted.wrong, recounted.chains.wrong) {
+        (0, 0) => Ok(()),
+        (0, blocks) => Err(Error::ChainMiscounted { blocks }),
+        (partials, _) => Err(Error::Miscounted { partials, repaired: recounted.repaired }),
     }
 }
 
 fn show(recounted: &Recounted, as_json: bool) -> Result<()> {
-    let Recounted { events, partials, wrong, differences, repaired } = recounted;
+    let Recounted { events, partials, wrong, differences, repaired, chains } = recounted;
     if as_json {
         return output::json(&json!({
             "events": events,
@@ -68,6 +73,14 @@ fn show(recounted: &Recounted, as_json: bool) -> Result<()> {
             "wrong": wrong,
             "differences": differences,
             "repaired": repaired,
+            "chains": {
+                "blocks": chains.blocks,
+                "events": chains.events,
+                "wrong": chains.wrong,
+                "former": chains.former,
+                "unchecked": chains.unchecked,
+                "differences": chains.differences,
+            },
         }));
     }
     let row = |name: &str, value: &u64| vec![name.to_owned(), value.to_string()];
@@ -76,8 +89,16 @@ fn show(recounted: &Recounted, as_json: bool) -> Result<()> {
         row("partials", partials),
         row("wrong", wrong),
         row("repaired", repaired),
+        row("chain blocks compared", &chains.blocks),
+        row("chain events compared", &chains.events),
+        row("chain events of former rules", &chains.former),
+        row("chain events not compared", &chains.unchecked),
+        row("chain blocks wrong", &chains.wrong),
     ])?;
-    differences.iter().try_for_each(|place| output::line(&output::one_line(place)))
+    differences
+        .iter()
+        .chain(&chains.differences)
+        .try_for_each(|place| output::line(&output::one_line(place)))
 }
 
 /// The folder, for a command that needs it for itself; none on PostgreSQL.

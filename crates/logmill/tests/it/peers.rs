@@ -11,6 +11,7 @@ mod derived;
 mod market;
 mod reorgs;
 mod replaced;
+mod replaced_usage;
 mod restarts;
 mod scene;
 mod tokens;

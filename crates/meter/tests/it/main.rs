@@ -13,4 +13,5 @@ mod keys;
 mod lists;
 mod queries;
 mod recording;
+mod replaced;
 mod together;

@@ -216,6 +216,25 @@ impl Reader {
         Err(last.unwrap_or_else(|| Error::corrupt("no table to read")))
     }
 
+    /// Runs a query over the tables of one generation, whether it still serves or not: `text` gets a function that
+    /// gives the names of a table's final rows and of its tip's.
+    pub async fn query_generation<F>(
+        &self,
+        generation: u32,
+        text: F,
+        params: Vec<Value>,
+    ) -> Result<Answer>
+    where
+        F: Fn(&dyn Fn(&'static Table) -> (String, String)) -> String + Send + Sync,
+    {
+        let statement = text(&|table| {
+            let of_final = physical(self.chain_id, generation, table.name);
+            let of_tip = tip_of(&of_final);
+            (of_final, of_tip)
+        });
+        Ok(self.tables.sql().query(&statement, params).await?)
+    }
+
     /// The text of a query over the generations that serve; an error if one of its tables has none.
     fn statement<F>(&self, serving: &Serving, text: &F) -> Result<String>
     where

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alloy_dyn_abi::DynSolValue;
-use alloy_primitives::{Address, hex};
-use logmill_chain::Log;
+use alloy_primitives::{Address, B256, hex, keccak256};
+use logmill_chain::{Block, Log};
 
 use crate::cells;
 use crate::derive::table::{key, once};
@@ -115,11 +115,67 @@ impl UsageWorker {
     }
 }
 
+impl UsageWorker {
+    /// Name of each rule, and a hash of everything that decides what it finds; never 0.
+    pub fn rule_versions(&self) -> Vec<(String, i64)> {
+        let version = |rule: &UsageRule| {
+            let text = format!("{} {rule:?}", self.version());
+            let hash = keccak256(text.as_bytes());
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&hash[..8]);
+            (rule.name.clone(), i64::from_be_bytes(bytes) | 1)
+        };
+        self.rules.iter().map(version).collect()
+    }
+}
+
 /// What a log is, by a rule.
 struct Usage {
     customer: String,
     amount: String,
     metadata: String,
+}
+
+/// One usage event of a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundUsage<'a> {
+    /// Index of the log in the block.
+    pub log: usize,
+    /// Its transaction.
+    pub transaction_hash: B256,
+    /// Position of the rule.
+    pub rule_index: usize,
+    /// The rule.
+    pub rule: &'a UsageRule,
+    /// Whose usage.
+    pub customer: String,
+    /// How much, as exact text.
+    pub amount: String,
+    /// Its dimensions, as JSON text.
+    pub metadata: String,
+}
+
+impl UsageWorker {
+    /// The usage of a block, in the order of its logs.
+    pub fn find(&self, block: &Block) -> Vec<FoundUsage<'_>> {
+        let mut found = Vec::new();
+        for placed in block.logs() {
+            for (rule_index, (rule, event)) in self.rules.iter().zip(&*self.events).enumerate() {
+                let Some(usage) = rule.usage(event, placed.log) else { continue };
+                let Usage { customer, amount, metadata } = usage;
+                found.push(FoundUsage {
+                    log: placed.log_index,
+                    transaction_hash: placed.transaction_hash,
+                    rule_index,
+                    rule,
+                    customer,
+                    amount,
+                    metadata,
+                });
+            }
+        }
+        found
+    }
 }
 
 impl UsageRule {
@@ -174,24 +230,21 @@ impl Processor for UsageWorker {
     }
 
     fn process(&self, block: &DecodedBlock, rows: &mut Rows) -> Result<()> {
-        for placed in block.block.logs() {
-            for (index, (rule, event)) in self.rules.iter().zip(&*self.events).enumerate() {
-                let Some(usage) = rule.usage(event, placed.log) else { continue };
-                let cells = cells![
-                    block.number(),
-                    placed.log_index,
-                    index,
-                    block.block.at.hash,
-                    placed.transaction_hash,
-                    block.timestamp(),
-                    rule.name.as_str(),
-                    rule.event_type.as_str(),
-                    usage.customer.as_str(),
-                    usage.amount.as_str(),
-                    usage.metadata.as_str(),
-                ];
-                rows.push(&USAGE_EVENTS, placed.log_index, cells)?;
-            }
+        for found in self.find(&block.block) {
+            let cells = cells![
+                block.number(),
+                found.log,
+                found.rule_index,
+                block.block.at.hash,
+                found.transaction_hash,
+                block.timestamp(),
+                found.rule.name.as_str(),
+                found.rule.event_type.as_str(),
+                found.customer.as_str(),
+                found.amount.as_str(),
+                found.metadata.as_str(),
+            ];
+            rows.push(&USAGE_EVENTS, found.log, cells)?;
         }
         Ok(())
     }
@@ -301,6 +354,16 @@ mod tests {
         let mut cut = log(Address::repeat_byte(1), 1);
         cut.data = cut.data.slice(..63);
         assert!(usage(&cut).is_none());
+    }
+
+    #[test]
+    fn a_rule_that_finds_other_usage_has_another_version() {
+        let version = |rule: UsageRule| {
+            UsageWorker::new(vec![rule]).expect("a rule").rule_versions().remove(0)
+        };
+        assert_eq!(version(rule()), version(rule()));
+        let (name, changed) = version(UsageRule { decimals: 3, ..rule() });
+        assert!(name == "fees" && changed != version(rule()).1);
     }
 
     #[test]

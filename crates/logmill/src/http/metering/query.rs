@@ -79,6 +79,7 @@ struct Answer {
     window: Option<String>,
     zone: String,
     provisional_complete: bool,
+    provisional_incomplete: Vec<String>,
     data: Vec<ShownLine>,
 }
 
@@ -113,33 +114,32 @@ async fn query(State(shared): State<Arc<Shared>>, asked: Asked) -> Response {
     });
     ask(&shared, question, async |meter: &Meter, query: Query| {
         let relays = usage(&shared).map(|usage| usage.relays.clone()).unwrap_or_default();
-        let (lines, complete) = lines(meter, &relays, &query).await?;
-        Ok(answer(HeaderMap::new(), &shown(meter, query, lines, complete)))
+        let (lines, incomplete) = lines(meter, &relays, &query).await?;
+        Ok(answer(HeaderMap::new(), &shown(meter, query, lines, incomplete)))
     })
     .await
 }
 
-/// What is recorded and what is not are read one after the other: what was recorded in between would be in both.
+/// What is recorded and what is not are read one after the other: what was recorded in between would be in both. Also
+/// says why usage of chains is missing, if some is.
 async fn lines(
     meter: &Meter,
     relays: &Relays,
     query: &Query,
-) -> logmill_meter::Result<(Vec<Line>, bool)> {
-    let failed = |error: crate::error::Error| {
-        logmill_meter::Error::unavailable(format!("usage of chains: {error}"))
-    };
+) -> logmill_meter::Result<(Vec<Line>, Vec<String>)> {
+    let name = query.event_type.as_str();
     for _ in 0..TRIES_MAX {
-        let unrecorded = relays.unrecorded().await.map_err(failed)?;
+        let unrecorded = relays.unrecorded(meter, name).await?;
         let lines = meter.query(query, &unrecorded.events).await?;
-        if relays.is_current(&unrecorded).await.map_err(failed)? {
-            return Ok((lines, unrecorded.complete));
+        if relays.is_current(meter, name, &unrecorded).await? {
+            return Ok((lines, unrecorded.incomplete));
         }
     }
-    // Much is recorded just now.
-    Ok((meter.query(query, &[]).await?, false))
+    let why = "much usage of chains is being recorded at the moment".to_owned();
+    Ok((meter.query(query, &[]).await?, vec![why]))
 }
 
-fn shown(meter: &Meter, query: Query, lines: Vec<Line>, provisional_complete: bool) -> Answer {
+fn shown(meter: &Meter, query: Query, lines: Vec<Line>, incomplete: Vec<String>) -> Answer {
     let configured = meter.settings().events.get(&query.event_type).map(|known| known.op);
     Answer {
         op: query.op.or(configured),
@@ -148,7 +148,8 @@ fn shown(meter: &Meter, query: Query, lines: Vec<Line>, provisional_complete: bo
         to: format_time(query.to),
         window: query.window.map(|kind| kind.name().to_owned()),
         zone: query.zone.unwrap_or_else(|| meter.calendar().zone().to_owned()),
-        provisional_complete,
+        provisional_complete: incomplete.is_empty(),
+        provisional_incomplete: incomplete,
         data: lines.into_iter().map(shown_line).collect(),
     }
 }

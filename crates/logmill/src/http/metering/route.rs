@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::routing::{MethodRouter, get, post};
 
-use super::{correct, list, query, send, stream, trigger, webhooks};
+use super::{correct, corrections, list, query, send, stream, trigger, webhooks};
 use crate::http::{Scope, Shared};
 
 /// A path of metering.
@@ -108,7 +108,8 @@ const TOO_MANY: (&str, &str, &str) = ("413", "BatchTooLarge", "the batch or the 
 
 /// Every path of metering.
 pub(super) fn all() -> impl Iterator<Item = &'static Route> {
-    ROUTES.iter().chain(query::ROUTES).chain(webhooks::ROUTES)
+    let more = [query::ROUTES, corrections::ROUTES, webhooks::ROUTES];
+    ROUTES.iter().chain(more.into_iter().flatten())
 }
 
 /// Usage, aggregates, corrections.

@@ -38,7 +38,12 @@ pub(super) struct Market {
 impl Market {
     /// A fresh chain with all contracts.
     pub(super) fn new() -> Self {
-        let anvil = Anvil::start();
+        Self::at(None)
+    }
+
+    /// The same, with a first block of this time, in seconds.
+    pub(super) fn at(genesis: Option<u64>) -> Self {
+        let anvil = Anvil::start_at(genesis);
         let accounts = anvil.accounts();
         let builds = [COIN, DEED, GOODS, FEE_FORWARDER, WRAPPED, FEE_COLLECTOR];
         let sent = builds.map(|build| {

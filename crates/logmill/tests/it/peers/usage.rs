@@ -11,16 +11,16 @@ use super::market::{COLLECTOR, Market};
 use super::scene::SETTINGS;
 use crate::process::{Place, wait_until};
 
-const EVENTS: &str =
+pub(super) const EVENTS: &str =
     r#"meter.events={ "fees.collected" = { op = "sum", dimensions = ["token"] } }"#;
-const RULES: &str = "meter.rules=[{ name = \"fees\", event_type = \"fees.collected\", \
+pub(super) const RULES: &str = "meter.rules=[{ name = \"fees\", event_type = \"fees.collected\", \
     event = \"event FeesCollected(address indexed token, address indexed integrator, \
     uint256 integratorFee, uint256 lifiFee)\", \
     contracts = [\"0xbd6c7b0d2f68c2b7805d88388319cfb6ecb50ea9\"], \
     customer = \"integrator\", value = \"integratorFee\", dimensions = { token = \"token\" } }]";
 
 /// Sums by integrator and token.
-type Sums = BTreeMap<(String, String), U256>;
+pub(super) type Sums = BTreeMap<(String, String), U256>;
 
 fn number(value: &Value) -> U256 {
     value.as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
@@ -41,10 +41,14 @@ fn collected(ours: JsonRpc) -> Sums {
 }
 
 /// What the meter says: final, and provisional beside.
-fn metered(ours: JsonRpc) -> (Sums, Sums) {
+pub(super) fn metered(ours: JsonRpc) -> (Sums, Sums) {
     let path = "/meters/query?eventType=fees.collected&from=2017-01-01T00:00:00Z\
                 &to=2100-01-01T00:00:00Z&groupBy=customerId&groupBy=token";
-    let page = ours.get(path);
+    sums_of(&ours.get(path))
+}
+
+/// What an answer says: final, and provisional beside.
+pub(super) fn sums_of(page: &Value) -> (Sums, Sums) {
     let rows = page["data"].as_array().unwrap_or_else(|| panic!("{page}"));
     let (mut all, mut beside) = (Sums::new(), Sums::new());
     for row in rows {
@@ -60,7 +64,7 @@ fn metered(ours: JsonRpc) -> (Sums, Sums) {
     (all, beside)
 }
 
-fn added(one: &Sums, other: &Sums) -> Sums {
+pub(super) fn added(one: &Sums, other: &Sums) -> Sums {
     let mut all = one.clone();
     for (key, value) in other {
         *all.entry(key.clone()).or_default() += *value;

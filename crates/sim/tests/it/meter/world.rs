@@ -44,11 +44,20 @@ pub(super) fn settings() -> Settings {
 
 /// A meter as a new process would have it.
 pub(super) async fn open(queue: &Queue, blobs: &Arc<dyn BlobStore>) -> Result<Meter, Error> {
+    open_with(queue, blobs, settings()).await
+}
+
+/// The same with other settings.
+pub(super) async fn open_with(
+    queue: &Queue,
+    blobs: &Arc<dyn BlobStore>,
+    settings: Settings,
+) -> Result<Meter, Error> {
     let client = GuardedClient::new(SystemClock::shared(), GuardedSettings::default());
     let client = client.expect("a client");
     let webhooks = Webhooks::open(queue.clone(), client, WebhookSettings::default()).await?;
     let blobs = Arc::clone(blobs);
-    Meter::open_with(queue.clone(), blobs, webhooks, settings(), SIZES).await
+    Meter::open_with(queue.clone(), blobs, webhooks, settings, SIZES).await
 }
 
 pub(super) fn blobs() -> Arc<dyn BlobStore> {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{Schemas, array, flag, maybe, named, number, object, reference, text};
 
 pub(super) fn all() -> Schemas {
-    [events(), aggregations(), live(), answers(), settings()].concat()
+    [events(), aggregations(), live(), answers(), corrections(), settings()].concat()
 }
 
 /// A number as JSON, where that is exact.
@@ -51,7 +51,17 @@ fn answers() -> Schemas {
     );
     let answer = object(
         "The answer to a query.",
-        &["eventType", "op", "from", "to", "window", "zone", "provisionalComplete", "data"],
+        &[
+            "eventType",
+            "op",
+            "from",
+            "to",
+            "window",
+            "zone",
+            "provisionalComplete",
+            "provisionalIncomplete",
+            "data",
+        ],
         json!({
             "eventType": text("of which usage"),
             "op": text("how it was computed"),
@@ -60,12 +70,51 @@ fn answers() -> Schemas {
             "window": maybe("string", "the kind of windows"),
             "zone": text("their time zone"),
             "provisionalComplete": flag(
-                "whether all usage of chains that is not final or not recorded is in `provisional`",
+                "whether all usage of chains is in `value` or in `provisional`, and no recorded usage is of blocks \
+                 that were replaced",
             ),
+            "provisionalIncomplete": {
+                "type": "array",
+                "description": "why usage of chains is missing or not corrected yet, for people; empty if \
+                    `provisionalComplete` is true",
+                "items": {"type": "string"},
+            },
             "data": array("MeterLine"),
         }),
     );
     vec![named("MeterLine", line), named("MeterAnswer", answer)]
+}
+
+fn corrections() -> Schemas {
+    let fields = json!({
+        "chain": number("which chain"),
+        "replacement": number("number of the replacement of stored blocks"),
+        "firstBlock": number("the first replaced block"),
+        "lastBlock": number("the last replaced block"),
+        "reason": text("why"),
+        "blocks": number("blocks whose usage changed"),
+        "cancelled": number("usage events that were cancelled"),
+        "recorded": number("usage events that were recorded in their place"),
+        "begunAt": text("when it began"),
+        "doneAt": maybe("string", "when it was complete; null while it is under way"),
+    });
+    let required = [
+        "chain",
+        "replacement",
+        "firstBlock",
+        "lastBlock",
+        "reason",
+        "blocks",
+        "cancelled",
+        "recorded",
+        "begunAt",
+        "doneAt",
+    ];
+    let about = "How usage of a chain was corrected after stored blocks were replaced.";
+    vec![
+        named("ChainCorrection", object(about, &required, fields)),
+        named("ChainCorrections", array("ChainCorrection")),
+    ]
 }
 
 fn events() -> Schemas {

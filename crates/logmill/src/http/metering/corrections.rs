@@ -1,0 +1,77 @@
+//! `GET /corrections`: how usage of chains was corrected after stored blocks were replaced.
+//!
+//! Guarantees: one entry for each replacement that changed usage, newest first, bounded by `limit`. Leaves to others:
+//! correcting ([`logmill_meter::chains`]), corrections of single events ([`super::correct`]).
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use axum::routing::get;
+use logmill_meter::Meter;
+use logmill_meter::chains::ChainCorrection;
+use logmill_meter::period::format_time;
+use serde::Serialize;
+
+use super::ask::{Asked, Params};
+use super::list::{answer, ask};
+use super::route::{LIMIT, Param, Route};
+use crate::http::{Scope, Shared};
+
+const PARAMS: &[Param] = &[LIMIT];
+
+pub(super) const ROUTES: &[Route] = &[Route {
+    id: "listCorrections",
+    method: "get",
+    path: "/corrections",
+    scope: Some(Scope::Read),
+    summary: "Corrections of usage of chains after stored blocks were replaced, newest first.",
+    params: PARAMS,
+    bodies: &[],
+    answers: &[("200", "ChainCorrections", "the newest ones")],
+    failures: &[],
+    handler: || get(corrections),
+}];
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownCorrection {
+    chain: u64,
+    replacement: u64,
+    first_block: u64,
+    last_block: u64,
+    reason: String,
+    blocks: u64,
+    cancelled: u64,
+    recorded: u64,
+    begun_at: String,
+    done_at: Option<String>,
+}
+
+impl From<ChainCorrection> for ShownCorrection {
+    fn from(made: ChainCorrection) -> Self {
+        Self {
+            chain: made.chain,
+            replacement: made.seq,
+            first_block: made.first_block,
+            last_block: made.last_block,
+            reason: made.reason,
+            blocks: made.blocks,
+            cancelled: made.cancelled,
+            recorded: made.recorded,
+            begun_at: format_time(made.begun),
+            done_at: made.done.map(format_time),
+        }
+    }
+}
+
+async fn corrections(State(shared): State<Arc<Shared>>, asked: Asked) -> Response {
+    let question = Params::read(asked, PARAMS).and_then(|params| params.limit());
+    ask(&shared, question, async |meter: &Meter, limit: usize| {
+        let made = meter.chain_corrections(u32::try_from(limit).unwrap_or(u32::MAX)).await?;
+        let shown: Vec<ShownCorrection> = made.into_iter().map(ShownCorrection::from).collect();
+        Ok(answer(HeaderMap::new(), &shown))
+    })
+    .await
+}

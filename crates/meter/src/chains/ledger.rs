@@ -1,0 +1,395 @@
+//! The ledger: which usage of which block was recorded, so that it can be cancelled when the block is replaced.
+//!
+//! | table | kind | holds |
+//! |---|---|---|
+//! | `meter_chain_block` | source | for each block with usage: one entry per log and rule |
+//! | `meter_chain_rule` | source | numbers for rules, one for each name and definition |
+//! | `meter_chain_state` | source | the replacement that was applied last, and the one being applied |
+//! | `meter_chain_correction` | source | one row for each replacement that changed usage: what, why, how much |
+//!
+//! Only blocks with usage have a row. Blocks that are dead keep theirs, with all entries cancelled, so that ids are
+//! never used twice.
+//!
+//! Guarantees: a row is written in the transaction that records or cancels the events it lists. Leaves to others: what
+//! to record and what to cancel ([`super::plan`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use logmill_io::sql::{Execute, Migration, Migrations};
+use logmill_io::{Timestamp, Tx, params};
+use logmill_work::Heights;
+use serde::{Deserialize, Serialize};
+
+use super::usage::{BlockHash, RuleVersion, UsageId};
+use crate::error::{Error, Result};
+
+/// The tables of the ledger.
+pub(crate) const MIGRATIONS: Migrations = Migrations {
+    component: "meter_chain",
+    list: &[Migration {
+        name: "ledger",
+        statements: "
+            CREATE TABLE meter_chain_block (
+                chain BIGINT NOT NULL,
+                height BIGINT NOT NULL,
+                hash {bytes} NOT NULL,
+                entries {bytes} NOT NULL,
+                PRIMARY KEY (chain, height, hash)
+            ) {clustered};
+            CREATE TABLE meter_chain_rule (
+                chain BIGINT NOT NULL,
+                number BIGINT NOT NULL,
+                name {name} NOT NULL,
+                definition BIGINT NOT NULL,
+                PRIMARY KEY (chain, number)
+            );
+            CREATE TABLE meter_chain_state (
+                chain BIGINT NOT NULL PRIMARY KEY,
+                version BIGINT NOT NULL,
+                begun BIGINT NOT NULL,
+                applied BIGINT NOT NULL,
+                pending_ms BIGINT,
+                pending_since_ms BIGINT
+            );
+            CREATE TABLE meter_chain_correction (
+                chain BIGINT NOT NULL,
+                seq BIGINT NOT NULL,
+                first_block BIGINT NOT NULL,
+                last_block BIGINT NOT NULL,
+                reason {name} NOT NULL,
+                blocks BIGINT NOT NULL,
+                cancelled BIGINT NOT NULL,
+                recorded BIGINT NOT NULL,
+                begun_ms BIGINT NOT NULL,
+                done_ms BIGINT,
+                PRIMARY KEY (chain, seq)
+            );",
+        postgres_only: "",
+    }],
+};
+
+const VERSION: u8 = 1;
+const CRC_BYTES: usize = 4;
+/// The most ledger rows of one read.
+const ROWS_PER_READ: i64 = 5_000;
+
+/// One recording of one log under one rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    pub(crate) log: u64,
+    /// Number of the rule.
+    pub(crate) rule: u32,
+    /// Revision number, from 1.
+    pub(crate) revision: u32,
+    /// Whether it counts; false once it was cancelled with its block.
+    pub(crate) live: bool,
+    /// Hash of the event's content.
+    pub(crate) content: i64,
+}
+
+/// What the ledger says of one height, by block hash.
+pub(crate) type Recorded = BTreeMap<BlockHash, Vec<Entry>>;
+
+/// What the ledger says of some heights.
+pub(crate) type ByHeight = BTreeMap<u64, Recorded>;
+
+/// Encodes the entries of a block: a version byte, the entries, and a checksum over both and the block.
+pub(crate) fn encode(hash: &BlockHash, entries: &[Entry]) -> Result<Vec<u8>> {
+    let mut bytes = vec![VERSION];
+    bytes.extend(postcard::to_allocvec(entries).map_err(|error| unreadable(&error))?);
+    let crc = crc32c::crc32c_append(crc32c::crc32c(hash), &bytes);
+    bytes.extend(crc.to_be_bytes());
+    Ok(bytes)
+}
+
+/// Decodes what [`encode`] made.
+pub(crate) fn decode(hash: &BlockHash, bytes: &[u8]) -> Result<Vec<Entry>> {
+    let (body, crc) =
+        bytes.split_last_chunk::<CRC_BYTES>().ok_or_else(|| unreadable(&"it is too short"))?;
+    let expected = crc32c::crc32c_append(crc32c::crc32c(hash), body);
+    match body.split_first() {
+        Some((&VERSION, entries)) if u32::from_be_bytes(*crc) == expected => {
+            postcard::from_bytes(entries).map_err(|error| unreadable(&error))
+        }
+        _ => Err(unreadable(&"its checksum or version is wrong")),
+    }
+}
+
+fn unreadable(why: &dyn std::fmt::Display) -> Error {
+    Error::corrupt(format!("the ledger of a chain's usage: {why}"))
+}
+
+/// A number of a chain or block as the stores keep it.
+pub(crate) fn stored(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn hash_of(bytes: &[u8]) -> Result<BlockHash> {
+    BlockHash::try_from(bytes).map_err(|_| unreadable(&"a hash does not have 32 bytes"))
+}
+
+/// What is recorded of the blocks of a range.
+pub(crate) async fn read(on: &impl Execute, chain: u64, range: &Heights) -> Result<ByHeight> {
+    let mut found = ByHeight::new();
+    let mut rest = Some(range.clone());
+    while let Some(range) = rest {
+        let (page, next) = read_page(on, chain, &range).await?;
+        for (height, recorded) in page {
+            found.entry(height).or_default().extend(recorded);
+        }
+        rest = next;
+    }
+    Ok(found)
+}
+
+/// The lowest heights of a range that have usage that counts, at most `most` of them.
+pub(crate) async fn live_heights(
+    on: &impl Execute,
+    chain: u64,
+    range: &Heights,
+    most: usize,
+) -> Result<Vec<u64>> {
+    let mut live = BTreeSet::new();
+    let mut rest = Some(range.clone());
+    while let Some(range) = rest.filter(|_| live.len() < most) {
+        let (page, next) = read_page(on, chain, &range).await?;
+        live.extend(page.into_iter().filter(|(_, one)| is_live(one)).map(|(height, _)| height));
+        rest = next;
+    }
+    Ok(live.into_iter().take(most).collect())
+}
+
+/// Whether any usage of a height counts.
+pub(crate) fn is_live(recorded: &Recorded) -> bool {
+    recorded.values().flatten().any(|entry| entry.live)
+}
+
+/// The first rows of a range, and what is left of it. The last height of a page may come again with the next.
+async fn read_page(
+    on: &impl Execute,
+    chain: u64,
+    range: &Heights,
+) -> Result<(ByHeight, Option<Heights>)> {
+    let text = format!(
+        "SELECT height, hash, entries FROM meter_chain_block
+         WHERE chain = $1 AND height >= $2 AND height < $3 ORDER BY height LIMIT {ROWS_PER_READ}"
+    );
+    let params = params![stored(chain), stored(range.start), stored(range.end)];
+    let rows = on.execute(&text, params).await?.rows;
+    let mut page = ByHeight::new();
+    for row in &rows {
+        let (height, hash) = (row.count(0)?, hash_of(&row.blob(1)?)?);
+        let entries = decode(&hash, &row.blob(2)?)?;
+        page.entry(height).or_default().insert(hash, entries);
+    }
+    let is_full = rows.len() >= usize::try_from(ROWS_PER_READ).unwrap_or(usize::MAX);
+    let last = page.keys().next_back().filter(|_| is_full);
+    let next = last.map(|last| range.start.saturating_add(1).max(*last)..range.end);
+    Ok((page, next.filter(|next| !next.is_empty())))
+}
+
+/// Writes what is recorded of one block.
+pub(crate) fn row(
+    chain: u64,
+    height: u64,
+    hash: &BlockHash,
+    entries: &[Entry],
+) -> Result<Vec<logmill_io::Value>> {
+    Ok(params![stored(chain), stored(height), hash.as_slice(), encode(hash, entries)?])
+}
+
+/// The statement for [`row`].
+pub(crate) const PUT_ROW: &str = "
+    INSERT INTO meter_chain_block (chain, height, hash, entries) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (chain, height, hash) DO UPDATE SET entries = excluded.entries";
+
+/// The rules that a chain ever had, by number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rules {
+    pub(crate) known: BTreeMap<u32, RuleVersion>,
+    /// Numbers of those that are configured now.
+    pub(crate) current: Vec<u32>,
+}
+
+/// The definition of a rule that an event was recorded under before the ledger existed, and that is not known.
+const UNKNOWN_DEFINITION: i64 = 0;
+
+impl Rules {
+    /// The number of a configured rule.
+    pub(crate) fn number(&self, name: &str) -> Option<u32> {
+        let mut current = self.current.iter().copied();
+        current.find(|number| self.known.get(number).is_some_and(|rule| rule.name == name))
+    }
+
+    /// The number that stands for an unknown definition of a rule.
+    pub(crate) fn unknown(&self, name: &str) -> Option<u32> {
+        let is_unknown =
+            |rule: &RuleVersion| rule.name == name && rule.definition == UNKNOWN_DEFINITION;
+        self.known.iter().find(|(_, rule)| is_unknown(rule)).map(|(number, _)| *number)
+    }
+
+    pub(crate) fn name(&self, number: u32) -> &str {
+        self.known.get(&number).map_or("", |rule| rule.name.as_str())
+    }
+
+    /// Whether a rule is configured now, with this definition.
+    pub(crate) fn is_current(&self, number: u32) -> bool {
+        self.current.contains(&number)
+    }
+
+    /// Whether a rule of this name is configured now.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.number(name).is_some()
+    }
+
+    /// The id of an entry.
+    pub(crate) fn id(&self, chain: u64, hash: &BlockHash, entry: &Entry) -> UsageId {
+        let rule = self.name(entry.rule).to_owned();
+        UsageId { chain, hash: *hash, log: entry.log, rule, revision: entry.revision }
+    }
+
+    /// The rules of a chain, with numbers for those that are new.
+    pub(crate) async fn resolve(
+        sql: &logmill_io::Sql,
+        chain: u64,
+        now: &[RuleVersion],
+    ) -> Result<Self> {
+        let known = read_rules(&sql.reading(), chain).await?;
+        let rules = Self::with(known, now);
+        if rules.current.len() == now.len() {
+            return Ok(rules);
+        }
+        let known = sql.write(|tx| async move { Ok(add_rules(&tx, chain, now).await?) }).await?;
+        Ok(Self::with(known, now))
+    }
+
+    fn with(known: BTreeMap<u32, RuleVersion>, now: &[RuleVersion]) -> Self {
+        let number = |wanted: &RuleVersion| {
+            known.iter().find(|(_, rule)| *rule == wanted).map(|(number, _)| *number)
+        };
+        let current = now.iter().filter_map(number).collect();
+        Self { known, current }
+    }
+}
+
+async fn read_rules(on: &impl Execute, chain: u64) -> Result<BTreeMap<u32, RuleVersion>> {
+    let text = "SELECT number, name, definition FROM meter_chain_rule WHERE chain = $1";
+    let found = on.execute(text, params![stored(chain)]).await?;
+    let rules = found.rows.iter().map(|row| {
+        let number = u32::try_from(row.count(0)?).map_err(|error| unreadable(&error))?;
+        Ok((number, RuleVersion { name: row.text(1)?.to_owned(), definition: row.int(2)? }))
+    });
+    rules.collect()
+}
+
+/// Numbers rules. Each name also gets a number for definitions that are not known any more.
+async fn add_rules(tx: &Tx, chain: u64, now: &[RuleVersion]) -> Result<BTreeMap<u32, RuleVersion>> {
+    // Two processes must not give the same number.
+    crate::meter::Head::lock(tx).await?;
+    let mut known = read_rules(tx, chain).await?;
+    let unknown = |rule: &RuleVersion| RuleVersion {
+        name: rule.name.clone(),
+        definition: UNKNOWN_DEFINITION,
+    };
+    for rule in now.iter().flat_map(|rule| [unknown(rule), rule.clone()]) {
+        if known.values().any(|one| *one == rule) {
+            continue;
+        }
+        let number = known.keys().next_back().map_or(1, |last| last + 1);
+        let text = "INSERT INTO meter_chain_rule (chain, number, name, definition)
+                    VALUES ($1, $2, $3, $4)";
+        tx.execute(text, params![stored(chain), number, rule.name.as_str(), rule.definition])
+            .await?;
+        known.insert(number, rule);
+    }
+    Ok(known)
+}
+
+/// Which replacements of blocks are applied to a chain's usage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChainState {
+    /// Changes with every other field; whoever read an older one has read usage that may not be true any more.
+    pub version: u64,
+    /// The replacement that is being applied, or was applied last.
+    pub begun: u64,
+    /// The replacement that was applied last; 0 if none was.
+    pub applied: u64,
+    /// Usage from this moment on is not corrected yet; none if all is.
+    pub pending: Option<Timestamp>,
+    /// Since when.
+    pub pending_since: Option<Timestamp>,
+}
+
+impl ChainState {
+    /// The state of a chain.
+    pub(crate) async fn read(on: &impl Execute, chain: u64) -> Result<Self> {
+        let text = "SELECT version, begun, applied, pending_ms, pending_since_ms
+                    FROM meter_chain_state WHERE chain = $1";
+        let found = on.execute(text, params![stored(chain)]).await?;
+        let Some(row) = found.rows.first() else { return Ok(Self::default()) };
+        Ok(Self {
+            version: row.count(0)?,
+            begun: row.count(1)?,
+            applied: row.count(2)?,
+            pending: row.opt_int(3)?.map(Timestamp),
+            pending_since: row.opt_int(4)?.map(Timestamp),
+        })
+    }
+
+    /// Writes the state, under the head's lock.
+    pub(crate) async fn store(&self, tx: &Tx, chain: u64) -> Result<()> {
+        let text = "INSERT INTO meter_chain_state
+                        (chain, version, begun, applied, pending_ms, pending_since_ms)
+                    VALUES ($1, $2, $3, $4, $5, $6)
+                    ON CONFLICT (chain) DO UPDATE SET version = excluded.version,
+                        begun = excluded.begun, applied = excluded.applied,
+                        pending_ms = excluded.pending_ms,
+                        pending_since_ms = excluded.pending_since_ms";
+        let params = params![
+            stored(chain),
+            stored(self.version),
+            stored(self.begun),
+            stored(self.applied),
+            self.pending,
+            self.pending_since,
+        ];
+        tx.execute(text, params).await?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn entry() -> impl Strategy<Value = Entry> {
+        (any::<u64>(), any::<u32>(), any::<u32>(), any::<bool>(), any::<i64>()).prop_map(
+            |(log, rule, revision, live, content)| Entry { log, rule, revision, live, content },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn entries_are_read_as_they_were_written(
+            hash: [u8; 32],
+            entries in prop::collection::vec(entry(), 0..20),
+        ) {
+            let bytes = encode(&hash, &entries).expect("bytes");
+            prop_assert_eq!(decode(&hash, &bytes).expect("entries"), entries);
+        }
+
+        #[test]
+        fn a_flipped_bit_of_a_ledger_row_is_found(
+            hash: [u8; 32],
+            entries in prop::collection::vec(entry(), 0..20),
+            bit in any::<prop::sample::Index>(),
+        ) {
+            let mut bytes = encode(&hash, &entries).expect("bytes");
+            let bit = bit.index(bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(decode(&hash, &bytes).is_err());
+        }
+    }
+}
