@@ -1,18 +1,20 @@
 //! Corrections: an operator cancels or amends one event, with a reason.
 //!
-//! Guarantees: the event, its partial made anew from all events of its bucket, the note of who did it and why, and the
-//! mark that its periods are due, are one transaction; the event's first value is never lost. Leaves to others: who may
-//! do it, and telling of the corrected aggregates.
+//! Guarantees: the event, its partial made anew from all events of its bucket, the note of who did it and why, the mark
+//! that its periods are due, and the jobs that correct the aggregates of those that are over, are one transaction; the
+//! event's first value is never lost. Leaves to others: who may do it, and telling of the corrected aggregates.
 
 use logmill_io::sql::Execute;
 use logmill_io::{Timestamp, Tx, params};
 
 use crate::archive::{Archived, joined};
 use crate::decimal::Decimal;
+use crate::due::AGGREGATE_JOB;
 use crate::error::{Error, Result};
 use crate::event::Key;
 use crate::meter::{Head, Meter};
 use crate::partials::{self, Place};
+use crate::period::Bucket;
 use crate::places;
 use crate::stored::{self, EventState, StoredEvent};
 
@@ -96,6 +98,7 @@ impl Meter {
                 })
                 .await?;
             if done {
+                self.queue.wakes().wake(AGGREGATE_JOB);
                 return Ok(changed.clone());
             }
         }
@@ -157,6 +160,7 @@ impl Meter {
         let partial = partials::fold(event_type, events)?;
         partials::write(tx, &head, &[(place, partial)]).await?;
         partials::touch(tx, [(place.bucket, customer)].into_iter()).await?;
+        self.make_corrected_due(tx, customer, Bucket(place.bucket)).await?;
         head.seq += 1;
         head.store(tx).await?;
         Ok(true)

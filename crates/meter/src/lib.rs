@@ -12,7 +12,7 @@
 //! - [`due`], [`aggregate`], [`alerts`]: what follows from usage; [`service`]: when.
 //! - [`query`], [`list`], [`live`]: what people ask; [`correct`], [`recount`]: what operators do.
 //! - [`settings`]: event types, periods and limits.
-//! - [`webhooks`]: endpoints, messages and their deliveries; [`told`]: how far they are with an aggregate.
+//! - [`webhooks`]: endpoints, messages and their deliveries.
 //!
 //! Guarantees: an event that was acknowledged counts once, however often it is sent and whoever dies in the middle;
 //! no number is rounded that can be exact. Leaves to others: HTTP, chains, and where usage comes from.
@@ -47,7 +47,6 @@ pub mod service;
 pub mod settings;
 pub mod stored;
 mod times;
-pub mod told;
 pub mod webhooks;
 
 pub use decimal::Decimal;

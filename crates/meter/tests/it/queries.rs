@@ -39,12 +39,9 @@ async fn asked(world: &World, query: &Query, limits: &Limits) -> Result<Vec<Stri
     let lines = world.meter.query_within(query, &[], limits).await;
     let lines = lines.map_err(|error| error.to_string())?;
     let shown = |line: logmill_meter::query::Line| {
+        let value = line.value().map(|value| value.to_string()).unwrap_or_default();
         let group: Vec<String> = line.group.into_values().map(Option::unwrap_or_default).collect();
-        format!(
-            "{} {}",
-            group.join(" "),
-            line.value.map(|value| value.to_string()).unwrap_or_default()
-        )
+        format!("{} {value}", group.join(" "))
     };
     Ok(lines.into_iter().map(shown).collect())
 }
@@ -129,9 +126,9 @@ async fn an_answer_is_the_same_over_many_pages() {
     let expected: Vec<String> =
         sums.iter().map(|((_, customer), sum)| format!("{customer} {sum}")).collect();
     assert_eq!(asked(&world, &daily, &Limits::default()).await.expect("lines"), expected);
-    let few = Limits { partials: 1_346, ..Limits::default() };
+    let few = Limits { rows: 1_346, ..Limits::default() };
     let stopped = asked(&world, &daily, &few).await.expect_err("too much");
-    assert!(stopped.starts_with("this asks for more than 1346 partials: "), "{stopped}");
+    assert!(stopped.starts_with("this asks for more than 1346 rows: "), "{stopped}");
 }
 
 fn by_field(op: Op) -> EventType {
