@@ -22,6 +22,7 @@ use logmill_meter::record::{Arrived, Outcome};
 use logmill_meter::service::{
     HOUSEKEEPING_JOB, Housekeeper, SWEEP_JOB, Sweeper, housekeeping_schedule, sweep_schedule,
 };
+use logmill_meter::sources::KeySource;
 use logmill_meter::webhooks::{ConfiguredEndpoint, Secret, Webhooks};
 use logmill_meter::{Meter, Recorder};
 use logmill_work::{Cron, Handler, Queue, Runner, RunnerSettings, Schedule};
@@ -32,9 +33,11 @@ use crate::error::{Error, Result};
 use crate::maintenance;
 use crate::stores::meter::MeterStores;
 use relay::Relays;
+use sources::KeySources;
 
 pub(crate) mod command;
 pub(crate) mod relay;
+pub(crate) mod sources;
 
 /// How long an aggregate that is made belongs to its process without a sign of life.
 const AGGREGATE_LEASE: Duration = Duration::from_secs(120);
@@ -43,14 +46,30 @@ const AGGREGATES_MIN: usize = 16;
 /// How long after the stop usage is still recorded for requests under way: a little longer than HTTP waits for them.
 const RECORDING_AFTER_STOP: Duration = Duration::from_secs(6);
 
+/// What becomes of a source that the configuration gives to a key which has sent usage as another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SourceChange {
+    /// It is an error.
+    Refuse,
+    /// It is the key's source from now on.
+    Accept,
+}
+
 /// Opens the meter; none if nothing is metered.
 pub(crate) async fn open(settings: &Settings) -> Result<Option<OpenMeter>> {
+    open_with(settings, SourceChange::Refuse).await
+}
+
+/// The same, and says what becomes of changed sources.
+async fn open_with(settings: &Settings, change: SourceChange) -> Result<Option<OpenMeter>> {
     let Some(metered) = settings.meter.settings() else { return Ok(None) };
     let stores = MeterStores::open_to_write(settings).await?;
     let queue = stores.queue.clone();
     let webhooks = webhooks(settings, &queue).await?;
     let meter = Meter::open(stores.queue, stores.blobs, webhooks, metered).await?;
-    Ok(Some(OpenMeter { meter, queue }))
+    let keys = settings.server.limits().keys.senders();
+    let keys = meter.sync_key_sources(&keys, change == SourceChange::Accept).await?;
+    Ok(Some(OpenMeter { meter, queue, keys }))
 }
 
 /// The webhooks, with the endpoints that the configuration names.
@@ -83,6 +102,8 @@ async fn webhooks(settings: &Settings, queue: &Queue) -> Result<Webhooks> {
 pub(crate) struct OpenMeter {
     pub(crate) meter: Meter,
     pub(crate) queue: Queue,
+    /// As who API keys send usage.
+    keys: Vec<KeySource>,
 }
 
 /// A task of the server: its name, and what runs.
@@ -141,7 +162,8 @@ impl OpenMeter {
             };
             tasks.push((task, Box::pin(ticking)));
         }
-        Ok((Usage::new(self.meter.clone(), recorder), tasks))
+        let usage = Usage::new(self.meter.clone(), recorder);
+        Ok((Usage { sources: KeySources::new(&self.keys), ..usage }, tasks))
     }
 
     fn runners(&self, settings: &Settings, owner: &str) -> Result<Vec<(&'static str, Runner)>> {
@@ -209,11 +231,18 @@ pub(crate) struct Usage {
     recorder: Recorder,
     pub(crate) watched: Watched,
     pub(crate) relays: Relays,
+    pub(crate) sources: KeySources,
 }
 
 impl Usage {
     pub(crate) fn new(meter: Meter, recorder: Recorder) -> Self {
-        Self { meter, recorder, watched: Watched::default(), relays: Relays::default() }
+        Self {
+            meter,
+            recorder,
+            watched: Watched::default(),
+            relays: Relays::default(),
+            sources: KeySources::default(),
+        }
     }
 
     /// Records events; gives what became of each once all are on disk.

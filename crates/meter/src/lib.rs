@@ -11,7 +11,7 @@
 //! - [`period`]: buckets, calendars and periods, in any time zone.
 //! - [`due`], [`aggregate`], [`alerts`]: what follows from usage; [`service`]: when.
 //! - [`query`], [`list`], [`live`]: what people ask; [`correct`], [`recount`]: what operators do.
-//! - [`settings`]: event types, periods and limits.
+//! - [`settings`]: event types, periods and limits; [`sources`]: as who API keys send; [`requests`]: repeated ones.
 //! - [`webhooks`]: endpoints, messages and their deliveries.
 //!
 //! Guarantees: an event that was acknowledged counts once, however often it is sent and whoever dies in the middle;
@@ -41,10 +41,12 @@ pub mod query;
 pub mod record;
 mod recorder;
 pub mod recount;
+pub mod requests;
 mod schema;
 mod series;
 pub mod service;
 pub mod settings;
+pub mod sources;
 pub mod stored;
 mod times;
 pub mod webhooks;

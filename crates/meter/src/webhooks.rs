@@ -68,6 +68,7 @@ mod tests;
 mod turns;
 mod verdict;
 
+pub use admin::CreatedEndpoint;
 pub use configured::ConfiguredEndpoint;
 pub use deliver::Deliverer;
 pub use endpoint::{ENDPOINTS_MAX, Endpoint, EndpointChange, NewEndpoint};

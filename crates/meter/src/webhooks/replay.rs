@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use logmill_io::sql::Execute;
 use logmill_io::{Timestamp, Tx, params};
+use serde_json::json;
 
 use super::Webhooks;
 use super::admin::read_in;
@@ -20,6 +21,7 @@ use super::publish::{JobOf, job};
 use super::tables::DeliveryState;
 use super::targets::changed;
 use crate::error::{Error, Result};
+use crate::requests::{self, KeyedRequest};
 
 /// The most deliveries that one call replays.
 pub const REPLAY_MAX: u64 = 10_000;
@@ -51,7 +53,20 @@ pub struct Replayed {
 impl Webhooks {
     /// Sends one message to one endpoint again, whatever became of it before.
     pub async fn replay(&self, message_id: &str, endpoint_id: &str) -> Result<()> {
+        self.replay_once(message_id, endpoint_id, None).await
+    }
+
+    /// The same, unless the request was done before.
+    pub async fn replay_once(
+        &self,
+        message_id: &str,
+        endpoint_id: &str,
+        request: Option<&KeyedRequest>,
+    ) -> Result<()> {
         let replayed = self.sql().write(|tx| async move {
+            if requests::claim_in(&tx, request).await?.is_some() {
+                return Ok(());
+            }
             let (seq, endpoint) = enabled_in(&tx, endpoint_id).await?;
             let text = "
                 UPDATE webhook_delivery SET state = $3, round = round + 1, attempts = 0,
@@ -65,7 +80,8 @@ impl Webhooks {
                 let what = format!("delivery of this message to the endpoint {endpoint_id}");
                 return Err(Error::not_found(what).into());
             }
-            Ok(self.again_in(&tx, seq, &endpoint, &found.rows, Class::First).await?)
+            self.again_in(&tx, seq, &endpoint, &found.rows, Class::First).await?;
+            Ok(requests::keep_in(&tx, request, &json!({ "deliveries": 1 })).await?)
         });
         replayed.await?;
         self.wake();
@@ -185,7 +201,7 @@ impl Webhooks {
 
 /// The oldest deliveries to an endpoint after a message whose job waits for a later time; those that are being sent are
 /// not among them.
-fn waiting() -> String {
+pub(super) fn waiting() -> String {
     let kinds = Class::ALL.map(|class| format!("'{}'", class.kind())).join(", ");
     format!(
         "SELECT d.message_seq, d.round FROM webhook_delivery d

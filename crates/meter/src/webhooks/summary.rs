@@ -45,11 +45,7 @@ impl Webhooks {
         let kept = "
             SELECT s.message_id, s.deliveries, s.succeeded, s.attempts, s.updated_at, s.last_error
             FROM json_list($1) CROSS JOIN webhook_summary s WHERE s.message_id = value ->> 0";
-        let live = format!(
-            "SELECT {COLUMNS} FROM json_list($1) CROSS JOIN webhook_message m
-                JOIN webhook_delivery d ON d.message_seq = m.seq
-             WHERE m.id = value ->> 0 GROUP BY m.seq, m.id"
-        );
+        let live = live_text();
         let mut summaries = BTreeMap::new();
         // Those that still have deliveries come last: a message may have been published again.
         for text in [kept, live.as_str()] {
@@ -59,6 +55,15 @@ impl Webhooks {
         }
         Ok(summaries)
     }
+}
+
+/// The statement for messages that still have their deliveries.
+pub(super) fn live_text() -> String {
+    format!(
+        "SELECT {COLUMNS} FROM json_list($1) CROSS JOIN webhook_message m
+            JOIN webhook_delivery d ON d.message_seq = m.seq
+         WHERE m.id = value ->> 0 GROUP BY m.seq, m.id"
+    )
 }
 
 fn summary(row: &Row) -> Result<DeliverySummary> {

@@ -1,15 +1,18 @@
-//! Metering over HTTP, from usage to corrected aggregates.
+//! Metering over HTTP, from usage to corrected aggregates, on both engines.
 
 mod access;
 mod aggregates;
 mod batches;
 mod corrections;
 mod documented;
+mod engine;
 mod ground;
 mod hooks;
 mod lists;
 mod naive;
+mod once;
 mod operations;
 mod queries;
 mod send;
+mod sources;
 mod stream;
