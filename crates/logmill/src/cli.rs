@@ -164,6 +164,19 @@ pub(crate) enum Meter {
     },
     /// Have aggregates made of all periods with new usage, those under way too
     Trigger,
+    /// List as which source every API key sends usage
+    ///
+    /// On SQLite no server may run meanwhile.
+    Sources {
+        /// Accept the sources that server.keys gives to keys which have sent usage as others
+        ///
+        /// Events that were sent before and are sent again count twice then.
+        #[arg(long)]
+        force: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Subcommand)]

@@ -23,6 +23,7 @@ use logmill_meter::record::{Arrived, Outcome};
 use logmill_meter::service::{
     HOUSEKEEPING_JOB, Housekeeper, SWEEP_JOB, Sweeper, housekeeping_schedule, sweep_schedule,
 };
+use logmill_meter::sources::KeySource;
 use logmill_meter::webhooks::{ConfiguredEndpoint, Secret, Webhooks};
 use logmill_meter::{Meter, Recorder};
 use logmill_work::{Cron, Handler, Queue, Runner, RunnerSettings, Schedule};
@@ -34,10 +35,12 @@ use crate::maintenance;
 use crate::readiness::stores::Suspect;
 use crate::stores::meter::MeterStores;
 use relay::Relays;
+use sources::KeySources;
 
 pub(crate) mod command;
 pub(crate) mod relay;
 mod source;
+pub(crate) mod sources;
 mod stored;
 
 /// How long an aggregate that is made belongs to its process without a sign of life.
@@ -47,15 +50,31 @@ const AGGREGATES_MIN: usize = 16;
 /// How long after the stop usage is still recorded for requests under way: a little longer than HTTP waits for them.
 const RECORDING_AFTER_STOP: Duration = Duration::from_secs(6);
 
+/// What becomes of a source that the configuration gives to a key which has sent usage as another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SourceChange {
+    /// It is an error.
+    Refuse,
+    /// It is the key's source from now on.
+    Accept,
+}
+
 /// Opens the meter; none if nothing is metered.
 pub(crate) async fn open(settings: &Settings) -> Result<Option<OpenMeter>> {
+    open_with(settings, SourceChange::Refuse).await
+}
+
+/// The same, and says what becomes of changed sources.
+async fn open_with(settings: &Settings, change: SourceChange) -> Result<Option<OpenMeter>> {
     let Some(metered) = settings.meter.settings() else { return Ok(None) };
     let stores = MeterStores::open_to_write(settings).await?;
     let queue = stores.queue.clone();
     let webhooks = webhooks(settings, &queue).await?;
     let blobs = Arc::clone(&stores.blobs);
     let meter = Meter::open(stores.queue, stores.blobs, webhooks, metered).await?;
-    Ok(Some(OpenMeter { meter, queue, blobs }))
+    let keys = settings.server.limits().keys.senders();
+    let keys = meter.sync_key_sources(&keys, change == SourceChange::Accept).await?;
+    Ok(Some(OpenMeter { meter, queue, blobs, keys }))
 }
 
 /// The webhooks, with the endpoints that the configuration names.
@@ -89,6 +108,8 @@ pub(crate) struct OpenMeter {
     pub(crate) meter: Meter,
     pub(crate) queue: Queue,
     pub(crate) blobs: Arc<dyn BlobStore>,
+    /// As who API keys send usage.
+    keys: Vec<KeySource>,
 }
 
 /// A task of the server: its name, and what runs.
@@ -146,7 +167,8 @@ impl OpenMeter {
             };
             tasks.push((task, Box::pin(ticking)));
         }
-        Ok((Usage::new(self.meter.clone(), recorder), tasks))
+        let usage = Usage::new(self.meter.clone(), recorder);
+        Ok((Usage { sources: KeySources::new(&self.keys), ..usage }, tasks))
     }
 
     fn runners(&self, settings: &Settings, owner: &str) -> Result<Vec<(&'static str, Runner)>> {
@@ -216,12 +238,19 @@ pub(crate) struct Usage {
     pub(crate) relays: Relays,
     /// Raised when recording fails for a reason of the store's, so that readiness tries to write.
     pub(crate) suspect: Suspect,
+    pub(crate) sources: KeySources,
 }
 
 impl Usage {
     pub(crate) fn new(meter: Meter, recorder: Recorder) -> Self {
-        let (watched, relays) = (Watched::default(), Relays::default());
-        Self { meter, recorder, watched, relays, suspect: Suspect::default() }
+        Self {
+            meter,
+            recorder,
+            watched: Watched::default(),
+            relays: Relays::default(),
+            suspect: Suspect::default(),
+            sources: KeySources::default(),
+        }
     }
 
     /// Records events; gives what became of each once all are on disk.

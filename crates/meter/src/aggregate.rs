@@ -82,20 +82,27 @@ impl AggregateState {
 /// What is stored, and what webhooks carry as `data` besides the period.
 pub(crate) fn body(figures: &Figures) -> Json {
     let (mut numbers, mut exact, mut counts) = (Map::new(), Map::new(), Map::new());
-    let mut approximate = Vec::new();
+    let (mut approximate, mut means) = (Vec::new(), Map::new());
     for (name, figure) in &figures.types {
-        // A number that readers of JSON would round is given as text alone.
-        let number = figure.value.json_number().map_or(Json::Null, Json::Number);
+        let answer = &figure.answer;
+        // An exact number that readers of JSON would round is given as text alone.
+        let number = answer.json_number().map_or(Json::Null, Json::Number);
         numbers.insert(name.clone(), number);
-        exact.insert(name.clone(), figure.value.to_string().into());
+        exact.insert(name.clone(), answer.value.to_string().into());
         counts.insert(name.clone(), figure.count.into());
-        if !figure.exact {
+        if !answer.exact {
             approximate.push(name.as_str());
+        }
+        if let Some(mean) = answer.mean {
+            means.insert(name.clone(), mean.to_json());
         }
     }
     let mut body = json!({ "events": numbers, "eventsExact": exact, "eventCounts": counts });
     if !approximate.is_empty() {
         body["approximate"] = json!(approximate);
+    }
+    if !means.is_empty() {
+        body["eventsMean"] = Json::Object(means);
     }
     body
 }

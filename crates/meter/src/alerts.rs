@@ -168,8 +168,8 @@ impl Meter {
             let part = PartOf { period: &period, until: self.clock().now() };
             let figure = self.figure(&series, event_type, op, part, &mut revisions).await?;
             let Some(figure) = figure else { continue };
-            for threshold in rule.thresholds.iter().filter(|least| **least <= figure.value) {
-                let (period, value) = (period.clone(), figure.value);
+            for threshold in rule.thresholds.iter().filter(|least| **least <= figure.answer.value) {
+                let (period, value) = (period.clone(), figure.answer.value);
                 reached.push(Reached { rule, period, value, threshold: *threshold });
             }
         }

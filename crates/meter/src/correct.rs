@@ -1,21 +1,25 @@
 //! Corrections: an operator cancels or amends one event, with a reason.
 //!
-//! Guarantees: the event, its partial made anew from all events of its bucket, the note of who did it and why, and the
-//! mark that its periods are due, are one transaction; the event's first value is never lost. Leaves to others: who may
-//! do it, and telling of the corrected aggregates.
+//! Guarantees: the event, its partial made anew from all events of its bucket, the note of who did it and why, the mark
+//! that its periods are due, and the jobs that correct the aggregates of those that are over, are one transaction; the
+//! event's first value is never lost. Leaves to others: who may do it, and telling of the corrected aggregates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use logmill_io::sql::Execute;
-use logmill_io::{Timestamp, Tx, Value, params};
+use logmill_io::{ErrorKind, Timestamp, Tx, Value, params};
+use serde_json::json;
 
 use crate::archive::{Archived, joined};
 use crate::decimal::Decimal;
+use crate::due::AGGREGATE_JOB;
 use crate::error::{Error, Result};
 use crate::event::Key;
 use crate::meter::{Head, Meter};
 use crate::partials::{self, Place};
+use crate::period::Bucket;
 use crate::places;
+use crate::requests::{self, KeyedRequest};
 use crate::stored::{self, EventState, StoredEvent};
 
 /// The longest reason, in bytes.
@@ -81,6 +85,16 @@ impl Meter {
 
     /// Corrects one event; gives it as it is now.
     pub async fn correct(&self, correction: &Correction) -> Result<StoredEvent> {
+        Ok(self.correct_once(correction, None).await?.0)
+    }
+
+    /// Corrects one event, unless the request was done before; gives it as it was after that, with all corrections
+    /// until then.
+    pub async fn correct_once(
+        &self,
+        correction: &Correction,
+        request: Option<&KeyedRequest>,
+    ) -> Result<(StoredEvent, Vec<Corrected>)> {
         if correction.reason.is_empty() || correction.reason.len() > REASON_BYTES_MAX {
             return Err(Error::invalid(format!("a reason has 1 to {REASON_BYTES_MAX} bytes")));
         }
@@ -89,23 +103,61 @@ impl Meter {
             let event = self.find_event(source, id).await?;
             let event =
                 event.ok_or_else(|| Error::not_found(format!("event {id} of source {source}")))?;
-            let changed = self.changed(&event, &correction.change).await?;
+            let changed = self.changed(&event, &correction.change).await;
             let archived = self.read_archived(&[event.place]).await?;
             let (event, changed, archived) = (&event, &changed, &archived);
             let done = self
                 .sql
                 .write(|tx| async move {
+                    if let Some(outcome) = requests::claim_in(&tx, request).await? {
+                        return Ok(Some(outcome["corrections"].as_u64().unwrap_or_default()));
+                    }
+                    let changed = match changed {
+                        Ok(changed) => changed,
+                        // Whether this is an error depends on whether the request was done before.
+                        Err(error) => return Err(again(error).into()),
+                    };
                     let (change, reason) = (&correction.change, correction.reason.as_str());
                     let actor = correction.actor.as_str();
                     let change = EventChange { change, reason, actor, event, changed };
-                    Ok(self.write_corrections(&tx, &[change], archived).await?)
+                    if !self.write_corrections(&tx, &[change], archived).await? {
+                        // Nothing may be kept of this attempt: the key is free for the next one.
+                        requests::release_in(&tx, request).await?;
+                        return Ok(None);
+                    }
+                    let (_, customer) = self.series_names(&tx, event.place).await?;
+                    self.make_corrected_due(&tx, customer, Bucket(event.place.bucket)).await?;
+                    let text = "SELECT count(*) FROM meter_correction WHERE event_seq = $1";
+                    let count = tx.execute(text, params![event.seq]).await?.row()?.count(0)?;
+                    let outcome = json!({ "corrections": count });
+                    requests::keep_in(&tx, request, &outcome).await?;
+                    Ok(Some(count))
                 })
                 .await?;
-            if done {
-                return Ok(changed.clone());
+            if let Some(count) = done {
+                self.queue.wakes().wake(AGGREGATE_JOB);
+                return self.as_of(event.clone(), count).await;
             }
         }
         Err(Error::conflict("the event is being changed by somebody else"))
+    }
+
+    /// An event as it was after so many corrections, and these.
+    async fn as_of(
+        &self,
+        mut event: StoredEvent,
+        count: u64,
+    ) -> Result<(StoredEvent, Vec<Corrected>)> {
+        let mut corrections = self.corrections(&event).await?;
+        corrections.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+        if let Some(last) = corrections.last() {
+            event.value = last.after.as_ref().unwrap_or(&last.before).parse()?;
+            event.state = match last.after {
+                Some(_) => EventState::Amended,
+                None => EventState::Cancelled,
+            };
+        }
+        Ok((event, corrections))
     }
 
     async fn changed(&self, event: &StoredEvent, change: &Change) -> Result<StoredEvent> {
@@ -228,6 +280,16 @@ impl Meter {
             })
         });
         made.collect()
+    }
+}
+
+/// The same error, which may be needed again if the transaction is tried again.
+fn again(error: &Error) -> Error {
+    match error.kind() {
+        ErrorKind::Conflict => Error::conflict(error.to_string()),
+        ErrorKind::Invalid => Error::invalid(error.to_string()),
+        ErrorKind::Transient => Error::unavailable(error.to_string()),
+        _ => Error::corrupt(error.to_string()),
     }
 }
 

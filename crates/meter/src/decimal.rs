@@ -7,6 +7,7 @@
 //! [`Decimal::div`], which says so; what does not fit is `None`. Leaves to others: what the numbers mean.
 
 mod bytes;
+mod mean;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -16,6 +17,8 @@ use std::cmp::Ordering;
 use ruint::Uint;
 
 use crate::settings::SCALE_MAX;
+
+pub use mean::Mean;
 
 /// The most decimal places of any decimal: a value has at most [`SCALE_MAX`], a value times milliseconds in seconds
 /// three more.

@@ -187,6 +187,28 @@ impl Meter {
         Ok((i64::try_from(marks.len()).unwrap_or(i64::MAX), events))
     }
 
+    /// Has the aggregates of a bucket's finished periods made again at once, after a correction: nobody who corrects
+    /// usage should have to wait for the next sweep. The caller wakes [`AGGREGATE_JOB`] after the commit. Periods under
+    /// way follow from the mark that their usage was touched.
+    pub(crate) async fn make_corrected_due(
+        &self,
+        tx: &Tx,
+        customer: i64,
+        bucket: Bucket,
+    ) -> Result<()> {
+        let text = "SELECT name FROM meter_customer WHERE id = $1";
+        let found = tx.execute(text, params![customer]).await?;
+        let name = found.row()?.text(0)?.to_owned();
+        for kind in &self.settings.periods {
+            // Usage that is in no period of a kind has no aggregate of it; the sweep says so.
+            let Ok(period) = self.calendar.period_at(kind, bucket.start()) else { continue };
+            if period.end <= self.finished_before() {
+                self.make_due(tx, (customer, &name), &period).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Marks one more period of a customer as due, and has it made if it is over.
     pub(crate) async fn make_due(
         &self,

@@ -16,6 +16,7 @@ use crate::period::{format_time, parse_time};
 use crate::settings::{EventType, NAME_BYTES_MAX, Settings};
 
 mod cloud;
+mod fields;
 mod metadata;
 
 pub use cloud::{CloudEvent, from_cloud};
@@ -26,30 +27,24 @@ pub(crate) use metadata::{bounded, unique_of};
 const ID_BYTES_MAX: usize = 500;
 
 /// An event as people send it, with nothing checked yet but that it is a JSON object.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default)]
 pub struct Incoming<'a> {
     /// Its type; in the path of a single event.
-    #[serde(borrow, default)]
     pub event_type: Option<&'a RawValue>,
     /// Whose usage it is.
-    #[serde(borrow, default)]
     pub customer_id: Option<&'a RawValue>,
     /// How much.
-    #[serde(borrow, default)]
     pub value: Option<&'a RawValue>,
     /// Anything else, an object.
-    #[serde(borrow, default)]
     pub metadata: Option<&'a RawValue>,
     /// What makes it this event and no other of its source.
-    #[serde(borrow, default)]
     pub id: Option<&'a RawValue>,
     /// Who says it.
-    #[serde(borrow, default)]
     pub source: Option<&'a RawValue>,
     /// When it happened.
-    #[serde(borrow, default)]
     pub timestamp: Option<&'a RawValue>,
+    /// The names of other fields, of which an event has none.
+    pub unknown: Vec<String>,
 }
 
 /// What makes an event this one and no other: a hash of its source and id.
@@ -130,7 +125,14 @@ pub struct Sender<'a> {
 /// What is wrong with one event.
 pub type Wrongs = Vec<String>;
 
-impl Incoming<'_> {
+impl<'a> Incoming<'a> {
+    /// Gives an event an id that has none.
+    pub fn or_id(&mut self, id: &'a RawValue) {
+        if present(self.id).is_none() {
+            self.id = Some(id);
+        }
+    }
+
     /// Checks an event. `event_type` is that of the path, where there is one.
     pub fn check(
         &self,
@@ -139,8 +141,20 @@ impl Incoming<'_> {
         sender: &Sender<'_>,
     ) -> Result<Event, Wrongs> {
         let mut wrongs = Vec::new();
+        for name in &self.unknown {
+            wrongs.push(format!(
+                "{name} is not a field of an event: it has eventType, customerId, value, metadata, id, source and \
+                 timestamp"
+            ));
+        }
         let event_type = match event_type {
-            Some(name) => Some(Cow::Borrowed(name)),
+            Some(name) => {
+                let said = optional_text(&mut wrongs, "eventType", self.event_type, NAME_BYTES_MAX);
+                if said.is_some_and(|said| said != name) {
+                    wrongs.push("eventType is not that of the path".to_owned());
+                }
+                Some(Cow::Borrowed(name))
+            }
             None => required_text(&mut wrongs, "eventType", self.event_type, NAME_BYTES_MAX),
         };
         let customer = required_text(&mut wrongs, "customerId", self.customer_id, NAME_BYTES_MAX);

@@ -11,7 +11,7 @@ use logmill_io::{Sql, Timestamp, params};
 use crate::decimal::Decimal;
 use crate::error::{Error, Result};
 use crate::meter::Meter;
-use crate::partial::{Keeps, Partial, Window};
+use crate::partial::{Answer, Keeps, Partial, Window};
 use crate::partials;
 use crate::period::Period;
 use crate::settings::{EventType, Op};
@@ -22,10 +22,8 @@ const SERIES_PER_PAGE: usize = 20_000;
 /// What is said of one event type in one period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Figure {
-    /// The value of the operation.
-    pub value: Decimal,
-    /// Whether it is exact.
-    pub exact: bool,
+    /// What the operation gives.
+    pub(crate) answer: Answer,
     /// How many events it is made of.
     pub count: u64,
     /// The value that goes on into the next period, of meters that weigh values by time.
@@ -149,12 +147,10 @@ impl Meter {
         }
         let count = merged.count();
         let answer = match op {
-            Op::TimeWeighted => area.map(|area| (area, true)),
-            op => merged
-                .value(op, event_type.quantile_milli, None)?
-                .map(|answer| (answer.value, answer.exact)),
+            Op::TimeWeighted => area.map(Answer::exact),
+            op => merged.value(op, event_type.quantile_milli, None)?,
         };
-        Ok(answer.map(|(value, exact)| Figure { value, exact, count, closing }))
+        Ok(answer.map(|answer| Figure { answer, count, closing }))
     }
 
     /// The area under one series over a period that may not be over yet, and the value at its end.

@@ -12,8 +12,8 @@
 //! - [`due`], [`aggregate`], [`alerts`]: what follows from usage; [`service`]: when.
 //! - [`query`], [`list`], [`live`]: what people ask; [`correct`], [`recount`]: what operators do.
 //! - [`chains`]: usage of chains, and its correction when blocks are replaced.
-//! - [`settings`]: event types, periods and limits.
-//! - [`webhooks`]: endpoints, messages and their deliveries; [`told`]: how far they are with an aggregate.
+//! - [`settings`]: event types, periods and limits; [`sources`]: as who API keys send; [`requests`]: repeated ones.
+//! - [`webhooks`]: endpoints, messages and their deliveries.
 //!
 //! Guarantees: an event that was acknowledged counts once, however often it is sent and whoever dies in the middle;
 //! no number is rounded that can be exact. Leaves to others: HTTP, chains, and where usage comes from.
@@ -42,13 +42,14 @@ pub mod query;
 pub mod record;
 mod recorder;
 pub mod recount;
+pub mod requests;
 mod schema;
 mod series;
 pub mod service;
 pub mod settings;
+pub mod sources;
 pub mod stored;
 mod times;
-pub mod told;
 pub mod webhooks;
 
 pub use decimal::Decimal;

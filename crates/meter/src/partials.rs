@@ -380,6 +380,42 @@ pub(crate) async fn last_before(
     found.rows.first().map(|row| Partial::decode(&row.blob(1)?)).transpose()
 }
 
+/// The newest partial before a bucket of each of some series that has one, by series: two statements, however many
+/// series there are.
+pub(crate) async fn newest_before(
+    on: &impl Execute,
+    series: &[i64],
+    bucket: i64,
+) -> Result<HashMap<i64, Row>> {
+    let list = Value::json(&json!(series.iter().map(|id| [id]).collect::<Vec<_>>()));
+    let recent = format!(
+        "{RECENT_BUCKETS}
+         SELECT p.series, p.bucket, p.state FROM meter_partial_recent p
+         WHERE p.bucket any_of(SELECT bucket FROM recent) AND p.series any_of(
+             SELECT CAST(value ->> 0 AS BIGINT) FROM json_list($1))
+         ORDER BY p.bucket"
+    );
+    let settled = "
+        SELECT p.series, p.bucket, p.state
+        FROM (SELECT CAST(value ->> 0 AS BIGINT) AS series FROM json_list($1)) w
+        JOIN meter_partial p ON p.series = w.series AND p.bucket = (
+            SELECT max(b.bucket) FROM meter_partial b
+            WHERE b.series = w.series AND b.bucket >= $2 AND b.bucket < $3)";
+    let mut newest: HashMap<i64, Row> = HashMap::new();
+    // In the order in which they move.
+    for text in [recent.as_str(), settled] {
+        let rows = on.execute(text, params![list.clone(), i64::MIN, bucket]).await?.rows;
+        for row in rows {
+            let (series, bucket) = (row.int(0)?, row.int(1)?);
+            let known = newest.get(&series).map(|known| known.int(1)).transpose()?;
+            if known.is_none_or(|known| known <= bucket) {
+                newest.insert(series, row);
+            }
+        }
+    }
+    Ok(newest)
+}
+
 const SETTLED: Bulk = Bulk {
     table: Cow::Borrowed("meter_partial"),
     columns: Cow::Borrowed(&[

@@ -1,43 +1,45 @@
 //! Queries: any operation over any window, zone and group, from partials alone.
 //!
+//! Series are read page by page, and the partials of each page are merged into the lines of the answer before the next
+//! page is read. So a total over any number of customers takes the memory of a page and of its lines.
+//!
 //! Guarantees: no event is read, so that the cost depends on the time asked for and not on how much happened in it;
 //! what is read and given is bounded, and more than that is an error that says so. What is not yet final is given
 //! apart from what is: usage that chains may still take back, and windows that are still open. Leaves to others: who
 //! may ask.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use logmill_io::{Row, Timestamp, params};
+use logmill_io::Timestamp;
 
 use crate::decimal::Decimal;
 use crate::error::{Error, Result};
 use crate::event::{Event, bounded};
-use crate::figures::opening;
 use crate::meter::Meter;
-use crate::partial::{Keeps, Partial, Position, Sample};
+use crate::partial::{Answer, Keeps, Partial, Position, Sample};
+use crate::partials;
 use crate::period::{BUCKET_MS, Bucket, Calendar, PeriodKind};
-use crate::series::find_customer;
 use crate::settings::Op;
 use lines::{Gathered, Lines, Walk};
-use pages::Pages;
+use pages::{Pages, Spent};
+use series::{QuerySeries, SeriesPages};
 
 mod lines;
 mod pages;
+mod series;
 
 /// The most windows of one query.
 pub const WINDOWS_MAX: usize = 10_000;
 /// The most customers that one query names.
 pub const CUSTOMERS_MAX: usize = 100;
-/// The most series that one query looks at.
-pub const SERIES_MAX: usize = 20_000;
 /// The name by which lines are told apart by customer.
 pub const BY_CUSTOMER: &str = "customerId";
 
 /// What one query may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The most partials that are read.
-    pub partials: usize,
+    /// The most rows that are read: series and partials.
+    pub rows: usize,
     /// The most bytes that they have together.
     pub bytes: usize,
     /// The most lines of the answer.
@@ -51,7 +53,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            partials: 1_000_000,
+            rows: 2_000_000,
             bytes: 1 << 30,
             lines: 50_000,
             kept_bytes: 256 << 20,
@@ -98,15 +100,20 @@ pub struct Line {
     /// Whose and which usage.
     pub group: Group,
     /// The value; none if there is only what is provisional.
-    pub value: Option<Decimal>,
-    /// Whether it is exact.
-    pub exact: bool,
+    pub answer: Option<Answer>,
     /// How many events it is made of.
     pub count: u64,
     /// Whether its window and the grace have passed.
     pub is_final: bool,
     /// The value and the number of events that are not final yet, and are not part of the value.
-    pub provisional: Option<(Decimal, u64)>,
+    pub provisional: Option<(Answer, u64)>,
+}
+
+impl Line {
+    /// The value, if there is one.
+    pub fn value(&self) -> Option<Decimal> {
+        self.answer.map(|answer| answer.value)
+    }
 }
 
 /// A window, and which buckets it has.
@@ -114,12 +121,6 @@ pub struct Line {
 struct Span {
     start: Timestamp,
     end: Timestamp,
-}
-
-/// A series that is looked at.
-struct Looked {
-    id: i64,
-    group: Group,
 }
 
 /// What a query is answered with.
@@ -152,8 +153,11 @@ impl Meter {
         let plan = self.plan(query)?;
         let query = &query.as_stored();
         let mut lines = Lines::new(limits);
-        let looked = self.looked_at(query).await?;
-        self.gather(&plan, &looked, limits, &mut lines).await?;
+        let mut spent = Spent::default();
+        let mut all = SeriesPages::new(self, query).await?;
+        while let Some(page) = all.next(&mut spent, limits).await? {
+            self.gather(&plan, &page, &mut spent, &mut lines).await?;
+        }
         for (event, at) in provisional {
             plan.add_provisional(query, event, *at, &mut lines)?;
         }
@@ -222,62 +226,49 @@ impl Meter {
         Ok(spans)
     }
 
-    /// The series of the customers asked for that pass the filter.
-    async fn looked_at(&self, query: &Query) -> Result<Vec<Looked>> {
-        if query.customers.len() > CUSTOMERS_MAX {
-            return Err(too_much("customers", CUSTOMERS_MAX));
-        }
-        let mut customers = Vec::new();
-        for name in &query.customers {
-            customers.extend(find_customer(&self.sql.reading(), name).await?);
-        }
-        let all = query.customers.is_empty();
-        let text = format!(
-            "SELECT s.id, c.name, s.dims FROM meter_series s JOIN meter_customer c ON c.id = s.customer
-             WHERE s.event_type = $1 {} ORDER BY s.id LIMIT {}",
-            if all { "" } else { NAMED },
-            SERIES_MAX + 1
-        );
-        let mut params = params![query.event_type.as_str()];
-        if !all {
-            params.push(logmill_io::Value::json(&serde_json::json!(customers)));
-        }
-        let found = self.sql.query(&text, params).await?;
-        if found.rows.len() > SERIES_MAX {
-            return Err(too_much("series", SERIES_MAX));
-        }
-        let looked: Result<Vec<Option<Looked>>> =
-            found.rows.iter().map(|row| looked(query, row)).collect();
-        Ok(looked?.into_iter().flatten().collect())
-    }
-
+    /// Merges the partials of one page of series into the lines of the answer.
     async fn gather(
         &self,
         plan: &Plan,
-        looked: &[Looked],
-        limits: &Limits,
+        page: &[QuerySeries],
+        spent: &mut Spent,
         lines: &mut Lines<'_>,
     ) -> Result<()> {
         let (Some(first), Some(last)) = (plan.spans.first(), plan.spans.last()) else {
             return Ok(());
         };
-        let ids: Vec<i64> = looked.iter().map(|looked| looked.id).collect();
+        let ids: Vec<i64> = page.iter().map(|series| series.id).collect();
         let buckets = Bucket::of(first.start).0..Bucket::of(last.end).0;
-        let mut pages = Pages::new(&self.sql, limits, &ids, buckets);
-        let mut waiting = looked.iter();
-        let mut walk: Option<Walk<'_>> = None;
+        let openings = match plan.op {
+            Op::TimeWeighted => {
+                partials::newest_before(&self.sql.reading(), &ids, buckets.start).await?
+            }
+            _ => HashMap::new(),
+        };
+        for opening in openings.values() {
+            spent.add(1, opening.blob(2)?.len(), lines.limits())?;
+        }
+        let now = self.clock().now();
+        let walk = |series: &QuerySeries| -> Result<Walk<'_>> {
+            let opening = openings.get(&series.id).map(|row| Partial::decode(&row.blob(2)?));
+            let held = opening.transpose()?.and_then(|partial| partial.last());
+            let held = held.map(|(_, value)| value);
+            Ok(Walk::new(plan, series.id, series.group.clone(), now, held))
+        };
+        let mut pages = Pages::new(&self.sql, lines.limits(), spent, &ids, buckets);
+        let mut waiting = page.iter();
+        let mut current: Option<Walk<'_>> = None;
         while let Some(rows) = pages.next().await? {
             for row in &rows {
                 let series = row.int(0)?;
                 let walk = loop {
-                    match &mut walk {
+                    match &mut current {
                         Some(walk) if walk.series == series => break walk,
                         before => {
                             let next = waiting.next();
                             let next =
                                 next.ok_or_else(|| Error::corrupt("partials in disorder"))?;
-                            let next = self.walk(plan, next).await?;
-                            if let Some(done) = before.replace(next) {
+                            if let Some(done) = before.replace(walk(next)?) {
                                 done.finish(lines)?;
                             }
                         }
@@ -287,41 +278,11 @@ impl Meter {
                 walk.add(Bucket(row.int(1)?).start(), &partial, lines)?;
             }
         }
-        if let Some(done) = walk {
+        if let Some(done) = current {
             done.finish(lines)?;
         }
-        for looked in waiting {
-            self.walk(plan, looked).await?.finish(lines)?;
-        }
-        Ok(())
+        waiting.try_for_each(|series| walk(series)?.finish(lines))
     }
-
-    async fn walk<'a>(&self, plan: &'a Plan, looked: &'a Looked) -> Result<Walk<'a>> {
-        let held = match plan.spans.first() {
-            Some(first) if plan.op == Op::TimeWeighted => {
-                opening(&self.sql, looked.id, Bucket::of(first.start).0).await?
-            }
-            _ => None,
-        };
-        Ok(Walk::new(plan, (looked.id, &looked.group), self.clock().now(), held))
-    }
-}
-
-/// Series of the customers whose numbers are listed.
-const NAMED: &str = "AND s.customer any_of(
-    SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($2))";
-
-/// A series with its group; none if the filter leaves it out.
-fn looked(query: &Query, row: &Row) -> Result<Option<Looked>> {
-    let dims = row.text(2)?;
-    let dims: BTreeMap<String, String> = if dims.is_empty() {
-        BTreeMap::new()
-    } else {
-        serde_json::from_str(dims).map_err(|error| Error::corrupt(format!("a group: {error}")))?
-    };
-    Ok(query
-        .group_of(row.text(1)?, &dims)
-        .map(|group| Looked { id: row.int(0).unwrap_or_default(), group }))
 }
 
 impl Query {
@@ -388,26 +349,25 @@ impl Plan {
         final_before: Timestamp,
     ) -> Result<Line> {
         let answer = match self.op {
-            Op::TimeWeighted => gathered.area.map(|area| (area, true)),
-            op => gathered
-                .partial
-                .value(op, self.quantile_milli, None)?
-                .map(|answer| (answer.value, answer.exact)),
+            Op::TimeWeighted => gathered.area.map(Answer::exact),
+            op => gathered.partial.value(op, self.quantile_milli, None)?,
         };
         let provisional = match (&gathered.provisional, self.op) {
             (None, _) => None,
             // How long a value will have held is not known yet.
-            (Some(partial), Op::TimeWeighted) => Some((Decimal::ZERO, partial.count())),
-            (Some(partial), op) => partial
-                .value(op, self.quantile_milli, None)?
-                .map(|answer| (answer.value, partial.count())),
+            (Some(partial), Op::TimeWeighted) => {
+                Some((Answer::exact(Decimal::ZERO), partial.count()))
+            }
+            (Some(partial), op) => {
+                let answer = partial.value(op, self.quantile_milli, None)?;
+                answer.map(|answer| (answer, partial.count()))
+            }
         };
         Ok(Line {
             start: span.start,
             end: span.end,
             group,
-            value: answer.map(|(value, _)| value),
-            exact: answer.is_none_or(|(_, exact)| exact),
+            answer,
             count: gathered.partial.count(),
             is_final: span.end <= final_before,
             provisional,

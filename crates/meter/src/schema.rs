@@ -18,6 +18,8 @@
 //! | `meter_partial` | projection of events | what is known of one series in fifteen minutes, series by series |
 //! | `meter_partial_recent` | projection of events | the same of the newest fifteen minutes, one after the other |
 //! | `meter_touched`, `meter_due` | work | which periods have usage that no aggregate tells of yet |
+//! | `meter_key_source` | source | as which source each API key sends usage |
+//! | `meter_request` | source, for a day | what became of requests with an `Idempotency-Key` |
 //!
 //! Guarantees: whoever holds the lock on the head is the only one who changes usage, so that numbers are given in the
 //! order of commits. Leaves to others: who reads and writes which table.
@@ -27,9 +29,10 @@ use logmill_io::sql::{Migration, Migrations};
 /// The tables of the meter.
 pub(crate) const MIGRATIONS: Migrations = Migrations {
     component: "meter",
-    list: &[Migration {
-        name: "meter",
-        statements: "
+    list: &[
+        Migration {
+            name: "meter",
+            statements: "
             CREATE TABLE meter_head (
                 id BIGINT NOT NULL PRIMARY KEY,
                 next_seq BIGINT NOT NULL,
@@ -187,10 +190,32 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
                 at_ms BIGINT NOT NULL,
                 PRIMARY KEY (rule, customer, period_key, threshold)
             );",
-        // Rows that change with every commit get room to change in place, or their tables would grow until a vacuum.
-        postgres_only: "
+            // Rows that change with every commit get room to change in place, or their tables would grow until a vacuum.
+            postgres_only: "
             ALTER TABLE meter_head SET (fillfactor = 10);
             ALTER TABLE meter_touched SET (fillfactor = 40);
             ALTER TABLE meter_partial_recent SET (fillfactor = 40);",
-    }],
+        },
+        Migration {
+            name: "sources_and_requests",
+            // A query over all customers reads the series of a type in the order of their numbers.
+            statements: "
+            CREATE INDEX meter_series_of_type ON meter_series (event_type, id);
+            CREATE TABLE meter_key_source (
+                fingerprint {name} NOT NULL PRIMARY KEY,
+                key_name {name} NOT NULL,
+                source {name} NOT NULL,
+                used BIGINT NOT NULL,
+                seen_ms BIGINT NOT NULL
+            );
+            CREATE TABLE meter_request (
+                key {name} NOT NULL PRIMARY KEY,
+                request {name} NOT NULL,
+                outcome {name} NOT NULL,
+                at_ms BIGINT NOT NULL
+            );
+            CREATE INDEX meter_request_age ON meter_request (at_ms);",
+            postgres_only: "",
+        },
+    ],
 };

@@ -77,13 +77,14 @@ impl Handler for Housekeeper {
 }
 
 impl Meter {
-    /// Looks at thresholds for what changed, forgets old messages, settles partials, seals keys, and archives old
+    /// Looks at thresholds for what changed, forgets old messages and requests, settles partials, seals keys, and archives old
     /// events. What one of these can not do keeps none of the others from theirs; gives the first error.
     pub async fn keep_house(&self) -> Result<()> {
         let watched = self.watch_thresholds().await;
         let purged = self.webhooks.purge().await.map(drop);
+        let forgotten = self.forget_requests().await;
         let kept = self.keep_events().await;
-        let mut errors = [watched, purged, kept].into_iter().filter_map(Result::err);
+        let mut errors = [watched, purged, forgotten, kept].into_iter().filter_map(Result::err);
         let first = errors.next();
         for other in errors {
             tracing::warn!(error = other.chain(), "a part of the house is not kept");

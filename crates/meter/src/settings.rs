@@ -226,7 +226,7 @@ impl Settings {
 }
 
 /// Refuses a name that can not be stored or shown.
-pub(crate) fn check_name(what: &str, name: &str) -> Result<()> {
+pub fn check_name(what: &str, name: &str) -> Result<()> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
         return Err(Error::invalid(format!(
             "{what} has 1 to {NAME_BYTES_MAX} bytes without control characters"

@@ -19,7 +19,8 @@
 //! | `turns`, `lost` | deliveries that wait for others, and those that nobody would send |
 //! | `lanes`, `verdict` | what is sent next, and what an answer means: pure |
 //! | `deliver`, `claims`, `load`, `flight`, `send`, `record` | the way of a delivery |
-//! | `replay`, `status`, `retention` | sending again, looking, forgetting |
+//! | `complaints` | the log lines of endpoints that fail |
+//! | `replay`, `status`, `retention`, `summary` | sending again, looking, forgetting, and what is kept then |
 //!
 //! Guarantees:
 //! - A message is published in the transaction of what it tells of, once by its id, and is then sent at least once to
@@ -42,6 +43,7 @@ use crate::error::Result;
 
 mod admin;
 mod claims;
+mod complaints;
 mod configured;
 mod deliver;
 mod endpoint;
@@ -58,6 +60,7 @@ mod secret;
 mod send;
 pub mod settings;
 mod status;
+mod summary;
 mod tables;
 mod targets;
 #[cfg(test)]
@@ -65,6 +68,7 @@ mod tests;
 mod turns;
 mod verdict;
 
+pub use admin::CreatedEndpoint;
 pub use configured::ConfiguredEndpoint;
 pub use deliver::Deliverer;
 pub use endpoint::{ENDPOINTS_MAX, Endpoint, EndpointChange, NewEndpoint};
@@ -75,6 +79,7 @@ pub use retention::Purged;
 pub use secret::Secret;
 pub use settings::WebhookSettings;
 pub use status::{AttemptView, DeliveryCursor, DeliveryView, EndpointStatus, LIST_MAX};
+pub use summary::DeliverySummary;
 pub use tables::{DeliveryState, MIGRATIONS};
 
 use lanes::Class;

@@ -124,7 +124,7 @@ async fn check_sums(
     let metered: Sums = lines
         .filter_map(|mut line| {
             let customer = line.group.remove(BY_CUSTOMER)??;
-            Some((customer, line.value?.to_string()))
+            Some((customer, line.value()?.to_string()))
         })
         .collect();
     let mut sums: BTreeMap<String, u64> = BTreeMap::new();

@@ -9,6 +9,8 @@ use std::net::IpAddr;
 
 use axum::http::HeaderMap;
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use logmill_meter::settings::check_name;
+use logmill_meter::sources::ConfiguredKey;
 
 /// The header of a key, if it is not `Authorization: Bearer`.
 const KEY_HEADER: &str = "x-apikey";
@@ -16,6 +18,8 @@ const KEY_HEADER: &str = "x-apikey";
 const SITE_HEADER: &str = "sec-fetch-site";
 /// Shorter secrets can be guessed.
 const SECRET_SIGNS_MIN: usize = 16;
+/// How much of a hash tells keys apart.
+const FINGERPRINT_BYTES: usize = 16;
 /// The most keys.
 const KEYS_MAX: usize = 10_000;
 
@@ -55,9 +59,17 @@ struct Key {
     /// `blake3::Hash` compares in constant time.
     secret: blake3::Hash,
     scopes: Vec<Scope>,
+    /// As who it sends usage, if the configuration says so.
+    source: Option<String>,
 }
 
 impl Key {
+    /// What tells this secret from others and does not lead back to it.
+    fn fingerprint(&self) -> String {
+        let hash = blake3::derive_key("logmill api key fingerprint", self.secret.as_bytes());
+        hash[..FINGERPRINT_BYTES].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     fn allows(&self, scope: Scope) -> bool {
         self.scopes.iter().any(|has| *has == scope || *has == Scope::Admin)
     }
@@ -81,16 +93,22 @@ pub(crate) enum Refused {
 }
 
 impl Keys {
-    /// Of a setting: `NAME:SECRET:SCOPES`, with commas between.
+    /// Of a setting: `NAME:SECRET:SCOPES` or `NAME:SECRET:SCOPES:SOURCE`, with commas between.
     pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
         let mut keys: Vec<Key> = Vec::new();
         for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
-            let mut parts = entry.split(':');
-            let (Some(name), Some(secret), Some(scopes), None) =
+            // A source may have colons, as addresses and names of chains do.
+            let mut parts = entry.splitn(4, ':');
+            let (Some(name), Some(secret), Some(scopes), source) =
                 (parts.next(), parts.next(), parts.next(), parts.next())
             else {
-                return Err("a key is NAME:SECRET:SCOPES, and several have commas between");
+                return Err(
+                    "a key is NAME:SECRET:SCOPES or NAME:SECRET:SCOPES:SOURCE, and several have commas between",
+                );
             };
+            if source.is_some_and(|source| check_name("source", source).is_err()) {
+                return Err("a source has 1 to 200 bytes and no control characters");
+            }
             if name.is_empty() || keys.iter().any(|key| key.name == name) {
                 return Err("every key has a name of its own");
             }
@@ -101,12 +119,24 @@ impl Keys {
             let scopes =
                 scopes.ok_or("the scopes of a key are read, usage and admin, with + between")?;
             let secret = blake3::hash(secret.as_bytes());
-            keys.push(Key { name: name.to_owned(), secret, scopes });
+            let source = source.map(str::to_owned);
+            keys.push(Key { name: name.to_owned(), secret, scopes, source });
         }
         if keys.len() > KEYS_MAX {
             return Err("there are more than 10000 keys");
         }
         Ok(Self(keys))
+    }
+
+    /// The keys that may send usage, for [`logmill_meter::Meter::sync_key_sources`].
+    pub(crate) fn senders(&self) -> Vec<ConfiguredKey> {
+        let senders = self.0.iter().filter(|key| key.allows(Scope::Usage));
+        let configured = senders.map(|key| ConfiguredKey {
+            name: key.name.clone(),
+            fingerprint: key.fingerprint(),
+            source: key.source.clone(),
+        });
+        configured.collect()
     }
 
     /// Whether there are none, so that everybody may ask.
@@ -222,12 +252,27 @@ mod tests {
             "me:0123456789abcdef:",
             "me:0123456789abcdef:read+",
             "me:0123456789abcdef:read,usage",
-            "me:0123456789abcdef:read:x",
+            "me:0123456789abcdef:read:",
             "a:0123456789abcdef:read,a:0123456789abcdef:read",
         ] {
             assert!(Keys::parse(text).is_err(), "{text}");
         }
         assert!(Keys::parse(" , ").expect("none").is_empty());
+        let long = format!("me:0123456789abcdef:usage:{}", "x".repeat(1_000));
+        assert!(Keys::parse(&long).is_err());
+    }
+
+    #[test]
+    fn a_key_that_sends_usage_has_a_fingerprint_and_maybe_a_source() {
+        let senders = |text: &str| Keys::parse(text).expect("keys").senders();
+        let one = senders("a:0123456789abcdef:usage,r:bbbbbbbbbbbbbbbb:read").remove(0);
+        assert_eq!((one.name.as_str(), &one.source), ("a", &None));
+        assert!(!one.fingerprint.contains("0123456789abcdef"));
+        let renamed = senders("b:0123456789abcdef:admin:app:eu").remove(0);
+        assert_eq!((renamed.name.as_str(), renamed.source.as_deref()), ("b", Some("app:eu")));
+        assert_eq!(renamed.fingerprint, one.fingerprint, "by its secret");
+        assert_ne!(senders("a:0123456789abcdeg:usage")[0].fingerprint, one.fingerprint);
+        assert!(senders("r:bbbbbbbbbbbbbbbb:read").is_empty());
     }
 
     #[test]

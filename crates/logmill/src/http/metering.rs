@@ -10,6 +10,7 @@
 //! | [`list`] | `GET /events…`, `GET /aggregations…` |
 //! | [`correct`] | cancelling and amending one event |
 //! | [`corrections`] | `GET /corrections`: usage of replaced blocks |
+//! | [`once`] | requests with an `Idempotency-Key`, and bodies |
 //! | [`query`] | `GET /meters/query` |
 //! | [`trigger`] | `POST /aggregations/trigger`, and the small ones |
 //! | [`webhooks`] | `/webhooks/…`: endpoints and deliveries |
@@ -24,6 +25,7 @@ mod batch;
 mod correct;
 mod corrections;
 mod list;
+mod once;
 pub(super) mod openapi;
 mod query;
 mod route;
@@ -36,13 +38,16 @@ mod webhooks;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Request as HttpRequest, State as FromState};
+use axum::extract::{Query, Request as HttpRequest, State as FromState};
 use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use logmill_io::ErrorKind;
 use serde_json::Value;
+
+use ask::Params;
+use route::Route;
 
 use super::{Scope, Shared, problem, refusal};
 use crate::meter::Usage;
@@ -62,14 +67,13 @@ pub(crate) struct Metering {
     pub(crate) config: Value,
 }
 
-/// Who asks: the name of the key.
+/// Who asks.
 #[derive(Clone, Debug)]
-struct Caller(Arc<str>);
-
-impl Caller {
-    fn name(&self) -> &str {
-        &self.0
-    }
+struct Caller {
+    /// The name of the key.
+    name: Arc<str>,
+    /// The source of events that it sends without one.
+    source: Arc<str>,
 }
 
 /// The routes of metering.
@@ -77,30 +81,35 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
     let mut all = Router::new();
     for route in route::all() {
         let one = Router::new().route(route.path, (route.handler)());
-        let state = (Arc::clone(shared), route.scope);
+        let state = (Arc::clone(shared), route);
         all = all.merge(one.route_layer(from_fn_with_state(state, guard)));
     }
     all
 }
 
-/// Lets nobody past without the key that is needed; tells who it is.
+/// Lets nobody past without the key that is needed, or with parameters that there are not; tells who it is.
 async fn guard(
-    FromState((shared, scope)): FromState<(Arc<Shared>, Option<Scope>)>,
+    FromState((shared, route)): FromState<(Arc<Shared>, &'static Route)>,
     mut request: HttpRequest,
     next: Next,
 ) -> Response {
-    let Some(scope) = scope else { return next.run(request).await };
+    let Some(scope) = route.scope else { return next.run(request).await };
     if let Some(refusal) = refusal(&shared, request.headers(), scope) {
         return refusal;
     }
-    let name = caller(&shared, request.headers(), scope);
-    request.extensions_mut().insert(name);
+    if let Err(wrong) = Params::read(Query::try_from_uri(request.uri()), route.params) {
+        return wrong;
+    }
+    let caller = caller(&shared, request.headers(), scope);
+    request.extensions_mut().insert(caller);
     next.run(request).await
 }
 
 fn caller(shared: &Shared, headers: &HeaderMap, scope: Scope) -> Caller {
-    let name = shared.limits.keys.check(headers, scope).ok().flatten();
-    Caller(name.unwrap_or(LOCAL).into())
+    let name = shared.limits.keys.check(headers, scope).ok().flatten().unwrap_or(LOCAL);
+    let sources = shared.metering.usage.as_ref().map(|usage| &usage.sources);
+    let source = sources.and_then(|sources| sources.of(name));
+    Caller { name: name.into(), source: source.unwrap_or_else(|| name.into()) }
 }
 
 /// Usage, if any is metered.

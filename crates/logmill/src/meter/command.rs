@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `recount` | beside servers | needs the data folder for itself |
 //! | `trigger` | here | here, or as a job of the server that has the folder |
+//! | `sources` | beside servers | needs the data folder for itself |
 //!
 //! Guarantees: a recount that finds something wrong ends with exit code 1, also if it mended it. Usage of chains that
 //! have rules is compared with their stored blocks. Leaves to others: counting ([`logmill_meter::recount`]).
@@ -35,6 +36,7 @@ pub(crate) async fn run(command: cli::Meter, settings: &Settings) -> Result<()> 
     match command {
         cli::Meter::Recount { repair, json } => recount(settings, repair, json).await,
         cli::Meter::Trigger => trigger(settings).await,
+        cli::Meter::Sources { force, json } => super::sources::run(settings, force, json).await,
     }
 }
 
@@ -102,7 +104,7 @@ fn show(recounted: &Recounted, as_json: bool) -> Result<()> {
 }
 
 /// The folder, for a command that needs it for itself; none on PostgreSQL.
-fn folder(settings: &Settings) -> Result<Option<DataFolder>> {
+pub(super) fn folder(settings: &Settings) -> Result<Option<DataFolder>> {
     if settings.postgres().is_some() {
         return Ok(None);
     }

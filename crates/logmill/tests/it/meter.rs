@@ -4,6 +4,7 @@
 mod deliveries;
 mod five;
 mod receiver;
+mod sources;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -109,19 +109,37 @@ impl Meter {
     async fn write_aggregates_in(&self, tx: &Tx, queue: &Queue, all: &[Arc<Ready>]) -> Result<()> {
         let changed = self.publish_aggregates(tx, all).await?;
         let finished = all.iter().filter(|ready| ready.made.finished);
-        let forgotten = finished.clone().filter_map(|ready| {
-            let (due, generation) = (&ready.made.due, ready.generation?);
-            Some(params![due.customer, due.period.as_str(), due.key.as_str(), generation])
+        let marked: Vec<(&Made, i64)> =
+            finished.clone().filter_map(|ready| Some((&ready.made, ready.generation?))).collect();
+        let params = marked.iter().map(|(made, generation)| {
+            let due = &made.due;
+            params![due.customer, due.period.as_str(), due.key.as_str(), *generation]
         });
         // A mark goes unless usage changed again since it was looked at.
         let text = "DELETE FROM meter_due
                     WHERE customer = $1 AND period = $2 AND period_key = $3 AND generation = $4";
-        tx.execute_many(text, forgotten.collect::<Vec<_>>()).await?;
+        let gone = tx.execute_many(text, params.collect::<Vec<_>>()).await?;
         let claims: Vec<Claim> = all.iter().map(|ready| ready.claim.clone()).collect();
         queue.remove_many_in(tx, &claims).await?;
+        // What changed meanwhile was not enqueued, as its job was running.
+        for ((made, _), _) in marked.iter().zip(gone).filter(|(_, gone)| *gone == 0) {
+            self.make_again(tx, made).await?;
+        }
         // After the jobs are gone: one of them may be made anew.
         for ready in finished {
             self.go_on(tx, &ready.made, changed.contains(&ready.made.id())).await?;
+        }
+        Ok(())
+    }
+
+    /// Enqueues the job of an aggregate again if its period is still due.
+    async fn make_again(&self, tx: &Tx, made: &Made) -> Result<()> {
+        let text =
+            "SELECT 1 FROM meter_due WHERE customer = $1 AND period = $2 AND period_key = $3";
+        let due = &made.due;
+        let params = params![due.customer, due.period.as_str(), due.key.as_str()];
+        if !tx.execute(text, params).await?.rows.is_empty() {
+            self.queue.enqueue_many_in(tx, &[due.job(&made.name)?]).await?;
         }
         Ok(())
     }

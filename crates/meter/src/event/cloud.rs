@@ -84,6 +84,7 @@ pub fn from_cloud(
         id: cloud.id,
         source: cloud.source,
         timestamp: cloud.time,
+        unknown: Vec::new(),
     };
     incoming.check(settings, None, sender)
 }

@@ -6,7 +6,7 @@
 use logmill_io::Timestamp;
 
 use super::{Facts, Partial, area, held, plus, too_large};
-use crate::decimal::Decimal;
+use crate::decimal::{Decimal, Mean};
 use crate::error::{Error, Result};
 use crate::settings::Op;
 
@@ -21,6 +21,25 @@ pub struct Answer {
     /// Whether it is this very number: not for an average whose digits do not end, a quantile from a sketch, or a
     /// unique count above [`super::UNIQUE_EXACT_MAX`].
     pub exact: bool,
+    /// The exact fraction, for an average whose digits do not end.
+    pub mean: Option<Mean>,
+}
+
+impl Answer {
+    /// A value that is exact.
+    pub fn exact(value: Decimal) -> Self {
+        Self { value, exact: true, mean: None }
+    }
+
+    /// The answer as a JSON number: an exact one only where every reader of JSON gets it exactly; what is not exact is
+    /// the nearest double.
+    pub fn json_number(&self) -> Option<serde_json::Number> {
+        match (self.exact, self.mean) {
+            (true, _) => self.value.json_number(),
+            (false, Some(mean)) => mean.nearest_double(),
+            (false, None) => self.value.json_number().or_else(|| self.value.nearest_double()),
+        }
+    }
 }
 
 /// The stretch of time over which values are weighted.
@@ -51,7 +70,7 @@ impl Partial {
             return self.time_weighted(window);
         }
         let Some(facts) = &self.facts else { return Ok(None) };
-        let exact = |value: Decimal| Answer { value, exact: true };
+        let exact = Answer::exact;
         let answer = match op {
             Op::Sum => exact(facts.sum),
             Op::Min => exact(facts.min),
@@ -61,11 +80,12 @@ impl Partial {
             Op::Last => exact(facts.last.1),
             Op::Avg => {
                 let (value, exact) = facts.sum.div(facts.count).ok_or_else(too_large)?;
-                Answer { value, exact }
+                let mean = Mean { sum: facts.sum, count: facts.count };
+                Answer { value, exact, mean: (!exact).then_some(mean) }
             }
             Op::Unique => {
                 let (count, exact) = facts.unique.as_ref().map_or((0, true), |set| set.count());
-                Answer { value: count.into(), exact }
+                Answer { value: count.into(), exact, mean: None }
             }
             Op::Percentile => facts.quantile(quantile_milli)?,
             Op::TimeWeighted => return Ok(None),
@@ -101,7 +121,7 @@ impl Partial {
         };
         let Some(milliseconds) = milliseconds else { return Ok(None) };
         let value = milliseconds.point_left(MILLI_PLACES).ok_or_else(too_large)?;
-        Ok(Some(Answer { value, exact: true }))
+        Ok(Some(Answer::exact(value)))
     }
 }
 
@@ -131,10 +151,10 @@ impl Facts {
             None
         };
         if let Some(value) = known {
-            return Ok(Answer { value, exact: true });
+            return Ok(Answer::exact(value));
         }
         let found = self.sketch.as_ref().and_then(|sketch| sketch.at_rank(rank));
         let value = found.ok_or_else(|| Error::corrupt("a sketch that has fewer values"))?;
-        Ok(Answer { value: value.clamp(self.min, self.max), exact: false })
+        Ok(Answer { value: value.clamp(self.min, self.max), exact: false, mean: None })
     }
 }

@@ -307,7 +307,7 @@ fn without_events_there_is_no_answer_not_even_a_count() {
     // But a value that holds goes on to hold.
     let window = Window { opening: Some(decimal("1.5")), ..window };
     let held = empty.value(Op::TimeWeighted, 0, Some(window)).expect("kept");
-    assert_eq!(held, Some(Answer { value: decimal("3"), exact: true }));
+    assert_eq!(held, Some(Answer::exact(decimal("3"))));
 }
 
 #[test]

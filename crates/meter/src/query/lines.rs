@@ -49,6 +49,10 @@ impl<'a> Lines<'a> {
         Self { limits, lines: BTreeMap::new(), bytes: 0, held: 0 }
     }
 
+    pub(super) fn limits(&self) -> &'a Limits {
+        self.limits
+    }
+
     pub(super) fn into_lines(self) -> impl Iterator<Item = ((usize, Group), Gathered)> {
         self.lines.into_iter()
     }
@@ -106,7 +110,7 @@ impl<'a> Lines<'a> {
 pub(super) struct Walk<'a> {
     pub(super) series: i64,
     plan: &'a Plan,
-    group: &'a Group,
+    group: Group,
     now: Timestamp,
     /// The value that holds on into the window, of meters that weigh values by time.
     held: Option<Decimal>,
@@ -118,7 +122,8 @@ pub(super) struct Walk<'a> {
 impl<'a> Walk<'a> {
     pub(super) fn new(
         plan: &'a Plan,
-        (series, group): (i64, &'a Group),
+        series: i64,
+        group: Group,
         now: Timestamp,
         held: Option<Decimal>,
     ) -> Self {
@@ -173,6 +178,6 @@ impl<'a> Walk<'a> {
             }
             self.held = merged.last().map_or(self.held, |(_, value)| Some(value));
         }
-        lines.add(self.span, self.group, &merged.reduced(plan.flat)?, area)
+        lines.add(self.span, &self.group, &merged.reduced(plan.flat)?, area)
     }
 }

@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::partials;
 
 /// How many series are read at once, at most.
-const SERIES_AT_ONCE: usize = 200;
+const SERIES_AT_ONCE: usize = 1_000;
 /// About how many bytes of partials one page has.
 const PAGE_BYTES: usize = 16 << 20;
 /// How many rows the first page has, and how many one has whose rows are very large.
@@ -25,11 +25,34 @@ const ROWS_MAX: usize = 50_000;
 /// How much longer than the one before a page may be: the rows to come may be larger.
 const GROWTH: usize = 8;
 
+/// What a query has read so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Spent {
+    rows: usize,
+    bytes: usize,
+}
+
+impl Spent {
+    /// Counts rows and their bytes; an error once they are too many.
+    pub(super) fn add(&mut self, rows: usize, bytes: usize, limits: &Limits) -> Result<()> {
+        self.rows = self.rows.saturating_add(rows);
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.rows > limits.rows {
+            return Err(too_much("rows", limits.rows));
+        }
+        if self.bytes > limits.bytes {
+            return Err(too_much("bytes of partials", limits.bytes));
+        }
+        Ok(())
+    }
+}
+
 /// Where the partials are, and how far they were read.
 #[derive(Debug)]
 pub(super) struct Pages<'a> {
     sql: &'a Sql,
     limits: &'a Limits,
+    spent: &'a mut Spent,
     /// The series that are left, in order.
     series: &'a [i64],
     buckets: Range<i64>,
@@ -38,8 +61,6 @@ pub(super) struct Pages<'a> {
     /// How many series and rows the next page has.
     series_at_once: usize,
     rows_at_once: usize,
-    rows_read: usize,
-    bytes_read: usize,
 }
 
 impl<'a> Pages<'a> {
@@ -47,6 +68,7 @@ impl<'a> Pages<'a> {
     pub(super) fn new(
         sql: &'a Sql,
         limits: &'a Limits,
+        spent: &'a mut Spent,
         series: &'a [i64],
         buckets: Range<i64>,
     ) -> Self {
@@ -54,13 +76,12 @@ impl<'a> Pages<'a> {
         Self {
             sql,
             limits,
+            spent,
             series,
             buckets,
             from,
             series_at_once: SERIES_AT_ONCE,
             rows_at_once: ROWS_MIN,
-            rows_read: 0,
-            bytes_read: 0,
         }
     }
 
@@ -94,19 +115,13 @@ impl<'a> Pages<'a> {
     }
 
     fn account(&mut self, rows: &[Row]) -> Result<()> {
-        let mut largest = 1;
+        let (mut largest, mut bytes) = (1, 0_usize);
         for row in rows {
-            let bytes = row.blob(3)?.len();
-            largest = largest.max(bytes);
-            self.bytes_read = self.bytes_read.saturating_add(bytes);
+            let length = row.blob(3)?.len();
+            largest = largest.max(length);
+            bytes = bytes.saturating_add(length);
         }
-        self.rows_read = self.rows_read.saturating_add(rows.len());
-        if self.rows_read > self.limits.partials {
-            return Err(too_much("partials", self.limits.partials));
-        }
-        if self.bytes_read > self.limits.bytes {
-            return Err(too_much("bytes of partials", self.limits.bytes));
-        }
+        self.spent.add(rows.len(), bytes, self.limits)?;
         let most = ROWS_MAX.min(self.rows_at_once.saturating_mul(GROWTH));
         self.rows_at_once = (PAGE_BYTES / largest).clamp(ROWS_MIN, most);
         Ok(())

@@ -1,14 +1,14 @@
 //! What is done to endpoints: create, look, change, test, rotate, disable, delete.
 //!
 //! Guarantees: every change is one transaction that also raises the number of changes ([`super::targets`]). A secret
-//! is given out by the call that made it, and never again. What is not settled at an endpoint that is disabled or
-//! deleted is cancelled, and can be replayed. Leaves to others: who may do it.
+//! is given out by the call that made it, and to that call repeated, and never again. What is not settled at an endpoint that is disabled or
+//! deleted is cancelled, and can be replayed. What the configuration declares is not changed here. Leaves to others: who may do it.
 
 use std::time::Duration;
 
 use logmill_io::sql::Execute;
 use logmill_io::{Tx, millis, params};
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use super::endpoint::{COLUMNS, ENDPOINTS_MAX, Endpoint, EndpointChange, NewEndpoint};
 use super::endpoint::{from_row, to_list};
@@ -20,6 +20,7 @@ use super::status::LIST_MAX;
 use super::targets::changed;
 use super::{Webhooks, storable};
 use crate::error::{Error, Result};
+use crate::requests::{self, KeyedRequest};
 
 /// How many secrets sign along with the newest at most.
 const OLD_SECRETS_MAX: i64 = 10;
@@ -31,23 +32,47 @@ const WHY_BYTES_MAX: usize = 500;
 impl Webhooks {
     /// Makes an endpoint; gives it and its secret, which nobody will see again.
     pub async fn create(&self, new: &NewEndpoint) -> Result<(Endpoint, Secret)> {
-        new.check(&self.client)?;
         let secret = new.secret.clone().unwrap_or_else(|| self.generate());
-        let id = self.endpoint_id();
+        let id = self.prepare(new)?;
         let made = self.sql().write(|tx| {
             let (id, secret) = (&id, &secret);
             async move {
                 changed(&tx).await?;
-                let count = "SELECT count(*) FROM webhook_endpoint WHERE deleted_at IS NULL";
-                let count = tx.execute(count, params![]).await?.row()?.count(0)?;
-                if usize::try_from(count).unwrap_or(usize::MAX) >= ENDPOINTS_MAX {
-                    return Err(Error::conflict(format!("{count} endpoints are the most")).into());
-                }
-                insert_in(&tx, id, new, secret, false).await?;
-                Ok(read_in(&tx, id).await?.1)
+                Ok(create_in(&tx, id, new, secret).await?)
             }
         });
         Ok((made.await?, secret))
+    }
+
+    /// Makes an endpoint unless there is one just like it, or the request was done before.
+    pub async fn create_once(
+        &self,
+        new: &NewEndpoint,
+        request: Option<&KeyedRequest>,
+    ) -> Result<CreatedEndpoint> {
+        let secret = new.secret.clone().unwrap_or_else(|| self.generate());
+        let id = self.prepare(new)?;
+        let made = self.sql().write(|tx| {
+            let (id, secret) = (&id, &secret);
+            async move {
+                changed(&tx).await?;
+                if let Some(outcome) = requests::claim_in(&tx, request).await? {
+                    return Ok(created_before(&tx, &outcome).await?);
+                }
+                if let Some(endpoint) = same_in(&tx, new).await? {
+                    return Ok(CreatedEndpoint { endpoint, secret: None, is_new: false });
+                }
+                let endpoint = create_in(&tx, id, new, secret).await?;
+                requests::keep_in(&tx, request, &json!({ "endpoint": id })).await?;
+                Ok(CreatedEndpoint { endpoint, secret: Some(secret.clone()), is_new: true })
+            }
+        });
+        Ok(made.await?)
+    }
+
+    fn prepare(&self, new: &NewEndpoint) -> Result<String> {
+        new.check(&self.client)?;
+        Ok(self.endpoint_id())
     }
 
     pub(super) fn generate(&self) -> Secret {
@@ -85,6 +110,7 @@ impl Webhooks {
             changed(&tx).await?;
             let (seq, mut endpoint) = read_in(&tx, id).await?;
             let was = endpoint.clone();
+            check_declared(&was, change)?;
             apply(&mut endpoint, change);
             let text = "
                 UPDATE webhook_endpoint SET url = $2, description = $3, kinds = $4, customers = $5,
@@ -131,7 +157,10 @@ impl Webhooks {
     pub async fn delete(&self, id: &str) -> Result<()> {
         let deleted = self.sql().write(|tx| async move {
             changed(&tx).await?;
-            let (seq, _) = read_in(&tx, id).await?;
+            let (seq, endpoint) = read_in(&tx, id).await?;
+            if endpoint.configured {
+                return Err(declared(id).into());
+            }
             let text = "UPDATE webhook_endpoint SET enabled = 0, disabled_why = 'it was deleted',
                 deleted_at = now_ms(), updated_at = now_ms() WHERE seq = $1";
             tx.execute(text, params![seq]).await?;
@@ -145,6 +174,11 @@ impl Webhooks {
 
     /// Sends a `webhook.test` message to one endpoint, whatever it wants; gives the message's id.
     pub async fn test(&self, id: &str) -> Result<String> {
+        self.test_once(id, None).await
+    }
+
+    /// The same, unless the request was done before.
+    pub async fn test_once(&self, id: &str, request: Option<&KeyedRequest>) -> Result<String> {
         let mark = self.sql().entropy().next_u64().to_string();
         let message = NewMessage::new(
             message_id(&["webhook.test", id, &mark]),
@@ -155,16 +189,21 @@ impl Webhooks {
         let published = self.sql().write(|tx| {
             let message = &message;
             async move {
+                if let Some(outcome) = requests::claim_in(&tx, request).await? {
+                    return Ok(text_of(&outcome, "message")?);
+                }
                 let (seq, endpoint) = read_in(&tx, id).await?;
                 if !endpoint.enabled {
                     return Err(Error::conflict(format!("the endpoint {id} is disabled")).into());
                 }
-                Ok(self.publish_to(&tx, std::slice::from_ref(message), To::Only(seq)).await?)
+                self.publish_to(&tx, std::slice::from_ref(message), To::Only(seq)).await?;
+                requests::keep_in(&tx, request, &json!({ "message": message.id })).await?;
+                Ok(message.id.clone())
             }
         });
-        published.await?;
+        let id = published.await?;
         self.wake();
-        Ok(message.id)
+        Ok(id)
     }
 
     /// Gives an endpoint a new secret, the given one or one that is made; the old one signs along for `overlap`, at
@@ -175,6 +214,17 @@ impl Webhooks {
         secret: Option<Secret>,
         overlap: Option<Duration>,
     ) -> Result<Secret> {
+        self.rotate_once(id, secret, overlap, None).await
+    }
+
+    /// The same, unless the request was done before.
+    pub async fn rotate_once(
+        &self,
+        id: &str,
+        secret: Option<Secret>,
+        overlap: Option<Duration>,
+        request: Option<&KeyedRequest>,
+    ) -> Result<Secret> {
         let overlap = overlap.unwrap_or(self.settings.overlap);
         if overlap > OVERLAP_MAX {
             return Err(Error::invalid("an old secret signs along for at most 7 days"));
@@ -184,12 +234,24 @@ impl Webhooks {
             let secret = &secret;
             async move {
                 changed(&tx).await?;
-                let (seq, _) = read_in(&tx, id).await?;
-                Ok(rotate_in(&tx, seq, secret, overlap).await?)
+                let before = requests::claim_in(&tx, request).await?;
+                let (seq, endpoint) = read_in(&tx, id).await?;
+                if let Some(outcome) = before {
+                    let newest = newest_secret_in(&tx, seq).await?;
+                    let newest = newest.filter(|(number, _)| outcome["number"] == *number);
+                    let again = || Error::conflict("the secret was rotated again since");
+                    return Ok(newest.ok_or_else(again)?.1);
+                }
+                if endpoint.configured {
+                    return Err(declared(id).into());
+                }
+                rotate_in(&tx, seq, secret, overlap).await?;
+                let number = newest_secret_in(&tx, seq).await?.map(|(number, _)| number);
+                requests::keep_in(&tx, request, &json!({ "number": number })).await?;
+                Ok(secret.clone())
             }
         });
-        rotated.await?;
-        Ok(secret)
+        Ok(rotated.await?)
     }
 
     pub(super) async fn enable_in(&self, tx: &Tx, seq: i64) -> Result<()> {
@@ -234,6 +296,90 @@ impl Webhooks {
         while self.sql().execute(text, params![seq, CANCEL_BATCH]).await?.changed > 0 {}
         Ok(())
     }
+}
+
+/// What making an endpoint gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreatedEndpoint {
+    /// The endpoint.
+    pub endpoint: Endpoint,
+    /// Its secret, for the request that made it and for that request repeated.
+    pub secret: Option<Secret>,
+    /// Whether the request, or the one that it repeats, made it.
+    pub is_new: bool,
+}
+
+async fn create_in(tx: &Tx, id: &str, new: &NewEndpoint, secret: &Secret) -> Result<Endpoint> {
+    let count = "SELECT count(*) FROM webhook_endpoint WHERE deleted_at IS NULL";
+    let count = tx.execute(count, params![]).await?.row()?.count(0)?;
+    if usize::try_from(count).unwrap_or(usize::MAX) >= ENDPOINTS_MAX {
+        return Err(Error::conflict(format!("{count} endpoints are the most")));
+    }
+    insert_in(tx, id, new, secret, false).await?;
+    Ok(read_in(tx, id).await?.1)
+}
+
+/// The endpoint that a request made before.
+async fn created_before(tx: &Tx, outcome: &Json) -> Result<CreatedEndpoint> {
+    let (seq, endpoint) = read_in(tx, &text_of(outcome, "endpoint")?).await?;
+    let secret = newest_secret_in(tx, seq).await?.map(|(_, secret)| secret);
+    Ok(CreatedEndpoint { endpoint, secret, is_new: true })
+}
+
+/// An endpoint of the API that is just like a new one, if there is any. A secret that is given must be its own.
+async fn same_in(tx: &Tx, new: &NewEndpoint) -> Result<Option<Endpoint>> {
+    let text = "SELECT id FROM webhook_endpoint
+        WHERE deleted_at IS NULL AND configured = 0 AND url = $1 AND description = $2
+            AND kinds = $3 AND customers = $4 AND ordered = $5 AND enabled = $6
+        ORDER BY seq LIMIT 1";
+    let params = params![
+        new.url.as_str(),
+        new.description.as_str(),
+        to_list(&new.kinds),
+        to_list(&new.customers),
+        new.ordered,
+        new.enabled,
+    ];
+    let found = tx.execute(text, params).await?;
+    let Some(row) = found.rows.first() else { return Ok(None) };
+    let (seq, endpoint) = read_in(tx, row.text(0)?).await?;
+    let Some(secret) = &new.secret else { return Ok(Some(endpoint)) };
+    let newest = newest_secret_in(tx, seq).await?;
+    if newest.is_some_and(|(_, newest)| newest == *secret) {
+        return Ok(Some(endpoint));
+    }
+    Err(Error::conflict(format!(
+        "the endpoint {} is just like this one and has another secret: rotate that",
+        endpoint.id
+    )))
+}
+
+/// The newest secret of an endpoint, and its number.
+async fn newest_secret_in(tx: &Tx, seq: i64) -> Result<Option<(i64, Secret)>> {
+    let text = "SELECT number, secret FROM webhook_secret
+        WHERE endpoint_seq = $1 AND valid_until IS NULL";
+    let found = tx.execute(text, params![seq]).await?;
+    let newest = found.rows.first().map(|row| Ok((row.int(0)?, Secret::stored(row.text(1)?))));
+    newest.transpose()
+}
+
+pub(super) fn text_of(outcome: &Json, name: &str) -> Result<String> {
+    let text = outcome[name].as_str().map(str::to_owned);
+    text.ok_or_else(|| Error::corrupt(format!("an outcome without {name}")))
+}
+
+/// What the configuration declares is changed there. That an endpoint was disabled because it failed is no declaration.
+fn check_declared(endpoint: &Endpoint, change: &EndpointChange) -> Result<()> {
+    let enables = EndpointChange { enabled: Some(true), ..EndpointChange::default() };
+    let by_config = endpoint.disabled_why.as_deref() == Some(super::configured::NOT_WANTED);
+    if !endpoint.configured || (*change == enables && !by_config) {
+        return Ok(());
+    }
+    Err(declared(&endpoint.id))
+}
+
+fn declared(id: &str) -> Error {
+    Error::conflict(format!("the endpoint {id} is declared by the configuration: change it there"))
 }
 
 fn apply(endpoint: &mut Endpoint, change: &EndpointChange) {

@@ -15,7 +15,7 @@ use super::targets::changed;
 use crate::error::{Error, Result};
 
 /// Why an endpoint is disabled that the config does not want.
-const NOT_WANTED: &str = "the config does not have it enabled";
+pub(super) const NOT_WANTED: &str = "the config does not have it enabled";
 
 /// An endpoint of the config.
 #[derive(Clone, Debug, PartialEq, Eq)]

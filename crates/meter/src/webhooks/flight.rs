@@ -4,6 +4,7 @@
 //! for the other; what ended is here until it is taken to be recorded. Leaves to others: what is sent next (`lanes`),
 //! what an answer means (`verdict`), claims.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use logmill_io::{Clock, Panicked, Tasks};
 
 use super::Webhooks;
+use super::complaints::{Complaints, FailedAttempt};
 use super::lanes::{Ended, Lanes, PutOff};
 use super::load::{Held, Loaded};
 use super::record::{Attempt, Ending, Settled};
@@ -28,6 +30,9 @@ pub(super) struct Flight {
     settled: Vec<Settled>,
     /// The number of changes to endpoints that the lanes know of.
     version: Option<i64>,
+    /// How often retries were asked for, by endpoint, as far as the lanes know.
+    retries: BTreeMap<i64, i64>,
+    complaints: Complaints,
     /// How many requests have ended.
     pub(super) sent: u64,
 }
@@ -40,6 +45,8 @@ impl Flight {
             tasks: Tasks::new(),
             settled: Vec::new(),
             version: None,
+            retries: BTreeMap::new(),
+            complaints: Complaints::default(),
             sent: 0,
             hooks,
         }
@@ -111,9 +118,18 @@ impl Flight {
             let failing = targets.by_seq.values().filter(|target| target.failing);
             failing.for_each(|target| self.lanes.set_failing(target.seq));
         }
-        if known != Some(targets.version) {
-            self.lanes.retain(|endpoint| targets.by_seq.contains_key(&endpoint));
+        if known == Some(targets.version) {
+            return;
         }
+        self.lanes.retain(|endpoint| targets.by_seq.contains_key(&endpoint));
+        self.complaints.retain(|endpoint| targets.by_seq.contains_key(&endpoint));
+        for target in targets.by_seq.values() {
+            let before = self.retries.insert(target.seq, target.retries);
+            if before.is_some_and(|before| before != target.retries) {
+                self.lanes.resume(target.seq);
+            }
+        }
+        self.retries.retain(|endpoint, _| targets.by_seq.contains_key(endpoint));
     }
 
     /// Takes what was loaded in.
@@ -192,6 +208,14 @@ impl Flight {
             _ => None,
         };
         let (next, dry_run) = (verdict.next, answered == Answered::DryRun);
+        let failed = FailedAttempt {
+            endpoint: &held.target.id,
+            message: &held.message.id,
+            attempt: held.attempts + 1,
+            status,
+            error: error.as_deref(),
+        };
+        self.complaints.note(endpoint, &next, &failed, now);
         let attempt = Attempt { at, took, status, error, response, dry_run, next };
         self.settle(held, Ending::Attempted(attempt));
     }

@@ -264,6 +264,16 @@ impl<T> Lanes<T> {
         self.lanes.entry(endpoint).or_default().strike(STRIKES_MAX);
     }
 
+    /// Says that an endpoint is to be asked again as if it had never failed.
+    pub(super) fn resume(&mut self, endpoint: i64) {
+        if let Some(lane) = self.lanes.get_mut(&endpoint) {
+            lane.strikes = 0;
+            lane.limit = LIMIT_FIRST;
+            lane.paused_until = Duration::ZERO;
+            lane.away = 0;
+        }
+    }
+
     /// Whether an endpoint is failing, as far as is known here.
     pub(super) fn is_failing(&self, endpoint: i64) -> bool {
         self.lanes.get(&endpoint).is_some_and(Lane::is_failing)

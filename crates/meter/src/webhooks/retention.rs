@@ -1,7 +1,8 @@
 //! Forgetting: messages that are settled everywhere, with their deliveries and attempts, after a while.
 //!
-//! Guarantees: nothing that is not settled is removed; each batch is one short transaction. A message that was removed
-//! and is published again is a new one, so retention is longer than anybody repeats himself. Leaves to others: when.
+//! Guarantees: nothing that is not settled is removed; each batch is one short transaction, and what is said of an
+//! aggregate's delivery stays (`summary`). A message that was removed and is published again is a new one, so retention
+//! is longer than anybody repeats himself. Leaves to others: when.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use logmill_work::State;
 use super::Webhooks;
 use super::lanes::Class;
 use super::publish::numbers;
+use super::summary;
 use crate::error::Result;
 
 /// How long a finished job is kept: it says nothing that its delivery does not.
@@ -81,6 +83,7 @@ async fn remove_in(tx: &Tx, mut messages: BTreeSet<i64>) -> Result<u64> {
         messages.remove(&row.int(0)?);
     }
     let list = numbers(messages.iter().copied());
+    summary::keep_in(tx, list.clone()).await?;
     for (table, column) in [
         ("webhook_attempt", "message_seq"),
         ("webhook_delivery", "message_seq"),

@@ -8,6 +8,7 @@
 //! | `webhook_message` | message, with its body as it is sent |
 //! | `webhook_delivery` | endpoint and message |
 //! | `webhook_attempt` | request that was made, or would have been |
+//! | `webhook_summary` | message about an aggregate whose deliveries were removed: how far its delivery had come |
 //!
 //! Guarantees: numbers of states are those of [`DeliveryState`]. Leaves to others: when a delivery is due, which its
 //! job in the queue of the same database knows.
@@ -17,9 +18,10 @@ use logmill_io::sql::{Migration, Migrations};
 /// The tables of webhooks.
 pub static MIGRATIONS: Migrations = Migrations {
     component: "webhooks",
-    list: &[Migration {
-        name: "webhooks",
-        statements: "
+    list: &[
+        Migration {
+            name: "webhooks",
+            statements: "
             CREATE TABLE webhook_endpoint (
                 seq {seq},
                 id {name} NOT NULL UNIQUE,
@@ -93,10 +95,25 @@ pub static MIGRATIONS: Migrations = Migrations {
                 dry_run INTEGER NOT NULL,
                 PRIMARY KEY (message_seq, endpoint_seq, round, attempt)
             ) {clustered};",
-        postgres_only: "
+            postgres_only: "
             ALTER TABLE webhook_endpoint ADD PRIMARY KEY (seq);
             ALTER TABLE webhook_message ADD PRIMARY KEY (seq);",
-    }],
+        },
+        Migration {
+            name: "summaries_and_retries",
+            statements: "
+            CREATE TABLE webhook_summary (
+                message_id {name} NOT NULL PRIMARY KEY,
+                deliveries BIGINT NOT NULL,
+                succeeded BIGINT NOT NULL,
+                attempts BIGINT NOT NULL,
+                updated_at BIGINT NOT NULL,
+                last_error TEXT
+            );
+            ALTER TABLE webhook_endpoint ADD COLUMN retries BIGINT NOT NULL DEFAULT 0;",
+            postgres_only: "",
+        },
+    ],
 };
 
 /// Where a delivery is in its life.

@@ -18,6 +18,7 @@ use crate::error::Result;
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) seq: i64,
+    pub(super) id: String,
     pub(super) url: String,
     kinds: Vec<String>,
     customers: Vec<String>,
@@ -25,6 +26,8 @@ pub(super) struct Target {
     pub(super) enabled: bool,
     /// Whether it was failing when this was read.
     pub(super) failing: bool,
+    /// How often somebody asked for retries now.
+    pub(super) retries: i64,
     /// Newest first.
     pub(super) signers: Vec<Signer>,
 }
@@ -114,7 +117,7 @@ async fn read(on: On<'_>, version: i64) -> Result<Snapshot> {
         let signer = Signer::new(&Secret::stored(row.text(1)?), row.opt_time(2)?)?;
         signers.entry(row.int(0)?).or_default().push(signer);
     }
-    let text = "SELECT seq, url, kinds, customers, ordered, enabled, failing_since
+    let text = "SELECT seq, url, kinds, customers, ordered, enabled, failing_since, id, retries
         FROM webhook_endpoint WHERE deleted_at IS NULL";
     let mut by_seq = BTreeMap::new();
     for row in &on.query(text, params![]).await?.rows {
@@ -128,12 +131,14 @@ fn target(row: &Row, signers: &mut BTreeMap<i64, Vec<Signer>>) -> Result<Target>
     let seq = row.int(0)?;
     Ok(Target {
         seq,
+        id: row.text(7)?.to_owned(),
         url: row.text(1)?.to_owned(),
         kinds: from_list(row.text(2)?)?,
         customers: from_list(row.text(3)?)?,
         ordered: row.int(4)? != 0,
         enabled: row.int(5)? != 0,
         failing: !row.is_null(6),
+        retries: row.int(8)?,
         signers: signers.remove(&seq).unwrap_or_default(),
     })
 }

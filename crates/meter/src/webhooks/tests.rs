@@ -2,12 +2,14 @@
 
 mod answers;
 mod clock;
+mod complaints;
 mod endpoints;
 mod lost;
 mod order;
 mod plans;
 mod receiver;
 mod record;
+mod retry;
 mod secrets;
 
 use std::sync::Arc;

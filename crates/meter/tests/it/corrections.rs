@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use logmill_io::params;
+use logmill_io::sql::Execute as _;
 use logmill_meter::aggregate::AggregateState::Corrected;
+use logmill_meter::aggregate::Aggregator;
 use logmill_meter::correct::{Change, Correction};
-use logmill_meter::due::Which;
+use logmill_meter::due::{AGGREGATE_JOB, Which};
 use logmill_meter::list::EventFilter;
 use logmill_meter::record::Outcome::Repeated;
 use logmill_meter::settings::{EventType, Op};
 use logmill_meter::{Decimal, Settings, Sizes};
+use logmill_work::{Handler as _, Running};
 use serde_json::{Value, json};
 
 use crate::fixture::{World, at, body, settings};
@@ -226,4 +229,51 @@ async fn a_recount_looks_at_no_time_without_events_however_far_apart_they_are() 
     world.record(&[long_ago(4, "1970-01-01T00:05:00Z")]).await;
     world.meter.keep_house().await.expect("house is kept");
     assert_eq!(world.recounted().await, 4);
+}
+
+/// Nobody sweeps: what corrects has the aggregates of finished periods made again by itself.
+#[tokio::test(start_paused = true)]
+async fn a_correction_has_final_aggregates_made_again_without_a_sweep() {
+    let world = World::new(NOW, settings()).await;
+    world.record(&[call(1), call(10)]).await;
+    world.set("2026-01-13T10:00:00Z");
+    assert_eq!(hourly(&world).await.1, 11);
+    for (change, expected) in
+        [(Change::Amend(Decimal::from_integer(7)), json!(8)), (Change::Cancel, json!(1))]
+    {
+        world.meter.correct(&correction("e10", change)).await.expect("it is corrected");
+        assert_eq!(world.work().await, Vec::<String>::new());
+        let hourly = world.aggregates("hourly").await.remove(0);
+        assert_eq!(hourly.state, Corrected);
+        assert_eq!(body(&hourly)["events"]["api.calls"], expected);
+    }
+    // The day is under way: it waits for its sweep, or for a trigger.
+    assert!(world.aggregates("daily").await.is_empty());
+    world.sweep(Which::All).await;
+    assert_eq!(world.aggregates("hourly").await[0].revision, 3, "the sweep finds nothing new");
+    assert_eq!(body(&world.aggregates("daily").await[0])["events"]["api.calls"], 1);
+}
+
+/// A correction that comes while its aggregate is being made finds the job running, and cannot enqueue it.
+#[tokio::test(start_paused = true)]
+async fn usage_that_changes_while_its_aggregate_is_made_is_not_left_to_the_next_sweep() {
+    let world = World::new(NOW, settings()).await;
+    world.record(&[call(1)]).await;
+    world.set("2026-01-13T10:00:00Z");
+    world.meter.sweep(Which::Finished).await.expect("a sweep");
+    let lease = Duration::from_secs(120);
+    let claim = || world.queue.claim(AGGREGATE_JOB, 10, lease, "test");
+    let first = claim().await.expect("claims").remove(0);
+    let sql = world.meter.sql();
+    let meanwhile = "CREATE TRIGGER meanwhile AFTER INSERT ON meter_aggregate
+        BEGIN UPDATE meter_due SET generation = generation + 1; END";
+    sql.execute(meanwhile, params![]).await.expect("works");
+    let aggregator = Aggregator(world.meter.clone());
+    let run = |claim| aggregator.run(Running { claim, queue: world.queue.clone() });
+    run(first).await.expect("made");
+    sql.execute("DROP TRIGGER meanwhile", params![]).await.expect("works");
+    let again = claim().await.expect("claims");
+    assert_eq!(again.len(), 1, "it is made again");
+    run(again[0].clone()).await.expect("made");
+    assert_eq!(claim().await.expect("claims"), [], "and that was all");
 }

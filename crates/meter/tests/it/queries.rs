@@ -39,12 +39,9 @@ async fn asked(world: &World, query: &Query, limits: &Limits) -> Result<Vec<Stri
     let lines = world.meter.query_within(query, &[], limits).await;
     let lines = lines.map_err(|error| error.to_string())?;
     let shown = |line: logmill_meter::query::Line| {
+        let value = line.value().map(|value| value.to_string()).unwrap_or_default();
         let group: Vec<String> = line.group.into_values().map(Option::unwrap_or_default).collect();
-        format!(
-            "{} {}",
-            group.join(" "),
-            line.value.map(|value| value.to_string()).unwrap_or_default()
-        )
+        format!("{} {value}", group.join(" "))
     };
     Ok(lines.into_iter().map(shown).collect())
 }
@@ -129,9 +126,9 @@ async fn an_answer_is_the_same_over_many_pages() {
     let expected: Vec<String> =
         sums.iter().map(|((_, customer), sum)| format!("{customer} {sum}")).collect();
     assert_eq!(asked(&world, &daily, &Limits::default()).await.expect("lines"), expected);
-    let few = Limits { partials: 1_346, ..Limits::default() };
+    let few = Limits { rows: 1_346, ..Limits::default() };
     let stopped = asked(&world, &daily, &few).await.expect_err("too much");
-    assert!(stopped.starts_with("this asks for more than 1346 partials: "), "{stopped}");
+    assert!(stopped.starts_with("this asks for more than 1346 rows: "), "{stopped}");
 }
 
 fn by_field(op: Op) -> EventType {
@@ -195,4 +192,82 @@ async fn long_values_of_a_dimension_are_groups_of_their_own_and_are_found_by_the
     }
     hits.filter = BTreeMap::from([("path".to_owned(), [long("3")].into())]);
     assert!(asked(&world, &hits, &Limits::default()).await.expect("no line").is_empty());
+}
+
+/// One more customer each, with one series and the partial of the customer `first` at the same time.
+async fn add_customers(world: &World, count: i64) {
+    let numbers = format!(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
+    );
+    let first = "SELECT id FROM meter_series WHERE customer = (
+        SELECT id FROM meter_customer WHERE name = 'first')";
+    for text in [
+        format!("{numbers} INSERT INTO meter_customer (id, name) SELECT 1000000 + i, 'x' || i FROM n"),
+        format!(
+            "{numbers} INSERT INTO meter_series (id, customer, event_type, dims)
+             SELECT 1000000 + n.i, 1000000 + n.i, s.event_type, s.dims FROM n CROSS JOIN meter_series s
+             WHERE s.id = ({first})"
+        ),
+        format!(
+            "{numbers} INSERT INTO meter_partial_recent (bucket, series, revision, state)
+             SELECT p.bucket, 1000000 + n.i, p.revision, p.state
+             FROM n CROSS JOIN meter_partial_recent p WHERE p.series = ({first})"
+        ),
+        format!(
+            "{numbers} INSERT INTO meter_partial (series, bucket, revision, state)
+             SELECT 1000000 + n.i, p.bucket, p.revision, p.state
+             FROM n CROSS JOIN meter_partial p WHERE p.series = ({first})"
+        ),
+    ] {
+        world.meter.sql().execute(&text, params![]).await.expect("added");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_total_is_bounded_by_what_it_reads_and_not_by_the_number_of_customers() {
+    const MORE: i64 = 25_000;
+    let mut settings = with_type("seats", EventType::new(Op::TimeWeighted));
+    settings.events.insert("calls".to_owned(), EventType::new(Op::Sum));
+    for name in ["calls", "seats"] {
+        let world = World::new(NOW, settings.clone()).await;
+        let event = |minute: u64, value: u64| {
+            json!({"eventType": name, "customerId": "first", "value": value,
+                "timestamp": format!("2026-01-13T05:{minute:02}:00Z")})
+        };
+        world.record(&[event(0, 2), event(20, 3)]).await;
+        add_customers(&world, MORE).await;
+        let mut total = query(name, "2026-01-13T05:15:00Z", "2026-01-13T06:15:00Z");
+        // Seats: 2 for five minutes, which began before, then 3 until the end.
+        let one = if name == "calls" { 3 } else { 2 * 300 + 3 * 55 * 60 };
+        let sum = format!(" {}", one * (MORE + 1));
+        assert_eq!(asked(&world, &total, &Limits::default()).await.expect("a line"), [sum]);
+        let few = Limits { rows: 30_000, ..Limits::default() };
+        let stopped = asked(&world, &total, &few).await.expect_err("too much");
+        assert!(stopped.starts_with("this asks for more than 30000 rows: "), "{stopped}");
+        // Lines are what is bounded where every customer has one.
+        total.group_by = vec![BY_CUSTOMER.to_owned()];
+        let lines = Limits { lines: 1_000, ..Limits::default() };
+        let stopped = asked(&world, &total, &lines).await.expect_err("too much");
+        assert!(stopped.starts_with("this asks for more than 1000 lines: "), "{stopped}");
+        total.customers = vec!["first".to_owned(), "x7".to_owned(), "first".to_owned()];
+        let named = asked(&world, &total, &Limits::default()).await.expect("two lines");
+        assert_eq!(named, [format!("first {one}"), format!("x7 {one}")]);
+    }
+}
+
+/// TEMPORARY: figures.
+#[tokio::test]
+async fn temporary_figures() {
+    for more in [25_000_i64, 200_000] {
+        let world = World::new(NOW, settings()).await;
+        let event = json!({"eventType": "api.calls", "customerId": "first", "value": 3, "timestamp": "2026-01-13T05:20:00Z"});
+        world.record(&[event]).await;
+        add_customers(&world, more).await;
+        let total = query("api.calls", "2026-01-13T05:15:00Z", "2026-01-13T06:15:00Z");
+        let status = || std::fs::read_to_string("/proc/self/status").expect("status").lines().filter(|l| l.starts_with("VmHWM") || l.starts_with("VmRSS")).map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join(" ");
+        let before = status();
+        let start = std::time::Instant::now();
+        let answer = asked(&world, &total, &Limits::default()).await;
+        println!("FIGURES {more}: {answer:?} {:?} before {before} after {}", start.elapsed(), status());
+    }
 }

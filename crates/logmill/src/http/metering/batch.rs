@@ -32,6 +32,8 @@ pub(super) struct Checks<'a> {
     pub(super) source: &'a str,
     pub(super) entropy: &'a dyn Entropy,
     pub(super) now: Timestamp,
+    /// The `Idempotency-Key` of the request: the id of an event that has none, and the beginning of the ids of many.
+    pub(super) key: Option<&'a str>,
 }
 
 /// Why there is no event.
@@ -74,8 +76,12 @@ pub(super) fn one(
     let text = text(body).map_err(NoEvent::NotJson)?;
     let event = match form {
         Form::Plain => {
-            let Object(event) = serde_json::from_str::<Object<Incoming<'_>>>(text)
+            let Object(mut event) = serde_json::from_str::<Object<Incoming<'_>>>(text)
                 .map_err(|error| NoEvent::NotJson(not_an_object(&error)))?;
+            let id = checks.key.and_then(raw_text);
+            if let Some(id) = &id {
+                event.or_id(id);
+            }
             event.check(checks.settings, event_type, &checks.sender())
         }
         Form::Cloud => {
@@ -91,11 +97,16 @@ pub(super) fn one(
 pub(super) fn many(body: &[u8], form: Form, checks: &Checks<'_>) -> Result<Vec<Arrived>, NoBatch> {
     let text = text(body).map_err(NoBatch::NotJson)?;
     match form {
-        Form::Plain => read::<Incoming<'_>>(text, checks, |event| {
+        Form::Plain => read::<Incoming<'_>>(text, checks, |index, event| {
+            let mut event = event;
+            let id = checks.key.and_then(|key| raw_text(&format!("{key}.{index}")));
+            if let Some(id) = &id {
+                event.or_id(id);
+            }
             event.check(checks.settings, None, &checks.sender())
         }),
-        Form::Cloud => read::<CloudEvent<'_>>(text, checks, |event| {
-            from_cloud(event, checks.settings, &checks.sender())
+        Form::Cloud => read::<CloudEvent<'_>>(text, checks, |_, event| {
+            from_cloud(&event, checks.settings, &checks.sender())
         }),
     }
 }
@@ -113,7 +124,7 @@ impl Checks<'_> {
 fn read<'a, T: Deserialize<'a>>(
     text: &'a str,
     checks: &Checks<'_>,
-    check: impl Fn(&T) -> Result<Event, Wrongs>,
+    check: impl Fn(usize, T) -> Result<Event, Wrongs>,
 ) -> Result<Vec<Arrived>, NoBatch> {
     let max = checks.settings.batch_max;
     let (items, received) = match array::<Object<T>>(text, max) {
@@ -132,7 +143,7 @@ fn read<'a, T: Deserialize<'a>>(
     let mut events = Vec::with_capacity(items.len());
     let mut wrongs = Vec::new();
     for (index, item) in items.into_iter().enumerate() {
-        match item.and_then(|item| check(&item)) {
+        match item.and_then(|item| check(index, item)) {
             Ok(event) => events.push(checks.arrived(event)),
             Err(wrong) => wrongs.push((index, wrong)),
         }
@@ -158,6 +169,11 @@ fn one_by_one<'a, T: Deserialize<'a>>(text: &'a str, max: usize) -> Result<Items
         read.map(|Object(item)| item).map_err(|error| vec![format!("event: {error}")])
     });
     Ok((items.collect(), received))
+}
+
+/// A text as JSON.
+fn raw_text(text: &str) -> Option<Box<RawValue>> {
+    serde_json::to_string(text).and_then(RawValue::from_string).ok()
 }
 
 fn text(body: &[u8]) -> Result<&str, String> {
@@ -262,7 +278,8 @@ mod tests {
     fn check(body: &str) -> Result<usize, NoBatch> {
         let (settings, entropy) = (settings(), SeededEntropy::shared(1));
         let now = Timestamp(1_790_000_000_000);
-        let checks = Checks { settings: &settings, source: "me", entropy: &*entropy, now };
+        let checks =
+            Checks { settings: &settings, source: "me", entropy: &*entropy, now, key: None };
         many(body.as_bytes(), Form::Plain, &checks).map(|events| events.len())
     }
 

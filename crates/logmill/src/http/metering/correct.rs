@@ -8,9 +8,10 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, Method, Uri};
 use axum::response::Response;
-use logmill_meter::correct::{Change, Correction};
+use logmill_meter::correct::{Change, Corrected, Correction};
+use logmill_meter::requests::KeyedRequest;
 use logmill_meter::stored::StoredEvent;
 use logmill_meter::{Decimal, Error, Meter, Result};
 use serde::Deserialize;
@@ -19,9 +20,10 @@ use serde_json::value::RawValue;
 use super::Caller;
 use super::ask::{Asked, Params, wrong};
 use super::list::{answer, ask};
+use super::once::Creation;
 use super::route::LOOKUP_PARAMS;
 use super::show::{EventWithCorrections, ShownCorrection, ShownEvent};
-use crate::http::{Shared, read_body};
+use crate::http::Shared;
 
 /// A correction as it is sent.
 #[derive(Deserialize)]
@@ -42,7 +44,7 @@ pub(super) async fn lookup(
     asked: Asked,
 ) -> Response {
     let question = Params::read(asked, LOOKUP_PARAMS).map(|params| {
-        let source = params.owned("source").unwrap_or_else(|| caller.name().to_owned());
+        let source = params.owned("source").unwrap_or_else(|| caller.source.to_string());
         (source, params.owned("id").unwrap_or_default())
     });
     ask(&shared, question, async |meter: &Meter, (source, id): (String, String)| {
@@ -57,52 +59,71 @@ pub(super) async fn lookup(
 pub(super) async fn cancel(
     State(shared): State<Arc<Shared>>,
     Extension(caller): Extension<Caller>,
+    (method, uri): (Method, Uri),
+    headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let asks = read(&shared, body).await.and_then(|asks| match asks.value {
-        Some(_) => Err(wrong("value: an event that is cancelled has none")),
-        None => Ok(correction(asks, &caller, Change::Cancel)),
+    let read = Creation::read(&shared, &caller, (&method, &uri, &headers), body).await;
+    let asked = read.and_then(|creation| {
+        let asks = read_asks(&creation, &["source", "id", "reason"])?;
+        Ok((correction(asks, &caller, Change::Cancel), creation.keyed))
     });
-    ask(&shared, asks, made).await
+    ask(&shared, asked, made).await
 }
 
 /// Gives one event another value.
 pub(super) async fn amend(
     State(shared): State<Arc<Shared>>,
     Extension(caller): Extension<Caller>,
+    (method, uri): (Method, Uri),
+    headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let asks = read(&shared, body).await.and_then(|asks| {
+    let read = Creation::read(&shared, &caller, (&method, &uri, &headers), body).await;
+    let asked = read.and_then(|creation| {
+        let asks = read_asks(&creation, &["source", "id", "reason", "value"])?;
         let value = value(asks.value.as_deref())?;
-        Ok(correction(asks, &caller, Change::Amend(value)))
+        Ok((correction(asks, &caller, Change::Amend(value)), creation.keyed))
     });
-    ask(&shared, asks, made).await
+    ask(&shared, asked, made).await
 }
 
-async fn made(meter: &Meter, correction: Correction) -> Result<Response> {
-    let event = Box::pin(meter.correct(&correction)).await?;
-    shown(meter, event).await
+async fn made(
+    meter: &Meter,
+    (correction, keyed): (Correction, Option<KeyedRequest>),
+) -> Result<Response> {
+    let corrected = Box::pin(meter.correct_once(&correction, keyed.as_ref())).await?;
+    let (event, corrections) = corrected;
+    with_corrections(meter, event, corrections).await
 }
 
 async fn shown(meter: &Meter, event: StoredEvent) -> Result<Response> {
     let corrections = meter.corrections(&event).await?;
+    with_corrections(meter, event, corrections).await
+}
+
+async fn with_corrections(
+    meter: &Meter,
+    event: StoredEvent,
+    corrections: Vec<Corrected>,
+) -> Result<Response> {
     let event = ShownEvent::of(meter.named(event).await?)?;
     let corrections = corrections.into_iter().map(ShownCorrection::from).collect();
     Ok(answer(HeaderMap::new(), &EventWithCorrections { event, corrections }))
 }
 
-async fn read(shared: &Shared, body: Body) -> std::result::Result<Asks, Response> {
-    let body = read_body(shared, body).await?;
-    serde_json::from_slice(&body).map_err(|error| wrong(&format!("the body: {error}")))
+fn read_asks(creation: &Creation, known: &[&str]) -> std::result::Result<Asks, Response> {
+    let asks = creation.fields::<Option<Asks>>(known)?;
+    asks.ok_or_else(|| wrong("the body must be an object with id and reason"))
 }
 
 fn correction(asks: Asks, caller: &Caller, change: Change) -> Correction {
     Correction {
-        source: asks.source.unwrap_or_else(|| caller.name().to_owned()),
+        source: asks.source.unwrap_or_else(|| caller.source.to_string()),
         id: asks.id,
         change,
         reason: asks.reason,
-        actor: caller.name().to_owned(),
+        actor: caller.name.to_string(),
     }
 }
 

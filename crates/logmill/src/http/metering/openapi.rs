@@ -7,6 +7,7 @@ mod figures;
 mod hooks;
 mod usage;
 
+use logmill_meter::requests::KEY_BYTES_MAX;
 use serde_json::{Map, Value, json};
 
 use super::route::{self, Param, Route};
@@ -20,6 +21,10 @@ const FAILURES: [(&str, &str); 6] = [
     ("500", "something is wrong here"),
     ("503", "not at the moment, or nothing is metered here"),
 ];
+
+/// What a key of a request does.
+const KEY: &str = "makes the request safe to repeat: for 24 hours the same key with the same request is answered as the \
+    first was, and with another request is a 409; usage without an id has the key as its id";
 
 /// The paths with what can be done there.
 pub(in crate::http) fn paths() -> Map<String, Value> {
@@ -65,7 +70,16 @@ fn parameters(route: &Route) -> Vec<Value> {
             "schema": {"type": "string"},
         })
     });
-    in_path.chain(route.params.iter().map(parameter)).collect()
+    let key = (route.method == "post").then(|| {
+        json!({
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": false,
+            "description": KEY,
+            "schema": {"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX},
+        })
+    });
+    in_path.chain(route.params.iter().map(parameter)).chain(key).collect()
 }
 
 fn parameter(param: &Param) -> Value {

@@ -11,10 +11,12 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::routing::get;
 use logmill_io::Timestamp;
+use logmill_meter::decimal::Mean;
+use logmill_meter::partial::Answer as Figure;
 use logmill_meter::period::{BUCKET_MS, PeriodKind, format_time};
 use logmill_meter::query::{Group, Line, Query};
 use logmill_meter::settings::Op;
-use logmill_meter::{Decimal, Meter, Settings};
+use logmill_meter::{Meter, Settings};
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::{Deserialize, Serialize};
@@ -91,6 +93,8 @@ struct ShownLine {
     group: Group,
     value: Option<Number>,
     value_exact: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mean: Option<serde_json::Value>,
     exact: bool,
     count: u64,
     #[serde(rename = "final")]
@@ -155,22 +159,23 @@ fn shown(meter: &Meter, query: Query, lines: Vec<Line>, incomplete: Vec<String>)
 }
 
 fn shown_line(line: Line) -> ShownLine {
-    let number = |value: &Decimal| value.json_number();
+    let answer = line.answer;
     ShownLine {
         start: format_time(line.start),
         end: format_time(line.end),
         group: line.group,
-        value: line.value.as_ref().and_then(number),
-        value_exact: line.value.map(|value| value.to_string()),
-        exact: line.exact,
+        value: answer.and_then(|answer| answer.json_number()),
+        value_exact: answer.map(|answer| answer.value.to_string()),
+        mean: answer.and_then(|answer| answer.mean).map(Mean::to_json),
+        exact: answer.is_none_or(|answer| answer.exact),
         count: line.count,
         is_final: line.is_final,
-        provisional: line.provisional.map(|(value, count)| Provisional {
-            value: number(&value),
-            value_exact: value.to_string(),
-            count,
-        }),
+        provisional: line.provisional.map(provisional),
     }
+}
+
+fn provisional((answer, count): (Figure, u64)) -> Provisional {
+    Provisional { value: answer.json_number(), value_exact: answer.value.to_string(), count }
 }
 
 fn read(params: &Params, settings: &Settings, now: Timestamp) -> Result<Query, Response> {

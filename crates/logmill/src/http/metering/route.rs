@@ -85,7 +85,7 @@ pub(super) const AGGREGATION_PARAMS: &[Param] = &[
 ];
 pub(super) const BEHIND_PARAMS: &[Param] = &[LIMIT, CURSOR];
 pub(super) const LOOKUP_PARAMS: &[Param] = &[
-    param("source", "who sent it; the caller's own key if it is not given"),
+    param("source", "who sent it; the source of the caller's own key if it is not given"),
     required("id", "which event of that source"),
 ];
 pub(super) const STREAM_PARAMS: &[Param] = &[required("customerId", "whose usage"), TYPE];
@@ -195,7 +195,11 @@ const ROUTES: &[Route] = &[
         params: NO_PARAMS,
         bodies: &[(JSON, "Cancellation")],
         answers: &[("200", "EventWithCorrections", "the event as it is now")],
-        failures: &[("409", "MeterError", "it is like that already")],
+        failures: &[(
+            "409",
+            "MeterError",
+            "it is like that already, or the key was used for another request",
+        )],
         handler: || post(correct::cancel),
     },
     Route {
@@ -207,7 +211,11 @@ const ROUTES: &[Route] = &[
         params: NO_PARAMS,
         bodies: &[(JSON, "Amendment")],
         answers: &[("200", "EventWithCorrections", "the event as it is now")],
-        failures: &[("409", "MeterError", "it is like that already")],
+        failures: &[(
+            "409",
+            "MeterError",
+            "it is like that already, or the key was used for another request",
+        )],
         handler: || post(correct::amend),
     },
     Route {
@@ -222,7 +230,7 @@ const ROUTES: &[Route] = &[
             ("202", "Triggered", "jobs are queued"),
             ("200", "NothingToDo", "there is nothing to aggregate"),
         ],
-        failures: &[],
+        failures: &[("409", "MeterError", "the key was used for another request")],
         handler: || post(trigger::trigger),
     },
     Route {
@@ -278,7 +286,7 @@ const ROUTES: &[Route] = &[
         method: "get",
         path: "/config",
         scope: Some(Scope::Read),
-        summary: "What is metered, without secrets.",
+        summary: "What is metered, without secrets, and as which source the caller sends usage.",
         params: NO_PARAMS,
         bodies: &[],
         answers: &[("200", "MeterConfig", "the configuration")],

@@ -24,10 +24,12 @@ use bytes::Bytes;
 use logmill_io::ErrorKind;
 use logmill_meter::event::Wrongs;
 use logmill_meter::record::{Arrived, Outcome};
+use logmill_meter::requests::KeyedRequest;
 use serde_json::{Value, json};
 
+use super::ask::wrong;
 use super::batch::{self, Checks, Form, NoBatch, NoEvent};
-use super::{Caller, RETRY, answered, failed, usage};
+use super::{Caller, RETRY, answered, failed, once, usage};
 use crate::http::{Shared, problem, read_body};
 use crate::meter::Usage;
 use crate::output;
@@ -73,7 +75,9 @@ pub(super) async fn of_type(
         return problem(StatusCode::BAD_REQUEST, "the event type is to be text in UTF-8");
     };
     match Said::of(&headers) {
-        Some(Said::Plain) => single(&shared, &caller, body, Form::Plain, Some(&event_type)).await,
+        Some(Said::Plain) => {
+            single(&shared, &caller, &headers, body, (Form::Plain, Some(&event_type))).await
+        }
         _ => unsupported("one event as application/json; CloudEvents are sent to /usage"),
     }
 }
@@ -86,9 +90,9 @@ pub(super) async fn any(
     body: Body,
 ) -> Response {
     match Said::of(&headers) {
-        Some(Said::Plain) => single(&shared, &caller, body, Form::Plain, None).await,
-        Some(Said::Cloud) => single(&shared, &caller, body, Form::Cloud, None).await,
-        Some(Said::CloudBatch) => many(&shared, &caller, body, Form::Cloud).await,
+        Some(Said::Plain) => single(&shared, &caller, &headers, body, (Form::Plain, None)).await,
+        Some(Said::Cloud) => single(&shared, &caller, &headers, body, (Form::Cloud, None)).await,
+        Some(Said::CloudBatch) => many(&shared, &caller, &headers, body, Form::Cloud).await,
         None => unsupported(&format!("events as application/json, {CLOUD} or {CLOUD_BATCH}")),
     }
 }
@@ -101,8 +105,8 @@ pub(super) async fn batch(
     body: Body,
 ) -> Response {
     match Said::of(&headers) {
-        Some(Said::Plain) => many(&shared, &caller, body, Form::Plain).await,
-        Some(Said::CloudBatch) => many(&shared, &caller, body, Form::Cloud).await,
+        Some(Said::Plain) => many(&shared, &caller, &headers, body, Form::Plain).await,
+        Some(Said::CloudBatch) => many(&shared, &caller, &headers, body, Form::Cloud).await,
         _ => unsupported(&format!("an array of events as application/json or {CLOUD_BATCH}")),
     }
 }
@@ -114,23 +118,28 @@ fn unsupported(expected: &str) -> Response {
 async fn single(
     shared: &Shared,
     caller: &Caller,
+    headers: &HeaderMap,
     body: Body,
-    form: Form,
-    event_type: Option<&str>,
+    (form, event_type): (Form, Option<&str>),
 ) -> Response {
-    let (usage, body) = match received(shared, body).await {
+    let (usage, key, body) = match received(shared, headers, body).await {
         Ok(received) => received,
         Err(answer) => return answer,
     };
     let work = async {
-        let checks = checks(shared, usage, caller);
+        let checks = checks(shared, usage, caller, key.as_deref());
         let arrived = match batch::one(&body, form, event_type, &checks) {
             Ok(arrived) => arrived,
             Err(NoEvent::NotJson(why)) => return problem(StatusCode::BAD_REQUEST, &why),
             Err(NoEvent::Wrong(details)) => return invalid(&details),
         };
         match out_of_time(usage, std::slice::from_ref(&arrived)).await {
-            Ok(wrongs) if wrongs.is_empty() => record_one(usage, arrived).await,
+            Ok(wrongs) if wrongs.is_empty() => {
+                match usage.sources.mark_used(&caller.name, &usage.meter).await {
+                    Ok(()) => record_one(usage, arrived).await,
+                    Err(error) => failed(&error),
+                }
+            }
             Ok(wrongs) => invalid(&wrongs.into_iter().flat_map(|(_, wrongs)| wrongs).collect()),
             Err(error) => failed(&error),
         }
@@ -172,22 +181,34 @@ async fn record_one(usage: &Usage, arrived: Arrived) -> Response {
     (StatusCode::CREATED, Json(said)).into_response()
 }
 
-async fn many(shared: &Arc<Shared>, caller: &Caller, body: Body, form: Form) -> Response {
-    let (usage, body) = match received(shared, body).await {
+async fn many(
+    shared: &Arc<Shared>,
+    caller: &Caller,
+    headers: &HeaderMap,
+    body: Body,
+    form: Form,
+) -> Response {
+    let (usage, key, body) = match received(shared, headers, body).await {
         Ok(received) => received,
         Err(answer) => return answer,
     };
     let work = async {
         let read = if body.len() <= INLINE_BYTES_MAX {
-            batch::many(&body, form, &checks(shared, usage, caller))
+            batch::many(&body, form, &checks(shared, usage, caller, key.as_deref()))
         } else {
             let (shared, usage, caller) = (Arc::clone(shared), usage.clone(), caller.clone());
-            let read = move || batch::many(&body, form, &checks(&shared, &usage, &caller));
+            let read =
+                move || batch::many(&body, form, &checks(&shared, &usage, &caller, key.as_deref()));
             logmill_io::compute(read).await
         };
         match read {
             Ok(events) => match out_of_time(usage, &events).await {
-                Ok(wrongs) if wrongs.is_empty() => record_many(usage, events).await,
+                Ok(wrongs) if wrongs.is_empty() => {
+                    match usage.sources.mark_used(&caller.name, &usage.meter).await {
+                        Ok(()) => record_many(usage, events).await,
+                        Err(error) => failed(&error),
+                    }
+                }
                 Ok(wrongs) => {
                     let no_batch = NoBatch::Wrong { wrongs, received: events.len() };
                     refused(no_batch, usage.meter.settings().batch_max)
@@ -234,18 +255,34 @@ async fn record_many(usage: &Usage, events: Vec<Arrived>) -> Response {
     (StatusCode::MULTI_STATUS, Json(body)).into_response()
 }
 
-/// The body of a request, and what it is for.
-async fn received(shared: &Shared, body: Body) -> Result<(&Usage, Bytes), Response> {
+/// The body of a request, its `Idempotency-Key`, and what it is for.
+async fn received<'a>(
+    shared: &'a Shared,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<(&'a Usage, Option<String>, Bytes), Response> {
     let usage = usage(shared)?;
-    Ok((usage, read_body(shared, body).await?))
+    let body = read_body(shared, body).await?;
+    let key = once::key(headers)?.map(str::to_owned);
+    if let Some(key) = &key {
+        let keyed = KeyedRequest::new("", key, "", &[]);
+        keyed.map_err(|error| wrong(&error.to_string()))?;
+    }
+    Ok((usage, key, body))
 }
 
-fn checks<'a>(shared: &'a Shared, usage: &'a Usage, caller: &'a Caller) -> Checks<'a> {
+fn checks<'a>(
+    shared: &'a Shared,
+    usage: &'a Usage,
+    caller: &'a Caller,
+    key: Option<&'a str>,
+) -> Checks<'a> {
     Checks {
         settings: usage.meter.settings(),
-        source: caller.name(),
+        source: &caller.source,
         entropy: &*shared.entropy,
         now: shared.clock.now(),
+        key,
     }
 }
 

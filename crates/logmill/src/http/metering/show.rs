@@ -1,15 +1,16 @@
 //! Events and aggregates as JSON, with the fields that the seed gave them and ours beside.
 //!
-//! Guarantees: a number is shown as a JSON number only if every reader of JSON reads it exactly, and always as text
-//! beside; metadata is the text that was sent. Leaves to others: which are shown.
+//! Guarantees: an exact number is shown as a JSON number only if every reader of JSON reads it exactly, and always as
+//! text beside; metadata is the text that was sent. Leaves to others: which are shown.
 
 use std::collections::BTreeMap;
 
 use logmill_io::Timestamp;
+use logmill_meter::aggregate::revision_message_id;
 use logmill_meter::correct::Corrected;
 use logmill_meter::list::{Aggregate, ListedEvent, Revision};
 use logmill_meter::period::{Fields, format_time};
-use logmill_meter::told::Told;
+use logmill_meter::webhooks::DeliverySummary;
 use logmill_meter::{Error, Meter, Result};
 use serde::Serialize;
 use serde_json::Number;
@@ -105,7 +106,7 @@ pub(super) struct ShownAggregate {
     revision: i64,
     #[serde(flatten)]
     said: Said,
-    webhook_status: ShownTold,
+    webhook_status: ShownDeliverySummary,
     #[serde(skip_serializing_if = "Option::is_none")]
     revisions: Option<Vec<ShownRevision>>,
 }
@@ -120,10 +121,10 @@ struct ShownRevision {
     said: Said,
 }
 
-/// How far webhooks are with telling of it.
+/// How far the delivery of what it says now has come.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ShownTold {
+struct ShownDeliverySummary {
     delivered: bool,
     attempts: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -141,15 +142,19 @@ fn is_false(flag: &bool) -> bool {
 }
 
 impl ShownAggregate {
-    /// Aggregates, with how far webhooks are with them.
+    /// Aggregates, with how far the delivery of each has come.
     pub(super) async fn all(meter: &Meter, aggregates: Vec<Aggregate>) -> Result<Vec<Self>> {
-        let told = meter.told(&aggregates).await?;
+        let id = |aggregate: &Aggregate| revision_message_id(&aggregate.id, aggregate.revision);
+        let ids: Vec<String> = aggregates.iter().map(id).collect();
+        let mut summaries = meter.webhooks().summaries(&ids).await?;
         let dry_run = meter.webhooks().settings().dry_run;
-        let both = aggregates.into_iter().zip(told);
-        both.map(|(aggregate, told)| Self::of(aggregate, told, dry_run)).collect()
+        let both = ids.iter().zip(aggregates).map(|(id, aggregate)| {
+            Self::of(aggregate, summaries.remove(id).unwrap_or_default(), dry_run)
+        });
+        both.collect()
     }
 
-    fn of(aggregate: Aggregate, told: Told, dry_run: bool) -> Result<Self> {
+    fn of(aggregate: Aggregate, summary: DeliverySummary, dry_run: bool) -> Result<Self> {
         // The end is shown as the last millisecond that is in it.
         let last = Timestamp(aggregate.end.millis().saturating_sub(1));
         Ok(Self {
@@ -163,12 +168,12 @@ impl ShownAggregate {
             timestamp: format_time(aggregate.computed),
             state: aggregate.state.name(),
             revision: aggregate.revision,
-            webhook_status: ShownTold {
-                delivered: told.delivered,
-                attempts: told.attempts,
-                delivered_at: told.delivered_at.map(format_time),
-                last_attempt_at: told.last_attempt_at.map(format_time),
-                last_error: told.last_error,
+            webhook_status: ShownDeliverySummary {
+                delivered: summary.delivered,
+                attempts: summary.attempts,
+                delivered_at: summary.delivered_at.map(format_time),
+                last_attempt_at: summary.last_attempt_at.map(format_time),
+                last_error: summary.last_error,
                 dry_run,
             },
             revisions: None,

@@ -9,26 +9,29 @@ mod show;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Json, Response};
 use logmill_meter::period::parse_time;
+use logmill_meter::requests::KeyedRequest;
 use logmill_meter::webhooks::{
-    DeliveryCursor, DeliveryState, EndpointChange, NewEndpoint, Secret, Webhooks as Hooks,
+    DeliveryCursor, DeliveryState, EndpointChange, NewEndpoint, Replayed, Secret,
 };
 use logmill_meter::{Meter, Result as MeterResult};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use routes::DELIVERY_PARAMS;
 pub(super) use routes::ROUTES;
 use show::{Made, ShownAttempt, ShownDelivery, ShownEndpoint, ShownStatus};
 
+use super::Caller;
 use super::ask::{Asked, Params, next_page, wrong};
 use super::list::{answer, ask};
+use super::once::{self, Creation};
 use crate::http::{Shared, read_body};
 
 /// The list of deliveries, in cursors.
@@ -61,6 +64,19 @@ struct Replay {
     since: Option<String>,
 }
 
+impl Fields {
+    const NAMES: &[&str] =
+        &["url", "description", "events", "customers", "ordered", "enabled", "secret"];
+}
+
+impl Rotation {
+    const NAMES: &[&str] = &["secret", "overlapSeconds"];
+}
+
+impl Replay {
+    const NAMES: &[&str] = &["messageId", "since"];
+}
+
 type Id = Result<Path<String>, PathRejection>;
 
 async fn list_endpoints(State(shared): State<Arc<Shared>>) -> Response {
@@ -72,12 +88,24 @@ async fn list_endpoints(State(shared): State<Arc<Shared>>) -> Response {
     .await
 }
 
-async fn create(State(shared): State<Arc<Shared>>, body: Body) -> Response {
-    let asked = read::<Fields>(&shared, body).await.and_then(new_endpoint);
-    ask(&shared, asked, async |meter: &Meter, new: NewEndpoint| {
-        let (endpoint, secret) = meter.webhooks().create(&new).await?;
-        let made = Made { endpoint: endpoint.into(), secret: secret.expose().to_owned() };
-        Ok((StatusCode::CREATED, answer(HeaderMap::new(), &made)).into_response())
+async fn create(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    (method, uri): (Method, Uri),
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let read = Creation::read(&shared, &caller, (&method, &uri, &headers), body).await;
+    let asked = read.and_then(|creation| {
+        let new = creation.fields::<Fields>(Fields::NAMES).and_then(new_endpoint)?;
+        Ok((new, creation.keyed))
+    });
+    ask(&shared, asked, async |meter: &Meter, (new, keyed): (NewEndpoint, Option<KeyedRequest>)| {
+        let created = meter.webhooks().create_once(&new, keyed.as_ref()).await?;
+        let status = if created.is_new { StatusCode::CREATED } else { StatusCode::OK };
+        let secret = created.secret.map(|secret| secret.expose().to_owned());
+        let made = Made { endpoint: created.endpoint.into(), secret };
+        Ok((status, answer(HeaderMap::new(), &made)).into_response())
     })
     .await
 }
@@ -104,7 +132,9 @@ async fn read_endpoint(State(shared): State<Arc<Shared>>, id: Id) -> Response {
 }
 
 async fn update(State(shared): State<Arc<Shared>>, id: Id, body: Body) -> Response {
-    let asked = read::<Fields>(&shared, body).await.and_then(|fields| match fields.secret {
+    let body = read_body(&shared, body).await;
+    let fields = body.and_then(|body| once::fields::<Fields>(&body, Fields::NAMES));
+    let asked = fields.and_then(|fields| match fields.secret {
         Some(_) => Err(wrong("secret: it is changed by rotating it")),
         None => Ok(EndpointChange {
             url: fields.url,
@@ -131,48 +161,113 @@ async fn delete(State(shared): State<Arc<Shared>>, id: Id) -> Response {
     .await
 }
 
-async fn test(State(shared): State<Arc<Shared>>, id: Id) -> Response {
-    ask(&shared, path_id(id), async |meter: &Meter, id: String| {
-        let message = meter.webhooks().test(&id).await?;
+async fn test(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    id: Id,
+    (method, uri): (Method, Uri),
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let read = Creation::read(&shared, &caller, (&method, &uri, &headers), body).await;
+    let asked = read.and_then(|creation| {
+        creation.expect_no_fields()?;
+        Ok((path_id(id)?, creation.keyed))
+    });
+    ask(&shared, asked, async |meter: &Meter, (id, keyed): (String, Option<KeyedRequest>)| {
+        let message = meter.webhooks().test_once(&id, keyed.as_ref()).await?;
         Ok((StatusCode::ACCEPTED, Json(json!({"messageId": message}))).into_response())
     })
     .await
 }
 
-async fn rotate(State(shared): State<Arc<Shared>>, id: Id, body: Body) -> Response {
-    let asked = read::<Rotation>(&shared, body).await.and_then(|asked| {
+async fn rotate(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    id: Id,
+    (method, uri): (Method, Uri),
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let read = Creation::read(&shared, &caller, (&method, &uri, &headers), body).await;
+    let asked = read.and_then(|creation| {
+        let asked = creation.fields::<Rotation>(Rotation::NAMES)?;
         let secret = asked.secret.as_deref().map(secret).transpose()?;
-        Ok((path_id(id)?, secret, asked.overlap_seconds.map(Duration::from_secs)))
+        let overlap = asked.overlap_seconds.map(Duration::from_secs);
+        Ok((path_id(id)?, secret, overlap, creation.keyed))
     });
-    ask(&shared, asked, async |meter: &Meter, (id, secret, overlap): (String, _, _)| {
-        let secret = meter.webhooks().rotate(&id, secret, overlap).await?;
+    ask(&shared, asked, async |meter: &Meter, (id, secret, overlap, keyed): (String, _, _, _)| {
+        let keyed: Option<KeyedRequest> = keyed;
+        let secret = meter.webhooks().rotate_once(&id, secret, overlap, keyed.as_ref()).await?;
         Ok(Json(json!({"secret": secret.expose()})).into_response())
     })
     .await
 }
 
-async fn replay(State(shared): State<Arc<Shared>>, id: Id, body: Body) -> Response {
-    let asked = read::<Replay>(&shared, body).await.and_then(|asked| Ok((path_id(id)?, asked)));
-    ask(&shared, asked, async |meter: &Meter, (id, asked): (String, Replay)| {
-        again(meter.webhooks(), &id, asked).await
+async fn replay(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    id: Id,
+    (method, uri): (Method, Uri),
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let read = Creation::read(&shared, &caller, (&method, &uri, &headers), body).await;
+    let asked = read.and_then(|creation| {
+        Ok((path_id(id)?, creation.fields::<Replay>(Replay::NAMES)?, creation.keyed))
+    });
+    ask(&shared, asked, async |meter: &Meter, (id, asked, keyed): (String, Replay, _)| {
+        let keyed: Option<KeyedRequest> = keyed;
+        again(meter, &id, asked, keyed.as_ref()).await
     })
     .await
 }
 
-async fn again(hooks: &Hooks, id: &str, asked: Replay) -> MeterResult<Response> {
-    let (deliveries, more) = match (asked.message_id, asked.since) {
+async fn again(
+    meter: &Meter,
+    id: &str,
+    asked: Replay,
+    keyed: Option<&KeyedRequest>,
+) -> MeterResult<Response> {
+    let hooks = meter.webhooks();
+    let replayed = match (asked.message_id, asked.since) {
         (Some(message), None) => {
-            hooks.replay(&message, id).await?;
-            (1, false)
+            hooks.replay_once(&message, id, keyed).await?;
+            json!({"deliveries": 1, "more": false})
         }
         (None, Some(since)) => {
-            let replayed = hooks.replay_since(id, parse_time(&since)?).await?;
-            (replayed.deliveries, replayed.more)
+            let since = parse_time(&since)?;
+            meter.once(keyed, async { Ok(shown(hooks.replay_since(id, since).await?)) }).await?
         }
         _ => return Ok(wrong("either messageId or since is required")),
     };
-    let body = json!({"deliveries": deliveries, "more": more});
-    Ok((StatusCode::ACCEPTED, Json(body)).into_response())
+    Ok((StatusCode::ACCEPTED, Json(replayed)).into_response())
+}
+
+/// Has what waits for its next attempt sent now.
+async fn retry(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    id: Id,
+    (method, uri): (Method, Uri),
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let read = Creation::read(&shared, &caller, (&method, &uri, &headers), body).await;
+    let asked = read.and_then(|creation| {
+        creation.expect_no_fields()?;
+        Ok((path_id(id)?, creation.keyed))
+    });
+    ask(&shared, asked, async |meter: &Meter, (id, keyed): (String, Option<KeyedRequest>)| {
+        let retry = async { Ok(shown(meter.webhooks().retry_now(&id).await?)) };
+        let retried = meter.once(keyed.as_ref(), retry).await?;
+        Ok((StatusCode::ACCEPTED, Json(retried)).into_response())
+    })
+    .await
+}
+
+fn shown(replayed: Replayed) -> Value {
+    json!({"deliveries": replayed.deliveries, "more": replayed.more})
 }
 
 async fn deliveries(State(shared): State<Arc<Shared>>, uri: Uri, asked: Asked) -> Response {
@@ -217,24 +312,6 @@ async fn attempts(
         Ok(answer(HeaderMap::new(), &found))
     })
     .await
-}
-
-/// A body of JSON; an empty one says nothing.
-async fn read<T: DeserializeOwned + Default>(shared: &Shared, body: Body) -> Result<T, Response> {
-    let body = read_body(shared, body).await?;
-    if body.is_empty() {
-        return Ok(T::default());
-    }
-    // What serde says of a wrong type may hold the value, and that a secret.
-    serde_json::from_slice(&body).map_err(|error| {
-        let (line, column) = (error.line(), error.column());
-        let what = if error.is_data() {
-            "a field is unknown or of the wrong type"
-        } else {
-            "it is no JSON"
-        };
-        wrong(&format!("the body, line {line}, column {column}: {what}"))
-    })
 }
 
 fn path_id(id: Id) -> Result<String, Response> {

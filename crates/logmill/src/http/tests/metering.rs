@@ -1,4 +1,4 @@
-//! Metering over HTTP, from usage to corrected aggregates.
+//! Metering over HTTP, from usage to corrected aggregates, on both engines.
 
 mod access;
 mod aggregates;
@@ -6,11 +6,14 @@ mod batches;
 mod compressed;
 mod corrections;
 mod documented;
+mod engine;
 mod ground;
 mod hooks;
 mod lists;
 mod naive;
+mod once;
 mod operations;
 mod queries;
 mod send;
+mod sources;
 mod stream;

@@ -2,9 +2,10 @@
 
 use super::super::lost;
 use super::super::publish::{TAKEN, numbers};
-use super::super::replay::FAILED;
+use super::super::replay::{FAILED, waiting};
 use super::super::retention::OLD;
 use super::super::status::{deliveries_text, statuses_text};
+use super::super::summary::live_text;
 use super::super::turns::STUCK;
 use super::*;
 use logmill_io::Value;
@@ -56,6 +57,14 @@ async fn what_people_ask_for_walks_no_table() {
     assert_eq!(sorted.matches(&format!("{open} AND message_seq>?)")).count(), 2, "{sorted}");
     let counted = plan(&world, &statuses_text(), params!["", 10]).await;
     assert!(counted.contains(open), "{counted}");
+    let retried = plan(&world, &waiting(), params![1, 0, 10]).await;
+    for step in [&format!("{open} AND message_seq>?)"), "job_1 (kind=? AND key=?)"] {
+        assert!(retried.contains(step), "{step} in {retried}");
+    }
+    let summed = plan(&world, &live_text(), params![Value::json(&json!([["m"]]))]).await;
+    for step in ["webhook_message_1 (id=?)", "PRIMARY KEY (message_seq=?)"] {
+        assert!(summed.contains(step), "{step} in {summed}");
+    }
     let (failed, of) =
         (DeliveryState::Exhausted, "webhook_delivery_of (endpoint_seq=? AND message_seq<?)");
     for (endpoint, state, step) in [

@@ -147,6 +147,7 @@ async fn serve(stream: TcpStream, state: Arc<State>) {
         let answer = match name {
             "/fail" => answer("500 Internal Server Error", "", b"no luck"),
             "/redirect" => answer("302 Found", "location: /fine\r\n", b""),
+            "/missing?key=SESAME" => answer("404 Not Found", "", b""),
             "/gone" => answer("410 Gone", "", b""),
             "/busy" => answer("429 Too Many Requests", "retry-after: 120\r\n", b""),
             "/busy-until" => answer("429 Too Many Requests", BUSY_UNTIL, b""),

@@ -272,7 +272,7 @@ impl Life {
                         && sent.region.map(|region| format!("r{region}")) == region
                 };
                 let expected = self.model.fold(index, inside);
-                assert_eq!(line.value.map(|value| (value, line.count)), expected, "{line:?}");
+                assert_eq!(line.value().map(|value| (value, line.count)), expected, "{line:?}");
                 events += line.count;
             }
             let all = self.model.fold(index, |sent| sent.customer < 2);

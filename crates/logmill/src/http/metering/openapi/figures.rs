@@ -10,6 +10,15 @@ pub(super) fn all() -> Schemas {
     [events(), aggregations(), live(), answers(), corrections(), settings()].concat()
 }
 
+/// An average whose digits do not end.
+fn mean() -> Value {
+    object(
+        "an average whose digits do not end, exactly",
+        &["sum", "count"],
+        json!({"sum": text("the sum of the values"), "count": number("how many there are")}),
+    )
+}
+
 /// A number as JSON, where that is exact.
 fn shown_number(about: &str) -> Value {
     json!({"type": ["number", "integer", "null"], "description": about})
@@ -41,8 +50,12 @@ fn answers() -> Schemas {
                 "description": "the values that it is of",
                 "additionalProperties": group,
             },
-            "value": shown_number("as a JSON number; null if that would not be exact, or there is none"),
-            "valueExact": maybe("string", "as text, exactly"),
+            "value": shown_number(
+                "as a JSON number; of what is not exact the nearest double; null if it is exact and a JSON number would \
+                 not be, or there is none",
+            ),
+            "valueExact": maybe("string", "as text, exactly; rounded to 18 decimal places if `exact` is false"),
+            "mean": mean(),
             "exact": flag("whether it is exact"),
             "count": number("how many events it is made of"),
             "final": flag("whether its window and the grace have passed, and usage of chains is complete"),
@@ -175,8 +188,22 @@ fn said() -> Map<String, Value> {
     let by_type = |of: Value, about: &str| json!({"type": "object", "description": about, "additionalProperties": of});
     let numbers = json!({"type": ["number", "integer", "null"]});
     [
-        ("events", by_type(numbers, "by event type; null where a JSON number would not be exact")),
-        ("eventsExact", by_type(json!({"type": "string"}), "the same as text, exactly")),
+        (
+            "events",
+            by_type(
+                numbers,
+                "by event type; the nearest double of what is in `approximate`; null where the value is exact and a \
+                 JSON number would not be",
+            ),
+        ),
+        (
+            "eventsExact",
+            by_type(
+                json!({"type": "string"}),
+                "the same as text, exactly; rounded to 18 decimal places if it is in `approximate`",
+            ),
+        ),
+        ("eventsMean", by_type(mean(), "averages whose digits do not end, if there are any")),
         ("eventCounts", by_type(json!({"type": "integer"}), "how many events, by event type")),
         (
             "approximate",
@@ -199,8 +226,8 @@ fn with_said(more: &Value) -> Value {
     Value::Object(fields)
 }
 
-/// How far webhooks are with telling of an aggregate.
-fn told() -> Value {
+/// How far the delivery of an aggregate has come.
+fn delivery_summary() -> Value {
     object(
         "How far webhooks are with telling of it.",
         &["delivered", "attempts"],
@@ -227,7 +254,7 @@ fn aggregations() -> Schemas {
         "timestamp": text("when it was computed"),
         "state": state,
         "revision": number("how often it was computed anew"),
-        "webhookStatus": told(),
+        "webhookStatus": delivery_summary(),
     }));
     let revision = with_said(&json!({
         "revision": number("which"),
@@ -288,6 +315,7 @@ fn settings() -> Schemas {
         "events": {"type": "object", "description": "event types", "additionalProperties": any},
         "alerts": list("thresholds"),
         "webhooks": list("webhooks of the configuration, without secrets"),
+        "source": text("the source of events that the caller sends without one"),
     });
     let names = ["periods", "zone", "graceMs", "events", "alerts", "webhooks"];
     vec![named("MeterConfig", object("What is metered.", &names, fields))]

@@ -17,11 +17,13 @@ pub(super) fn requests() -> Schemas {
         "value": value,
         "metadata": any("anything else"),
         "id": text("what makes it this event and no other of its source; made if it is not given"),
-        "source": text("who says it; the name of the key if it is not given"),
+        "source": text("who says it; the source of the key if it is not given"),
         "timestamp": text("when it happened, by RFC 3339 or in milliseconds; now if it is not given"),
     });
     let mut typed = fields.clone();
     typed["eventType"] = text("one of the configured types");
+    let mut of_path = fields;
+    of_path["eventType"] = text("the type of the path, or left out");
     let cloud = json!({
         "specversion": {"type": "string", "enum": ["1.0"]},
         "id": text("what makes it this event"),
@@ -34,17 +36,21 @@ pub(super) fn requests() -> Schemas {
         "data_base64": text("`data` in base64, instead of it"),
     });
     let mut correction = json!({
-        "source": text("who sent the event; the caller's own key if it is not given"),
+        "source": text("who sent the event; the source of the caller's own key if it is not given"),
         "id": text("which event of that source"),
         "reason": text("why"),
     });
     let cancellation = object("An event to be taken back.", &["id", "reason"], correction.clone());
     correction["value"] = value;
     vec![
-        named("UsageEvent", object("A usage event.", &["customerId", "value"], fields)),
+        named("UsageEvent", closed(object("A usage event.", &["customerId", "value"], of_path))),
         named(
             "TypedEvent",
-            object("A usage event with its type.", &["eventType", "customerId", "value"], typed),
+            closed(object(
+                "A usage event with its type.",
+                &["eventType", "customerId", "value"],
+                typed,
+            )),
         ),
         named("TypedEvents", array("TypedEvent")),
         named(
@@ -62,6 +68,12 @@ pub(super) fn requests() -> Schemas {
             object("An event to be amended.", &["id", "reason", "value"], correction),
         ),
     ]
+}
+
+/// An object with no other fields.
+fn closed(mut schema: Value) -> Value {
+    schema["additionalProperties"] = false.into();
+    schema
 }
 
 pub(super) fn answers() -> Schemas {

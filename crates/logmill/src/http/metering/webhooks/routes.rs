@@ -14,6 +14,14 @@ pub(super) const DELIVERY_PARAMS: &[Param] = &[
     CURSOR,
 ];
 
+const KEY_USED: (&str, &str, &str) = (
+    "409",
+    "MeterError",
+    "the key was used for another request, or an endpoint just like it has another secret",
+);
+const DECLARED: (&str, &str, &str) =
+    ("409", "MeterError", "the endpoint is declared by the configuration");
+
 /// What most of these have in common.
 const BASE: Route = Route {
     id: "listEndpoints",
@@ -36,7 +44,11 @@ pub(in crate::http::metering) const ROUTES: &[Route] = &[
         method: "post",
         summary: "Makes an endpoint. Its secret is in the answer, and never shown again.",
         bodies: &[(JSON, "NewEndpoint")],
-        answers: &[("201", "MadeEndpoint", "it is made")],
+        answers: &[
+            ("201", "MadeEndpoint", "it is made, or was by the same request before"),
+            ("200", "Endpoint", "there is one just like it, whose secret is not shown again"),
+        ],
+        failures: &[KEY_USED],
         handler: || post(super::create),
         ..BASE
     },
@@ -55,6 +67,7 @@ pub(in crate::http::metering) const ROUTES: &[Route] = &[
         summary: "Changes an endpoint; disables or enables it.",
         bodies: &[(JSON, "EndpointChange")],
         answers: &[("200", "Endpoint", "the endpoint as it is now")],
+        failures: &[DECLARED],
         handler: || patch(super::update),
         ..BASE
     },
@@ -64,6 +77,7 @@ pub(in crate::http::metering) const ROUTES: &[Route] = &[
         path: "/webhooks/endpoints/{id}",
         summary: "Removes an endpoint and its secrets.",
         answers: &[("204", "", "it is gone")],
+        failures: &[DECLARED],
         handler: || delete(super::delete),
         ..BASE
     },
@@ -73,6 +87,11 @@ pub(in crate::http::metering) const ROUTES: &[Route] = &[
         path: "/webhooks/endpoints/{id}/test",
         summary: "Sends an endpoint a message of the kind webhook.test.",
         answers: &[("202", "Tested", "it is under way")],
+        failures: &[(
+            "409",
+            "MeterError",
+            "the endpoint is disabled, or the key was used for another request",
+        )],
         handler: || post(super::test),
         ..BASE
     },
@@ -83,6 +102,11 @@ pub(in crate::http::metering) const ROUTES: &[Route] = &[
         summary: "Gives an endpoint a new secret; the old one signs along for a while.",
         bodies: &[(JSON, "Rotation")],
         answers: &[("200", "Rotated", "the new secret, which is never shown again")],
+        failures: &[(
+            "409",
+            "MeterError",
+            "the endpoint is declared by the configuration, or the key was used for another request",
+        )],
         handler: || post(super::rotate),
         ..BASE
     },
@@ -93,8 +117,26 @@ pub(in crate::http::metering) const ROUTES: &[Route] = &[
         summary: "Sends an endpoint one message again, or all that failed since a moment.",
         bodies: &[(JSON, "Replay")],
         answers: &[("202", "Replayed", "they are under way")],
-        failures: &[("409", "MeterError", "the endpoint is disabled")],
+        failures: &[(
+            "409",
+            "MeterError",
+            "the endpoint is disabled, or the key was used for another request",
+        )],
         handler: || post(super::replay),
+        ..BASE
+    },
+    Route {
+        id: "retryMessages",
+        method: "post",
+        path: "/webhooks/endpoints/{id}/retry",
+        summary: "Sends an endpoint all messages now that wait for their next attempt, and ends a pause it asked for.",
+        answers: &[("202", "Replayed", "they are under way")],
+        failures: &[(
+            "409",
+            "MeterError",
+            "the endpoint is disabled, or the key was used for another request",
+        )],
+        handler: || post(super::retry),
         ..BASE
     },
     Route {

@@ -27,12 +27,13 @@ pub(super) struct ShownEndpoint {
     updated_at: String,
 }
 
-/// An endpoint that was just made, with its secret.
+/// An endpoint that was just made, with its secret; without it if there was one just like it.
 #[derive(Serialize)]
 pub(super) struct Made {
     #[serde(flatten)]
     pub(super) endpoint: ShownEndpoint,
-    pub(super) secret: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) secret: Option<String>,
 }
 
 /// An endpoint, and how it stands.

@@ -4,6 +4,7 @@ use http_body_util::Full;
 use logmill_meter::Settings;
 use serde_json::json;
 
+use super::engine::{Engine, on_both_engines};
 use super::ground::{Answer, Metered, settings};
 use crate::http::Keys;
 
@@ -11,7 +12,12 @@ const KEYS: &str =
     "reader:rrrrrrrrrrrrrrrr:read,app:uuuuuuuuuuuuuuuu:usage,boss:aaaaaaaaaaaaaaaa:admin";
 
 async fn ask(metered: &Metered, method: &str, path: &str, key: Option<&str>) -> Answer {
-    let body = json!({"customerId": "c", "value": 1, "id": "e", "reason": "x"}).to_string();
+    let body = match path {
+        "/aggregations/trigger" => json!({}),
+        path if path.starts_with("/events/") => json!({"id": "e", "reason": ""}),
+        _ => json!({"customerId": "c", "value": 1, "id": "e"}),
+    };
+    let body = body.to_string();
     let mut request =
         hyper::Request::builder().method(method).uri(path).header("host", "localhost");
     if let Some(key) = key {
@@ -21,16 +27,15 @@ async fn ask(metered: &Metered, method: &str, path: &str, key: Option<&str>) -> 
     metered.ask(request.body(Full::from(body)).expect("a request")).await
 }
 
-async fn guarded(settings: Settings) -> Metered {
-    Metered::with(settings, |state| {
+async fn guarded(engine: &Engine, settings: Settings) -> Metered {
+    Metered::with(engine, settings, |state| {
         state.limits.keys = Keys::parse(KEYS).expect("three keys");
     })
     .await
 }
 
-#[tokio::test]
-async fn a_key_does_what_its_scopes_allow() {
-    let metered = guarded(settings()).await;
+async fn a_key_does_what_its_scopes_allow(engine: Engine) {
+    let metered = guarded(&engine, settings()).await;
     let (reader, app, boss) = ("r".repeat(16), "u".repeat(16), "a".repeat(16));
     for (method, path, expected) in [
         ("POST", "/usage/api.calls", [401, 403, 201, 201]),
@@ -53,9 +58,8 @@ async fn a_key_does_what_its_scopes_allow() {
     assert!(tokio_tungstenite::connect_async(stream).await.is_err(), "nor the stream");
 }
 
-#[tokio::test]
-async fn no_page_of_another_site_sends_usage_or_makes_an_endpoint() {
-    let metered = Metered::with(settings(), |_| {}).await;
+async fn no_page_of_another_site_sends_usage_or_makes_an_endpoint(engine: Engine) {
+    let metered = Metered::with(&engine, settings(), |_| {}).await;
     let endpoint = json!({"url": "https://evil.example/"});
     let usage = json!({"customerId": "c", "value": 1});
     for (path, body) in [("/webhooks/endpoints", &endpoint), ("/usage/api.calls", &usage)] {
@@ -78,9 +82,8 @@ async fn no_page_of_another_site_sends_usage_or_makes_an_endpoint() {
     assert!(!listed.body.to_string().contains("evil"), "{}", listed.body);
 }
 
-#[tokio::test]
-async fn the_source_of_usage_is_the_name_of_the_key() {
-    let metered = guarded(settings()).await;
+async fn the_source_of_usage_is_the_name_of_the_key(engine: Engine) {
+    let metered = guarded(&engine, settings()).await;
     let (app, boss) = ("u".repeat(16), "a".repeat(16));
     assert_eq!(ask(&metered, "POST", "/usage/api.calls", Some(&app)).await.status, 201);
     // The same id of another key is another event.
@@ -95,11 +98,17 @@ async fn the_source_of_usage_is_the_name_of_the_key() {
     assert_eq!(sources, ["boss", "app"]);
 }
 
-#[tokio::test]
-async fn a_wrong_method_is_told() {
-    let metered = Metered::new().await;
+async fn a_wrong_method_is_told(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     for path in ["/usage/api.calls", "/usagebatch", "/aggregations/trigger", "/events/cancel"] {
         assert_eq!(metered.get(path).await.status, 405, "{path}");
     }
     assert_eq!(metered.post("/ping", &json!({})).await.status, 405);
 }
+
+on_both_engines![
+    a_key_does_what_its_scopes_allow,
+    no_page_of_another_site_sends_usage_or_makes_an_endpoint,
+    the_source_of_usage_is_the_name_of_the_key,
+    a_wrong_method_is_told,
+];

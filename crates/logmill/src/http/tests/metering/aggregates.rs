@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::engine::{Engine, on_both_engines};
 use super::ground::{Metered, settings};
 
 async fn post_all(metered: &Metered, customer: &str, event_type: &str, values: &[&str]) {
@@ -13,9 +14,8 @@ async fn post_all(metered: &Metered, customer: &str, event_type: &str, values: &
     assert_eq!(answer.status, 201, "{}", answer.body);
 }
 
-#[tokio::test]
-async fn the_vectors_of_the_seed_hold() {
-    let metered = Metered::new().await;
+async fn the_vectors_of_the_seed_hold(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     let tens = ["10", "20", "30", "40", "50", "60", "70", "80", "90", "100"];
     let hundreds = ["100", "200", "300", "400", "500", "600", "700", "800", "900", "1000"];
     let halves = ["10.5", "20.5", "30.5", "40.5", "50.5", "60.5", "70.5", "80.5", "90.5", "100.5"];
@@ -53,9 +53,8 @@ async fn the_vectors_of_the_seed_hold() {
     }
 }
 
-#[tokio::test]
-async fn a_trigger_tells_what_it_found() {
-    let metered = Metered::new().await;
+async fn a_trigger_tells_what_it_found(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     let answer = metered.post("/aggregations/trigger", &json!(null)).await;
     let nothing = json!({"message": "No events to aggregate", "jobsQueued": 0});
     assert_eq!((answer.status, answer.body), (200, nothing));
@@ -72,20 +71,20 @@ async fn a_trigger_tells_what_it_found() {
     assert_eq!((answer.status, again), (202, (&json!(0), &json!(8))));
 }
 
-#[tokio::test]
-async fn without_periods_nothing_is_triggered() {
+async fn without_periods_nothing_is_triggered(engine: Engine) {
     let mut settings = settings();
     settings.periods.clear();
-    let metered = Metered::with(settings, |_| {}).await;
+    let metered = Metered::with(&engine, settings, |_| {}).await;
     metered.send("api.calls", json!({"customerId": "c", "value": 1})).await;
     let answer = metered.post("/aggregations/trigger", &json!(null)).await;
     assert_eq!(answer.status, 503, "{}", answer.body);
     assert!(answer.body["error"].as_str().is_some_and(|why| why.contains("no periods")));
 }
 
-#[tokio::test]
-async fn a_trigger_in_the_middle_of_a_period_does_not_stand_in_the_way_of_the_final_one() {
-    let metered = Metered::new().await;
+async fn a_trigger_in_the_middle_of_a_period_does_not_stand_in_the_way_of_the_final_one(
+    engine: Engine,
+) {
+    let metered = Metered::new(&engine).await;
     post_all(&metered, "c", "api.calls", &["1"]).await;
     let daily = metered.aggregated("period=daily").await;
     assert_eq!(
@@ -129,9 +128,8 @@ async fn a_trigger_in_the_middle_of_a_period_does_not_stand_in_the_way_of_the_fi
     assert_eq!(said, expected);
 }
 
-#[tokio::test]
-async fn a_customer_without_usage_in_a_period_has_no_aggregate_of_it() {
-    let metered = Metered::new().await;
+async fn a_customer_without_usage_in_a_period_has_no_aggregate_of_it(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     post_all(&metered, "c", "test.count", &["1"]).await;
     metered.set("2026-01-20T08:00:00Z");
     post_all(&metered, "d", "test.count", &["1"]).await;
@@ -140,9 +138,8 @@ async fn a_customer_without_usage_in_a_period_has_no_aggregate_of_it() {
     assert_eq!(ids, ["d_daily_20260120", "c_daily_20260113"]);
 }
 
-#[tokio::test]
-async fn sundays_are_of_the_week_that_ends_with_them() {
-    let metered = Metered::new().await;
+async fn sundays_are_of_the_week_that_ends_with_them(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     metered.set("2026-01-04T12:00:00Z");
     post_all(&metered, "c", "api.calls", &["1"]).await;
     let weekly = metered.aggregated("period=weekly").await;
@@ -151,9 +148,8 @@ async fn sundays_are_of_the_week_that_ends_with_them() {
     assert_eq!(weekly[0]["state"], "provisional");
 }
 
-#[tokio::test]
-async fn the_events_behind_an_aggregate_are_those_that_it_counts() {
-    let metered = Metered::new().await;
+async fn the_events_behind_an_aggregate_are_those_that_it_counts(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     post_all(&metered, "c", "api.calls", &["1", "2", "3"]).await;
     post_all(&metered, "d", "api.calls", &["4"]).await;
     let hourly = metered.aggregated("period=hourly&customerId=c").await;
@@ -174,9 +170,8 @@ async fn the_events_behind_an_aggregate_are_those_that_it_counts() {
     assert_eq!(metered.get("/aggregations/nobody_daily_20260113").await.status, 404);
 }
 
-#[tokio::test]
-async fn a_customer_may_have_any_name() {
-    let metered = Metered::new().await;
+async fn a_customer_may_have_any_name(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     let name = "a/b c?ü%";
     metered.send("api.calls", json!({"customerId": name, "value": 1})).await;
     let encoded = "a%2Fb%20c%3F%C3%BC%25";
@@ -187,3 +182,58 @@ async fn a_customer_may_have_any_name() {
     let behind = metered.found(&format!("/aggregations/{encoded}_daily_20260113/events")).await;
     assert_eq!(behind[0]["customerId"], name);
 }
+
+async fn a_mean_whose_digits_do_not_end_is_the_nearest_double_with_its_fraction(engine: Engine) {
+    let metered = Metered::new(&engine).await;
+    post_all(&metered, "c", "response.time.ms", &["3", "3", "4"]).await;
+    post_all(&metered, "d", "response.time.ms", &["0.000000000000000001", "0", "0"]).await;
+    post_all(&metered, "e", "response.time.ms", &["1", "2"]).await;
+    let daily = metered.aggregated("period=daily").await;
+    let of = |customer: &str| {
+        let found = daily.iter().find(|one| one["customerId"] == customer).expect("an aggregate");
+        let said = ["events", "eventsExact", "eventsMean"];
+        let [number, exact, mean] = said.map(|name| found[name]["response.time.ms"].clone());
+        (number, exact, mean, found["approximate"].clone())
+    };
+    let approximate = json!(["response.time.ms"]);
+    let mean = |sum: &str| json!({"sum": sum, "count": 3});
+    let expected =
+        (json!(3.333_333_333_333_333_5), json!("3.333333333333333333"), mean("10"), approximate);
+    assert_eq!(of("c"), expected);
+    let tiny = of("d");
+    assert_eq!(tiny.0.to_string(), "3.3333333333333334e-19");
+    assert_eq!(tiny.2, mean("0.000000000000000001"));
+    assert_eq!(of("e"), (json!(1.5), json!("1.5"), Value::Null, Value::Null));
+    let query = "/meters/query?eventType=response.time.ms&from=2026-01-13T00:00:00Z&customerId=c";
+    let line = metered.found(query).await["data"][0].take();
+    assert_eq!(line["value"], json!(3.333_333_333_333_333_5));
+    assert_eq!((&line["exact"], &line["mean"]), (&json!(false), &mean("10")));
+}
+
+async fn a_correction_reaches_a_final_aggregate_without_a_trigger(engine: Engine) {
+    let metered = Metered::new(&engine).await;
+    metered.send("api.calls", json!({"customerId": "c", "value": 1, "id": "a"})).await;
+    metered.set("2026-01-14T00:30:00Z");
+    assert_eq!(metered.aggregated("period=daily").await[0]["state"], "final");
+    let amend = json!({"id": "a", "value": 5, "reason": "x"});
+    assert_eq!(metered.post("/events/amend", &amend).await.status, 200);
+    metered.work().await;
+    for id in ["c_daily_20260113", "c_hourly_2026011308"] {
+        let now = metered.found(&format!("/aggregations/{id}")).await;
+        let said = (&now["state"], &now["events"]["api.calls"]);
+        assert_eq!(said, (&json!("corrected"), &json!(5)), "{id}");
+    }
+}
+
+on_both_engines![
+    the_vectors_of_the_seed_hold,
+    a_trigger_tells_what_it_found,
+    without_periods_nothing_is_triggered,
+    a_trigger_in_the_middle_of_a_period_does_not_stand_in_the_way_of_the_final_one,
+    a_customer_without_usage_in_a_period_has_no_aggregate_of_it,
+    sundays_are_of_the_week_that_ends_with_them,
+    the_events_behind_an_aggregate_are_those_that_it_counts,
+    a_customer_may_have_any_name,
+    a_mean_whose_digits_do_not_end_is_the_nearest_double_with_its_fraction,
+    a_correction_reaches_a_final_aggregate_without_a_trigger,
+];

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::engine::{Engine, on_both_engines};
 use super::ground::Metered;
 
 const CLOUD_BATCH: &str = "application/cloudevents-batch+json";
@@ -33,9 +34,8 @@ async fn counted(metered: &Metered) -> (i64, usize) {
     (line["value"].as_i64().expect("a number"), events)
 }
 
-#[tokio::test]
-async fn a_batch_with_conflicts_is_answered_the_same_again_and_counts_once() {
-    let metered = Metered::new().await;
+async fn a_batch_with_conflicts_is_answered_the_same_again_and_counts_once(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     metered.post("/usagebatch", &json!([event(1, "a"), event(2, "b")])).await;
     let batch = json!([event(8, "a"), event(2, "b"), event(4, "c"), event(9, "c"), event(4, "c")]);
     let expected = json!([{"index": 0, "id": "a"}, {"index": 3, "id": "c"}]);
@@ -54,9 +54,8 @@ async fn a_batch_with_conflicts_is_answered_the_same_again_and_counts_once() {
     assert_eq!(counted(&metered).await, (7, 3));
 }
 
-#[tokio::test]
-async fn of_a_batch_that_is_refused_nothing_counts_and_mended_it_counts_once() {
-    let metered = Metered::new().await;
+async fn of_a_batch_that_is_refused_nothing_counts_and_mended_it_counts_once(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     let mut many: Vec<Value> = (0..1_001).map(|number| event(1, &number.to_string())).collect();
     assert_eq!(metered.post("/usagebatch", &json!(many)).await.status, 413);
     assert_eq!(counted(&metered).await, (0, 0));
@@ -82,9 +81,8 @@ async fn of_a_batch_that_is_refused_nothing_counts_and_mended_it_counts_once() {
     }
 }
 
-#[tokio::test]
-async fn batches_of_cloud_events_have_the_same_rules_and_the_same_keys() {
-    let metered = Metered::new().await;
+async fn batches_of_cloud_events_have_the_same_rules_and_the_same_keys(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     let send =
         async |batch: Value| metered.post_as("/events", CLOUD_BATCH, &batch.to_string()).await;
     let mut wrong = cloud(2, "b");
@@ -115,3 +113,9 @@ async fn batches_of_cloud_events_have_the_same_rules_and_the_same_keys() {
     assert_eq!((answer.status, &answer.body["received"]), (413, &json!(1_001)));
     assert_eq!(counted(&metered).await, (7, 3));
 }
+
+on_both_engines![
+    a_batch_with_conflicts_is_answered_the_same_again_and_counts_once,
+    of_a_batch_that_is_refused_nothing_counts_and_mended_it_counts_once,
+    batches_of_cloud_events_have_the_same_rules_and_the_same_keys,
+];

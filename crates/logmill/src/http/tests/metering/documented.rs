@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::api::schema::{check, openapi};
+use super::engine::{Engine, on_both_engines};
 use super::ground::{Answer, Metered};
 
 /// Fails if an answer is not what the document says of it.
@@ -15,9 +16,8 @@ fn check_answer(path: &str, method: &str, answer: &Answer) {
     check(document, schema, &answer.body, &format!("{method} {path}"));
 }
 
-#[tokio::test]
-async fn answers_are_what_the_document_says() {
-    let metered = Metered::new().await;
+async fn answers_are_what_the_document_says(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     let event = |value: i64| json!({"eventType": "api.calls", "customerId": "c", "value": value, "id": "e"});
     for (path, real, body) in [
         ("/usage/{eventType}", "/usage/api.calls", event(1)),
@@ -111,3 +111,5 @@ fn every_schema_that_is_named_is_there_and_used() {
         assert!(text.contains(&reference), "{name} is not used");
     }
 }
+
+on_both_engines![answers_are_what_the_document_says,];

@@ -1,4 +1,4 @@
-//! A meter in memory that is served on a port of this machine, at whatever time a test says it is.
+//! A meter on one of the engines that is served on a port of this machine, at whatever time a test says it is.
 //!
 //! Guarantees: everything ends with the ground; jobs are done when a test says so. Leaves to others: what is expected.
 
@@ -11,9 +11,9 @@ use futures::future::BoxFuture;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use logmill_io::blob::MemoryBlobs;
-use logmill_io::sql::SqliteSettings;
+use logmill_io::wire::guarded::{Allowed, Net};
 use logmill_io::wire::{GuardedClient, GuardedSettings};
-use logmill_io::{Clock, SeededEntropy, Sql, SystemClock, Tasks, Timestamp};
+use logmill_io::{Clock, SeededEntropy, SystemClock, Tasks, Timestamp};
 use logmill_meter::aggregate::Aggregator;
 use logmill_meter::due::AGGREGATE_JOB;
 use logmill_meter::period::parse_time;
@@ -25,8 +25,10 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::super::ground::limits;
+use super::engine::Engine;
 use crate::http::{Keys, Limits, Metering, State, serve};
 use crate::meter::Usage;
+use crate::meter::sources::KeySources;
 use crate::readiness::Readiness;
 
 /// A Tuesday.
@@ -75,7 +77,8 @@ pub(super) struct Metered {
     pub(super) meter: Meter,
     pub(super) address: SocketAddr,
     clock: Arc<SetClock>,
-    queue: Queue,
+    pub(super) queue: Queue,
+    engine: Engine,
     _tasks: Tasks<()>,
 }
 
@@ -89,20 +92,34 @@ pub(super) struct Answer {
 
 impl Metered {
     /// One with the seed's event types, and no keys.
-    pub(super) async fn new() -> Self {
-        Self::with(settings(), |_| {}).await
+    pub(super) async fn new(engine: &Engine) -> Self {
+        Self::with(engine, settings(), |_| {}).await
     }
 
     /// Another one.
-    pub(super) async fn with(settings: Settings, change: impl FnOnce(&mut State)) -> Self {
+    pub(super) async fn with(
+        engine: &Engine,
+        settings: Settings,
+        change: impl FnOnce(&mut State),
+    ) -> Self {
+        Self::delivering(engine, settings, WebhookSettings::default(), change).await
+    }
+
+    /// Another one, whose webhooks are delivered so, and may be on this machine.
+    pub(super) async fn delivering(
+        engine: &Engine,
+        settings: Settings,
+        hooks: WebhookSettings,
+        change: impl FnOnce(&mut State),
+    ) -> Self {
         let now_ms = AtomicI64::new(parse_time(NOW).expect("a moment").millis());
         let clock = Arc::new(SetClock { real: SystemClock::shared(), now_ms });
         let (shared, entropy) = (Arc::clone(&clock) as Arc<dyn Clock>, SeededEntropy::shared(7));
-        let memory = SqliteSettings::memory();
-        let sql = Sql::sqlite(&memory, Arc::clone(&shared), Arc::clone(&entropy)).await;
-        let queue = Queue::open(sql.expect("a database")).await.expect("a queue");
-        let client = GuardedClient::new(Arc::clone(&shared), GuardedSettings::default());
-        let (client, hooks) = (client.expect("a client"), WebhookSettings::default());
+        let sql = engine.open(Arc::clone(&shared), Arc::clone(&entropy)).await;
+        let queue = Queue::open(sql).await.expect("a queue");
+        let loopback = Allowed::Net(Net::parse("127.0.0.2").expect("an address"));
+        let guarded = GuardedSettings { allowed: vec![loopback], ..GuardedSettings::default() };
+        let client = GuardedClient::new(Arc::clone(&shared), guarded).expect("a client");
         let webhooks = Webhooks::open(queue.clone(), client, hooks).await.expect("webhooks");
         let is_metered = !settings.events.is_empty();
         let blobs = MemoryBlobs::shared();
@@ -135,18 +152,25 @@ impl Metered {
             metrics: None,
         };
         change(&mut state);
+        let keys = state.limits.keys.senders();
+        if let (Some(usage), false) = (&mut state.metering.usage, keys.is_empty()) {
+            let keys = meter.sync_key_sources(&keys, false).await.expect("sources");
+            usage.sources = KeySources::new(&keys);
+        }
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         tasks.spawn(async move {
             serve(listener, state, std::future::pending()).await.expect("it serves");
         });
-        Self { meter, address, clock, queue, _tasks: tasks }
+        let engine = engine.clone();
+        Self { meter, address, clock, queue, engine, _tasks: tasks }
     }
 
     /// Sets the clock.
     pub(super) fn set(&self, now: &str) {
-        let now = parse_time(now).expect("a moment");
-        self.clock.now_ms.store(now.millis(), Ordering::SeqCst);
+        let now = parse_time(now).expect("a moment").millis();
+        let before = self.clock.now_ms.swap(now, Ordering::SeqCst);
+        self.queue.sql().skew_clock(now - before);
     }
 
     /// Sends a request.
@@ -168,9 +192,14 @@ impl Metered {
         tasks.spawn(async move {
             let _ = connection.await;
         });
+        let (parts, body) = request.into_parts();
+        let body = body.collect().await.expect("in memory").to_bytes();
+        let noted = format!("{} {} {}", parts.method, parts.uri, String::from_utf8_lossy(&body));
+        let request = hyper::Request::from_parts(parts, Full::new(body));
         let response = sender.send_request(request).await.expect("an answer");
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let body = response.into_body().collect().await.expect("a body").to_bytes();
+        self.engine.note(noted, status, &body);
         (status, headers, body)
     }
 
@@ -186,6 +215,22 @@ impl Metered {
             .header("content-type", media)
             .body(Full::from(body.to_owned()));
         self.ask(request.expect("a request")).await
+    }
+
+    /// Sends JSON to a path with an `Idempotency-Key`.
+    pub(super) async fn post_once(&self, path: &str, key: &str, body: &Value) -> Answer {
+        let request = hyper::Request::post(path)
+            .header("host", "localhost")
+            .header("content-type", "application/json")
+            .header("idempotency-key", key)
+            .body(Full::from(body.to_string()));
+        self.ask(request.expect("a request")).await
+    }
+
+    /// Delivers all messages that are due; gives how many requests were made.
+    pub(super) async fn deliver(&self) -> u64 {
+        let deliverer = self.meter.webhooks().deliverer("test");
+        deliverer.expect("a deliverer").drain().await.expect("delivered")
     }
 
     /// Sends JSON to a path.

@@ -1,9 +1,11 @@
 //! Endpoints of webhooks over HTTP: made, looked at, changed, rotated, deleted.
 
 use http_body_util::Full;
+use logmill_meter::webhooks::{ConfiguredEndpoint, Secret, WebhookSettings};
 use serde_json::{Value, json};
 
-use super::ground::{Answer, Metered};
+use super::engine::{Engine, on_both_engines};
+use super::ground::{Answer, Metered, settings};
 
 const URL: &str = "https://example.com/hooks/sesame";
 
@@ -19,9 +21,8 @@ async fn make(metered: &Metered, body: Value) -> Value {
     answer.body
 }
 
-#[tokio::test]
-async fn the_secret_of_an_endpoint_is_shown_once() {
-    let metered = Metered::new().await;
+async fn the_secret_of_an_endpoint_is_shown_once(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     let made = make(&metered, json!({"url": URL, "events": ["aggregation.completed"]})).await;
     let secret = made["secret"].as_str().expect("a secret").to_owned();
     assert!(secret.starts_with("whsec_"));
@@ -39,9 +40,8 @@ async fn the_secret_of_an_endpoint_is_shown_once() {
     assert_ne!(rotated.body["secret"], secret);
 }
 
-#[tokio::test]
-async fn an_endpoint_is_changed_disabled_and_deleted() {
-    let metered = Metered::new().await;
+async fn an_endpoint_is_changed_disabled_and_deleted(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     let id = make(&metered, json!({"url": URL})).await["id"].as_str().expect("an id").to_owned();
     let path = format!("/webhooks/endpoints/{id}");
     let change = json!({"description": "x", "ordered": true, "enabled": false});
@@ -60,9 +60,8 @@ async fn an_endpoint_is_changed_disabled_and_deleted() {
     assert_eq!(ask(&metered, "POST", &format!("{path}/test"), &Value::Null).await.status, 404);
 }
 
-#[tokio::test]
-async fn what_is_told_is_listed_and_can_be_sent_again() {
-    let metered = Metered::new().await;
+async fn what_is_told_is_listed_and_can_be_sent_again(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     let id = make(&metered, json!({"url": URL})).await["id"].as_str().expect("an id").to_owned();
     metered.send("api.calls", json!({"customerId": "c", "value": 1})).await;
     let provisional = metered.aggregated("period=daily").await;
@@ -100,9 +99,8 @@ async fn what_is_told_is_listed_and_can_be_sent_again() {
     assert_eq!(found[0]["messageId"], test.body["messageId"]);
 }
 
-#[tokio::test]
-async fn an_endpoint_that_must_not_be_reached_is_refused_without_its_secret() {
-    let metered = Metered::new().await;
+async fn an_endpoint_that_must_not_be_reached_is_refused_without_its_secret(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     for body in [
         json!({}),
         json!({"url": "ftp://example.com/"}),
@@ -123,3 +121,138 @@ async fn an_endpoint_that_must_not_be_reached_is_refused_without_its_secret() {
     assert_eq!(metered.found("/webhooks/endpoints").await, json!([]));
     assert_eq!(metered.get("/webhooks/deliveries?state=lost").await.status, 400);
 }
+
+#[derive(Clone, Copy)]
+enum Receiving {
+    /// Nothing is sent, and all is taken for received.
+    All,
+    /// Nobody listens.
+    Nothing,
+}
+
+/// A meter whose aggregates of an hour and a day are final, with one endpoint.
+async fn finished(engine: &Engine, receiving: Receiving) -> (Metered, String) {
+    let hooks = WebhookSettings {
+        dry_run: matches!(receiving, Receiving::All),
+        ..WebhookSettings::default()
+    };
+    let metered = Metered::delivering(engine, settings(), hooks, |_| {}).await;
+    // Of the addresses of this machine nobody uses the second.
+    let made = make(&metered, json!({"url": "http://127.0.0.2:9/"})).await;
+    metered.send("api.calls", json!({"customerId": "c", "value": 1, "id": "e"})).await;
+    metered.set("2026-01-14T00:30:00Z");
+    assert_eq!(metered.aggregated("period=daily").await[0]["state"], "final");
+    (metered, made["id"].as_str().expect("an id").to_owned())
+}
+
+const DAY: &str = "/aggregations/c_daily_20260113";
+
+async fn the_status_of_an_aggregate_outlives_its_deliveries(engine: Engine) {
+    let (metered, _) = finished(&engine, Receiving::All).await;
+    assert_eq!(metered.deliver().await, 2, "the hour and the day");
+    let status = metered.found(DAY).await["webhookStatus"].take();
+    assert_eq!((&status["delivered"], &status["attempts"]), (&json!(true), &json!(1)));
+    assert!(status["deliveredAt"].is_string(), "{status}");
+    let page = metered.found("/aggregations?customerId=c").await;
+    let delivered = page.as_array().expect("a page").iter();
+    let delivered = delivered.filter(|one| one["webhookStatus"]["delivered"] == true).count();
+    assert_eq!(delivered, 2, "of four, two of which are under way");
+    metered.set("2026-02-20T00:30:00Z");
+    let purged = metered.meter.webhooks().purge().await.expect("purged");
+    assert_eq!(purged.messages, 2);
+    assert_eq!(metered.found("/webhooks/deliveries").await, json!([]));
+    assert_eq!(metered.found(DAY).await["webhookStatus"], status);
+}
+
+async fn a_delivery_that_failed_is_shown_and_retried_now(engine: Engine) {
+    let (metered, id) = finished(&engine, Receiving::Nothing).await;
+    assert_eq!(metered.deliver().await, 2);
+    let status = metered.found(DAY).await["webhookStatus"].take();
+    assert_eq!((&status["delivered"], &status["attempts"]), (&json!(false), &json!(1)));
+    assert!(status["lastError"].is_string() && status["deliveredAt"].is_null(), "{status}");
+    let since = json!({"since": "2026-01-01T00:00:00Z"});
+    let endpoint = format!("/webhooks/endpoints/{id}");
+    let replayed = ask(&metered, "POST", &format!("{endpoint}/replay"), &since).await;
+    assert_eq!(replayed.body["deliveries"], 0, "what is retried is not replayed");
+    assert_eq!(metered.deliver().await, 0, "the next attempt is some seconds away");
+    let retry = format!("{endpoint}/retry");
+    let retried = ask(&metered, "POST", &retry, &Value::Null).await;
+    let expected = json!({"deliveries": 2, "more": false});
+    assert_eq!((retried.status, retried.body), (202, expected));
+    assert_eq!(metered.deliver().await, 2);
+    let status = metered.found(DAY).await["webhookStatus"].take();
+    assert_eq!(status["attempts"], 2, "the schedule goes on");
+    let refused = ask(&metered, "POST", &retry, &json!({"since": "x"})).await;
+    assert_eq!(refused.status, 400, "{}", refused.body);
+    let none = ask(&metered, "POST", "/webhooks/endpoints/none/retry", &Value::Null).await;
+    assert_eq!(none.status, 404);
+    ask(&metered, "PATCH", &endpoint, &json!({"enabled": false})).await;
+    assert_eq!(ask(&metered, "POST", &retry, &Value::Null).await.status, 409);
+}
+
+async fn what_the_configuration_declares_is_not_changed_here(engine: Engine) {
+    let metered = Metered::new(&engine).await;
+    let hooks = metered.meter.webhooks();
+    let declared = |enabled| {
+        let secret = Secret::parse("your_webhook_secret").expect("a secret");
+        [ConfiguredEndpoint { enabled, url: URL.to_owned(), secret, kinds: Vec::new() }]
+    };
+    hooks.sync_configured(&declared(true)).await.expect("declared");
+    let id =
+        metered.found("/webhooks/endpoints").await[0]["id"].as_str().expect("an id").to_owned();
+    let path = format!("/webhooks/endpoints/{id}");
+    for (method, path, body) in [
+        ("PATCH", path.clone(), json!({"description": "x"})),
+        ("PATCH", path.clone(), json!({"enabled": false})),
+        ("PATCH", path.clone(), json!({"enabled": true, "ordered": true})),
+        ("DELETE", path.clone(), Value::Null),
+        ("POST", format!("{path}/rotate"), Value::Null),
+    ] {
+        let refused = ask(&metered, method, &path, &body).await;
+        assert_eq!(refused.status, 409, "{method} {path} {body}: {}", refused.body);
+        let error = refused.body["error"].as_str().unwrap_or_default();
+        assert!(error.contains("declared by the configuration"), "{error}");
+    }
+    let enabled = json!({"enabled": true});
+    assert_eq!(ask(&metered, "PATCH", &path, &enabled).await.status, 200, "after it failed");
+    hooks.sync_configured(&declared(false)).await.expect("declared");
+    assert_eq!(ask(&metered, "PATCH", &path, &enabled).await.status, 409, "it is declared so");
+}
+
+async fn a_field_that_there_is_not_is_named(engine: Engine) {
+    let metered = Metered::new(&engine).await;
+    let id = make(&metered, json!({"url": URL})).await["id"].as_str().expect("an id").to_owned();
+    let one = format!("/webhooks/endpoints/{id}");
+    for (method, path, body) in [
+        ("POST", "/webhooks/endpoints".to_owned(), json!({"url": URL, "colour": "red"})),
+        ("PATCH", one.clone(), json!({"colour": "red"})),
+        ("POST", format!("{one}/test"), json!({"colour": "red"})),
+        ("POST", format!("{one}/retry"), json!({"colour": "red"})),
+        ("POST", format!("{one}/rotate"), json!({"colour": "red"})),
+        ("POST", format!("{one}/replay"), json!({"messageId": "m", "colour": "red"})),
+        ("POST", "/aggregations/trigger".to_owned(), json!({"colour": "red"})),
+        ("POST", "/events/cancel".to_owned(), json!({"id": "e", "reason": "x", "colour": 1})),
+        ("POST", "/events/amend".to_owned(), json!({"id": "e", "reason": "x", "colour": 1})),
+        ("GET", "/webhooks/endpoints?colour=red".to_owned(), Value::Null),
+        ("GET", format!("{one}?colour=red"), Value::Null),
+        ("POST", "/aggregations/trigger?colour=red".to_owned(), Value::Null),
+        ("POST", "/usage/api.calls?colour=red".to_owned(), json!({"customerId": "c", "value": 1})),
+        ("GET", "/config?colour=red".to_owned(), Value::Null),
+    ] {
+        let refused = ask(&metered, method, &path, &body).await;
+        assert_eq!(refused.status, 400, "{method} {path}: {}", refused.body);
+        let error = refused.body["error"].as_str().unwrap_or_default();
+        assert!(error.contains("colour"), "{method} {path}: {error}");
+    }
+}
+
+on_both_engines![
+    the_secret_of_an_endpoint_is_shown_once,
+    an_endpoint_is_changed_disabled_and_deleted,
+    what_is_told_is_listed_and_can_be_sent_again,
+    an_endpoint_that_must_not_be_reached_is_refused_without_its_secret,
+    the_status_of_an_aggregate_outlives_its_deliveries,
+    a_delivery_that_failed_is_shown_and_retried_now,
+    what_the_configuration_declares_is_not_changed_here,
+    a_field_that_there_is_not_is_named,
+];

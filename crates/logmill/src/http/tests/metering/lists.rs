@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 
+use super::engine::{Engine, on_both_engines};
 use super::ground::Metered;
 
-async fn filled() -> Metered {
-    let metered = Metered::new().await;
+async fn filled(engine: &Engine) -> Metered {
+    let metered = Metered::new(engine).await;
     for (hour, customer, event_type) in [
         (5, "a", "api.calls"),
         (6, "b", "api.calls"),
@@ -24,9 +25,8 @@ fn values(page: &Value) -> Vec<i64> {
     page.as_array().expect("a page").iter().filter_map(|event| event["value"].as_i64()).collect()
 }
 
-#[tokio::test]
-async fn events_are_filtered_by_what_is_asked() {
-    let metered = filled().await;
+async fn events_are_filtered_by_what_is_asked(engine: Engine) {
+    let metered = filled(&engine).await;
     for (query, expected) in [
         ("", vec![8, 7, 7, 6, 5]),
         ("?customerId=a", vec![7, 7, 5]),
@@ -43,9 +43,8 @@ async fn events_are_filtered_by_what_is_asked() {
     }
 }
 
-#[tokio::test]
-async fn pages_follow_each_other_without_gap_or_overlap() {
-    let metered = filled().await;
+async fn pages_follow_each_other_without_gap_or_overlap(engine: Engine) {
+    let metered = filled(&engine).await;
     metered.aggregated("").await;
     for (list, count) in [("/events?", 5), ("/events?customerId=a&", 3), ("/aggregations?", 10)] {
         let whole = metered.found(list.trim_end_matches(['?', '&'])).await;
@@ -63,9 +62,8 @@ async fn pages_follow_each_other_without_gap_or_overlap() {
     }
 }
 
-#[tokio::test]
-async fn aggregations_are_filtered_by_what_is_asked() {
-    let metered = filled().await;
+async fn aggregations_are_filtered_by_what_is_asked(engine: Engine) {
+    let metered = filled(&engine).await;
     metered.aggregated("").await;
     for (query, count) in [
         ("", 10),
@@ -81,9 +79,8 @@ async fn aggregations_are_filtered_by_what_is_asked() {
     }
 }
 
-#[tokio::test]
-async fn what_makes_no_sense_is_a_400_that_names_it() {
-    let metered = filled().await;
+async fn what_makes_no_sense_is_a_400_that_names_it(engine: Engine) {
+    let metered = filled(&engine).await;
     for (path, named) in [
         ("/events?limit=0", "limit"),
         ("/events?limit=1001", "limit"),
@@ -107,3 +104,10 @@ async fn what_makes_no_sense_is_a_400_that_names_it() {
     let other = metered.get(&format!("/aggregations?cursor={cursor}")).await;
     assert_eq!(other.status, 400, "a cursor of another list");
 }
+
+on_both_engines![
+    events_are_filtered_by_what_is_asked,
+    pages_follow_each_other_without_gap_or_overlap,
+    aggregations_are_filtered_by_what_is_asked,
+    what_makes_no_sense_is_a_400_that_names_it,
+];

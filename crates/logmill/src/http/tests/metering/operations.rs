@@ -7,6 +7,7 @@ use logmill_meter::period::{PeriodKind, parse_time};
 use logmill_meter::settings::{EventType, Op};
 use serde_json::{Value, json};
 
+use super::engine::{Engine, on_both_engines};
 use super::ground::{Metered, settings};
 use super::naive::{Expected, OPS, PLACES, Sent, Span, fold, scaled};
 
@@ -57,7 +58,7 @@ fn events() -> Vec<Sent> {
 }
 
 /// A meter with one event type for each operation, each of which has all events.
-async fn filled(events: &[Sent]) -> Metered {
+async fn filled(engine: &Engine, events: &[Sent]) -> Metered {
     let mut settings = settings();
     "Europe/Berlin".clone_into(&mut settings.zone);
     settings.periods = vec![PeriodKind::Daily, PeriodKind::Weekly];
@@ -71,7 +72,7 @@ async fn filled(events: &[Sent]) -> Metered {
         };
         settings.events.insert(format!("m.{name}"), event_type);
     }
-    let metered = Metered::with(settings, |_| {}).await;
+    let metered = Metered::with(engine, settings, |_| {}).await;
     metered.set(NOW);
     for name in OPS {
         let batch: Vec<Value> = events
@@ -182,10 +183,9 @@ impl Question {
     }
 }
 
-#[tokio::test]
-async fn queries_of_every_operation_equal_a_computation_by_hand() {
+async fn queries_of_every_operation_equal_a_computation_by_hand(engine: Engine) {
     let events = events();
-    let metered = filled(&events).await;
+    let metered = filled(&engine, &events).await;
     let questions = [
         Question::new("", Windows::One),
         Question::new("&customerId=a", Windows::One).of(&["a"], &REGIONS),
@@ -251,10 +251,9 @@ fn check_aggregate(one: &Value, figures: &Figures) {
     }
 }
 
-#[tokio::test]
-async fn aggregates_of_every_operation_equal_a_computation_by_hand() {
+async fn aggregates_of_every_operation_equal_a_computation_by_hand(engine: Engine) {
     let events = events();
-    let metered = filled(&events).await;
+    let metered = filled(&engine, &events).await;
     // A value that holds on makes the next day due when its own is final.
     for _ in DAYS {
         metered.aggregated("").await;
@@ -275,13 +274,12 @@ async fn aggregates_of_every_operation_equal_a_computation_by_hand() {
     assert!(events.iter().any(|sent| sent.cents < 0));
 }
 
-#[tokio::test]
-async fn many_different_things_are_counted_by_an_estimate_within_its_error() {
+async fn many_different_things_are_counted_by_an_estimate_within_its_error(engine: Engine) {
     let mut settings = settings();
     let visitors =
         EventType { unique_field: Some("user".to_owned()), ..EventType::new(Op::Unique) };
     settings.events.insert("visitors".to_owned(), visitors);
-    let metered = Metered::with(settings, |_| {}).await;
+    let metered = Metered::with(&engine, settings, |_| {}).await;
     let query = "/meters/query?eventType=visitors&from=2026-01-13T00:00:00Z";
     // Exact up to 4096, then with a standard error of 0.81 %, of which there are five here.
     for (from, until, exact) in [(0, 4_000, true), (0, 4_096, true), (4_096, 9_000_u64, false)] {
@@ -305,3 +303,9 @@ async fn many_different_things_are_counted_by_an_estimate_within_its_error() {
         assert!(off <= most && line["exact"] == exact, "{until}: {line}");
     }
 }
+
+on_both_engines![
+    queries_of_every_operation_equal_a_computation_by_hand,
+    aggregates_of_every_operation_equal_a_computation_by_hand,
+    many_different_things_are_counted_by_an_estimate_within_its_error,
+];

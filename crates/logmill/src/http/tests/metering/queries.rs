@@ -5,13 +5,14 @@
 use logmill_meter::settings::{EventType, Op};
 use serde_json::{Value, json};
 
+use super::engine::{Engine, on_both_engines};
 use super::ground::{Metered, settings};
 
-async fn filled() -> Metered {
+async fn filled(engine: &Engine) -> Metered {
     let mut settings = settings();
     let regional = EventType { dimensions: vec!["region".to_owned()], ..EventType::new(Op::Sum) };
     settings.events.insert("regional".to_owned(), regional);
-    let metered = Metered::with(settings, |_| {}).await;
+    let metered = Metered::with(engine, settings, |_| {}).await;
     for (hour, customer, region, value) in
         [(5, "a", "eu", 1), (5, "a", "us", 2), (6, "a", "eu", 4), (7, "b", "eu", 8)]
     {
@@ -32,9 +33,8 @@ fn values(answer: &Value) -> Vec<i64> {
 
 const DAY: &str = "/meters/query?eventType=regional&from=2026-01-13T00:00:00Z";
 
-#[tokio::test]
-async fn any_window_group_and_filter_can_be_asked() {
-    let metered = filled().await;
+async fn any_window_group_and_filter_can_be_asked(engine: Engine) {
+    let metered = filled(&engine).await;
     for (query, expected) in [
         ("", vec![15]),
         ("&customerId=a", vec![7]),
@@ -63,9 +63,8 @@ async fn any_window_group_and_filter_can_be_asked() {
     assert_eq!(answer["data"][0], expected);
 }
 
-#[tokio::test]
-async fn a_zone_moves_the_bounds_of_days() {
-    let metered = filled().await;
+async fn a_zone_moves_the_bounds_of_days(engine: Engine) {
+    let metered = filled(&engine).await;
     let from = "/meters/query?eventType=regional&from=2026-01-12T00:00:00Z&window=daily";
     // In Auckland the day begins at 11:00 of UTC; in Los Angeles at 08:00.
     for (zone, starts) in [
@@ -80,9 +79,8 @@ async fn a_zone_moves_the_bounds_of_days() {
     }
 }
 
-#[tokio::test]
-async fn a_query_that_makes_no_sense_is_refused_by_name() {
-    let metered = filled().await;
+async fn a_query_that_makes_no_sense_is_refused_by_name(engine: Engine) {
+    let metered = filled(&engine).await;
     for (path, named) in [
         ("/meters/query?from=0", "eventType"),
         ("/meters/query?eventType=regional", "from"),
@@ -106,3 +104,9 @@ async fn a_query_that_makes_no_sense_is_refused_by_name() {
         assert!(error.contains(named), "{path}: {error}");
     }
 }
+
+on_both_engines![
+    any_window_group_and_filter_can_be_asked,
+    a_zone_moves_the_bounds_of_days,
+    a_query_that_makes_no_sense_is_refused_by_name,
+];

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::engine::{Engine, on_both_engines};
 use super::ground::{Metered, settings};
 
 const CLOUD: &str = "application/cloudevents+json";
@@ -11,9 +12,8 @@ const CLOUD_BATCH: &str = "application/cloudevents-batch+json";
 const TYPES: &str =
     "api.calls, response.time.ms, storage.bytes, test.count, test.first, test.last, test.min";
 
-#[tokio::test]
-async fn one_event_is_captured_and_told_as_the_seed_does() {
-    let metered = Metered::new().await;
+async fn one_event_is_captured_and_told_as_the_seed_does(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     let body = json!({"customerId": "cust_123", "value": 100, "metadata": {"a": 1}, "id": "e1"});
     let told = metered.send("api.calls", body).await;
     let expected = json!({
@@ -31,9 +31,8 @@ async fn one_event_is_captured_and_told_as_the_seed_does() {
     assert_eq!(found, expected);
 }
 
-#[tokio::test]
-async fn what_is_wrong_with_one_event_is_said_in_the_words_of_the_seed() {
-    let metered = Metered::new().await;
+async fn what_is_wrong_with_one_event_is_said_in_the_words_of_the_seed(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     let unknown = format!("Invalid event type: x. Must be one of: {TYPES}");
     for (event_type, body, details) in [
         ("api.calls", json!({"value": 1}), vec!["customerId is required"]),
@@ -71,9 +70,8 @@ async fn what_is_wrong_with_one_event_is_said_in_the_words_of_the_seed() {
     assert_eq!(metered.found("/events").await, json!([]));
 }
 
-#[tokio::test]
-async fn values_are_exact_whatever_they_are() {
-    let metered = Metered::new().await;
+async fn values_are_exact_whatever_they_are(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     let wei = "115792089237316195423570985008687907853269984665640564039457584007913129639935";
     for (value, number, exact) in [
         ("0", json!(0), "0"),
@@ -92,9 +90,8 @@ async fn values_are_exact_whatever_they_are() {
     }
 }
 
-#[tokio::test]
-async fn a_repeated_request_is_answered_the_same_and_counts_once() {
-    let metered = Metered::new().await;
+async fn a_repeated_request_is_answered_the_same_and_counts_once(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     let body = json!({"customerId": "c", "value": 5, "id": "same"});
     let first = metered.send("api.calls", body.clone()).await;
     let again = metered.send("api.calls", body).await;
@@ -110,9 +107,8 @@ async fn a_repeated_request_is_answered_the_same_and_counts_once() {
     assert_eq!(metered.found("/events").await.as_array().map(Vec::len), Some(3));
 }
 
-#[tokio::test]
-async fn the_same_id_with_other_content_is_a_conflict() {
-    let metered = Metered::new().await;
+async fn the_same_id_with_other_content_is_a_conflict(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     metered.send("api.calls", json!({"customerId": "c", "value": 5, "id": "e"})).await;
     let other = json!({"customerId": "c", "value": 6, "id": "e"});
     let answer = metered.post("/usage/api.calls", &other).await;
@@ -129,9 +125,8 @@ fn event(value: i64, id: &str) -> Value {
     json!({"eventType": "api.calls", "customerId": "c", "value": value, "id": id})
 }
 
-#[tokio::test]
-async fn a_batch_is_recorded_at_one_moment_and_repeated_without_harm() {
-    let metered = Metered::new().await;
+async fn a_batch_is_recorded_at_one_moment_and_repeated_without_harm(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     let batch = json!([event(1, "a"), event(2, "b"), event(3, "c")]);
     for _ in 0..2 {
         let answer = metered.post("/usagebatch", &batch).await;
@@ -144,9 +139,8 @@ async fn a_batch_is_recorded_at_one_moment_and_repeated_without_harm() {
     assert!(events.iter().all(|event| event["receivedAt"] == events[0]["receivedAt"]));
 }
 
-#[tokio::test]
-async fn of_a_batch_with_one_wrong_event_nothing_is_stored() {
-    let metered = Metered::new().await;
+async fn of_a_batch_with_one_wrong_event_nothing_is_stored(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     let batch = json!([event(1, "a"), {"eventType": "x", "customerId": "c"}, event(3, "c"), 7]);
     let answer = metered.post("/usagebatch", &batch).await;
     assert_eq!(answer.status, 422);
@@ -161,9 +155,8 @@ async fn of_a_batch_with_one_wrong_event_nothing_is_stored() {
     assert_eq!(metered.found("/events").await, json!([]));
 }
 
-#[tokio::test]
-async fn a_batch_that_is_none_is_refused() {
-    let metered = Metered::new().await;
+async fn a_batch_that_is_none_is_refused(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     for (body, error) in [
         ("[]", "Events array cannot be empty"),
         ("{}", "Request body must be an array of events"),
@@ -188,9 +181,10 @@ async fn a_batch_that_is_none_is_refused() {
     assert_eq!(metered.post_as("/usagebatch", "application/json", &large).await.status, 413);
 }
 
-#[tokio::test]
-async fn events_of_a_batch_that_contradict_recorded_ones_are_named_and_the_others_stored() {
-    let metered = Metered::new().await;
+async fn events_of_a_batch_that_contradict_recorded_ones_are_named_and_the_others_stored(
+    engine: Engine,
+) {
+    let metered = Metered::new(&engine).await;
     metered.post("/usagebatch", &json!([event(1, "a"), event(2, "b")])).await;
     let batch = json!([event(1, "a"), event(9, "b"), event(3, "c"), event(4, "c")]);
     let answer = metered.post("/usagebatch", &batch).await;
@@ -205,9 +199,8 @@ async fn events_of_a_batch_that_contradict_recorded_ones_are_named_and_the_other
     assert_eq!(values, [3, 2, 1]);
 }
 
-#[tokio::test]
-async fn cloud_events_come_one_by_one_and_in_batches() {
-    let metered = Metered::new().await;
+async fn cloud_events_come_one_by_one_and_in_batches(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     let cloud = |id: &str| {
         json!({
             "specversion": "1.0", "id": id, "source": "app", "type": "api.calls", "subject": "c",
@@ -239,9 +232,8 @@ fn event_of(event_type: &str) -> Value {
     json!({"eventType": event_type, "customerId": "c", "value": 1})
 }
 
-#[tokio::test]
-async fn what_a_path_does_not_take_is_unsupported() {
-    let metered = Metered::new().await;
+async fn what_a_path_does_not_take_is_unsupported(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     for (path, media) in [
         ("/usage/api.calls", CLOUD),
         ("/usage/api.calls", "text/plain"),
@@ -256,9 +248,8 @@ async fn what_a_path_does_not_take_is_unsupported() {
     assert_eq!(answer.status, 201);
 }
 
-#[tokio::test]
-async fn without_event_types_there_is_no_service() {
-    let metered = Metered::with(Default::default(), |_| {}).await;
+async fn without_event_types_there_is_no_service(engine: Engine) {
+    let metered = Metered::with(&engine, Default::default(), |_| {}).await;
     let expected = json!({"error": "Service misconfigured: no event types available"});
     for path in ["/usage/api.calls", "/usagebatch", "/usage", "/aggregations/trigger"] {
         let answer = metered.post(path, &event_of("api.calls")).await;
@@ -271,11 +262,10 @@ async fn without_event_types_there_is_no_service() {
     assert_eq!(metered.get("/config").await.status, 200);
 }
 
-#[tokio::test]
-async fn events_of_other_times_are_taken_within_bounds() {
+async fn events_of_other_times_are_taken_within_bounds(engine: Engine) {
     let mut settings = settings();
     settings.past_max = Some(std::time::Duration::from_secs(3_600));
-    let metered = Metered::with(settings.clone(), |_| {}).await;
+    let metered = Metered::with(&engine, settings.clone(), |_| {}).await;
     for (timestamp, status) in [
         (json!("2026-01-13T08:20:00Z"), 201),
         (json!("2026-01-13T08:25:00Z"), 201),
@@ -294,7 +284,7 @@ async fn events_of_other_times_are_taken_within_bounds() {
     // There were no time zones then.
     settings.past_max = None;
     settings.zone = "Europe/Berlin".to_owned();
-    let in_berlin = Metered::with(settings, |_| {}).await;
+    let in_berlin = Metered::with(&engine, settings, |_| {}).await;
     let body = json!({"customerId": "c", "value": 1, "timestamp": "1890-06-01T12:00:00Z"});
     let answer = in_berlin.post("/usage/api.calls", &body).await;
     assert_eq!(answer.status, 422, "{}", answer.body);
@@ -319,3 +309,49 @@ async fn events_of_other_times_are_taken_within_bounds() {
         assert_eq!((answer.status, &answer.body["invalidCount"]), (422, &json!(1)));
     }
 }
+
+async fn a_field_that_an_event_has_not_is_named_and_nothing_recorded(engine: Engine) {
+    let metered = Metered::new(&engine).await;
+    let misspelt = json!({"customerId": "c", "value": 1, "timestmap": "2026-01-12T00:00:00Z"});
+    let answer = metered.post("/usage/api.calls", &misspelt).await;
+    let expected = "timestmap is not a field of an event: it has eventType, customerId, value, \
+        metadata, id, source and timestamp";
+    assert_eq!((answer.status, &answer.body["details"]), (422, &json!([expected])));
+    let typed = json!({"eventType": "api.calls", "customerId": "c", "value": 1, "Value": 2});
+    let answer = metered.post("/usage", &typed).await;
+    assert_eq!((answer.status, answer.body["details"].as_array().map(Vec::len)), (422, Some(1)));
+    let batch = json!([event(1, "a"), typed]);
+    let answer = metered.post("/usagebatch", &batch).await;
+    assert_eq!((answer.status, &answer.body["invalidCount"]), (422, &json!(1)));
+    assert_eq!(answer.body["validationErrors"][0]["index"], 1);
+    // The type of the path and that of the body must not differ.
+    let other = json!({"eventType": "test.min", "customerId": "c", "value": 1});
+    let answer = metered.post("/usage/api.calls", &other).await;
+    let expected = json!(["eventType is not that of the path"]);
+    assert_eq!((answer.status, &answer.body["details"]), (422, &expected));
+    let twice = r#"{"customerId": "c", "value": 1, "value": 2}"#;
+    let answer = metered.post_as("/usage/api.calls", "application/json", twice).await;
+    assert_eq!(answer.status, 400, "{}", answer.body);
+    assert_eq!(metered.found("/events").await, json!([]));
+    // CloudEvents may have extensions.
+    let cloud = json!({"specversion": "1.0", "id": "1", "source": "app", "type": "api.calls",
+        "subject": "c", "traceparent": "x", "data": {"value": 1}});
+    assert_eq!(metered.post_as("/usage", CLOUD, &cloud.to_string()).await.status, 201);
+}
+
+on_both_engines![
+    one_event_is_captured_and_told_as_the_seed_does,
+    what_is_wrong_with_one_event_is_said_in_the_words_of_the_seed,
+    values_are_exact_whatever_they_are,
+    a_repeated_request_is_answered_the_same_and_counts_once,
+    the_same_id_with_other_content_is_a_conflict,
+    a_batch_is_recorded_at_one_moment_and_repeated_without_harm,
+    of_a_batch_with_one_wrong_event_nothing_is_stored,
+    a_batch_that_is_none_is_refused,
+    events_of_a_batch_that_contradict_recorded_ones_are_named_and_the_others_stored,
+    cloud_events_come_one_by_one_and_in_batches,
+    what_a_path_does_not_take_is_unsupported,
+    without_event_types_there_is_no_service,
+    events_of_other_times_are_taken_within_bounds,
+    a_field_that_an_event_has_not_is_named_and_nothing_recorded,
+];

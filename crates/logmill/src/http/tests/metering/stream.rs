@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
+use super::engine::{Engine, on_both_engines};
 use super::ground::Metered;
 
 type Socket = WebSocketStream<MaybeTlsStream<tokio::net::TcpStream>>;
@@ -29,9 +30,8 @@ async fn day(socket: &mut Socket) -> Value {
     }
 }
 
-#[tokio::test]
-async fn live_values_come_at_once_and_whenever_usage_changes() {
-    let metered = Metered::new().await;
+async fn live_values_come_at_once_and_whenever_usage_changes(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     metered.send("api.calls", json!({"customerId": "c", "value": 1})).await;
     let mut all = connect(&metered, "customerId=c").await;
     let mut one = connect(&metered, "customerId=c&eventType=test.min").await;
@@ -50,9 +50,8 @@ async fn live_values_come_at_once_and_whenever_usage_changes() {
     assert_eq!(day(&mut one).await["events"], json!({"test.min": 7}));
 }
 
-#[tokio::test]
-async fn a_stream_of_nothing_that_is_metered_is_refused() {
-    let metered = Metered::new().await;
+async fn a_stream_of_nothing_that_is_metered_is_refused(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     for path in [
         "/meters/stream",
         "/meters/stream?customerId=",
@@ -64,3 +63,8 @@ async fn a_stream_of_nothing_that_is_metered_is_refused() {
         assert_eq!(status, 400, "{path}");
     }
 }
+
+on_both_engines![
+    live_values_come_at_once_and_whenever_usage_changes,
+    a_stream_of_nothing_that_is_metered_is_refused,
+];

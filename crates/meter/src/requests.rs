@@ -1,0 +1,163 @@
+//! Requests that may be repeated: what became of those that came with an `Idempotency-Key`.
+//!
+//! Guarantees: the key and what the request did are written in one transaction, so that a repeated request finds both or
+//! neither; of two that come at once the second waits for the first. A key that was used for another request is a
+//! conflict. No secret is kept: an outcome names what was made, not what is secret of it. Outcomes are kept for [`KEPT`],
+//! and of more than [`REQUESTS_MAX`] the oldest are forgotten. Leaves to others: answering the same from an outcome.
+
+use std::time::Duration;
+
+use logmill_io::sql::Execute;
+use logmill_io::{Tx, millis, params};
+use serde_json::Value as Json;
+
+use crate::error::{Error, Result};
+use crate::meter::Meter;
+
+/// How long an outcome is kept.
+pub const KEPT: Duration = Duration::from_secs(24 * 3_600);
+/// How many outcomes are kept.
+pub const REQUESTS_MAX: i64 = 100_000;
+/// How many of them one statement removes.
+const REMOVED_AT_ONCE: i64 = 5_000;
+/// The longest key that a client may choose.
+pub const KEY_BYTES_MAX: usize = 255;
+
+/// A request with a key that its sender chose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyedRequest {
+    /// A hash of the sender and its key.
+    key: String,
+    /// A hash of what is asked.
+    request: String,
+}
+
+impl KeyedRequest {
+    /// A request of a sender. `path` is what is asked for, `body` with what.
+    pub fn new(sender: &str, key: &str, path: &str, body: &[u8]) -> Result<Self> {
+        let is_fine = !key.is_empty()
+            && key.len() <= KEY_BYTES_MAX
+            && key.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
+        if !is_fine {
+            return Err(Error::invalid(format!(
+                "Idempotency-Key must have 1 to {KEY_BYTES_MAX} printable ASCII characters"
+            )));
+        }
+        Ok(Self {
+            key: hash(&[sender.as_bytes(), key.as_bytes()]),
+            request: hash(&[path.as_bytes(), body]),
+        })
+    }
+
+    /// Takes the key for this transaction; gives the outcome if the request was done before.
+    pub(crate) async fn claim_in(&self, tx: &Tx) -> Result<Option<Json>> {
+        let text = "DELETE FROM meter_request WHERE key = $1 AND at_ms <= now_ms() - $2";
+        tx.execute(text, params![self.key.as_str(), millis(KEPT)]).await?;
+        // Another transaction that has taken the key is waited for.
+        let text = "INSERT INTO meter_request (key, request, outcome, at_ms)
+            VALUES ($1, $2, '', now_ms()) ON CONFLICT (key) DO NOTHING RETURNING key";
+        let params = params![self.key.as_str(), self.request.as_str()];
+        if !tx.execute(text, params).await?.rows.is_empty() {
+            return Ok(None);
+        }
+        let text = "SELECT request, outcome FROM meter_request WHERE key = $1";
+        let found = tx.execute(text, params![self.key.as_str()]).await?;
+        let row = found.row()?;
+        if row.text(0)? != self.request {
+            return Err(Error::conflict(
+                "this Idempotency-Key was used for another request in the last 24 hours",
+            ));
+        }
+        let outcome = serde_json::from_str(row.text(1)?);
+        Ok(Some(outcome.map_err(|error| Error::corrupt(format!("an outcome: {error}")))?))
+    }
+
+    /// Keeps the outcome, in the transaction that took the key.
+    pub(crate) async fn keep_in(&self, tx: &Tx, outcome: &Json) -> Result<()> {
+        let text = "UPDATE meter_request SET outcome = $2 WHERE key = $1";
+        tx.execute(text, params![self.key.as_str(), outcome.to_string()]).await?;
+        Ok(())
+    }
+}
+
+/// Takes the key of a request that may have one.
+pub(crate) async fn claim_in(tx: &Tx, request: Option<&KeyedRequest>) -> Result<Option<Json>> {
+    match request {
+        Some(request) => request.claim_in(tx).await,
+        None => Ok(None),
+    }
+}
+
+/// Keeps the outcome of a request that may have a key.
+pub(crate) async fn keep_in(tx: &Tx, request: Option<&KeyedRequest>, outcome: &Json) -> Result<()> {
+    match request {
+        Some(request) => request.keep_in(tx, outcome).await,
+        None => Ok(()),
+    }
+}
+
+/// Gives the key of a request back that was taken in this transaction and not used.
+pub(crate) async fn release_in(tx: &Tx, request: Option<&KeyedRequest>) -> Result<()> {
+    if let Some(request) = request {
+        let text = "DELETE FROM meter_request WHERE key = $1";
+        tx.execute(text, params![request.key.as_str()]).await?;
+    }
+    Ok(())
+}
+
+impl Meter {
+    /// Does what a request asks for unless it was done before; gives the outcome. For work of several transactions that
+    /// does no harm if it is done twice: if this process dies in the middle, a repeated request does the rest.
+    pub async fn once(
+        &self,
+        request: Option<&KeyedRequest>,
+        work: impl Future<Output = Result<Json>>,
+    ) -> Result<Json> {
+        let Some(request) = request else { return work.await };
+        let text = "SELECT request, outcome FROM meter_request
+            WHERE key = $1 AND at_ms > now_ms() - $2";
+        let params = params![request.key.as_str(), millis(KEPT)];
+        if !self.sql.query(text, params).await?.rows.is_empty() {
+            let before = self.sql.write(|tx| async move { Ok(request.claim_in(&tx).await?) });
+            if let Some(outcome) = before.await? {
+                return Ok(outcome);
+            }
+        }
+        let outcome = work.await?;
+        let kept = self.sql.write(|tx| {
+            let outcome = &outcome;
+            async move {
+                if let Some(first) = request.claim_in(&tx).await? {
+                    return Ok(first);
+                }
+                request.keep_in(&tx, outcome).await?;
+                Ok(outcome.clone())
+            }
+        });
+        Ok(kept.await?)
+    }
+
+    /// Forgets outcomes that are old, or too many.
+    pub(crate) async fn forget_requests(&self) -> Result<()> {
+        let text = format!(
+            "DELETE FROM meter_request WHERE key any_of(SELECT key FROM meter_request
+                WHERE at_ms <= now_ms() - $1 OR at_ms < (SELECT at_ms FROM meter_request
+                    ORDER BY at_ms DESC LIMIT 1 OFFSET {REQUESTS_MAX})
+                ORDER BY at_ms LIMIT {REMOVED_AT_ONCE})"
+        );
+        let full = REMOVED_AT_ONCE.unsigned_abs();
+        while self.sql.execute(&text, params![millis(KEPT)]).await?.changed >= full {}
+        Ok(())
+    }
+}
+
+/// Lengths first, so that no two lists of parts look the same.
+fn hash(parts: &[&[u8]]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        let length = u64::try_from(part.len()).unwrap_or(u64::MAX);
+        hasher.update(&length.to_be_bytes());
+        hasher.update(part);
+    }
+    hasher.finalize().to_hex().to_string()
+}

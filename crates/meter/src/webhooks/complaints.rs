@@ -1,0 +1,160 @@
+//! Complaints: log lines about endpoints that fail, few enough to be read.
+//!
+//! Guarantees: the first failure of an endpoint is logged at once, further ones at most once in [`EVERY`] with how many
+//! were left out, and its recovery once. A line names the endpoint by its id: neither its address nor a secret is in it,
+//! and of an error no more than [`ERROR_BYTES_MAX`] bytes without anything that looks like an address. Leaves to others:
+//! the record of every attempt.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::verdict::Next;
+
+/// How often one endpoint is complained about.
+const EVERY: Duration = Duration::from_secs(60);
+/// How much of an error is logged.
+const ERROR_BYTES_MAX: usize = 300;
+
+/// An attempt that may have failed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FailedAttempt<'a> {
+    pub(super) endpoint: &'a str,
+    pub(super) message: &'a str,
+    pub(super) attempt: i64,
+    pub(super) status: Option<u16>,
+    pub(super) error: Option<&'a str>,
+}
+
+/// What was logged about the endpoints that fail.
+#[derive(Debug, Default)]
+pub(super) struct Complaints(BTreeMap<i64, Complaint>);
+
+#[derive(Debug)]
+struct Complaint {
+    /// When the last line was logged, on the monotonic clock.
+    logged_at: Duration,
+    /// How many failures came since, and are in no line.
+    left_out: u64,
+}
+
+impl Complaints {
+    /// Takes note of an attempt; logs it if it failed and it is time for a line, or if it ended a failure.
+    pub(super) fn note(
+        &mut self,
+        endpoint: i64,
+        next: &Next,
+        attempt: &FailedAttempt<'_>,
+        now: Duration,
+    ) {
+        metrics::counter!("logmill_webhook_attempts_total", "outcome" => outcome(next))
+            .increment(1);
+        if *next == Next::Succeeded {
+            if self.0.remove(&endpoint).is_some() {
+                tracing::info!(endpoint = attempt.endpoint, "webhook endpoint answers again");
+            }
+            return;
+        }
+        let left_out = match self.0.get_mut(&endpoint) {
+            Some(known) if now.saturating_sub(known.logged_at) < EVERY => {
+                known.left_out += 1;
+                return;
+            }
+            Some(known) => known.left_out,
+            None => 0,
+        };
+        self.0.insert(endpoint, Complaint { logged_at: now, left_out: 0 });
+        let next_attempt_s = match next {
+            Next::Again { wait } => Some(wait.as_secs()),
+            Next::Succeeded | Next::Exhausted | Next::Gone => None,
+        };
+        tracing::warn!(
+            endpoint = attempt.endpoint,
+            message = attempt.message,
+            status = attempt.status,
+            error = attempt.error.map(without_addresses),
+            attempt = attempt.attempt,
+            next_attempt_s,
+            left_out,
+            "webhook delivery failed"
+        );
+    }
+
+    /// Forgets endpoints that are gone.
+    pub(super) fn retain(&mut self, exists: impl Fn(i64) -> bool) {
+        self.0.retain(|endpoint, _| exists(*endpoint));
+    }
+}
+
+fn outcome(next: &Next) -> &'static str {
+    match next {
+        Next::Succeeded => "succeeded",
+        Next::Again { .. } => "failed",
+        Next::Exhausted => "exhausted",
+        Next::Gone => "gone",
+    }
+}
+
+/// An error without the path, query and credentials of any address in it.
+fn without_addresses(error: &str) -> String {
+    let words = error.split(' ').map(|word| match word.split_once("://") {
+        None => word.to_owned(),
+        Some((scheme, rest)) => {
+            let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+            let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+            format!("{scheme}://{}", host.trim_end_matches([')', ':', ',']))
+        }
+    });
+    let text = words.collect::<Vec<_>>().join(" ");
+    text[..text.floor_char_boundary(ERROR_BYTES_MAX)].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_in_an_error_is_cut_to_its_host() {
+        for (error, logged) in [
+            ("answered 500", "answered 500"),
+            (
+                "error for url (https://me:pw@host:1/secret?token=1)",
+                "error for url (https://host:1",
+            ),
+            ("post https://host/x?y: refused", "post https://host refused"),
+            ("wss://h#f x", "wss://h x"),
+        ] {
+            assert_eq!(without_addresses(error), logged);
+        }
+        assert_eq!(without_addresses(&"ü".repeat(500)).len(), ERROR_BYTES_MAX);
+    }
+
+    #[test]
+    fn an_endpoint_is_complained_about_once_a_minute_and_once_more_when_it_answers() {
+        let mut complaints = Complaints::default();
+        let attempt = FailedAttempt {
+            endpoint: "ep_1",
+            message: "m",
+            attempt: 1,
+            status: Some(500),
+            error: Some("answered 500"),
+        };
+        let again = Next::Again { wait: Duration::from_secs(5) };
+        let seen = |complaints: &Complaints| {
+            complaints.0.get(&1).map(|known| (known.logged_at.as_secs(), known.left_out))
+        };
+        for (second, next, expected) in [
+            (0, &Next::Succeeded, None),
+            (1, &again, Some((1, 0))),
+            (2, &again, Some((1, 1))),
+            (60, &Next::Exhausted, Some((1, 2))),
+            (61, &again, Some((61, 0))),
+            (62, &Next::Succeeded, None),
+            (63, &again, Some((63, 0))),
+        ] {
+            complaints.note(1, next, &attempt, Duration::from_secs(second));
+            assert_eq!(seen(&complaints), expected, "second {second}");
+        }
+        complaints.retain(|_| false);
+        assert_eq!(seen(&complaints), None);
+    }
+}
