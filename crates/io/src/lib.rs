@@ -7,6 +7,7 @@
 //! - [`MetaStore`]: small mutable records with versions, atomic batches and fences.
 //! - [`BlobStore`]: large immutable things.
 //! - [`mod@file`]: plain files that others made or will read.
+//! - [`mod@private`]: files and folders of their owner alone.
 //! - [`Sql`]: one thin face over SQLite and PostgreSQL.
 //! - [`wire`]: clients of other people's servers, by HTTP, WebSocket and Unix socket.
 //! - [`Faulty`], [`Faults`]: failure on purpose.
@@ -26,6 +27,7 @@ mod fault;
 pub mod file;
 pub mod meta;
 mod open_files;
+pub mod private;
 pub mod sql;
 mod task;
 mod violation;

@@ -27,6 +27,7 @@ mod index;
 mod layers;
 mod meter;
 mod secret;
+mod secrets;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -68,6 +69,10 @@ pub(crate) struct Settings {
     pub(crate) server: server::Server,
     pub(crate) rpc: server::Rpc,
     pub(crate) meter: meter::Meter,
+    pub(crate) secrets: secrets::Secrets,
+    /// Whether databases that hold less than they once did are opened: a flag of one start, and no key.
+    #[serde(skip)]
+    pub(crate) accept_loss: bool,
 }
 
 /// Where the database is.
@@ -239,6 +244,7 @@ impl Settings {
             self.server.fault(),
             self.rpc.fault(),
             self.meter.fault(),
+            self.secrets.fault(),
         ];
         faults.into_iter().flatten().next()
     }

@@ -203,9 +203,10 @@ impl Write<'_> {
         let key = Key::of(&event.source, &event.id);
         let text = "
             INSERT INTO meter_event (seq, bucket, series, time_ms, received_ms, source, id, amount,
-                metadata, state, key_hi, key_lo, content)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
-            ON CONFLICT (seq) DO UPDATE SET amount = excluded.amount, state = excluded.state";
+                metadata, state, key_hi, key_lo, content, checks)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+            ON CONFLICT (seq) DO UPDATE SET amount = excluded.amount, state = excluded.state,
+                checks = excluded.checks";
         let params = params![
             event.seq,
             event.place.bucket,
@@ -220,6 +221,7 @@ impl Write<'_> {
             key.hi,
             key.lo,
             event.content,
+            event.checks(),
         ];
         tx.execute(text, params).await?;
         let (action, after) = match self.correction.change {

@@ -17,6 +17,7 @@ mod control;
 mod demo;
 mod help;
 mod index;
+mod integrity;
 mod jobs;
 mod meter;
 mod peers;

@@ -43,7 +43,7 @@ impl Webhooks {
                 if usize::try_from(count).unwrap_or(usize::MAX) >= ENDPOINTS_MAX {
                     return Err(Error::conflict(format!("{count} endpoints are the most")).into());
                 }
-                insert_in(&tx, id, new, secret, false).await?;
+                self.insert_in(&tx, id, new, secret, false).await?;
                 Ok(read_in(&tx, id).await?.1)
             }
         });
@@ -185,11 +185,60 @@ impl Webhooks {
             async move {
                 changed(&tx).await?;
                 let (seq, _) = read_in(&tx, id).await?;
-                Ok(rotate_in(&tx, seq, secret, overlap).await?)
+                Ok(self.rotate_in(&tx, seq, secret, overlap).await?)
             }
         });
         rotated.await?;
         Ok(secret)
+    }
+
+    pub(super) async fn insert_in(
+        &self,
+        tx: &Tx,
+        id: &str,
+        new: &NewEndpoint,
+        secret: &Secret,
+        configured: bool,
+    ) -> Result<i64> {
+        let text = "
+            INSERT INTO webhook_endpoint (id, url, description, kinds, customers, ordered, enabled,
+                configured, created_at, updated_at)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now_ms(), now_ms()) RETURNING seq";
+        let params = params![
+            id,
+            new.url.as_str(),
+            new.description.as_str(),
+            to_list(&new.kinds),
+            to_list(&new.customers),
+            new.ordered,
+            new.enabled,
+            configured,
+        ];
+        let seq = tx.execute(text, params).await?.row()?.int(0)?;
+        self.rotate_in(tx, seq, secret, Duration::ZERO).await?;
+        Ok(seq)
+    }
+
+    /// Makes a secret the newest of an endpoint.
+    pub(super) async fn rotate_in(
+        &self,
+        tx: &Tx,
+        seq: i64,
+        secret: &Secret,
+        overlap: Duration,
+    ) -> Result<()> {
+        let text = "UPDATE webhook_secret SET valid_until = now_ms() + $2
+            WHERE endpoint_seq = $1 AND valid_until IS NULL";
+        tx.execute(text, params![seq, millis(overlap)]).await?;
+        // Changes of endpoints take turns, so that nobody else takes this number.
+        let text =
+            "SELECT COALESCE(max(number), 0) + 1 FROM webhook_secret WHERE endpoint_seq = $1";
+        let number = tx.execute(text, params![seq]).await?.row()?.int(0)?;
+        self.store_secret(tx, seq, number, secret).await?;
+        let text = "DELETE FROM webhook_secret
+            WHERE endpoint_seq = $1 AND (valid_until <= now_ms() OR number < $2)";
+        tx.execute(text, params![seq, number - OLD_SECRETS_MAX]).await?;
+        Ok(())
     }
 
     pub(super) async fn enable_in(&self, tx: &Tx, seq: i64) -> Result<()> {
@@ -252,48 +301,6 @@ pub(super) async fn read_in(tx: &Tx, id: &str) -> Result<(i64, Endpoint)> {
     );
     let found = tx.execute(&text, params![id]).await?;
     from_row(found.rows.first().ok_or_else(|| no_such(id))?)
-}
-
-pub(super) async fn insert_in(
-    tx: &Tx,
-    id: &str,
-    new: &NewEndpoint,
-    secret: &Secret,
-    configured: bool,
-) -> Result<i64> {
-    let text = "
-        INSERT INTO webhook_endpoint (id, url, description, kinds, customers, ordered, enabled,
-            configured, created_at, updated_at)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now_ms(), now_ms()) RETURNING seq";
-    let params = params![
-        id,
-        new.url.as_str(),
-        new.description.as_str(),
-        to_list(&new.kinds),
-        to_list(&new.customers),
-        new.ordered,
-        new.enabled,
-        configured,
-    ];
-    let seq = tx.execute(text, params).await?.row()?.int(0)?;
-    rotate_in(tx, seq, secret, Duration::ZERO).await?;
-    Ok(seq)
-}
-
-/// Makes a secret the newest of an endpoint.
-pub(super) async fn rotate_in(tx: &Tx, seq: i64, secret: &Secret, overlap: Duration) -> Result<()> {
-    let text = "UPDATE webhook_secret SET valid_until = now_ms() + $2
-        WHERE endpoint_seq = $1 AND valid_until IS NULL";
-    tx.execute(text, params![seq, millis(overlap)]).await?;
-    let text = "
-        INSERT INTO webhook_secret (endpoint_seq, number, secret, created_at)
-        SELECT CAST($1 AS BIGINT), COALESCE(max(number), 0) + 1, CAST($2 AS TEXT), now_ms()
-        FROM webhook_secret WHERE endpoint_seq = $1 RETURNING number";
-    let number = tx.execute(text, params![seq, secret.expose()]).await?.row()?.int(0)?;
-    let text = "DELETE FROM webhook_secret
-        WHERE endpoint_seq = $1 AND (valid_until <= now_ms() OR number < $2)";
-    tx.execute(text, params![seq, number - OLD_SECRETS_MAX]).await?;
-    Ok(())
 }
 
 /// Disables an endpoint that is enabled; gives its id and since when it has failed.

@@ -3,7 +3,7 @@
 //! | table | one row per |
 //! |---|---|
 //! | `webhook_endpoint` | receiver; a deleted one stays, without its secrets, for what was sent to it |
-//! | `webhook_secret` | secret of an endpoint that signs, or still signs along |
+//! | `webhook_secret` | secret of an endpoint that signs, or still signs along; encrypted ([`super::vault`]) |
 //! | `webhook_version` | the number of changes to endpoints and secrets, so that a copy in memory knows its age |
 //! | `webhook_message` | message, with its body as it is sent |
 //! | `webhook_delivery` | endpoint and message |
@@ -17,9 +17,10 @@ use logmill_io::sql::{Migration, Migrations};
 /// The tables of webhooks.
 pub static MIGRATIONS: Migrations = Migrations {
     component: "webhooks",
-    list: &[Migration {
-        name: "webhooks",
-        statements: "
+    list: &[
+        Migration {
+            name: "webhooks",
+            statements: "
             CREATE TABLE webhook_endpoint (
                 seq {seq},
                 id {name} NOT NULL UNIQUE,
@@ -93,10 +94,16 @@ pub static MIGRATIONS: Migrations = Migrations {
                 dry_run INTEGER NOT NULL,
                 PRIMARY KEY (message_seq, endpoint_seq, round, attempt)
             ) {clustered};",
-        postgres_only: "
+            postgres_only: "
             ALTER TABLE webhook_endpoint ADD PRIMARY KEY (seq);
             ALTER TABLE webhook_message ADD PRIMARY KEY (seq);",
-    }],
+        },
+        Migration {
+            name: "webhook_secret_key",
+            statements: "ALTER TABLE webhook_secret ADD COLUMN key_id TEXT;",
+            postgres_only: "",
+        },
+    ],
 };
 
 /// Where a delivery is in its life.

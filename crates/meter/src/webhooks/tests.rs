@@ -9,6 +9,7 @@ mod plans;
 mod receiver;
 mod record;
 mod secrets;
+mod vault;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,6 +4,7 @@ mod access;
 mod aggregates;
 mod batches;
 mod corrections;
+mod damage;
 mod documented;
 mod ground;
 mod hooks;
