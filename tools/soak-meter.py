@@ -97,6 +97,7 @@ class Load:
         self.sent = 0
         self.stopped = threading.Event()
         self.failure = None
+        self.threads = []
         self.started = time.monotonic()
         self.base = int(time.time() * 1000)
 
@@ -155,7 +156,15 @@ class Load:
     def start(self):
         works = [(self.send, seed) for seed in range(self.options.connections)] + [(self.ask,)]
         for work, *arguments in works:
-            threading.Thread(target=self.guarded, args=(work, *arguments), daemon=True).start()
+            thread = threading.Thread(target=self.guarded, args=(work, *arguments), daemon=True)
+            thread.start()
+            self.threads.append(thread)
+
+    def stop(self):
+        """No new requests; those under way are waited for."""
+        self.stopped.set()
+        for thread in self.threads:
+            thread.join()
 
 
 def sample(server, load, options):
@@ -191,8 +200,8 @@ def main():
             load.start()
             samples = sample(server, load, options)
             total_cpu = cpu_s(server.process.pid)
-            load.stopped.set()
         finally:
+            load.stop()
             code = server.stop()
     if load.failure:
         sys.exit(f"error: {load.failure}")

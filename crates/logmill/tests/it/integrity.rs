@@ -33,7 +33,10 @@ fn get(to: SocketAddr, path: &str) -> Value {
 }
 
 fn send(to: SocketAddr, batch: u64) {
-    let event = |index: u64| json!({"eventType": "api.calls", "customerId": "acme", "value": 1, "id": format!("{batch}-{index}")});
+    let event = |index: u64| {
+        let id = format!("{batch}-{index}");
+        json!({"eventType": "api.calls", "customerId": "acme", "value": 1, "id": id})
+    };
     let (status, answer) = post(to, "/usagebatch", &(0..100).map(event).collect());
     assert_eq!(status, 201, "{answer}");
 }

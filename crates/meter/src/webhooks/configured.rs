@@ -12,7 +12,6 @@ use super::admin::disable_row;
 use super::endpoint::{NewEndpoint, to_list};
 use super::secret::Secret;
 use super::targets::changed;
-use super::vault::COLUMNS;
 use crate::error::{Error, Result};
 
 /// Why an endpoint is disabled that the config does not want.
@@ -80,7 +79,8 @@ impl Webhooks {
         let seq = row.int(0)?;
         let text = "UPDATE webhook_endpoint SET kinds = $2 WHERE seq = $1 AND kinds <> $2";
         tx.execute(text, params![seq, to_list(&endpoint.kinds)]).await?;
-        if self.current_secret(tx, seq).await?.as_ref() != Some(&endpoint.secret) {
+        let newest = self.newest_secret_in(tx, seq).await?.map(|(_, secret)| secret);
+        if newest.as_ref() != Some(&endpoint.secret) {
             self.rotate_in(tx, seq, &endpoint.secret, self.settings.overlap).await?;
         }
         let was_unwanted = row.int(1)? == 0 && row.opt_text(2)? == Some(NOT_WANTED);
@@ -88,20 +88,6 @@ impl Webhooks {
             self.enable_in(tx, seq).await?;
         }
         Ok(seq)
-    }
-}
-
-impl Webhooks {
-    /// The newest secret of an endpoint; none if it cannot be decrypted.
-    async fn current_secret(&self, tx: &Tx, seq: i64) -> Result<Option<Secret>> {
-        let text = format!(
-            "SELECT {COLUMNS} FROM webhook_secret s JOIN webhook_endpoint e ON e.seq = s.endpoint_seq
-             WHERE e.seq = $1 AND s.valid_until IS NULL"
-        );
-        match tx.execute(&text, params![seq]).await?.rows.first() {
-            Some(row) => self.keys.open_row(row),
-            None => Ok(None),
-        }
     }
 }
 

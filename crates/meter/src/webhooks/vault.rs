@@ -251,6 +251,22 @@ impl Webhooks {
         Ok(())
     }
 
+    /// The newest secret of an endpoint, and its number; none if it cannot be decrypted.
+    pub(super) async fn newest_secret_in(
+        &self,
+        tx: &Tx,
+        seq: i64,
+    ) -> Result<Option<(i64, Secret)>> {
+        let text = format!(
+            "SELECT {COLUMNS} FROM webhook_secret s JOIN webhook_endpoint e ON e.seq = s.endpoint_seq
+             WHERE e.seq = $1 AND s.valid_until IS NULL"
+        );
+        let found = tx.execute(&text, params![seq]).await?;
+        let Some(row) = found.rows.first() else { return Ok(None) };
+        let number = row.int(1)?;
+        Ok(self.keys.open_row(row)?.map(|secret| (number, secret)))
+    }
+
     /// Encrypts all secrets with the first key.
     pub async fn rekey(&self) -> Result<Rekeyed> {
         if self.keys.is_empty() {
