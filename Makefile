@@ -5,7 +5,7 @@ BENCHES := queue index ingest rpc derive api ponder meter
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint proof bench growth release peer-ponder $(BENCHES:%=bench-%)
+.PHONY: help demo test lint proof bench soak growth release peer-ponder $(BENCHES:%=bench-%)
 
 help: ## list the commands
 	@sed -nE 's/^([a-z]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -24,6 +24,9 @@ proof: ## the tests that are too long or too heavy for every run: Ceph, long see
 	@tools/test.sh proof
 
 bench: $(BENCHES:%=bench-%) ## run every benchmark; results go to bench/results/
+
+soak: release ## an hour of usage at full speed: fails if the memory of the server grows
+	tools/soak-meter.py --minutes 60
 
 growth: ## how the log index grows from 1 to 50 million logs
 	tools/index-growth.sh

@@ -102,6 +102,14 @@ pub enum Error {
         /// Who holds it, if it said so.
         pid: Option<u32>,
     },
+    /// A database holds less than it once did.
+    #[error("the database {} has stepped back: {what}", path.display())]
+    SteppedBack {
+        /// The file.
+        path: PathBuf,
+        /// What it holds, and what it held.
+        what: String,
+    },
     /// A file operation failed.
     #[error("{doing} {}", path.display())]
     File {
@@ -251,7 +259,7 @@ impl Error {
             | Self::Refused { .. }
             | Self::SchemaTooNew { .. }
             | Self::FolderInUse { .. } => ErrorKind::Invalid,
-            Self::Corrupt { .. } => ErrorKind::Corrupt,
+            Self::Corrupt { .. } | Self::SteppedBack { .. } => ErrorKind::Corrupt,
             Self::Poisoned { .. } | Self::TransactionOver { .. } | Self::Crashed { .. } => {
                 ErrorKind::Internal
             }

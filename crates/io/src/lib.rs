@@ -8,6 +8,7 @@
 //! - [`BlobStore`]: large immutable things.
 //! - [`mod@file`]: plain files that others made or will read.
 //! - [`mod@disk`]: free space, and whether a folder can be written.
+//! - [`mod@private`]: files and folders of their owner alone.
 //! - [`Sql`]: one thin face over SQLite and PostgreSQL.
 //! - [`wire`]: clients of other people's servers, by HTTP, WebSocket and Unix socket.
 //! - [`Faulty`], [`Faults`]: failure on purpose.
@@ -28,6 +29,7 @@ mod fault;
 pub mod file;
 pub mod meta;
 mod open_files;
+pub mod private;
 mod proof;
 pub mod sql;
 mod task;

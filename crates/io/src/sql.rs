@@ -52,8 +52,8 @@ pub use postgres::PostgresSettings;
 use postgres::{Postgres, PostgresTx};
 pub use presence::PRESENCE_LOOK;
 pub use reading::Reading;
-pub use sqlite::SqliteSettings;
 use sqlite::{Sqlite, SqliteTx};
+pub use sqlite::{SqliteSettings, check_step_back};
 pub use value::{Row, Value};
 pub use wake::{Waiter, Wakes};
 

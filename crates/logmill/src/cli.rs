@@ -60,6 +60,9 @@ pub(crate) enum Command {
     /// Count usage again, and have aggregates made
     #[command(subcommand)]
     Meter(Meter),
+    /// Look after the keys that encrypt the secrets of webhooks
+    #[command(subcommand)]
+    Secrets(Secrets),
     /// Look at the configuration
     #[command(subcommand)]
     Config(Config),
@@ -67,6 +70,17 @@ pub(crate) enum Command {
     Preflight,
     /// Show what exists so far, in a folder that is removed afterwards
     Demo,
+}
+
+impl Command {
+    /// Whether databases that hold less than they once did are opened.
+    pub(crate) fn accepts_loss(&self) -> bool {
+        match self {
+            Self::Run(run) => run.accept_loss,
+            Self::Collect(collect) => collect.accept_loss,
+            _ => false,
+        }
+    }
 }
 
 /// Settings that most people give by hand; each stands for a key of the configuration.
@@ -90,6 +104,9 @@ pub(crate) struct Run {
     /// The id of the chain; same as --set chain.id=N
     #[arg(long, value_name = "N")]
     chain_id: Option<u64>,
+    /// Start although a database holds less than it once did, and go on without what is missing
+    #[arg(long)]
+    pub(crate) accept_loss: bool,
 }
 
 impl Run {
@@ -177,6 +194,16 @@ pub(crate) enum Meter {
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Secrets {
+    /// Encrypt all secrets of webhooks with the first key
+    ///
+    /// On SQLite no server may run meanwhile.
+    Rekey,
+    /// Print a new key
+    Generate,
 }
 
 #[derive(Subcommand)]

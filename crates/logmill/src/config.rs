@@ -28,6 +28,7 @@ mod layers;
 mod meter;
 mod ready;
 mod secret;
+mod secrets;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -72,6 +73,10 @@ pub(crate) struct Settings {
     pub(crate) server: server::Server,
     pub(crate) rpc: server::Rpc,
     pub(crate) meter: meter::Meter,
+    pub(crate) secrets: secrets::Secrets,
+    /// Whether databases that hold less than they once did are opened: a flag of one start, and no key.
+    #[serde(skip)]
+    pub(crate) accept_loss: bool,
 }
 
 /// Where the database is.
@@ -244,6 +249,7 @@ impl Settings {
             self.server.fault(),
             self.rpc.fault(),
             self.meter.fault(),
+            self.secrets.fault(),
         ];
         faults.into_iter().flatten().next()
     }

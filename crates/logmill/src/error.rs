@@ -61,6 +61,12 @@ pub(crate) enum Error {
     PreflightFailed { what: String },
     #[error("there is no database {}", path.display())]
     NoDatabase { path: PathBuf },
+    #[error("{secrets} secrets of webhooks cannot be decrypted with any key that is configured")]
+    SecretsUnreadable { secrets: u64 },
+    #[error("there are webhooks, and no key to encrypt their secrets with")]
+    NoSecretKey,
+    #[error("databases have stepped back: {}", all(databases))]
+    SteppedBack { databases: Vec<logmill_io::Error> },
     #[error("there is no job {kind}/{key}")]
     NoJob { kind: String, key: String },
     #[error("there is no log index: nothing is in {place}")]
@@ -199,6 +205,7 @@ impl Error {
             | Self::ConfigFile { .. }
             | Self::ManyIndexes { .. }
             | Self::NothingMetered
+            | Self::NoSecretKey
             | Self::NoKeys { .. } => 2,
             Self::Index { source, .. } if is_wrong_question(source) => 2,
             _ => 1,
@@ -248,11 +255,26 @@ impl Error {
             Self::Work(logmill_work::Error::Store(error))
             | Self::Meter(logmill_meter::Error::Store(error))
             | Self::Store(error) => store_hint(error),
+            Self::SteppedBack { .. } => Some(STEPPED_BACK),
+            Self::NoSecretKey => {
+                Some("set secrets.keys or secrets.key_file; `logmill secrets generate` makes a key")
+            }
+            Self::SecretsUnreadable { .. } => {
+                Some("add the keys that encrypted them; see docs/runbooks/webhook-secret-keys.md")
+            }
             Self::Refused { hint, .. } => hint.as_deref(),
             Self::TaskFailed { source, .. } => source.hint(),
             _ => None,
         }
     }
+}
+
+/// What to do about a database that holds less than it once did.
+const STEPPED_BACK: &str = "restore it from a backup; or start once with --accept-loss, and what is missing is \
+    lost for good. docs/runbooks/database-stepped-back.md in the source tree says how to tell";
+
+fn all(errors: &[logmill_io::Error]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 fn holder(pid: Option<u32>) -> String {
@@ -302,6 +324,7 @@ pub(crate) fn store_hint(error: &logmill_io::Error) -> Option<&'static str> {
         E::Sqlite { .. } if error.kind() == ErrorKind::Invalid => {
             Some("check that this user may read and write the data folder, and all files in it")
         }
+        E::SteppedBack { .. } => Some(STEPPED_BACK),
         E::Postgres { source, .. } => match source.code().map(|code| code.code()) {
             Some("28P01" | "28000") => Some("check user and password of database.url"),
             Some("3D000") => Some("create the database, or name another in database.url"),

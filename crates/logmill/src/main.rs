@@ -12,6 +12,7 @@
 //! | [`chains`] | what the server does for the chain it follows |
 //! | [`history`] | `logmill verify`, `logmill repair` |
 //! | [`meter`] | usage: what the server does for it, and `logmill meter …` |
+//! | [`secrets`] | keys that encrypt webhook secrets, and `logmill secrets …` |
 //! | [`maintenance`] | what the server does on a schedule |
 //! | [`control`] | the socket through which commands reach the server |
 //! | [`http`] | HTTP: JSON-RPC, WebSockets, what operators ask |
@@ -52,6 +53,7 @@ mod output;
 mod preflight;
 mod readiness;
 mod rpc;
+mod secrets;
 mod server;
 mod stores;
 mod workers;
@@ -74,7 +76,8 @@ fn start(cli: Cli) -> Result<()> {
     if let Command::Config(cli::Config::Default) = cli.command {
         return output::line(config::DEFAULTS.trim_end());
     }
-    let config = Config::load(&given(cli.source, &cli.command))?;
+    let mut config = Config::load(&given(cli.source, &cli.command))?;
+    config.settings.accept_loss = cli.command.accepts_loss();
     logs::start(config.settings.log);
     if matches!(cli.command, Command::Run(_) | Command::Collect(_)) {
         config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
@@ -96,6 +99,7 @@ async fn run(command: Command, config: &Config) -> Result<()> {
         Command::Rederive(asked) => derive::rederive(&asked, &config.settings).await,
         Command::Jobs(command) => jobs::run(command, &config.settings).await,
         Command::Meter(command) => meter::command::run(command, &config.settings).await,
+        Command::Secrets(command) => secrets::run(command, &config.settings).await,
         Command::Index(command) => index::run(command, &config.settings).await,
         Command::Config(cli::Config::Check) => output::line(config.shown()?.trim_end()),
         Command::Config(cli::Config::Default) => output::line(config::DEFAULTS.trim_end()),

@@ -18,6 +18,7 @@ use logmill_io::wire::{GuardedClient, GuardedSettings};
 use logmill_io::{BlobStore, ErrorKind};
 use logmill_meter::aggregate::Aggregator;
 use logmill_meter::alerts::{ALERT_JOB, Watcher};
+use logmill_meter::audit::{AUDIT_JOB, Auditor, audit_schedule};
 use logmill_meter::due::AGGREGATE_JOB;
 use logmill_meter::record::{Arrived, Outcome};
 use logmill_meter::service::{
@@ -33,6 +34,7 @@ use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::maintenance;
 use crate::readiness::stores::Suspect;
+use crate::secrets;
 use crate::stores::meter::MeterStores;
 use relay::Relays;
 use sources::KeySources;
@@ -88,7 +90,8 @@ async fn webhooks(settings: &Settings, queue: &Queue) -> Result<Webhooks> {
         idle_per_host_max: hooks.endpoint_slots,
     };
     let client = GuardedClient::new(Arc::clone(queue.sql().clock()), guarded)?;
-    let webhooks = Webhooks::open(queue.clone(), client, hooks).await?;
+    let keys = secrets::keys(settings, queue).await?;
+    let webhooks = Webhooks::open_with_keys(queue.clone(), client, hooks, keys).await?;
     let mut configured = Vec::new();
     for webhook in settings.meter.webhooks() {
         let secret = Secret::parse(webhook.secret.expose())?;
@@ -207,6 +210,10 @@ impl OpenMeter {
                 "the runner of housekeeping",
                 runner(HOUSEKEEPING_JOB, 1, work.lease(), Arc::new(Housekeeper(meter())))?,
             ),
+            (
+                "the runner of audits of usage",
+                runner(AUDIT_JOB, 1, work.lease(), Arc::new(Auditor(meter())))?,
+            ),
         ];
         if settings.postgres().is_none() {
             // On PostgreSQL the queue is that of all jobs, which has its maintenance.
@@ -221,6 +228,7 @@ impl OpenMeter {
         let mut crons = vec![
             ("the schedule of sweeps", cron(sweep_schedule()?)),
             ("the schedule of housekeeping", cron(housekeeping_schedule()?)),
+            ("the schedule of audits of usage", cron(audit_schedule()?)),
         ];
         if settings.postgres().is_none() {
             crons.push(("the maintenance schedule of usage", maintenance::cron(&self.queue)?));

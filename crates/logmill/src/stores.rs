@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use logmill_io::blob::{FileBlobs, S3Blobs};
 use logmill_io::meta::SqlMeta;
-use logmill_io::sql::{DataFolder, SqliteSettings};
+use logmill_io::sql::{DataFolder, SqliteSettings, check_step_back as check_file};
 use logmill_io::{BlobStore, OsEntropy, Sql, SystemClock};
 use logmill_work::{Queue, end_leases};
 
@@ -61,6 +61,7 @@ impl Stores {
             Some(_) => None,
         };
         preflight::folder(settings).await?;
+        check_step_back(settings)?;
         let queue = open_to_write(settings).await?;
         Ok(Self { queue, _blobs: open_blobs(settings)?, folder })
     }
@@ -148,10 +149,40 @@ pub(crate) fn expect_database(data: &Path) -> Result<()> {
     }
 }
 
+/// Refuses databases that hold less than they once did, all of those that a server opens, before it opens any: a person
+/// who accepts one loss should know of the others.
+fn check_step_back(settings: &Settings) -> Result<()> {
+    if settings.postgres().is_some() || settings.accept_loss {
+        return Ok(());
+    }
+    let data = &settings.data;
+    let tables = (!settings.ingest.raw_only).then(|| tables::database(data));
+    let meter = settings.meter.settings().map(|_| meter::database(data));
+    let files = [database(data), index::database(data)].into_iter().chain(tables).chain(meter);
+    let mut refused = Vec::new();
+    for file in files {
+        match check_file(&file) {
+            Err(error @ logmill_io::Error::SteppedBack { .. }) => refused.push(error),
+            checked => checked?,
+        }
+    }
+    match refused.len() {
+        0 => Ok(()),
+        1 => Err(refused.remove(0).into()),
+        _ => Err(Error::SteppedBack { databases: refused }),
+    }
+}
+
 fn sqlite(settings: &Settings) -> SqliteSettings {
+    sqlite_file(settings, database(&settings.data))
+}
+
+/// How a database file of the data folder is opened to be written.
+fn sqlite_file(settings: &Settings, file: PathBuf) -> SqliteSettings {
     SqliteSettings {
         durability: settings.durability(),
-        ..SqliteSettings::file(database(&settings.data))
+        accept_loss: settings.accept_loss,
+        ..SqliteSettings::file(file)
     }
 }
 

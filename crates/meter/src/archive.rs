@@ -13,7 +13,7 @@ use std::io::Read;
 
 use bytes::Bytes;
 use logmill_io::sql::{Bulk, ColumnType, Execute};
-use logmill_io::{BlobName, BlobStoreExt, Row, Timestamp, Tx, Value, params};
+use logmill_io::{BlobName, BlobStoreExt, Row, Sql, Timestamp, Tx, Value, params};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -248,6 +248,22 @@ pub(crate) fn joined(database: Vec<StoredEvent>, archived: &[StoredEvent]) -> Ve
 
 fn slice_of(row: &Row) -> Result<Slice> {
     Ok(Slice { number: row.int(0)?, blob: BlobName::new(row.text(1)?)?, hash: row.blob(2)? })
+}
+
+/// The slice with this number.
+pub(crate) async fn slice_with(sql: &Sql, number: i64) -> Result<Option<Slice>> {
+    let text = "SELECT number, blob, hash FROM meter_archive WHERE number = $1";
+    let found = sql.query(text, params![number]).await?;
+    found.rows.first().map(slice_of).transpose()
+}
+
+/// The first slice after this number, and its own.
+pub(crate) async fn slice_after(sql: &Sql, number: i64) -> Result<Option<(i64, Slice)>> {
+    let text = "SELECT number, blob, hash FROM meter_archive WHERE number > $1
+                ORDER BY number LIMIT 1";
+    let found = sql.query(text, params![number]).await?;
+    let slice = found.rows.first().map(slice_of).transpose()?;
+    Ok(slice.map(|slice| (slice.number, slice)))
 }
 
 /// The visibility barrier: from here on these events are in the archive and nowhere else.

@@ -304,9 +304,10 @@ pub(crate) struct EventChange<'a> {
 
 const STORE: &str = "
     INSERT INTO meter_event (seq, bucket, series, time_ms, received_ms, source, id, amount,
-        metadata, state, key_hi, key_lo, content)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
-    ON CONFLICT (seq) DO UPDATE SET amount = excluded.amount, state = excluded.state";
+        metadata, state, key_hi, key_lo, content, checks)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+    ON CONFLICT (seq) DO UPDATE SET amount = excluded.amount, state = excluded.state,
+        checks = excluded.checks";
 
 const NOTE: &str = "
     INSERT INTO meter_correction (event_seq, series, bucket, action, value_before,
@@ -332,6 +333,7 @@ impl EventChange<'_> {
             key.hi,
             key.lo,
             event.content,
+            event.checks(),
         ]
     }
 

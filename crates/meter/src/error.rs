@@ -41,6 +41,15 @@ pub enum Error {
         /// What is missing.
         what: String,
     },
+    /// The row of an event is not what was written.
+    #[error(
+        "the stored usage event with sequence {seq} is damaged: it is not what was recorded; see \
+         docs/runbooks/damaged-usage.md"
+    )]
+    DamagedEvent {
+        /// Its number.
+        seq: i64,
+    },
     /// A stored record is not what was written.
     #[error("corrupt: {what}")]
     Corrupt {
@@ -59,7 +68,7 @@ impl Error {
             Self::NotFound { .. } => ErrorKind::NotFound,
             Self::Conflict { .. } => ErrorKind::Conflict,
             Self::Unavailable { .. } => ErrorKind::Transient,
-            Self::Corrupt { .. } => ErrorKind::Corrupt,
+            Self::Corrupt { .. } | Self::DamagedEvent { .. } => ErrorKind::Corrupt,
         }
     }
 
@@ -111,6 +120,7 @@ impl From<Error> for logmill_io::Error {
             Error::Conflict { what } => Self::Conflict { what },
             Error::Unavailable { what } => Self::Conflict { what },
             Error::Corrupt { what } => Self::Corrupt { what },
+            Error::DamagedEvent { .. } => Self::Corrupt { what: error.to_string() },
         }
     }
 }

@@ -20,7 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use logmill_io::sql::Execute;
 use logmill_io::{BlobName, BlobStore, Sql, Tx, params};
 
-use crate::error::Result;
+use crate::checksum::key_is_whole;
+use crate::error::{Error, Result};
 use crate::event::Key;
 use crate::meter::Head;
 
@@ -260,11 +261,16 @@ impl Listed {
 /// The keys of some events. By their numbers, which have few gaps: asked for the first so many of a long stretch,
 /// PostgreSQL sorts all of it.
 async fn page(on: &impl Execute, stretch: Stretch) -> Result<Vec<Record>> {
-    let text = "SELECT key_hi, key_lo, content, seq FROM meter_event WHERE seq >= $1 AND seq < $2";
+    let text = "SELECT key_hi, key_lo, content, seq, checks FROM meter_event
+                WHERE seq >= $1 AND seq < $2";
     let found = on.execute(text, params![stretch.first, stretch.end]).await?;
     let records = found.rows.iter().map(|row| {
         let key = Key { hi: row.int(0)?, lo: row.int(1)? };
-        Ok(Record { key, seen: Seen { content: row.int(2)?, seq: row.int(3)? } })
+        let seen = Seen { content: row.int(2)?, seq: row.int(3)? };
+        if !key_is_whole(seen.seq, key, seen.content, row.opt_int(4)?) {
+            return Err(Error::DamagedEvent { seq: seen.seq });
+        }
+        Ok(Record { key, seen })
     });
     records.collect()
 }

@@ -10,7 +10,8 @@
 //! - [`Decimal`]: exact values; [`partial`]: what is known of one series in fifteen minutes, mergeable.
 //! - [`period`]: buckets, calendars and periods, in any time zone.
 //! - [`due`], [`aggregate`], [`alerts`]: what follows from usage; [`service`]: when.
-//! - [`query`], [`list`], [`live`]: what people ask; [`correct`], [`recount`]: what operators do.
+//! - [`query`], [`list`], [`live`]: what people ask; [`correct`], [`recount`]: what operators do; [`audit`]: whether
+//!   what is stored is what was written.
 //! - [`chains`]: usage of chains, and its correction when blocks are replaced.
 //! - [`settings`]: event types, periods and limits; [`sources`]: as who API keys send; [`requests`]: repeated ones.
 //! - [`webhooks`]: endpoints, messages and their deliveries.
@@ -21,7 +22,9 @@
 pub mod aggregate;
 pub mod alerts;
 mod archive;
+pub mod audit;
 pub mod chains;
+mod checksum;
 pub mod correct;
 pub mod decimal;
 pub mod due;

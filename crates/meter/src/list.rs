@@ -16,7 +16,7 @@ use crate::meter::Meter;
 use crate::partials::{self, Place};
 use crate::period::Bucket;
 use crate::series::find_customer;
-use crate::stored::{COLUMNS, StoredEvent};
+use crate::stored::{COLUMN_COUNT, COLUMNS, StoredEvent};
 
 mod newest;
 
@@ -145,10 +145,12 @@ impl Meter {
     }
 
     async fn latest_events(&self, filter: &EventFilter) -> Result<Page<ListedEvent, EventCursor>> {
+        // An event of a series that does not exist is damaged, and must not go missing.
         let text = format!(
             "SELECT {COLUMNS}, c.name, s.event_type
              FROM (SELECT * FROM meter_event WHERE seq < $1 ORDER BY seq DESC LIMIT {SCANNED_MAX}) e
-             JOIN meter_series s ON s.id = e.series JOIN meter_customer c ON c.id = s.customer
+             LEFT JOIN meter_series s ON s.id = e.series
+             LEFT JOIN meter_customer c ON c.id = s.customer
              WHERE e.time_ms >= $2 AND e.time_ms < $3 AND ($4 = '' OR s.event_type = $4)
                  AND ($5 = 0 OR e.state <> 2)
              ORDER BY e.seq DESC LIMIT $6"
@@ -359,8 +361,8 @@ fn aggregate_of(row: &Row) -> Result<Aggregate> {
 fn listed(row: &Row) -> Result<ListedEvent> {
     Ok(ListedEvent {
         event: StoredEvent::from_row(row)?,
-        customer: row.text(11)?.to_owned(),
-        event_type: row.text(12)?.to_owned(),
+        customer: row.text(COLUMN_COUNT)?.to_owned(),
+        event_type: row.text(COLUMN_COUNT + 1)?.to_owned(),
     })
 }
 

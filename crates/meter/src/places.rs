@@ -23,6 +23,7 @@ use logmill_io::{Sql, Tx, Value, params};
 use crate::error::{Error, Result};
 use crate::meter::{Head, Meter};
 use crate::partials::Place;
+use crate::stored;
 
 /// After how many events lists become entries. One that looks for events of a place reads all lists.
 pub(crate) const UNPLACED_MAX: u64 = 100_000;
@@ -158,8 +159,8 @@ pub(crate) async fn unplaced(sql: &Sql, repair: bool) -> Result<u64> {
 /// Whether an event has no entry, looked at under the head's lock.
 async fn mend(tx: &Tx, place: Place, seq: i64, repair: bool) -> Result<bool> {
     Head::lock(tx).await?;
-    let text = "SELECT count(*) FROM meter_event WHERE seq = $1";
-    let there = tx.execute(text, params![seq]).await?.row()?.int(0)? > 0;
+    // A damaged event would be entered at a place that is not its own.
+    let there = stored::get(tx, seq).await?.is_some();
     let missing = there && !seqs_at(tx, &[place]).await?.contains(&seq);
     if missing && repair {
         enter(tx, place, seq).await?;

@@ -18,6 +18,7 @@ use logmill_io::sql::{Bulk, ColumnType};
 use logmill_io::{Timestamp, Tx, Value, params};
 
 use crate::archive::Archived;
+use crate::checksum::EventColumns;
 use crate::error::{Error, Result};
 use crate::event::{Event, Key};
 use crate::keys::{Known, Seen};
@@ -25,6 +26,7 @@ use crate::meter::{Head, Meter};
 use crate::partials::{self, ByPlace, NeedsArchived, Place};
 use crate::period::Bucket;
 use crate::series::{self, Names, Series};
+use crate::stored::EventState;
 
 /// How often what was read beforehand may turn out to be too little before a group is given up.
 const TRIES_MAX: u32 = 100;
@@ -348,6 +350,7 @@ const EVENTS: Bulk = Bulk {
         ("key_hi", ColumnType::Int),
         ("key_lo", ColumnType::Int),
         ("content", ColumnType::Int),
+        ("checks", ColumnType::Int),
     ]),
     key_columns: 1,
     on_conflict: Cow::Borrowed(""),
@@ -355,19 +358,35 @@ const EVENTS: Bulk = Bulk {
 
 fn event_row(fresh: &Fresh<'_>) -> Vec<Value> {
     let Arrived { event, received } = fresh.arrived;
+    let (place, amount) = (fresh.place(), event.value.to_string());
+    let columns = EventColumns {
+        seq: fresh.seq,
+        place,
+        time_ms: fresh.arrived.time().millis(),
+        received_ms: received.millis(),
+        source: &event.source,
+        id: &event.id,
+        amount: &amount,
+        metadata: event.metadata.as_deref(),
+        state: EventState::Recorded.number(),
+        key: event.key,
+        content: event.content,
+    };
+    let checks = columns.checks();
     params![
         fresh.seq,
-        fresh.place().bucket,
-        fresh.series.id,
+        place.bucket,
+        place.series,
         fresh.arrived.time(),
         *received,
         event.source.as_str(),
         event.id.as_str(),
-        event.value.to_string(),
+        amount,
         event.metadata.clone(),
-        0_i64,
+        EventState::Recorded.number(),
         event.key.hi,
         event.key.lo,
         event.content,
+        checks,
     ]
 }

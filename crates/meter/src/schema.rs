@@ -17,6 +17,8 @@
 //! | `meter_alert` | source | thresholds that were crossed |
 //! | `meter_partial` | projection of events | what is known of one series in fifteen minutes, series by series |
 //! | `meter_partial_recent` | projection of events | the same of the newest fifteen minutes, one after the other |
+//! | `meter_audit` | work | how far the check of everything that is stored has come |
+//! | `meter_damage` | work | events and slices of the archive that are not what was written |
 //! | `meter_touched`, `meter_due` | work | which periods have usage that no aggregate tells of yet |
 //! | `meter_key_source` | source | as which source each API key sends usage |
 //! | `meter_request` | source, for a day | what became of requests with an `Idempotency-Key` |
@@ -190,7 +192,8 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
                 at_ms BIGINT NOT NULL,
                 PRIMARY KEY (rule, customer, period_key, threshold)
             );",
-            // Rows that change with every commit get room to change in place, or their tables would grow until a vacuum.
+            // Rows that change with every commit get room to change in place, or their tables would grow until a
+            // vacuum.
             postgres_only: "
             ALTER TABLE meter_head SET (fillfactor = 10);
             ALTER TABLE meter_touched SET (fillfactor = 40);
@@ -215,6 +218,30 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
                 at_ms BIGINT NOT NULL
             );
             CREATE INDEX meter_request_age ON meter_request (at_ms);",
+            postgres_only: "",
+        },
+        Migration {
+            name: "meter_event_checks",
+            // No default: rows that are there have no checksums, and none could be made that says anything.
+            statements: "
+            ALTER TABLE meter_event ADD COLUMN checks BIGINT;
+            CREATE TABLE meter_audit (
+                id BIGINT NOT NULL PRIMARY KEY,
+                next_seq BIGINT NOT NULL,
+                next_slice BIGINT NOT NULL,
+                checked BIGINT NOT NULL,
+                unchecked BIGINT NOT NULL,
+                rounds BIGINT NOT NULL,
+                round_ended_ms BIGINT
+            );
+            INSERT INTO meter_audit (id, next_seq, next_slice, checked, unchecked, rounds)
+                VALUES (1, 0, 0, 0, 0, 0);
+            CREATE TABLE meter_damage (
+                kind {name} NOT NULL,
+                number BIGINT NOT NULL,
+                found_ms BIGINT NOT NULL,
+                PRIMARY KEY (kind, number)
+            );",
             postgres_only: "",
         },
     ],

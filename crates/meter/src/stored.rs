@@ -1,14 +1,15 @@
 //! Events as they are stored, and lists of them.
 //!
-//! Guarantees: a page is bounded, and its cursor goes on where it ended. Leaves to others: archived events
-//! (`archive`), what an event adds to a partial.
+//! Guarantees: an event that is read is the one that was written ([`crate::checksum`]); a page is bounded, and its
+//! cursor goes on where it ended. Leaves to others: archived events (`archive`), what an event adds to a partial.
 
 use logmill_io::sql::Execute;
 use logmill_io::{Row, Timestamp, params};
 
+use crate::checksum::EventColumns;
 use crate::decimal::Decimal;
 use crate::error::{Error, Result};
-use crate::event::unique_of;
+use crate::event::{Key, unique_of};
 use crate::partial::Position;
 use crate::partials::Place;
 use crate::places::seqs_at;
@@ -90,26 +91,50 @@ impl StoredEvent {
         unique_of(self.metadata.as_deref(), event_type, self.value)
     }
 
+    /// Reads a row, which must be what was written.
     pub(crate) fn from_row(row: &Row) -> Result<Self> {
+        let columns = EventColumns::read(row)?;
+        let damaged = |_| Error::DamagedEvent { seq: columns.seq };
         Ok(Self {
-            seq: row.int(0)?,
-            place: Place { bucket: row.int(1)?, series: row.int(2)? },
-            time: row.time(3)?,
-            received: row.time(4)?,
-            source: row.text(5)?.to_owned(),
-            id: row.text(6)?.to_owned(),
-            value: Decimal::parse(row.text(7)?)
-                .map_err(|_| Error::corrupt("the value of a stored event"))?,
-            metadata: row.opt_text(8)?.map(str::to_owned),
-            state: EventState::from_number(row.int(9)?)?,
-            content: row.int(10)?,
+            seq: columns.seq,
+            place: columns.place,
+            time: Timestamp(columns.time_ms),
+            received: Timestamp(columns.received_ms),
+            source: columns.source.to_owned(),
+            id: columns.id.to_owned(),
+            value: Decimal::parse(columns.amount).map_err(damaged)?,
+            metadata: columns.metadata.map(str::to_owned),
+            state: EventState::from_number(columns.state).map_err(damaged)?,
+            content: columns.content,
         })
+    }
+
+    /// The checksums that belong to its row; see [`crate::checksum`]. Whatever writes a row writes them.
+    pub(crate) fn checks(&self) -> i64 {
+        let amount = self.value.to_string();
+        let columns = EventColumns {
+            seq: self.seq,
+            place: self.place,
+            time_ms: self.time.millis(),
+            received_ms: self.received.millis(),
+            source: &self.source,
+            id: &self.id,
+            amount: &amount,
+            metadata: self.metadata.as_deref(),
+            state: self.state.number(),
+            key: Key::of(&self.source, &self.id),
+            content: self.content,
+        };
+        columns.checks()
     }
 }
 
 /// The columns of an event `e`, as [`StoredEvent::from_row`] reads them.
 pub(crate) const COLUMNS: &str = "e.seq, e.bucket, e.series, e.time_ms, e.received_ms, e.source,
-    e.id, e.amount, e.metadata, e.state, e.content";
+    e.id, e.amount, e.metadata, e.state, e.content, e.key_hi, e.key_lo, e.checks";
+
+/// How many [`COLUMNS`] there are: the place of the first column after them.
+pub(crate) const COLUMN_COUNT: usize = 14;
 
 /// The events of some places that are in the database.
 pub(crate) async fn at(on: &impl Execute, places: &[Place]) -> Result<Vec<StoredEvent>> {

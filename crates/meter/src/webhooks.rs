@@ -15,6 +15,7 @@
 //! | `message` | messages and their bodies |
 //! | `endpoint`, `admin` | endpoints, and what is done to them |
 //! | `targets` | endpoints and secrets in memory |
+//! | `vault` | secrets at rest: encrypted |
 //! | `publish` | from a message to its deliveries |
 //! | `turns`, `lost` | deliveries that wait for others, and those that nobody would send |
 //! | `lanes`, `verdict` | what is sent next, and what an answer means: pure |
@@ -66,6 +67,7 @@ mod targets;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod vault;
 mod verdict;
 
 pub use admin::CreatedEndpoint;
@@ -81,6 +83,7 @@ pub use settings::WebhookSettings;
 pub use status::{AttemptView, DeliveryCursor, DeliveryView, EndpointStatus, LIST_MAX};
 pub use summary::DeliverySummary;
 pub use tables::{DeliveryState, MIGRATIONS};
+pub use vault::{Rekeyed, SecretKeys};
 
 use lanes::Class;
 use targets::Targets;
@@ -92,18 +95,43 @@ pub struct Webhooks {
     client: GuardedClient,
     settings: Arc<WebhookSettings>,
     targets: Targets,
+    keys: SecretKeys,
 }
 
 impl Webhooks {
-    /// The webhooks of the database of a queue; makes their tables if need be.
+    /// The webhooks of the database of a queue; makes their tables if need be. Secrets are stored as they are: see
+    /// [`Webhooks::open_with_keys`].
     pub async fn open(
         queue: Queue,
         client: GuardedClient,
         settings: WebhookSettings,
     ) -> Result<Self> {
+        Self::open_with_keys(queue, client, settings, SecretKeys::default()).await
+    }
+
+    /// The same, with keys that encrypt secrets at rest. Those that are plain are encrypted now.
+    pub async fn open_with_keys(
+        queue: Queue,
+        client: GuardedClient,
+        settings: WebhookSettings,
+        keys: SecretKeys,
+    ) -> Result<Self> {
         settings.check()?;
         queue.sql().migrate(&MIGRATIONS).await?;
-        Ok(Self { queue, client, settings: Arc::new(settings), targets: Targets::default() })
+        let (settings, targets) = (Arc::new(settings), Targets::default());
+        let webhooks = Self { queue, client, settings, targets, keys };
+        webhooks.secure_secrets().await?;
+        Ok(webhooks)
+    }
+
+    /// Whether there are endpoints, or were any whose secrets are kept.
+    pub async fn has_secrets(queue: &Queue) -> Result<bool> {
+        let found = queue.sql().query("SELECT 1 FROM webhook_secret LIMIT 1", Vec::new()).await;
+        match found {
+            Ok(found) => Ok(!found.rows.is_empty()),
+            Err(error) if error.is_missing_table() => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The same webhooks through another handle to their queue; for tests that put faults before it.

@@ -11,6 +11,8 @@
 //! [`Error::Poisoned`] from then on. What a crashed writer left behind is never listed, and is removed by a
 //! later [`FileBlobs::open`].
 //!
+//! Nobody but the owner can read any of it.
+//!
 //! Leaves to others: the choice of a file system that has hard links and tells upper from lower case, and
 //! removing empty folders: removing one could race with a put that has just found it there, and names share
 //! few folders.
@@ -36,6 +38,7 @@ use super::{
 };
 use crate::entropy::{Entropy, OsEntropy};
 use crate::error::{Error, Result};
+use crate::private;
 use crate::sql::Durability;
 
 /// Ends the name of every folder.
@@ -154,7 +157,8 @@ struct Folder {
 impl Folder {
     fn create_root(&self) -> Result<()> {
         let missing = self.root.ancestors().take_while(|folder| !folder.exists()).count();
-        fs::create_dir_all(&self.root).map_err(at("create the folder", &self.root))?;
+        private::create_folder(&self.root).map_err(at("create the folder", &self.root))?;
+        private::narrow_tree(&self.root)?;
         // At least one: whoever made the root may have died before the sync.
         let parents = self.root.ancestors().skip(1).take(missing.max(1));
         // The last parent of a relative path is the empty one, which is the current folder.
@@ -207,7 +211,7 @@ impl Folder {
             let there = match self.holds(&path, bytes)? {
                 Some(same) => same,
                 None => {
-                    fs::create_dir_all(parent).map_err(at("create the folder", parent))?;
+                    private::create_folder(parent).map_err(at("create the folder", parent))?;
                     if !publish(&self.write_temporary(bytes)?, &path)? {
                         continue;
                     }
@@ -236,7 +240,8 @@ impl Folder {
 
     fn write_temporary(&self, bytes: &[u8]) -> Result<Temporary> {
         let path = self.root.join(format!("{TEMPORARY}{:016x}", OsEntropy.next_u64()));
-        let mut file = File::create_new(&path).map_err(at("create the temporary file", &path))?;
+        let mut file =
+            private::create_file(&path).map_err(at("create the temporary file", &path))?;
         let temporary = Temporary { path };
         file.write_all(bytes).map_err(at("write the temporary file", &temporary.path))?;
         if self.durability == Durability::Full {

@@ -3,13 +3,16 @@
 //! The writer holds an exclusive lock on `logmill.lock` for as long as it lives; the operating system lets go of it
 //! when the process dies, however it dies, so there is nothing to clean up.
 //!
-//! Guarantees: two writers never have the same folder. Leaves to others: what is in it.
+//! Guarantees: two writers never have the same folder; nobody but its owner can look into it. Leaves to others: what
+//! is in it.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::private;
 
 const LOCK_FILE: &str = "logmill.lock";
 
@@ -24,17 +27,19 @@ impl DataFolder {
     /// Creates the folder if need be and takes it, or says who has it.
     pub fn take(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
-        std::fs::create_dir_all(&path).map_err(|source| Error::File {
+        private::create_folder(&path).map_err(|source| Error::File {
             doing: "create the data folder",
             path: path.clone(),
             source,
         })?;
+        private::narrow_folder(&path)?;
         let file = path.join(LOCK_FILE);
         let mut lock = OpenOptions::new()
             .create(true)
             .truncate(false)
             .read(true)
             .write(true)
+            .mode(0o600)
             .open(&file)
             .map_err(|source| Error::File {
                 doing: "open for writing",
@@ -50,6 +55,7 @@ impl DataFolder {
                 return Err(Error::File { doing: "lock", path: file, source });
             }
         }
+        narrow_files(&path)?;
         let written = write_holder(&mut lock);
         written.map_err(|source| Error::File { doing: "write", path: file, source })?;
         Ok(Self { path, _lock: lock })
@@ -59,6 +65,19 @@ impl DataFolder {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Narrows the modes of our files: an earlier version made them as the user's mask said.
+fn narrow_files(folder: &Path) -> Result<()> {
+    let failed = |source| Error::File { doing: "list", path: folder.to_owned(), source };
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let text = name.to_string_lossy();
+        if text == LOCK_FILE || text.ends_with(".db") || text.contains(".db-") {
+            private::narrow_file(&folder.join(&name))?;
+        }
+    }
+    Ok(())
 }
 
 fn write_holder(lock: &mut File) -> std::io::Result<()> {

@@ -12,11 +12,15 @@
 //! In the `inline` mode there are no threads: everything runs on the caller's, which is what a simulation on a
 //! paused clock needs.
 //!
+//! A file that holds less than its sidecar remembers ([`sidecar`]) is not opened. When the last handle is dropped, the
+//! write-ahead log is copied back, so that a clean stop leaves none.
+//!
 //! Guarantees: a commit that has returned is on disk under [`Durability::Full`]; after a failed write or sync the
 //! handle refuses everything. Leaves to others: retries, rewriting, one writing process per folder
 //! ([`crate::sql::DataFolder`]).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver as Ended, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,12 +31,15 @@ use tokio::sync::{OwnedMutexGuard, mpsc, oneshot};
 use super::{Answer, Durability, Statement, Value};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
+use crate::private;
 use health::Health;
 use readers::Readers;
-use writer::{Call, Command, Step, Unit, alone, begin, end, run, write_loop};
+use sidecar::Sidecar;
+use writer::{Call, Command, Step, Unit, WriteConnection, alone, begin, end, run, write_loop};
 
 mod health;
 mod readers;
+mod sidecar;
 mod writer;
 
 /// Statements waiting for the writer thread, at most.
@@ -42,6 +49,9 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const STATEMENT_CACHE: usize = 256;
 /// How long the write-ahead log gets before it is copied back: 64 MiB.
 const CHECKPOINT_PAGES: u32 = 16_384;
+
+/// How long the last handle waits for the writer thread to copy the write-ahead log back.
+const CLOSE_MAX: Duration = Duration::from_secs(10);
 
 /// How to open a SQLite database.
 #[derive(Clone, Debug)]
@@ -54,6 +64,8 @@ pub struct SqliteSettings {
     pub inline: bool,
     /// Refuse all writes, and create nothing.
     pub read_only: bool,
+    /// Open a database that holds less than its sidecar remembers, and forget what is missing.
+    pub accept_loss: bool,
 }
 
 impl SqliteSettings {
@@ -64,13 +76,36 @@ impl SqliteSettings {
             durability: Durability::Full,
             inline: false,
             read_only: false,
+            accept_loss: false,
+        }
+    }
+
+    fn check_step_back(&self) -> Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        match check_step_back(path) {
+            Err(error @ Error::SteppedBack { .. }) if self.accept_loss && !self.read_only => {
+                tracing::warn!(error = error.chain(), "the loss is accepted");
+                Ok(())
+            }
+            checked => checked,
         }
     }
 
     /// A database in memory, on the caller's thread.
     pub fn memory() -> Self {
-        Self { path: None, durability: Durability::Relaxed, inline: true, read_only: false }
+        Self {
+            path: None,
+            durability: Durability::Relaxed,
+            inline: true,
+            read_only: false,
+            accept_loss: false,
+        }
     }
+}
+
+/// Refuses a database file that holds less than its sidecar remembers. Changes nothing.
+pub fn check_step_back(path: &Path) -> Result<()> {
+    sidecar::check(path)
 }
 
 /// An open SQLite database.
@@ -79,11 +114,28 @@ pub(super) struct Sqlite {
     writer: Writer,
     readers: Option<Readers>,
     health: Arc<Health>,
+    /// Says when the writer thread has ended.
+    ended: Option<Mutex<Ended<()>>>,
+}
+
+impl Drop for Sqlite {
+    /// Waits until the write-ahead log was copied back: at the end of the program nothing else would.
+    fn drop(&mut self) {
+        self.readers = None;
+        self.writer = Writer::Closed;
+        if let Some(ended) = self.ended.take() {
+            // The thread drops its end when it is done.
+            let ended = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let _ = ended.recv_timeout(CLOSE_MAX);
+        }
+    }
 }
 
 enum Writer {
     Thread(mpsc::Sender<Command>),
-    Inline(Arc<tokio::sync::Mutex<Connection>>),
+    Inline(Arc<tokio::sync::Mutex<WriteConnection>>),
+    /// The handle is being dropped.
+    Closed,
 }
 
 impl std::fmt::Debug for Writer {
@@ -91,6 +143,7 @@ impl std::fmt::Debug for Writer {
         f.write_str(match self {
             Self::Thread(_) => "Thread",
             Self::Inline(_) => "Inline",
+            Self::Closed => "Closed",
         })
     }
 }
@@ -100,23 +153,41 @@ impl Sqlite {
         let name =
             settings.path.as_ref().map_or("memory".into(), |path| path.display().to_string());
         let health = Arc::new(Health::new(name));
-        let connection = health.check(connect(settings, clock, settings.read_only), "open")?;
+        settings.check_step_back()?;
+        if let Some(path) = settings.path.as_ref().filter(|_| !settings.read_only) {
+            // SQLite gives a new file the mode of the user's mask, and its log the mode of the file.
+            private::touch(path)?;
+        }
+        let mut connection = health.check(connect(settings, clock, settings.read_only), "open")?;
+        let sidecar = match &settings.path {
+            Some(path) if !settings.read_only => {
+                Some(Sidecar::open(&mut connection, path, settings.durability)?)
+            }
+            _ => None,
+        };
+        let connection = WriteConnection::new(connection, sidecar);
         if settings.inline || settings.path.is_none() {
             let writer = Writer::Inline(Arc::new(tokio::sync::Mutex::new(connection)));
-            return Ok(Self { writer, readers: None, health });
+            return Ok(Self { writer, readers: None, health, ended: None });
         }
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
+        let (running, ended) = sync_channel(1);
         let thread_health = Arc::clone(&health);
+        let durability = settings.durability;
         std::thread::Builder::new()
             .name("sqlite-writer".to_owned())
-            .spawn(move || write_loop(connection, receiver, &thread_health))
+            .spawn(move || {
+                write_loop(connection, receiver, durability, &thread_health);
+                drop::<std::sync::mpsc::SyncSender<()>>(running);
+            })
             .map_err(|source| Error::File {
                 doing: "start the writer thread of",
                 path: settings.path.clone().unwrap_or_default(),
                 source,
             })?;
         let readers = Some(Readers::new(settings.clone(), Arc::clone(clock)));
-        Ok(Self { writer: Writer::Thread(sender), readers, health })
+        let ended = Some(Mutex::new(ended));
+        Ok(Self { writer: Writer::Thread(sender), readers, health, ended })
     }
 
     /// Whether the handle may be used, and its writer thread runs.
@@ -146,8 +217,9 @@ impl Sqlite {
             }
             Writer::Inline(connection) => {
                 tokio::task::yield_now().await;
-                alone(&*connection.lock().await, &statements, &self.health)
+                alone(&mut *connection.lock().await, &statements, &self.health)
             }
+            Writer::Closed => Err(gone()),
         }
     }
 
@@ -175,6 +247,7 @@ impl Sqlite {
                 answered.await.map_err(|_| gone())?
             }
             Writer::Inline(connection) => call(&mut *connection.lock().await),
+            Writer::Closed => Err(gone()),
         }
     }
 
@@ -191,10 +264,11 @@ impl Sqlite {
             }
             Writer::Inline(connection) => {
                 tokio::task::yield_now().await;
-                let guard = Arc::clone(connection).lock_owned().await;
-                begin(&guard, &health)?;
+                let mut guard = Arc::clone(connection).lock_owned().await;
+                begin(&mut guard, &health)?;
                 Ok(SqliteTx { session: Session::Inline(Mutex::new(InlineTx(Some(guard)))), health })
             }
+            Writer::Closed => Err(gone()),
         }
     }
 }
@@ -214,7 +288,7 @@ enum Session {
 
 /// Rolls back when it is dropped before its end.
 #[derive(Debug)]
-struct InlineTx(Option<OwnedMutexGuard<Connection>>);
+struct InlineTx(Option<OwnedMutexGuard<WriteConnection>>);
 
 impl Drop for InlineTx {
     fn drop(&mut self) {
@@ -265,8 +339,8 @@ impl SqliteTx {
             }
             Session::Inline(guard) => {
                 let taken = guard.lock().unwrap_or_else(PoisonError::into_inner).0.take();
-                let connection = taken.ok_or_else(over)?;
-                end(&connection, commit, &self.health)
+                let mut connection = taken.ok_or_else(over)?;
+                end(&mut connection, commit, &self.health)
             }
         }
     }

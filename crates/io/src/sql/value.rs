@@ -187,16 +187,18 @@ impl rusqlite::ToSql for Value {
 
 impl rusqlite::types::FromSql for Value {
     fn column_result(value: rusqlite::types::ValueRef<'_>) -> rusqlite::types::FromSqlResult<Self> {
-        use rusqlite::types::{FromSqlError, ValueRef};
+        use rusqlite::types::ValueRef;
         match value {
             ValueRef::Null => Ok(Self::Null),
             ValueRef::Integer(value) => Ok(Self::Int(value)),
-            ValueRef::Text(bytes) => {
-                let text = std::str::from_utf8(bytes).map_err(FromSqlError::other)?;
-                Ok(Self::Text(text.to_owned()))
-            }
+            // What we never write is damage. As bytes it is refused by whoever wants something else, and who reads the
+            // row can say which one it is.
+            ValueRef::Text(bytes) => Ok(match std::str::from_utf8(bytes) {
+                Ok(text) => Self::Text(text.to_owned()),
+                Err(_) => Self::Blob(Bytes::copy_from_slice(bytes)),
+            }),
             ValueRef::Blob(bytes) => Ok(Self::Blob(Bytes::copy_from_slice(bytes))),
-            ValueRef::Real(_) => Err(FromSqlError::InvalidType),
+            ValueRef::Real(real) => Ok(Self::Blob(Bytes::copy_from_slice(&real.to_be_bytes()))),
         }
     }
 }

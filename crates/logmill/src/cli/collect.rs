@@ -46,6 +46,9 @@ pub(crate) struct Collect {
     /// Have ranges that nobody could collect tried again, and end
     #[arg(long, conflicts_with_all = ["worker_only", "api_only"])]
     pub(crate) redrive: bool,
+    /// Start although the database holds less than it once did, and go on without what is missing
+    #[arg(long)]
+    pub(crate) accept_loss: bool,
 }
 
 impl Collect {

@@ -36,7 +36,8 @@ pub(super) fn needed(key: &str) -> Option<&'static str> {
         | "blobs.secret_key"
         | "chain.rpc_urls"
         | "chain.historic_rpc_urls"
-        | "server.keys" => Some("text is needed"),
+        | "server.keys"
+        | "secrets.keys" => Some("text is needed"),
         "meter.webhooks" => Some(
             "a list of tables is needed, each with url and secret, and maybe enabled and events",
         ),
@@ -49,7 +50,9 @@ pub(super) fn hidden(key: &str, value: &str) -> String {
     match key {
         "database.url" => hidden_url(value),
         "chain.rpc_urls" | "chain.historic_rpc_urls" => super::chain::shown_nodes(value),
-        "blobs.secret_key" | "server.keys" if !value.is_empty() => HIDDEN.to_owned(),
+        "blobs.secret_key" | "server.keys" | "secrets.keys" if !value.is_empty() => {
+            HIDDEN.to_owned()
+        }
         _ => value.to_owned(),
     }
 }
@@ -145,6 +148,7 @@ mod tests {
         assert_eq!(hidden("blobs.secret_key", "tiger"), "***");
         assert_eq!(hidden("blobs.secret_key", ""), "");
         assert_eq!(hidden("server.keys", "me:tiger:read"), "***");
+        assert_eq!(hidden("secrets.keys", "tiger"), "***");
         assert_eq!(hidden("blobs.bucket", "b"), "b");
     }
 

@@ -14,6 +14,7 @@
 //! | [`query`] | `GET /meters/query` |
 //! | [`trigger`] | `POST /aggregations/trigger`, and the small ones |
 //! | [`webhooks`] | `/webhooks/…`: endpoints and deliveries |
+//! | [`audit`] | what `/status` says of stored usage |
 //! | [`stream`] | the WebSocket of live values |
 //!
 //! Guarantees: bodies, batches, pages, time and requests under way are bounded; every error of the meter becomes a
@@ -21,6 +22,7 @@
 //! to others: metering ([`logmill_meter`]). `docs/metering.md` tells clients of it.
 
 mod ask;
+pub(super) mod audit;
 mod batch;
 mod correct;
 mod corrections;
@@ -146,9 +148,19 @@ fn failed(error: &logmill_meter::Error) -> Response {
             tracing::warn!(error = output::brief(&error.chain()), "a request about usage failed");
             match kind {
                 ErrorKind::Transient => busy("not at the moment: try again"),
+                ErrorKind::Corrupt => problem(StatusCode::INTERNAL_SERVER_ERROR, &damaged(error)),
                 _ => problem(StatusCode::INTERNAL_SERVER_ERROR, "Internal server error"),
             }
         }
+    }
+}
+
+/// What is said of stored usage that is not what was written.
+fn damaged(error: &logmill_meter::Error) -> String {
+    match error {
+        logmill_meter::Error::DamagedEvent { .. } => error.to_string(),
+        _ => "stored usage is damaged: the log says where; see docs/runbooks/damaged-usage.md"
+            .to_owned(),
     }
 }
 

@@ -14,8 +14,8 @@ use axum::response::{IntoResponse, Json, Response};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::Shared;
 use super::socket::Session;
+use super::{Shared, metering};
 use crate::readiness::{Reason, Service, Verdict};
 use crate::rpc::Served;
 use crate::rpc::subscriptions::Next;
@@ -106,6 +106,9 @@ async fn shown(shared: &Shared) -> Value {
     });
     if let Some(collecting) = &shared.collecting {
         status["collector"] = collecting.shown().await;
+    }
+    if let Some(usage) = &shared.metering.usage {
+        status["usage_audit"] = metering::audit::shown(usage).await;
     }
     status
 }

@@ -66,8 +66,8 @@ impl IndexStores {
             }
             None => {
                 let place = file.display().to_string();
-                let durability = settings.durability();
-                let file = SqliteSettings { durability, read_only, ..SqliteSettings::file(file) };
+                let file =
+                    SqliteSettings { read_only, ..super::sqlite_file(settings, file.clone()) };
                 (Sql::sqlite(&file, clock.clone(), entropy.clone()).await?, place)
             }
         };
@@ -157,6 +157,6 @@ pub(crate) fn expect_database(settings: &Settings) -> Result<()> {
     }
 }
 
-fn database(data: &Path) -> PathBuf {
+pub(super) fn database(data: &Path) -> PathBuf {
     data.join(DATABASE)
 }

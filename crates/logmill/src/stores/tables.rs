@@ -37,13 +37,12 @@ async fn open(settings: &Settings, read_only: bool) -> Result<Sql> {
     Ok(match settings.postgres() {
         Some(postgres) => Sql::postgres(&postgres, clock, entropy).await?,
         None => {
-            let durability = settings.durability();
-            let file = SqliteSettings::file(database(&settings.data));
-            Sql::sqlite(&SqliteSettings { durability, read_only, ..file }, clock, entropy).await?
+            let file = super::sqlite_file(settings, database(&settings.data));
+            Sql::sqlite(&SqliteSettings { read_only, ..file }, clock, entropy).await?
         }
     })
 }
 
-fn database(data: &Path) -> PathBuf {
+pub(super) fn database(data: &Path) -> PathBuf {
     data.join(DATABASE)
 }

@@ -18,6 +18,7 @@ mod crowds;
 mod demo;
 mod help;
 mod index;
+mod integrity;
 mod jobs;
 mod meter;
 mod peers;

@@ -38,7 +38,7 @@ impl Webhooks {
             let (id, secret) = (&id, &secret);
             async move {
                 changed(&tx).await?;
-                Ok(create_in(&tx, id, new, secret).await?)
+                Ok(self.create_in(&tx, id, new, secret).await?)
             }
         });
         Ok((made.await?, secret))
@@ -57,12 +57,12 @@ impl Webhooks {
             async move {
                 changed(&tx).await?;
                 if let Some(outcome) = requests::claim_in(&tx, request).await? {
-                    return Ok(created_before(&tx, &outcome).await?);
+                    return Ok(self.created_before(&tx, &outcome).await?);
                 }
-                if let Some(endpoint) = same_in(&tx, new).await? {
+                if let Some(endpoint) = self.same_in(&tx, new).await? {
                     return Ok(CreatedEndpoint { endpoint, secret: None, is_new: false });
                 }
-                let endpoint = create_in(&tx, id, new, secret).await?;
+                let endpoint = self.create_in(&tx, id, new, secret).await?;
                 requests::keep_in(&tx, request, &json!({ "endpoint": id })).await?;
                 Ok(CreatedEndpoint { endpoint, secret: Some(secret.clone()), is_new: true })
             }
@@ -237,7 +237,7 @@ impl Webhooks {
                 let before = requests::claim_in(&tx, request).await?;
                 let (seq, endpoint) = read_in(&tx, id).await?;
                 if let Some(outcome) = before {
-                    let newest = newest_secret_in(&tx, seq).await?;
+                    let newest = self.newest_secret_in(&tx, seq).await?;
                     let newest = newest.filter(|(number, _)| outcome["number"] == *number);
                     let again = || Error::conflict("the secret was rotated again since");
                     return Ok(newest.ok_or_else(again)?.1);
@@ -245,13 +245,113 @@ impl Webhooks {
                 if endpoint.configured {
                     return Err(declared(id).into());
                 }
-                rotate_in(&tx, seq, secret, overlap).await?;
-                let number = newest_secret_in(&tx, seq).await?.map(|(number, _)| number);
+                self.rotate_in(&tx, seq, secret, overlap).await?;
+                let number = self.newest_secret_in(&tx, seq).await?.map(|(number, _)| number);
                 requests::keep_in(&tx, request, &json!({ "number": number })).await?;
                 Ok(secret.clone())
             }
         });
         Ok(rotated.await?)
+    }
+
+    async fn create_in(
+        &self,
+        tx: &Tx,
+        id: &str,
+        new: &NewEndpoint,
+        secret: &Secret,
+    ) -> Result<Endpoint> {
+        let count = "SELECT count(*) FROM webhook_endpoint WHERE deleted_at IS NULL";
+        let count = tx.execute(count, params![]).await?.row()?.count(0)?;
+        if usize::try_from(count).unwrap_or(usize::MAX) >= ENDPOINTS_MAX {
+            return Err(Error::conflict(format!("{count} endpoints are the most")));
+        }
+        self.insert_in(tx, id, new, secret, false).await?;
+        Ok(read_in(tx, id).await?.1)
+    }
+
+    /// The endpoint that a request made before.
+    async fn created_before(&self, tx: &Tx, outcome: &Json) -> Result<CreatedEndpoint> {
+        let (seq, endpoint) = read_in(tx, &text_of(outcome, "endpoint")?).await?;
+        let secret = self.newest_secret_in(tx, seq).await?.map(|(_, secret)| secret);
+        Ok(CreatedEndpoint { endpoint, secret, is_new: true })
+    }
+
+    /// An endpoint of the API that is just like a new one, if there is any. A secret that is given must be its own.
+    async fn same_in(&self, tx: &Tx, new: &NewEndpoint) -> Result<Option<Endpoint>> {
+        let text = "SELECT id FROM webhook_endpoint
+            WHERE deleted_at IS NULL AND configured = 0 AND url = $1 AND description = $2
+                AND kinds = $3 AND customers = $4 AND ordered = $5 AND enabled = $6
+            ORDER BY seq LIMIT 1";
+        let params = params![
+            new.url.as_str(),
+            new.description.as_str(),
+            to_list(&new.kinds),
+            to_list(&new.customers),
+            new.ordered,
+            new.enabled,
+        ];
+        let found = tx.execute(text, params).await?;
+        let Some(row) = found.rows.first() else { return Ok(None) };
+        let (seq, endpoint) = read_in(tx, row.text(0)?).await?;
+        let Some(secret) = &new.secret else { return Ok(Some(endpoint)) };
+        let newest = self.newest_secret_in(tx, seq).await?;
+        if newest.is_some_and(|(_, newest)| newest == *secret) {
+            return Ok(Some(endpoint));
+        }
+        Err(Error::conflict(format!(
+            "the endpoint {} is just like this one and has another secret: rotate that",
+            endpoint.id
+        )))
+    }
+
+    pub(super) async fn insert_in(
+        &self,
+        tx: &Tx,
+        id: &str,
+        new: &NewEndpoint,
+        secret: &Secret,
+        configured: bool,
+    ) -> Result<i64> {
+        let text = "
+            INSERT INTO webhook_endpoint (id, url, description, kinds, customers, ordered, enabled,
+                configured, created_at, updated_at)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now_ms(), now_ms()) RETURNING seq";
+        let params = params![
+            id,
+            new.url.as_str(),
+            new.description.as_str(),
+            to_list(&new.kinds),
+            to_list(&new.customers),
+            new.ordered,
+            new.enabled,
+            configured,
+        ];
+        let seq = tx.execute(text, params).await?.row()?.int(0)?;
+        self.rotate_in(tx, seq, secret, Duration::ZERO).await?;
+        Ok(seq)
+    }
+
+    /// Makes a secret the newest of an endpoint.
+    pub(super) async fn rotate_in(
+        &self,
+        tx: &Tx,
+        seq: i64,
+        secret: &Secret,
+        overlap: Duration,
+    ) -> Result<()> {
+        let text = "UPDATE webhook_secret SET valid_until = now_ms() + $2
+            WHERE endpoint_seq = $1 AND valid_until IS NULL";
+        tx.execute(text, params![seq, millis(overlap)]).await?;
+        // Changes of endpoints take turns, so that nobody else takes this number.
+        let text =
+            "SELECT COALESCE(max(number), 0) + 1 FROM webhook_secret WHERE endpoint_seq = $1";
+        let number = tx.execute(text, params![seq]).await?.row()?.int(0)?;
+        self.store_secret(tx, seq, number, secret).await?;
+        let text = "DELETE FROM webhook_secret
+            WHERE endpoint_seq = $1 AND (valid_until <= now_ms() OR number < $2)";
+        tx.execute(text, params![seq, number - OLD_SECRETS_MAX]).await?;
+        Ok(())
     }
 
     pub(super) async fn enable_in(&self, tx: &Tx, seq: i64) -> Result<()> {
@@ -309,60 +409,6 @@ pub struct CreatedEndpoint {
     pub is_new: bool,
 }
 
-async fn create_in(tx: &Tx, id: &str, new: &NewEndpoint, secret: &Secret) -> Result<Endpoint> {
-    let count = "SELECT count(*) FROM webhook_endpoint WHERE deleted_at IS NULL";
-    let count = tx.execute(count, params![]).await?.row()?.count(0)?;
-    if usize::try_from(count).unwrap_or(usize::MAX) >= ENDPOINTS_MAX {
-        return Err(Error::conflict(format!("{count} endpoints are the most")));
-    }
-    insert_in(tx, id, new, secret, false).await?;
-    Ok(read_in(tx, id).await?.1)
-}
-
-/// The endpoint that a request made before.
-async fn created_before(tx: &Tx, outcome: &Json) -> Result<CreatedEndpoint> {
-    let (seq, endpoint) = read_in(tx, &text_of(outcome, "endpoint")?).await?;
-    let secret = newest_secret_in(tx, seq).await?.map(|(_, secret)| secret);
-    Ok(CreatedEndpoint { endpoint, secret, is_new: true })
-}
-
-/// An endpoint of the API that is just like a new one, if there is any. A secret that is given must be its own.
-async fn same_in(tx: &Tx, new: &NewEndpoint) -> Result<Option<Endpoint>> {
-    let text = "SELECT id FROM webhook_endpoint
-        WHERE deleted_at IS NULL AND configured = 0 AND url = $1 AND description = $2
-            AND kinds = $3 AND customers = $4 AND ordered = $5 AND enabled = $6
-        ORDER BY seq LIMIT 1";
-    let params = params![
-        new.url.as_str(),
-        new.description.as_str(),
-        to_list(&new.kinds),
-        to_list(&new.customers),
-        new.ordered,
-        new.enabled,
-    ];
-    let found = tx.execute(text, params).await?;
-    let Some(row) = found.rows.first() else { return Ok(None) };
-    let (seq, endpoint) = read_in(tx, row.text(0)?).await?;
-    let Some(secret) = &new.secret else { return Ok(Some(endpoint)) };
-    let newest = newest_secret_in(tx, seq).await?;
-    if newest.is_some_and(|(_, newest)| newest == *secret) {
-        return Ok(Some(endpoint));
-    }
-    Err(Error::conflict(format!(
-        "the endpoint {} is just like this one and has another secret: rotate that",
-        endpoint.id
-    )))
-}
-
-/// The newest secret of an endpoint, and its number.
-async fn newest_secret_in(tx: &Tx, seq: i64) -> Result<Option<(i64, Secret)>> {
-    let text = "SELECT number, secret FROM webhook_secret
-        WHERE endpoint_seq = $1 AND valid_until IS NULL";
-    let found = tx.execute(text, params![seq]).await?;
-    let newest = found.rows.first().map(|row| Ok((row.int(0)?, Secret::stored(row.text(1)?))));
-    newest.transpose()
-}
-
 pub(super) fn text_of(outcome: &Json, name: &str) -> Result<String> {
     let text = outcome[name].as_str().map(str::to_owned);
     text.ok_or_else(|| Error::corrupt(format!("an outcome without {name}")))
@@ -398,48 +444,6 @@ pub(super) async fn read_in(tx: &Tx, id: &str) -> Result<(i64, Endpoint)> {
     );
     let found = tx.execute(&text, params![id]).await?;
     from_row(found.rows.first().ok_or_else(|| no_such(id))?)
-}
-
-pub(super) async fn insert_in(
-    tx: &Tx,
-    id: &str,
-    new: &NewEndpoint,
-    secret: &Secret,
-    configured: bool,
-) -> Result<i64> {
-    let text = "
-        INSERT INTO webhook_endpoint (id, url, description, kinds, customers, ordered, enabled,
-            configured, created_at, updated_at)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now_ms(), now_ms()) RETURNING seq";
-    let params = params![
-        id,
-        new.url.as_str(),
-        new.description.as_str(),
-        to_list(&new.kinds),
-        to_list(&new.customers),
-        new.ordered,
-        new.enabled,
-        configured,
-    ];
-    let seq = tx.execute(text, params).await?.row()?.int(0)?;
-    rotate_in(tx, seq, secret, Duration::ZERO).await?;
-    Ok(seq)
-}
-
-/// Makes a secret the newest of an endpoint.
-pub(super) async fn rotate_in(tx: &Tx, seq: i64, secret: &Secret, overlap: Duration) -> Result<()> {
-    let text = "UPDATE webhook_secret SET valid_until = now_ms() + $2
-        WHERE endpoint_seq = $1 AND valid_until IS NULL";
-    tx.execute(text, params![seq, millis(overlap)]).await?;
-    let text = "
-        INSERT INTO webhook_secret (endpoint_seq, number, secret, created_at)
-        SELECT CAST($1 AS BIGINT), COALESCE(max(number), 0) + 1, CAST($2 AS TEXT), now_ms()
-        FROM webhook_secret WHERE endpoint_seq = $1 RETURNING number";
-    let number = tx.execute(text, params![seq, secret.expose()]).await?.row()?.int(0)?;
-    let text = "DELETE FROM webhook_secret
-        WHERE endpoint_seq = $1 AND (valid_until <= now_ms() OR number < $2)";
-    tx.execute(text, params![seq, number - OLD_SECRETS_MAX]).await?;
-    Ok(())
 }
 
 /// Disables an endpoint that is enabled; gives its id and since when it has failed.

@@ -156,7 +156,8 @@ impl Claims {
         if self.unloaded.is_empty() {
             return Ok(None);
         }
-        let targets = self.hooks.targets.current(On::Sql(self.hooks.sql())).await?;
+        let targets =
+            self.hooks.targets.current(On::Sql(self.hooks.sql()), &self.hooks.keys).await?;
         let loaded = self.loader.load(&self.hooks, &targets, &self.unloaded).await?;
         self.unloaded.clear();
         Ok(Some(Looked { targets, loaded }))

@@ -8,7 +8,7 @@ use logmill_io::sql::Execute;
 use logmill_io::{Tx, params};
 
 use super::Webhooks;
-use super::admin::{disable_row, insert_in, rotate_in};
+use super::admin::disable_row;
 use super::endpoint::{NewEndpoint, to_list};
 use super::secret::Secret;
 use super::targets::changed;
@@ -69,20 +69,19 @@ impl Webhooks {
 
     async fn sync_one(&self, tx: &Tx, endpoint: &ConfiguredEndpoint) -> Result<i64> {
         let text = "
-            SELECT seq, enabled, disabled_why, (SELECT secret FROM webhook_secret
-                WHERE endpoint_seq = seq AND valid_until IS NULL)
-            FROM webhook_endpoint
+            SELECT seq, enabled, disabled_why FROM webhook_endpoint
             WHERE url = $1 AND configured = 1 AND deleted_at IS NULL FOR UPDATE";
         let found = tx.execute(text, params![endpoint.url.as_str()]).await?;
         let Some(row) = found.rows.first() else {
             let new = endpoint.new_endpoint();
-            return insert_in(tx, &self.endpoint_id(), &new, &endpoint.secret, true).await;
+            return self.insert_in(tx, &self.endpoint_id(), &new, &endpoint.secret, true).await;
         };
         let seq = row.int(0)?;
         let text = "UPDATE webhook_endpoint SET kinds = $2 WHERE seq = $1 AND kinds <> $2";
         tx.execute(text, params![seq, to_list(&endpoint.kinds)]).await?;
-        if row.opt_text(3)? != Some(endpoint.secret.expose()) {
-            rotate_in(tx, seq, &endpoint.secret, self.settings.overlap).await?;
+        let newest = self.newest_secret_in(tx, seq).await?.map(|(_, secret)| secret);
+        if newest.as_ref() != Some(&endpoint.secret) {
+            self.rotate_in(tx, seq, &endpoint.secret, self.settings.overlap).await?;
         }
         let was_unwanted = row.int(1)? == 0 && row.opt_text(2)? == Some(NOT_WANTED);
         if endpoint.enabled && was_unwanted {

@@ -87,7 +87,7 @@ impl Webhooks {
         to: To,
     ) -> Result<Published> {
         let now = tx.execute("SELECT now_ms()", params![]).await?.row()?.time(0)?;
-        let targets = self.targets.current(On::Tx(tx)).await?;
+        let targets = self.targets.current(On::Tx(tx), &self.keys).await?;
         let mut published = Published::default();
         for chunk in messages.chunks(CHUNK) {
             let wanted: Vec<(&NewMessage, Vec<&Arc<Target>>)> = chunk

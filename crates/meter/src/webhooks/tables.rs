@@ -3,7 +3,7 @@
 //! | table | one row per |
 //! |---|---|
 //! | `webhook_endpoint` | receiver; a deleted one stays, without its secrets, for what was sent to it |
-//! | `webhook_secret` | secret of an endpoint that signs, or still signs along |
+//! | `webhook_secret` | secret of an endpoint that signs, or still signs along; encrypted ([`super::vault`]) |
 //! | `webhook_version` | the number of changes to endpoints and secrets, so that a copy in memory knows its age |
 //! | `webhook_message` | message, with its body as it is sent |
 //! | `webhook_delivery` | endpoint and message |
@@ -111,6 +111,11 @@ pub static MIGRATIONS: Migrations = Migrations {
                 last_error TEXT
             );
             ALTER TABLE webhook_endpoint ADD COLUMN retries BIGINT NOT NULL DEFAULT 0;",
+            postgres_only: "",
+        },
+        Migration {
+            name: "webhook_secret_key",
+            statements: "ALTER TABLE webhook_secret ADD COLUMN key_id TEXT;",
             postgres_only: "",
         },
     ],

@@ -11,7 +11,8 @@ use logmill_io::{Row, Sql, Tx, Value, params};
 
 use super::endpoint::from_list;
 use super::message::NewMessage;
-use super::secret::{Secret, Signer};
+use super::secret::Signer;
+use super::vault::{COLUMNS, SecretKeys};
 use crate::error::Result;
 
 /// An endpoint that exists, enabled or not.
@@ -76,14 +77,14 @@ impl On<'_> {
 
 impl Targets {
     /// All targets as they are now.
-    pub(super) async fn current(&self, on: On<'_>) -> Result<Arc<Snapshot>> {
+    pub(super) async fn current(&self, on: On<'_>, keys: &SecretKeys) -> Result<Arc<Snapshot>> {
         let text = "SELECT version FROM webhook_version WHERE name = 'endpoints'";
         let version = on.query(text, params![]).await?.row()?.int(0)?;
         let known = self.snapshot.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(known) = known.filter(|known| known.version == version) {
             return Ok(known);
         }
-        let read = Arc::new(read(on, version).await?);
+        let read = Arc::new(read(on, keys, version).await?);
         if let On::Sql(_) = on {
             let mut snapshot = self.snapshot.write().unwrap_or_else(PoisonError::into_inner);
             *snapshot = Some(Arc::clone(&read));
@@ -108,14 +109,26 @@ impl Targets {
     }
 }
 
-async fn read(on: On<'_>, version: i64) -> Result<Snapshot> {
+async fn read(on: On<'_>, keys: &SecretKeys, version: i64) -> Result<Snapshot> {
     // Secrets first: whatever is changed in between raises the number again, and is read by the next who asks.
-    let text = "SELECT endpoint_seq, secret, valid_until FROM webhook_secret
-        ORDER BY endpoint_seq, number DESC";
+    let text = format!(
+        "SELECT {COLUMNS}, s.endpoint_seq, s.valid_until FROM webhook_secret s
+         JOIN webhook_endpoint e ON e.seq = s.endpoint_seq
+         ORDER BY s.endpoint_seq, s.number DESC"
+    );
     let mut signers: BTreeMap<i64, Vec<Signer>> = BTreeMap::new();
-    for row in &on.query(text, params![]).await?.rows {
-        let signer = Signer::new(&Secret::stored(row.text(1)?), row.opt_time(2)?)?;
-        signers.entry(row.int(0)?).or_default().push(signer);
+    for row in &on.query(&text, params![]).await?.rows {
+        let (seq, valid_until) = (row.int(4)?, row.opt_time(5)?);
+        match keys.open_row(row)? {
+            Some(secret) => {
+                // Nothing is signed with an old secret alone.
+                if valid_until.is_none() || signers.contains_key(&seq) {
+                    let signer = Signer::new(&secret, valid_until)?;
+                    signers.entry(seq).or_default().push(signer);
+                }
+            }
+            None => tracing::warn!(endpoint = row.text(0)?, "a secret cannot be decrypted"),
+        }
     }
     let text = "SELECT seq, url, kinds, customers, ordered, enabled, failing_since, id, retries
         FROM webhook_endpoint WHERE deleted_at IS NULL";
@@ -129,6 +142,7 @@ async fn read(on: On<'_>, version: i64) -> Result<Snapshot> {
 
 fn target(row: &Row, signers: &mut BTreeMap<i64, Vec<Signer>>) -> Result<Target> {
     let seq = row.int(0)?;
+    let signers = signers.remove(&seq).unwrap_or_default();
     Ok(Target {
         seq,
         id: row.text(7)?.to_owned(),
@@ -136,10 +150,11 @@ fn target(row: &Row, signers: &mut BTreeMap<i64, Vec<Signer>>) -> Result<Target>
         kinds: from_list(row.text(2)?)?,
         customers: from_list(row.text(3)?)?,
         ordered: row.int(4)? != 0,
-        enabled: row.int(5)? != 0,
+        // Nothing is sent unsigned.
+        enabled: row.int(5)? != 0 && !signers.is_empty(),
         failing: !row.is_null(6),
         retries: row.int(8)?,
-        signers: signers.remove(&seq).unwrap_or_default(),
+        signers,
     })
 }
 

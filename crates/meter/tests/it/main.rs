@@ -7,6 +7,7 @@ mod chains;
 mod clock;
 mod cloud;
 mod corrections;
+mod damage;
 mod fixture;
 mod held;
 mod keys;

@@ -17,6 +17,7 @@ mod migrations;
 mod outage;
 mod refusals;
 mod statements;
+mod step_back;
 mod transactions;
 mod wakes;
 

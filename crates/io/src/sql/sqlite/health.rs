@@ -22,6 +22,11 @@ impl Health {
         Self { name, poisoned: AtomicBool::new(false) }
     }
 
+    /// The database, for people.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(super) fn usable(&self) -> Result<()> {
         if self.poisoned.load(Ordering::SeqCst) {
             return Err(Error::Poisoned { what: format!("the database {}", self.name) });

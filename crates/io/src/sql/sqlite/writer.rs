@@ -1,19 +1,112 @@
 //! The thread that writes a SQLite file, and how a caller's statements, a group of callers and a transaction run
 //! there.
 //!
-//! Guarantees: a caller is answered with `Ok` only after its commit; a caller whose statement fails takes nobody
-//! along with whom it shared a commit; a caller who went away in the middle of a transaction is rolled back. Leaves to
-//! others: who may call ([`super::SqliteTx`]).
+//! Every commit that changes something counts itself in the database, and then in the sidecar of the file.
+//!
+//! Guarantees: a caller is answered with `Ok` only after its commit, and after the sidecar was written; a caller whose
+//! statement fails takes nobody along with whom it shared a commit; a caller who went away in the middle of a
+//! transaction is rolled back. Leaves to others: who may call ([`super::SqliteTx`]).
 
+use std::ops::{Deref, DerefMut};
+
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ffi};
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::{Answer, Row, Statement, Value};
+use super::super::{Answer, Durability, Row, Statement, Value};
 use super::health::Health;
+use super::sidecar::Sidecar;
 use crate::error::Result;
 
 /// Callers that share one commit, at most.
 const GROUP_MAX: usize = 256;
+
+/// The connection that writes, and the sidecar of its file; none for a database in memory, or one that is only read.
+#[derive(Debug)]
+pub(super) struct WriteConnection {
+    connection: Connection,
+    sidecar: Option<Sidecar>,
+    /// How many rows the connection had changed when the transaction began.
+    changes_before: u64,
+}
+
+impl WriteConnection {
+    pub(super) fn new(connection: Connection, sidecar: Option<Sidecar>) -> Self {
+        Self { connection, sidecar, changes_before: 0 }
+    }
+
+    fn start(&mut self) -> rusqlite::Result<()> {
+        self.connection.execute_batch(BEGIN)?;
+        self.changes_before = self.connection.total_changes();
+        Ok(())
+    }
+
+    /// Commits. What fails is rolled back: a commit that fails (a full disk) leaves the transaction open.
+    fn commit(&mut self) -> rusqlite::Result<()> {
+        let committed = self.count_and_commit();
+        if committed.is_err() {
+            let _ = self.connection.execute_batch("ROLLBACK");
+        }
+        committed
+    }
+
+    fn count_and_commit(&mut self) -> rusqlite::Result<()> {
+        let changed = self.connection.total_changes() != self.changes_before;
+        let Some(sidecar) = self.sidecar.as_mut().filter(|_| changed) else {
+            return self.connection.execute_batch("COMMIT");
+        };
+        let sequence = Sidecar::count(&self.connection)?;
+        self.connection.execute_batch("COMMIT")?;
+        sidecar.committed(sequence);
+        Ok(())
+    }
+
+    /// Copies the write-ahead log back and closes the file, which leaves no log, unless another process reads it. After
+    /// a failed sync everything is left as it is: what the next start finds is what the disk holds.
+    pub(super) fn close(self, durability: Durability, health: &Health) {
+        let Self { connection, sidecar, .. } = self;
+        let Some(sidecar) = sidecar else { return };
+        if health.usable().is_err() {
+            let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+            return;
+        }
+        let checkpoint = || -> rusqlite::Result<bool> {
+            if durability == Durability::Relaxed {
+                connection.pragma_update(None, "synchronous", "FULL")?;
+            }
+            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
+        };
+        match health.check(checkpoint(), "copy the write-ahead log back") {
+            Ok(busy) => {
+                if busy {
+                    tracing::info!(
+                        database = health.name(),
+                        "the write-ahead log stays: another process reads it"
+                    );
+                }
+                sidecar.close();
+            }
+            Err(error) => {
+                tracing::warn!(error = error.chain(), "the write-ahead log stays");
+                let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+            }
+        }
+    }
+}
+
+impl Deref for WriteConnection {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.connection
+    }
+}
+
+impl DerefMut for WriteConnection {
+    fn deref_mut(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+}
 
 /// Something to do with the writing connection.
 pub(super) type Call = Box<dyn FnOnce(&mut Connection) + Send>;
@@ -51,9 +144,11 @@ pub(super) enum Step {
 /// half-way.
 const BEGIN: &str = "BEGIN IMMEDIATE";
 
+/// Ends when nothing can be sent any longer.
 pub(super) fn write_loop(
-    mut connection: Connection,
+    mut connection: WriteConnection,
     mut commands: mpsc::Receiver<Command>,
+    durability: Durability,
     health: &Health,
 ) {
     let mut next = None;
@@ -71,7 +166,7 @@ pub(super) fn write_loop(
                         Err(_) => break,
                     }
                 }
-                run_group(&connection, group, health);
+                run_group(&mut connection, group, health);
             }
             Command::Call(call) => call(&mut connection),
             Command::Begin { begun, steps } => {
@@ -79,15 +174,16 @@ pub(super) fn write_loop(
             }
         }
     }
+    connection.close(durability, health);
 }
 
 /// Commits several callers' statements with one sync. Each caller has its own savepoint, so that one that fails
 /// takes nobody along; where a savepoint is not enough (a full disk), each is tried on its own.
-fn run_group(connection: &Connection, group: Vec<Unit>, health: &Health) {
+fn run_group(connection: &mut WriteConnection, group: Vec<Unit>, health: &Health) {
     if group.len() == 1 || health.usable().is_err() {
         return run_alone(connection, group, health);
     }
-    if let Err(error) = connection.execute_batch(BEGIN) {
+    if let Err(error) = connection.start() {
         return refuse_all(group, &error, health);
     }
     let mut answers = Vec::with_capacity(group.len());
@@ -98,8 +194,7 @@ fn run_group(connection: &Connection, group: Vec<Unit>, health: &Health) {
             return run_alone(connection, group, health);
         }
     }
-    if let Err(error) = connection.execute_batch("COMMIT") {
-        let _ = connection.execute_batch("ROLLBACK");
+    if let Err(error) = connection.commit() {
         if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) {
             return run_alone(connection, group, health);
         }
@@ -111,7 +206,7 @@ fn run_group(connection: &Connection, group: Vec<Unit>, health: &Health) {
     }
 }
 
-fn run_alone(connection: &Connection, group: Vec<Unit>, health: &Health) {
+fn run_alone(connection: &mut WriteConnection, group: Vec<Unit>, health: &Health) {
     for unit in group {
         let answer = alone(connection, &unit.statements, health);
         drop(unit.answer.send(answer));
@@ -120,12 +215,14 @@ fn run_alone(connection: &Connection, group: Vec<Unit>, health: &Health) {
 
 /// One caller's statements in a transaction of their own.
 pub(super) fn alone(
-    connection: &Connection,
+    connection: &mut WriteConnection,
     statements: &[Statement],
     health: &Health,
 ) -> Result<Vec<Answer>> {
     health.usable()?;
-    if let [(text, params)] = statements {
+    if let [(text, params)] = statements
+        && (connection.sidecar.is_none() || health.check(only_reads(connection, text), text)?)
+    {
         // It commits by itself.
         return Ok(vec![health.check_commit(run(connection, text, params), text)?]);
     }
@@ -138,6 +235,10 @@ pub(super) fn alone(
             Err(error)
         }
     }
+}
+
+fn only_reads(connection: &Connection, text: &str) -> rusqlite::Result<bool> {
+    Ok(connection.prepare_cached(text)?.readonly())
 }
 
 /// Stops at the first that fails.
@@ -177,7 +278,7 @@ fn refuse_all(group: Vec<Unit>, error: &rusqlite::Error, health: &Health) {
 }
 
 fn run_transaction(
-    connection: &mut Connection,
+    connection: &mut WriteConnection,
     begun: oneshot::Sender<Result<()>>,
     mut steps: mpsc::Receiver<Step>,
     health: &Health,
@@ -206,21 +307,16 @@ fn run_transaction(
     }
 }
 
-pub(super) fn begin(connection: &Connection, health: &Health) -> Result<()> {
+pub(super) fn begin(connection: &mut WriteConnection, health: &Health) -> Result<()> {
     health.usable()?;
-    health.check(connection.execute_batch(BEGIN), BEGIN)
+    health.check(connection.start(), BEGIN)
 }
 
-pub(super) fn end(connection: &Connection, commit: bool, health: &Health) -> Result<()> {
+pub(super) fn end(connection: &mut WriteConnection, commit: bool, health: &Health) -> Result<()> {
     if !commit {
         return health.check(connection.execute_batch("ROLLBACK"), "ROLLBACK");
     }
-    let committed = connection.execute_batch("COMMIT");
-    if committed.is_err() {
-        // A commit that fails (a full disk) leaves the transaction open.
-        let _ = connection.execute_batch("ROLLBACK");
-    }
-    health.check_commit(committed, "COMMIT")
+    health.check_commit(connection.commit(), "COMMIT")
 }
 
 pub(super) fn run(

@@ -5,6 +5,7 @@ mod aggregates;
 mod batches;
 mod compressed;
 mod corrections;
+mod damage;
 mod documented;
 mod engine;
 mod ground;

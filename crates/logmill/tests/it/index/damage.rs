@@ -164,7 +164,7 @@ fn a_damaged_record_is_named_and_an_index_can_be_made_anew_beside_old_blobs() {
         refused.refused(1, &["the log index of chain 1", "corrupt"]);
         assert!(refused.stderr.contains("hint: docs/runbooks/corrupt-chunk.md"), "{refused:?}");
     }
-    for name in ["index.db", "index.db-wal", "index.db-shm"] {
+    for name in ["index.db", "index.db-state", "index.db-wal", "index.db-shm"] {
         // The last two are there only while somebody has the database open.
         let _ = std::fs::remove_file(ground.place.data().join(name));
     }

@@ -87,7 +87,8 @@ async fn secrets_are_in_nothing_that_is_printed_or_stored_elsewhere() {
     world.publish("m").await;
     let mut deliverer = world.hooks.deliverer("test").expect("a deliverer");
     deliverer.drain().await.expect("works");
-    let targets = world.hooks.targets.current(targets::On::Sql(world.hooks.sql())).await;
+    let targets =
+        world.hooks.targets.current(targets::On::Sql(world.hooks.sql()), &world.hooks.keys).await;
     let configured = ConfiguredEndpoint {
         enabled: true,
         url: String::new(),
