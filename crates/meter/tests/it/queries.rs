@@ -264,10 +264,22 @@ async fn temporary_figures() {
         world.record(&[event]).await;
         add_customers(&world, more).await;
         let total = query("api.calls", "2026-01-13T05:15:00Z", "2026-01-13T06:15:00Z");
-        let status = || std::fs::read_to_string("/proc/self/status").expect("status").lines().filter(|l| l.starts_with("VmHWM") || l.starts_with("VmRSS")).map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join(" ");
+        let status = || {
+            std::fs::read_to_string("/proc/self/status")
+                .expect("status")
+                .lines()
+                .filter(|l| l.starts_with("VmHWM") || l.starts_with("VmRSS"))
+                .map(|l| l.split_whitespace().collect::<Vec<_>>().join(" "))
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
         let before = status();
         let start = std::time::Instant::now();
         let answer = asked(&world, &total, &Limits::default()).await;
-        println!("FIGURES {more}: {answer:?} {:?} before {before} after {}", start.elapsed(), status());
+        println!(
+            "FIGURES {more}: {answer:?} {:?} before {before} after {}",
+            start.elapsed(),
+            status()
+        );
     }
 }
