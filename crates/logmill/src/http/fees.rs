@@ -25,6 +25,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State as FromState};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
+use logmill_pipeline::Chain;
 use serde_json::Value;
 
 use super::{Shared, problem};
@@ -72,10 +73,9 @@ where
     let work = async {
         // The semaphore is never closed.
         let _permit = shared.requests.acquire().await;
-        let last = |chain: u64| {
-            shared.chains.get(&chain).map_or(0, |served| served.chain.index().last_replacement())
-        };
-        let replacements = shared.chains.keys().map(|chain| (*chain, last(*chain))).collect();
+        let chains = shared.chains.all();
+        let last = |chain: &Chain| (chain.chain_id(), chain.index().last_replacement());
+        let replacements = chains.iter().map(|(served, _)| last(&served.chain)).collect();
         ask(Fees::new(tables.clone(), replacements)).await
     };
     let answer = tokio::select! {

@@ -340,6 +340,8 @@ fn blocks_that_a_processor_fails_on_again_and_again_are_named() {
             tip: None,
             missing: 10,
             waits_for: Vec::new(),
+            replacements_applied: 0,
+            incomplete: None,
             failing: vec![FailingStatus {
                 start: 10,
                 end: 20,

@@ -8,6 +8,7 @@ use flate2::read::GzEncoder;
 use http_body_util::Full;
 use serde_json::json;
 
+use super::engine::{Engine, on_both_engines};
 use super::ground::{Answer, Metered};
 
 fn gzip(bytes: impl Read) -> Bytes {
@@ -26,9 +27,8 @@ async fn sent(metered: &Metered, path: &str, encoding: Option<&str>, body: Bytes
     metered.ask(request.body(Full::from(body)).expect("a request")).await
 }
 
-#[tokio::test]
-async fn usage_is_taken_compressed_with_gzip() {
-    let metered = Metered::new().await;
+async fn usage_is_taken_compressed_with_gzip(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     let event = json!({"customerId": "c", "value": 7, "id": "e1"}).to_string();
     let answer = sent(&metered, "/usage/api.calls", Some("gzip"), gzip(event.as_bytes())).await;
     assert_eq!(answer.status, 201, "{}", answer.body);
@@ -43,9 +43,8 @@ async fn usage_is_taken_compressed_with_gzip() {
     assert_eq!(found.as_array().expect("a list").len(), 3);
 }
 
-#[tokio::test]
-async fn a_compressed_body_that_is_wrong_is_told_what_is_wrong_with_it() {
-    let metered = Metered::new().await;
+async fn a_compressed_body_that_is_wrong_is_told_what_is_wrong_with_it(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     let event = json!({"customerId": "c", "value": 7}).to_string();
     let (plain, packed) = (Bytes::from(event.clone()), gzip(event.as_bytes()));
     let bomb = gzip(std::io::repeat(b' ').take(64 << 20));
@@ -64,3 +63,8 @@ async fn a_compressed_body_that_is_wrong_is_told_what_is_wrong_with_it() {
     }
     assert_eq!(metered.found("/events").await, json!([]));
 }
+
+on_both_engines![
+    usage_is_taken_compressed_with_gzip,
+    a_compressed_body_that_is_wrong_is_told_what_is_wrong_with_it,
+];

@@ -4,11 +4,11 @@ use logmill_io::params;
 use logmill_io::sql::Execute;
 use serde_json::json;
 
+use super::engine::{Engine, on_both_engines};
 use super::ground::Metered;
 
-#[tokio::test]
-async fn a_damaged_event_is_an_error_that_names_it_and_the_audit_shows_it() {
-    let metered = Metered::new().await;
+async fn a_damaged_event_is_an_error_that_names_it_and_the_audit_shows_it(engine: Engine) {
+    let metered = Metered::new(&engine).await;
     for number in 1..=3 {
         let event = json!({"customerId": "acme", "value": number, "id": format!("e{number}")});
         assert_eq!(metered.post("/usage/api.calls", &event).await.status, 201);
@@ -33,3 +33,5 @@ async fn a_damaged_event_is_an_error_that_names_it_and_the_audit_shows_it() {
     assert_eq!(audit["damaged_records"], json!([format!("event {seq}")]));
     assert_eq!(audit["events_checked"], 3);
 }
+
+on_both_engines![a_damaged_event_is_an_error_that_names_it_and_the_audit_shows_it,];
