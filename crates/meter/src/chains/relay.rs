@@ -396,10 +396,32 @@ impl<S: UsageSource> ChainRelay<S> {
                     awaited = true;
                     continue;
                 }
-                return self.cancel_gone(view, &gone, &pending.cause).await;
+                let dead = self.dead(view.chain, &gone).await?;
+                awaited |= dead.len() < gone.len();
+                if !dead.is_empty() {
+                    return self.cancel_gone(view, &dead, &pending.cause).await;
+                }
             }
         }
         Ok(if awaited { Gone::Awaited } else { Gone::Resolved })
+    }
+
+    /// Those of some heights whose recorded block is not stored: a block that is not final yet may be the same again.
+    async fn dead(&self, chain: u64, heights: &[u64]) -> Result<Vec<u64>> {
+        let mut dead = Vec::new();
+        for height in heights {
+            let range = *height..height.saturating_add(1);
+            let recorded = ledger::read(&self.meter.sql.reading(), chain, &range).await?;
+            let now = self.source.block_hash(*height).await?;
+            let mut live = recorded
+                .values()
+                .flatten()
+                .filter(|(_, entries)| entries.iter().any(|entry| entry.live));
+            if live.any(|(hash, _)| Some(*hash) != now) {
+                dead.push(*height);
+            }
+        }
+        Ok(dead)
     }
 
     async fn cancel_gone(&self, view: &View, gone: &[u64], cause: &Cause) -> Result<Gone> {

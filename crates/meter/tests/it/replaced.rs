@@ -37,6 +37,14 @@ struct Chain {
     rule: RuleVersion,
 }
 
+fn count(length: usize) -> u64 {
+    u64::try_from(length).expect("few")
+}
+
+fn place(height: u64) -> usize {
+    usize::try_from(height).expect("few")
+}
+
 #[derive(Clone)]
 struct Source(Arc<Mutex<Chain>>, Arc<World>);
 
@@ -69,7 +77,7 @@ impl Source {
     fn falsify(&self, value: i64) {
         let mut chain = self.chain();
         chain.blocks[0].value = Some(value);
-        let seq = chain.replacements.len() as u64 + 1;
+        let seq = count(chain.replacements.len()) + 1;
         chain.replacements.push(BlockReplacement {
             seq,
             blocks: 0..1,
@@ -81,7 +89,7 @@ impl Source {
         let mut chain = self.chain();
         chain.rows = chain.blocks.clone();
         chain.generation += 1;
-        chain.derived_replacement = chain.replacements.len() as u64;
+        chain.derived_replacement = count(chain.replacements.len());
     }
 
     fn usage_of(&self, height: u64, block: &Block) -> UsageBlock {
@@ -111,12 +119,12 @@ impl UsageSource for Source {
 
     async fn state(&self) -> Result<Option<SourceState>> {
         let chain = self.chain();
-        let all = IntervalSet::from_iter([0..chain.blocks.len() as u64]);
+        let all = IntervalSet::from_iter([0..count(chain.blocks.len())]);
         Ok(Some(SourceState {
             generation: chain.generation,
             derived: all.clone(),
             derived_replacement: chain.derived_replacement,
-            last_replacement: chain.replacements.len() as u64,
+            last_replacement: count(chain.replacements.len()),
             stored: all,
             caught_up: true,
             follows: true,
@@ -138,11 +146,11 @@ impl UsageSource for Source {
     }
 
     async fn block_hash(&self, height: u64) -> Result<Option<BlockHash>> {
-        Ok(self.chain().blocks.get(height as usize).map(|block| [block.tag; 32]))
+        Ok(self.chain().blocks.get(place(height)).map(|block| [block.tag; 32]))
     }
 
     async fn block_time(&self, height: u64) -> Result<Option<Timestamp>> {
-        Ok(self.chain().blocks.get(height as usize).map(|block| block.time))
+        Ok(self.chain().blocks.get(place(height)).map(|block| block.time))
     }
 }
 
@@ -157,7 +165,7 @@ impl StoredUsage for Source {
     }
 
     fn stored(&self) -> IntervalSet {
-        IntervalSet::from_iter([0..self.chain().blocks.len() as u64])
+        IntervalSet::from_iter([0..count(self.chain().blocks.len())])
     }
 
     async fn blocks(&self, range: &Heights) -> Result<Vec<(UsageBlock, i64)>> {
@@ -273,7 +281,6 @@ async fn a_recount_finds_usage_that_is_not_what_the_blocks_say() {
     assert!(said.contains("1 usage events expected, 0 recorded"), "{said}");
     source.chain().blocks[1].tag = 2;
     // Falsified, for another time, and missing.
-    let one = "WHERE id LIKE '5:0x0202%'";
     change(&world, "UPDATE meter_event SET amount = '3' WHERE id LIKE '5:0x0202%'").await;
     check("is recorded with 3 instead of 2").await;
     change(
@@ -283,7 +290,7 @@ async fn a_recount_finds_usage_that_is_not_what_the_blocks_say() {
     .await;
     check("is recorded at another time").await;
     change(&world, "UPDATE meter_event SET time_ms = time_ms - 1 WHERE id LIKE '5:0x0202%'").await;
-    assert_eq!(recount(&world, &source).await, right, "{one}");
+    assert_eq!(recount(&world, &source).await, right);
     // What an operator does is no difference.
     let id = UsageId { chain: CHAIN, hash: [2; 32], log: 0, rule: "fees".to_owned(), revision: 1 };
     for change in [Change::Amend(logmill_meter::Decimal::from_integer(4)), Change::Cancel] {
