@@ -190,7 +190,8 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
                 at_ms BIGINT NOT NULL,
                 PRIMARY KEY (rule, customer, period_key, threshold)
             );",
-            // Rows that change with every commit get room to change in place, or their tables would grow until a vacuum.
+            // Rows that change with every commit get room to change in place, or their tables would grow until a
+            // vacuum.
             postgres_only: "
             ALTER TABLE meter_head SET (fillfactor = 10);
             ALTER TABLE meter_touched SET (fillfactor = 40);
