@@ -1,9 +1,9 @@
 //! Requests that may be repeated: what became of those that came with an `Idempotency-Key`.
 //!
-//! Guarantees: the key and what the request did are written in one transaction, so that a repeated request finds both or
-//! neither; of two that come at once the second waits for the first. A key that was used for another request is a
-//! conflict. No secret is kept: an outcome names what was made, not what is secret of it. Outcomes are kept for [`KEPT`],
-//! and of more than [`REQUESTS_MAX`] the oldest are forgotten. Leaves to others: answering the same from an outcome.
+//! Guarantees: the key and what the request did are written in one transaction, so that a repeated request finds both
+//! or neither; of two that come at once the second waits for the first. A key that was used for another request is a
+//! conflict. No secret is kept: an outcome names what was made, not what is secret of it. Outcomes are kept for
+//! [`KEPT`], and of more than [`REQUESTS_MAX`] the oldest are forgotten. Leaves to others: answering from an outcome.
 
 use std::time::Duration;
 

@@ -77,8 +77,8 @@ impl Handler for Housekeeper {
 }
 
 impl Meter {
-    /// Looks at thresholds for what changed, forgets old messages and requests, settles partials, seals keys, and archives old
-    /// events. What one of these can not do keeps none of the others from theirs; gives the first error.
+    /// Looks at thresholds for what changed, forgets old messages and requests, settles partials, seals keys, and
+    /// archives old events. What one of these can not do keeps none of the others from theirs; gives the first error.
     pub async fn keep_house(&self) -> Result<()> {
         let watched = self.watch_thresholds().await;
         let purged = self.webhooks.purge().await.map(drop);

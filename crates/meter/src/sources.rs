@@ -1,13 +1,13 @@
 //! Sources of API keys: as who a key sends usage.
 //!
 //! The source and the id of an event make it this event and no other. So what a key sends must have the same source
-//! whatever the key is called, or events that are sent again after a key was renamed would count twice. The source of a
-//! key is the one that the configuration gives it, else the one that it had, else its name. A key is recognised by its
-//! secret, and, if the secret was replaced, by its name.
+//! whatever the key is called, or events that are sent again after a key was renamed would count twice. The source of
+//! a key is the one that the configuration gives it, else the one that it had, else its name. A key is recognised by
+//! its secret, and, if the secret was replaced, by its name.
 //!
-//! Guarantees: what a key was given stays until somebody says otherwise; another source for a key that has sent usage is
-//! refused unless it is forced. A new key does not get the source of another by its name alone. Secrets are not kept,
-//! only fingerprints of them. Leaves to others: which keys there are.
+//! Guarantees: what a key was given stays until somebody says otherwise; another source for a key that has sent usage
+//! is refused unless it is forced. A new key does not get the source of another by its name alone. Secrets are not
+//! kept, only fingerprints of them. Leaves to others: which keys there are.
 
 use std::collections::BTreeSet;
 
@@ -157,7 +157,8 @@ fn check_unshared(known: &[KeySource], keys: &[ConfiguredKey], key: &ConfiguredK
 fn changed(key: &ConfiguredKey, before: &str, now: &str) -> Error {
     Error::invalid(format!(
         "the API key {} has sent usage as the source {before}, and server.keys now says {now}: events that are sent \
-         again would count twice. Give it the source {before}, or accept the change with `logmill meter sources --force`",
+         again would count twice. Give it the source {before}, or accept the change with \
+         `logmill meter sources --force`",
         key.name
     ))
 }

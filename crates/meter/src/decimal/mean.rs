@@ -1,8 +1,8 @@
 //! Means: a sum over a count, kept as the fraction that it is.
 //!
-//! Guarantees: [`Mean::nearest_double`] is the double nearest to the fraction itself, ties to even, and not to a decimal
-//! that was rounded before. No floating-point arithmetic: the digits are those of a long division, and reading them is
-//! rounded correctly by the standard library. Leaves to others: when a mean has to be rounded at all.
+//! Guarantees: [`Mean::nearest_double`] is the double nearest to the fraction itself, ties to even, and not to a
+//! decimal that was rounded before. No floating-point arithmetic: the digits are those of a long division, and reading
+//! them is rounded correctly by the standard library. Leaves to others: when a mean has to be rounded at all.
 
 use std::fmt::Write as _;
 
@@ -79,7 +79,7 @@ mod tests {
         check("2", 3, "0.6666666666666666");
         check("1", 4, "0.25");
         check("100", 7, "14.285714285714286");
-        // Eighteen decimal places would leave nothing of it.
+        // Few decimal places would leave nothing of it.
         check("0.000000000000000001", 3, "3.3333333333333334e-19");
         check("0.000000000000000001", u64::MAX, "5.421010862427523e-38");
         let largest =

@@ -1,7 +1,7 @@
 //! The series that a query is about, page by page.
 //!
-//! Guarantees: each series that passes the filter comes once, in the order of their numbers within a customer; a page is
-//! bounded, and so is the number of rows read for all pages. Leaves to others: their partials.
+//! Guarantees: each series that passes the filter comes once, in the order of their numbers within a customer; a page
+//! is bounded, and so is the number of rows read for all pages. Leaves to others: their partials.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,8 +1,9 @@
 //! What is done to endpoints: create, look, change, test, rotate, disable, delete.
 //!
 //! Guarantees: every change is one transaction that also raises the number of changes ([`super::targets`]). A secret
-//! is given out by the call that made it, and to that call repeated, and never again. What is not settled at an endpoint that is disabled or
-//! deleted is cancelled, and can be replayed. What the configuration declares is not changed here. Leaves to others: who may do it.
+//! is given out by the call that made it, and to that call repeated, and never again. What is not settled at an
+//! endpoint that is disabled or deleted is cancelled, and can be replayed. What the configuration declares is not
+//! changed here. Leaves to others: who may do it.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Complaints: log lines about endpoints that fail, few enough to be read.
 //!
-//! Guarantees: the first failure of an endpoint is logged at once, further ones at most once in [`EVERY`] with how many
-//! were left out, and its recovery once. A line names the endpoint by its id: neither its address nor a secret is in it,
-//! and of an error no more than [`ERROR_BYTES_MAX`] bytes without anything that looks like an address. Leaves to others:
-//! the record of every attempt.
+//! Guarantees: the first failure of an endpoint is logged at once, further ones at most once in [`EVERY`] with how
+//! many were left out, and its recovery once. A line names the endpoint by its id: neither its address nor a secret is
+//! in it, and of an error no more than [`ERROR_BYTES_MAX`] bytes without anything that looks like an address. Leaves
+//! to others: the record of every attempt.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -129,7 +129,8 @@ impl Webhooks {
     }
 
     /// Sends all messages to one endpoint now that wait for their next attempt, because one failed or because the
-    /// endpoint was left alone for a while; at most [`REPLAY_MAX`], oldest first. Their schedules go on where they were.
+    /// endpoint was left alone for a while; at most [`REPLAY_MAX`], oldest first. Their schedules go on where they
+    /// were.
     pub async fn retry_now(&self, endpoint_id: &str) -> Result<Replayed> {
         let (mut retried, mut after) = (Replayed::default(), 0);
         while retried.deliveries < REPLAY_MAX {

@@ -254,32 +254,3 @@ async fn a_total_is_bounded_by_what_it_reads_and_not_by_the_number_of_customers(
         assert_eq!(named, [format!("first {one}"), format!("x7 {one}")]);
     }
 }
-
-/// TEMPORARY: figures.
-#[tokio::test]
-async fn temporary_figures() {
-    for more in [25_000_i64, 200_000] {
-        let world = World::new(NOW, settings()).await;
-        let event = json!({"eventType": "api.calls", "customerId": "first", "value": 3, "timestamp": "2026-01-13T05:20:00Z"});
-        world.record(&[event]).await;
-        add_customers(&world, more).await;
-        let total = query("api.calls", "2026-01-13T05:15:00Z", "2026-01-13T06:15:00Z");
-        let status = || {
-            std::fs::read_to_string("/proc/self/status")
-                .expect("status")
-                .lines()
-                .filter(|l| l.starts_with("VmHWM") || l.starts_with("VmRSS"))
-                .map(|l| l.split_whitespace().collect::<Vec<_>>().join(" "))
-                .collect::<Vec<_>>()
-                .join(" ")
-        };
-        let before = status();
-        let start = std::time::Instant::now();
-        let answer = asked(&world, &total, &Limits::default()).await;
-        println!(
-            "FIGURES {more}: {answer:?} {:?} before {before} after {}",
-            start.elapsed(),
-            status()
-        );
-    }
-}

@@ -1,7 +1,7 @@
 //! What requests have in common that create something: an `Idempotency-Key`, and a body of JSON with known fields.
 //!
-//! Guarantees: a field that is unknown is a 400 that names it, and nothing that was sent is said back but names of fields;
-//! a key that makes no sense is a 400. Leaves to others: what is done once ([`logmill_meter::requests`]).
+//! Guarantees: a field that is unknown is a 400 that names it, and nothing that was sent is said back but names of
+//! fields; a key that makes no sense is a 400. Leaves to others: what is done once ([`logmill_meter::requests`]).
 
 use std::collections::BTreeMap;
 

@@ -23,8 +23,8 @@ const FAILURES: [(&str, &str); 6] = [
 ];
 
 /// What a key of a request does.
-const KEY: &str = "makes the request safe to repeat: for 24 hours the same key with the same request is answered as the \
-    first was, and with another request is a 409; usage without an id has the key as its id";
+const KEY: &str = "makes the request safe to repeat: for 24 hours the same key with the same request is answered as \
+    the first was, and with another request is a 409; usage without an id has the key as its id";
 
 /// The paths with what can be done there.
 pub(in crate::http) fn paths() -> Map<String, Value> {

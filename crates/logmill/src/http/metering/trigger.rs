@@ -38,7 +38,7 @@ pub(super) async fn trigger(
             let why = "Service misconfigured: no periods available";
             return Ok(problem(StatusCode::SERVICE_UNAVAILABLE, why));
         }
-        let body = meter.once(keyed.as_ref(), sweep(meter)).await?;
+        let body = Box::pin(meter.once(keyed.as_ref(), sweep(meter))).await?;
         let status = match body["jobsQueued"] == 0 {
             true => StatusCode::OK,
             false => StatusCode::ACCEPTED,

@@ -101,7 +101,7 @@ async fn create(
         Ok((new, creation.keyed))
     });
     ask(&shared, asked, async |meter: &Meter, (new, keyed): (NewEndpoint, Option<KeyedRequest>)| {
-        let created = meter.webhooks().create_once(&new, keyed.as_ref()).await?;
+        let created = Box::pin(meter.webhooks().create_once(&new, keyed.as_ref())).await?;
         let status = if created.is_new { StatusCode::CREATED } else { StatusCode::OK };
         let secret = created.secret.map(|secret| secret.expose().to_owned());
         let made = Made { endpoint: created.endpoint.into(), secret };
@@ -175,7 +175,7 @@ async fn test(
         Ok((path_id(id)?, creation.keyed))
     });
     ask(&shared, asked, async |meter: &Meter, (id, keyed): (String, Option<KeyedRequest>)| {
-        let message = meter.webhooks().test_once(&id, keyed.as_ref()).await?;
+        let message = Box::pin(meter.webhooks().test_once(&id, keyed.as_ref())).await?;
         Ok((StatusCode::ACCEPTED, Json(json!({"messageId": message}))).into_response())
     })
     .await
@@ -198,7 +198,8 @@ async fn rotate(
     });
     ask(&shared, asked, async |meter: &Meter, (id, secret, overlap, keyed): (String, _, _, _)| {
         let keyed: Option<KeyedRequest> = keyed;
-        let secret = meter.webhooks().rotate_once(&id, secret, overlap, keyed.as_ref()).await?;
+        let rotate = meter.webhooks().rotate_once(&id, secret, overlap, keyed.as_ref());
+        let secret = Box::pin(rotate).await?;
         Ok(Json(json!({"secret": secret.expose()})).into_response())
     })
     .await
@@ -232,12 +233,14 @@ async fn again(
     let hooks = meter.webhooks();
     let replayed = match (asked.message_id, asked.since) {
         (Some(message), None) => {
-            hooks.replay_once(&message, id, keyed).await?;
+            Box::pin(hooks.replay_once(&message, id, keyed)).await?;
             json!({"deliveries": 1, "more": false})
         }
         (None, Some(since)) => {
             let since = parse_time(&since)?;
-            meter.once(keyed, async { Ok(shown(hooks.replay_since(id, since).await?)) }).await?
+            // On the heap: futures within futures grow beyond what a stack has room for.
+            let replay = async { Ok(shown(Box::pin(hooks.replay_since(id, since)).await?)) };
+            Box::pin(meter.once(keyed, replay)).await?
         }
         _ => return Ok(wrong("either messageId or since is required")),
     };
@@ -259,8 +262,8 @@ async fn retry(
         Ok((path_id(id)?, creation.keyed))
     });
     ask(&shared, asked, async |meter: &Meter, (id, keyed): (String, Option<KeyedRequest>)| {
-        let retry = async { Ok(shown(meter.webhooks().retry_now(&id).await?)) };
-        let retried = meter.once(keyed.as_ref(), retry).await?;
+        let retry = async { Ok(shown(Box::pin(meter.webhooks().retry_now(&id)).await?)) };
+        let retried = Box::pin(meter.once(keyed.as_ref(), retry)).await?;
         Ok((StatusCode::ACCEPTED, Json(retried)).into_response())
     })
     .await

@@ -51,10 +51,10 @@ fn answers() -> Schemas {
                 "additionalProperties": group,
             },
             "value": shown_number(
-                "as a JSON number; of what is not exact the nearest double; null if it is exact and a JSON number would \
-                 not be, or there is none",
+                "as a JSON number; of what is not exact the nearest double; null if it is exact and a JSON number \
+                 would not be, or there is none",
             ),
-            "valueExact": maybe("string", "as text, exactly; rounded to 18 decimal places if `exact` is false"),
+            "valueExact": maybe("string", "as text, exactly; rounded to 36 decimal places if `exact` is false"),
             "mean": mean(),
             "exact": flag("whether it is exact"),
             "count": number("how many events it is made of"),
@@ -192,15 +192,15 @@ fn said() -> Map<String, Value> {
             "events",
             by_type(
                 numbers,
-                "by event type; the nearest double of what is in `approximate`; null where the value is exact and a \
-                 JSON number would not be",
+                "by event type; the nearest double of what is in `approximate`; null where the value is exact \
+                 and a JSON number would not be",
             ),
         ),
         (
             "eventsExact",
             by_type(
                 json!({"type": "string"}),
-                "the same as text, exactly; rounded to 18 decimal places if it is in `approximate`",
+                "the same as text, exactly; rounded to 36 decimal places if it is in `approximate`",
             ),
         ),
         ("eventsMean", by_type(mean(), "averages whose digits do not end, if there are any")),

@@ -1,10 +1,11 @@
 //! The engines that the tests of metering run on: one suite, the same requests, the same answers.
 //!
-//! Each test is a function of an [`Engine`]. [`on_both_engines`] makes of a module's functions a test each on SQLite, and
-//! one test that runs them all on one PostgreSQL server, then again on SQLite, and compares every answer of the two.
+//! Each test is a function of an [`Engine`]. [`on_both_engines`] makes of a module's functions a test each on SQLite,
+//! and one test that runs them all on one PostgreSQL server, then again on SQLite, and compares every answer of the
+//! two.
 //!
-//! Guarantees: an answer that differs is shown with its request. What comes from the database's clock is left out of the
-//! comparison, as PostgreSQL's cannot be stopped. Leaves to others: what is asked.
+//! Guarantees: an answer that differs is shown with its request. What comes from the database's clock is left out of
+//! the comparison, as PostgreSQL's cannot be stopped. Leaves to others: what is asked.
 
 use std::sync::{Arc, Mutex};
 

@@ -3,8 +3,8 @@
 //! Guarantees: everything ends with the ground; jobs are done when a test says so. Leaves to others: what is expected.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use logmill_io::blob::MemoryBlobs;
 use logmill_io::wire::guarded::{Allowed, Net};
 use logmill_io::wire::{GuardedClient, GuardedSettings};
-use logmill_io::{Clock, SeededEntropy, SystemClock, Tasks, Timestamp};
+use logmill_io::{Clock, Entropy, SeededEntropy, SystemClock, Tasks, Timestamp};
 use logmill_meter::aggregate::Aggregator;
 use logmill_meter::due::AGGREGATE_JOB;
 use logmill_meter::period::parse_time;
@@ -52,6 +52,28 @@ impl Clock for SetClock {
 
     fn sleep(&self, wait: Duration) -> BoxFuture<'static, ()> {
         self.real.sleep(wait)
+    }
+}
+
+/// Randomness that starts again when a test begins, so that what is made up is the same on both engines.
+#[derive(Debug)]
+struct Drawn(Mutex<Arc<dyn Entropy>>);
+
+impl Default for Drawn {
+    fn default() -> Self {
+        Self(Mutex::new(SeededEntropy::shared(7)))
+    }
+}
+
+impl Drawn {
+    fn start_again(&self) {
+        *self.0.lock().expect("not poisoned") = SeededEntropy::shared(7);
+    }
+}
+
+impl Entropy for Drawn {
+    fn fill(&self, bytes: &mut [u8]) {
+        self.0.lock().expect("not poisoned").fill(bytes);
     }
 }
 
@@ -114,11 +136,17 @@ impl Metered {
     ) -> Self {
         let now_ms = AtomicI64::new(parse_time(NOW).expect("a moment").millis());
         let clock = Arc::new(SetClock { real: SystemClock::shared(), now_ms });
-        let (shared, entropy) = (Arc::clone(&clock) as Arc<dyn Clock>, SeededEntropy::shared(7));
+        let shared = Arc::clone(&clock) as Arc<dyn Clock>;
+        let drawn = Arc::new(Drawn::default());
+        let entropy = Arc::clone(&drawn) as Arc<dyn Entropy>;
         let sql = engine.open(Arc::clone(&shared), Arc::clone(&entropy)).await;
         let queue = Queue::open(sql).await.expect("a queue");
         let loopback = Allowed::Net(Net::parse("127.0.0.2").expect("an address"));
-        let guarded = GuardedSettings { allowed: vec![loopback], ..GuardedSettings::default() };
+        let guarded = GuardedSettings {
+            ports: Vec::new(),
+            allowed: vec![loopback],
+            ..GuardedSettings::default()
+        };
         let client = GuardedClient::new(Arc::clone(&shared), guarded).expect("a client");
         let webhooks = Webhooks::open(queue.clone(), client, hooks).await.expect("webhooks");
         let is_metered = !settings.events.is_empty();
@@ -162,6 +190,8 @@ impl Metered {
         tasks.spawn(async move {
             serve(listener, state, std::future::pending()).await.expect("it serves");
         });
+        // An engine may have drawn more than the other until here.
+        drawn.start_again();
         let engine = engine.clone();
         Self { meter, address, clock, queue, engine, _tasks: tasks }
     }
