@@ -82,6 +82,9 @@ async fn record_group(meter: &Meter, group: Vec<Request>) {
     for (events, asker) in askers {
         answer(asker, Ok(outcomes.by_ref().take(events).collect()));
     }
+    if let Err(error) = meter.seal_soon().await {
+        tracing::warn!(error = error.chain(), "keys in memory are not sealed yet");
+    }
 }
 
 /// One of several may be at fault, so that each is tried alone.
