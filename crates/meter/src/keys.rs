@@ -15,6 +15,7 @@
 //! what a key stands for, and keeping events whose keys are not sealed.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use logmill_io::sql::Execute;
@@ -35,6 +36,8 @@ use segment::{Record, Segment};
 
 /// How many keys are kept in memory before they are sealed, and how many a blob has at least before the next one.
 pub(crate) const KEYS_PER_BLOB: u64 = 500_000;
+/// For how many keys there is always room in memory.
+const ROOM_KEPT: usize = 100_000;
 /// How many keys are read at once, at most.
 const KEYS_PER_PAGE: i64 = 20_000;
 
@@ -54,6 +57,8 @@ pub(crate) struct Keys {
     known: RwLock<Arc<Known>>,
     recent: Mutex<Recent>,
     per_blob: u64,
+    /// For which stretch of events sealing was asked for last.
+    asked: AtomicI64,
 }
 
 /// Which blobs there are, as of a version.
@@ -70,6 +75,17 @@ struct Recent {
     keys: HashMap<Key, Seen>,
 }
 
+impl Recent {
+    /// Forgets keys that are in blobs. A map keeps the room that it once needed, unless it is told.
+    fn forget_before(&mut self, sealed_seq: i64) {
+        self.keys.retain(|_, seen| seen.seq >= sealed_seq);
+        self.end_seq = self.end_seq.max(sealed_seq);
+        if self.keys.capacity() > ROOM_KEPT && self.keys.capacity() / 4 > self.keys.len() {
+            self.keys.shrink_to((2 * self.keys.len()).max(ROOM_KEPT));
+        }
+    }
+}
+
 /// A stretch of events, from one number to before another.
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
@@ -79,7 +95,8 @@ struct Stretch {
 
 impl Keys {
     pub(crate) fn new(blobs: Arc<dyn BlobStore>, per_blob: u64) -> Self {
-        Self { blobs, known: RwLock::default(), recent: Mutex::default(), per_blob }
+        let (known, recent, asked) = (RwLock::default(), Mutex::default(), AtomicI64::new(0));
+        Self { blobs, known, recent, per_blob, asked }
     }
 
     /// Which blobs there are, as far as is known here.
@@ -111,10 +128,20 @@ impl Keys {
                 *newest = Arc::clone(&known);
             }
         }
-        let mut recent = self.recent();
-        recent.keys.retain(|_, seen| seen.seq >= sealed_seq);
-        recent.end_seq = recent.end_seq.max(sealed_seq);
+        self.recent().forget_before(sealed_seq);
         Ok(known)
+    }
+
+    /// The number of a stretch of events, if so many keys are in memory that they should be sealed now; once for each
+    /// stretch.
+    pub(crate) fn should_seal(&self) -> Option<i64> {
+        let recent = self.recent();
+        let waiting = u64::try_from(recent.keys.len()).unwrap_or(u64::MAX);
+        if waiting < self.per_blob.saturating_mul(2) {
+            return None;
+        }
+        let stretch = recent.end_seq / count(self.per_blob).max(1);
+        (self.asked.swap(stretch, Ordering::Relaxed) != stretch).then_some(stretch)
     }
 
     /// Opens the blobs that are not open yet.
@@ -278,4 +305,22 @@ async fn page(on: &impl Execute, stretch: Stretch) -> Result<Vec<Record>> {
 /// A count as the stores keep it.
 pub(crate) fn count(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_room_of_many_keys_is_given_back_when_they_are_sealed() {
+        let seen = |seq: i64| (Key { hi: seq, lo: seq }, Seen { content: 0, seq });
+        let mut recent = Recent::default();
+        recent.keys.extend((0..1_000_000).map(seen));
+        assert!(recent.keys.capacity() >= 1_000_000);
+        recent.forget_before(990_000);
+        assert_eq!((recent.keys.len(), recent.end_seq), (10_000, 990_000));
+        assert!(recent.keys.capacity() < 3 * ROOM_KEPT, "{}", recent.keys.capacity());
+        recent.forget_before(1_000_000);
+        assert!(recent.keys.is_empty());
+    }
 }

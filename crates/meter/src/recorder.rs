@@ -85,6 +85,9 @@ async fn record_group(meter: &Meter, group: Vec<Request>) -> Result<()> {
     for (events, asker) in askers {
         answer(asker, Ok(outcomes.by_ref().take(events).collect()));
     }
+    if let Err(error) = meter.seal_soon().await {
+        tracing::warn!(error = error.chain(), "keys in memory are not sealed yet");
+    }
     Ok(())
 }
 

@@ -77,6 +77,15 @@ impl Handler for Housekeeper {
 }
 
 impl Meter {
+    /// Asks for housekeeping at once if many keys wait in memory: in a minute at full speed they would be millions.
+    pub(crate) async fn seal_soon(&self) -> Result<()> {
+        if let Some(stretch) = self.keys.should_seal() {
+            let job = NewJob::new(HOUSEKEEPING_JOB, format!("keys@{stretch}"), "{}");
+            self.queue.enqueue(&job).await?;
+        }
+        Ok(())
+    }
+
     /// Looks at thresholds for what changed, forgets old messages and requests, settles partials, seals keys, and
     /// archives old events. What one of these can not do keeps none of the others from theirs; gives the first error.
     pub async fn keep_house(&self) -> Result<()> {

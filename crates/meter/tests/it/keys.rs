@@ -11,8 +11,9 @@ use logmill_io::sql::Execute as _;
 use logmill_io::{
     BlobMeta, BlobName, BlobStore, Fault, Faults, Faulty, Result as StoreResult, params,
 };
+use logmill_meter::record::Arrived;
 use logmill_meter::record::Outcome::{Conflict, Repeated};
-use logmill_meter::{Decimal, Meter, Sizes};
+use logmill_meter::{Decimal, Meter, Recorder, Sizes};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -230,4 +231,23 @@ async fn a_key_that_is_sealed_while_it_is_looked_for_is_found() {
     let (found, ()) = tokio::join!(look, seal);
     assert_eq!(runs(&world).await, 2, "it was sealed meanwhile");
     assert!(found.expect("a look").is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_keys_in_memory_are_sealed_soon_and_not_in_a_minute() {
+    use logmill_io::Clock as _;
+    let world = World::with_sizes(NOW, settings(), small()).await;
+    let (recorder, recording) = Recorder::new(world.meter.clone());
+    let recording = tokio::spawn(recording);
+    for batch in 0..5 {
+        let received = world.clock.now();
+        let events = calls(batch * 10..batch * 10 + 10, 0);
+        let events = events.iter().map(|json| Arrived { event: world.event(json), received });
+        recorder.record(events.collect()).await.expect("recorded");
+    }
+    drop(recorder);
+    recording.await.expect("it ends");
+    let jobs = "SELECT count(*) FROM job WHERE kind = 'meter.housekeeping'";
+    let jobs = number(&world, jobs).await;
+    assert!((1..=4).contains(&jobs), "{jobs} jobs, one for each blob that is due");
 }
