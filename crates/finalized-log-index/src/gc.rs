@@ -27,6 +27,8 @@ use crate::writer::Writer;
 const BLOBS_PER_LIST: usize = 1_000;
 /// The most records of one scan; bodies of blocks are among them.
 const RECORDS_PER_SCAN: usize = 64;
+/// How many times its own time ahead of now an attempt may end.
+const TTLS_AHEAD_MAX: u32 = 2;
 /// The most records of one delete.
 const RECORDS_PER_DELETE: usize = 1_000;
 
@@ -141,6 +143,8 @@ impl Writer {
     async fn open_attempts(&self, mode: GcMode, report: &mut GcReport) -> Result<BTreeSet<u64>> {
         let meta = &self.shared().stores.meta;
         let now: Timestamp = meta.now().await?;
+        // An attempt that is open for longer was begun while the clock was ahead.
+        let latest = now.after(self.shared().settings.build_ttl.saturating_mul(TTLS_AHEAD_MAX));
         let mut open = BTreeSet::new();
         let mut range = self.shared().keys.attempts();
         loop {
@@ -150,7 +154,8 @@ impl Writer {
             };
             range = range.after(last.clone());
             for (key, record) in &records {
-                if attempt::decode(&record.value)? > now {
+                let until = attempt::decode(&record.value)?;
+                if until > now && until <= latest {
                     open.insert(number_of(key)?);
                     continue;
                 }

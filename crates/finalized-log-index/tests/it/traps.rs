@@ -247,3 +247,29 @@ async fn trap_9_the_lease_is_in_the_store_and_only_one_holds_it() {
     assert!(three.epoch() > 2);
     assert!(ground.stores.meta.now().await.expect("it works") > Timestamp(0));
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_dead_builder_left_while_the_clock_was_a_year_ahead_is_garbage() {
+    const YEAR_MS: i64 = 365 * 24 * 3_600_000;
+    let blocks = life::blocks();
+    let mut left_behind = 0;
+    for operation in 0.. {
+        let ground = Ground::new(1);
+        let writer = write(&ground.stores).await.expect("it opens");
+        writer.ingest_finalized_blocks(&blocks[20..]).await.expect("they follow");
+        ground.clock.jump(YEAR_MS);
+        let faults = logmill_io::Faults::at(operation, logmill_io::Fault::CrashAfter);
+        let built = async {
+            let builder = LogIndex::open(ground.through(&faults), life::settings()).await?;
+            builder.build_chunk(10..20, iter(blocks[10..].iter().cloned().map(Ok))).await
+        };
+        if built.await.is_ok() {
+            break;
+        }
+        ground.clock.jump(-YEAR_MS);
+        let report = writer.collect_garbage(GcMode::Delete).await.expect("it is held");
+        assert_eq!(report.chunks_in_flight, 0, "dead at operation {operation}");
+        left_behind += report.attempts_given_up;
+    }
+    assert!(left_behind > 0, "some died with an attempt under way");
+}
