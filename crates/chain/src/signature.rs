@@ -52,12 +52,8 @@ mod tests {
         let key = b256!("4646464646464646464646464646464646464646464646464646464646464646");
         let hash = b256!("daf5a779ae972f972197303d7b574746c7ef83eadac0f2791ad23db92e4c8e53");
         let signature = sign(key, hash).expect("a key");
-        let r = uint!(
-            18515461264373351373200002665853028612451056578545711640558177905181847433846_U256
-        );
-        let s = uint!(
-            46948507304638947509940763649030358759909902576025900602547168820602576006531_U256
-        );
+        let r = uint!(0x28ef61340bd939bc2195fe537567866003e1a15d3c71ff63e1590620aa636276_U256);
+        let s = uint!(0x67cbe9d8997f761aecb703304b3800ccf555c9f3dc64214b297fb1966a3b6d83_U256);
         assert_eq!((signature.r(), signature.s(), signature.v()), (r, s, false));
         let owner = address!("9d8a62f656a8d1615c1294fd71e9cfb3e4855a4f");
         assert_eq!(signer(&signature, hash), Some(owner));

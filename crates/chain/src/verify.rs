@@ -285,7 +285,7 @@ fn check_fields(block: &Block, header: &EvmHeader) -> Result<(), Mismatch> {
     Ok(())
 }
 
-fn same_field<T: PartialEq + fmt::Display>(
+fn same_field<T: Copy + PartialEq + fmt::Display>(
     field: &'static str,
     header: T,
     block: T,

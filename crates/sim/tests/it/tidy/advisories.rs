@@ -3,8 +3,8 @@
 //! The folder is named by `LOGMILL_ADVISORY_DB`, or is `~/.cargo/advisory-db`. There is no network in a test, so
 //! without a copy nothing is checked, and `tools/test.sh` says so in a line of its own: it is no test that was skipped.
 //!
-//! Guarantees: an advisory that is not withdrawn and covers a locked version is a fault, unless an exception gives the
-//! reason; exceptions that are no longer needed are faults too. Leaves to others: keeping the copy up to date.
+//! Guarantees: an advisory that is not withdrawn and covers a version that is built here is a fault, unless an
+//! exception gives the reason; exceptions that are not needed are faults too. Leaves to others: a copy that is new.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 use semver::{Version, VersionReq};
 
 use super::assert_none;
-use super::lock::{Package, packages};
-use super::tree::get_text;
+use super::dependencies::built;
 
 /// Advisories that we live with, with the reason.
 const EXCEPTIONS: [(&str, &str); 1] = [(
@@ -27,23 +26,24 @@ fn no_dependency_has_a_known_advisory() {
         println!("advisories: not checked, no database at hand");
         return;
     };
-    let locked = packages(&get_text("Cargo.lock").expect("the workspace is locked"));
+    let built = built();
     let mut seen = Vec::new();
     let mut faults = Vec::new();
-    for package in &locked {
-        for advisory in advisories_of(&database, &package.name) {
-            if !advisory.covers(&package.version) {
+    for (name, version) in &built {
+        let parsed = Version::parse(version).expect("a version of Cargo");
+        for advisory in advisories_of(&database, name) {
+            if !advisory.covers(&parsed) {
                 continue;
             }
             if !EXCEPTIONS.iter().any(|(id, _)| *id == advisory.id) {
-                faults.push(format!("{} {}: {}", package.name, package.version, advisory.id));
+                faults.push(format!("{name} {version}: {}", advisory.id));
             }
             seen.push(advisory.id);
         }
     }
     let stale = EXCEPTIONS.iter().filter(|(id, _)| !seen.iter().any(|seen| seen == id));
     faults.extend(stale.map(|(id, _)| format!("the exception for {id} is not needed")));
-    println!("advisories: {} packages checked against {}", locked.len(), database.display());
+    println!("advisories: {} packages checked against {}", built.len(), database.display());
     assert_none(
         &faults,
         "update or replace the package, or write the exception and its reason here:",
@@ -143,8 +143,8 @@ fn a_package_with_an_advisory_is_found_in_a_database() {
     fs::create_dir_all(&crates).expect("made");
     let text = "```toml\n[advisory]\nid = \"RUSTSEC-7\"\n[versions]\npatched = [\">= 2\"]\n```\n";
     fs::write(crates.join("RUSTSEC-7.md"), text).expect("written");
-    let package = Package::new("leaky", "1.4.0");
-    let found = advisories_of(folder.path(), &package.name);
-    assert_eq!(found.iter().map(|one| one.covers(&package.version)).collect::<Vec<_>>(), [true]);
+    let version = Version::parse("1.4.0").expect("a version");
+    let found = advisories_of(folder.path(), "leaky");
+    assert_eq!(found.iter().map(|one| one.covers(&version)).collect::<Vec<_>>(), [true]);
     assert_eq!(advisories_of(folder.path(), "fine"), []);
 }

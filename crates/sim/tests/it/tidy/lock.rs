@@ -6,8 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use semver::Version;
-
 use super::assert_none;
 use super::dependencies::{Metadata, built};
 use super::tree::get_text;
@@ -73,23 +71,15 @@ const BAN_EXCEPTIONS: [(&str, &str); 1] =
     [("paste", "`alloy-primitives` needs it; a finished macro that runs when we build")];
 
 /// A locked package.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Package {
-    pub(super) name: String,
-    pub(super) version: Version,
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Package {
+    name: String,
     /// Where it comes from; nothing if it is one of ours.
-    pub(super) source: Option<String>,
-}
-
-impl Package {
-    pub(super) fn new(name: &str, version: &str) -> Self {
-        let version = Version::parse(version).expect("a version of Cargo");
-        Self { name: name.to_owned(), version, source: None }
-    }
+    source: Option<String>,
 }
 
 /// The packages of a lock file.
-pub(super) fn packages(lock: &str) -> Vec<Package> {
+fn packages(lock: &str) -> Vec<Package> {
     let lock: toml::Table = lock.parse().expect("Cargo.lock is TOML");
     let packages = lock.get("package").and_then(toml::Value::as_array);
     let text = |package: &toml::Value, field: &str| {
@@ -97,8 +87,7 @@ pub(super) fn packages(lock: &str) -> Vec<Package> {
     };
     let package = |package: &toml::Value| {
         let name = text(package, "name").expect("a name");
-        let version = text(package, "version").expect("a version");
-        Package { source: text(package, "source"), ..Package::new(&name, &version) }
+        Package { name, source: text(package, "source") }
     };
     packages.expect("there are packages").iter().map(package).collect()
 }
