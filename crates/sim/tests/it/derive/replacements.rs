@@ -383,8 +383,8 @@ async fn matrix(way: Way) {
     for operation in 0..operations {
         replace(way, &Faults::at(operation, Fault::CrashBefore)).await;
     }
-    // To die after an operation is mostly to die before the next; and what does not kill goes one way through the retries,
-    // wherever it strikes.
+    // To die after an operation is mostly to die before the next; and what does not kill goes one way through the
+    // retries, wherever it strikes.
     for operation in (0..operations).step_by(8) {
         let fault = OTHERS[usize::try_from(operation / 8).expect("few") % OTHERS.len()];
         replace(way, &Faults::at(operation, fault)).await;
