@@ -1,8 +1,8 @@
 //! `logmill verify` and `logmill repair`: stored history, checked again, and fetched again.
 //!
 //! Guarantees: to verify changes nothing and goes on beside a server; exit code 1 if a block is damaged. A repair is a
-//! job that the server does, so that only the process that writes the index changes it. Leaves to others: checks and repairs
-//! ([`logmill_pipeline`]).
+//! job that the server does, so that only the process that writes the index changes it. Leaves to others: checks and
+//! repairs ([`logmill_pipeline`]).
 
 use logmill_io::{Entropy, OsEntropy};
 use logmill_pipeline::audit::audit;

@@ -3,8 +3,8 @@
 //! Guarantees: every block is read back as a client would get it, with its logs; its place is compared with the index,
 //! its parts with its header, as far as they were checked when it came. [`audit`] compares stored senders with
 //! signatures too; the [`Auditor`] does not, as that costs more than all else. What the auditor finds damaged it has
-//! refilled, where that is safe ([`RepairHandler::refill`]); else the index is degraded until a person has decided. Leaves
-//! to others: fetching and writing blocks.
+//! refilled, where that is safe ([`RepairHandler::refill`]); else the index is degraded until a person has decided.
+//! Leaves to others: fetching and writing blocks.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -234,8 +234,8 @@ fn gauge(count: u64) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// Has a block refilled that was just found damaged; false if it was not, and then the index is degraded: the next round
-/// tries again, or a person decides.
+/// Has a block refilled that was just found damaged; false if it was not, and then the index is degraded: the next
+/// round tries again, or a person decides.
 async fn refill(repairs: &RepairHandler, number: u64, report: &mut AuditReport) -> bool {
     let Err(error) = repairs.refill(number).await else {
         tracing::info!(block = number, "a damaged block was refilled");

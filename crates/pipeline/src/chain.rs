@@ -136,8 +136,8 @@ impl Chain {
         Ok(())
     }
 
-    /// Tells listeners of stored blocks that were replaced since the last call: of those that they have heard of lately,
-    /// the old ones are removed, and what is stored in their place is new.
+    /// Tells listeners of stored blocks that were replaced since the last call: of those that they have heard of
+    /// lately, the old ones are removed, and what is stored in their place is new.
     pub async fn announce_replacements(&self) -> Result<()> {
         let change = self.replaced().await?;
         self.shared.tell(change);

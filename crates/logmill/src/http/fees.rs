@@ -13,7 +13,8 @@
 //! Guarantees: what the seed says of its own parameters holds to the letter, its bodies included; every other parameter
 //! that makes no sense is a 400 with `{"error": …}` that names it; nothing that is asked is a 500. What is read and how
 //! long that takes is bounded. While stored blocks were replaced and the tables still hold rows of the old ones, an
-//! answer also has `"complete": false` and the `reason`. Leaves to others: collecting ([`logmill_pipeline::ingest::collect`]).
+//! answer also has `"complete": false` and the `reason`. Leaves to others: collecting
+//! ([`logmill_pipeline::ingest::collect`]).
 
 mod answer;
 mod question;

@@ -69,8 +69,8 @@ impl Line {
     }
 
     /// Whether it takes rows of blocks that were read after replacement `seq`. Blocks that were read before a
-    /// replacement which it has applied may be dead ones. A generation that is built waits until it has applied all; one
-    /// that serves goes on, as it says that it is behind.
+    /// replacement which it has applied may be dead ones. A generation that is built waits until it has applied all;
+    /// one that serves goes on, as it says that it is behind.
     pub(crate) fn takes_blocks_after(&self, seq: u64) -> bool {
         match self.state {
             LineState::Building => self.replacements == seq,

@@ -106,5 +106,5 @@ impl Deriver {
 }
 
 async fn free_bytes(folder: Arc<Path>) -> Result<u64> {
-    Ok(logmill_io::compute(move || disk::free_bytes(&folder)).await.map_err(Error::from)?)
+    logmill_io::compute(move || disk::free_bytes(&folder)).await.map_err(Error::from)
 }
