@@ -51,6 +51,11 @@ pub(crate) fn cas_retried() {
     counter!("log_index_cas_retries_total").increment(1);
 }
 
+pub(crate) fn replaced(blocks: u64) {
+    counter!("log_index_replacements_total").increment(1);
+    counter!("log_index_replaced_blocks_total").increment(blocks);
+}
+
 pub(crate) fn lease_lost() {
     counter!("log_index_lease_losses_total").increment(1);
 }

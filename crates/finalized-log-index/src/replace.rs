@@ -17,6 +17,7 @@ use logmill_io::{Batch, Condition, Version};
 use crate::codec::as_u64;
 use crate::error::{Error, Result};
 use crate::index::{Followed, LogIndex, Shared};
+use crate::metric;
 use crate::records::chunks::Change;
 use crate::records::number_of;
 use crate::records::replacement::{OLD_HASHES_MAX, Replacement, ReplacementKind};
@@ -101,7 +102,10 @@ impl Shared {
         );
         let record = Replacement { seq, blocks, kind, old_hashes, reason, at };
         let batch = batch.put(self.keys.replacement(seq), record.encode(), Condition::Absent);
-        self.commit_list(followed, change, batch, seq).await
+        let count = record.blocks.end - record.blocks.start;
+        let committed = self.commit_list(followed, change, batch, seq).await?;
+        metric::replaced(count);
+        Ok(committed)
     }
 
     /// Hashes of the last blocks of a range, lowest first, down to the first that cannot be read. An aid for consumers,

@@ -143,6 +143,8 @@ struct Round {
     report: AuditReport,
     /// What the round before has found.
     before: Vec<Finding>,
+    /// Below this block no refill is tried again in this round.
+    refused_below: u64,
 }
 
 impl Round {
@@ -201,9 +203,13 @@ impl Auditor {
                 return;
             }
             if report.damaged > damaged
-                && let Some(repairs) = repairs
+                && let Some(repairs) = repairs.filter(|_| number >= round.refused_below)
+                && !refill(repairs, number, report).await
             {
-                refill(repairs, number, report).await;
+                // What its chunk lacks, it lacks for all of its blocks.
+                let chunks = self.chain.index().chunks();
+                let chunk = chunks.iter().find(|entry| entry.blocks.contains(&number));
+                round.refused_below = chunk.map_or(0, |entry| entry.blocks.end);
             }
             if number % SLICE == 0 {
                 self.publish(round.known(number + 1));
@@ -223,25 +229,29 @@ fn gauge(count: u64) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// Has a block refilled that was just found damaged. Where that is refused, the index is degraded: a person decides.
-async fn refill(repairs: &RepairHandler, number: u64, report: &mut AuditReport) {
+/// Has a block refilled that was just found damaged; false if it was not, and then the index is degraded: the next round
+/// tries again, or a person decides.
+async fn refill(repairs: &RepairHandler, number: u64, report: &mut AuditReport) -> bool {
     let Err(error) = repairs.refill(number).await else {
         tracing::info!(block = number, "a damaged block was refilled");
         metrics::counter!("logmill_audit_refilled_total").increment(1);
         report.damaged -= 1;
         report.refilled += 1;
         report.findings.retain(|finding| finding.number != number);
-        return;
+        return true;
     };
     let why = logmill_io::chain(&error);
     tracing::error!(block = number, why, "a damaged block was not refilled");
-    let Some(finding) = report.findings.iter_mut().find(|finding| finding.number == number) else {
-        return;
-    };
-    finding.what = format!("{}; not refilled: {why}", finding.what);
-    if error.kind() != ErrorKind::Transient
-        && let Err(error) = repairs.report_damage(number, &finding.what).await
-    {
+    let finding = report.findings.iter_mut().find(|finding| finding.number == number);
+    let what = finding.map_or_else(
+        || why.clone(),
+        |finding| {
+            finding.what = format!("{}; not refilled: {why}", finding.what);
+            finding.what.clone()
+        },
+    );
+    if let Err(error) = repairs.report_damage(number, &what).await {
         tracing::warn!(error = logmill_io::chain(&error), "degrade the index");
     }
+    false
 }

@@ -58,6 +58,8 @@ pub struct Line {
     pub state: LineState,
     /// The last replacement of stored blocks that it has applied. It takes rows only for as long as this holds.
     pub replacements: u64,
+    /// Why it has not applied a later one, if that is known.
+    pub behind: Option<String>,
 }
 
 impl Line {

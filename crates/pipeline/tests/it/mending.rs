@@ -336,6 +336,14 @@ async fn listeners_hear_that_blocks_were_replaced() {
     let (world, process) = world(9).await;
     let follower = world.open().await;
     let mut listeners = [Listener::of(&process.chain).await, Listener::of(&follower).await];
+    // Who has just come may be told that something goes that it has not heard of.
+    let view = process.chain.view().await.expect("read");
+    for number in 0..=view.finalized().expect("there is one").number {
+        let block = view.block(number).await.expect("read").expect("stored");
+        for listener in &mut listeners {
+            listener.blocks.insert(number, Arc::clone(&block));
+        }
+    }
     world.sim.grow(12);
     process.catch_up().await.expect("nothing is in the way");
     follower.follow().await.expect("it follows");

@@ -111,7 +111,11 @@ impl Deriver {
                 },
                 failing,
                 replacements_applied: work.line.replacements,
-                incomplete: stale(work.line.replacements, replacements, None),
+                incomplete: stale(
+                    work.line.replacements,
+                    replacements,
+                    work.line.behind.as_deref(),
+                ),
             });
         }
         let bounds = stored.ranges().fold(None, |bounds: Option<(u64, u64)>, range| {

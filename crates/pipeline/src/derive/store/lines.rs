@@ -28,6 +28,8 @@ pub(crate) struct StoredLine {
     pub(crate) state: LineState,
     /// The last replacement of stored blocks that it has applied.
     pub(crate) replacements: u64,
+    /// Why it has not applied a later one, if that is known.
+    pub(crate) behind: Option<String>,
     version: i64,
     parameters: String,
     tables: String,
@@ -58,6 +60,7 @@ impl Tables {
                 generation: line.generation,
                 state: line.state,
                 replacements: line.replacements,
+                behind: line.behind,
             }));
         }
         Ok(lines)
@@ -361,9 +364,10 @@ pub(super) async fn stored_lines(
     processor: Option<&str>,
 ) -> Stored<Vec<StoredLine>> {
     let mut params: Vec<Value> = params![chain_param(chain_id)?];
-    let mut text = "SELECT processor, generation, state, version, parameters, tables, replacements
+    let mut text =
+        "SELECT processor, generation, state, version, parameters, tables, replacements, behind
         FROM derive_line WHERE chain_id = $1"
-        .to_owned();
+            .to_owned();
     if let Some(processor) = processor {
         params.push(processor.into());
         text.push_str(" AND processor = $2 ORDER BY generation FOR UPDATE");
@@ -381,6 +385,7 @@ pub(super) async fn stored_lines(
             parameters: row.text(4)?.to_owned(),
             tables: row.text(5)?.to_owned(),
             replacements: row.count(6)?,
+            behind: row.opt_text(7)?.map(str::to_owned),
         })
     };
     found.rows.iter().map(line).collect()

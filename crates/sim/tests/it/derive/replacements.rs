@@ -102,9 +102,9 @@ async fn after_a_rebuild_from_another_chain_tables_say_so_and_then_hold_that_cha
 
 /// A world whose stored blocks 3 to 8 were told with false logs.
 async fn deceived(sealed: bool) -> (World, Process) {
-    let world = world(40).await;
+    let world = world(12).await;
     let process = world.write().await;
-    for number in 0..=37 {
+    for number in 0..=9 {
         let mut block = Block::clone(&world.sim.block(number).expect("it exists"));
         block.verified = Verify::Full;
         if (3..9).contains(&number) {
@@ -271,13 +271,11 @@ async fn derivers_that_run_obey_a_replacement_by_themselves() {
     check(&world, &process, &tables, &processors).await;
 }
 
-const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
+const OTHERS: [Fault; 3] = [Fault::Before, Fault::After, Fault::CrashAfter];
 
+/// One is enough, since every processor goes the same way; this one has every kind of column and fold.
 fn some() -> Vec<Arc<dyn Processor>> {
-    let mut some = super::life::real();
-    some.retain(|processor| processor.name() == "ft_holdings_worker");
-    some.push(Probe::shared());
-    some
+    vec![Probe::shared()]
 }
 
 /// How blocks are replaced.
@@ -293,7 +291,7 @@ enum Way {
 async fn replace(way: Way, faults: &Arc<Faults>) {
     let (world, process) = match way {
         Way::Reset => {
-            let world = world(14).await;
+            let world = world(8).await;
             let process = stored(&world).await;
             (world, process)
         }
@@ -306,7 +304,7 @@ async fn replace(way: Way, faults: &Arc<Faults>) {
     process.die();
     world.pause();
     let world = match way {
-        Way::Reset => reset(&world, 11).await,
+        Way::Reset => reset(&world, 7).await,
         Way::Repair { .. } => world,
     };
     let follower = world.open().await;
@@ -383,14 +381,13 @@ async fn matrix(way: Way) {
     let operations = counted.operations();
     assert!(operations > 50, "only {operations} operations");
     for operation in 0..operations {
-        for fault in FAULTS {
-            // To die after an operation is mostly to die before the next; and what does not kill goes one way through
-            // the retries, wherever it strikes.
-            if fault != Fault::CrashBefore && !operation.is_multiple_of(4) {
-                continue;
-            }
-            replace(way, &Faults::at(operation, fault)).await;
-        }
+        replace(way, &Faults::at(operation, Fault::CrashBefore)).await;
+    }
+    // To die after an operation is mostly to die before the next; and what does not kill goes one way through the retries,
+    // wherever it strikes.
+    for operation in (0..operations).step_by(8) {
+        let fault = OTHERS[usize::try_from(operation / 8).expect("few") % OTHERS.len()];
+        replace(way, &Faults::at(operation, fault)).await;
     }
 }
 

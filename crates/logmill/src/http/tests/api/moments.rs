@@ -53,6 +53,8 @@ async fn an_answer_says_what_it_is_based_on() {
         "final": SIMULATED,
         "covered": [{"from": 0, "to": head.number}],
         "ranges": 1,
+        "complete": true,
+        "reason": null,
     });
     for path in rich.requests().values() {
         assert_eq!(rich.world.get(path).await["asOf"], expected, "{path}");
