@@ -160,10 +160,14 @@ impl<'a> ChainChecks<'a> {
                 continue;
             };
             let series = event.place.series;
-            if !self.names.contains_key(&series) {
-                self.names.insert(series, meter.names_of_series(series).await?);
-            }
-            let (customer, event_type) = self.names.get(&series).cloned().unwrap_or_default();
+            let (customer, event_type) = match self.names.get(&series) {
+                Some(names) => names.clone(),
+                None => {
+                    let names = meter.names_of_series(series).await?;
+                    self.names.insert(series, names.clone());
+                    names
+                }
+            };
             check.events.push(RecordedUsage { event: event.clone(), event_type, customer });
         }
         Ok(())
