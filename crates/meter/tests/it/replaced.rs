@@ -120,7 +120,7 @@ impl UsageSource for Source {
 
     async fn state(&self) -> Result<Option<SourceState>> {
         let chain = self.chain();
-        let all = IntervalSet::from_iter([0..count(chain.blocks.len())]);
+        let all: IntervalSet = std::iter::once(0..count(chain.blocks.len())).collect();
         Ok(Some(SourceState {
             generation: chain.generation,
             derived: all.clone(),
@@ -166,7 +166,7 @@ impl StoredUsage for Source {
     }
 
     fn stored(&self) -> IntervalSet {
-        IntervalSet::from_iter([0..count(self.chain().blocks.len())])
+        std::iter::once(0..count(self.chain().blocks.len())).collect()
     }
 
     async fn blocks(&self, range: &Heights) -> Result<Vec<(UsageBlock, i64)>> {

@@ -170,7 +170,7 @@ impl UsageSource for Source {
             derived: rows.keys().map(|height| *height..height + 1).collect(),
             derived_replacement: *derived_replacement,
             last_replacement: chain.last_replacement(),
-            stored: IntervalSet::from_iter([0..u64::try_from(chain.blocks.len()).expect("few")]),
+            stored: std::iter::once(0..u64::try_from(chain.blocks.len()).expect("few")).collect(),
             caught_up: chain.caught_up,
             follows: true,
             lowest: Some(0),
