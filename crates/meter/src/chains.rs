@@ -2,7 +2,7 @@
 //!
 //! - [`usage`]: usage of a block, and its ids; [`ledger`]: what was recorded of which block.
 //! - [`plan`]: what to record and to cancel; [`reconcile`]: doing it, in one transaction.
-//! - [`relay`]: the protocol, one step at a time.
+//! - [`relay`]: the protocol, one step at a time, over a [`source`]; `state`: what it notes.
 //!
 //! Blocks are recorded once they are final, which takes longer than any grace, and a chain that is being caught up with
 //! brings usage of years ago. So whoever records usage of a chain says until when he has all of it. While blocks that
@@ -25,6 +25,8 @@ pub(crate) mod ledger;
 mod plan;
 pub mod reconcile;
 pub mod relay;
+pub mod source;
+mod state;
 pub mod usage;
 
 pub use ledger::ChainState;

@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use logmill_io::{Clock, Timestamp};
 use logmill_meter::chains::ChainRecorded;
-use logmill_meter::chains::relay::{ChainRelay, Step, UsageSource};
+use logmill_meter::chains::relay::{ChainRelay, Step};
+use logmill_meter::chains::source::UsageSource;
 use logmill_meter::event::Event;
 use logmill_meter::{Meter, Result as MeterResult};
 use logmill_pipeline::derive::{Reader, Standing};

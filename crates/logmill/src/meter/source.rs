@@ -10,7 +10,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use logmill_io::sql::Row;
 use logmill_io::{Timestamp, params};
-use logmill_meter::chains::relay::{BlockReplacement, SourceState, UsageSource};
+use logmill_meter::chains::source::{BlockReplacement, SourceState, UsageSource};
 use logmill_meter::chains::usage::{BlockHash, LogUsage, RuleVersion, UsageBlock, UsageId};
 use logmill_meter::event::{Event, Incoming, Sender};
 use logmill_meter::{Error, Meter, Result};

@@ -14,17 +14,17 @@
 //! of the applied one. Two relays of one chain do no harm. Leaves to others: reading blocks ([`UsageSource`]).
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use async_trait::async_trait;
 use logmill_io::sql::Execute;
 use logmill_io::{Timestamp, Tx, params};
 use logmill_work::{Coverage, Heights, IntervalSet, Scope};
 
 use super::ledger::{self, ByHeight, ChainState, Rules};
 use super::reconcile::{Batch, Cause, UsageDelta};
-use super::usage::{BlockHash, RuleVersion, UsageBlock};
+use super::source::{BlockReplacement, SourceState, UsageSource};
+use super::state::{corrected, scope, scopes};
+use super::usage::UsageBlock;
 use crate::due::Which;
 use crate::error::Result;
 use crate::meter::{Head, Meter};
@@ -41,57 +41,6 @@ const EVENTS_PER_COMMIT: usize = 2_000;
 const GONE_PER_COMMIT: usize = 200;
 /// Bytes of reasons that are kept of several replacements applied together.
 const REASON_BYTES_MAX: usize = 900;
-
-/// Stored final blocks that were removed, or whose content changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BlockReplacement {
-    /// Number of the replacement, contiguous from 1.
-    pub seq: u64,
-    /// The blocks.
-    pub blocks: Heights,
-    /// Why, for people.
-    pub reason: String,
-}
-
-/// How far a chain is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SourceState {
-    /// The generation of derived usage that serves.
-    pub generation: u32,
-    /// Final blocks whose usage is derived.
-    pub derived: IntervalSet,
-    /// The newest replacement that these rows reflect.
-    pub derived_replacement: u64,
-    /// The newest replacement of stored blocks.
-    pub last_replacement: u64,
-    /// Final blocks that are stored.
-    pub stored: IntervalSet,
-    /// Whether blocks above the stored ones, if there are any, are few and new.
-    pub caught_up: bool,
-    /// Whether more blocks are to come.
-    pub follows: bool,
-    /// The lowest block that will ever be stored; the lowest that is derived if none is named.
-    pub lowest: Option<u64>,
-}
-
-/// Where the usage of a chain is read.
-#[async_trait]
-pub trait UsageSource: Send + Sync {
-    /// The chain.
-    fn chain_id(&self) -> u64;
-    /// The rules that make usage of its logs.
-    fn rules(&self) -> Vec<RuleVersion>;
-    /// How far it is; none if nothing is derived yet.
-    async fn state(&self) -> Result<Option<SourceState>>;
-    /// Replacements after one, lowest first; perhaps only the first of them.
-    async fn replacements_after(&self, seq: u64) -> Result<Vec<BlockReplacement>>;
-    /// The blocks of a range that have usage, as a generation of derived rows has it.
-    async fn usage(&self, generation: u32, range: &Heights) -> Result<Vec<UsageBlock>>;
-    /// The hash of a stored block.
-    async fn block_hash(&self, height: u64) -> Result<Option<BlockHash>>;
-    /// The time of a stored block.
-    async fn block_time(&self, height: u64) -> Result<Option<Timestamp>>;
-}
 
 /// What a step did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -472,74 +421,6 @@ enum Gone {
     Awaited,
     /// None is left.
     Resolved,
-}
-
-impl Meter {
-    /// Marks usage of a chain from a moment on as not corrected yet, unless the state has changed since: the replacement
-    /// may be applied by now.
-    async fn mark_pending(&self, chain: u64, version: u64, from: Timestamp) -> Result<()> {
-        let since = self.sql.now().await?;
-        let mark = |tx: Tx| async move {
-            Head::lock(&tx).await?;
-            let mut state = ChainState::read(&tx, chain).await?;
-            if state.version == version && state.pending.is_none_or(|known| from < known) {
-                state.pending = Some(from);
-                state.pending_since = state.pending_since.or(Some(since));
-                state.store(&tx, chain).await?;
-            }
-            Ok(())
-        };
-        Ok(self.sql.write(mark).await?)
-    }
-
-    /// Forgets what was applied of a chain that was stored again from nothing; all its blocks are looked at again.
-    async fn forget_replacements(&self, chain: u64, before: ChainState) -> Result<ChainState> {
-        tracing::warn!(chain, applied = before.applied, "the replacements of this chain are gone");
-        let forget = |tx: Tx| async move {
-            Head::lock(&tx).await?;
-            let now = ChainState::read(&tx, chain).await?;
-            if now.version != before.version {
-                return Ok(now);
-            }
-            let text = "DELETE FROM coverage WHERE chain_id = $1 AND consumer IN ($2, $3)";
-            let params = params![ledger::stored(chain), CONSUMER, EARLIER_CONSUMER];
-            tx.execute(text, params).await?;
-            let next = ChainState { version: now.version + 1, ..ChainState::default() };
-            next.store(&tx, chain).await?;
-            Ok(next)
-        };
-        Ok(self.sql.write(forget).await?)
-    }
-}
-
-fn scope(chain_id: u64, generation: u32) -> Scope {
-    Scope { chain_id, consumer: CONSUMER.to_owned(), version: generation }
-}
-
-/// The scopes of all generations that were relayed, earlier ones too.
-async fn scopes(on: &impl Execute, chain: u64) -> Result<Vec<Scope>> {
-    let text =
-        "SELECT consumer, version FROM coverage WHERE chain_id = $1 AND consumer IN ($2, $3)";
-    let params = params![ledger::stored(chain), CONSUMER, EARLIER_CONSUMER];
-    let found = on.execute(text, params).await?;
-    let scopes = found.rows.iter().map(|row| {
-        let version = u32::try_from(row.count(1)?).unwrap_or(u32::MAX);
-        Ok(Scope { chain_id: chain, consumer: row.text(0)?.to_owned(), version })
-    });
-    scopes.collect()
-}
-
-/// What the corrections after one replacement and up to another have changed.
-async fn corrected(tx: &Tx, chain: u64, after: Range<u64>) -> Result<UsageDelta> {
-    let text = "SELECT blocks, cancelled, recorded FROM meter_chain_correction
-                WHERE chain = $1 AND seq > $2 AND seq <= $3";
-    let (start, end) = (ledger::stored(after.start), ledger::stored(after.end));
-    let mut all = UsageDelta::default();
-    for row in &tx.execute(text, params![ledger::stored(chain), start, end]).await?.rows {
-        let (blocks, cancelled, recorded) = (row.count(0)?, row.count(1)?, row.count(2)?);
-        all.add(&UsageDelta { blocks, cancelled, recorded, conflicts: 0 });
-    }
-    Ok(all)
 }
 
 /// Where the next batch of a range ends: after whole blocks with about as many events as one transaction may have.

@@ -1,7 +1,7 @@
 //! The recount of chain usage: what is recorded is compared with what the stored blocks say.
 //!
-//! Events and blocks are walked side by side, a quarter of an hour at a time: the time of an event is that of its block,
-//! and blocks have no earlier time than the one below them.
+//! Events and blocks are walked side by side, a quarter of an hour at a time: the time of an event is that of its
+//! block, and blocks have no earlier time than the one below them.
 //!
 //! Guarantees: an event that counts and is not what its block says is found, and so is one of a block that is not
 //! stored, and usage of a relayed block that is not recorded; memory is bounded by a quarter of an hour. What was
@@ -160,10 +160,14 @@ impl<'a> ChainChecks<'a> {
                 continue;
             };
             let series = event.place.series;
-            if !self.names.contains_key(&series) {
-                self.names.insert(series, meter.names_of_series(series).await?);
-            }
-            let (customer, event_type) = self.names.get(&series).cloned().unwrap_or_default();
+            let (customer, event_type) = match self.names.get(&series) {
+                Some(names) => names.clone(),
+                None => {
+                    let names = meter.names_of_series(series).await?;
+                    self.names.insert(series, names.clone());
+                    names
+                }
+            };
             check.events.push(RecordedUsage { event: event.clone(), event_type, customer });
         }
         Ok(())

@@ -6,7 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use logmill_io::{Timestamp, params};
 use logmill_meter::aggregate::AggregateState::{self, Corrected, Final};
-use logmill_meter::chains::relay::{BlockReplacement, ChainRelay, SourceState, Step, UsageSource};
+use logmill_meter::chains::relay::{ChainRelay, Step};
+use logmill_meter::chains::source::{BlockReplacement, SourceState, UsageSource};
 use logmill_meter::chains::usage::{BlockHash, LogUsage, RuleVersion, UsageBlock, UsageId};
 use logmill_meter::correct::{Change, Correction};
 use logmill_meter::due::Which;
@@ -119,7 +120,7 @@ impl UsageSource for Source {
 
     async fn state(&self) -> Result<Option<SourceState>> {
         let chain = self.chain();
-        let all = IntervalSet::from_iter([0..count(chain.blocks.len())]);
+        let all: IntervalSet = std::iter::once(0..count(chain.blocks.len())).collect();
         Ok(Some(SourceState {
             generation: chain.generation,
             derived: all.clone(),
@@ -165,7 +166,7 @@ impl StoredUsage for Source {
     }
 
     fn stored(&self) -> IntervalSet {
-        IntervalSet::from_iter([0..count(self.chain().blocks.len())])
+        std::iter::once(0..count(self.chain().blocks.len())).collect()
     }
 
     async fn blocks(&self, range: &Heights) -> Result<Vec<(UsageBlock, i64)>> {

@@ -1,5 +1,5 @@
-//! Usage of a chain that is thrown away and stored again: it is that of the chain as it is now, corrected aggregates are
-//! announced, and a recount finds what is not so.
+//! Usage of a chain that is thrown away and stored again: it is that of the chain as it is now, corrected aggregates
+//! are announced, and a recount finds what is not so.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

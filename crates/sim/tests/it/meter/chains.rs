@@ -1,12 +1,14 @@
 //! Usage of a chain whose stored blocks are replaced: whatever is replaced, derived again, archived, killed and
-//! restarted, in the end the recorded usage is that of the stored blocks, and nothing was announced that was never true.
+//! restarted, in the end the recorded usage is that of the stored blocks, and nothing was announced that was never
+//! true.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use logmill_io::{BlobStore, Fault, Faults, Timestamp, params};
-use logmill_meter::chains::relay::{BlockReplacement, ChainRelay, SourceState, Step, UsageSource};
+use logmill_meter::chains::relay::{ChainRelay, Step};
+use logmill_meter::chains::source::{BlockReplacement, SourceState, UsageSource};
 use logmill_meter::chains::usage::{BlockHash, LogUsage, RuleVersion, UsageBlock, UsageId};
 use logmill_meter::period::PeriodKind;
 use logmill_meter::{Meter, Result, Settings};
@@ -168,7 +170,7 @@ impl UsageSource for Source {
             derived: rows.keys().map(|height| *height..height + 1).collect(),
             derived_replacement: *derived_replacement,
             last_replacement: chain.last_replacement(),
-            stored: IntervalSet::from_iter([0..u64::try_from(chain.blocks.len()).expect("few")]),
+            stored: std::iter::once(0..u64::try_from(chain.blocks.len()).expect("few")).collect(),
             caught_up: chain.caught_up,
             follows: true,
             lowest: Some(0),
