@@ -1,8 +1,8 @@
 //! What the server does for the chain it follows: sources, what is stored, and ingest.
 //!
 //! Guarantees: a wrong chain, or one without finality, is refused before anything is written; a chain whose id is known
-//! (because it is set, or stored) is served also while its nodes are away, and one whose id is not is opened as soon as a
-//! node has told it ([`OpenChains::meet`]). Leaves to others: ingest itself ([`logmill_pipeline`]), serving.
+//! (because it is set, or stored) is served also while its nodes are away, and one whose id is not is opened as soon as
+//! a node has told it ([`OpenChains::meet`]). Leaves to others: ingest itself ([`logmill_pipeline`]), serving.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,8 +61,8 @@ pub(crate) struct Followed {
 }
 
 impl OpenChains {
-    /// Opens the chain that is configured, if it is known which one it is, and those that are stored. True if a node has
-    /// yet to tell which one is meant.
+    /// Opens the chain that is configured, if it is known which one it is, and those that are stored. True if a node
+    /// has yet to tell which one is meant.
     pub(crate) async fn open(&self) -> Result<(Vec<OpenChain>, bool)> {
         let mut open = Vec::new();
         let stored = self.stores.chains().await?;

@@ -8,8 +8,8 @@
 //! | node | asked for its chain | the start goes on: usage and stored chains are served, ingest tries again |
 //!
 //! Guarantees: waiting is bounded by `ready.start_wait_ms`; an error names the setting to look at and what to do. What
-//! would fail the same way again (a wrong password, another chain) ends the start at once. Leaves to others: what happens
-//! to a store after the start ([`crate::readiness`]).
+//! would fail the same way again (a wrong password, another chain) ends the start at once. Leaves to others: what
+//! happens to a store after the start ([`crate::readiness`]).
 
 use std::future::Future;
 use std::sync::Arc;

@@ -15,9 +15,9 @@
 //! | [`chain`] | how a chain is, judged from its view and the head that was seen |
 //! | [`tables`] | how far derived and collected tables are |
 //!
-//! Guarantees: asking costs no more than reading memory, waits for nothing, and cannot pile up: a check that hangs stays
-//! the only one of its kind, and counts as failed once it takes longer than `ready.store_timeout_ms`. A store that can
-//! never work again ends [`Readiness::run`], and with it the process. Leaves to others: serving the answers
+//! Guarantees: asking costs no more than reading memory, waits for nothing, and cannot pile up: a check that hangs
+//! stays the only one of its kind, and counts as failed once it takes longer than `ready.store_timeout_ms`. A store
+//! that can never work again ends [`Readiness::run`], and with it the process. Leaves to others: serving the answers
 //! ([`crate::http`]).
 
 use std::collections::BTreeMap;

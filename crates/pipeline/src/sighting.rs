@@ -3,8 +3,8 @@
 //! A process that does not write asks no node for the head. It learns from this record how far its view lags, and
 //! whether any process still reaches the chain.
 //!
-//! Guarantees: only the holder of the index's writer lease can change the record, by its fence; a reader gets an age that
-//! is measured by the store's clock alone. Leaves to others: how old is too old.
+//! Guarantees: only the holder of the index's writer lease can change the record, by its fence; a reader gets an age
+//! that is measured by the store's clock alone. Leaves to others: how old is too old.
 //!
 //! Stored form, at `PREFIX/seen`: JSON `{"v":1,"owner":…,"head":…,"seen_at_ms":…,"damaged":…}`.
 

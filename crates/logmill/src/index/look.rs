@@ -126,7 +126,7 @@ fn status_rows(chain: u64, health: &HealthReport, seen: Option<&Sighting>) -> Ve
         .map_or("never".to_owned(), |seen| format!("{} ({} s ago)", seen.head, seen.age.as_secs()));
     rows.extend([
         ("head", or_none(health.head)),
-        ("chain's head, as seen", seen),
+        ("head of the chain", seen),
         ("covered blocks", coverage),
         ("pruned below", or_none((health.pruned_below > 0).then_some(health.pruned_below))),
         ("chunks", health.chunks.to_string()),

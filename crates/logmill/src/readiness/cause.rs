@@ -1,7 +1,7 @@
 //! Causes: everything that makes a process not ready, by a stable code.
 //!
-//! Guarantees: a code never changes its meaning, and `docs/readiness.md` has a row for each, which a test compares. Leaves
-//! to others: finding out whether a cause holds ([`super`] and its modules).
+//! Guarantees: a code never changes its meaning, and `docs/readiness.md` has a row for each, which a test compares.
+//! Leaves to others: finding out whether a cause holds ([`super`] and its modules).
 
 use serde::Serialize;
 

@@ -1,7 +1,7 @@
 //! Whether databases, blobs and disk answer.
 //!
-//! Guarantees: a probe writes nothing, unless recording usage has just failed: then it tries to write, until that works.
-//! Leaves to others: how long an answer may take ([`super`]).
+//! Guarantees: a probe writes nothing, unless recording usage has just failed: then it tries to write, until that
+//! works. Leaves to others: how long an answer may take ([`super`]).
 
 use std::path::PathBuf;
 use std::sync::Arc;

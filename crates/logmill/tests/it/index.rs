@@ -56,7 +56,7 @@ fn an_index_is_looked_at_beside_its_writer() {
         assert!(health.chunks > 0 && health.tail_blocks > 0, "{health:?}");
         let total: usize = blocks.iter().map(|block| block.logs.len()).sum();
         let expected = json!({ "indexes": [{
-            "chain": CHAIN, "degraded": null, "head": last,
+            "chain": CHAIN, "degraded": null, "damaged_blocks": 0, "head_seen": null, "head": last,
             "coverage": [{ "from": first, "to": last }], "pruned_below": 0,
             "chunks": health.chunks, "chunks_unanchored": 0,
             "tail_blocks": health.tail_blocks, "writer_epoch": health.writer_epoch,
