@@ -4,7 +4,6 @@
 //! [`Incoming::unknown`]: a misspelt `timestamp` must not count at another time without a word. Leaves to others: what
 //! the fields must be.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
@@ -59,7 +58,7 @@ impl<'de> Visitor<'de> for Fields {
 }
 
 impl Incoming<'_> {
-    fn note_unknown(&mut self, name: &Cow<'_, str>) {
+    fn note_unknown(&mut self, name: &str) {
         if self.unknown.len() < UNKNOWN_MAX {
             let shown: String = name.chars().take(UNKNOWN_CHARS_MAX).collect();
             self.unknown.push(shown.escape_debug().to_string());

@@ -59,7 +59,7 @@ impl Engine {
     }
 
     /// Takes note of a request and its answer.
-    pub(super) fn note(&self, request: String, status: u16, answer: &[u8]) {
+    pub(super) fn note(&self, request: &str, status: u16, answer: &[u8]) {
         let answer = match serde_json::from_slice::<Value>(answer) {
             Ok(mut answer) => {
                 leave_out_times(&mut answer);

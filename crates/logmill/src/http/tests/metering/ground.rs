@@ -229,7 +229,7 @@ impl Metered {
         let response = sender.send_request(request).await.expect("an answer");
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let body = response.into_body().collect().await.expect("a body").to_bytes();
-        self.engine.note(noted, status, &body);
+        self.engine.note(&noted, status, &body);
         (status, headers, body)
     }
 

@@ -312,9 +312,9 @@ async fn events_of_other_times_are_taken_within_bounds(engine: Engine) {
 
 async fn a_field_that_an_event_has_not_is_named_and_nothing_recorded(engine: Engine) {
     let metered = Metered::new(&engine).await;
-    let misspelt = json!({"customerId": "c", "value": 1, "timestmap": "2026-01-12T00:00:00Z"});
+    let misspelt = json!({"customerId": "c", "value": 1, "timestamps": "2026-01-12T00:00:00Z"});
     let answer = metered.post("/usage/api.calls", &misspelt).await;
-    let expected = "timestmap is not a field of an event: it has eventType, customerId, value, \
+    let expected = "timestamps is not a field of an event: it has eventType, customerId, value, \
         metadata, id, source and timestamp";
     assert_eq!((answer.status, &answer.body["details"]), (422, &json!([expected])));
     let typed = json!({"eventType": "api.calls", "customerId": "c", "value": 1, "Value": 2});
