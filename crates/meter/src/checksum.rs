@@ -70,7 +70,7 @@ impl<'a> EventColumns<'a> {
     pub(crate) fn checks(&self) -> i64 {
         let whole = u64::from(self.checksum());
         let key = u64::from(key_checksum(self.seq, self.key, self.content));
-        (key << 32 | whole).cast_signed()
+        ((key << 32) | whole).cast_signed()
     }
 
     fn checksum(&self) -> u32 {
@@ -88,7 +88,7 @@ impl<'a> EventColumns<'a> {
                 self.key.lo,
                 self.content,
                 // Lengths, so that no byte can move from one text to its neighbour.
-                length(self.source) << 32 | length(self.id),
+                (length(self.source) << 32) | length(self.id),
                 length(self.amount),
                 self.metadata.map_or(-1, length),
             ])
