@@ -76,7 +76,7 @@ pub(super) struct Postgres {
     pool: Pool,
     config: Config,
     connections: usize,
-    absences: Box<Absences>,
+    absences: Absences,
 }
 
 impl Postgres {
@@ -125,7 +125,7 @@ impl Postgres {
             .build()
             .map_err(|error| Error::invalid(format!("the database pool: {error}")))?;
         let connections = settings.connections;
-        let postgres = Self { pool, config, connections, absences: Box::default() };
+        let postgres = Self { pool, config, connections, absences: Absences::default() };
         // Fail now, with a clear reason, rather than at the first statement.
         drop(postgres.client().await?);
         Ok(postgres)
