@@ -6,7 +6,7 @@
 #   PROOF_TEST_MINUTES=20 how long one test may take, before it is ended and counted as failed
 #   PROOF_FACTOR=8        how many times as many cases the tests that name their number run
 #   PROPTEST_CASES=4096   how many cases the other random tests run
-#   PROOF_FILTER='all()'  which tests, as a nextest filter; the run is complete when these have passed
+#   PROOF_FILTER='all()'  which tests, as a nextest filter; with another one the run is never called passed
 #
 # It goes on where it stopped: what has passed is kept in target/proof/, by the state of the tree and the settings above,
 # and is not run again until one of them changes. What failed is run again. `rm -r target/proof` begins again.
@@ -93,6 +93,7 @@ report() {
     failed=$(wc -l <"$STATE/failed.now")
     left=$(wc -l <"$STATE/not-run")
     printf '\n== proof of %s\n' "$(git rev-parse --short HEAD) ($KEY)"
+    [[ $FILTER == 'all()' ]] || echo "only these tests: $FILTER"
     sed 's/^/failed:  /' "$STATE/failed.now"
     sed 's/^/skipped: /' "$STATE/skipped"
     sed 's/^/not run: /' "$STATE/not-run"
@@ -104,6 +105,10 @@ report() {
     fi
     if [[ $left -gt 0 || -s $STATE/skipped ]]; then
         echo "PROOF UNFINISHED: run it again to go on, see $STATE"
+        return 3
+    fi
+    if [[ $FILTER != 'all()' ]]; then
+        echo "PROOF UNFINISHED: these tests have passed, others were not asked for"
         return 3
     fi
     echo "PROOF PASSED"
