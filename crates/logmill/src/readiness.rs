@@ -42,6 +42,7 @@ pub(crate) mod stores;
 pub(crate) mod tables;
 #[cfg(test)]
 mod tests;
+pub(crate) mod usage;
 
 /// How long a check rests between two runs.
 const CHECK_EVERY: Duration = Duration::from_secs(1);

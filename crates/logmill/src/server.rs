@@ -35,6 +35,7 @@ use crate::preflight;
 use crate::readiness::chain::{ChainCheck, HeadDuty};
 use crate::readiness::stores::{BlobCheck, DiskCheck, SqlCheck};
 use crate::readiness::tables::TablesCheck;
+use crate::readiness::usage::UsageCheck;
 use crate::readiness::{Cause, Finding, Readiness, Service};
 use crate::rpc::Served;
 use crate::stores::index::IndexStores;
@@ -167,6 +168,7 @@ fn readiness(
     }
     if let Some(usage) = &metering.usage {
         readiness.add(SqlCheck::of_meter(usage.meter.sql().clone(), usage.suspect.clone()));
+        readiness.add(UsageCheck::new(usage.meter.clone()));
     }
     let is_bucket = settings.s3().is_some();
     readiness.add(BlobCheck::new(Arc::clone(blobs), is_bucket));

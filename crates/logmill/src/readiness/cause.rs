@@ -52,15 +52,17 @@ pub(crate) enum Cause {
     BlocksDamaged,
     ChainUnreadable,
     TablesBehind,
+    TablesReplaced,
     DeriveFailing,
     UsageNotRelayed,
+    UsageDamaged,
     CollectorStopped,
     CollectorIncomplete,
     CollectorBehind,
 }
 
 impl Cause {
-    pub(crate) const ALL: [Self; 25] = [
+    pub(crate) const ALL: [Self; 27] = [
         Self::Starting,
         Self::Stopping,
         Self::NotServed,
@@ -81,8 +83,10 @@ impl Cause {
         Self::BlocksDamaged,
         Self::ChainUnreadable,
         Self::TablesBehind,
+        Self::TablesReplaced,
         Self::DeriveFailing,
         Self::UsageNotRelayed,
+        Self::UsageDamaged,
         Self::CollectorStopped,
         Self::CollectorIncomplete,
         Self::CollectorBehind,
@@ -111,8 +115,10 @@ impl Cause {
             Self::BlocksDamaged => "blocks_damaged",
             Self::ChainUnreadable => "chain_unreadable",
             Self::TablesBehind => "tables_behind",
+            Self::TablesReplaced => "tables_replaced",
             Self::DeriveFailing => "derive_failing",
             Self::UsageNotRelayed => "usage_not_relayed",
+            Self::UsageDamaged => "usage_damaged",
             Self::CollectorStopped => "collector_stopped",
             Self::CollectorIncomplete => "collector_incomplete",
             Self::CollectorBehind => "collector_behind",
@@ -126,13 +132,13 @@ impl Cause {
             Self::JobsStoreSilent => "jobs",
             Self::IndexStoreSilent | Self::IndexDegraded | Self::ChainUnreadable => "index",
             Self::TablesStoreSilent => "tables",
-            Self::MeterStoreSilent | Self::MeterNotWritable => "meter",
+            Self::MeterStoreSilent | Self::MeterNotWritable | Self::UsageDamaged => "meter",
             Self::BlobsSilent => "blobs",
             Self::DiskLow => "disk",
             Self::ChainUnknown | Self::NodeSilent => "nodes",
             Self::HeadNotSeen | Self::Behind | Self::HeadWentBack | Self::IngestStopped => "ingest",
             Self::BlocksDamaged => "auditor",
-            Self::TablesBehind | Self::DeriveFailing => "derive",
+            Self::TablesBehind | Self::TablesReplaced | Self::DeriveFailing => "derive",
             Self::UsageNotRelayed => "relay",
             Self::CollectorStopped | Self::CollectorIncomplete | Self::CollectorBehind => {
                 "collector"
@@ -162,13 +168,14 @@ impl Cause {
             Self::BlocksDamaged => &[Rpc],
             Self::TablesStoreSilent
             | Self::TablesBehind
+            | Self::TablesReplaced
             | Self::DeriveFailing
             | Self::CollectorStopped
             | Self::CollectorIncomplete
             | Self::CollectorBehind => &[Tables],
             Self::MeterStoreSilent | Self::MeterNotWritable => &[Meter],
-            // What clients send is recorded all the same.
-            Self::UsageNotRelayed => &[],
+            // What clients send is recorded all the same, and a damaged event fails what needs it alone.
+            Self::UsageNotRelayed | Self::UsageDamaged => &[],
         }
     }
 }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use logmill_pipeline::derive::Standing;
 use logmill_pipeline::derive::deriver::DeriveStatus;
 
 use super::{Cause, Check, Finding};
@@ -30,8 +31,8 @@ impl Check for TablesCheck {
         let Some(derive) = &self.chain.derive else { return Ok(Vec::new()) };
         let mut found = Vec::new();
         found.extend(failing(chain_id, &derive.deriver.status()));
-        match self.behind(derive).await {
-            Ok(behind) => found.extend(behind),
+        match self.read(derive).await {
+            Ok(read) => found.extend(read),
             Err(error) if error.is_fatal() => return Err(error),
             Err(error) => {
                 let why = format!("the tables cannot be read: {}", logmill_io::chain(&error));
@@ -48,30 +49,47 @@ impl Check for TablesCheck {
 }
 
 impl TablesCheck {
-    /// The processor that is furthest behind, if it is too far.
-    async fn behind(&self, derive: &Derive) -> Result<Option<Finding>> {
+    /// What the tables' own database shows.
+    async fn read(&self, derive: &Derive) -> Result<Vec<Finding>> {
         // What is stored, first: tables may only be ahead of it.
         let view = self.chain.chain.view().await;
+        let last = self.chain.chain.index().last_replacement();
         // A chain that cannot be read is reported as such.
-        let Some(head) = view.ok().and_then(|view| view.head()) else { return Ok(None) };
+        let Some(head) = view.ok().and_then(|view| view.head()) else { return Ok(Vec::new()) };
         let standings = derive.reader.standings(&[]).await?;
+        let mut found = Vec::new();
+        found.extend(self.behind(derive, &standings, head.number));
+        found.extend(replaced(self.chain.chain.chain_id(), &standings, last));
+        Ok(found)
+    }
+
+    /// The processor that is furthest behind, if it is too far.
+    fn behind(&self, derive: &Derive, standings: &[Standing], head: u64) -> Option<Finding> {
         let tops = derive.names().map(|name| {
             let standing = standings.iter().find(|standing| standing.processor == name);
             let top = standing.and_then(|standing| standing.all().ranges().next_back());
             (name, top.map(|range| range.end - 1))
         });
-        let lag = |top: Option<u64>| top.map_or(u64::MAX, |top| head.number.saturating_sub(top));
-        let Some((name, top)) = tops.max_by_key(|(_, top)| lag(*top)) else { return Ok(None) };
+        let lag = |top: Option<u64>| top.map_or(u64::MAX, |top| head.saturating_sub(top));
+        let (name, top) = tops.max_by_key(|(_, top)| lag(*top))?;
         if lag(top) <= self.lag_blocks {
-            return Ok(None);
+            return None;
         }
         let why = match top {
             None => format!("{name} has derived nothing yet"),
-            Some(top) => format!("{name} has derived up to block {top} of {}", head.number),
+            Some(top) => format!("{name} has derived up to block {top} of {head}"),
         };
         let chain_id = Some(self.chain.chain.chain_id());
-        Ok(Some(Finding::new(Cause::TablesBehind, chain_id, why)))
+        Some(Finding::new(Cause::TablesBehind, chain_id, why))
     }
+}
+
+/// The first processor whose tables still hold blocks that were replaced.
+pub(super) fn replaced(chain_id: u64, standings: &[Standing], last: u64) -> Option<Finding> {
+    standings.iter().find_map(|standing| {
+        let why = format!("{}: {}", standing.processor, standing.stale(last)?);
+        Some(Finding::new(Cause::TablesReplaced, Some(chain_id), why))
+    })
 }
 
 /// The first blocks that a processor cannot derive.

@@ -246,7 +246,7 @@ async fn many_keys_in_memory_are_sealed_soon_and_not_in_a_minute() {
         recorder.record(events.collect()).await.expect("recorded");
     }
     drop(recorder);
-    recording.await.expect("it ends");
+    recording.await.expect("it ends").expect("nothing fails");
     let jobs = "SELECT count(*) FROM job WHERE kind = 'meter.housekeeping'";
     let jobs = number(&world, jobs).await;
     assert!((1..=4).contains(&jobs), "{jobs} jobs, one for each blob that is due");

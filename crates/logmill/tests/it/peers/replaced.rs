@@ -74,6 +74,11 @@ fn after_a_reset_and_a_rebuild_no_row_of_the_dead_chain_is_served_as_true() {
     });
     let stale = page(server.rpc(), token);
     assert_eq!(stale["items"], before["items"], "they stay readable");
+    wait_until("readiness says so", || {
+        let ready = server.rpc().get("/ready/tables");
+        let reasons = ready["reasons"].as_array().cloned().unwrap_or_default();
+        reasons.iter().any(|reason| reason["code"] == "tables_replaced")
+    });
     let account = format!("0x{:040x}", 1);
     let holdings = server.rpc().get(&format!("{API}/accounts/{account}/holdings"));
     let items = holdings["items"].as_array().expect("a list");

@@ -6,6 +6,8 @@ use serde_json::json;
 
 use super::engine::{Engine, on_both_engines};
 use super::ground::Metered;
+use crate::readiness::usage::UsageCheck;
+use crate::readiness::{Cause, Check};
 
 async fn a_damaged_event_is_an_error_that_names_it_and_the_audit_shows_it(engine: Engine) {
     let metered = Metered::new(&engine).await;
@@ -32,6 +34,10 @@ async fn a_damaged_event_is_an_error_that_names_it_and_the_audit_shows_it(engine
     assert_eq!(audit["damaged"], 1, "{audit}");
     assert_eq!(audit["damaged_records"], json!([format!("event {seq}")]));
     assert_eq!(audit["events_checked"], 3);
+    let check = UsageCheck::new(metered.meter.clone());
+    let found = check.check().await.expect("the audit can be read");
+    assert_eq!(found.len(), 1);
+    assert_eq!((found[0].cause, found[0].cause.services().len()), (Cause::UsageDamaged, 0));
 }
 
 on_both_engines![a_damaged_event_is_an_error_that_names_it_and_the_audit_shows_it,];
