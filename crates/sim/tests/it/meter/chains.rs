@@ -14,7 +14,7 @@ use logmill_meter::period::PeriodKind;
 use logmill_meter::{Meter, Result, Settings};
 use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
-use logmill_work::{Heights, IntervalSet, Queue};
+use logmill_work::{Heights, Queue};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
