@@ -250,8 +250,8 @@ impl Relay {
             .await
             .map_err(|error| logmill_meter::Error::unavailable(logmill_io::chain(&error)))?;
         let stored = heights(view.covered());
-        let tip = view.tip_blocks().iter().map(|block| (block.at.number, block.at.hash)).collect();
-        why.extend(underived(&stored, tip, standing));
+        let tip = view.tip_blocks().iter().map(|block| (block.at.number, block.at.hash));
+        why.extend(underived(&stored, &tip.collect::<Vec<_>>(), standing));
         let lowest = source.lowest().unwrap_or_else(|| first_of(&stored));
         why.extend(unstored(&stored, lowest, source.report()));
         Ok(why)
@@ -265,7 +265,7 @@ fn first_of(set: &IntervalSet) -> u64 {
 /// Says how many stored blocks are not derived.
 fn underived(
     stored: &IntervalSet,
-    tip: Vec<(u64, alloy_primitives::B256)>,
+    tip: &[(u64, alloy_primitives::B256)],
     standing: &Standing,
 ) -> Option<String> {
     let is_derived = |(number, hash): &(u64, alloy_primitives::B256)| {
@@ -273,7 +273,7 @@ fn underived(
             || standing.tip.0.iter().any(|(at, known)| at == number && known == hash)
     };
     let mut left = stored.clone();
-    for (number, _) in &tip {
+    for (number, _) in tip {
         left.remove(&(*number..number.saturating_add(1)));
     }
     for range in standing.done.ranges() {
@@ -393,11 +393,11 @@ mod tests {
 
     use super::*;
 
-    fn set(ranges: &[Heights]) -> IntervalSet {
-        ranges.iter().cloned().collect()
+    fn set(ranges: &[(u64, u64)]) -> IntervalSet {
+        ranges.iter().map(|(start, end)| *start..*end).collect()
     }
 
-    fn standing(done: &[Heights], tip: &[(u64, u8)]) -> Standing {
+    fn standing(done: &[(u64, u64)], tip: &[(u64, u8)]) -> Standing {
         Standing {
             processor: "usage_worker".to_owned(),
             generation: 1,
@@ -414,47 +414,47 @@ mod tests {
 
     #[test]
     fn stored_blocks_that_are_not_derived_are_counted() {
-        let stored = set(&[0..50]);
+        let stored = set(&[(0, 50)]);
         let tip = || vec![(48, hash_of(1)), (49, hash_of(2))];
-        let check = |standing: Standing| underived(&stored, tip(), &standing);
-        assert_eq!(check(standing(&[0..48], &[(48, 1), (49, 2)])), None);
+        let check = |standing: Standing| underived(&stored, &tip(), &standing);
+        assert_eq!(check(standing(&[(0, 48)], &[(48, 1), (49, 2)])), None);
         let said = |blocks: u64| Some(format!("{blocks} stored blocks are not derived yet"));
-        assert_eq!(check(standing(&[0..48], &[(48, 1)])), said(1));
+        assert_eq!(check(standing(&[(0, 48)], &[(48, 1)])), said(1));
         // A block of a branch that is dead by now.
-        assert_eq!(check(standing(&[0..48], &[(48, 1), (49, 9)])), said(1));
-        assert_eq!(check(standing(&[0..10], &[])), said(40));
+        assert_eq!(check(standing(&[(0, 48)], &[(48, 1), (49, 9)])), said(1));
+        assert_eq!(check(standing(&[(0, 10)], &[])), said(40));
         assert_eq!(check(standing(&[], &[])), said(50));
     }
 
     #[test]
     fn blocks_that_are_known_and_not_stored_are_counted() {
-        let check = |stored: &[Heights], lowest, report| unstored(&set(stored), lowest, report);
+        let check = |stored: &[(u64, u64)], lowest, report| unstored(&set(stored), lowest, report);
         let seen = |target| ProgressReport {
             target: Some(target),
             seen_ms_ago: Some(100),
             ..ProgressReport::default()
         };
-        assert_eq!(check(&[0..50], 0, None), Vec::<String>::new());
-        assert_eq!(check(&[0..50], 0, Some(seen(49))), Vec::<String>::new());
+        assert_eq!(check(&[(0, 50)], 0, None), Vec::<String>::new());
+        assert_eq!(check(&[(0, 50)], 0, Some(seen(49))), Vec::<String>::new());
         assert_eq!(
-            check(&[0..50], 0, Some(seen(51))),
+            check(&[(0, 50)], 0, Some(seen(51))),
             ["2 blocks up to the head are not stored yet"]
         );
         assert_eq!(check(&[], 0, Some(seen(9))), ["10 blocks up to the head are not stored yet"]);
         assert_eq!(
-            check(&[20..50], 5, Some(seen(49))),
+            check(&[(20, 50)], 5, Some(seen(49))),
             ["15 blocks of history are not stored yet"]
         );
         assert_eq!(
-            check(&[0..50], 0, Some(ProgressReport::default())),
+            check(&[(0, 50)], 0, Some(ProgressReport::default())),
             ["the head of the chain has not been seen yet"]
         );
         let stale = ProgressReport { seen_ms_ago: Some(420_000), ..seen(49) };
         assert_eq!(
-            check(&[0..50], 0, Some(stale)),
+            check(&[(0, 50)], 0, Some(stale)),
             ["no node has reported the head for 420 seconds"]
         );
         let stalled = ProgressReport { stalled: Some("the tip is full".to_owned()), ..seen(49) };
-        assert_eq!(check(&[0..50], 0, Some(stalled)), ["no blocks are stored: the tip is full"]);
+        assert_eq!(check(&[(0, 50)], 0, Some(stalled)), ["no blocks are stored: the tip is full"]);
     }
 }

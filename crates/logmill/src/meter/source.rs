@@ -258,6 +258,7 @@ pub(crate) fn heights(ranges: Vec<std::ops::Range<u64>>) -> IntervalSet {
     ranges.into_iter().collect()
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "`map_err` gives it away")]
 fn unavailable(error: logmill_pipeline::Error) -> Error {
     Error::unavailable(format!("usage of a chain: {}", logmill_io::chain(&error)))
 }

@@ -5,7 +5,7 @@
 //! | usage of another hash | anything | it is cancelled |
 //! | nothing | usage | it is recorded; as the next revision where an earlier one was cancelled |
 //! | usage | the same | nothing |
-//! | usage, of the rule as it is now | other usage, or none | cancelled and recorded if the block was replaced; else kept |
+//! | usage, of the rule as it is now | other usage, or none | kept; if the block was replaced, replaced too |
 //! | usage, of a rule as it was | other usage, or none | it stays: a changed rule does not change what was billed |
 //! | usage of a rule that is gone | the same under a new name | nothing: the rule was renamed |
 //!
