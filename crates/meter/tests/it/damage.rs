@@ -172,6 +172,7 @@ async fn over_file(world: &World, file: &Path) -> Result<Meter, String> {
 }
 
 /// All bits of the stored row of one event, in the file.
+#[expect(clippy::disallowed_methods, reason = "the test damages a file of the store")]
 #[tokio::test(flavor = "multi_thread")]
 async fn no_flipped_bit_of_a_row_in_the_file_changes_what_is_listed() {
     let folder = tempfile::tempdir().expect("a folder");

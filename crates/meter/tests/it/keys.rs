@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use logmill_io::sql::Execute as _;
 use logmill_io::{
-    BlobMeta, BlobName, BlobStore, Fault, Faults, Faulty, Result as StoreResult, params,
+    BlobMeta, BlobName, BlobStore, Fault, Faults, Faulty, Result as StoreResult, Tasks, params,
 };
 use logmill_meter::record::Arrived;
 use logmill_meter::record::Outcome::{Conflict, Repeated};
@@ -238,7 +238,8 @@ async fn many_keys_in_memory_are_sealed_soon_and_not_in_a_minute() {
     use logmill_io::Clock as _;
     let world = World::with_sizes(NOW, settings(), small()).await;
     let (recorder, recording) = Recorder::new(world.meter.clone());
-    let recording = tokio::spawn(recording);
+    let mut tasks = Tasks::new();
+    tasks.spawn(recording);
     for batch in 0..5 {
         let received = world.clock.now();
         let events = calls(batch * 10..batch * 10 + 10, 0);
@@ -246,7 +247,7 @@ async fn many_keys_in_memory_are_sealed_soon_and_not_in_a_minute() {
         recorder.record(events.collect()).await.expect("recorded");
     }
     drop(recorder);
-    recording.await.expect("it ends").expect("nothing fails");
+    tasks.join_next().await.expect("a task").expect("it ends").expect("nothing fails");
     let jobs = "SELECT count(*) FROM job WHERE kind = 'meter.housekeeping'";
     let jobs = number(&world, jobs).await;
     assert!((1..=4).contains(&jobs), "{jobs} jobs, one for each blob that is due");
