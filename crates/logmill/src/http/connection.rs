@@ -271,15 +271,13 @@ impl Paced {
         match &written {
             Poll::Ready(Ok(bytes)) => {
                 let taken = self.window.as_ref().map_or(0, |(_, taken)| *taken) + bytes;
-                match &mut self.window {
+                if *bytes == given || taken >= RATE_BYTES_MIN {
                     // Nothing waits any more, or enough was taken.
-                    _ if *bytes == given || taken >= RATE_BYTES_MIN => {
-                        if self.window.take().is_some() {
-                            self.place.slot().stalled(false);
-                        }
+                    if self.window.take().is_some() {
+                        self.place.slot().stalled(false);
                     }
-                    Some((_, before)) => *before = taken,
-                    None => {}
+                } else if let Some((_, before)) = &mut self.window {
+                    *before = taken;
                 }
                 return written;
             }

@@ -54,6 +54,9 @@ fn a_bad_value_is_refused_by_key_and_source() {
     check("database.durability=maybe", &["database.durability", "full", "relaxed"]);
     check("database.url=mysql://h/d", &["database.url", "postgresql://"]);
     check("log.level=loud", &["log.level", "loud"]);
+    check("server.trusted_proxies=10.0.0.1, here", &["server.trusted_proxies", "here"]);
+    check("server.health_listen=here", &["server.health_listen", "here"]);
+    check("server.max_websockets=2000", &["server.max_websockets", "1024"]);
     check("nonsense", &["--set", "equals sign"]);
     place
         .run(&["config", "check", "--config", "none.toml"])

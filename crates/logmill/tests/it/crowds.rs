@@ -130,37 +130,29 @@ fn connections_of_a_trusted_proxy_are_not_limited_by_address() {
     };
     // Those that are kept answer a request.
     let kept = |streams: Vec<TcpStream>| {
-        streams.into_iter().filter(|stream| stream.is_kept(&runtime)).count()
+        streams.iter().filter(|stream| runtime.block_on(answers(stream))).count()
     };
     assert_eq!(kept(open(7)), 50, "of the proxy all");
     assert_eq!(kept(open(8)), 10, "of another address the newest");
     assert!(server.terminate().success());
 }
 
-trait Kept {
-    /// Whether a request on this connection is answered.
-    fn is_kept(self, runtime: &Runtime) -> bool;
-}
-
-impl Kept for &TcpStream {
-    fn is_kept(self, runtime: &Runtime) -> bool {
-        runtime.block_on(async {
-            let asked = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
-            if self.writable().await.is_err() || self.try_write(asked).is_err() {
-                return false;
-            }
-            let mut answer = [0; 12];
-            loop {
-                if self.readable().await.is_err() {
-                    return false;
-                }
-                match self.try_read(&mut answer) {
-                    Ok(read) => return answer[..read].starts_with(b"HTTP/1.1 200"),
-                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                    Err(_) => return false,
-                }
-            }
-        })
+/// Whether a request on this connection is answered.
+async fn answers(stream: &TcpStream) -> bool {
+    let asked = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    if stream.writable().await.is_err() || stream.try_write(asked).is_err() {
+        return false;
+    }
+    let mut answer = [0; 12];
+    loop {
+        if stream.readable().await.is_err() {
+            return false;
+        }
+        match stream.try_read(&mut answer) {
+            Ok(read) => return answer[..read].starts_with(b"HTTP/1.1 200"),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => return false,
+        }
     }
 }
 
