@@ -5,7 +5,7 @@
 #                         called passed
 #   PROOF_TEST_MINUTES=20 how long one test may take, before it is ended and counted as failed
 #   PROOF_FACTOR=8        how many times as many cases the tests that name their number run
-#   PROPTEST_CASES=4096   how many cases the other random tests run
+#   PROPTEST_CASES        how many cases the other random tests run; as many times the usual 256 if it is not given
 #   PROOF_FILTER='all()'  which tests, as a nextest filter; with another one the run is never called passed
 #
 # It goes on where it stopped: what has passed is kept in target/proof/, by the state of the tree and the settings above,
@@ -18,7 +18,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly MINUTES=${PROOF_MINUTES:-120}
 readonly TEST_MINUTES=${PROOF_TEST_MINUTES:-20}
 readonly FACTOR=${PROOF_FACTOR:-8}
-readonly CASES=${PROPTEST_CASES:-4096}
+# 256 is what `proptest` runs without a number.
+readonly CASES=${PROPTEST_CASES:-$((256 * FACTOR))}
 readonly FILTER=${PROOF_FILTER:-all()}
 
 # The state of the tree: the commit, what differs from it, and the files that git does not know yet.
