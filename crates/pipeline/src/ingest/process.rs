@@ -40,7 +40,7 @@ const ASKS_PER_LEASE: u32 = 6;
 const LOOKS_MAX: u32 = 10;
 /// How often the process that writes publishes the head that it sees.
 const PUBLISH_EVERY: Duration = Duration::from_secs(2);
-/// How long repairs may go on after the head contradicts what is stored.
+/// How long repairs may go on after the log index was degraded.
 const REPAIRS_WITHIN: Duration = Duration::from_secs(10);
 /// How often garbage is collected.
 const COLLECT_EVERY: Duration = Duration::from_secs(600);
@@ -238,17 +238,25 @@ impl Ingest {
         ended.map(|never| match never {})
     }
 
-    /// Follows the head. A contradiction ends it, after a while: repairs that were asked for are answered first.
+    /// Follows the head. What the nodes say may contradict what is final: that is reported and asked again, and repairs
+    /// go on meanwhile. An index that is degraded ends it, after the repairs that were asked for were answered, so that
+    /// an operator can have the writer lease.
     async fn follow_head(&self, forward: &Forward) -> Result<std::convert::Infallible> {
-        let error = match forward.run().await {
-            Ok(never) => match never {},
-            Err(error) => error,
-        };
-        if error.kind() == ErrorKind::Conflict {
+        loop {
+            let error = match forward.run().await {
+                Ok(never) => match never {},
+                Err(error) => error,
+            };
+            if error.kind() != ErrorKind::Conflict {
+                return Err(error);
+            }
             self.note_stopped(&error);
-            self.clock.sleep(REPAIRS_WITHIN).await;
+            if self.chain.index().health().degraded.is_some() {
+                self.clock.sleep(REPAIRS_WITHIN).await;
+                return Err(error);
+            }
+            self.clock.sleep(self.settings.error_wait).await;
         }
-        Err(error)
     }
 
     async fn keep_lease(&self, writer: &Writer) -> Result<std::convert::Infallible> {

@@ -84,6 +84,8 @@ fn damage_that_the_audit_finds_is_a_reason_and_in_the_status_of_the_index() {
     assert!(healthy.answer().contains("healthy"), "{healthy:?}");
     assert!(server.terminate().success());
     assert!(damage(&place.data().join("blobs")) > 0, "something is sealed");
+    // A node that has these blocks would let the auditor refill them.
+    node.set_faults(NodeFaults { floor: 78, ..NodeFaults::default() });
     let server = place.serve_with(&["--rpc-url", &node.url()]);
     wait_for(&server, "blocks_damaged", &["meter"]);
     wait_until("the index says so too", || {

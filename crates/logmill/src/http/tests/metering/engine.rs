@@ -16,13 +16,14 @@ use logmill_sim::postgres::PostgresServer;
 use serde_json::Value;
 
 /// Fields whose times are the database's.
-const BY_DATABASE_CLOCK: [&str; 9] = [
+const BY_DATABASE_CLOCK: [&str; 10] = [
     "at",
     "createdAt",
     "deliveredAt",
     "failingSince",
     "lastAttemptAt",
     "lastErrorAt",
+    "last_round_ended",
     "nextAt",
     "oldestAt",
     "updatedAt",
