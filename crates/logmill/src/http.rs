@@ -26,6 +26,7 @@ mod connection;
 mod encoding;
 mod feed;
 mod fees;
+mod health;
 mod metering;
 mod operator;
 mod served;
@@ -178,8 +179,8 @@ pub(crate) async fn serve_with_health(
     let clock = || Arc::clone(&shared.clock);
     let health = async {
         let Some(listener) = health else { return };
-        let admission = Admission::new(health_limits(), clock());
-        let router = health_router(&shared);
+        let admission = Admission::new(health::limits(), clock());
+        let router = health::router(&shared);
         connection::accept(listener, router, admission, clock(), stopped.clone()).await;
     };
     let admission = Admission::new(shared.limits.connections.clone(), clock());
@@ -251,33 +252,6 @@ impl Shared {
     fn chain(&self, named: Option<u64>) -> Option<(Arc<Served>, Feed)> {
         let chain = named.or(self.limits.default_chain).or_else(|| self.chains.only())?;
         self.chains.get(chain)
-    }
-}
-
-/// What is needed to see how a process is.
-fn health_router(shared: &Arc<Shared>) -> Router {
-    let guarded = Router::new()
-        .route("/metrics", get(operator::metrics))
-        .route_layer(from_fn_with_state(Arc::clone(shared), guard));
-    Router::new()
-        .route("/health", get(operator::health))
-        .route("/ready", get(operator::ready))
-        .route("/ready/{service}", get(operator::service_ready))
-        .merge(guarded)
-        .fallback(async || problem(StatusCode::NOT_FOUND, "this listener serves health alone"))
-        .layer(from_fn(caught::caught))
-        .with_state(Arc::clone(shared))
-}
-
-/// Few ask for health, and all at once.
-fn health_limits() -> ConnectionLimits {
-    ConnectionLimits {
-        max_connections: 64,
-        max_websockets: 0,
-        max_waiting_per_address: 16,
-        header_timeout: Duration::from_secs(5),
-        body_timeout: Duration::from_secs(5),
-        trusted_proxies: Vec::new(),
     }
 }
 

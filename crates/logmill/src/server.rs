@@ -53,15 +53,9 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
     if let Some(open_files) = logmill_io::raise_open_files() {
         tracing::debug!(open_files, "the most files and sockets that may be open");
     }
-    let opened = async {
-        preflight::database(settings).await?;
-        let stores = Stores::open(settings).await?;
-        preflight::blobs(settings).await?;
-        Ok::<_, Error>(stores)
-    };
     let stores = tokio::select! {
         biased;
-        opened = opened => opened?,
+        opened = open_stores(settings) => opened?,
         name = signals.next() => {
             tracing::info!(signal = name, "stopping");
             return Ok(());
@@ -97,10 +91,7 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
     }
     let late_chains = is_unknown.then(|| running.start_late(&mut tasks));
     let RunningChains { readiness, stopped, .. } = running;
-    let checks = (Arc::clone(&readiness), told(stopped.clone()));
-    tasks.spawn(async move {
-        Ended { task: "the readiness checks", outcome: checks.0.run(checks.1).await }
-    });
+    start_checks(&readiness, &stopped, &mut tasks);
     if let Some((listener, _)) = http {
         let state = state(settings, &chains, tables, readiness)?;
         let state = http::State { metering, late_chains, ..state };
@@ -123,6 +114,26 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
         "ready"
     );
     until_stopped(signals, tasks, stop, settings.work.stop_deadline()).await
+}
+
+/// Starts asking whether everything answers.
+fn start_checks(
+    readiness: &Arc<Readiness>,
+    stopped: &watch::Receiver<bool>,
+    tasks: &mut Tasks<Ended>,
+) {
+    let (readiness, stop) = (Arc::clone(readiness), told(stopped.clone()));
+    tasks.spawn(async move {
+        Ended { task: "the readiness checks", outcome: readiness.run(stop).await }
+    });
+}
+
+/// Opens the stores, once what they need is there.
+async fn open_stores(settings: &Settings) -> Result<Stores> {
+    preflight::database(settings).await?;
+    let stores = Stores::open(settings).await?;
+    preflight::blobs(settings).await?;
+    Ok(stores)
 }
 
 /// What chains are opened with.

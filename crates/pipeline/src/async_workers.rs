@@ -238,6 +238,8 @@ impl AsyncWorker {
             lease: settings.lease,
             slow_poll: Duration::from_secs(15).min(settings.lease),
             backoff: settings.backoff.clone(),
+            // What waits for a node is given back at once; asking again does no harm.
+            stop_deadline: Duration::ZERO,
             ..RunnerSettings::new(&self.kind(), owner, settings.slots.max(1))
         };
         Ok(Runner::new(self.queue.clone(), Arc::new(self.clone()), settings)?)

@@ -200,6 +200,7 @@ impl NftItems {
             // The deadline of a document, and of asking a node, with room to spare.
             lease: self.settings.timeout * 2 + Duration::from_secs(60),
             backoff: self.settings.backoff.clone(),
+            stop_deadline: Duration::ZERO,
             ..RunnerSettings::new(&kind, owner, self.settings.slots.max(1))
         };
         let queue = self.reader.tables().queue().clone();
