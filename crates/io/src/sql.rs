@@ -125,7 +125,6 @@ enum Access {
 }
 
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one per database, on the heap")]
 enum Engine {
     Sqlite(Sqlite),
     Postgres(Postgres),
