@@ -55,21 +55,26 @@ write_config() {
         }' "$1" >"$CONFIG"
 }
 
-# Adds what passed in the log $1 to the list of what has; not the tests that said that they cannot run here.
+# Adds what passed in the log $1 to the list of what has; only tests that were to run, and not those that said that they
+# cannot run here.
 keep_passed() {
     cut -f 1 "$SKIPS" | sort -u >"$STATE/skipped"
-    statuses "$1" 'PASS|LEAK' | { grep -vxFf "$STATE/skipped" || true; } >>"$PASSED"
+    statuses "$1" 'PASS|LEAK' | comm -12 - "$STATE/planned" | comm -23 - "$STATE/skipped" >>"$PASSED"
     sort -u -o "$PASSED" "$PASSED"
 }
 
-# The tests with the status $2 in the log $1. A line ends with binary and test: "PASS [ 0.1s] ( 1/10) it a::b".
+# The tests with the status $2 in the log $1. A line ends with binary and test: "PASS [ 0.1s] ( 1/10) it a::b". After the
+# summary comes what tests have printed, which may look like anything.
 statuses() {
-    awk -v status="^($2)$" '$1 ~ status && $2 ~ /^\[/ { print $(NF - 1), $NF }' "$1" | sort -u
+    awk -v status="^($2)$" '
+        $1 == "Summary" { exit }
+        $1 ~ status && $2 ~ /^\[/ { print $(NF - 1), $NF }' "$1" | sort -u
 }
 
 run_tests() {
     local log=$STATE/nextest-$(date +%s).log remaining
-    remaining=$(list_without "$PASSED" | wc -l)
+    list_without "$PASSED" | sort -u >"$STATE/planned"
+    remaining=$(wc -l <"$STATE/planned")
     echo "$(wc -l <"$PASSED") tests have passed before, $remaining are left, $MINUTES minutes"
     [[ $remaining -gt 0 ]] || return 0
     # The signals of a terminal end nextest, and what passed until then is kept.

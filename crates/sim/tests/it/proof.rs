@@ -24,6 +24,9 @@ case "$1 $2 $*" in
         case " $FAIL " in *" $test "*) echo "$test" >>ran; echo "        FAIL [   0.1s] (1/3) it $test" ;; esac
         case " $SKIP " in *" $test "*) printf 'it %s\tno server\n' "$test" >>"$LOGMILL_SKIPS" ;; esac
     done
+    echo "     Summary [   0.3s] 3 tests run"
+    # What a test printed, which is shown again after the run.
+    if [[ -n $FAIL ]]; then echo "        PASS [   0.1s] (1/1) strange x"; echo "        PASS [   0.1s] (1/3) it c"; fi
     [[ -z $FAIL ]]
     ;;
 "test --doc "*) ;;
@@ -71,6 +74,10 @@ impl Tree {
             .env("PATH", path)
             .envs([("PASS", pass), ("FAIL", fail), ("SKIP", skip)])
             .env_remove("PROPTEST_CASES")
+            .env_remove("PROOF_FILTER")
+            .env_remove("PROOF_FACTOR")
+            .env_remove("PROOF_MINUTES")
+            .env_remove("PROOF_TEST_MINUTES")
             .output()
             .expect("bash runs");
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
