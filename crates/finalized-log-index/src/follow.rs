@@ -41,12 +41,8 @@ impl Shared {
             let stored = self.stores.meta.get(&self.keys.tail_state()).await?;
             let degraded = self.stores.meta.get(&self.keys.degraded()).await?;
             let degraded = degraded.map(|record| Degraded::decode(&record.value)).transpose()?;
-            let (seq_before, replacements) = (followed.list.seq, followed.list.replacements);
+            let seq_before = followed.list.seq;
             self.follow_chunks(followed).await?;
-            if followed.list.replacements != replacements {
-                // Batches that were read before may have been rewritten.
-                followed.tail_known = false;
-            }
             if followed.list.seq != seq_before && self.start_moved(stored.as_ref()).await? {
                 continue;
             }
@@ -109,6 +105,10 @@ impl Shared {
                     continue;
                 };
                 list.replacements = head.replacements;
+                if list.replacements != followed.list.replacements {
+                    // Batches that were read before may have been rewritten.
+                    followed.tail_known = false;
+                }
                 followed.list = Arc::new(list);
             }
             followed.list_version = Some(record.version);

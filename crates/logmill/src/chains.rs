@@ -16,7 +16,7 @@ use logmill_pipeline::Chain;
 use logmill_pipeline::audit::Auditor;
 use logmill_pipeline::derive::Tables;
 use logmill_pipeline::ingest::process::follow;
-use logmill_pipeline::ingest::{Ingest, Layered, Progress, ProgressReport};
+use logmill_pipeline::ingest::{Ingest, Layered, Progress, ProgressReport, Role};
 use logmill_work::{Queue, RunnerSettings};
 
 use crate::config::Settings;
@@ -274,8 +274,11 @@ impl OpenChain {
 
     /// How many stored blocks are damaged, as far as this process or the one that writes has found out.
     pub(crate) fn damaged(&self) -> u64 {
-        let here = self.ingest.as_ref().map_or(0, |ingest| ingest.auditor.damaged());
-        here.max(self.progress.report().damaged)
+        let report = self.progress.report();
+        match &self.ingest {
+            Some(ingest) if report.role == Role::Writer => ingest.auditor.damaged(),
+            _ => report.damaged,
+        }
     }
 
     /// Works for the chain until `stop` completes; the error is one after which this process must end.

@@ -189,23 +189,27 @@ impl Auditor {
     pub async fn round(&self, repairs: Option<&RepairHandler>) {
         let mut round = Round { before: self.report().findings, ..Round::default() };
         for covered in self.chain.index().coverage() {
-            self.look_through(covered, repairs, &mut round).await;
+            if let Some(reached) = self.look_through(covered, repairs, &mut round).await {
+                // What the round before found further on is still the newest that is known of it.
+                return self.publish(round.known(reached));
+            }
         }
         self.publish(round.report);
     }
 
+    /// Returns the block that it could not look at, if there is one.
     async fn look_through(
         &self,
         covered: Range<u64>,
         repairs: Option<&RepairHandler>,
         round: &mut Round,
-    ) {
+    ) -> Option<u64> {
         let pause = Duration::from_millis(1_000 * SLICE / self.blocks_per_second.max(1));
         for number in covered {
             let (damaged, report) = (round.report.damaged, &mut round.report);
             if let Err(error) = check(&self.chain, number, false, report).await {
                 tracing::warn!(block = number, error = logmill_io::chain(&error), "audit");
-                return;
+                return Some(number);
             }
             if report.damaged > damaged
                 && let Some(repairs) = repairs.filter(|_| number >= round.refused_below)
@@ -221,6 +225,7 @@ impl Auditor {
                 self.clock.sleep(pause).await;
             }
         }
+        None
     }
 
     fn publish(&self, report: AuditReport) {
@@ -255,6 +260,10 @@ async fn refill(repairs: &RepairHandler, number: u64, report: &mut AuditReport) 
             finding.what.clone()
         },
     );
+    // A node that does not answer says nothing about the block: the next round tries again.
+    if error.kind() == ErrorKind::Transient {
+        return false;
+    }
     if let Err(error) = repairs.report_damage(number, &what).await {
         tracing::warn!(error = logmill_io::chain(&error), "degrade the index");
     }

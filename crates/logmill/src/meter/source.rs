@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use finalized_log_index::LogIndex;
 use logmill_io::sql::Row;
 use logmill_io::{Timestamp, params};
 use logmill_meter::chains::source::{BlockReplacement, SourceState, UsageSource};
@@ -180,7 +181,9 @@ impl UsageSource for ChainUsage {
     async fn state(&self) -> Result<Option<SourceState>> {
         let Some(standing) = self.standing().await? else { return Ok(None) };
         let index = self.blocks.chain.index();
-        if index.last_replacement() < standing.replacements_applied {
+        let end = |index: &LogIndex| index.coverage().last().map_or(0, |range| range.end);
+        let derived_end = standing.done.ranges().next_back().map_or(0, |range| range.end);
+        if index.last_replacement() < standing.replacements_applied || end(index) < derived_end {
             // Another process has written what this one has not read yet.
             self.blocks.chain.follow().await.map_err(unavailable)?;
         }
@@ -190,9 +193,12 @@ impl UsageSource for ChainUsage {
             return Err(Error::unavailable("the derived tables are ahead of the stored blocks"));
         }
         let report = self.report();
+        // Blocks that this process has not read yet cannot be compared with what is recorded of them.
+        let mut derived = standing.done;
+        derived.remove(&(end(index)..u64::MAX));
         Ok(Some(SourceState {
             generation: standing.generation,
-            derived: standing.done,
+            derived,
             derived_replacement: standing.replacements_applied,
             last_replacement,
             stored: index.coverage().into_iter().collect(),

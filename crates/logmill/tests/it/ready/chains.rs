@@ -87,7 +87,10 @@ fn damage_that_the_audit_finds_is_a_reason_and_in_the_status_of_the_index() {
     // A node that has these blocks would let the auditor refill them.
     node.set_faults(NodeFaults { floor: 70, ..NodeFaults::default() });
     let server = place.serve_with(&["--rpc-url", &node.url()]);
-    wait_for(&server, "blocks_damaged", &["tables", "meter"]);
+    wait_until("damage is a reason", || {
+        ready(&server, "").1.contains(&"blocks_damaged".to_owned())
+    });
+    assert_eq!((ready(&server, "/rpc").0, ready(&server, "/meter").0), (503, 200));
     wait_until("the index says so too", || {
         let status = place.run(&["index", "status", "--json"]).json();
         status["indexes"][0]["damaged_blocks"].as_u64().is_some_and(|damaged| damaged > 0)

@@ -75,7 +75,9 @@ impl Tables {
             let hit = self.first_hit(tx, chain_id, line, replaced).await?;
             match (hit, line.state) {
                 (None, state) => {
-                    if line.replacements < newest {
+                    // A page that does not continue what the line has applied says nothing of what lies between.
+                    let continues = line.replacements + 1 >= replaced[0].seq;
+                    if line.replacements < newest && continues {
                         self.note_applied(tx, chain_id, line, newest).await?;
                     }
                     has_building |= state == LineState::Building;

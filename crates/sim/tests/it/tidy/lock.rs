@@ -99,7 +99,7 @@ fn locked() -> Vec<Package> {
 #[test]
 fn every_package_comes_from_the_registry_or_is_ours() {
     let ours = Metadata::read(false).own_names();
-    assert_none(&strangers(&locked(), &ours), "packages come from crates.io:");
+    assert_none(&strangers(&locked(), &ours), "packages come from the public registry:");
 }
 
 fn strangers(packages: &[Package], ours: &BTreeSet<String>) -> Vec<String> {
