@@ -53,6 +53,11 @@ mod server;
 mod stores;
 mod workers;
 
+/// Gives memory back that is not used any longer, SQLite's too; the system's allocator keeps much of it in an arena for
+/// each thread.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     match start(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
