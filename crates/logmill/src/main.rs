@@ -58,15 +58,13 @@ mod server;
 mod stores;
 mod workers;
 
-<<<<<<< HEAD
-/// How long the end of the process waits for work that blocks a thread.
-const END_MAX: Duration = Duration::from_secs(1);
-=======
 /// Gives memory back that is not used any longer, SQLite's too; the system's allocator keeps much of it in an arena for
 /// each thread.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
->>>>>>> integrity
+
+/// How long the end of the process waits for work that blocks a thread.
+const END_MAX: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     match start(Cli::parse()) {

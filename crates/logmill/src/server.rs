@@ -90,7 +90,9 @@ pub(crate) async fn run(settings: &Settings) -> Result<()> {
         running.start(chain, &mut tasks);
     }
     let late_chains = is_unknown.then(|| running.start_late(&mut tasks));
-    let RunningChains { readiness, stopped, .. } = running;
+    // The recorder ends when nothing can send to it any more: no handle may outlive the tasks.
+    let RunningChains { readiness, stopped, opening, usage } = running;
+    drop((opening, usage));
     start_checks(&readiness, &stopped, &mut tasks);
     if let Some((listener, _)) = http {
         let state = state(settings, &chains, tables, readiness)?;

@@ -23,6 +23,8 @@ use super::{Webhooks, storable};
 use crate::error::{Error, Result};
 use crate::requests::{self, KeyedRequest};
 
+/// The number of an endpoint's first secret.
+const FIRST_SECRET: i64 = 1;
 /// How many secrets sign along with the newest at most.
 const OLD_SECRETS_MAX: i64 = 10;
 /// How many deliveries one statement cancels.
@@ -61,10 +63,13 @@ impl Webhooks {
                     return Ok(self.created_before(&tx, &outcome).await?);
                 }
                 if let Some(endpoint) = self.same_in(&tx, new).await? {
+                    let outcome = json!({ "endpoint": endpoint.id });
+                    requests::keep_in(&tx, request, &outcome).await?;
                     return Ok(CreatedEndpoint { endpoint, secret: None, is_new: false });
                 }
                 let endpoint = self.create_in(&tx, id, new, secret).await?;
-                requests::keep_in(&tx, request, &json!({ "endpoint": id })).await?;
+                let outcome = json!({ "endpoint": id, "secret": FIRST_SECRET });
+                requests::keep_in(&tx, request, &outcome).await?;
                 Ok(CreatedEndpoint { endpoint, secret: Some(secret.clone()), is_new: true })
             }
         });
@@ -274,8 +279,11 @@ impl Webhooks {
     /// The endpoint that a request made before.
     async fn created_before(&self, tx: &Tx, outcome: &Json) -> Result<CreatedEndpoint> {
         let (seq, endpoint) = read_in(tx, &text_of(outcome, "endpoint")?).await?;
-        let secret = self.newest_secret_in(tx, seq).await?.map(|(_, secret)| secret);
-        Ok(CreatedEndpoint { endpoint, secret, is_new: true })
+        let is_new = outcome["secret"].is_i64();
+        // A secret that came after the request's own is for the request that made it alone.
+        let newest = self.newest_secret_in(tx, seq).await?;
+        let newest = newest.filter(|(number, _)| outcome["secret"] == *number);
+        Ok(CreatedEndpoint { endpoint, secret: newest.map(|(_, secret)| secret), is_new })
     }
 
     /// An endpoint of the API that is just like a new one, if there is any. A secret that is given must be its own.

@@ -69,7 +69,7 @@ impl Complaints {
         };
         tracing::warn!(
             endpoint = attempt.endpoint,
-            message = attempt.message,
+            message_id = attempt.message,
             status = attempt.status,
             error = attempt.error.map(without_addresses),
             attempt = attempt.attempt,

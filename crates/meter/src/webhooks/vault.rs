@@ -285,10 +285,8 @@ impl Webhooks {
                 tracing::info!(secrets = sealed.encrypted, "webhook secrets were encrypted");
             }
         }
-        let disabled = self.sql().write(|tx| async move { Ok(self.match_keys(&tx).await?) });
-        for seq in disabled.await? {
-            self.cancel_open(seq).await?;
-        }
+        // What waits to be sent is not cancelled: it is sent when the key is back.
+        self.sql().write(|tx| async move { Ok(self.match_keys(&tx).await?) }).await?;
         Ok(())
     }
 
