@@ -247,7 +247,7 @@ impl Life {
     async fn relay(&self, most: usize) -> Result<Step> {
         let mut last = Step::Idle;
         for _ in 0..most {
-            last = self.relay.step().await?;
+            last = Box::pin(self.relay.step()).await?;
             if matches!(last, Step::Idle | Step::Waiting) {
                 break;
             }
@@ -259,8 +259,8 @@ impl Life {
     async fn act(&mut self, act: &Act) -> Result<()> {
         match act {
             Act::Relay(most) => drop(self.relay(*most).await?),
-            Act::Aggregate => aggregate(self.meter(), &self.queue).await?,
-            Act::KeepHouse => self.meter().keep_house().await?,
+            Act::Aggregate => Box::pin(aggregate(self.meter(), &self.queue)).await?,
+            Act::KeepHouse => Box::pin(self.meter().keep_house()).await?,
             Act::Restart => {
                 let meter = open_with(&self.queue, &self.blobs, chain_settings()).await?;
                 self.relay = ChainRelay::new(meter, self.source.clone());
@@ -285,7 +285,7 @@ impl Life {
 async fn step(life: &mut Life, act: &Act) -> Result<()> {
     life.source.chain().act(act);
     life.note();
-    life.act(act).await
+    Box::pin(life.act(act)).await
 }
 
 /// Lets everything catch up, and compares.
@@ -443,18 +443,19 @@ async fn run(database: &Database, faults: Arc<Faults>) -> String {
     open_with(&plain, &blobs, chain_settings()).await.expect("a meter");
     let source = Source::default();
     let disturbed = plain.through(plain.sql().with_faults(faults));
-    let mut life = match Life::new(disturbed, Arc::clone(&blobs), source.clone()).await {
+    let mut life = match Box::pin(Life::new(disturbed, Arc::clone(&blobs), source.clone())).await {
         Ok(life) => life,
-        Err(_) => restart(database, &blobs, &source, BTreeSet::new()).await,
+        Err(_) => Box::pin(restart(database, &blobs, &source, BTreeSet::new())).await,
     };
     for act in every_replacement() {
         if step(&mut life, &act).await.is_err() {
             let true_once = std::mem::take(&mut life.true_once);
-            life = restart(database, &blobs, &source, true_once).await;
-            life.act(&act).await.expect("nothing disturbs it");
+            life = Box::pin(restart(database, &blobs, &source, true_once)).await;
+            Box::pin(life.act(&act)).await.expect("nothing disturbs it");
         }
     }
-    check(restart(database, &blobs, &source, life.true_once).await).await
+    let life = Box::pin(restart(database, &blobs, &source, life.true_once)).await;
+    Box::pin(check(life)).await
 }
 
 async fn restart(
@@ -466,20 +467,20 @@ async fn restart(
     let queue = crate::work::open(database).await;
     database.advance(LEASE * 2, &[queue.sql()]);
     queue.reap(logmill_meter::due::AGGREGATE_JOB).await.expect("a reaper");
-    let life = Life::new(queue, Arc::clone(blobs), source.clone()).await;
+    let life = Box::pin(Life::new(queue, Arc::clone(blobs), source.clone())).await;
     Life { true_once, ..life.expect("a meter") }
 }
 
 /// `most` operations, evenly spread.
 async fn matrix<F: Future<Output = Database>>(fresh: impl Fn() -> F, most: u64) {
     let counted = Faults::none();
-    let undisturbed = run(&fresh().await, Arc::clone(&counted)).await;
+    let undisturbed = Box::pin(run(&fresh().await, Arc::clone(&counted))).await;
     let operations = counted.operations();
     assert!(operations >= 300, "there are only {operations} operations");
     let every = usize::try_from(operations.div_ceil(most)).expect("few");
     for (turn, operation) in (0..operations).step_by(every).enumerate() {
         for fault in if every == 1 { &FAULTS[..] } else { &FAULTS[turn % 4..=turn % 4] } {
-            let image = run(&fresh().await, Faults::at(operation, *fault)).await;
+            let image = Box::pin(run(&fresh().await, Faults::at(operation, *fault))).await;
             assert_eq!(image, undisturbed, "{fault:?} at operation {operation} of {operations}");
         }
     }
