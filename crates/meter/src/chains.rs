@@ -1,7 +1,7 @@
 //! Usage of chains: recorded once it is final, corrected when blocks are replaced, and until when it is known.
 //!
-//! - [`usage`]: usage of a block, and its ids; [`ledger`]: what was recorded of which block.
-//! - [`plan`]: what to record and to cancel; [`reconcile`]: doing it, in one transaction.
+//! - [`usage`]: usage of a block, and its ids; `ledger`: what was recorded of which block.
+//! - `plan`: what to record and to cancel; [`reconcile`]: doing it, in one transaction.
 //! - [`relay`]: the protocol, one step at a time, over a [`source`]; `state`: what it notes.
 //!
 //! Blocks are recorded once they are final, which takes longer than any grace, and a chain that is being caught up with

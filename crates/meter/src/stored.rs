@@ -1,6 +1,6 @@
 //! Events as they are stored, and lists of them.
 //!
-//! Guarantees: an event that is read is the one that was written ([`crate::checksum`]); a page is bounded, and its
+//! Guarantees: an event that is read is the one that was written (`crate::checksum`); a page is bounded, and its
 //! cursor goes on where it ended. Leaves to others: archived events (`archive`), what an event adds to a partial.
 
 use logmill_io::sql::Execute;

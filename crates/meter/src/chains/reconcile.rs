@@ -7,7 +7,7 @@
 //! Guarantees: events, ledger and coverage change together or not at all, so that a crash anywhere is as if nothing had
 //! begun, and running it again changes nothing. A caller whose view of the chain is older than the last replacement is
 //! refused. Every cancelled event has a note of why. Leaves to others: what is stored ([`super::relay`]), what changes
-//! ([`super::plan`]).
+//! (`super::plan`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Guarantees: an id names one recording of one log under one rule; a block that was cancelled and comes back gets new
-//! ids, because an id counts once for ever. Leaves to others: which revision is next ([`super::plan`]).
+//! ids, because an id counts once for ever. Leaves to others: which revision is next (`super::plan`).
 
 use std::fmt;
 
