@@ -285,7 +285,8 @@ impl Webhooks {
                 tracing::info!(secrets = sealed.encrypted, "webhook secrets were encrypted");
             }
         }
-        // What waits to be sent is not cancelled: it is sent when the key is back.
+        // What waits to be sent is left alone, as a command may run without the key. A server that does cancels what
+        // becomes due.
         self.sql().write(|tx| async move { Ok(self.match_keys(&tx).await?) }).await?;
         Ok(())
     }
