@@ -5,7 +5,7 @@ BENCHES := queue index ingest rpc derive api ponder meter
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint proof bench soak growth release peer-ponder $(BENCHES:%=bench-%)
+.PHONY: help demo test lint proof sample bench soak growth release peer-ponder $(BENCHES:%=bench-%)
 
 help: ## list the commands
 	@sed -nE 's/^([a-z]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -22,6 +22,9 @@ lint: ## formatting, spelling, clippy
 
 proof: ## the tests that are too long or too heavy for every run: Ceph, long seeds
 	@tools/test.sh proof
+
+sample: ## store the sample folder and its answers again, after a change that means to alter them
+	LOGMILL_SAMPLE=make cargo nextest run --workspace --locked -E 'package(logmill) and test(=sample::a_stored_folder_returns_the_stored_answers)'
 
 bench: $(BENCHES:%=bench-%) ## run every benchmark; results go to bench/results/
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .tools/node with the peers of the tests that come from npm: anvil (an EVM node), cast, solc, viem and ethers, in the
+# Makes .tools/node with the peers of the tests that come from npm: anvil (an EVM node), cast, solc, viem, ethers and redocly, in the
 # versions of tools/node/package-lock.json.
 # Safe to run at any time and by several tests at once; does nothing when those versions are there.
 set -euo pipefail

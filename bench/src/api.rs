@@ -1,9 +1,9 @@
 //! The benchmark of the read API over HTTP on loopback: a simulated chain, its tables, and the server on them.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | [`draw`] | accounts, tokens and transactions that exist, as often as they take part in transfers |
-//! | [`endpoint`] | what is asked, and what the answer must be |
+//! | [`draw`] | existing accounts, tokens and transactions, as often as they take part in transfers |
+//! | [`endpoint`] | the requests, and checks of the answers |
 //! | [`report`] | the result as JSON and as a table |
 
 pub mod draw;

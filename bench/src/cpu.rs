@@ -2,20 +2,20 @@
 
 use std::fs;
 
-/// User and system seconds that this process has used.
+/// User and system seconds of this process.
 pub fn of_client() -> anyhow::Result<f64> {
     let stat = Stat::read("self")?;
     Ok(seconds(stat.own_ticks))
 }
 
-/// User and system seconds of another process, with those of its children that it has reaped.
+/// User and system seconds of another process, including children that it has reaped.
 pub fn of_process(pid: u32) -> anyhow::Result<f64> {
     let stat = Stat::read(&pid.to_string())?;
     Ok(seconds(stat.own_ticks + stat.reaped_ticks))
 }
 
 /// User and system seconds of the server: the postmaster, its living children, and those it has already reaped, so
-/// that the sum never falls when a backend leaves.
+/// that the sum never decreases when a backend exits.
 pub fn of_server(postmaster: u32) -> anyhow::Result<f64> {
     let parent = Stat::read(&postmaster.to_string())?;
     let mut ticks = parent.own_ticks + parent.reaped_ticks;
@@ -25,7 +25,7 @@ pub fn of_server(postmaster: u32) -> anyhow::Result<f64> {
         else {
             continue;
         };
-        // A process may end between the listing and the reading; the postmaster then answers for it.
+        // A process may end between listing and reading; the postmaster then accounts for it.
         if let Ok(stat) = Stat::read(pid)
             && stat.parent == postmaster
         {
@@ -46,7 +46,7 @@ impl Stat {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat"))?)
     }
 
-    /// The command name is in parentheses and may hold anything: the fields are counted from the last one.
+    /// The command name is in parentheses and may contain anything: fields are counted from the last parenthesis.
     fn parse(stat: &str) -> anyhow::Result<Self> {
         let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
         let fields: Vec<&str> = rest.split_whitespace().collect();

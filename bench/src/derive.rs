@@ -1,8 +1,8 @@
 //! The benchmark of derived tables: from local history into SQLite and PostgreSQL.
 //!
-//! A simulated chain shaped like mainnet is ingested once; then its tables are derived, by some processors or by all,
-//! and the rate is taken of every part of the way, so that it shows what size does to it. Beside it stands what the
-//! engine itself needs to copy the very rows from table to table, in the same order of keys.
+//! A simulated chain that resembles mainnet is ingested once. Then its tables are derived, by some processors or by
+//! all, and the rate is measured for each part of the chain, to show the influence of size. For comparison, the
+//! engine copies the same rows from table to table, in the same order of keys.
 
 pub mod engine;
 pub mod history;
@@ -20,20 +20,20 @@ use serde_json::{Value, json};
 
 use crate::cpu;
 
-/// The processors of the aim: transfers, holdings, daily balances, address history.
+/// The processors of the performance goal: transfers, holdings, daily balances, address history.
 pub const TRANSFERS: &[&str] =
     &["token_worker", "ft_holdings_worker", "daily_balance_worker", "meta_worker"];
 
-/// How often progress is looked at.
+/// How often progress is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// What deriving was.
+/// Result of a derivation.
 #[derive(Clone, Debug)]
-pub struct Derived {
+pub struct DeriveResult {
     pub seconds: f64,
-    /// Of this process: on SQLite all of it.
+    /// CPU of this process, which on SQLite is all of it.
     pub cpu_seconds: f64,
-    /// The blocks that were done after so many seconds.
+    /// Seconds since the start, and the number of blocks done by then.
     pub progress: Vec<(f64, u64)>,
     pub index_seconds: f64,
 }
@@ -45,13 +45,13 @@ pub fn chosen(chain_id: u64, names: Option<&[&str]>) -> Vec<Arc<dyn Processor>> 
     all.into_iter().filter(is_chosen).collect()
 }
 
-/// Derives all that is stored of a chain into an empty database.
+/// Derives all stored blocks of a chain into an empty database.
 pub async fn derive(
     chain: &Chain,
     sql: Sql,
     names: Option<&[&str]>,
     history_chunk: u64,
-) -> anyhow::Result<(Derived, Tables)> {
+) -> anyhow::Result<(DeriveResult, Tables)> {
     let tables = Tables::open(sql).await?;
     let processors = chosen(chain.chain_id(), names);
     let settings = DeriveSettings { history_chunk, ..DeriveSettings::default() };
@@ -84,11 +84,11 @@ pub async fn derive(
     ensure!(missing == 0, "{missing} blocks were not derived: {:?}", deriver.status());
     let cpu_seconds = cpu::of_client()? - cpu_before;
     let index_seconds = seconds - last_done;
-    Ok((Derived { seconds, cpu_seconds, progress, index_seconds }, tables))
+    Ok((DeriveResult { seconds, cpu_seconds, progress, index_seconds }, tables))
 }
 
-impl Derived {
-    /// The rate over each of some equal parts of the blocks.
+impl DeriveResult {
+    /// The rate in each of `parts` equal parts of the blocks.
     pub fn parts(&self, blocks: u64, rows: u64, parts: u32) -> Vec<Value> {
         let mut shown = Vec::new();
         let mut before = (0.0, 0);

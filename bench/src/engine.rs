@@ -1,39 +1,39 @@
-//! What a job queue must offer to be measured.
+//! The interface that a job queue needs to be measured.
 //!
-//! An [`Engine`] is a recipe; [`Engine::open`] makes a [`Queue`] in a fresh, empty [`Place`] for one round. A queue
-//! must be driven as its users drive it: through its public interface, with `connections` callers or workers at
-//! once, tuned as well as its options allow, and with every acknowledgement durable before a drain returns.
-//! What is measured and how often is `rounds`' business.
+//! An [`Engine`] is a factory; [`Engine::open`] creates a [`Queue`] in a new, empty [`StoreLocation`] for one round. A
+//! queue must be driven as its users drive it: through its public interface, with `connections` concurrent callers or
+//! workers, tuned as well as its options allow, and with every acknowledgement durable before a drain returns. What
+//! is measured, and how often, is decided in `rounds`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-/// Which database an engine stores its jobs in.
+/// The database that holds an engine's jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Store {
     PostgreSql,
     Sqlite,
 }
 
-/// A fresh and empty home for one round of one engine.
+/// A new and empty location for one round of one engine.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum StoreLocation {
     /// A new database on the server that all engines share.
     PostgreSql { url: String },
     /// An empty folder.
     Sqlite { folder: PathBuf },
 }
 
-/// What the engine has beyond the least. What it lacks is reported as null.
+/// Optional features of an engine. Figures of features that it lacks are null in the report.
 #[derive(Clone, Copy, Debug)]
-pub struct Offers {
-    /// One call that enqueues many jobs.
+pub struct Features {
+    /// One call enqueues many jobs.
     pub enqueue_bulk: bool,
-    /// Claims and acknowledgements of many jobs at once.
+    /// Claims and acknowledges many jobs at once.
     pub batches: bool,
-    /// Workers of one process that share the trips to the store, beside workers that do not.
+    /// Workers of one process can share round trips to the store, or not.
     pub shared_trips: bool,
 }
 
@@ -42,80 +42,84 @@ pub struct Offers {
 pub enum Mode {
     /// C workers; none holds or acknowledges more than one job at a time.
     OneByOne,
-    /// The same with workers that share nothing, as those of C processes would. Engines whose workers always do so
-    /// are not asked for this.
+    /// Like `OneByOne`, with workers that share nothing, as if they were C processes. Only for engines with
+    /// `shared_trips`.
     Apart,
-    /// A claim takes as many as serves the engine best, and so does an acknowledgement.
+    /// Claims and acknowledgements have the size that is best for the engine.
     Batches,
 }
 
-/// What came of a drain.
+/// Outcome of a drain.
 #[derive(Clone, Copy, Debug)]
-pub struct Drained {
+pub struct DrainOutcome {
     /// Jobs whose handler ran and whose completion is committed.
     pub done: u64,
     /// From the start of the workers to the last durable acknowledgement.
     pub elapsed: Duration,
 }
 
-/// Jobs that are not completed.
+/// Number of jobs that are not completed.
 #[derive(Clone, Copy, Debug)]
-pub struct Left {
-    /// Any worker may claim them now.
+pub struct RemainingJobs {
+    /// Jobs that any worker may claim now.
     pub waiting: u64,
-    /// Claimed by a worker. Between drains there are no workers: such a job was lost in an orderly stop, and waits
-    /// for the engine's repair of dead workers.
+    /// Jobs claimed by a worker. Between drains there are no workers: such a job was lost in an orderly stop, and
+    /// waits for the engine's recovery from dead workers.
     pub held: u64,
 }
 
-impl Left {
+impl RemainingJobs {
     pub fn all(self) -> u64 {
         self.waiting + self.held
     }
 }
 
-/// How to make a queue, and what to say about it.
+/// Creates a queue, and describes it for the report.
 #[async_trait]
 pub trait Engine: Send + Sync {
-    /// The name in the report, such as `apalis-postgresql`.
+    /// Name in the report, such as `apalis-postgresql`.
     fn name(&self) -> &'static str;
     fn store(&self) -> Store;
-    fn offers(&self) -> Offers;
+    fn features(&self) -> Features;
     /// The crates behind it with their versions, for the report.
     fn versions(&self) -> Vec<(&'static str, String)>;
-    /// What was set away from the defaults, for the report.
+    /// Settings that differ from the defaults, for the report.
     fn tuning(&self) -> String;
-    /// Creates the schema in `place` and connects.
-    async fn open(&self, place: &Place, connections: usize) -> anyhow::Result<Box<dyn Queue>>;
+    /// Creates the schema in `location` and connects.
+    async fn open(
+        &self,
+        location: &StoreLocation,
+        connections: usize,
+    ) -> anyhow::Result<Box<dyn Queue>>;
 }
 
-/// One open queue. Nobody else uses its place.
+/// One open queue, the only user of its place.
 #[async_trait]
 pub trait Queue: Send + Sync {
-    /// Enqueues `jobs` jobs, one call and one commit each, from `connections` callers at once.
+    /// Enqueues `jobs` jobs, one call and one commit each, from `connections` concurrent callers.
     async fn enqueue_one_by_one(&self, jobs: u64) -> anyhow::Result<()>;
 
-    /// Enqueues `jobs` jobs by the bulk call, from `connections` callers at once. Engines without a bulk call
+    /// Enqueues `jobs` jobs by the bulk call, from `connections` concurrent callers. Engines without a bulk call
     /// enqueue one by one; the harness also uses this to fill the queue before a drain.
     async fn enqueue_bulk(&self, jobs: u64) -> anyhow::Result<()>;
 
-    /// Runs workers until `jobs` jobs are done or `limit` has passed, then stops them in order: on return no
+    /// Runs workers until `jobs` jobs are done or `limit` has passed, then stops them orderly: on return no
     /// acknowledgement is outstanding.
-    async fn drain(&self, mode: Mode, jobs: u64, limit: Duration) -> anyhow::Result<Drained>;
+    async fn drain(&self, mode: Mode, jobs: u64, limit: Duration) -> anyhow::Result<DrainOutcome>;
 
     /// Starts workers on the empty queue and enqueues `samples` jobs, each after `pause(sample)` and after the
-    /// previous one has started; returns the times from just before the enqueue call to the start of the handler.
+    /// previous one has started. Returns the times from just before the enqueue call to the start of the handler.
     async fn pickup(&self, samples: usize) -> anyhow::Result<Vec<Duration>>;
 
-    /// Jobs in the store that are not completed.
-    async fn left(&self) -> anyhow::Result<Left>;
+    /// Number of jobs in the store that are not completed.
+    async fn left(&self) -> anyhow::Result<RemainingJobs>;
 
     /// Closes every connection.
     async fn close(self: Box<Self>) -> anyhow::Result<()>;
 }
 
-/// How long a pick-up sample waits before it enqueues, so that samples do not lock step with a poll interval:
-/// 2 to 12 ms, the same sequence for every engine.
+/// Delay before a pick-up sample enqueues, so that samples do not synchronize with a poll interval: 2 to 12 ms, the
+/// same sequence for every engine.
 pub fn pause(sample: usize) -> Duration {
     let step = u64::try_from(sample).unwrap_or(0).wrapping_mul(2_654_435_761) % 10_000;
     Duration::from_micros(2_000 + step)

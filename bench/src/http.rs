@@ -1,5 +1,5 @@
-//! As little of HTTP/1.1 as a load generator and a simulated node need: messages framed by `Content-Length` or in
-//! chunks, over connections that are kept.
+//! The part of HTTP/1.1 that a load generator and a simulated node need: messages framed by `Content-Length` or in
+//! chunks, over persistent connections.
 //!
 //! A client library would use more of the cores that the server under test needs.
 
@@ -7,21 +7,20 @@ use anyhow::{Context, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The most bytes of one message.
 const MESSAGE_BYTES_MAX: usize = 256 << 20;
-/// How much is read at a time at least.
+/// Minimum size of a read.
 const READ_BYTES: usize = 64 << 10;
 
-/// A connection, and what was read of it and not yet used.
+/// A connection, with a buffer of data that was read but not yet used.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
-    /// Whether an answer that is no success is one like any other.
+    /// Whether an answer with an error status is accepted.
     any_status: bool,
 }
 
-/// Where a message is in the buffer.
+/// Position of a message in the buffer.
 struct Frame {
     body: std::ops::Range<usize>,
     end: usize,
@@ -43,14 +42,14 @@ impl Connection {
         Ok(self.stream.write_all(bytes).await?)
     }
 
-    /// Reads a message and gives the length of its body, which is not kept.
+    /// Reads a message and returns the length of its body, which is discarded.
     pub async fn skip(&mut self) -> anyhow::Result<usize> {
         let frame = self.frame().await?.context("the connection was closed")?;
         self.buffer.drain(..frame.end);
         Ok(frame.body.len())
     }
 
-    /// Reads a message and gives its body; none if the other side has closed the connection instead.
+    /// Reads a message and returns its body; none if the peer has closed the connection.
     pub async fn receive(&mut self) -> anyhow::Result<Option<Vec<u8>>> {
         let Some(frame) = self.frame().await? else {
             return Ok(None);
@@ -61,14 +60,14 @@ impl Connection {
         Ok(Some(body))
     }
 
-    /// Reads an answer of any status; gives it and the body.
+    /// Reads an answer with any status; returns status and body.
     pub async fn receive_any(&mut self) -> anyhow::Result<(u16, Vec<u8>)> {
         let (head, body) = self.request().await?.context("the connection was closed")?;
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
         Ok((status.context("an answer without a status")?, body))
     }
 
-    /// Reads a message with its head, whatever it says; none if the other side has closed the connection instead.
+    /// Reads a message of any kind; returns head and body, none if the peer has closed the connection.
     pub async fn request(&mut self) -> anyhow::Result<Option<(String, Vec<u8>)>> {
         self.any_status = true;
         let frame = self.frame().await;
@@ -83,9 +82,9 @@ impl Connection {
         Ok(Some((head, body)))
     }
 
-    /// Reads until a whole message is in the buffer.
+    /// Reads until a complete message is in the buffer.
     async fn frame(&mut self) -> anyhow::Result<Option<Frame>> {
-        // Where the search for the end of the head goes on, and where the next chunk begins.
+        // Where the search for the end of the head continues, and where the next chunk begins.
         let (mut searched, mut head) = (0, None);
         let mut chunk_at = 0;
         loop {
@@ -124,18 +123,18 @@ impl Connection {
     }
 }
 
-/// What is needed of a head.
+/// The part of a head that is needed.
 struct Head {
-    /// None if the body comes in chunks.
+    /// None if the body is chunked.
     length: Option<usize>,
 }
 
 impl Head {
     fn read(head: &[u8], any_status: bool) -> anyhow::Result<Self> {
-        let head = std::str::from_utf8(head).context("a head that is no text")?;
+        let head = std::str::from_utf8(head).context("a head that is not UTF-8")?;
         let status = head.lines().next().unwrap_or_default();
         if !any_status && status.starts_with("HTTP/") && !status.contains(" 200 ") {
-            bail!("the server said {status:?}");
+            bail!("the server answered {status:?}");
         }
         for line in head.lines() {
             let Some((name, value)) = line.split_once(':') else { continue };
@@ -150,7 +149,7 @@ impl Head {
     }
 }
 
-/// Where the last chunk ends, if it is there; `at` is where the first that was not seen yet begins.
+/// Returns the end of the last chunk, if it has arrived; `at` is the start of the first unseen chunk.
 fn chunks_end(buffer: &[u8], at: &mut usize) -> anyhow::Result<Option<usize>> {
     loop {
         let Some((size, data)) = chunk(buffer, *at)? else {
@@ -166,14 +165,14 @@ fn chunks_end(buffer: &[u8], at: &mut usize) -> anyhow::Result<Option<usize>> {
     }
 }
 
-/// The size of the chunk that begins here, and where its data does.
+/// Returns the size of the chunk at `at`, and the start of its data.
 fn chunk(buffer: &[u8], at: usize) -> anyhow::Result<Option<(usize, usize)>> {
     let rest = buffer.get(at..).unwrap_or_default();
     let Some(line) = find(rest, b"\r\n") else {
         return Ok(None);
     };
     let text = std::str::from_utf8(&rest[..line])?;
-    let size = usize::from_str_radix(text.trim(), 16).context("the size of a chunk")?;
+    let size = usize::from_str_radix(text.trim(), 16).context("parsing the size of a chunk")?;
     Ok(Some((size, at + line + 2)))
 }
 
@@ -183,7 +182,7 @@ fn joined(raw: &[u8]) -> anyhow::Result<Vec<u8>> {
         if size == 0 {
             break;
         }
-        out.extend_from_slice(raw.get(data..data + size).context("half a chunk")?);
+        out.extend_from_slice(raw.get(data..data + size).context("an incomplete chunk")?);
         at = data + size + 2;
     }
     Ok(out)
@@ -193,7 +192,7 @@ fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
     text.windows(wanted.len()).position(|window| window == wanted)
 }
 
-/// A request of JSON-RPC, with its head.
+/// A JSON-RPC request, with its head.
 pub fn post(address: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!(
@@ -202,12 +201,12 @@ pub fn post(address: &str, body: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// A request for a page, with its head.
+/// A GET request.
 pub fn get(address: &str, path: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").into_bytes()
 }
 
-/// The head of an answer with a body of so many bytes.
+/// The head of an answer whose body has `length` bytes.
 pub fn ok(length: usize) -> Vec<u8> {
     format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n")
         .into_bytes()
@@ -226,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_comes_over_whole_by_length_and_in_chunks() {
+    async fn a_body_is_read_by_length_and_in_chunks() {
         let (mut client, mut server) = both().await;
         client.send(&post("here", "[1]")).await.unwrap();
         client.send(&post("here", "[2]")).await.unwrap();

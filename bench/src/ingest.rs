@@ -1,11 +1,11 @@
 //! The benchmark of ingest: from era1 files and from a node to the published index and archive.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | [`chain`] | the chain that is ingested, made from a seed |
+//! | [`chain`] | the ingested chain, generated from a seed |
 //! | [`whole`] | the whole pipeline, as the server runs it |
-//! | [`stages`] | the first stages of it alone, to tell the shares |
-//! | [`node`] | a node that answers from memory, in a process of its own |
+//! | [`stages`] | only its first stages, to determine their shares |
+//! | [`node`] | a node that answers from memory, in a separate process |
 //! | [`report`] | the result as JSON and as a table |
 
 pub mod chain;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use crate::{cpu, memory};
 
-/// What something took.
+/// Cost of some work.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cost {
     pub wall: Duration,
@@ -28,20 +28,20 @@ pub struct Cost {
     pub peak_bytes: u64,
 }
 
-/// A stretch of work that is measured.
+/// Measures some work.
 #[derive(Debug)]
-pub struct Watch {
+pub struct Stopwatch {
     start: Instant,
     cpu_s: f64,
 }
 
-impl Watch {
+impl Stopwatch {
     pub fn start() -> anyhow::Result<Self> {
         memory::forget_peak();
         Ok(Self { start: Instant::now(), cpu_s: cpu::of_client()? })
     }
 
-    /// What it took until now.
+    /// Cost so far.
     pub fn cost(&self) -> anyhow::Result<Cost> {
         Ok(Cost {
             wall: self.start.elapsed(),

@@ -1,7 +1,7 @@
 //! The harness of Logmill's benchmarks: real servers, peers from the registry, one JSON object per benchmark.
 //!
-//! It measures engines through their public interface and checks that what they say they did is what the store
-//! holds. It leaves to the caller the choice of the machine and of when that machine is quiet.
+//! It measures engines through their public interface and checks that the store contains what they report. It leaves
+//! to the caller the choice of the machine and of a time when it is quiet.
 
 pub mod api;
 pub mod cpu;

@@ -1,10 +1,10 @@
 //! Logmill's own queue on SQLite and PostgreSQL, as engines.
 //!
 //! One by one, a `Runner` has C slots: a slot holds one job, and is free for the next once the job's completion is
-//! committed; slots that are free at the same time share a trip. Apart, each of C workers completes one job and claims
-//! the next, in a commit of its own, as C processes would. In batches, fewer workers claim and complete many at a time.
-//! The pick-up goes through a `Runner`; on PostgreSQL the job is enqueued through another handle, as another process
-//! would, so that the wake-up goes over `NOTIFY`.
+//! committed; slots that are free at the same time share a round trip. Apart, each of C workers completes one job and
+//! claims the next in its own commit, as C processes would. In batches, fewer workers claim and complete many at a
+//! time. The pick-up goes through a `Runner`; on PostgreSQL the job is enqueued through another handle, as another
+//! process would do, so that the wake-up goes over `NOTIFY`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,19 +15,20 @@ use futures::future::try_join_all;
 use logmill_io::sql::{PostgresSettings, SqliteSettings};
 use logmill_io::{OsEntropy, Sql, SystemClock};
 use logmill_work::queue::Claimer;
-use logmill_work::{Failure, Handler, NewJob, Outcome, Runner, RunnerSettings, Running, State};
+use logmill_work::{Failure, Handler, NewJob, Outcome, Runner, RunnerSettings, RunningJob, State};
 
 use crate::engine::{
-    Drained, Engine, Left, Mode, Offers, Payload, Place, Queue, Store, pause, shares,
+    DrainOutcome, Engine, Features, Mode, Payload, Queue, RemainingJobs, Store, StoreLocation,
+    pause, shares,
 };
 use crate::tally::{Starts, Tally};
 
 const COUNT: &str = "count";
 const REPORT: &str = "report";
 const LEASE: Duration = Duration::from_secs(60);
-/// Jobs of one bulk call.
+/// Jobs per bulk call.
 const BULK: u64 = 5_000;
-/// Workers that claim in batches: enough to keep the server busy while some wait for their commits.
+/// Workers in batch mode: enough to keep the server busy while some wait for their commits.
 const BATCH_WORKERS: usize = 4;
 
 /// Our engines, in the order of the report.
@@ -38,7 +39,7 @@ pub fn engines(batch: usize) -> Vec<Box<dyn Engine>> {
 
 struct Logmill {
     store: Store,
-    /// Jobs of one claim, and of one acknowledgement, in batches.
+    /// Jobs per claim and per acknowledgement in batch mode.
     batch: usize,
 }
 
@@ -55,8 +56,8 @@ impl Engine for Logmill {
         self.store
     }
 
-    fn offers(&self) -> Offers {
-        Offers { enqueue_bulk: true, batches: true, shared_trips: true }
+    fn features(&self) -> Features {
+        Features { enqueue_bulk: true, batches: true, shared_trips: true }
     }
 
     fn versions(&self) -> Vec<(&'static str, String)> {
@@ -76,27 +77,31 @@ impl Engine for Logmill {
         )
     }
 
-    async fn open(&self, place: &Place, connections: usize) -> anyhow::Result<Box<dyn Queue>> {
-        let queue = open(place, connections).await?;
-        // As another process would: with connections and wake-ups of its own.
-        let elsewhere = match place {
-            Place::PostgreSql { .. } => open(place, 2).await?,
-            Place::Sqlite { .. } => queue.clone(),
+    async fn open(
+        &self,
+        location: &StoreLocation,
+        connections: usize,
+    ) -> anyhow::Result<Box<dyn Queue>> {
+        let queue = open(location, connections).await?;
+        // Like another process: with separate connections and wake-ups.
+        let elsewhere = match location {
+            StoreLocation::PostgreSql { .. } => open(location, 2).await?,
+            StoreLocation::Sqlite { .. } => queue.clone(),
         };
         let next = AtomicU64::new(0);
-        Ok(Box::new(Opened { queue, elsewhere, connections, batch: self.batch, next }))
+        Ok(Box::new(LogmillQueue { queue, elsewhere, connections, batch: self.batch, next }))
     }
 }
 
-async fn open(place: &Place, connections: usize) -> anyhow::Result<logmill_work::Queue> {
+async fn open(location: &StoreLocation, connections: usize) -> anyhow::Result<logmill_work::Queue> {
     let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
-    let sql = match place {
-        Place::PostgreSql { url } => {
+    let sql = match location {
+        StoreLocation::PostgreSql { url } => {
             let mut settings = PostgresSettings::new(url.clone());
             settings.connections = connections;
             Sql::postgres(&settings, clock, entropy).await?
         }
-        Place::Sqlite { folder } => {
+        StoreLocation::Sqlite { folder } => {
             let settings = SqliteSettings::file(folder.join("work.db"));
             Sql::sqlite(&settings, clock, entropy).await?
         }
@@ -104,23 +109,23 @@ async fn open(place: &Place, connections: usize) -> anyhow::Result<logmill_work:
     Ok(logmill_work::Queue::open(sql).await?)
 }
 
-struct Opened {
+struct LogmillQueue {
     queue: logmill_work::Queue,
     elsewhere: logmill_work::Queue,
     connections: usize,
     batch: usize,
-    /// Keys are never used twice, or a job would only be found to exist.
+    /// Keys are never reused, because an existing job would not be enqueued again.
     next: AtomicU64,
 }
 
-impl Opened {
+impl LogmillQueue {
     fn job(&self, kind: &str) -> anyhow::Result<NewJob> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let payload = serde_json::to_string(&Payload::new(id))?;
         Ok(NewJob::new(kind, format!("job-{id:010}"), payload))
     }
 
-    /// Completes and claims until nothing is left or told to stop.
+    /// Completes and claims until nothing is left or `stop` is set.
     async fn work(&self, most: usize, tally: &Tally, stop: &AtomicBool) -> anyhow::Result<()> {
         let mut claimer = Claimer::new(self.queue.clone(), COUNT, "bench", LEASE);
         let mut done = claimer.claim(most).await?;
@@ -138,7 +143,7 @@ impl Opened {
         let settings = RunnerSettings::new(COUNT, "bench", self.connections);
         let runner = Runner::new(self.queue.clone(), Arc::new(Count(tally.clone())), settings)?;
         let tally = tally.clone();
-        // A task of its own, as in a server.
+        // A separate task, as in a server.
         Ok(tokio::spawn(runner.run(async move { tally.wait(limit).await })).await??)
     }
 
@@ -165,7 +170,7 @@ impl Opened {
 }
 
 #[async_trait]
-impl Queue for Opened {
+impl Queue for LogmillQueue {
     async fn enqueue_one_by_one(&self, jobs: u64) -> anyhow::Result<()> {
         let callers = shares(jobs, self.connections).into_iter().map(|share| async move {
             for _ in share {
@@ -193,7 +198,7 @@ impl Queue for Opened {
         Ok(())
     }
 
-    async fn drain(&self, mode: Mode, jobs: u64, limit: Duration) -> anyhow::Result<Drained> {
+    async fn drain(&self, mode: Mode, jobs: u64, limit: Duration) -> anyhow::Result<DrainOutcome> {
         let tally = Tally::new(jobs);
         let start = Instant::now();
         match mode {
@@ -201,7 +206,7 @@ impl Queue for Opened {
             Mode::Apart => self.run_workers((self.connections, 1), &tally, limit).await?,
             Mode::Batches => self.run_workers((BATCH_WORKERS, self.batch), &tally, limit).await?,
         }
-        Ok(Drained { done: tally.done(), elapsed: start.elapsed() })
+        Ok(DrainOutcome { done: tally.done(), elapsed: start.elapsed() })
     }
 
     async fn pickup(&self, samples: usize) -> anyhow::Result<Vec<Duration>> {
@@ -223,12 +228,12 @@ impl Queue for Opened {
         Ok(latencies)
     }
 
-    async fn left(&self) -> anyhow::Result<Left> {
+    async fn left(&self) -> anyhow::Result<RemainingJobs> {
         let counts = self.queue.counts().await?;
         let jobs = |state| {
             counts.iter().filter(|count| count.state == state).map(|count| count.jobs).sum()
         };
-        Ok(Left { waiting: jobs(State::Pending), held: jobs(State::Running) })
+        Ok(RemainingJobs { waiting: jobs(State::Pending), held: jobs(State::Running) })
     }
 
     async fn close(self: Box<Self>) -> anyhow::Result<()> {
@@ -241,18 +246,18 @@ struct Count(Tally);
 
 #[async_trait]
 impl Handler for Count {
-    async fn run(&self, _: Running) -> Result<Outcome, Failure> {
+    async fn run(&self, _: RunningJob) -> Result<Outcome, Failure> {
         self.0.hit();
         Ok(Outcome::Done)
     }
 }
 
-/// A job that says when it started.
+/// A job that reports when it started.
 struct Report(Starts);
 
 #[async_trait]
 impl Handler for Report {
-    async fn run(&self, _: Running) -> Result<Outcome, Failure> {
+    async fn run(&self, _: RunningJob) -> Result<Outcome, Failure> {
         self.0.started();
         Ok(Outcome::Done)
     }

@@ -1,4 +1,4 @@
-//! What the figures were taken on and with.
+//! The machine and the versions behind the figures.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::postgres::run;
 
-/// The machine, as far as it bears on the figures.
+/// Properties of the machine that affect the figures.
 pub fn describe(data_parent: &Path) -> Value {
     json!({
         "cores": std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
@@ -25,7 +25,7 @@ pub fn rustc_version() -> &'static str {
     env!("BENCH_RUSTC")
 }
 
-/// The version of a crate that this program was built with, from its lock file.
+/// Version of a crate in this program's lock file.
 pub fn crate_version(name: &str) -> String {
     let wanted = format!("name = \"{name}\"");
     let mut lines = include_str!("../Cargo.lock").lines().skip_while(|line| *line != wanted);
@@ -43,7 +43,7 @@ fn load_average_1m() -> Option<f64> {
     line("/proc/loadavg")?.split_whitespace().next()?.parse().ok()
 }
 
-/// Tells a disk from a folder in memory, where fsync costs nothing.
+/// Distinguishes a disk from a folder in memory, where fsync costs nothing.
 fn filesystem(folder: &Path) -> Option<String> {
     let output = run(Command::new("stat").args(["-f", "-c", "%T"]).arg(folder)).ok()?;
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())

@@ -1,13 +1,13 @@
-//! The most memory that this process has had, from `/proc`.
+//! Peak memory of this process, from `/proc`.
 
 use std::fs;
 
-/// Forgets the peak, so that the next one is that of what comes now. Without permission the old one stays.
+/// Resets the peak, for the next measurement. Without permission the old one stays.
 pub fn forget_peak() {
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
-/// The most bytes that were resident since [`forget_peak`].
+/// Peak resident memory since [`forget_peak`].
 pub fn peak_bytes() -> anyhow::Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

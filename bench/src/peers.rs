@@ -1,8 +1,8 @@
 //! Well-known job queues from the registry, on the same PostgreSQL server as ours.
 //!
-//! `apalis` is the general framework with many back ends. `graphile_worker` is built for PostgreSQL alone and
-//! for throughput: it has claims of one job as well as a local queue with batched claims and batched
-//! acknowledgements, and it deletes finished jobs, so its table stays small.
+//! `apalis` is a general framework with many back ends. `graphile_worker` is built only for PostgreSQL and for
+//! throughput: it claims single jobs, or batches through a local queue with batched acknowledgements, and it deletes
+//! finished jobs, so its table stays small.
 
 mod apalis;
 mod graphile;
@@ -24,8 +24,8 @@ pub fn engines(settings: &Settings) -> Vec<Box<dyn Engine>> {
     ]
 }
 
-/// A pool without the ping that sqlx sends before each use by default: it would cost the peers a round trip per
-/// statement. All connections are made at once, before the clock starts.
+/// A pool without sqlx's default ping before each use, which would cost the peers a round trip per statement. All
+/// connections are opened before the clock starts.
 async fn pool(url: &str, connections: usize) -> anyhow::Result<PgPool> {
     let connections = u32::try_from(connections)?;
     let options = PgConnectOptions::from_str(url)?.disable_statement_logging();

@@ -1,4 +1,4 @@
-//! What the server commits per second for `pgbench`, the yardstick of the queues beside it.
+//! Commits per second that the server reaches with `pgbench`, as a yardstick for the queues.
 
 use std::io::Write;
 
@@ -6,16 +6,16 @@ use anyhow::Context;
 
 use crate::postgres::{Server, run};
 
-/// The database `pgbench` has for itself.
+/// A separate database for `pgbench`.
 const DATABASE: &str = "pgbench";
 
-/// Far more rows than connections, so that two clients rarely meet.
+/// Far more rows than connections, so that two clients rarely update the same one.
 const ROWS: u32 = 100_000;
 
 /// Scale of the built-in script: 100 000 accounts each.
 const SCALE: u32 = 10;
 
-/// What one round of `pgbench` saw.
+/// Result of one round of `pgbench`.
 #[derive(Clone, Copy, Debug)]
 pub struct Commits {
     /// One `UPDATE` of one row by primary key per transaction.
@@ -24,7 +24,6 @@ pub struct Commits {
     pub simple_update_per_s: f64,
 }
 
-/// Creates the tables.
 pub async fn prepare(server: &Server) -> anyhow::Result<()> {
     server.create(DATABASE).await?;
     let mut init = server.command("pgbench");
@@ -47,7 +46,7 @@ pub async fn measure(server: &Server, connections: usize, seconds: u64) -> anyho
     let mut script = tempfile::Builder::new().suffix(".sql").tempfile()?;
     write!(script, "\\set id random(1, {ROWS})\nUPDATE counter SET n = n + 1 WHERE id = :id;\n")?;
     script.flush()?;
-    // The server's user reads it.
+    // Must be readable for the server's user.
     std::fs::set_permissions(script.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
     let file = script.path().to_string_lossy().into_owned();
     Ok(Commits {

@@ -1,8 +1,8 @@
-//! The benchmark of indexing end to end: transfers and balances of a token, from a node to tables, beside Ponder.
+//! The benchmark of end-to-end indexing: transfers and balances of a token, from a node to tables, against Ponder.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | [`chain`] | the token on anvil, who has how much of it, and the comparison with that |
+//! | [`chain`] | the token on anvil, its balances, and the comparison with them |
 //! | [`peer`] | Ponder as a process, on PostgreSQL |
 //! | [`ours`] | Logmill as a process, on SQLite and on PostgreSQL |
 //! | [`report`] | the result as JSON and as a table |
@@ -19,26 +19,26 @@ use crate::cpu;
 use crate::postgres::Server as Postgres;
 use crate::rpc::server::Server;
 
-/// How often an indexer is asked whether it is done.
+/// How often an indexer is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What an indexer took, from the start of its process until everything was in its tables.
+/// Result of an indexer, from the start of its process until everything is in its tables.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub seconds: f64,
-    /// Of those, until it answered HTTP.
+    /// The part of `seconds` until it answered HTTP.
     pub start_seconds: f64,
     pub indexer_cpu_s: f64,
-    /// Of anvil meanwhile.
+    /// CPU of anvil during the run.
     pub node_cpu_s: f64,
-    /// Of PostgreSQL meanwhile; none on SQLite, which is in the indexer.
+    /// CPU of PostgreSQL during the run; none on SQLite, which runs inside the indexer.
     pub database_cpu_s: Option<f64>,
-    /// How many rows its tables have.
+    /// Number of rows in each of its tables.
     pub rows: Vec<(String, u64)>,
 }
 
-/// An indexer that runs.
-pub struct Watch<'a> {
+/// Measures a running indexer.
+pub struct IndexerStopwatch<'a> {
     node: &'a Server,
     database: Option<&'a Postgres>,
     started: Instant,
@@ -46,20 +46,19 @@ pub struct Watch<'a> {
     database_cpu_s: Option<f64>,
 }
 
-impl<'a> Watch<'a> {
-    /// Its process is started next.
+impl<'a> IndexerStopwatch<'a> {
+    /// Call this just before the indexer's process is started.
     pub fn start(node: &'a Server, database: Option<&'a Postgres>) -> anyhow::Result<Self> {
         let node_cpu_s = cpu::of_process(node.pid())?;
         let database_cpu_s = cpu_of(database)?;
         Ok(Self { node, database, started: Instant::now(), node_cpu_s, database_cpu_s })
     }
 
-    /// How long it has been running.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// It is done, and answered since `start`.
+    /// Call this when the indexer is done; `start` is when it first answered.
     pub fn done(&self, indexer: &Server, start: Duration) -> anyhow::Result<Run> {
         let seconds = self.elapsed().as_secs_f64();
         let database_cpu_s = cpu_of(self.database)?.zip(self.database_cpu_s);

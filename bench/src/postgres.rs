@@ -1,5 +1,5 @@
-//! A PostgreSQL server of our own: started in a temporary folder on a free loopback port, stopped and removed when
-//! dropped, also after an error or a panic.
+//! A separate PostgreSQL server: started in a temporary folder on a free loopback port, stopped and removed when
+//! dropped, even after an error or a panic.
 //!
 //! PostgreSQL refuses to run as root; then everything runs as user `postgres`.
 
@@ -12,10 +12,10 @@ use std::process::{Command, Output};
 use anyhow::{Context, bail, ensure};
 use tokio_postgres::{Client, NoTls};
 
-/// Whom the server runs as when we are root, and its superuser in any case.
+/// The user that runs the server if we are root, and its superuser in any case.
 const USER: &str = "postgres";
 
-/// Ports are taken by others between finding and binding; then another is tried.
+/// Another process may take the port before the server binds it; then another port is tried.
 const START_ATTEMPTS_MAX: usize = 5;
 
 /// Server settings that a run may choose.
@@ -25,9 +25,9 @@ pub struct Durability {
     pub fsync: String,
 }
 
-/// Settings that every run shares, beside [`Durability`]. Checkpoints and autovacuum are kept out of the
-/// measurements: the harness does their work between phases. An autovacuum that takes its statistics in the
-/// middle of a backlog changes plans (see `rounds`), and the figures would tell when it happened to come.
+/// Settings that every run shares, besides [`Durability`]. Checkpoints and autovacuum are kept out of the
+/// measurements: the harness does their work between phases. An autovacuum that collects statistics in the middle of
+/// a backlog changes plans (see `rounds`), and the figures would depend on when it happened to run.
 pub const FIXED_SETTINGS: &[(&str, &str)] = &[
     ("max_connections", "200"),
     ("shared_buffers", "512MB"),
@@ -37,10 +37,9 @@ pub const FIXED_SETTINGS: &[(&str, &str)] = &[
     ("jit", "off"),
 ];
 
-/// A running server.
 pub struct Server {
     programs: Programs,
-    // Held for its removal, which must come after the stop in `drop`.
+    // Removes the folder, which must happen after the stop in `drop`.
     _folder: tempfile::TempDir,
     data: PathBuf,
     port: u16,
@@ -48,12 +47,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes a cluster below `parent` and starts it.
+    /// Creates a cluster below `parent` and starts it.
     pub fn start(parent: &Path, durability: &Durability) -> anyhow::Result<Self> {
         Self::start_with(parent, durability, &[])
     }
 
-    /// The same with more settings, which come after the shared ones and so win over them.
+    /// Like [`Server::start`], with more settings, which override the shared ones.
     pub fn start_with(
         parent: &Path,
         durability: &Durability,
@@ -73,21 +72,20 @@ impl Server {
         Ok(Self { programs, _folder: folder, data, port, postmaster })
     }
 
-    /// Creates an empty database.
     pub async fn create(&self, database: &str) -> anyhow::Result<()> {
         let client = self.connect(USER).await?;
         client.batch_execute(&format!("CREATE DATABASE {database}")).await?;
         Ok(())
     }
 
-    /// Drops a database with whoever is still connected to it.
+    /// Drops a database, even if clients are connected to it.
     pub async fn drop(&self, database: &str) -> anyhow::Result<()> {
         let client = self.connect(USER).await?;
         client.batch_execute(&format!("DROP DATABASE {database} WITH (FORCE)")).await?;
         Ok(())
     }
 
-    /// A connection of the harness itself, closed when the client is dropped.
+    /// A connection for the harness itself, closed when the client is dropped.
     pub async fn connect(&self, database: &str) -> anyhow::Result<Client> {
         let (client, connection) = tokio_postgres::connect(&self.url(database), NoTls).await?;
         tokio::spawn(connection);
@@ -106,7 +104,7 @@ impl Server {
         self.postmaster
     }
 
-    /// A command of the server's programs, to be run by its user.
+    /// One of the server's programs, run as its user.
     pub fn command(&self, program: &str) -> Command {
         self.programs.command(program)
     }
@@ -122,7 +120,7 @@ impl Drop for Server {
     }
 }
 
-/// A transaction that holds back the removal of dead rows until it is dropped.
+/// A transaction that prevents the removal of dead rows until it is dropped.
 pub struct IdleTransaction {
     _client: Client,
 }
@@ -179,7 +177,7 @@ fn configure(
     for (name, value) in FIXED_SETTINGS.iter().chain(more) {
         text.push_str(&format!("{name} = '{value}'\n"));
     }
-    // Read last of all, and rewritten whole on every attempt.
+    // Read after all other settings, and rewritten on every attempt.
     fs::write(data.join("postgresql.auto.conf"), text).context("writing the server's settings")
 }
 
@@ -189,7 +187,7 @@ fn read_postmaster(data: &Path) -> anyhow::Result<u32> {
     first.trim().parse().with_context(|| format!("reading the process id {first:?}"))
 }
 
-/// Where the server's programs are, and whether to run them as another user.
+/// Location of the server's programs, and whether to run them as another user.
 struct Programs {
     folder: PathBuf,
     as_user: bool,
@@ -212,7 +210,8 @@ impl Programs {
         } else {
             Command::new(program)
         };
-        // Settings of the caller must not reach the server or its clients; neither may an unreadable folder.
+        // The caller's settings must not reach the server or its clients, and the current folder must be readable for
+        // them.
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("PG") {
                 command.env_remove(name);
@@ -222,7 +221,7 @@ impl Programs {
         command
     }
 
-    /// Makes the folder the server user's own.
+    /// Makes the server's user the owner of the folder.
     fn give(&self, folder: &Path) -> anyhow::Result<()> {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
         if self.as_user {
@@ -236,7 +235,7 @@ impl Programs {
     }
 }
 
-/// What `pg_config` says if it has the server's programs, else the newest version where Debian puts them.
+/// The folder reported by `pg_config` if it has the server's programs, else the newest version in Debian's location.
 fn bin_folder() -> anyhow::Result<PathBuf> {
     if let Ok(output) = run(Command::new("pg_config").arg("--bindir")) {
         let folder = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
@@ -257,9 +256,9 @@ fn bin_folder() -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Runs to the end; a failure carries what the program printed.
+/// Runs a command to its end; an error contains its output.
 pub fn run(command: &mut Command) -> anyhow::Result<Output> {
-    // `pg_ctl` hands its descriptors to the server: nothing may wait for a pipe of ours to close.
+    // `pg_ctl` passes its descriptors on to the server, so waiting for a pipe to close would block.
     let mut out = tempfile::tempfile()?;
     let err = out.try_clone()?;
     let status = command

@@ -1,14 +1,14 @@
-//! The result as one JSON object and as a table: medians over the rounds, with the least and the greatest value.
+//! The result as one JSON object and as a table: medians over the rounds, with the minimum and the maximum.
 
 use serde_json::{Map, Value, json};
 
 use crate::engine::{Engine, Store};
 use crate::machine;
 use crate::postgres::FIXED_SETTINGS;
-use crate::rounds::{METRICS, Measured, Samples};
+use crate::rounds::{METRICS, Measurements, Samples};
 use crate::settings::Settings;
 
-/// What stands where a figure does not exist.
+/// Shown in place of a missing figure.
 pub(crate) const NONE: &str = "—";
 
 /// The whole result. `machine` was taken before the run, `server_version` is PostgreSQL's.
@@ -17,7 +17,7 @@ pub fn json(
     server_version: &str,
     settings: &Settings,
     engines: &[Box<dyn Engine>],
-    measured: &Measured,
+    measured: &Measurements,
 ) -> Value {
     json!({
         "benchmark": "queue",
@@ -29,11 +29,11 @@ pub fn json(
     })
 }
 
-/// The table for people, from the JSON object, so that both say the same.
+/// The human-readable table, made from the JSON object so that both agree.
 pub fn table(result: &Value) -> String {
     let settings = &result["settings"];
     let mut text = format!(
-        "queue: synchronous_commit={} fsync={} connections={} jobs={} rounds={}, median (least–greatest)\n\n",
+        "queue: synchronous_commit={} fsync={} connections={} jobs={} rounds={}, median (min–max)\n\n",
         plain(&settings["synchronous_commit"]),
         plain(&settings["fsync"]),
         settings["connections"],
@@ -92,7 +92,7 @@ fn settings_json(settings: &Settings) -> Value {
     })
 }
 
-fn engines_json(engines: &[Box<dyn Engine>], measured: &Measured) -> Value {
+fn engines_json(engines: &[Box<dyn Engine>], measured: &Measurements) -> Value {
     let mut all = Map::new();
     let commits = median(&measured.pgbench.iter().map(|c| c.update_per_s).collect::<Vec<_>>());
     for engine in engines {
@@ -109,7 +109,7 @@ fn engines_json(engines: &[Box<dyn Engine>], measured: &Measured) -> Value {
     Value::Object(all)
 }
 
-fn pgbench_json(measured: &Measured) -> Value {
+fn pgbench_json(measured: &Measurements) -> Value {
     let update: Vec<f64> = measured.pgbench.iter().map(|c| c.update_per_s).collect();
     let simple: Vec<f64> = measured.pgbench.iter().map(|c| c.simple_update_per_s).collect();
     let figures = [
@@ -119,7 +119,7 @@ fn pgbench_json(measured: &Measured) -> Value {
     figures_json(figures.into_iter()).into()
 }
 
-/// Medians by name, and beside them `spread` with the least and the greatest of each.
+/// Medians by name, and `spread` with the minimum and maximum of each.
 fn figures_json<'a>(
     figures: impl Iterator<Item = (&'a str, Option<&'a [f64]>)>,
 ) -> Map<String, Value> {
@@ -148,7 +148,7 @@ fn cell(entry: &Value, name: &str) -> String {
     }
 }
 
-/// Whole numbers in groups of three, fractions as they are.
+/// Whole numbers in groups of three digits, fractions with four decimals.
 pub(crate) fn number(value: &Value) -> Option<String> {
     let Some(whole) = value.as_i64() else {
         return value.as_f64().map(|fraction| format!("{fraction:.4}"));
@@ -168,7 +168,7 @@ fn plain(value: &Value) -> &str {
     value.as_str().unwrap_or(NONE)
 }
 
-/// The first column to the left, the others to the right.
+/// The first column is left-aligned, the others right-aligned.
 pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
@@ -201,7 +201,7 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// With no digits a whole number, so that the JSON has no ".0".
+/// With `digits` 0 returns a whole number, so that the JSON has no ".0".
 #[allow(clippy::cast_possible_truncation)] // Rates and microseconds are far below 2^52.
 pub(crate) fn rounded(value: f64, digits: i32) -> Value {
     if digits == 0 {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_engine_lacks_is_null_and_a_dash() {
+    fn a_missing_figure_is_null_and_a_dash() {
         let entry = Value::Object(figures_json([("jobs_per_s", None)].into_iter()));
         assert_eq!(entry["jobs_per_s"], Value::Null);
         assert_eq!(cell(&entry, "jobs_per_s"), NONE);

@@ -1,7 +1,8 @@
-//! Rounds of measurement: every round runs `pgbench` and then each engine once, in an order that turns by one place
-//! a round, so that noise of a shared machine falls on all alike.
+//! Rounds of measurement: every round runs `pgbench` and then each engine once, in an order that rotates every round,
+//! so that noise of a shared machine affects all alike.
 //!
-//! After each drain the store is asked what is left: an engine that loses or invents a completion fails the run.
+//! After each drain the number of jobs left in the store is checked: an engine that loses or invents a completion
+//! fails the run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,15 +11,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 
 use crate::cpu;
-use crate::engine::{Drained, Engine, Mode, Place, Queue, Store};
+use crate::engine::{DrainOutcome, Engine, Mode, Queue, Store, StoreLocation};
 use crate::pgbench::{self, Commits};
 use crate::postgres::{IdleTransaction, Server};
 use crate::settings::Settings;
 
-/// The name of a figure, with its unit, as the report prints it.
+/// Name of a figure, with its unit, as in the report.
 pub type Metric = &'static str;
 
-/// The figures of an engine in the order of the report.
+/// The figures of an engine, in the order of the report.
 pub const METRICS: &[Metric] = &[
     "enqueue_per_s",
     "enqueue_bulk_per_s",
@@ -36,24 +37,22 @@ pub const METRICS: &[Metric] = &[
     "client_cpu_s_per_1000_jobs_batched",
 ];
 
-/// One value per round; a figure that an engine can not have is absent.
+/// One value per round; figures that do not apply to an engine are absent.
 pub type Samples = BTreeMap<Metric, Vec<f64>>;
 
-/// All that was measured.
-pub struct Measured {
+pub struct Measurements {
     /// By engine name.
     pub engines: BTreeMap<&'static str, Samples>,
     pub pgbench: Vec<Commits>,
 }
 
-/// Runs all rounds.
 pub async fn run(
     server: &Server,
     sqlite_parent: &Path,
     engines: &[Box<dyn Engine>],
     settings: &Settings,
-) -> anyhow::Result<Measured> {
-    let mut measured = Measured { engines: BTreeMap::new(), pgbench: Vec::new() };
+) -> anyhow::Result<Measurements> {
+    let mut measured = Measurements { engines: BTreeMap::new(), pgbench: Vec::new() };
     pgbench::prepare(server).await.context("preparing pgbench")?;
     for round in 0..settings.rounds {
         eprintln!("round {} of {}", round + 1, settings.rounds);
@@ -102,14 +101,14 @@ impl Bench<'_> {
         eprintln!("  {}", self.engine.name());
         let mut figures = Figures::default();
         let home = self.home("plain").await?;
-        let queue = self.engine.open(&home.place, self.settings.connections).await?;
+        let queue = self.engine.open(&home.location, self.settings.connections).await?;
         self.plain(&*queue, &home, &mut figures).await?;
         queue.close().await?;
         self.leave(home).await?;
 
         if self.engine.store() == Store::PostgreSql {
             let home = self.home("idle").await?;
-            let queue = self.engine.open(&home.place, self.settings.connections).await?;
+            let queue = self.engine.open(&home.location, self.settings.connections).await?;
             self.make_history(&*queue, &home).await?;
             self.settle(&home).await?;
             let idle = IdleTransaction::open(self.server, &home.database).await?;
@@ -124,7 +123,7 @@ impl Bench<'_> {
     async fn plain(
         &self,
         queue: &dyn Queue,
-        home: &Home,
+        home: &EngineHome,
         figures: &mut Figures,
     ) -> anyhow::Result<()> {
         let jobs = self.settings.jobs;
@@ -140,7 +139,7 @@ impl Bench<'_> {
             figures.put("server_cpu_s_per_1000_jobs", cpu);
         }
         self.empty(queue, home).await?;
-        if self.engine.offers().shared_trips {
+        if self.engine.features().shared_trips {
             self.settle(home).await?;
             fill(queue, jobs).await?;
             let apart = self.drain(queue, home, Mode::Apart, jobs).await?;
@@ -152,12 +151,12 @@ impl Bench<'_> {
         }
 
         self.settle(home).await?;
-        if self.engine.offers().enqueue_bulk {
+        if self.engine.features().enqueue_bulk {
             let start = Instant::now();
             queue.enqueue_bulk(jobs).await.context("enqueueing in bulk")?;
             figures.put("enqueue_bulk_per_s", rate(jobs, start.elapsed()));
         }
-        if self.engine.offers().batches {
+        if self.engine.features().batches {
             fill(queue, jobs).await?;
             let batched = self.drain(queue, home, Mode::Batches, jobs).await?;
             figures.put("jobs_batched_per_s", batched.per_s());
@@ -177,22 +176,22 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The same drains with dead rows that nobody may remove.
+    /// The same drains with dead rows that cannot be vacuumed.
     async fn under_idle_transaction(
         &self,
         queue: &dyn Queue,
-        home: &Home,
+        home: &EngineHome,
         figures: &mut Figures,
     ) -> anyhow::Result<()> {
         let jobs = self.settings.jobs;
-        let fastest = if self.engine.offers().batches { Mode::Batches } else { Mode::OneByOne };
+        let fastest = if self.engine.features().batches { Mode::Batches } else { Mode::OneByOne };
         fill(queue, self.settings.churn).await?;
         self.drain(queue, home, fastest, self.settings.churn).await?;
         self.settle(home).await?;
         fill(queue, jobs).await?;
         let one = self.drain(queue, home, Mode::OneByOne, jobs).await?;
         figures.put("jobs_per_s_idle_tx", one.per_s());
-        if self.engine.offers().batches {
+        if self.engine.features().batches {
             self.settle(home).await?;
             fill(queue, jobs).await?;
             let batched = self.drain(queue, home, Mode::Batches, jobs).await?;
@@ -201,14 +200,14 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Drains `jobs` of the jobs that wait, watching the clock and the CPU, and checks the outcome.
+    /// Drains up to `jobs` waiting jobs, measures time and CPU, and checks the outcome.
     async fn drain(
         &self,
         queue: &dyn Queue,
-        home: &Home,
+        home: &EngineHome,
         mode: Mode,
         jobs: u64,
-    ) -> anyhow::Result<Spent> {
+    ) -> anyhow::Result<DrainCost> {
         self.checkpoint(home).await?;
         let before = queue.left().await?;
         let jobs = jobs.min(before.waiting);
@@ -234,41 +233,41 @@ impl Bench<'_> {
         if after.held > before.held {
             eprintln!("    held after the workers stopped: {} jobs", after.held - before.held);
         }
-        Ok(Spent { drained, client_cpu_s, server_cpu_s })
+        Ok(DrainCost { drained, client_cpu_s, server_cpu_s })
     }
 
-    /// Drains what waits, unmeasured, the fastest way.
-    async fn empty(&self, queue: &dyn Queue, home: &Home) -> anyhow::Result<()> {
+    /// Drains the waiting jobs the fastest way, without measuring.
+    async fn empty(&self, queue: &dyn Queue, home: &EngineHome) -> anyhow::Result<()> {
         let left = queue.left().await?.waiting;
         if left > 0 {
-            let mode = if self.engine.offers().batches { Mode::Batches } else { Mode::OneByOne };
+            let mode = if self.engine.features().batches { Mode::Batches } else { Mode::OneByOne };
             self.drain(queue, home, mode, left).await?;
         }
         Ok(())
     }
 
-    /// A first load of jobs, done and unmeasured, so that the table has a past.
-    async fn make_history(&self, queue: &dyn Queue, home: &Home) -> anyhow::Result<()> {
+    /// Processes a first load of jobs without measuring, so that the table has a history.
+    async fn make_history(&self, queue: &dyn Queue, home: &EngineHome) -> anyhow::Result<()> {
         fill(queue, self.settings.jobs).await?;
         self.empty(queue, home).await
     }
 
-    /// Fresh statistics and dead rows removed where that is possible, for each engine alike, while the queue is
-    /// empty: the state that autovacuum leaves a service in which keeps up. Statistics taken with the backlog
-    /// in place would be unfair to engines whose claim has its limit as a parameter: the planner takes it for a
-    /// tenth of the backlog and scans the table for each claim (a claim of `apalis`: 95 ms with 40 000 rows,
-    /// against 0.4 ms with 16 000).
-    async fn settle(&self, home: &Home) -> anyhow::Result<()> {
-        if let Place::PostgreSql { .. } = home.place {
+    /// Refreshes statistics and removes dead rows where possible, for each engine alike, while the queue is empty:
+    /// this is the state in which autovacuum leaves a service that keeps up. Statistics taken with the backlog in
+    /// place would be unfair to engines whose claim has its limit as a parameter: the planner assumes that it is a
+    /// tenth of the backlog and scans the table for each claim (a claim of `apalis`: 95 ms with 40 000 rows, against
+    /// 0.4 ms with 16 000).
+    async fn settle(&self, home: &EngineHome) -> anyhow::Result<()> {
+        if let StoreLocation::PostgreSql { .. } = home.location {
             let client = self.server.connect(&home.database).await?;
             client.batch_execute("VACUUM ANALYZE").await?;
         }
         self.checkpoint(home).await
     }
 
-    /// No checkpoint shall fall into what is measured next.
-    async fn checkpoint(&self, home: &Home) -> anyhow::Result<()> {
-        if let Place::PostgreSql { .. } = home.place {
+    /// Keeps checkpoints out of the next measurement.
+    async fn checkpoint(&self, home: &EngineHome) -> anyhow::Result<()> {
+        if let StoreLocation::PostgreSql { .. } = home.location {
             self.server.connect(&home.database).await?.batch_execute("CHECKPOINT").await?;
         }
         Ok(())
@@ -281,45 +280,45 @@ impl Bench<'_> {
         }
     }
 
-    async fn home(&self, phase: &str) -> anyhow::Result<Home> {
+    async fn home(&self, phase: &str) -> anyhow::Result<EngineHome> {
         let name = self.engine.name().replace('-', "_");
         let database = format!("{name}_{phase}_{}", self.round);
-        let place = match self.engine.store() {
+        let location = match self.engine.store() {
             Store::PostgreSql => {
                 self.server.create(&database).await?;
-                Place::PostgreSql { url: self.server.url(&database) }
+                StoreLocation::PostgreSql { url: self.server.url(&database) }
             }
             Store::Sqlite => {
                 let folder = self.sqlite_parent.join(&database);
                 std::fs::create_dir(&folder)?;
-                Place::Sqlite { folder }
+                StoreLocation::Sqlite { folder }
             }
         };
-        Ok(Home { database, place })
+        Ok(EngineHome { database, location })
     }
 
-    async fn leave(&self, home: Home) -> anyhow::Result<()> {
-        match home.place {
-            Place::PostgreSql { .. } => self.server.drop(&home.database).await,
-            Place::Sqlite { folder } => Ok(std::fs::remove_dir_all(folder)?),
+    async fn leave(&self, home: EngineHome) -> anyhow::Result<()> {
+        match home.location {
+            StoreLocation::PostgreSql { .. } => self.server.drop(&home.database).await,
+            StoreLocation::Sqlite { folder } => Ok(std::fs::remove_dir_all(folder)?),
         }
     }
 }
 
-/// Where an engine lives for a phase.
-struct Home {
+/// Database and location of an engine during a phase.
+struct EngineHome {
     database: String,
-    place: Place,
+    location: StoreLocation,
 }
 
-/// What a drain did and cost.
-struct Spent {
-    drained: Drained,
+/// Outcome and cost of a drain.
+struct DrainCost {
+    drained: DrainOutcome,
     client_cpu_s: f64,
     server_cpu_s: Option<f64>,
 }
 
-impl Spent {
+impl DrainCost {
     fn per_s(&self) -> f64 {
         rate(self.drained.done, self.drained.elapsed)
     }
@@ -333,7 +332,7 @@ impl Spent {
     }
 }
 
-/// Enqueues until `jobs` jobs wait.
+/// Enqueues until `jobs` jobs are waiting.
 async fn fill(queue: &dyn Queue, jobs: u64) -> anyhow::Result<()> {
     let missing = jobs.saturating_sub(queue.left().await?.waiting);
     queue.enqueue_bulk(missing).await.context("filling the queue")
@@ -349,7 +348,7 @@ fn per_1000(cpu_s: f64, jobs: u64) -> f64 {
     cpu_s * 1000.0 / jobs.max(1) as f64
 }
 
-/// Of sorted values, the least that at least `percent` of them do not exceed.
+/// The smallest of the sorted values that at least `percent` of them do not exceed.
 #[allow(clippy::cast_precision_loss)]
 fn percentile_us(sorted: &[Duration], percent: usize) -> f64 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);

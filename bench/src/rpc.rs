@@ -1,9 +1,9 @@
-//! The benchmark of `eth_getLogs` over HTTP on loopback, beside anvil on the same chain.
+//! The benchmark of `eth_getLogs` over HTTP on loopback, against anvil on the same chain.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`server`] | anvil and Logmill as processes |
-//! | [`chain`] | what is on the chain, and what is asked |
+//! | [`chain`] | the content of the chain, and the queries |
 //! | [`load`] | the load generator |
 //! | [`report`] | the result as JSON and as a table |
 

@@ -5,33 +5,32 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
-/// The most jobs of a phase.
 const JOBS_MAX: u64 = 10_000_000;
 
 /// Measures job queues side by side: Logmill's on SQLite and PostgreSQL, and its peers on the same server.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "queue", version)]
 pub struct Settings {
-    /// Jobs of each measured phase.
+    /// Number of jobs of each measured phase.
     #[arg(long, default_value_t = 20_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=JOBS_MAX))]
     pub jobs: u64,
-    /// Connections: callers that enqueue at once, workers, and clients of pgbench.
+    /// Number of connections: concurrent enqueueing callers, workers, and pgbench clients.
     #[arg(long, default_value_t = 8, value_parser = parse_connections)]
     pub connections: usize,
-    /// Rounds; each round runs every engine once, the report has the median.
+    /// Number of rounds; each round runs every engine once, the report has the median.
     #[arg(long, default_value_t = 3, value_parser = parse_rounds)]
     pub rounds: usize,
-    /// Jobs done under an open idle transaction before the drains under it are measured.
+    /// Number of jobs done under an open idle transaction before the drains under it are measured.
     #[arg(long, default_value_t = 50_000)]
     pub churn: u64,
-    /// Samples of the pick-up latency in each round.
+    /// Number of samples of the pick-up latency in each round.
     #[arg(long, default_value_t = 300, value_parser = parse_rounds)]
     pub samples: usize,
-    /// Seconds after which a drain is cut short and its rate taken from what was done by then.
+    /// Time limit of a drain in seconds; its rate is then that of the jobs done so far.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     pub drain_limit_s: u64,
-    /// Seconds of each pgbench script in each round.
+    /// Duration of each pgbench script in each round, in seconds.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub pgbench_s: u64,
     /// PostgreSQL's synchronous_commit.
@@ -40,31 +39,31 @@ pub struct Settings {
     /// PostgreSQL's fsync.
     #[arg(long, value_enum, default_value_t = Switch::On)]
     pub fsync: Switch,
-    /// Jobs that apalis claims at once, in batches.
+    /// Number of jobs that apalis claims at once in batch mode.
     #[arg(long, default_value_t = 200, value_parser = parse_rounds)]
     pub apalis_batch: usize,
-    /// Jobs that a local queue of graphile_worker claims at once, in batches.
+    /// Number of jobs that a local queue of graphile_worker claims at once in batch mode.
     #[arg(long, default_value_t = 1_000, value_parser = parse_rounds)]
     pub graphile_batch: usize,
-    /// Jobs that Logmill claims and completes at once, in batches.
+    /// Number of jobs that Logmill claims and completes at once in batch mode.
     #[arg(long, default_value_t = 2_000, value_parser = parse_rounds)]
     pub logmill_batch: usize,
     /// Only these engines, by name, separated by commas.
     #[arg(long, value_delimiter = ',')]
     pub engines: Vec<String>,
-    /// Where the temporary folders go; the system's own place if not given.
+    /// Parent of the temporary folders; the system's default if not given.
     #[arg(long)]
     pub dir: Option<PathBuf>,
     /// Write the result to this file as one JSON object.
     #[arg(long)]
     pub json: Option<PathBuf>,
-    /// A smoke run of under a minute: few jobs, one round. Its figures say little.
+    /// A smoke run of under a minute: few jobs, one round. Its figures mean little.
     #[arg(long, conflicts_with_all = ["jobs", "rounds", "churn", "samples", "drain_limit_s", "pgbench_s"])]
     pub quick: bool,
 }
 
 impl Settings {
-    /// With `--quick` applied.
+    /// Applies `--quick`.
     pub fn settled(mut self) -> Self {
         if self.quick {
             self.jobs = 1_000;
@@ -101,7 +100,7 @@ impl Switch {
     }
 }
 
-/// The server has 200 connections; an engine may need three times as many for callers, workers and listeners.
+/// The server allows 200 connections; an engine may need three times as many for callers, workers and listeners.
 const CONNECTIONS_MAX: usize = 40;
 
 fn parse_connections(text: &str) -> Result<usize, String> {

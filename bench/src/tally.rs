@@ -1,4 +1,4 @@
-//! Counts handler runs and tells when the expected number is reached, and when each one started.
+//! Counts handler runs, signals when the expected number is reached, and reports when each handler started.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,10 +22,10 @@ impl Tally {
         Self(Arc::new(Inner { done: AtomicU64::new(0), expected, reached: Notify::new() }))
     }
 
-    /// One more handler has run.
+    /// Counts one handler run.
     pub fn hit(&self) {
         if self.0.done.fetch_add(1, Ordering::Relaxed) + 1 == self.0.expected {
-            // Stores a permit, so it does not matter who comes first.
+            // Stores a permit, so it does not matter whether the waiter comes first.
             self.0.reached.notify_one();
         }
     }
@@ -34,7 +34,7 @@ impl Tally {
         self.0.done.load(Ordering::Relaxed)
     }
 
-    /// Waits until the expected number is reached, but no longer than `limit`. One waiter only.
+    /// Waits until the expected number is reached, at most for `limit`. Supports a single waiter.
     pub async fn wait(&self, limit: Duration) {
         if self.0.expected > 0 {
             let _ = tokio::time::timeout(limit, self.0.reached.notified()).await;
@@ -42,29 +42,29 @@ impl Tally {
     }
 }
 
-/// The longest a single pick-up may take before the engine counts as stuck.
+/// Maximum time of a single pick-up, after which the engine counts as stuck.
 const PICKUP_MAX: Duration = Duration::from_secs(30);
 
-/// Sends the moment a handler starts to the one who waits for it.
+/// Sends the time when a handler starts.
 #[derive(Clone, Debug)]
 pub struct Starts(mpsc::Sender<Instant>);
 
 impl Starts {
-    pub fn new() -> (Self, StartsSeen) {
+    pub fn new() -> (Self, StartReceiver) {
         let (sender, receiver) = mpsc::channel(16);
-        (Self(sender), StartsSeen(receiver))
+        (Self(sender), StartReceiver(receiver))
     }
 
-    /// To be called first thing in the handler.
+    /// Call this first in the handler.
     pub fn started(&self) {
         let _ = self.0.try_send(Instant::now());
     }
 }
 
 #[derive(Debug)]
-pub struct StartsSeen(mpsc::Receiver<Instant>);
+pub struct StartReceiver(mpsc::Receiver<Instant>);
 
-impl StartsSeen {
+impl StartReceiver {
     pub async fn next(&mut self) -> anyhow::Result<Instant> {
         match tokio::time::timeout(PICKUP_MAX, self.0.recv()).await {
             Ok(Some(at)) => Ok(at),

@@ -1,7 +1,7 @@
-//! What is asked about: the accounts, the token and the transaction of transfers that are drawn from all of the chain.
+//! The subjects of the requests: account, token and transaction of transfers drawn from the whole chain.
 //!
-//! So whoever takes part in much is asked about often, and pages of busy accounts and tokens are in the figures as
-//! they are in those of a real server.
+//! So active accounts and tokens are requested often, and their large pages contribute to the figures as on a real
+//! server.
 
 use anyhow::{Context, ensure};
 use finalized_log_index::{Address, B256};
@@ -12,34 +12,33 @@ use logmill_pipeline::processors::ft_holdings::FT_HOLDINGS;
 use logmill_pipeline::processors::meta::ACCOUNT_STATS;
 use logmill_pipeline::processors::token::{FT_TOKENS, FT_TRANSFERS};
 
-/// Draws that may find nothing, for each that is wanted.
+/// Maximum number of draws that find nothing, per transfer drawn.
 const EMPTY_MAX: usize = 20;
 
 type Source<'a> = &'a dyn Fn(&'static Table, &Select<'_>) -> String;
 
-/// A transfer that was drawn.
 #[derive(Clone, Debug)]
-pub struct Drawn {
-    /// Who sent or got it.
+pub struct DrawnTransfer {
+    /// Sender or recipient.
     pub account: Address,
     account_id: i64,
     pub token: Address,
     token_id: i64,
     pub block: u64,
-    /// Of its transaction.
+    /// Hash of its transaction.
     pub hash: B256,
 }
 
-/// What the tables say of it.
+/// The values in the tables that belong to a drawn transfer.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// What the account has of the token.
+    /// The account's balance of the token.
     pub balance: Amount,
-    /// The transactions of the account.
+    /// Number of transactions of the account.
     pub transactions: u64,
-    /// The transfers of the token.
+    /// Number of transfers of the token.
     pub transfers: u64,
-    /// The most that anybody has of the token.
+    /// The largest balance of the token.
     pub most: Amount,
 }
 
@@ -49,7 +48,7 @@ pub async fn draw(
     end: u64,
     seed: u64,
     count: usize,
-) -> anyhow::Result<Vec<Drawn>> {
+) -> anyhow::Result<Vec<DrawnTransfer>> {
     let (mut drawn, mut numbers, mut empty) = (Vec::new(), Numbers(seed), 0);
     while drawn.len() < count {
         match draw_one(reader, end, &mut numbers).await? {
@@ -65,7 +64,7 @@ async fn draw_one(
     reader: &Reader,
     end: u64,
     numbers: &mut Numbers,
-) -> anyhow::Result<Option<Drawn>> {
+) -> anyhow::Result<Option<DrawnTransfer>> {
     let block = numbers.below(end);
     let height = i64::try_from(block)?;
     let text = |source: Source<'_>| {
@@ -84,7 +83,7 @@ async fn draw_one(
     let (transaction, token_id) = (row.int(0)?, row.int(1)?);
     let account_id = row.int(if numbers.below(2) == 0 { 2 } else { 3 })?;
     let account = address(reader, account_id).await?;
-    // It mints and burns, and has nothing itself.
+    // The zero address mints and burns, and has no balance itself.
     if account.is_zero() {
         return Ok(None);
     }
@@ -94,11 +93,11 @@ async fn draw_one(
     });
     let hash = hash.await?.context("no transaction of a transfer")?;
     let token = address(reader, token_id).await?;
-    Ok(Some(Drawn { account, account_id, token, token_id, block, hash }))
+    Ok(Some(DrawnTransfer { account, account_id, token, token_id, block, hash }))
 }
 
-/// What the tables say.
-pub async fn facts(reader: &Reader, drawn: &Drawn) -> anyhow::Result<Facts> {
+/// Reads the expected values from the tables.
+pub async fn facts(reader: &Reader, drawn: &DrawnTransfer) -> anyhow::Result<Facts> {
     let (account, token) = (drawn.account_id, drawn.token_id);
     let holding = (&FT_HOLDINGS, "address = $1 AND contract_address = $2");
     let holders = (&FT_HOLDINGS, "contract_address = $1");
@@ -112,7 +111,7 @@ pub async fn facts(reader: &Reader, drawn: &Drawn) -> anyhow::Result<Facts> {
         balance: balance.await?.context("an account of a transfer that holds nothing")?,
         transactions: transactions.await?.context("an account without a transaction")?,
         transfers: transfers.await?.context("a token without a transfer")?,
-        most: most.await?.context("a token that nobody holds")?,
+        most: most.await?.context("a token without holders")?,
     })
 }
 
@@ -124,7 +123,7 @@ fn count(row: &Row) -> anyhow::Result<u64> {
     Ok(row.count(0)?)
 }
 
-/// The first value of a column with a key, in some order.
+/// The first value of a column with a key, in the given order.
 async fn one<T>(
     reader: &Reader,
     (table, key): (&'static Table, &str),
@@ -146,7 +145,7 @@ async fn address(reader: &Reader, id: i64) -> anyhow::Result<Address> {
     Ok(Address::try_from(&found.row()?.blob(0)?[..])?)
 }
 
-/// Numbers as by chance, the same for the same seed: SplitMix64.
+/// Pseudorandom numbers (SplitMix64), the same for the same seed.
 #[derive(Clone, Copy, Debug)]
 struct Numbers(u64);
 
@@ -159,7 +158,7 @@ impl Numbers {
         z ^ (z >> 31)
     }
 
-    /// The bias of the remainder is far below what can be seen here.
+    /// The modulo bias is negligible here.
     fn below(&mut self, end: u64) -> u64 {
         self.next() % end.max(1)
     }

@@ -1,26 +1,25 @@
-//! What is asked, and what the answer must be.
+//! The requests, and checks of the answers.
 
 use anyhow::{Context, ensure};
 use finalized_log_index::Address;
 use logmill_io::Amount;
 use serde_json::Value;
 
-use super::draw::{Drawn, Facts};
+use super::draw::{DrawnTransfer, Facts};
 
-/// How many items a page has if nothing is said, and at most.
+/// Default and maximum number of items on a page.
 const PAGE: u64 = 20;
 const PAGE_MAX: u64 = 100;
 
-/// An endpoint of the read API, or a way to ask it.
+/// An endpoint of the read API, with a variant of its parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Endpoint {
     pub name: &'static str,
-    /// The path below that of the chain.
-    path: fn(&Drawn) -> String,
-    check: fn(&Drawn, &Facts, &Value) -> anyhow::Result<()>,
+    /// Path relative to that of the chain.
+    path: fn(&DrawnTransfer) -> String,
+    check: fn(&DrawnTransfer, &Facts, &Value) -> anyhow::Result<()>,
 }
 
-/// Every endpoint that is asked.
 pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         name: "account",
@@ -77,25 +76,30 @@ pub static ENDPOINTS: &[Endpoint] = &[
 ];
 
 impl Endpoint {
-    /// The path that asks about a transfer.
-    pub fn path(&self, chain_id: u64, drawn: &Drawn) -> String {
+    /// Full path of the request about a transfer.
+    pub fn path(&self, chain_id: u64, drawn: &DrawnTransfer) -> String {
         format!("/api/v1/{chain_id}/{}", (self.path)(drawn))
     }
 
-    /// Fails if an answer is not what the tables say.
-    pub fn check(&self, drawn: &Drawn, facts: &Facts, answer: &Value) -> anyhow::Result<()> {
+    /// Fails if an answer does not agree with the tables.
+    pub fn check(
+        &self,
+        drawn: &DrawnTransfer,
+        facts: &Facts,
+        answer: &Value,
+    ) -> anyhow::Result<()> {
         let name = self.name;
         (self.check)(drawn, facts, answer).with_context(|| format!("{name} answers {answer}"))
     }
 }
 
-fn account(drawn: &Drawn, facts: &Facts, answer: &Value) -> anyhow::Result<()> {
+fn account(drawn: &DrawnTransfer, facts: &Facts, answer: &Value) -> anyhow::Result<()> {
     same("address", address(&answer["address"])?, drawn.account)?;
     let transactions = answer["stats"]["transactionCount"].as_u64();
     same("transactions", transactions, Some(facts.transactions))
 }
 
-fn account_transactions(_: &Drawn, facts: &Facts, answer: &Value) -> anyhow::Result<()> {
+fn account_transactions(_: &DrawnTransfer, facts: &Facts, answer: &Value) -> anyhow::Result<()> {
     newest_first(answer)?;
     same("items", items(answer)?.len() as u64, facts.transactions.min(PAGE))?;
     let whole = |item: &Value| item["transaction"]["hash"].is_string();
@@ -103,7 +107,7 @@ fn account_transactions(_: &Drawn, facts: &Facts, answer: &Value) -> anyhow::Res
     Ok(())
 }
 
-fn account_transfers(drawn: &Drawn, _: &Facts, answer: &Value) -> anyhow::Result<()> {
+fn account_transfers(drawn: &DrawnTransfer, _: &Facts, answer: &Value) -> anyhow::Result<()> {
     newest_first(answer)?;
     ensure!(!items(answer)?.is_empty(), "an account of a transfer has none");
     for item in items(answer)? {
@@ -113,7 +117,7 @@ fn account_transfers(drawn: &Drawn, _: &Facts, answer: &Value) -> anyhow::Result
     Ok(())
 }
 
-fn account_holdings(drawn: &Drawn, facts: &Facts, answer: &Value) -> anyhow::Result<()> {
+fn account_holdings(drawn: &DrawnTransfer, facts: &Facts, answer: &Value) -> anyhow::Result<()> {
     let is_it = |item: &&Value| address(&item["token"]).is_ok_and(|of| of == drawn.token);
     match items(answer)?.iter().find(is_it) {
         Some(item) => same("delta", amount(&item["delta"])?, facts.balance),
@@ -125,25 +129,30 @@ fn account_holdings(drawn: &Drawn, facts: &Facts, answer: &Value) -> anyhow::Res
     }
 }
 
-fn account_balances(_: &Drawn, facts: &Facts, answer: &Value) -> anyhow::Result<()> {
+fn account_balances(_: &DrawnTransfer, facts: &Facts, answer: &Value) -> anyhow::Result<()> {
     let newest = items(answer)?.first().context("no day")?;
     same("sum", amount(&newest["sum"])?, facts.balance)
 }
 
-fn token(drawn: &Drawn, facts: &Facts, answer: &Value) -> anyhow::Result<()> {
+fn token(drawn: &DrawnTransfer, facts: &Facts, answer: &Value) -> anyhow::Result<()> {
     same("address", address(&answer["address"])?, drawn.token)?;
     same("transfers", answer["transferCount"].as_u64(), Some(facts.transfers))
 }
 
-fn token_holders(_: &Drawn, facts: &Facts, answer: &Value) -> anyhow::Result<()> {
+fn token_holders(_: &DrawnTransfer, facts: &Facts, answer: &Value) -> anyhow::Result<()> {
     let held = items(answer)?.iter().map(|item| amount(&item["delta"]));
     let held = held.collect::<Result<Vec<Amount>, _>>()?;
-    ensure!(held.is_sorted_by(|a, b| a >= b), "not the greatest first");
+    ensure!(held.is_sorted_by(|a, b| a >= b), "not the largest balance first");
     let most = Some(facts.most).filter(|most| *most > Amount::ZERO);
-    same("the greatest", held.first().copied(), most)
+    same("the largest balance", held.first().copied(), most)
 }
 
-fn token_transfers(drawn: &Drawn, facts: &Facts, answer: &Value, page: u64) -> anyhow::Result<()> {
+fn token_transfers(
+    drawn: &DrawnTransfer,
+    facts: &Facts,
+    answer: &Value,
+    page: u64,
+) -> anyhow::Result<()> {
     newest_first(answer)?;
     same("items", items(answer)?.len() as u64, facts.transfers.min(page))?;
     for item in items(answer)? {
@@ -152,7 +161,7 @@ fn token_transfers(drawn: &Drawn, facts: &Facts, answer: &Value, page: u64) -> a
     Ok(())
 }
 
-fn transaction(drawn: &Drawn, _: &Facts, answer: &Value) -> anyhow::Result<()> {
+fn transaction(drawn: &DrawnTransfer, _: &Facts, answer: &Value) -> anyhow::Result<()> {
     same("hash", answer["hash"].as_str(), Some(&*format!("{:#x}", drawn.hash)))?;
     same("block", answer["blockNumber"].as_u64(), Some(drawn.block))?;
     ensure!(answer["derived"] == true, "not derived");
@@ -161,7 +170,7 @@ fn transaction(drawn: &Drawn, _: &Facts, answer: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn block_transactions(drawn: &Drawn, _: &Facts, answer: &Value) -> anyhow::Result<()> {
+fn block_transactions(drawn: &DrawnTransfer, _: &Facts, answer: &Value) -> anyhow::Result<()> {
     let items = items(answer)?;
     ensure!(!items.is_empty(), "a block of a transfer has no transaction");
     let is_of_it = |item: &Value| item["blockNumber"].as_u64() == Some(drawn.block);
@@ -169,7 +178,7 @@ fn block_transactions(drawn: &Drawn, _: &Facts, answer: &Value) -> anyhow::Resul
     Ok(())
 }
 
-fn fees(drawn: &Drawn, _: &Facts, answer: &Value) -> anyhow::Result<()> {
+fn fees(drawn: &DrawnTransfer, _: &Facts, answer: &Value) -> anyhow::Result<()> {
     newest_first(answer)?;
     let is_below = |item: &Value| item["blockNumber"].as_u64() <= Some(drawn.block);
     ensure!(items(answer)?.iter().all(is_below), "a fee of a later block");
@@ -196,8 +205,8 @@ fn amount(value: &Value) -> anyhow::Result<Amount> {
     Ok(value.as_str().context("no amount")?.parse()?)
 }
 
-fn same<T: PartialEq + std::fmt::Debug>(what: &str, said: T, right: T) -> anyhow::Result<()> {
-    ensure!(said == right, "{what}: {said:?}, and not {right:?}");
+fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: T, right: T) -> anyhow::Result<()> {
+    ensure!(found == right, "{what} is {found:?}, expected {right:?}");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! The result as one JSON object and as a table. A rate is the median of the rounds, with the least and the greatest; a
+//! The result as one JSON object and as a table. A rate is the median of the rounds, with minimum and maximum; a
 //! latency is a percentile over all rounds.
 
 use std::collections::BTreeMap;
@@ -12,22 +12,21 @@ use crate::report::{NONE, aligned, number};
 use crate::rpc::load::Sample;
 use crate::rpc::report::figures;
 
-/// The samples of the rounds by endpoint and connections.
+/// Samples by endpoint and connections, one per round.
 pub type Samples = BTreeMap<(&'static str, usize), Vec<Sample>>;
 
-/// What was measured.
 #[derive(Debug)]
-pub struct Measured {
+pub struct Measurements {
     pub samples: Samples,
     pub blocks: u64,
-    /// The rows of every table.
+    /// Number of rows of every table.
     pub rows: Vec<(String, u64)>,
-    /// Of the file of the tables.
+    /// Size of the database file of the tables.
     pub tables_bytes: u64,
 }
 
 /// The whole result. `machine` was taken before the run.
-pub fn json(machine: Value, settings: &Settings, measured: &Measured) -> Value {
+pub fn json(machine: Value, settings: &Settings, measured: &Measurements) -> Value {
     let mut endpoints = Map::new();
     for endpoint in ENDPOINTS.iter().filter(|endpoint| settings.asks(endpoint.name)) {
         let samples = measured.samples.iter().filter(|((name, _), _)| *name == endpoint.name);
@@ -63,7 +62,7 @@ pub fn json(machine: Value, settings: &Settings, measured: &Measured) -> Value {
     })
 }
 
-/// The table for people, from the JSON object, so that both say the same.
+/// The human-readable table, made from the JSON object so that both agree.
 pub fn table(result: &Value) -> String {
     let shown = |value: &Value| number(value).unwrap_or_else(|| NONE.to_owned());
     let mut text = format!(

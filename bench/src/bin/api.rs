@@ -1,4 +1,4 @@
-//! The benchmark of the read API: `api --json PATH`; see `--help` and the README beside.
+//! The benchmark of the read API: `api --json PATH`; see `--help` and the README.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use clap::Parser;
-use logmill_bench::api::draw::{self, Drawn};
+use logmill_bench::api::draw::{self, DrawnTransfer};
 use logmill_bench::api::endpoint::{ENDPOINTS, Endpoint};
-use logmill_bench::api::report::{self, Measured, Samples};
+use logmill_bench::api::report::{self, Measurements, Samples};
 use logmill_bench::api::settings::Settings;
 use logmill_bench::derive::engine::served_rows;
 use logmill_bench::derive::history::history;
@@ -21,11 +21,11 @@ use logmill_io::{OsEntropy, Sql, SystemClock};
 use logmill_pipeline::derive::{Reader, Tables};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The file of the tables, as the server calls it.
+/// File name of the tables, as in the server.
 const TABLES: &str = "tables.db";
-/// Blocks of one transaction of the derivers: what the server has by default.
+/// Blocks per transaction of the derivers: the server's default.
 const CHUNK: u64 = 1_000;
-/// How long the server may take to see that everything is derived.
+/// Time limit for the server to see that everything is derived.
 const READY_MAX: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -40,7 +40,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Measures until done or interrupted; either way temporary folders and processes are gone on return.
+/// Measures until done or interrupted; in both cases temporary folders and processes are gone on return.
 async fn run(settings: Settings) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -56,7 +56,7 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
     let known = |name: &&String| !ENDPOINTS.iter().any(|endpoint| endpoint.name == **name);
     if let Some(unknown) = settings.endpoints.iter().find(known) {
         let names: Vec<&str> = ENDPOINTS.iter().map(|endpoint| endpoint.name).collect();
-        bail!("there is no endpoint {unknown:?}: {}", names.join(", "));
+        bail!("no endpoint named {unknown:?}; there are {}", names.join(", "));
     }
     // A run takes minutes: find out now whether its result can be written.
     if let Some(path) = &settings.json {
@@ -70,7 +70,7 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
     let stored = history(made, &parent).await?;
     let (chain_id, folder) = (stored.chain.chain_id(), stored.folder);
     eprintln!("deriving");
-    // What is derived already stays: this goes on where it was.
+    // Tables that are already derived are kept; derivation continues from there.
     derive::derive(&stored.chain, open(&folder, false).await?, None, CHUNK).await?;
     drop(stored.chain);
     let reader = Reader::new(Tables::open_read_only(open(&folder, true).await?).await?, chain_id);
@@ -84,7 +84,7 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
     let samples = ask(&settings, chain_id, &server, &drawn).await?;
     server.stop()?;
     let tables_bytes = std::fs::metadata(folder.join(TABLES))?.len();
-    let measured = Measured { samples, blocks: made.blocks, rows, tables_bytes };
+    let measured = Measurements { samples, blocks: made.blocks, rows, tables_bytes };
     let result = report::json(machine, &settings, &measured);
     if let Some(path) = &settings.json {
         let text = serde_json::to_string_pretty(&result)?;
@@ -100,19 +100,22 @@ async fn open(folder: &Path, read_only: bool) -> anyhow::Result<Sql> {
     Ok(Sql::sqlite(&file, SystemClock::shared(), OsEntropy::shared()).await?)
 }
 
-/// Waits until the server has seen that all tables are there; if it derived anything anew, a server at work would be
-/// measured.
+/// Waits until the server has seen that all tables are complete. Fails if it derives anything again: then a busy
+/// server would be measured.
 async fn ready(server: &Server, last: u64) -> anyhow::Result<()> {
     let start = Instant::now();
     loop {
         let status = server.get("/status").await?;
         let checkpoints = checkpoints(&status);
         let is_building = checkpoints.iter().any(|one| one["state"] == "building");
-        ensure!(!is_building, "the server derives something anew: {status}");
+        ensure!(!is_building, "the server is deriving tables again: {status}");
         if is_derived(&status, last) {
             return Ok(());
         }
-        ensure!(start.elapsed() < READY_MAX, "the server lacks something: {status}");
+        ensure!(
+            start.elapsed() < READY_MAX,
+            "the server has not seen all tables in time: {status}"
+        );
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }
@@ -121,12 +124,12 @@ fn asked(settings: &Settings) -> impl Iterator<Item = &'static Endpoint> {
     ENDPOINTS.iter().filter(|endpoint| settings.asks(endpoint.name))
 }
 
-/// Asks some of the questions, and compares the answers with the tables.
+/// Sends some of the questions and compares the answers with the tables.
 async fn check(
     settings: &Settings,
     reader: &Reader,
     server: &Server,
-    drawn: &[Drawn],
+    drawn: &[DrawnTransfer],
 ) -> anyhow::Result<()> {
     for one in drawn.iter().take(settings.checked) {
         let facts = draw::facts(reader, one).await?;
@@ -139,12 +142,12 @@ async fn check(
     Ok(())
 }
 
-/// All loads.
+/// Runs all loads.
 async fn ask(
     settings: &Settings,
     chain_id: u64,
     server: &Server,
-    drawn: &[Drawn],
+    drawn: &[DrawnTransfer],
 ) -> anyhow::Result<Samples> {
     let length = Duration::from_secs_f64(settings.seconds);
     let mut samples = Samples::new();

@@ -1,12 +1,12 @@
-//! The benchmark of derived tables: `derive --json PATH`; see `--help` and the README beside.
+//! The benchmark of derived tables: `derive --json PATH`; see `--help` and the README.
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use logmill_bench::derive::history::{Made, history};
-use logmill_bench::derive::report::{self, Measured};
+use logmill_bench::derive::history::{ChainParameters, history};
+use logmill_bench::derive::report::{self, DeriveMeasurement};
 use logmill_bench::derive::settings::Settings;
 use logmill_bench::derive::{self, TRANSFERS, engine};
 use logmill_bench::index::engine::folder_bytes;
@@ -44,7 +44,8 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
     let parent = settings.folder.clone().unwrap_or_else(|| temporary.path().to_owned());
     let machine = machine::describe(&parent);
     let Settings { seed, blocks, logs_per_block, senders, .. } = settings;
-    let stored = history(Made { seed, blocks, logs_per_block, senders }, &parent).await?;
+    let stored =
+        history(ChainParameters { seed, blocks, logs_per_block, senders }, &parent).await?;
     let mut all = Vec::new();
     for engine in &settings.engines {
         for set in &settings.sets {
@@ -68,11 +69,11 @@ async fn one(
     engine: &str,
     set: &str,
     parent: &Path,
-) -> anyhow::Result<Measured> {
+) -> anyhow::Result<DeriveMeasurement> {
     let names = match set {
         "transfers" => Some(TRANSFERS),
         "all" => None,
-        other => bail!("there is no set {other:?}: transfers, all"),
+        other => bail!("no set named {other:?}; there are transfers, all"),
     };
     let folder = tempfile::Builder::new().prefix("tables-").tempdir_in(parent)?;
     let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
@@ -89,12 +90,12 @@ async fn one(
             let url = server.url("tables");
             (Sql::postgres(&PostgresSettings::new(url), clock, entropy).await?, Some(&server))
         }
-        other => bail!("there is no engine {other:?}: sqlite, postgresql"),
+        other => bail!("no engine named {other:?}; there are sqlite, postgresql"),
     };
     let (derived, tables) = derive::derive(chain, sql, names, settings.chunk).await?;
     let chosen = derive::chosen(chain.chain_id(), names);
-    let lines = tables.lines(chain.chain_id(), &chosen).await?;
-    let rows = engine::rows(&tables, &lines).await?;
+    let generations = tables.generations(chain.chain_id(), &chosen).await?;
+    let rows = engine::rows(&tables, &generations).await?;
     let bytes = match server {
         None => folder_bytes(folder.path())?,
         Some(_) => {
@@ -103,7 +104,7 @@ async fn one(
         }
     };
     eprintln!("copying the same rows");
-    let copied = engine::copy(tables.sql(), &lines).await?;
+    let copied = engine::copy(tables.sql(), &generations).await?;
     let (engine, set) = (engine.to_owned(), set.to_owned());
-    Ok(Measured { engine, set, derived, rows, copied, bytes })
+    Ok(DeriveMeasurement { engine, set, derived, rows, copied, bytes })
 }

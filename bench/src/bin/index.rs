@@ -1,4 +1,4 @@
-//! The benchmark of the log index: `index --json PATH`; see `--help` and the README beside.
+//! The benchmark of the log index: `index --json PATH`; see `--help` and the README.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use clap::Parser;
-use logmill_bench::index::append::Append;
+use logmill_bench::index::append::AppendFile;
 use logmill_bench::index::duckdb::DuckDb;
 use logmill_bench::index::engine::Engine;
 use logmill_bench::index::logmill::Logmill;
@@ -18,7 +18,7 @@ use logmill_bench::machine;
 use logmill_bench::postgres::{Durability, Server};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The engines in the order of the report.
+/// In the order of the report.
 const ENGINES: [&str; 5] = ["logmill", "sqlite", "postgresql", "duckdb", "duckdb-art"];
 
 #[tokio::main]
@@ -32,7 +32,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Measures until done or interrupted; either way the server and the folders are gone on return.
+/// Measures until done or interrupted; in both cases the server and the folders are gone on return.
 async fn run(settings: Settings) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -61,7 +61,7 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
         eprintln!("opening {name}");
         engines.push(open(name, folder.path(), &settings).await?);
     }
-    let mut append = Append::create(folder.path())?;
+    let mut append = AppendFile::create(folder.path())?;
 
     let measured = rounds::run(&mut engines, &mut append, &settings).await?;
 
@@ -75,7 +75,7 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All engines, or those that `--engines` names.
+/// All engines, or those named by `--engines`.
 fn chosen(settings: &Settings) -> anyhow::Result<Vec<&'static str>> {
     for wanted in &settings.engines {
         ensure!(
@@ -90,7 +90,7 @@ fn chosen(settings: &Settings) -> anyhow::Result<Vec<&'static str>> {
     Ok(ENGINES.into_iter().filter(is_chosen).collect())
 }
 
-/// An empty store in a folder of its own.
+/// Creates an empty store in a separate folder.
 async fn open(name: &str, parent: &Path, settings: &Settings) -> anyhow::Result<Box<dyn Engine>> {
     let folder = parent.join(name);
     std::fs::create_dir(&folder)?;

@@ -1,4 +1,4 @@
-//! The benchmark of ingest: `ingest --json PATH`; see `--help` and the README beside.
+//! The benchmark of ingest: `ingest --json PATH`; see `--help` and the README.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,8 +8,8 @@ use anyhow::{Context, bail, ensure};
 use clap::Parser;
 use logmill_bench::ingest::report::Round;
 use logmill_bench::ingest::settings::Settings;
-use logmill_bench::ingest::stages::Held;
-use logmill_bench::ingest::whole::Whole;
+use logmill_bench::ingest::stages::FileContents;
+use logmill_bench::ingest::whole::IngestResult;
 use logmill_bench::ingest::{chain, node, report, stages, whole};
 use logmill_bench::{cpu, machine};
 use logmill_chain::era1::Era1Source;
@@ -29,7 +29,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Measures until done or interrupted; either way temporary folders and processes are gone on return.
+/// Measures until done or interrupted; in both cases temporary folders and processes are gone on return.
 async fn run(settings: Settings) -> anyhow::Result<()> {
     if settings.be_node {
         return node::run(&settings).await;
@@ -110,7 +110,11 @@ async fn measure_round(
     Ok(Round { held, read, convert, build, era1, with_senders, node: from_node })
 }
 
-async fn from_files(files: &Path, held: Held, store_senders: bool) -> anyhow::Result<Whole> {
+async fn from_files(
+    files: &Path,
+    held: FileContents,
+    store_senders: bool,
+) -> anyhow::Result<IngestResult> {
     let source = Era1Source::new(stages::open(files).await?, SystemClock::shared());
     let folder = tempfile::Builder::new().prefix("ingest-bench-").tempdir()?;
     let mut era1 = whole::ingest(source, folder.path(), held.blocks - 1, store_senders).await?;

@@ -1,4 +1,4 @@
-//! The benchmark of metering: `meter --json PATH`; see `--help` and the README beside.
+//! The benchmark of metering: `meter --json PATH`; see `--help` and the README.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, bail, ensure};
 use clap::Parser;
 use logmill_bench::http::Connection;
-use logmill_bench::meter::deliveries::Measured;
+use logmill_bench::meter::deliveries::DeliveryBench;
 use logmill_bench::meter::hooks::Receivers;
-use logmill_bench::meter::load::{self, Sent, Until};
+use logmill_bench::meter::load::{self, LoadEnd, LoadResult};
 use logmill_bench::meter::queries;
-use logmill_bench::meter::settings::{Only, Settings};
+use logmill_bench::meter::settings::{MeasurementPart, Settings};
 use logmill_bench::meter::usage::{TYPES, Usage};
 use logmill_bench::postgres::{self, Durability};
 use logmill_bench::rpc::server::Server;
@@ -21,7 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 const DAY_MS: u64 = 86_400_000;
-/// How long deliveries may take in all.
+/// Time limit of all deliveries.
 const DELIVERIES_MAX: Duration = Duration::from_secs(300);
 
 #[tokio::main(flavor = "current_thread")]
@@ -35,7 +35,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Measures until done or interrupted; either way temporary folders and processes are gone on return.
+/// Measures until done or interrupted; in both cases temporary folders and processes are gone on return.
 async fn run(settings: Settings) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -55,7 +55,7 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
         let folder = temporary.path().join(engine);
         std::fs::create_dir(&folder)?;
         let mut result = match settings.only {
-            Some(Only::Deliveries) => json!({ "engine": engine }),
+            Some(MeasurementPart::Deliveries) => json!({ "engine": engine }),
             None => measure_engine(&settings, engine, &folder).await?,
         };
         result["deliveries_alone"] = deliver_alone(&settings, engine, &folder).await?;
@@ -99,7 +99,7 @@ async fn measure_engine(settings: &Settings, engine: &str, folder: &Path) -> any
     let usage = Usage {
         customers: settings.customers,
         duplicates_percent: settings.duplicates_percent,
-        // Whole days that are over.
+        // Only whole days in the past.
         start_ms: (now / DAY_MS) * DAY_MS - length_ms,
         length_ms,
         live: settings.live,
@@ -111,9 +111,13 @@ async fn measure_engine(settings: &Settings, engine: &str, folder: &Path) -> any
     let mut loads = Vec::new();
     let mut sent = 0;
     for (batch, connections, until) in [
-        (1_000, settings.connections, Until::Events(settings.events)),
-        (100, settings.connections, Until::Elapsed(Duration::from_secs_f64(settings.seconds))),
-        (1, settings.single_connections, Until::Elapsed(Duration::from_secs_f64(settings.seconds))),
+        (1_000, settings.connections, LoadEnd::Events(settings.events)),
+        (100, settings.connections, LoadEnd::Elapsed(Duration::from_secs_f64(settings.seconds))),
+        (
+            1,
+            settings.single_connections,
+            LoadEnd::Elapsed(Duration::from_secs_f64(settings.seconds)),
+        ),
     ] {
         eprintln!("{engine}: batches of {batch}");
         let (stop, stopped) = watch::channel(false);
@@ -148,7 +152,7 @@ async fn measure_engine(settings: &Settings, engine: &str, folder: &Path) -> any
     }))
 }
 
-/// The database server of an engine that has one.
+/// Starts the database server of an engine that needs one.
 fn cluster(engine: &str, folder: &Path) -> anyhow::Result<Option<postgres::Server>> {
     match engine {
         "sqlite" => Ok(None),
@@ -156,11 +160,11 @@ fn cluster(engine: &str, folder: &Path) -> anyhow::Result<Option<postgres::Serve
             let durability = Durability { synchronous_commit: "on".into(), fsync: "on".into() };
             Ok(Some(postgres::Server::start(folder, &durability)?))
         }
-        other => bail!("there is no engine {other}: sqlite or postgresql"),
+        other => bail!("no engine named {other:?}; there are sqlite, postgresql"),
     }
 }
 
-/// Measures deliveries without the aggregates that they tell of, on a server of their own.
+/// Measures deliveries without computing the aggregates they report, on a separate server.
 async fn deliver_alone(settings: &Settings, engine: &str, folder: &Path) -> anyhow::Result<Value> {
     eprintln!("{engine}: deliveries alone");
     let folder = folder.join("deliveries");
@@ -171,7 +175,7 @@ async fn deliver_alone(settings: &Settings, engine: &str, folder: &Path) -> anyh
     let data = folder.join("data");
     let more = ["--config".to_owned(), config.display().to_string()];
     let server = Server::logmill(&settings.logmill(), &data, &folder, &more).await?;
-    let measured = Measured {
+    let measured = DeliveryBench {
         server: &server,
         program: settings.logmill(),
         config: &config,
@@ -184,9 +188,9 @@ async fn deliver_alone(settings: &Settings, engine: &str, folder: &Path) -> anyh
     result
 }
 
-/// Has all periods aggregated, and measures how fast their messages arrive.
+/// Triggers the aggregation of all periods, and measures how fast the messages arrive.
 async fn deliver(settings: &Settings, server: &Server) -> anyhow::Result<Value> {
-    // Of periods that are under way nobody is told.
+    // No messages are sent for periods that have not ended.
     if settings.live {
         return Ok(Value::Null);
     }
@@ -221,7 +225,7 @@ fn config_text(cluster: Option<&postgres::Server>, periods: &[&str]) -> String {
     let mut text = String::new();
     if let Some(cluster) = cluster {
         text.push_str(&format!("[database]\nurl = {:?}\n", cluster.url("postgres")));
-        // Webhooks on PostgreSQL need a key; this one keeps nothing secret.
+        // Webhooks on PostgreSQL need a key; this one protects nothing.
         text.push_str(&format!("[secrets]\nkeys = {:?}\n", "5a".repeat(32)));
     }
     text.push_str(&format!("[meter]\nperiods = {periods:?}\n"));
@@ -235,7 +239,7 @@ fn config_text(cluster: Option<&postgres::Server>, periods: &[&str]) -> String {
 fn load_json(
     batch: u64,
     connections: usize,
-    load: &Sent,
+    load: &LoadResult,
     queries: &[u32],
     database_cpu_s: f64,
 ) -> Value {

@@ -1,4 +1,4 @@
-//! The benchmark of indexing end to end beside Ponder: `ponder --json PATH`; see `--help` and the README beside.
+//! The benchmark of end-to-end indexing against Ponder: `ponder --json PATH`; see `--help` and the README.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, bail};
 use clap::Parser;
 use logmill_bench::machine;
-use logmill_bench::ponder::chain::{self, Filled};
+use logmill_bench::ponder::chain::{self, TokenChain};
 use logmill_bench::ponder::report::{self, Runs, Versions};
 use logmill_bench::ponder::settings::{ENGINES, PONDER, Settings};
 use logmill_bench::ponder::{Run, ours, peer};
@@ -26,7 +26,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Measures until done or interrupted; either way temporary folders and processes are gone on return.
+/// Measures until done or interrupted; in both cases temporary folders and processes are gone on return.
 async fn run(settings: Settings) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -40,7 +40,7 @@ async fn run(settings: Settings) -> anyhow::Result<()> {
 
 async fn measure(settings: Settings) -> anyhow::Result<()> {
     if let Some(unknown) = settings.engines.iter().find(|one| !ENGINES.contains(&one.as_str())) {
-        bail!("there is no engine {unknown:?}: {}", ENGINES.join(", "));
+        bail!("no engine named {unknown:?}; there are {}", ENGINES.join(", "));
     }
     // A run takes minutes: find out now whether its result can be written.
     if let Some(path) = &settings.json {
@@ -78,11 +78,11 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One engine, with nothing left of the runs before and nothing left to write of them.
+/// Runs one engine, after removing and flushing everything of earlier runs.
 async fn one(
     settings: &Settings,
     engine: &str,
-    chain: &Filled,
+    chain: &TokenChain,
     anvil: &Server,
     database: &Postgres,
 ) -> anyhow::Result<Run> {
@@ -115,7 +115,7 @@ async fn versions(
     })
 }
 
-/// The versions that Ponder is installed with.
+/// The package versions that Ponder is installed with.
 fn packages(project: &Path) -> anyhow::Result<Map<String, Value>> {
     let text = std::fs::read_to_string(project.join("package.json"))?;
     let package: Value = serde_json::from_str(&text)?;

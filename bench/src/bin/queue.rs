@@ -1,4 +1,4 @@
-//! The queue benchmark: `queue --json PATH`; see `--help` and the README beside.
+//! The queue benchmark: `queue --json PATH`; see `--help` and the README.
 
 use std::process::ExitCode;
 
@@ -21,7 +21,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Measures until done or interrupted; either way the server and the folders are gone on return.
+/// Measures until done or interrupted; in both cases the server and the folders are gone on return.
 async fn run(settings: Settings) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -70,7 +70,7 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All engines, or those that `--engines` names.
+/// All engines, or those named by `--engines`.
 fn chosen(settings: &Settings) -> anyhow::Result<Vec<Box<dyn Engine>>> {
     let mut engines: Vec<Box<dyn Engine>> = logmill::engines(settings.logmill_batch);
     engines.extend(peers::engines(settings));

@@ -1,4 +1,4 @@
-//! The benchmark of `eth_getLogs` over HTTP: `rpc --json PATH`; see `--help` and the README beside.
+//! The benchmark of `eth_getLogs` over HTTP: `rpc --json PATH`; see `--help` and the README.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,15 +7,14 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use logmill_bench::ingest::whole;
 use logmill_bench::machine;
-use logmill_bench::rpc::chain::{self, Class};
+use logmill_bench::rpc::chain::{self, QuestionClass};
 use logmill_bench::rpc::load::{self, Sample};
-use logmill_bench::rpc::report::{self, DIRECT, Measured, Samples};
+use logmill_bench::rpc::report::{self, DIRECT, Measurements, Samples};
 use logmill_bench::rpc::server::{Client, Server};
 use logmill_bench::rpc::settings::Settings;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The id of anvil's chain.
 const CHAIN_ID: u64 = 31_337;
 
 #[tokio::main]
@@ -29,7 +28,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Measures until done or interrupted; either way temporary folders and processes are gone on return.
+/// Measures until done or interrupted; in both cases temporary folders and processes are gone on return.
 async fn run(settings: Settings) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -76,7 +75,7 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
     }
     let anvil_version = version.as_str().unwrap_or_default().to_owned();
     let catch_up_s = catch_up.as_secs_f64();
-    let measured = Measured { filled, samples, catch_up_s, anvil_version };
+    let measured = Measurements { filled, samples, catch_up_s, anvil_version };
     let result = report::json(machine, &settings, &classes, &measured);
     if let Some(path) = &settings.json {
         let text = serde_json::to_string_pretty(&result)?;
@@ -87,10 +86,10 @@ async fn measure(settings: Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All loads, the servers taking turns.
+/// Runs all loads, with the servers taking turns.
 async fn ask_servers(
     settings: &Settings,
-    classes: &[Class],
+    classes: &[QuestionClass],
     servers: [(&'static str, &Server); 2],
     samples: &mut Samples,
 ) -> anyhow::Result<()> {

@@ -1,26 +1,29 @@
-//! What the engine itself needs for the same rows: a copy from table to table, in the order of the keys.
+//! Copies the same rows from table to table in the order of the keys, to measure the engine itself.
 
 use std::time::Instant;
 
 use logmill_io::Sql;
 use logmill_io::sql::Execute;
-use logmill_pipeline::derive::{Line, Reader, Select, Table, Tables};
+use logmill_pipeline::derive::{Generation, Reader, Select, Table, Tables};
 
 use super::chosen;
 
-/// What a copy was.
+/// Result of a copy.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Copied {
+pub struct CopyResult {
     pub rows: u64,
     pub seconds: f64,
 }
 
-/// How many rows the tables of some lines have.
-pub async fn rows(tables: &Tables, lines: &[Line]) -> anyhow::Result<Vec<(String, u64)>> {
+/// Number of rows in each table of these generations.
+pub async fn rows(
+    tables: &Tables,
+    generations: &[Generation],
+) -> anyhow::Result<Vec<(String, u64)>> {
     let mut counted = Vec::new();
-    for line in lines {
-        for table in line.processor.tables() {
-            let text = format!("SELECT count(*) FROM {}", line.table(table));
+    for generation in generations {
+        for table in generation.processor.tables() {
+            let text = format!("SELECT count(*) FROM {}", generation.table(table));
             let count = tables.sql().query(&text, Vec::new()).await?.row()?.count(0)?;
             counted.push((table.name.to_owned(), count));
         }
@@ -28,7 +31,7 @@ pub async fn rows(tables: &Tables, lines: &[Line]) -> anyhow::Result<Vec<(String
     Ok(counted)
 }
 
-/// How many rows every table has that serves readers.
+/// Number of rows in each table that serves readers.
 pub async fn served_rows(reader: &Reader) -> anyhow::Result<Vec<(String, u64)>> {
     let mut counted = Vec::new();
     for table in chosen(reader.chain_id(), None).iter().flat_map(|one| one.tables().iter().copied())
@@ -45,14 +48,14 @@ pub async fn served_rows(reader: &Reader) -> anyhow::Result<Vec<(String, u64)>> 
     Ok(counted)
 }
 
-/// Copies every table of some lines into an empty one of the same shape, and drops it again.
-pub async fn copy(sql: &Sql, lines: &[Line]) -> anyhow::Result<Copied> {
-    let mut copied = Copied::default();
-    for line in lines {
-        for table in line.processor.tables() {
-            let from = line.table(table);
+/// Copies every table of these generations into an empty one of the same shape, and drops the copy.
+pub async fn copy(sql: &Sql, generations: &[Generation]) -> anyhow::Result<CopyResult> {
+    let mut copied = CopyResult::default();
+    for generation in generations {
+        for table in generation.processor.tables() {
+            let from = generation.table(table);
             let to = format!("copy_of_{}", table.name);
-            for statement in line.create_statements(table, &to) {
+            for statement in generation.create_statements(table, &to) {
                 sql.execute(&statement, Vec::new()).await?;
             }
             let key: Vec<&str> =

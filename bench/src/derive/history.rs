@@ -1,4 +1,4 @@
-//! The simulated chain as it is stored: made, ingested, and kept for the next run.
+//! The stored simulated chain: generated, ingested, and kept for the next run.
 
 use std::path::{Path, PathBuf};
 
@@ -10,12 +10,12 @@ use logmill_pipeline::Chain;
 
 use crate::ingest::{chain, settings, stages, whole};
 
-/// What becomes of the senders of transactions.
+/// Where the senders of transactions come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Senders {
     /// Recovered by ingest, and stored.
     Store,
-    /// Recovered by whoever derives.
+    /// Recovered while deriving.
     Recover,
 }
 
@@ -28,9 +28,9 @@ impl Senders {
     }
 }
 
-/// What a chain is made of.
+/// Parameters of a chain.
 #[derive(Clone, Copy, Debug)]
-pub struct Made {
+pub struct ChainParameters {
     pub seed: u64,
     pub blocks: u64,
     pub logs_per_block: u32,
@@ -38,18 +38,17 @@ pub struct Made {
     pub senders: Senders,
 }
 
-/// A chain that is stored.
 #[derive(Debug)]
-pub struct Stored {
+pub struct StoredChain {
     pub chain: Chain,
-    /// Its folder, as the server has it.
+    /// Its data folder, as the server uses it.
     pub folder: PathBuf,
     pub logs: u64,
 }
 
-/// The chain as it is stored below a folder; made if it is not there.
-pub async fn history(made: Made, parent: &Path) -> anyhow::Result<Stored> {
-    let Made { seed, blocks, logs_per_block, senders } = made;
+/// The chain stored below a folder; generated if it does not exist.
+pub async fn history(made: ChainParameters, parent: &Path) -> anyhow::Result<StoredChain> {
+    let ChainParameters { seed, blocks, logs_per_block, senders } = made;
     let making = settings::Settings {
         seed,
         blocks,
@@ -74,5 +73,5 @@ pub async fn history(made: Made, parent: &Path) -> anyhow::Result<Stored> {
     let covered = chain.covered();
     ensure!(covered.len() == 1 && covered[0].start == 0, "history has gaps: {covered:?}");
     let logs = chain.index().chunks().iter().map(|chunk| u64::from(chunk.logs)).sum();
-    Ok(Stored { chain, folder, logs })
+    Ok(StoredChain { chain, folder, logs })
 }

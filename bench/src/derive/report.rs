@@ -2,17 +2,17 @@
 
 use serde_json::{Value, json};
 
-use super::Derived;
-use super::engine::Copied;
+use super::DeriveResult;
+use super::engine::CopyResult;
 use super::settings::Settings;
 
-/// What was measured of one engine and set of processors.
-pub struct Measured {
+/// Result of one engine and set of processors.
+pub struct DeriveMeasurement {
     pub engine: String,
     pub set: String,
-    pub derived: Derived,
+    pub derived: DeriveResult,
     pub rows: Vec<(String, u64)>,
-    pub copied: Copied,
+    pub copied: CopyResult,
     pub bytes: u64,
 }
 
@@ -21,7 +21,12 @@ fn per(count: u64, seconds: f64) -> f64 {
     count as f64 / seconds
 }
 
-pub fn json(machine: Value, settings: &Settings, held: (u64, u64), all: &[Measured]) -> Value {
+pub fn json(
+    machine: Value,
+    settings: &Settings,
+    held: (u64, u64),
+    all: &[DeriveMeasurement],
+) -> Value {
     let measured = all.iter().map(|one| {
         let count = |name: &str| one.rows.iter().find(|(table, _)| table == name).map(|row| row.1);
         let transfers = count("ft_transfers").unwrap_or(0) + count("nft_transfers").unwrap_or(0);

@@ -1,10 +1,10 @@
-//! Answers as bytes, to compare engines that hold logs in different forms.
+//! Answers as bytes, to compare engines that represent logs differently.
 
 use finalized_log_index::Log;
 
-use super::engine::{Answer, Found};
+use super::engine::{FoundLogs, QueryOutcome};
 
-/// The bytes of all logs, one after the other; `duckdb.py` writes the same.
+/// Concatenates the bytes of all logs; `duckdb.py` writes the same.
 pub fn encode(logs: &[Log]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(logs.len() * 256);
     for log in logs {
@@ -25,10 +25,10 @@ pub fn encode(logs: &[Log]) -> Vec<u8> {
     bytes
 }
 
-/// A hash of the logs of an answer.
-pub fn digest(answer: &Answer) -> Option<blake3::Hash> {
+/// Hash of the logs of an answer; none if they were not requested.
+pub fn digest(answer: &QueryOutcome) -> Option<blake3::Hash> {
     Some(match answer.found.as_ref()? {
-        Found::Logs(logs) => blake3::hash(&encode(logs)),
-        Found::Encoded(bytes) => blake3::hash(bytes),
+        FoundLogs::Logs(logs) => blake3::hash(&encode(logs)),
+        FoundLogs::Encoded(bytes) => blake3::hash(bytes),
     })
 }

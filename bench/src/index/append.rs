@@ -1,4 +1,4 @@
-//! The limit of the machine: the bytes of a block appended to a file, and one `fsync`.
+//! The lower bound for the machine: append the bytes of a block to a file, and `fsync`.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -7,19 +7,18 @@ use std::time::{Duration, Instant};
 
 use finalized_log_index::FinalizedBlock;
 
-/// A file that grows.
-pub struct Append {
+pub struct AppendFile {
     file: File,
     bytes: Vec<u8>,
 }
 
-impl Append {
+impl AppendFile {
     pub fn create(folder: &Path) -> anyhow::Result<Self> {
         let file = OpenOptions::new().create_new(true).append(true).open(folder.join("append"))?;
         Ok(Self { file, bytes: Vec::new() })
     }
 
-    /// Appends the block's logs as they are and waits for the disk.
+    /// Appends the block's raw logs and waits for the disk.
     pub fn block(&mut self, block: &FinalizedBlock) -> anyhow::Result<Duration> {
         self.bytes.clear();
         for log in &block.logs {

@@ -1,6 +1,6 @@
-//! Rows in PostgreSQL's binary COPY format, written by hand: no allocation and no dynamic call per value.
+//! Rows in PostgreSQL's binary COPY format, written directly: no allocation and no dynamic call per value.
 
-/// What every stream starts with: the signature, no flags, no extension.
+/// Start of every stream: the signature, no flags, no extension.
 const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 
 /// Rows of one COPY.
@@ -13,7 +13,7 @@ impl Rows {
         Self(bytes)
     }
 
-    /// Starts a row of so many values.
+    /// Starts a row with this number of values.
     pub fn row(&mut self, values: i16) {
         self.0.extend_from_slice(&values.to_be_bytes());
     }
@@ -38,7 +38,7 @@ impl Rows {
         self.0.extend_from_slice(&(-1i32).to_be_bytes());
     }
 
-    /// The whole stream.
+    /// Ends and returns the stream.
     pub fn finish(mut self) -> bytes::Bytes {
         self.0.extend_from_slice(&(-1i16).to_be_bytes());
         self.0.into()

@@ -1,8 +1,8 @@
 """Serves one DuckDB file over standard input and output, for the benchmark of the log index.
 
-A request is a line of JSON, with raw buffers behind it if it brings rows; an answer is a line of JSON, with the bytes
-of the rows behind it if they are wanted. Times are taken here, so that they are DuckDB's own: without
-the pipe, and without the turning of rows into bytes that are only compared.
+A request is a line of JSON, followed by raw buffers if it has rows; an answer is a line of JSON, followed by the bytes
+of the rows if they are requested. Times are taken here, so that they exclude the pipe and the encoding of rows, which
+only serves the comparison.
 """
 
 import json
@@ -15,13 +15,13 @@ import warnings
 import duckdb
 import pyarrow as pa
 
-# It recommends `con.sql` over `execute` for Arrow; in a trial the best of 30 was the same for both.
+# DuckDB recommends `con.sql` over `execute` for Arrow; in a trial the best of 30 was the same for both.
 warnings.filterwarnings("ignore", message="Arrow output")
-# Whatever else prints to standard output, such as DuckDB's progress bar, must not get among the answers.
+# Other output, such as DuckDB's progress bar, must not mix with the answers.
 stdin, stdout = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)
 
-# Hash and time of the block are in every row: runs of equal values cost a column store next to nothing.
+# Hash and time of the block are in every row: runs of equal values cost a column store almost nothing.
 SCHEMA = """
 CREATE TABLE blocks (number UBIGINT, hash BLOB);
 CREATE TABLE logs (block UBIGINT, block_hash BLOB, timestamp UBIGINT, log_index UINTEGER,
@@ -30,7 +30,7 @@ CREATE TABLE logs (block UBIGINT, block_hash BLOB, timestamp UBIGINT, log_index 
 """
 
 WORD = pa.binary(32)
-# Each column as (name, type, buffers).
+# Each column as (name, type, number of buffers).
 LOGS = [
     ("block", pa.uint64(), 2), ("block_hash", WORD, 2), ("timestamp", pa.uint64(), 2),
     ("log_index", pa.uint32(), 2), ("transaction_index", pa.uint32(), 2),
@@ -42,7 +42,7 @@ BLOCKS = [("number", pa.uint64(), 2), ("hash", WORD, 2)]
 
 
 def read_table(columns, rows):
-    """Columns as Arrow arrays over the bytes that were read, without a copy."""
+    """Returns the columns as Arrow arrays over the bytes read, without a copy."""
     arrays = []
     for _, kind, count in columns:
         buffers = []
@@ -89,7 +89,7 @@ def query(db, request):
 
 
 def encode(table):
-    """As `answer::encode` does."""
+    """Writes the same bytes as `answer::encode`."""
     rows = zip(*(column.to_pylist() for column in table.columns))
     parts = []
     for block, block_hash, timestamp, log_index, index, transaction, address, t0, t1, t2, t3, data in rows:

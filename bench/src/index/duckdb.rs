@@ -1,9 +1,9 @@
-//! DuckDB: one wide table in the order of the chain, so that the least and greatest block of each row group narrow a
-//! query down.
+//! DuckDB: one wide table in the order of the chain, so that the minimum and maximum block of each row group narrow a
+//! query.
 //!
-//! It runs as a process of Python, where its own packages are (`duckdb.py`). Rows go in as Arrow columns without a
-//! copy, one transaction per commit, and come out as an Arrow table, which is the fastest way of both that its
-//! users have. Times are taken in that process and leave out the pipe.
+//! It runs as a Python process with DuckDB's own packages (`duckdb.py`). Rows are passed in as Arrow columns without
+//! a copy, one transaction per commit, and out as an Arrow table: the fastest way that its users have for both. Times
+//! are taken in that process and exclude the pipe.
 
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -15,20 +15,20 @@ use async_trait::async_trait;
 use finalized_log_index::{BlockLog, Blocks, Filter, FinalizedBlock};
 use serde_json::{Value, json};
 
-use super::engine::{Answer, Cost, Engine, Found, Want};
+use super::engine::{Cost, Engine, FoundLogs, QueryMode, QueryOutcome};
 use super::filter_sql::Conditions;
 use crate::cpu;
 
 const PROGRAM: &str = include_str!("duckdb.py");
 
-/// The log of changes may grow to this before it is written into the table's columns.
+/// Size of the write-ahead log at which it is merged into the table's columns.
 const CHECKPOINT_THRESHOLD: &str = "1GB";
 
-/// What the variant with indexes has them on: the terms of which most are rare. DuckDB does not use one for
+/// Indexed columns of the variant with indexes: those whose terms are mostly rare. DuckDB does not use an index for
 /// terms with many rows.
 const INDEXED: [&str; 4] = ["address", "topic1", "topic2", "topic3"];
 
-/// The table, open in a process of its own.
+/// The table, open in a separate process.
 pub struct DuckDb {
     has_indexes: bool,
     child: Child,
@@ -39,7 +39,7 @@ pub struct DuckDb {
 }
 
 impl DuckDb {
-    /// With its ART indexes or without.
+    /// With or without ART indexes.
     pub fn create(python: &Path, folder: &Path, has_indexes: bool) -> anyhow::Result<Self> {
         let config = json!({ "checkpoint_threshold": CHECKPOINT_THRESHOLD });
         let mut child = Command::new(python)
@@ -98,7 +98,7 @@ impl DuckDb {
 
 impl Drop for DuckDb {
     fn drop(&mut self) {
-        // The end of its input ends it.
+        // End of input ends the process.
         self.requests = None;
         let _ = self.child.wait();
     }
@@ -108,7 +108,7 @@ fn elapsed(answer: &Value) -> anyhow::Result<Duration> {
     answer["ns"].as_u64().map(Duration::from_nanos).context("an answer of DuckDB without its time")
 }
 
-/// The bytes of an Arrow buffer; none for a validity bitmap of a column without nulls.
+/// Bytes of an Arrow buffer; none for the validity bitmap of a column without nulls.
 type Buffer = Option<Vec<u8>>;
 
 /// The rows of all logs as Arrow buffers, in the order of `LOGS` and then `BLOCKS` in `duckdb.py`.
@@ -151,14 +151,14 @@ fn buffers(blocks: &[FinalizedBlock]) -> Vec<Buffer> {
     all
 }
 
-fn request(filter: &Filter, want: Want) -> Value {
+fn request(filter: &Filter, mode: QueryMode) -> Value {
     let conditions = Conditions::of(filter, '$', 1);
     let limit = filter.max_results.map_or(String::new(), |limit| format!(" LIMIT {}", limit + 1));
     let range = format!("block BETWEEN $first AND $last{}", conditions.and());
     let sql = if limit.is_empty() {
         format!("SELECT * FROM logs WHERE {range} ORDER BY block, log_index")
     } else {
-        // The row numbers alone are sorted and cut before whole rows are read.
+        // Only row numbers are sorted and cut before whole rows are read.
         format!(
             "SELECT * FROM logs WHERE rowid IN (SELECT rowid FROM logs WHERE {range} \
              ORDER BY block, log_index{limit}) ORDER BY block, log_index"
@@ -173,7 +173,7 @@ fn request(filter: &Filter, want: Want) -> Value {
     let terms: Vec<String> = conditions.terms.iter().map(|term| hex(term)).collect();
     json!({
         "op": "query", "sql": sql, "terms": terms, "first": first, "last": last, "hash": hash,
-        "limit": filter.max_results, "logs": want == Want::Logs,
+        "limit": filter.max_results, "logs": mode == QueryMode::Logs,
     })
 }
 
@@ -215,13 +215,13 @@ impl Engine for DuckDb {
         Ok(())
     }
 
-    async fn query(&mut self, filter: &Filter, want: Want) -> anyhow::Result<Answer> {
-        let answer = self.ask(&request(filter, want), &[])?;
+    async fn query(&mut self, filter: &Filter, mode: QueryMode) -> anyhow::Result<QueryOutcome> {
+        let answer = self.ask(&request(filter, mode), &[])?;
         let count = |name: &str| usize::try_from(answer[name].as_u64().unwrap_or(0));
         let mut bytes = vec![0; count("bytes")?];
         self.answers.read_exact(&mut bytes)?;
-        let found = (want == Want::Logs).then_some(Found::Encoded(bytes));
-        Ok(Answer { elapsed: elapsed(&answer)?, results: count("results")?, found })
+        let found = (mode == QueryMode::Logs).then_some(FoundLogs::Encoded(bytes));
+        Ok(QueryOutcome { elapsed: elapsed(&answer)?, results: count("results")?, found })
     }
 
     async fn disk_bytes(&mut self) -> anyhow::Result<u64> {

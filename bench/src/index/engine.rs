@@ -1,19 +1,19 @@
-//! What a store of logs must offer to be measured.
+//! The interface that a store of logs needs to be measured.
 //!
-//! An engine is used as its users would use it, tuned as well as its options allow; [`Engine::tuning`] says how.
-//! What is measured and how often is `rounds`' business.
+//! An engine is used as its users would use it, tuned as well as its options allow; [`Engine::tuning`] describes how.
+//! What is measured, and how often, is decided in `rounds`.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use finalized_log_index::{Filter, FinalizedBlock, Log};
 
-/// What an ingest cost.
+/// Cost of an ingest.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cost {
     /// Until the commit was durable.
     pub elapsed: Duration,
-    /// CPU of this process meanwhile.
+    /// CPU of this process during that time.
     pub client_cpu: Duration,
 }
 
@@ -24,64 +24,65 @@ impl std::ops::AddAssign for Cost {
     }
 }
 
-/// What a query brought, and how long it took until all of it was in memory.
+/// Result of a query, and the time until all of it was in memory.
 #[derive(Debug)]
-pub struct Answer {
+pub struct QueryOutcome {
     pub elapsed: Duration,
     pub results: usize,
-    /// The whole logs; none if the query was only to be timed.
-    pub found: Option<Found>,
+    /// The logs; none if the query was only timed.
+    pub found: Option<FoundLogs>,
 }
 
-/// The logs of an answer, in the form that the engine gives them.
+/// The logs of an answer, in the engine's representation.
 #[derive(Debug)]
-pub enum Found {
+pub enum FoundLogs {
     Logs(Vec<Log>),
-    /// As `answer::encode` would write them.
+    /// As written by `answer::encode`.
     Encoded(Vec<u8>),
 }
 
-/// How large an index of terms is.
+/// Size of an index of terms.
 #[derive(Clone, Copy, Debug)]
 pub struct IndexSize {
     pub bytes: u64,
-    /// Its values, if they are not exactly the addresses and topics of all logs.
+    /// Number of indexed values, if they are not exactly the addresses and topics of all logs.
     pub values: Option<u64>,
 }
 
-/// Whether the logs are wanted, or only the time they take.
+/// Whether the logs are needed, or only the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Want {
+pub enum QueryMode {
     Time,
     Logs,
 }
 
-/// One store, open and empty at first. Nobody else uses its place. The harness asks from one task only.
+/// One store, open and at first empty, and the only user of its place. The harness uses it from one task.
 #[async_trait(?Send)]
 pub trait Engine {
-    /// The name in the report.
+    /// Name in the report.
     fn name(&self) -> &'static str;
-    /// What is behind it, with versions, for the report.
+    /// The software behind it with versions, for the report.
     fn versions(&self) -> Vec<(&'static str, String)>;
-    /// What was set away from the defaults, for the report.
+    /// Settings that differ from the defaults, for the report.
     fn tuning(&self) -> String;
 
-    /// Adds the blocks, which follow those before, with one commit that is durable on return.
+    /// Adds consecutive blocks with one commit that is durable on return.
     async fn ingest(&mut self, blocks: Vec<FinalizedBlock>) -> anyhow::Result<Cost>;
 
-    /// Finishes what ingest has put off, such as merging or a checkpoint.
+    /// Completes deferred work of ingest, such as merging or a checkpoint.
     async fn settle(&mut self) -> anyhow::Result<Cost>;
 
-    /// Brings what a running store has at its leisure, and is not counted: statistics, for instance.
+    /// Prepares what a running store does in idle time and is not measured, such as statistics.
     async fn prepare_queries(&mut self) -> anyhow::Result<()>;
 
-    /// All logs of the filter, whole and in the order of the chain, as `finalized_log_index` defines the limit.
-    async fn query(&mut self, filter: &Filter, want: Want) -> anyhow::Result<Answer>;
+    /// Returns all logs of the filter, complete and in the order of the chain, with the limit as defined by
+    /// `finalized_log_index`.
+    async fn query(&mut self, filter: &Filter, mode: QueryMode) -> anyhow::Result<QueryOutcome>;
 
-    /// Bytes on disk, all in.
+    /// Total size on disk.
     async fn disk_bytes(&mut self) -> anyhow::Result<u64>;
 
-    /// What of it is there to find terms, where the engine can tell.
+    /// Size of the part that serves to find terms, if the engine reports it.
     async fn index_size(&mut self) -> anyhow::Result<Option<IndexSize>> {
         Ok(None)
     }
@@ -91,19 +92,19 @@ pub trait Engine {
         true
     }
 
-    /// CPU seconds so far of the processes beside this one.
+    /// CPU seconds so far of the engine's other processes.
     fn server_cpu_s(&self) -> anyhow::Result<f64> {
         Ok(0.0)
     }
 }
 
-/// Measures a piece of work of this process.
-pub struct Watch {
+/// Measures work of this process.
+pub struct Stopwatch {
     start: std::time::Instant,
     cpu: Duration,
 }
 
-impl Watch {
+impl Stopwatch {
     pub fn start() -> Self {
         Self { cpu: cpu_time(), start: std::time::Instant::now() }
     }
@@ -118,7 +119,7 @@ pub fn cpu_time() -> Duration {
     clock(rustix::time::ClockId::ProcessCPUTime)
 }
 
-/// The same of this thread alone.
+/// User and system time of this thread.
 pub fn thread_cpu_time() -> Duration {
     clock(rustix::time::ClockId::ThreadCPUTime)
 }
@@ -128,7 +129,7 @@ fn clock(id: rustix::time::ClockId) -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Drops the block that a limit cuts, as `finalized_log_index` does; engines ask for one log more than the limit.
+/// Drops the block that a limit cuts, as `finalized_log_index` does; engines request one log more than the limit.
 pub fn trim<T>(logs: &mut Vec<T>, limit: Option<usize>, block: impl Fn(&T) -> u64) {
     let Some(limit) = limit.filter(|limit| logs.len() > *limit) else { return };
     let cut = block(&logs[limit]);
@@ -138,7 +139,7 @@ pub fn trim<T>(logs: &mut Vec<T>, limit: Option<usize>, block: impl Fn(&T) -> u6
     }
 }
 
-/// The lengths of all files below a folder.
+/// Total size of all files below a folder.
 pub fn folder_bytes(folder: &std::path::Path) -> anyhow::Result<u64> {
     let mut bytes = 0;
     for entry in std::fs::read_dir(folder)? {

@@ -1,11 +1,11 @@
-//! A filter as conditions of SQL, for the engines that are tables.
+//! A filter as SQL conditions, for the engines that are tables.
 //!
-//! Terms become parameters. Positions without a term need no condition here: the queries of this benchmark have
-//! a term at their last position, and a log that has a topic there has those before it.
+//! Terms become parameters. Positions without a term need no condition here: the queries of this benchmark have a
+//! term at their last position, and a log with a topic there has all topics before it.
 
 use finalized_log_index::Filter;
 
-/// Conditions, and the terms they refer to by number.
+/// Conditions, and the terms that they refer to by number.
 #[derive(Debug, Default)]
 pub struct Conditions<'a> {
     pub sql: Vec<String>,
@@ -13,7 +13,7 @@ pub struct Conditions<'a> {
 }
 
 impl<'a> Conditions<'a> {
-    /// Parameters are written as `mark` and a number, from `first` on.
+    /// Parameters are written as `mark` and a number, starting at `first`.
     pub fn of(filter: &'a Filter, mark: char, first: usize) -> Self {
         let mut all = Self::default();
         let addresses = filter.addresses.iter().map(|address| address.as_slice()).collect();

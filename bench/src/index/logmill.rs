@@ -1,8 +1,8 @@
 //! Logmill's log index, with its records in SQLite and its chunks in files.
 //!
-//! Sealing and merging run in the background, as in a server: a merge keeps to its share of a core by pauses, which no
-//! commit waits for. They also go on while the next blocks are made, when the clock stands; that is about a
-//! seventh of the time. Their CPU is counted throughout, and what is left of them in the end is waited for.
+//! Sealing and merging run in the background, as in a server: a merge limits its share of a core by pauses, and no
+//! commit waits for it. They also run while the next blocks are generated, when the clock is stopped; that is about a
+//! seventh of the time. Their CPU is always counted, and their remaining work is waited for at the end.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use finalized_log_index::{
-    Filter, FinalizedBlock, GcMode, LogIndex, Maintained, Settings, Stores, Writer,
+    Filter, FinalizedBlock, GcMode, LogIndex, MaintenanceSummary, Settings, Stores, Writer,
 };
 use logmill_io::blob::FileBlobs;
 use logmill_io::meta::SqlMeta;
@@ -18,13 +18,14 @@ use logmill_io::sql::SqliteSettings;
 use logmill_io::{OsEntropy, Sql, SystemClock};
 use tokio::task::JoinHandle;
 
-use super::engine::{Answer, Cost, Engine, Found, IndexSize, Want, Watch, folder_bytes};
+use super::engine::{
+    Cost, Engine, FoundLogs, IndexSize, QueryMode, QueryOutcome, Stopwatch, folder_bytes,
+};
 
-/// The index, open.
 pub struct Logmill {
     index: LogIndex,
     writer: Arc<Writer>,
-    maintaining: Option<JoinHandle<finalized_log_index::Result<Maintained>>>,
+    maintaining: Option<JoinHandle<finalized_log_index::Result<MaintenanceSummary>>>,
     folder: PathBuf,
 }
 
@@ -40,7 +41,7 @@ impl Logmill {
         Ok(Self { index, writer, maintaining: None, folder: folder.to_owned() })
     }
 
-    /// Sees to it that maintenance runs, unless it does already.
+    /// Starts maintenance unless it is already running.
     async fn keep_maintaining(&mut self) -> anyhow::Result<()> {
         if let Some(task) = self.maintaining.take_if(|task| task.is_finished()) {
             task.await??;
@@ -68,14 +69,14 @@ impl Engine for Logmill {
     }
 
     async fn ingest(&mut self, blocks: Vec<FinalizedBlock>) -> anyhow::Result<Cost> {
-        let watch = Watch::start();
+        let watch = Stopwatch::start();
         self.writer.ingest_finalized_blocks(&blocks).await?;
         self.keep_maintaining().await?;
         Ok(watch.stop())
     }
 
     async fn settle(&mut self) -> anyhow::Result<Cost> {
-        let watch = Watch::start();
+        let watch = Stopwatch::start();
         if let Some(task) = self.maintaining.take() {
             task.await??;
         }
@@ -88,12 +89,16 @@ impl Engine for Logmill {
         Ok(())
     }
 
-    async fn query(&mut self, filter: &Filter, want: Want) -> anyhow::Result<Answer> {
+    async fn query(&mut self, filter: &Filter, mode: QueryMode) -> anyhow::Result<QueryOutcome> {
         let start = Instant::now();
         let logs = self.index.query_finalized(filter).await?.logs;
         let elapsed = start.elapsed();
         let results = logs.len();
-        Ok(Answer { elapsed, results, found: (want == Want::Logs).then_some(Found::Logs(logs)) })
+        Ok(QueryOutcome {
+            elapsed,
+            results,
+            found: (mode == QueryMode::Logs).then_some(FoundLogs::Logs(logs)),
+        })
     }
 
     async fn disk_bytes(&mut self) -> anyhow::Result<u64> {

@@ -12,19 +12,19 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
 use super::copy::Rows;
-use super::engine::{Answer, Cost, Engine, Found, IndexSize, Want, Watch, trim};
+use super::engine::{Cost, Engine, FoundLogs, IndexSize, QueryMode, QueryOutcome, Stopwatch, trim};
 use super::filter_sql::Conditions;
 use crate::cpu;
 use crate::postgres::Server;
 
 const DATABASE: &str = "logs";
 
-/// Server settings beside those of every benchmark: memory for the indexes, and fewer full-page writes.
+/// Server settings besides those of every benchmark: memory for the indexes, and fewer full-page writes.
 pub const SERVER_SETTINGS: &[(&str, &str)] =
     &[("shared_buffers", "4GB"), ("max_wal_size", "32GB"), ("wal_compression", "lz4")];
 
-/// Settings of the session: a plan for each query by its terms, since some are hot and some are not; costs of
-/// memory and solid disks.
+/// Session settings: a plan for each query by its terms, since some are frequent and some are rare; costs of memory
+/// and solid-state disks.
 const SESSION: &str = "SET plan_cache_mode = force_custom_plan;
     SET random_page_cost = 1.1;
     SET effective_cache_size = '12GB';
@@ -49,7 +49,6 @@ const SCHEMA: &str = "CREATE TABLE blocks (number bigint PRIMARY KEY, timestamp 
 const COLUMNS: &str = "l.block, l.log_index, l.transaction_index, l.transaction_hash, l.address, \
                        l.topic0, l.topic1, l.topic2, l.topic3, l.data";
 
-/// The table, open.
 pub struct Postgres {
     server: Arc<Server>,
     client: Client,
@@ -123,7 +122,7 @@ impl Postgres {
         let rows = self.client.query(&select, &parameters).await?;
         let mut numbers: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
         numbers.dedup();
-        // One more trip for the blocks of the answer: a join would read one for each log.
+        // One more round trip for the blocks of the answer: a join would read one for each log.
         let sql = "SELECT hash, timestamp FROM blocks WHERE number = ANY($1) ORDER BY number";
         let read_blocks = self.statement(sql.to_owned()).await?;
         let blocks = match numbers.as_slice() {
@@ -164,7 +163,7 @@ fn rows(blocks: &[FinalizedBlock]) -> (bytes::Bytes, bytes::Bytes) {
     (block_rows.finish(), log_rows.finish())
 }
 
-/// Logs with the hash and time of their blocks; both in the order of the chain.
+/// Joins logs with the hash and time of their blocks; both are in the order of the chain.
 fn joined(rows: &[Row], blocks: &[Row]) -> anyhow::Result<Vec<Log>> {
     let mut logs: Vec<Log> = Vec::with_capacity(rows.len());
     let mut blocks = blocks.iter();
@@ -213,13 +212,13 @@ impl Engine for Postgres {
     }
 
     async fn ingest(&mut self, blocks: Vec<FinalizedBlock>) -> anyhow::Result<Cost> {
-        let watch = Watch::start();
+        let watch = Stopwatch::start();
         self.copy(&blocks).await?;
         Ok(watch.stop())
     }
 
     async fn settle(&mut self) -> anyhow::Result<Cost> {
-        let watch = Watch::start();
+        let watch = Stopwatch::start();
         self.client.batch_execute("CHECKPOINT").await?;
         Ok(watch.stop())
     }
@@ -228,12 +227,16 @@ impl Engine for Postgres {
         Ok(self.client.batch_execute("VACUUM ANALYZE").await?)
     }
 
-    async fn query(&mut self, filter: &Filter, want: Want) -> anyhow::Result<Answer> {
+    async fn query(&mut self, filter: &Filter, mode: QueryMode) -> anyhow::Result<QueryOutcome> {
         let start = Instant::now();
         let logs = self.find(filter).await?;
         let elapsed = start.elapsed();
         let results = logs.len();
-        Ok(Answer { elapsed, results, found: (want == Want::Logs).then_some(Found::Logs(logs)) })
+        Ok(QueryOutcome {
+            elapsed,
+            results,
+            found: (mode == QueryMode::Logs).then_some(FoundLogs::Logs(logs)),
+        })
     }
 
     async fn disk_bytes(&mut self) -> anyhow::Result<u64> {

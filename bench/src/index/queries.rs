@@ -1,14 +1,13 @@
-//! The classes of queries, and the queries of each: drawn from the chain, the same for every engine.
+//! The classes of queries, and the queries of each: derived from the chain, the same for every engine.
 
 use finalized_log_index::Filter;
 use finalized_log_index::workload::Terms;
 
-/// The most results of a query over many addresses.
+/// Limit of a query over many addresses.
 const OR_LIMIT: usize = 10_000;
-/// Its addresses.
+/// Number of its addresses.
 const OR_ADDRESSES: u64 = 20;
 
-/// A kind of query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     RareWallet,
@@ -31,7 +30,7 @@ impl Class {
         Self::BlockByHash,
     ];
 
-    /// The name in the report.
+    /// Name in the report.
     pub fn name(self) -> &'static str {
         match self {
             Self::RareWallet => "rare_wallet_topic_whole_range",
@@ -45,10 +44,10 @@ impl Class {
     }
 }
 
-/// What queries are drawn from.
+/// What queries are derived from.
 pub struct Chain {
     pub terms: Terms,
-    /// The first block and the last one.
+    /// First and last block.
     pub first: u64,
     pub last: u64,
     /// Hashes of some blocks.
@@ -56,7 +55,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// The query of a class with number `n`.
+    /// Query number `n` of a class.
     pub fn query(&self, class: Class, n: u64) -> Filter {
         let whole = || Filter::range(self.first..=self.last);
         match class {

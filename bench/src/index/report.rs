@@ -6,12 +6,12 @@ use serde_json::{Map, Value, json};
 
 use super::engine::Engine;
 use super::queries::Class;
-use super::rounds::{Asked, Figures, Measured, Slice};
+use super::rounds::{Figures, Measurements, QueryTimes, Slice};
 use super::settings::{COMMIT_BLOCKS, Settings};
 use crate::machine;
 use crate::report::{NONE, aligned, number, rounded};
 
-/// The rows of the table beside the queries.
+/// Rows of the table, besides the queries.
 const METRICS: &[&str] = &[
     "ingest_logs_per_s",
     "ingest_first_slice_logs_per_s",
@@ -28,7 +28,7 @@ pub fn json(
     machine: Value,
     settings: &Settings,
     engines: &[Box<dyn Engine>],
-    measured: &Measured,
+    measured: &Measurements,
 ) -> Value {
     let mut versions = Map::new();
     versions.insert("rustc".into(), machine::rustc_version().into());
@@ -64,7 +64,7 @@ pub fn json(
     })
 }
 
-fn figures_json(figures: &Figures, measured: &Measured) -> Map<String, Value> {
+fn figures_json(figures: &Figures, measured: &Measurements) -> Map<String, Value> {
     let all = total(figures.batches.iter().chain([&figures.settle]));
     let singles = total(&figures.singles);
     let slice_rate = |slice: Option<&Slice>| slice.map(|s| rate(s.logs, s.cost.elapsed));
@@ -85,7 +85,7 @@ fn figures_json(figures: &Figures, measured: &Measured) -> Map<String, Value> {
     put("ingest_commit_per_block_ms", value(1e3 / per_block, 3));
     put("ingest_commit_per_block_logs_per_s", value(rate(singles.logs, singles.cost.elapsed), 0));
     put("bytes_per_log", value(per(to_float(figures.disk_bytes), measured.logs), 1));
-    // What is still in the tail of our own index has no chunk, and so no index on disk.
+    // Logs that are still in the tail of our index have no chunk, and so no index on disk.
     let index = figures
         .index_size
         .map(|size| (size.bytes, size.values.unwrap_or(measured.values)))
@@ -98,7 +98,7 @@ fn figures_json(figures: &Figures, measured: &Measured) -> Map<String, Value> {
     entry
 }
 
-fn asked_json(asked: &Asked) -> Value {
+fn asked_json(asked: &QueryTimes) -> Value {
     let mut pooled: Vec<Duration> = asked.times.iter().flatten().copied().collect();
     pooled.sort();
     let queries = pooled.len();
@@ -135,7 +135,7 @@ fn total<'a>(slices: impl IntoIterator<Item = &'a Slice>) -> Slice {
     })
 }
 
-/// The table for people, from the JSON object, so that both say the same.
+/// The human-readable table, made from the JSON object so that both agree.
 pub fn table(result: &Value) -> String {
     let settings = &result["settings"];
     let engines: Vec<(&String, &Value)> =
@@ -173,7 +173,7 @@ pub fn table(result: &Value) -> String {
     )
 }
 
-/// Whole from 100 on, else as it is.
+/// Numbers from 100 on are rounded.
 fn shown(value: &Value) -> String {
     match value.as_f64() {
         Some(large) if large >= 100.0 => number(&rounded(large, 0)),
@@ -183,7 +183,7 @@ fn shown(value: &Value) -> String {
     .unwrap_or_else(|| NONE.to_owned())
 }
 
-/// How many a second.
+/// Count per second.
 pub fn rate(count: u64, elapsed: Duration) -> f64 {
     to_float(count) / elapsed.as_secs_f64().max(1e-9)
 }
@@ -197,7 +197,7 @@ fn to_float(count: u64) -> f64 {
     count as f64
 }
 
-/// Of sorted values, the least that at least `percent` of them do not exceed.
+/// The smallest of the sorted values that at least `percent` of them do not exceed.
 fn percentile_us(sorted: &[Duration], percent: usize) -> Option<f64> {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     Some(sorted.get(rank - 1)?.as_secs_f64() * 1e6)

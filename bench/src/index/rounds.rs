@@ -1,10 +1,10 @@
-//! Rounds: the engines take turns, in an order that moves by one place, so that noise falls on all alike.
+//! Rounds: the engines take turns, in an order that rotates every round, so that noise affects all alike.
 //!
 //! 1. Ingest: the chain is cut into as many slices as there are rounds; each engine ingests a slice with a commit per
-//!    64 blocks, then a few blocks with a commit each. Making the blocks is not timed.
-//! 2. What ingest has put off is finished, and counted as ingest.
-//! 3. A sample of each class of queries is asked of every engine and compared, which also warms the caches.
-//! 4. Queries: in each round each engine is asked the same ones.
+//!    64 blocks, then a few blocks with a commit each. Generating the blocks is not timed.
+//! 2. Deferred work of ingest is completed, and counted as ingest.
+//! 3. A sample of each class of queries is run on every engine and compared, which also warms the caches.
+//! 4. Queries: in each round every engine answers the same ones.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,19 +14,19 @@ use finalized_log_index::FinalizedBlock;
 use finalized_log_index::workload::{Workload, WorkloadSettings};
 
 use super::answer::digest;
-use super::append::Append;
-use super::engine::{Cost, Engine, IndexSize, Want, cpu_time, thread_cpu_time};
+use super::append::AppendFile;
+use super::engine::{Cost, Engine, IndexSize, QueryMode, cpu_time, thread_cpu_time};
 use super::queries::{Chain, Class};
 use super::settings::{COMMIT_BLOCKS, Settings};
 
 /// Queries of each class that are compared.
 const SAMPLES: u64 = 5;
-/// Queries of a class that even a slow engine gets in a round.
+/// Minimum number of queries of a class in a round, even for a slow engine.
 const QUERIES_MIN: u64 = 3;
-/// One in so many blocks is asked for by its hash.
+/// Every how many blocks one is queried by its hash.
 const HASH_EVERY: u64 = 37;
 
-/// What one slice cost.
+/// Cost of one slice.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Slice {
     pub logs: u64,
@@ -35,11 +35,11 @@ pub struct Slice {
     pub server_cpu_s: f64,
 }
 
-/// What was asked of one engine in one class: a list of times per round.
+/// Query times of one engine in one class, as a list per round.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct QueryTimes {
     pub times: Vec<Vec<Duration>>,
-    /// Results of all queries.
+    /// Total number of results of all queries.
     pub results: u64,
 }
 
@@ -48,33 +48,31 @@ pub struct Asked {
 pub struct Figures {
     pub batches: Vec<Slice>,
     pub singles: Vec<Slice>,
-    /// What was put off during ingest.
+    /// Deferred work of ingest.
     pub settle: Slice,
     pub disk_bytes: u64,
     pub index_size: Option<IndexSize>,
-    pub asked: BTreeMap<Class, Asked>,
+    pub asked: BTreeMap<Class, QueryTimes>,
 }
 
-/// All that was measured.
 #[derive(Debug, Default)]
-pub struct Measured {
+pub struct Measurements {
     /// By engine name.
     pub engines: BTreeMap<&'static str, Figures>,
     /// Appending and syncing a block's bytes, per slice.
     pub append: Vec<Slice>,
     pub logs: u64,
     pub blocks: u64,
-    /// Addresses and topics of all logs.
+    /// Number of addresses and topics of all logs.
     pub values: u64,
 }
 
-/// Runs all rounds.
 pub async fn run(
     engines: &mut [Box<dyn Engine>],
-    append: &mut Append,
+    append: &mut AppendFile,
     settings: &Settings,
-) -> anyhow::Result<Measured> {
-    let mut measured = Measured::default();
+) -> anyhow::Result<Measurements> {
+    let mut measured = Measurements::default();
     let chain = ingest(engines, append, settings, &mut measured).await?;
     for engine in engines.iter_mut() {
         let figures = measured.engines.entry(engine.name()).or_default();
@@ -101,7 +99,7 @@ pub async fn run(
     Ok(measured)
 }
 
-/// The order of a round.
+/// The order of engines in a round.
 fn turns(engines: usize, round: u64) -> impl Iterator<Item = usize> {
     let first = usize::try_from(round).unwrap_or(0);
     (0..engines).map(move |turn| (turn + first) % engines)
@@ -109,9 +107,9 @@ fn turns(engines: usize, round: u64) -> impl Iterator<Item = usize> {
 
 async fn ingest(
     engines: &mut [Box<dyn Engine>],
-    append: &mut Append,
+    append: &mut AppendFile,
     settings: &Settings,
-    measured: &mut Measured,
+    measured: &mut Measurements,
 ) -> anyhow::Result<Chain> {
     let mut workload = Workload::new(WorkloadSettings {
         seed: settings.seed,
@@ -153,7 +151,7 @@ async fn ingest(
     Ok(Chain { terms: workload.terms(), first, last: first + measured.blocks - 1, hashes })
 }
 
-impl Measured {
+impl Measurements {
     fn count(&mut self, block: &FinalizedBlock) {
         let len = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
         self.blocks += 1;
@@ -171,7 +169,7 @@ async fn slice(
 ) -> anyhow::Result<Slice> {
     let mut slice = Slice::default();
     let cpu = engine.server_cpu_s()?;
-    // Over the whole slice, for what works in the background; less the making of blocks.
+    // Over the whole slice, to include background work, minus generating the blocks.
     let client_cpu = cpu_time();
     let mut making = Duration::ZERO;
     while slice.blocks < blocks {
@@ -182,7 +180,7 @@ async fn slice(
         slice.blocks += count;
         slice.logs += u64::try_from(batch.iter().map(|block| block.logs.len()).sum::<usize>())?;
         slice.cost += engine.ingest(batch).await?;
-        // Engines in this process never wait: an interrupt is seen here.
+        // Engines in this process never yield; this lets an interrupt be handled.
         tokio::task::yield_now().await;
     }
     slice.server_cpu_s = engine.server_cpu_s()? - cpu;
@@ -199,7 +197,7 @@ async fn compare(engines: &mut [Box<dyn Engine>], chain: &Chain) -> anyhow::Resu
             let filter = chain.query(class, n);
             let mut first = None;
             for engine in engines.iter_mut() {
-                let answer = engine.query(&filter, Want::Logs).await;
+                let answer = engine.query(&filter, QueryMode::Logs).await;
                 let answer = answer.with_context(|| format!("{}: {class:?}", engine.name()))?;
                 let seen = (answer.results, digest(&answer));
                 let (name, expected) = *first.get_or_insert((engine.name(), seen));
@@ -223,7 +221,7 @@ async fn ask(
     class: Class,
     round: u64,
     settings: &Settings,
-    asked: &mut Asked,
+    asked: &mut QueryTimes,
 ) -> anyhow::Result<()> {
     let limit = Duration::from_secs(settings.class_limit_s);
     let mut times = Vec::new();
@@ -233,7 +231,7 @@ async fn ask(
             break;
         }
         let filter = chain.query(class, round * settings.queries + n);
-        let answer = engine.query(&filter, Want::Time).await;
+        let answer = engine.query(&filter, QueryMode::Time).await;
         let answer = answer.with_context(|| format!("{}: {class:?}", engine.name()))?;
         asked.results += u64::try_from(answer.results)?;
         spent += answer.elapsed;

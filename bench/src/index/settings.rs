@@ -4,58 +4,58 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-/// Blocks of one commit.
+/// Blocks per commit.
 pub const COMMIT_BLOCKS: u64 = 64;
 
-/// Measures the log index beside tables of SQLite and PostgreSQL and beside DuckDB, on the same blocks.
+/// Measures the log index against tables of SQLite and PostgreSQL and against DuckDB, on the same blocks.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "index", version)]
 pub struct Settings {
-    /// Blocks to ingest with a commit per 64 blocks.
+    /// Number of blocks to ingest with a commit per 64 blocks.
     #[arg(long, default_value_t = 16_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(64..=100_000_000))]
     pub blocks: u64,
-    /// Logs per block on average.
+    /// Average number of logs per block.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub logs_per_block: u32,
-    /// Blocks to ingest after them with a commit per block.
+    /// Number of blocks to ingest afterwards with a commit per block.
     #[arg(long, default_value_t = 300)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub single_blocks: u64,
-    /// Queries of each class in each round.
+    /// Number of queries of each class in each round.
     #[arg(long, default_value_t = 100)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub queries: u64,
-    /// Seconds after which an engine gets no more queries of a class in a round; it has had three at least.
+    /// Seconds after which an engine gets no more queries of a class in a round; it gets at least three.
     #[arg(long, default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
     pub class_limit_s: u64,
-    /// Rounds: into how many turns the ingest is split, and how often the queries are asked.
+    /// Number of rounds: into how many turns the ingest is split, and how often the queries run.
     #[arg(long, default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000))]
     pub rounds: u64,
-    /// The seed of the chain.
+    /// Seed of the chain.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Only these engines, by name, separated by commas.
     #[arg(long, value_delimiter = ',')]
     pub engines: Vec<String>,
-    /// The Python with duckdb and pyarrow; the one that `tools/python.sh bench` makes if not given.
+    /// The Python with duckdb and pyarrow; by default the one that `tools/python.sh bench` creates.
     #[arg(long)]
     pub python: Option<PathBuf>,
-    /// Where the temporary folders go; the system's own place if not given.
+    /// Parent of the temporary folders; the system's default if not given.
     #[arg(long)]
     pub dir: Option<PathBuf>,
     /// Write the result to this file as one JSON object.
     #[arg(long)]
     pub json: Option<PathBuf>,
-    /// A smoke run: few blocks, one round. Its figures say little.
+    /// A smoke run: few blocks, one round. Its figures mean little.
     #[arg(long, conflicts_with_all = ["blocks", "single_blocks", "queries", "rounds"])]
     pub quick: bool,
 }
 
 impl Settings {
-    /// With `--quick` applied.
+    /// Applies `--quick`.
     pub fn settled(mut self) -> Self {
         if self.quick {
             self.blocks = 1_280;

@@ -1,9 +1,8 @@
 //! SQLite: a table with one row per log and the usual indexes.
 //!
-//! The primary key (block, log_index) is one integer, so that it is SQLite's own row number: the table lies in the
-//! order of the chain, and every index ends with that number, which makes `(address)` the index on `(address,
-//! block, log_index)` without a second copy of it. Hash and time of a block are in a table of blocks and read once
-//! per block of an answer.
+//! The primary key (block, log_index) is one integer, so that it is SQLite's rowid: the table is in the order of the
+//! chain, and every index ends with the rowid, which makes `(address)` an index on `(address, block, log_index)`
+//! without a second copy. Hash and time of a block are in a table of blocks and read once per block of an answer.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -15,13 +14,13 @@ use finalized_log_index::{
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::engine::{Answer, Cost, Engine, Found, Want, Watch, trim};
+use super::engine::{Cost, Engine, FoundLogs, QueryMode, QueryOutcome, Stopwatch, trim};
 use super::filter_sql::Conditions;
 
-/// Bits of the row number that tell the log within its block.
+/// Bits of the rowid that hold the log index.
 const LOG_BITS: u32 = 24;
 
-/// The log is checkpointed every 256 MiB: a page is then written once for many commits.
+/// The write-ahead log is checkpointed every 256 MiB: a page is then written once for many commits.
 const PRAGMAS: &str = "PRAGMA page_size = 8192;
     PRAGMA journal_mode = WAL;
     PRAGMA synchronous = FULL;
@@ -43,7 +42,6 @@ const SCHEMA: &str = "CREATE TABLE blocks (number INTEGER PRIMARY KEY, hash BLOB
 
 const INSERT: &str = "INSERT INTO logs VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
 
-/// The table, open.
 pub struct Sqlite {
     connection: Connection,
     folder: PathBuf,
@@ -90,7 +88,7 @@ impl Sqlite {
         Ok(())
     }
 
-    /// The first and the last block of a filter; none if there is no such block.
+    /// First and last block of a filter; none if there is no such block.
     fn range(&self, filter: &Filter) -> anyhow::Result<Option<(u64, u64)>> {
         match &filter.blocks {
             Blocks::Range(range) | Blocks::Covered(range) => {
@@ -108,9 +106,9 @@ impl Sqlite {
     fn find(&self, filter: &Filter) -> anyhow::Result<Vec<Log>> {
         let Some((first, last)) = self.range(filter)? else { return Ok(Vec::new()) };
         let conditions = Conditions::of(filter, '?', 4);
-        // Left to itself, SQLite sometimes prefers to walk over all rows of the range.
+        // Without the hint, SQLite sometimes prefers to scan all rows of the range.
         let hint = if filter.addresses.is_empty() { "" } else { "INDEXED BY by_address" };
-        // The row numbers alone are sorted and cut, from the index, before a row is read.
+        // Only rowids are sorted and cut, from the index, before a row is read.
         let is_limited = filter.max_results.is_some();
         let inner =
             format!("{hint} WHERE id BETWEEN ?1 AND ?2{} ORDER BY id LIMIT ?3", conditions.and());
@@ -191,28 +189,32 @@ impl Engine for Sqlite {
     }
 
     async fn ingest(&mut self, blocks: Vec<FinalizedBlock>) -> anyhow::Result<Cost> {
-        let watch = Watch::start();
+        let watch = Stopwatch::start();
         self.insert(&blocks)?;
         Ok(watch.stop())
     }
 
     async fn settle(&mut self) -> anyhow::Result<Cost> {
-        let watch = Watch::start();
+        let watch = Stopwatch::start();
         self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
         Ok(watch.stop())
     }
 
     async fn prepare_queries(&mut self) -> anyhow::Result<()> {
-        // Enough rows of each index to tell apart what is rare from what is not.
+        // Enough rows of each index to distinguish rare terms from frequent ones.
         Ok(self.connection.execute_batch("PRAGMA analysis_limit = 100000; ANALYZE;")?)
     }
 
-    async fn query(&mut self, filter: &Filter, want: Want) -> anyhow::Result<Answer> {
+    async fn query(&mut self, filter: &Filter, mode: QueryMode) -> anyhow::Result<QueryOutcome> {
         let start = Instant::now();
         let logs = self.find(filter)?;
         let elapsed = start.elapsed();
         let results = logs.len();
-        Ok(Answer { elapsed, results, found: (want == Want::Logs).then_some(Found::Logs(logs)) })
+        Ok(QueryOutcome {
+            elapsed,
+            results,
+            found: (mode == QueryMode::Logs).then_some(FoundLogs::Logs(logs)),
+        })
     }
 
     async fn disk_bytes(&mut self) -> anyhow::Result<u64> {

@@ -1,4 +1,4 @@
-//! The chain that is ingested: simulated, shaped like mainnet, by the rules of London, as era1 files.
+//! The ingested chain: simulated, resembling mainnet, with the rules of London, as era1 files.
 
 use std::path::{Path, PathBuf};
 
@@ -7,12 +7,12 @@ use logmill_chain::sim::{Fork, Shape, SimChain, SimSettings};
 
 use super::settings::Settings;
 
-/// What the files are called by.
+/// Network name in the file names.
 const NETWORK: &str = "sim";
-/// Blocks that are made at a time.
+/// Blocks generated at a time.
 const GROWN: u64 = 1_024;
 
-/// What the chain is.
+/// Parameters of the simulated chain.
 pub fn sim(settings: &Settings) -> SimSettings {
     let full = Shape::mainnet().at(Fork::London);
     let transactions = settings.logs_per_block * full.transactions / full.logs;
@@ -20,7 +20,7 @@ pub fn sim(settings: &Settings) -> SimSettings {
     SimSettings { seed: settings.seed, shape, ..SimSettings::default() }
 }
 
-/// The folder of its files, which are made if they are not there. Blocks.
+/// The folder of its files, which are created if they do not exist. Blocks the thread.
 pub fn files(settings: &Settings, parent: &Path) -> anyhow::Result<PathBuf> {
     let Settings { seed, blocks, logs_per_block, .. } = settings;
     let folder = parent.join(format!("era1-{seed}-{blocks}-{logs_per_block}"));
@@ -33,7 +33,7 @@ pub fn files(settings: &Settings, parent: &Path) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("creating {}", unfinished.display()))?;
     eprintln!("making {blocks} blocks of about {logs_per_block} logs");
     let chain = SimChain::with(sim(settings));
-    // The first block is there already.
+    // The first block already exists.
     let mut left = blocks.saturating_sub(1);
     while left > 0 {
         chain.grow(left.min(GROWN));

@@ -1,5 +1,5 @@
-//! A node that answers from memory: the JSON of every block and of its receipts is made before it begins, so that
-//! serving is little more than copying. It runs in a process of its own, whose CPU is counted apart.
+//! A node that answers from memory: the JSON of every block and of its receipts is generated before it starts, so
+//! that serving is little more than copying. It runs in a separate process, whose CPU is counted separately.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Read};
@@ -17,14 +17,14 @@ use super::chain;
 use super::settings::Settings;
 use crate::http::{self, Connection};
 
-/// The methods whose answers are made beforehand; the first parameter is the number of a block.
+/// Methods whose answers are generated beforehand; the first parameter is a block number.
 const MADE: [&str; 2] = ["eth_getBlockByNumber", "eth_getBlockReceipts"];
 
-/// A node in a process of its own, which ends when this is dropped.
+/// A node in a separate process, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Node {
     child: Child,
-    /// It answers until this is closed.
+    /// The node answers until this is closed.
     _input: Option<ChildStdin>,
     pub address: String,
 }
@@ -63,9 +63,9 @@ impl Drop for Node {
     }
 }
 
-/// Is the node: makes the chain and its JSON, prints the address, answers until standard input ends.
+/// Runs the node: generates the chain and its JSON, prints the address, answers until standard input ends.
 pub async fn run(settings: &Settings) -> anyhow::Result<()> {
-    let made = Arc::new(Made::new(settings)?);
+    let made = Arc::new(PreparedAnswers::new(settings)?);
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("{}", listener.local_addr()?);
     std::thread::spawn(|| {
@@ -83,7 +83,7 @@ pub async fn run(settings: &Settings) -> anyhow::Result<()> {
     }
 }
 
-async fn serve(stream: TcpStream, made: &Made) -> anyhow::Result<()> {
+async fn serve(stream: TcpStream, made: &PreparedAnswers) -> anyhow::Result<()> {
     let mut connection = Connection::of(stream)?;
     while let Some(request) = connection.receive().await? {
         let answer = made.answer(&request)?;
@@ -93,10 +93,10 @@ async fn serve(stream: TcpStream, made: &Made) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The answers.
-struct Made {
+/// The generated answers.
+struct PreparedAnswers {
     chain: SimChain,
-    /// By method and number, the result alone.
+    /// Results without the JSON-RPC envelope, by method and block number.
     results: [HashMap<String, Box<str>>; 2],
 }
 
@@ -109,7 +109,7 @@ struct Request<'a> {
     params: Option<&'a RawValue>,
 }
 
-impl Made {
+impl PreparedAnswers {
     fn new(settings: &Settings) -> anyhow::Result<Self> {
         let chain = SimChain::with(chain::sim(settings));
         let mut results = [HashMap::new(), HashMap::new()];

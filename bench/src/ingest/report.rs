@@ -4,23 +4,23 @@ use serde_json::{Map, Value, json};
 
 use super::Cost;
 use super::settings::Settings;
-use super::stages::Held;
-use super::whole::Whole;
+use super::stages::FileContents;
+use super::whole::IngestResult;
 use crate::machine;
 use crate::report::{NONE, aligned, median, number, rounded};
 
-/// What one round measured.
+/// Result of one round.
 #[derive(Clone, Debug)]
 pub struct Round {
-    pub held: Held,
+    pub held: FileContents,
     pub read: Cost,
     pub convert: Cost,
     pub build: Cost,
-    pub era1: Whole,
-    /// The same, with senders recovered and stored.
-    pub with_senders: Whole,
-    /// From the node, with the node's own CPU.
-    pub node: Option<(Whole, f64)>,
+    pub era1: IngestResult,
+    /// Like `era1`, with senders recovered and stored.
+    pub with_senders: IngestResult,
+    /// From the node, with the node's CPU seconds.
+    pub node: Option<(IngestResult, f64)>,
 }
 
 /// The whole result. `machine` was taken before the run.
@@ -58,9 +58,12 @@ pub fn json(machine: Value, settings: &Settings, rounds: &[Round]) -> Value {
     })
 }
 
-fn whole_json<'a>(rounds: &'a [Round], of: impl Fn(&'a Round) -> Option<&'a Whole>) -> Value {
-    let all: Vec<&Whole> = rounds.iter().filter_map(of).collect();
-    let figure = |digits: i32, figure: &dyn Fn(&Whole) -> f64| {
+fn whole_json<'a>(
+    rounds: &'a [Round],
+    of: impl Fn(&'a Round) -> Option<&'a IngestResult>,
+) -> Value {
+    let all: Vec<&IngestResult> = rounds.iter().filter_map(of).collect();
+    let figure = |digits: i32, figure: &dyn Fn(&IngestResult) -> f64| {
         middle(all.iter().map(|whole| figure(whole)).collect(), digits)
     };
     json!({
@@ -122,7 +125,7 @@ fn stages_json(rounds: &[Round]) -> Value {
     })
 }
 
-/// The table for people, from the JSON object, so that both say the same.
+/// The human-readable table, made from the JSON object so that both agree.
 pub fn table(result: &Value) -> String {
     let settings = &result["settings"];
     let shown = |value: &Value| number(value).unwrap_or_else(|| NONE.to_owned());

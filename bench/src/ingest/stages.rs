@@ -1,10 +1,10 @@
-//! The first stages of the pipeline alone, over the same files: what each adds is its share.
+//! Only the first stages of the pipeline, over the same files: what each adds is its share.
 //!
-//! | stage | what |
+//! | stage | content |
 //! |---|---|
-//! | `read` | reading, decompressing, decoding and verifying blocks |
-//! | `convert` | the same, and making of them what the index takes |
-//! | `build` | the same, and building chunks and bodies, into memory |
+//! | `read` | reads, decompresses, decodes and verifies blocks |
+//! | `convert` | also converts them to the input of the index |
+//! | `build` | also builds chunks and bodies, in memory |
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use logmill_chain::era1::{Era1, Era1Settings};
 use logmill_io::blob::MemoryBlobs;
 use logmill_io::meta::MemoryMeta;
 use logmill_io::{OsEntropy, SystemClock};
-use logmill_pipeline::block::finalized;
+use logmill_pipeline::block::to_finalized;
 
-use super::{Cost, Watch};
+use super::{Cost, Stopwatch};
 
-/// Blocks that are converted at a time, as the ingester does.
+/// Blocks converted at a time, as in the ingester.
 const BATCH: usize = 20;
-/// Batches that are converted side by side.
+/// Batches converted concurrently.
 const AHEAD: usize = 3;
 
-/// What the files hold.
+/// Content of the files.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Held {
+pub struct FileContents {
     pub blocks: u64,
     pub transactions: u64,
     pub logs: u64,
@@ -37,11 +37,11 @@ pub async fn open(folder: &Path) -> anyhow::Result<Era1> {
     Ok(Era1::open_folder(Era1Settings::new(folder, 1_337)).await?)
 }
 
-/// Reads everything.
-pub async fn read(folder: &Path) -> anyhow::Result<(Cost, Held)> {
+/// Reads all blocks.
+pub async fn read(folder: &Path) -> anyhow::Result<(Cost, FileContents)> {
     let era1 = open(folder).await?;
-    let watch = Watch::start()?;
-    let mut held = Held::default();
+    let watch = Stopwatch::start()?;
+    let mut held = FileContents::default();
     let mut blocks = era1.blocks(all(&era1));
     while let Some(block) = blocks.try_next().await? {
         held.blocks += 1;
@@ -51,23 +51,23 @@ pub async fn read(folder: &Path) -> anyhow::Result<(Cost, Held)> {
     Ok((watch.cost()?, held))
 }
 
-/// Reads and converts everything.
+/// Reads and converts all blocks.
 pub async fn convert(folder: &Path) -> anyhow::Result<Cost> {
     let era1 = open(folder).await?;
-    let watch = Watch::start()?;
+    let watch = Stopwatch::start()?;
     let mut converted = Box::pin(converted(&era1, all(&era1)));
     while converted.try_next().await?.is_some() {}
     watch.cost()
 }
 
-/// Reads, converts and builds everything, cell by cell.
+/// Reads and converts all blocks and builds chunks, cell by cell.
 pub async fn build(folder: &Path) -> anyhow::Result<Cost> {
     let era1 = open(folder).await?;
     let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
     let meta = MemoryMeta::shared(Arc::clone(&clock), Arc::clone(&entropy));
     let stores = Stores { meta, blobs: MemoryBlobs::shared(), clock, entropy };
     let index = LogIndex::open(stores, Settings::default()).await?;
-    let watch = Watch::start()?;
+    let watch = Stopwatch::start()?;
     let range = all(&era1);
     let cell = index.settings().cell_blocks;
     let mut start = range.start;
@@ -92,7 +92,7 @@ fn converted(
     let batches = era1.blocks(range).ready_chunks(BATCH);
     let converted = batches.map(|batch| async move {
         let blocks: Result<Vec<Block>, _> = batch.into_iter().collect();
-        let work = move || blocks.map(|all| all.into_iter().map(finalized).collect::<Vec<_>>());
+        let work = move || blocks.map(|all| all.into_iter().map(to_finalized).collect::<Vec<_>>());
         logmill_io::compute(work).await
     });
     converted.buffered(AHEAD).flat_map(|batch| {

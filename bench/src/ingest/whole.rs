@@ -18,46 +18,46 @@ use logmill_pipeline::{Chain, Tip};
 use logmill_work::{Queue, RunnerSettings};
 use tokio::sync::watch;
 
-use super::{Cost, Watch};
+use super::{Cost, Stopwatch};
 use crate::index::engine::folder_bytes;
 
-/// Who writes.
+/// Owner of the leases.
 const OWNER: &str = "bench";
-/// How often it is looked whether everything is stored.
+/// How often it is checked whether everything is stored.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// The longest that nothing may be stored.
+/// Maximum time without progress.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
-/// What the server has by default.
+/// The server's default.
 const AUDIT_BLOCKS_PER_SECOND: u64 = 20;
 
-/// What an ingest was.
+/// Result of an ingest.
 #[derive(Clone, Copy, Debug)]
-pub struct Whole {
+pub struct IngestResult {
     pub blocks: u64,
     pub logs: u64,
     pub transactions: Option<u64>,
-    /// Until everything was stored and could be asked for.
+    /// Until everything was stored and could be queried.
     pub covered: Cost,
     /// Until everything was also sealed and merged.
     pub sealed: Cost,
-    /// Chunks, with logs and what finds them.
+    /// Size of the chunks: logs and their index.
     pub chunk_bytes: u64,
-    /// Logs in chunks: the others are in the tail.
+    /// Logs in chunks; the others are in the tail.
     pub chunk_logs: u64,
-    /// Bodies of blocks.
+    /// Size of the bodies of blocks.
     pub body_bytes: u64,
-    /// Blocks of those.
+    /// Number of blocks with bodies.
     pub body_blocks: u64,
     pub folder_bytes: u64,
 }
 
-/// Ingests all blocks of a source up to and with `last` into an empty folder, with senders or without.
+/// Ingests all blocks of a source up to and including `last` into an empty folder, with or without senders.
 pub async fn ingest(
     source: Arc<dyn ChainSource>,
     folder: &Path,
     last: u64,
     store_senders: bool,
-) -> anyhow::Result<Whole> {
+) -> anyhow::Result<IngestResult> {
     let chain_id = source.info().await?.chain_id;
     let chain = open(folder, chain_id).await?;
     let queue = Queue::open(sqlite(&folder.join("work.db")).await?).await?;
@@ -72,19 +72,19 @@ pub async fn ingest(
         runner: RunnerSettings::new("", OWNER, 1),
         roles: Roles { forward: true, history: true },
         owner: OWNER.to_owned(),
-        progress: Arc::new(Progress::new(Arc::clone(&clock))),
+        progress: Arc::new(Progress::new(Arc::clone(&clock), chain_id)),
         clock,
     };
-    let watch = Watch::start()?;
+    let watch = Stopwatch::start()?;
     let (stop, stopped) = watch::channel(false);
     let running = async {
-        let told = || {
+        let stop_requested = || {
             let mut stopped = stopped.clone();
             async move {
                 let _ = stopped.wait_for(|stopped| *stopped).await;
             }
         };
-        ingest.run(told).await
+        ingest.run(stop_requested).await
     };
     let covering = async {
         let covered = cover(&chain, &ingest.progress, last).await;
@@ -102,7 +102,7 @@ pub async fn ingest(
     let report = ingest.progress.report();
     let chunks = chain.index().chunks();
     let bodies = || chunks.iter().flat_map(|chunk| &chunk.bodies);
-    Ok(Whole {
+    Ok(IngestResult {
         blocks: last + 1,
         logs: report.forward_logs + report.history_logs,
         transactions: None,
@@ -116,7 +116,7 @@ pub async fn ingest(
     })
 }
 
-/// What is stored of a chain in a folder, as the server has it.
+/// Opens the stored chain in a folder, as the server does.
 pub async fn open(folder: &Path, chain_id: u64) -> anyhow::Result<Chain> {
     let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
     let meta = SqlMeta::shared(sqlite(&folder.join("index.db")).await?);
@@ -149,11 +149,11 @@ async fn cover(chain: &Chain, progress: &Progress, last: u64) -> anyhow::Result<
         }
         if before.1.elapsed() > STUCK_AFTER {
             let error = report.last_error;
-            return Err(error.map_or_else(|| anyhow::anyhow!("no reason"), anyhow::Error::msg))
-                .with_context(|| format!("nothing comes any more; stored are {covered:?}"));
+            return Err(error.map_or_else(|| anyhow::anyhow!("unknown reason"), anyhow::Error::msg))
+                .with_context(|| format!("no progress; stored blocks: {covered:?}"));
         }
         if done > 4 * (last + 1) {
-            bail!("the same blocks come again and again");
+            bail!("the same blocks are ingested repeatedly");
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }

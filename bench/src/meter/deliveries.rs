@@ -1,8 +1,8 @@
-//! Deliveries alone: every message is published and waits before the first is sent.
+//! Measures only deliveries: every message is published and waits before the first is sent.
 //!
-//! The kind of first attempts is paused as an operator would do it; usage is sent, aggregated and published; once all
-//! deliveries are there the kind is resumed, and what arrives is counted from the first to the last. So neither usage
-//! nor aggregates are part of the figure; the work on the dead endpoint and on the log of attempts is.
+//! The kind of first attempts is paused as an operator would do it; usage is sent, aggregated and published. Once all
+//! deliveries are pending, the kind is resumed, and arrivals are counted from the first to the last. So the figure
+//! includes neither usage nor aggregates, but the work on the dead endpoint and on the log of attempts.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,23 +17,23 @@ use crate::rpc::server::Server;
 use crate::{cpu, postgres};
 
 const DAY_MS: u64 = 86_400_000;
-/// Over how many days usage lies.
+/// Number of days with usage.
 const DAYS: u64 = 10;
-/// The jobs of first attempts.
+/// Kind of the jobs of first attempts.
 const KIND: &str = "webhook.first";
-/// Events of one request.
+/// Events per request.
 const BATCH: u64 = 1_000;
-/// How long publishing may take, and how long delivering.
+/// Time limits of publishing and of delivering.
 const PUBLISH_MAX: Duration = Duration::from_secs(300);
 const DELIVER_MAX: Duration = Duration::from_secs(300);
-/// How long the record of the last delivery may take after its arrival.
+/// Time limit for recording the last delivery after its arrival.
 const RECORD_MAX: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Of how many deliveries the log of attempts is looked at.
+/// Number of deliveries whose log of attempts is checked.
 const SAMPLES: usize = 20;
 
-/// A server whose deliveries are measured, and how it is told things.
-pub struct Measured<'a> {
+/// A server whose deliveries are measured, and how to control it.
+pub struct DeliveryBench<'a> {
     pub server: &'a Server,
     pub program: PathBuf,
     pub config: &'a Path,
@@ -42,8 +42,8 @@ pub struct Measured<'a> {
     pub now_ms: u64,
 }
 
-impl Measured<'_> {
-    /// Measures about so many deliveries at endpoints that live; those at dead ones come on top.
+impl DeliveryBench<'_> {
+    /// Measures about this many deliveries to live endpoints; those to dead ones come on top.
     pub async fn run(&self, deliveries: u64, endpoints: usize) -> anyhow::Result<Value> {
         let receivers = Receivers::start(endpoints).await?;
         receivers.register(&self.server.address).await?;
@@ -101,7 +101,7 @@ impl Measured<'_> {
         let mut command = Command::new(&self.program);
         command.args(["jobs", change, KIND]).arg("--config").arg(self.config);
         command.arg("--data").arg(self.data);
-        postgres::run(&mut command).with_context(|| format!("to {change} {KIND}"))?;
+        postgres::run(&mut command).with_context(|| format!("{change} {KIND}"))?;
         Ok(())
     }
 
@@ -130,7 +130,7 @@ impl Measured<'_> {
         Ok(())
     }
 
-    /// Waits until every endpoint has every message to come.
+    /// Waits until every message is pending at every endpoint.
     async fn published(&self, messages: u64, endpoints: usize) -> anyhow::Result<Duration> {
         let started = Instant::now();
         loop {
@@ -147,7 +147,7 @@ impl Measured<'_> {
         }
     }
 
-    /// Waits until every delivery to those who live is recorded as such.
+    /// Waits until every delivery to a live endpoint is recorded as delivered.
     async fn recorded(&self, receivers: &Receivers) -> anyhow::Result<()> {
         let started = Instant::now();
         loop {
@@ -163,7 +163,7 @@ impl Measured<'_> {
         }
     }
 
-    /// Looks whether attempts are in their log, for some that arrived.
+    /// Checks for some deliveries that arrived that their attempts are in the log.
     async fn sample(&self, receivers: &Receivers) -> anyhow::Result<()> {
         let endpoints = self.server.get("/webhooks/endpoints").await?;
         for (url, id) in receivers.some(SAMPLES) {

@@ -1,4 +1,4 @@
-//! Receivers of webhooks: they count, and answer at once. One of ten is dead.
+//! Receivers of webhooks: they count, and answer immediately. One of ten is dead.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -12,36 +12,36 @@ use crate::http::Connection;
 
 /// The answer to a delivery.
 const DONE: &[u8] = b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n";
-/// How long nothing may come before it counts as the end.
+/// Silence after which the deliveries count as complete.
 const QUIET: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What came.
+/// Deliveries received so far.
 #[derive(Debug, Default)]
-pub struct Received {
-    /// All deliveries, and those that were no repetition: by endpoint and id.
+pub struct ReceivedDeliveries {
+    /// All deliveries, and the distinct ones by endpoint and id.
     pub all: u64,
     pub different: HashSet<(usize, String)>,
     pub first: Option<Instant>,
     pub last: Option<Instant>,
 }
 
-/// Receivers that live ones of the endpoints point at.
+/// The receivers behind the live endpoints.
 #[derive(Debug)]
 pub struct Receivers {
-    pub received: Arc<Mutex<Received>>,
+    pub received: Arc<Mutex<ReceivedDeliveries>>,
     ports: Vec<u16>,
 }
 
 impl Receivers {
     /// Listens for every endpoint that is not dead.
     pub async fn start(endpoints: usize) -> anyhow::Result<Self> {
-        let received = Arc::new(Mutex::new(Received::default()));
+        let received = Arc::new(Mutex::new(ReceivedDeliveries::default()));
         let mut ports = Vec::new();
         for number in 0..endpoints {
             let listener = TcpListener::bind("127.0.0.1:0").await?;
             ports.push(listener.local_addr()?.port());
-            // A port at which nobody listens any more refuses connections.
+            // A port without a listener refuses connections.
             if is_dead(number) {
                 continue;
             }
@@ -59,7 +59,7 @@ impl Receivers {
         Ok(Self { received, ports })
     }
 
-    /// Tells the server of all endpoints.
+    /// Registers all endpoints with the server.
     pub async fn register(&self, address: &str) -> anyhow::Result<()> {
         let mut connection = Connection::open(address).await?;
         for number in 0..self.ports.len() {
@@ -72,22 +72,22 @@ impl Receivers {
             connection.send(request.as_bytes()).await?;
             let (status, answer) = connection.receive_any().await?;
             let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
-            ensure!(status == 201, "an endpoint was answered with {status}: {answer}");
+            ensure!(status == 201, "registering an endpoint was answered with {status}: {answer}");
         }
         Ok(())
     }
 
-    /// Endpoints at which somebody listens.
+    /// Number of endpoints with a listener.
     pub fn live(&self) -> usize {
         self.ports.len() - self.ports.len() / 10
     }
 
-    /// Whether somebody listens at an address.
+    /// Whether the endpoint with this URL has a listener.
     pub fn is_live(&self, url: &str) -> bool {
         (0..self.ports.len()).any(|number| !is_dead(number) && self.url(number) == url)
     }
 
-    /// Some of what came: the address that it went to, and the id of its message.
+    /// Some received deliveries: their URL and message id.
     pub fn some(&self, count: usize) -> Vec<(String, String)> {
         let received = self.received.lock().unwrap_or_else(|error| error.into_inner());
         let some = received.different.iter().take(count);
@@ -98,7 +98,7 @@ impl Receivers {
         format!("http://127.0.0.1:{}/hook", self.ports[number])
     }
 
-    /// Waits until nothing comes any more; gives deliveries, different ones, and the seconds from first to last.
+    /// Waits until deliveries stop; returns all deliveries, distinct ones, and the seconds from first to last.
     pub async fn settle(&self, expected: u64, limit: Duration) -> anyhow::Result<(u64, u64, f64)> {
         let started = Instant::now();
         loop {
@@ -107,8 +107,8 @@ impl Receivers {
             let different = received.different.len() as u64;
             let quiet = received.last.is_some_and(|last| last.elapsed() > QUIET);
             if different >= expected || quiet || started.elapsed() > limit {
-                let first = received.first.context("no webhook came")?;
-                let last = received.last.context("no webhook came")?;
+                let first = received.first.context("no webhook arrived")?;
+                let last = received.last.context("no webhook arrived")?;
                 return Ok((received.all, different, last.duration_since(first).as_secs_f64()));
             }
         }
@@ -123,7 +123,7 @@ fn is_dead(number: usize) -> bool {
 async fn receive(
     mut connection: Connection,
     endpoint: usize,
-    received: &Mutex<Received>,
+    received: &Mutex<ReceivedDeliveries>,
 ) -> anyhow::Result<()> {
     while let Some((head, _)) = connection.request().await? {
         let header = |name: &str| head.lines().find_map(|line| line.strip_prefix(name));

@@ -13,16 +13,16 @@ use crate::http::Connection;
 
 /// When a load ends.
 #[derive(Clone, Copy, Debug)]
-pub enum Until {
-    /// After so many events.
+pub enum LoadEnd {
+    /// After this many events.
     Events(u64),
-    /// After so long.
+    /// After this time.
     Elapsed(Duration),
 }
 
-/// What a load measured.
+/// Result of a load.
 #[derive(Clone, Debug)]
-pub struct Sent {
+pub struct LoadResult {
     pub events: u64,
     pub seconds: f64,
     pub latencies_us: Vec<u32>,
@@ -30,7 +30,7 @@ pub struct Sent {
     pub client_cpu_s: f64,
 }
 
-/// Sends events from a place of the stream on, `batch` at a time; a batch of one goes to the path of single events.
+/// Sends events starting at position `from` of the stream, `batch` at a time; single events go to their own path.
 pub async fn run(
     address: &str,
     pid: u32,
@@ -38,8 +38,8 @@ pub async fn run(
     from: u64,
     batch: u64,
     connections: usize,
-    until: Until,
-) -> anyhow::Result<Sent> {
+    until: LoadEnd,
+) -> anyhow::Result<LoadResult> {
     let next = Arc::new(AtomicU64::new(from));
     let started = Instant::now();
     let before = (cpu::of_process(pid)?, cpu::of_client()?);
@@ -49,7 +49,7 @@ pub async fn run(
     });
     let latencies: Vec<Vec<u32>> = try_join_all(senders).await?;
     let seconds = started.elapsed().as_secs_f64();
-    Ok(Sent {
+    Ok(LoadResult {
         events: next.load(Ordering::SeqCst) - from,
         seconds,
         latencies_us: latencies.into_iter().flatten().collect(),
@@ -65,15 +65,15 @@ async fn send(
     from: u64,
     batch: u64,
     started: Instant,
-    until: Until,
+    until: LoadEnd,
 ) -> anyhow::Result<Vec<u32>> {
     let mut connection = Connection::open(&address).await?;
     let mut latencies = Vec::new();
     let (mut body, mut request) = (String::new(), Vec::new());
     loop {
         let over = match until {
-            Until::Events(events) => next.load(Ordering::SeqCst) - from >= events,
-            Until::Elapsed(length) => started.elapsed() >= length,
+            LoadEnd::Events(events) => next.load(Ordering::SeqCst) - from >= events,
+            LoadEnd::Elapsed(length) => started.elapsed() >= length,
         };
         if over {
             return Ok(latencies);

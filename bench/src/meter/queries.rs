@@ -1,4 +1,4 @@
-//! Asks meters, one question after the other.
+//! Queries meters, one request after the other.
 
 use std::time::{Duration, Instant};
 
@@ -8,12 +8,11 @@ use tokio::sync::watch;
 use super::usage::{TYPES, Usage, mixed};
 use crate::http::{self, Connection};
 
-/// Milliseconds of a day.
 const DAY_MS: u64 = 86_400_000;
-/// The pause between two questions.
+/// Pause between two requests.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Asks for sums by day over all days of one customer after the other, until told to stop; gives the latencies.
+/// Queries daily sums over all days of one customer after the other, until `stop` is set; returns the latencies.
 pub async fn ask(
     address: String,
     usage: Usage,
@@ -38,7 +37,7 @@ pub async fn ask(
     Ok(latencies)
 }
 
-/// How many events were counted, of all customers and types.
+/// Returns how many events were counted, of all customers and types.
 pub async fn counted(address: &str, usage: Usage) -> anyhow::Result<u64> {
     let mut connection = Connection::open(address).await?;
     let mut events = 0;

@@ -1,4 +1,4 @@
-//! What the benchmark of metering is told.
+//! The flags of the benchmark of metering.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,11 @@ use crate::rpc::settings::built_logmill;
 
 /// A part of the measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Only {
+pub enum MeasurementPart {
     Deliveries,
 }
 
-/// The load, the engines, and where the program is.
+/// Measures metering: usage over HTTP, queries during it, webhooks after it
 #[derive(Clone, Debug, Parser)]
 #[command(name = "meter", version)]
 pub struct Settings {
@@ -22,43 +22,43 @@ pub struct Settings {
     /// Engines to measure
     #[arg(long, value_delimiter = ',', default_value = "sqlite,postgresql")]
     pub engines: Vec<String>,
-    /// Events that are sent in batches of 1000, before anything else is measured
+    /// Number of events sent in batches of 1000, before anything else is measured
     #[arg(long, default_value_t = 2_000_000)]
     pub events: u64,
-    /// Seconds of each further load
+    /// Duration of each further load, in seconds
     #[arg(long, default_value_t = 10.0)]
     pub seconds: f64,
-    /// Connections that send batches
+    /// Number of connections that send batches
     #[arg(long, default_value_t = 16)]
     pub connections: usize,
-    /// Connections that send events one by one
+    /// Number of connections that send single events
     #[arg(long, default_value_t = 256)]
     pub single_connections: usize,
-    /// Customers
+    /// Number of customers
     #[arg(long, default_value_t = 1_000)]
     pub customers: u64,
-    /// Of a hundred events so many are sent again
+    /// Percentage of events that are sent again
     #[arg(long, default_value_t = 5)]
     pub duplicates_percent: u64,
-    /// Over how many days before now usage lies
+    /// Number of days before now that have usage
     #[arg(long, default_value_t = 30)]
     pub days: u64,
     /// Events happen when they are sent; else at random over those days, the worst case
     #[arg(long)]
     pub live: bool,
-    /// Endpoints that webhooks go to; one of ten is dead
+    /// Number of webhook endpoints; one of ten is dead
     #[arg(long, default_value_t = 10)]
     pub endpoints: usize,
-    /// Deliveries that are measured alone, at endpoints that live
+    /// Number of deliveries to live endpoints when only deliveries are measured
     #[arg(long, default_value_t = 100_000)]
     pub deliveries: u64,
-    /// Measure this alone
+    /// Measure only this
     #[arg(long)]
-    pub only: Option<Only>,
-    /// The server [default: what `cargo build --release -p logmill` makes]
+    pub only: Option<MeasurementPart>,
+    /// Path of the server [default: the result of `cargo build --release -p logmill`]
     #[arg(long)]
     pub logmill: Option<PathBuf>,
-    /// A smoke run, figures without meaning
+    /// A smoke run; its figures mean nothing
     #[arg(long)]
     pub quick: bool,
 }

@@ -1,30 +1,30 @@
-//! The usage that is sent: events by their numbers, so that any of them can be sent again as it was.
+//! The usage that is sent: events are derived from their numbers, so that any of them can be sent again unchanged.
 
 use std::fmt::Write as _;
 
 /// The event types, each a sum.
 pub const TYPES: [&str; 5] = ["api.calls", "storage.bytes", "tokens.in", "tokens.out", "seats"];
 
-/// How usage is spread.
+/// How usage is distributed.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     pub customers: u64,
     pub duplicates_percent: u64,
-    /// When the first event happened, and over how many milliseconds all of them lie.
+    /// Start and length of the time over which events are spread.
     pub start_ms: u64,
     pub length_ms: u64,
-    /// Whether events happen when they are sent, and not all over that time.
+    /// Whether events happen when they are sent, instead of over that time.
     pub live: bool,
 }
 
 impl Usage {
-    /// The number of the event that goes at this place of the stream: sometimes one that was sent before.
+    /// The number of the event at this position of the stream: sometimes one that was sent before.
     fn number(&self, place: u64) -> u64 {
         let again = place >= 1_000 && mixed(place) % 100 < self.duplicates_percent;
         if again { place - 1 - mixed(place ^ 7) % 900 } else { place }
     }
 
-    /// How many different events the places of a range have. A repetition repeats one of the 900 places before it,
+    /// Number of distinct events in a range of positions. A repetition repeats one of the previous 900 positions,
     /// which may be a repetition itself: then its own number was never sent, and is sent here for the first time.
     pub fn different(&self, places: std::ops::Range<u64>) -> u64 {
         let mut numbers: Vec<u64> = places.map(|place| self.number(place)).collect();
@@ -33,7 +33,7 @@ impl Usage {
         numbers.len() as u64
     }
 
-    /// Appends the JSON of the event at a place.
+    /// Appends the JSON of the event at a position.
     pub fn write(&self, place: u64, out: &mut String) {
         let number = self.number(place);
         let mix = mixed(number);
@@ -41,7 +41,7 @@ impl Usage {
         self.write_body(number, Some(event_type), out);
     }
 
-    /// The type of the event at a place, and its JSON without the type.
+    /// Returns the type of the event at a position, and appends its JSON without the type.
     pub fn single(&self, place: u64, out: &mut String) -> &'static str {
         let number = self.number(place);
         self.write_body(number, None, out);
@@ -66,10 +66,9 @@ impl Usage {
         }
         out.push('}');
     }
-
 }
 
-/// A number that looks random (SplitMix64).
+/// Pseudorandom mix of a number (SplitMix64).
 pub fn mixed(number: u64) -> u64 {
     let mut mix = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mix = (mix ^ (mix >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,8 +1,8 @@
 //! `apalis` with `apalis-postgres`.
 //!
 //! A worker does one thing at a time on the database (claim, acknowledge, heartbeat), so `connections` workers run,
-//! each named and with a listener for `NOTIFY`, as its guide shows. Listeners sit on connections of their own, so
-//! that the workers have theirs for work.
+//! each with a name and a listener for `NOTIFY`, as in its guide. Listeners have separate connections, so that all
+//! connections of the workers are available for work.
 
 use std::time::{Duration, Instant};
 
@@ -14,21 +14,22 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::engine::{
-    Drained, Engine, Left, Mode, Offers, Payload, Place, Queue, Store, pause, shares,
+    DrainOutcome, Engine, Features, Mode, Payload, Queue, RemainingJobs, Store, StoreLocation,
+    pause, shares,
 };
 use crate::machine::crate_version;
 use crate::tally::{Starts, Tally};
 
 const QUEUE: &str = "bench";
 
-/// Tasks of one bulk insert.
+/// Tasks per bulk insert.
 const BULK: u64 = 1_000;
 
-/// The poll behind `NOTIFY`.
+/// Poll interval, as a fallback for `NOTIFY`.
 const POLL: Duration = Duration::from_millis(50);
 
 pub(super) struct Apalis {
-    /// Tasks of one claim when claiming in batches.
+    /// Tasks per claim in batch mode.
     pub(super) batch: usize,
 }
 
@@ -42,8 +43,8 @@ impl Engine for Apalis {
         Store::PostgreSql
     }
 
-    fn offers(&self) -> Offers {
-        Offers { enqueue_bulk: true, batches: true, shared_trips: false }
+    fn features(&self) -> Features {
+        Features { enqueue_bulk: true, batches: true, shared_trips: false }
     }
 
     fn versions(&self) -> Vec<(&'static str, String)> {
@@ -60,8 +61,12 @@ impl Engine for Apalis {
         )
     }
 
-    async fn open(&self, place: &Place, connections: usize) -> anyhow::Result<Box<dyn Queue>> {
-        let Place::PostgreSql { url } = place else {
+    async fn open(
+        &self,
+        location: &StoreLocation,
+        connections: usize,
+    ) -> anyhow::Result<Box<dyn Queue>> {
+        let StoreLocation::PostgreSql { url } = location else {
             anyhow::bail!("apalis-postgres needs PostgreSQL");
         };
         let pool = super::pool(url, connections).await?;
@@ -72,7 +77,7 @@ impl Engine for Apalis {
 
 struct ApalisQueue {
     url: String,
-    /// For all but the workers.
+    /// For everything but the workers.
     pool: PgPool,
     connections: usize,
     batch: usize,
@@ -109,7 +114,7 @@ impl Queue for ApalisQueue {
         all(callers).await
     }
 
-    async fn drain(&self, mode: Mode, jobs: u64, limit: Duration) -> anyhow::Result<Drained> {
+    async fn drain(&self, mode: Mode, jobs: u64, limit: Duration) -> anyhow::Result<DrainOutcome> {
         let batch = match mode {
             Mode::OneByOne | Mode::Apart => 1,
             Mode::Batches => self.batch,
@@ -120,7 +125,7 @@ impl Queue for ApalisQueue {
         let workers = self.start(pool, batch, Handling::Count(tally.clone()));
         tally.wait(limit).await;
         let pool = workers.stop().await?;
-        let drained = Drained { done: tally.done(), elapsed: start.elapsed() };
+        let drained = DrainOutcome { done: tally.done(), elapsed: start.elapsed() };
         pool.close().await;
         Ok(drained)
     }
@@ -140,7 +145,7 @@ impl Queue for ApalisQueue {
         Ok(latencies)
     }
 
-    async fn left(&self) -> anyhow::Result<Left> {
+    async fn left(&self) -> anyhow::Result<RemainingJobs> {
         let (waiting, held): (i64, i64) = sqlx::query_as(
             "SELECT count(*) FILTER (WHERE status IN ('Pending', 'Failed')),
                     count(*) FILTER (WHERE status IN ('Queued', 'Running'))
@@ -148,7 +153,7 @@ impl Queue for ApalisQueue {
         )
         .fetch_one(&self.pool)
         .await?;
-        Ok(Left { waiting: u64::try_from(waiting)?, held: u64::try_from(held)? })
+        Ok(RemainingJobs { waiting: u64::try_from(waiting)?, held: u64::try_from(held)? })
     }
 
     async fn close(self: Box<Self>) -> anyhow::Result<()> {
@@ -158,8 +163,8 @@ impl Queue for ApalisQueue {
 }
 
 impl ApalisQueue {
-    /// Workers keep their names from run to run, as those of a service do; the statistics of the table then
-    /// know them. A name is locked by the session that registered it, so each run has sessions of its own.
+    /// Workers keep their names from run to run, like those of a service; the table's statistics then include them. A
+    /// name is locked by the session that registered it, so each run has its own sessions.
     async fn worker_pool(&self) -> anyhow::Result<PgPool> {
         super::pool(&self.url, self.connections * 2).await
     }
@@ -194,7 +199,7 @@ fn storage(pool: &PgPool, batch: usize) -> PostgresStorage<Payload> {
     PostgresStorage::new(pool).with_config(config)
 }
 
-/// What the handler does beside nothing.
+/// What the handler does.
 #[derive(Clone)]
 enum Handling {
     Count(Tally),
@@ -216,7 +221,7 @@ struct Workers {
 }
 
 impl Workers {
-    /// Lets them acknowledge what they have done and give back what they have not; leaves their pool to close.
+    /// Lets the workers acknowledge finished tasks and release the others; returns their pool, for closing.
     async fn stop(self) -> anyhow::Result<PgPool> {
         self.stop.send_replace(true);
         all(self.running).await?;

@@ -1,8 +1,8 @@
 //! `graphile_worker`, the Rust rewrite of Graphile Worker.
 //!
 //! One worker with `concurrency` slots. One by one, a slot takes one job per signal: with a backlog the signals come
-//! from the poll interval, so it is set to the least there is. In batches, the local queue claims many at once and
-//! the completion batcher deletes many at once.
+//! from the poll interval, so it is set to its minimum. In batches, the local queue claims many at once and the
+//! completion batcher deletes many at once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,31 +18,32 @@ use sqlx::PgPool;
 use tokio::task::JoinHandle;
 
 use crate::engine::{
-    Drained, Engine, Left, Mode, Offers, Payload, Place, Queue, Store, pause, shares,
+    DrainOutcome, Engine, Features, Mode, Payload, Queue, RemainingJobs, Store, StoreLocation,
+    pause, shares,
 };
 use crate::machine::crate_version;
 use crate::tally::{Starts, Tally};
 
 const SCHEMA: &str = "graphile_worker";
 
-/// Local queues of the worker. In short trials on a busy machine two or four of them, and delays of the completion
-/// from 1 to 5 ms, did alike.
+/// Local queues of the worker. In short trials on a busy machine, two or four of them, and completion delays from 1
+/// to 5 ms, performed alike.
 const LOCAL_QUEUES: usize = 2;
 
-/// How long the completion batcher gathers.
+/// How long the completion batcher collects.
 const COMPLETION_DELAY: Duration = Duration::from_millis(5);
 
-/// Jobs of one bulk insert: below the 10 000 from which it runs `ANALYZE` each time.
+/// Jobs per bulk insert: below 10 000, from which it runs `ANALYZE` each time.
 const BULK: u64 = 1_000;
 
 /// With a backlog, each tick lets every slot take one job.
 const POLL_BACKLOG: Duration = Duration::from_millis(1);
 
-/// On an idle queue `NOTIFY` does the waking; this is its default.
+/// On an idle queue `NOTIFY` wakes the worker; this is the default.
 const POLL_IDLE: Duration = Duration::from_secs(1);
 
 pub(super) struct Graphile {
-    /// Jobs that one claim of a local queue takes.
+    /// Jobs per claim of a local queue.
     pub(super) batch: usize,
 }
 
@@ -56,8 +57,8 @@ impl Engine for Graphile {
         Store::PostgreSql
     }
 
-    fn offers(&self) -> Offers {
-        Offers { enqueue_bulk: true, batches: true, shared_trips: false }
+    fn features(&self) -> Features {
+        Features { enqueue_bulk: true, batches: true, shared_trips: false }
     }
 
     fn versions(&self) -> Vec<(&'static str, String)> {
@@ -75,26 +76,30 @@ impl Engine for Graphile {
         )
     }
 
-    async fn open(&self, place: &Place, connections: usize) -> anyhow::Result<Box<dyn Queue>> {
-        let Place::PostgreSql { url } = place else {
+    async fn open(
+        &self,
+        location: &StoreLocation,
+        connections: usize,
+    ) -> anyhow::Result<Box<dyn Queue>> {
+        let StoreLocation::PostgreSql { url } = location else {
             anyhow::bail!("graphile_worker needs PostgreSQL");
         };
         // One more for the listener.
         let pool = super::pool(url, connections + 1).await?;
-        let queue = GraphileQueue { pool, connections, batch: self.batch };
-        // Migrates, and makes the task's identifier known.
+        let queue = GraphilePool { pool, connections, batch: self.batch };
+        // Migrates, and registers the task's identifier.
         let utils = queue.options(POLL_IDLE).define_job::<Count>().init().await?.create_utils();
-        Ok(Box::new(Opened { queue, utils }))
+        Ok(Box::new(GraphileQueue { queue, utils }))
     }
 }
 
-struct Opened {
-    queue: GraphileQueue,
+struct GraphileQueue {
+    queue: GraphilePool,
     utils: WorkerUtils,
 }
 
 #[async_trait]
-impl Queue for Opened {
+impl Queue for GraphileQueue {
     async fn enqueue_one_by_one(&self, jobs: u64) -> anyhow::Result<()> {
         let callers = shares(jobs, self.queue.connections).into_iter().map(|share| {
             let utils = self.utils.clone();
@@ -127,7 +132,7 @@ impl Queue for Opened {
         all(callers).await
     }
 
-    async fn drain(&self, mode: Mode, jobs: u64, limit: Duration) -> anyhow::Result<Drained> {
+    async fn drain(&self, mode: Mode, jobs: u64, limit: Duration) -> anyhow::Result<DrainOutcome> {
         let tally = Tally::new(jobs);
         let mut options = self.queue.options(POLL_BACKLOG);
         if mode == Mode::Batches {
@@ -138,10 +143,10 @@ impl Queue for Opened {
         }
         let worker = options.add_extension(tally.clone()).define_job::<Count>().init().await?;
         let start = Instant::now();
-        let running = Running::start(worker);
+        let running = RunningWorker::start(worker);
         tally.wait(limit).await;
         running.stop().await?;
-        Ok(Drained { done: tally.done(), elapsed: start.elapsed() })
+        Ok(DrainOutcome { done: tally.done(), elapsed: start.elapsed() })
     }
 
     async fn pickup(&self, samples: usize) -> anyhow::Result<Vec<Duration>> {
@@ -149,7 +154,7 @@ impl Queue for Opened {
         let options = self.queue.options(POLL_IDLE).add_extension(starts);
         let worker = options.define_job::<Report>().init().await?;
         let utils = worker.create_utils();
-        let running = Running::start(worker);
+        let running = RunningWorker::start(worker);
         let mut latencies = Vec::with_capacity(samples);
         for sample in 0..samples {
             tokio::time::sleep(pause(sample)).await;
@@ -161,7 +166,7 @@ impl Queue for Opened {
         Ok(latencies)
     }
 
-    async fn left(&self) -> anyhow::Result<Left> {
+    async fn left(&self) -> anyhow::Result<RemainingJobs> {
         // Finished jobs are deleted.
         let (waiting, held): (i64, i64) = sqlx::query_as(
             "SELECT count(*) FILTER (WHERE locked_at IS NULL),
@@ -170,7 +175,7 @@ impl Queue for Opened {
         )
         .fetch_one(&self.queue.pool)
         .await?;
-        Ok(Left { waiting: u64::try_from(waiting)?, held: u64::try_from(held)? })
+        Ok(RemainingJobs { waiting: u64::try_from(waiting)?, held: u64::try_from(held)? })
     }
 
     async fn close(self: Box<Self>) -> anyhow::Result<()> {
@@ -179,13 +184,13 @@ impl Queue for Opened {
     }
 }
 
-struct GraphileQueue {
+struct GraphilePool {
     pool: PgPool,
     connections: usize,
     batch: usize,
 }
 
-impl GraphileQueue {
+impl GraphilePool {
     fn options(&self, poll: Duration) -> WorkerOptions {
         WorkerOptions::default()
             .pg_pool(self.pool.clone())
@@ -212,7 +217,7 @@ impl TaskHandler for Count {
     }
 }
 
-/// A job that says when it started.
+/// A job that reports when it started.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(transparent)]
 struct Report(Payload);
@@ -223,17 +228,17 @@ impl TaskHandler for Report {
     async fn run(self, ctx: WorkerContext) -> impl IntoTaskHandlerResult {
         match ctx.get_ext::<Starts>() {
             Some(starts) => Ok(starts.started()),
-            None => Err("no one to report to"),
+            None => Err("no receiver for starts"),
         }
     }
 }
 
-struct Running {
+struct RunningWorker {
     worker: Arc<Worker>,
     task: JoinHandle<anyhow::Result<()>>,
 }
 
-impl Running {
+impl RunningWorker {
     fn start(worker: Worker) -> Self {
         let worker = Arc::new(worker);
         let running = Arc::clone(&worker);
@@ -241,7 +246,7 @@ impl Running {
         Self { worker, task }
     }
 
-    /// Lets the slots finish and the batcher flush, and gives back what the local queues hold.
+    /// Lets the slots finish and the batcher flush, and releases the jobs in the local queues.
     async fn stop(self) -> anyhow::Result<()> {
         self.worker.request_shutdown();
         self.task.await?

@@ -1,4 +1,4 @@
-//! A token on anvil, whose transfers move real balances, and who has how much of it in the end.
+//! A token on anvil, whose transfers move real balances, and the final balances.
 
 use std::collections::BTreeMap;
 
@@ -11,44 +11,43 @@ use crate::rpc::server::Client;
 
 /// The token of the tests: `scatter` mints, burns and moves it among numbered accounts.
 const COIN: &str = include_str!("../../../crates/logmill/tests/contracts/Coin.json");
-/// `scatter(uint256,uint256,uint256)`: how many, among how many accounts, by which seed.
+/// `scatter(uint256,uint256,uint256)`: number of transfers, number of accounts, seed.
 const SCATTER: &str = "922bd27a";
 /// `balanceOf(address)`.
 const BALANCE_OF: &str = "70a08231";
-/// The most gas of a transaction, below the 2^24 of newer rules.
+/// Gas limit of a transaction, below the 2^24 of newer rules.
 const GAS: &str = "0xf00000";
-/// Blocks without transfers at the end: Ponder takes a block for final when 30 are on top of it.
+/// Blocks without transfers at the end: Ponder treats a block as final once 30 are on top of it.
 const EMPTY_BLOCKS: u64 = 40;
-/// Calls of one batch.
+/// Calls per batch.
 const BATCH: usize = 500;
 
-/// The chain, filled.
+/// A filled chain.
 #[derive(Clone, Debug)]
-pub struct Filled {
-    /// The address of the token.
+pub struct TokenChain {
+    /// Address of the token.
     pub coin: String,
     pub transfers: u64,
-    /// The last block with transfers.
+    /// Last block with transfers.
     pub last: u64,
     pub head: u64,
-    /// What the contract says that accounts have, without those that have nothing.
+    /// Balances according to the contract, without empty ones.
     pub balances: Balances,
 }
 
-/// Balances by address, in small letters.
+/// Balances by lowercase address.
 pub type Balances = BTreeMap<String, u128>;
 
-/// Fills anvil's chain.
-pub async fn fill(client: &mut Client, settings: &Settings) -> anyhow::Result<Filled> {
+pub async fn fill(client: &mut Client, settings: &Settings) -> anyhow::Result<TokenChain> {
     let accounts = client.call("eth_accounts", json!([])).await?;
     let accounts = accounts.as_array().context("no accounts")?;
     let senders = usize::try_from(settings.transactions)?;
     ensure!((1..=accounts.len()).contains(&senders), "1 to {} transactions", accounts.len());
-    // By itself it would mine at some moment after a transaction came.
+    // Otherwise anvil would mine at some time after a transaction arrives.
     client.call("evm_setAutomine", json!([false])).await?;
     let coin = deploy(client, &accounts[0]).await?;
     for block in 0..settings.blocks {
-        // One account each: the nonces of one would race.
+        // One account per transaction: nonces of the same account would race.
         let calls = accounts[..senders].iter().zip(block * settings.transactions..);
         let calls = calls.map(|(from, seed)| {
             let Settings { transfers, holders, .. } = settings;
@@ -64,9 +63,9 @@ pub async fn fill(client: &mut Client, settings: &Settings) -> anyhow::Result<Fi
     let head = number(&client.call("eth_blockNumber", json!([])).await?)?;
     ensure!(head == last + EMPTY_BLOCKS, "the head is {head}, with transfers up to {last}");
     let balances = balances(client, &coin, settings.holders).await?;
-    ensure!(!balances.is_empty(), "nobody has any of the token");
+    ensure!(!balances.is_empty(), "no account holds the token");
     let transfers = settings.blocks * settings.transactions * settings.transfers;
-    Ok(Filled { coin, transfers, last, head, balances })
+    Ok(TokenChain { coin, transfers, last, head, balances })
 }
 
 async fn deploy(client: &mut Client, from: &Value) -> anyhow::Result<String> {
@@ -75,11 +74,11 @@ async fn deploy(client: &mut Client, from: &Value) -> anyhow::Result<String> {
     let hash = client.call("eth_sendTransaction", transaction).await?;
     client.call("evm_mine", json!([])).await?;
     let receipt = client.call("eth_getTransactionReceipt", json!([hash])).await?;
-    let address = receipt["contractAddress"].as_str().context("no contract was made")?;
+    let address = receipt["contractAddress"].as_str().context("no contract was created")?;
     Ok(address.to_lowercase())
 }
 
-/// What the contract says.
+/// The balances according to the contract.
 async fn balances(client: &mut Client, coin: &str, holders: u64) -> anyhow::Result<Balances> {
     let mut balances = Balances::new();
     let numbers: Vec<u64> = (1..=holders).collect();
@@ -101,9 +100,9 @@ async fn balances(client: &mut Client, coin: &str, holders: u64) -> anyhow::Resu
     Ok(balances)
 }
 
-impl Filled {
-    /// Fails if an indexer has another number of transfers, or if any account has another balance than the contract
-    /// says. Those that have nothing may be left out or not.
+impl TokenChain {
+    /// Fails if an indexer has a different number of transfers, or a different balance of any account than the
+    /// contract. Accounts with a zero balance may be missing.
     pub fn check(
         &self,
         engine: &str,
@@ -124,7 +123,7 @@ impl Filled {
         let mut all = self.balances.keys().chain(balances.keys());
         if let Some(wrong) = all.find(|one| of(&self.balances, one) != of(&balances, one)) {
             let (theirs, right) = (of(&balances, wrong), of(&self.balances, wrong));
-            anyhow::bail!("{engine} says that {wrong} has {theirs:?}, the contract says {right:?}");
+            anyhow::bail!("{engine}: {wrong} has {theirs:?}, but {right:?} in the contract");
         }
         Ok(())
     }
@@ -135,8 +134,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_balance_or_number_of_transfers_is_refused() {
-        let filled = Filled {
+    fn a_wrong_balance_or_number_of_transfers_is_refused() {
+        let filled = TokenChain {
             coin: String::new(),
             transfers: 2,
             last: 1,

@@ -1,5 +1,5 @@
-//! Logmill as a process of its own, with default settings: every processor is on, unless the same work as Ponder's is
-//! asked for.
+//! Logmill as a separate process, with default settings: every processor is on, unless the same work as Ponder's is
+//! requested.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,18 +13,18 @@ use logmill_pipeline::processors::ft_holdings::FT_HOLDINGS;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::chain::Filled;
+use super::chain::TokenChain;
 use super::settings::Settings;
-use super::{LOOK_EVERY, Run, Watch};
+use super::{IndexerStopwatch, LOOK_EVERY, Run};
 use crate::derive::engine::served_rows;
 use crate::postgres::Server as Postgres;
 use crate::rpc::server::Server;
 
-/// The id of anvil's chain.
+/// Id of anvil's chain.
 const CHAIN_ID: u64 = 31_337;
-/// The database on PostgreSQL.
+/// Name of the database on PostgreSQL.
 const DATABASE: &str = "logmill";
-/// Processors that make neither transfers nor balances.
+/// Processors that produce neither transfers nor balances.
 const OTHERS: [&str; 12] = [
     "evm_worker",
     "meta_worker",
@@ -39,30 +39,30 @@ const OTHERS: [&str; 12] = [
     "fees_worker",
     "nft_item_metadata_worker",
 ];
-/// How long it may take.
+/// Time limit.
 const DONE_MAX: Duration = Duration::from_secs(600);
 
-/// Indexes everything once, into an empty folder and an empty database, and checks it.
+/// Indexes everything once, into an empty folder and an empty database, and checks the result.
 pub async fn run(
     settings: &Settings,
-    chain: &Filled,
+    chain: &TokenChain,
     node: &Server,
     database: Option<&Postgres>,
     folder: &Path,
 ) -> anyhow::Result<Run> {
-    let mut told = vec!["--rpc-url".to_owned(), format!("http://{}", node.address)];
+    let mut arguments = vec!["--rpc-url".to_owned(), format!("http://{}", node.address)];
     if let Some(database) = database {
         database.create(DATABASE).await?;
-        told.extend(["--set".to_owned(), format!("database.url={}", database.url(DATABASE))]);
+        arguments.extend(["--set".to_owned(), format!("database.url={}", database.url(DATABASE))]);
     }
     if settings.same_work {
         for processor in OTHERS {
-            told.extend(["--set".to_owned(), format!("derive.processors.{processor}=false")]);
+            arguments.extend(["--set".to_owned(), format!("derive.processors.{processor}=false")]);
         }
     }
-    let watch = Watch::start(node, database)?;
+    let watch = IndexerStopwatch::start(node, database)?;
     let mut server =
-        Server::logmill(&settings.logmill(), &folder.join("data"), folder, &told).await?;
+        Server::logmill(&settings.logmill(), &folder.join("data"), folder, &arguments).await?;
     let started = watch.elapsed();
     loop {
         server.expect_running()?;
@@ -89,13 +89,13 @@ pub async fn run(
     Ok(run)
 }
 
-/// Every checkpoint of the derivers in what `/status` says.
+/// All checkpoints of the derivers in the response of `/status`.
 pub fn checkpoints(status: &Value) -> &[Value] {
     let checkpoints = &status["chains"][0]["ingest"]["derive"]["derivers"]["checkpoints"];
     checkpoints.as_array().map_or(&[][..], Vec::as_slice)
 }
 
-/// Whether every processor has all blocks up to and with `last`, and serves them.
+/// Whether every processor has all blocks up to and including `last`, and serves them.
 pub fn is_derived(status: &Value, last: u64) -> bool {
     let checkpoints = checkpoints(status).iter();
     let mut processors = checkpoints.filter(|one| !one["generation"].is_null()).peekable();
@@ -126,7 +126,7 @@ async fn open(database: Option<&Postgres>, folder: &Path) -> anyhow::Result<Tabl
     Ok(Tables::open_read_only(sql).await?)
 }
 
-async fn check(chain: &Filled, tables: Tables) -> anyhow::Result<Vec<(String, u64)>> {
+async fn check(chain: &TokenChain, tables: Tables) -> anyhow::Result<Vec<(String, u64)>> {
     let reader = Reader::new(tables, CHAIN_ID);
     let rows = served_rows(&reader).await?;
     let transfers = rows.iter().find(|(name, _)| name == "ft_transfers");

@@ -1,6 +1,6 @@
-//! Ponder as a process of its own, in a database of its own.
+//! Ponder as a separate process, in a separate database.
 //!
-//! Ponder writes into the folder that it runs in: it gets a copy of its project, with the installed packages linked.
+//! Ponder writes into its current folder, so it gets a copy of its project, with a link to the installed packages.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,14 +9,14 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use tokio::time::sleep;
 
-use super::chain::Filled;
+use super::chain::TokenChain;
 use super::settings::{PONDER, Settings};
-use super::{LOOK_EVERY, Run, Watch};
+use super::{IndexerStopwatch, LOOK_EVERY, Run};
 use crate::http::{self, Connection};
 use crate::postgres::Server as Postgres;
 use crate::rpc::server::{Server, free_port};
 
-/// The files that it is told what to do by.
+/// The files of its project.
 const PROJECT: [&str; 6] = [
     "package.json",
     "ponder.config.ts",
@@ -26,15 +26,15 @@ const PROJECT: [&str; 6] = [
     "src/api/index.ts",
 ];
 const PROGRAM: &str = "node_modules/ponder/dist/esm/bin/ponder.js";
-/// The schema that it puts its tables in.
+/// The schema of its tables.
 const SCHEMA: &str = "bench";
-/// How long it may take.
+/// Time limit.
 const DONE_MAX: Duration = Duration::from_secs(1_800);
 
-/// Indexes everything once, into an empty database, and checks it.
+/// Indexes everything once, into an empty database, and checks the result.
 pub async fn run(
     settings: &Settings,
-    chain: &Filled,
+    chain: &TokenChain,
     node: &Server,
     database: &Postgres,
     folder: &Path,
@@ -51,15 +51,15 @@ pub async fn run(
         .env("BENCH_RPC_URL", format!("http://{}", node.address))
         .env("BENCH_COIN", &chain.coin);
     database.create(PONDER).await?;
-    let watch = Watch::start(node, Some(database))?;
+    let watch = IndexerStopwatch::start(node, Some(database))?;
     let log = folder.join("ponder.log");
     let mut server = Server::start(command, port, &log).await?;
     let started = watch.elapsed();
     while !is_ready(&server).await {
-        let said = || std::fs::read_to_string(&log).unwrap_or_default();
-        server.expect_running().with_context(said)?;
+        let output = || std::fs::read_to_string(&log).unwrap_or_default();
+        server.expect_running().with_context(output)?;
         if watch.elapsed() > DONE_MAX {
-            bail!("Ponder is not done: {}", said());
+            bail!("Ponder is not done: {}", output());
         }
         sleep(LOOK_EVERY).await;
     }
@@ -70,7 +70,7 @@ pub async fn run(
     Ok(run)
 }
 
-/// Ponder says 503 at this path until all final blocks are indexed.
+/// Ponder answers 503 at this path until all final blocks are indexed.
 async fn is_ready(server: &Server) -> bool {
     let asked = async {
         let mut connection = Connection::open(&server.address).await?;
@@ -80,7 +80,7 @@ async fn is_ready(server: &Server) -> bool {
     asked.await.is_ok()
 }
 
-async fn check(chain: &Filled, database: &Postgres) -> anyhow::Result<Vec<(String, u64)>> {
+async fn check(chain: &TokenChain, database: &Postgres) -> anyhow::Result<Vec<(String, u64)>> {
     let client = database.connect(PONDER).await?;
     let mut rows = Vec::new();
     for table in ["transfer", "balance"] {
@@ -97,7 +97,7 @@ async fn check(chain: &Filled, database: &Postgres) -> anyhow::Result<Vec<(Strin
 
 fn copy_project(settings: &Settings, folder: &Path) -> anyhow::Result<()> {
     let packages = settings.ponder().join("node_modules").canonicalize();
-    let packages = packages.context("Ponder is not installed: tools/ponder.sh does it")?;
+    let packages = packages.context("Ponder is not installed: run tools/ponder.sh")?;
     std::fs::create_dir_all(folder.join("src/api"))?;
     for file in PROJECT {
         let from = settings.project().join(file);

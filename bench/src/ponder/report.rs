@@ -1,26 +1,26 @@
-//! The result as one JSON object and as a table: medians over the rounds, with the least and the greatest rate.
+//! The result as one JSON object and as a table: medians over the rounds, with the lowest and highest rate.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
 use super::Run;
-use super::chain::Filled;
+use super::chain::TokenChain;
 use super::settings::{PONDER, Settings};
 use crate::machine;
 use crate::postgres::FIXED_SETTINGS;
 use crate::report::{NONE, aligned, median, number, rounded};
 
-/// The runs of the rounds by engine.
+/// Runs by engine, one per round.
 pub type Runs = BTreeMap<String, Vec<Run>>;
 
-/// What it was measured with.
+/// Versions behind the figures.
 #[derive(Clone, Debug)]
 pub struct Versions {
     pub anvil: String,
     pub node_js: String,
     pub postgresql: String,
-    /// Ponder and what it is installed with.
+    /// Ponder and the packages it is installed with.
     pub packages: Map<String, Value>,
 }
 
@@ -29,7 +29,7 @@ pub fn json(
     machine: Value,
     versions: &Versions,
     settings: &Settings,
-    chain: &Filled,
+    chain: &TokenChain,
     runs: &Runs,
 ) -> Value {
     let mut engines = Map::new();
@@ -113,7 +113,7 @@ fn figures(runs: &[Run], events: u64) -> Map<String, Value> {
     figures.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The table for people, from the JSON object, so that both say the same.
+/// The human-readable table, made from the JSON object so that both agree.
 pub fn table(result: &Value) -> String {
     let shown = |value: &Value| number(value).unwrap_or_else(|| NONE.to_owned());
     let settings = &result["settings"];

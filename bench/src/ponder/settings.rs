@@ -1,4 +1,4 @@
-//! What the benchmark beside Ponder is told.
+//! The flags of the benchmark against Ponder.
 
 use std::path::PathBuf;
 
@@ -6,48 +6,48 @@ use clap::Parser;
 
 use crate::rpc::settings::{built_logmill, installed_anvil, root};
 
-/// The engines, in the order of the report.
+/// In the order of the report.
 pub const ENGINES: [&str; 3] = [PONDER, "logmill-sqlite", "logmill-postgresql"];
 pub const PONDER: &str = "ponder";
 
-/// The chain, the rounds, and where the programs are.
+/// Measures end-to-end indexing with Logmill and Ponder.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "ponder", version)]
 pub struct Settings {
     /// Write the result to this file, as one JSON object
     #[arg(long)]
     pub json: Option<PathBuf>,
-    /// Blocks with transfers
+    /// Number of blocks with transfers
     #[arg(long, default_value_t = 500)]
     pub blocks: u64,
-    /// Transactions of such a block, at most 10
+    /// Number of transactions per block, at most 10
     #[arg(long, default_value_t = 4)]
     pub transactions: u64,
-    /// Transfers of a transaction
+    /// Number of transfers per transaction
     #[arg(long, default_value_t = 100)]
     pub transfers: u64,
-    /// Accounts that hold the token
+    /// Number of accounts that hold the token
     #[arg(long, default_value_t = 4_000)]
     pub holders: u64,
-    /// How often everything is measured; the median is reported
+    /// Number of rounds; the median is reported
     #[arg(long, default_value_t = 3)]
     pub rounds: usize,
-    /// Which indexers
+    /// Indexers to measure
     #[arg(long, value_delimiter = ',', default_values = ENGINES)]
     pub engines: Vec<String>,
-    /// The server [default: what `cargo build --release -p logmill` makes]
+    /// Path of the server [default: the result of `cargo build --release -p logmill`]
     #[arg(long)]
     pub logmill: Option<PathBuf>,
-    /// The node [default: what tools/node.sh installs]
+    /// Path of the node [default: as installed by tools/node.sh]
     #[arg(long)]
     pub anvil: Option<PathBuf>,
-    /// The folder with Ponder in `node_modules` [default: what tools/ponder.sh installs]
+    /// Folder with Ponder in `node_modules` [default: as installed by tools/ponder.sh]
     #[arg(long)]
     pub ponder: Option<PathBuf>,
-    /// Logmill makes transfers and balances alone, as Ponder does, and none of its other tables
+    /// Let Logmill make only transfers and balances, as Ponder does, and none of its other tables
     #[arg(long)]
     pub same_work: bool,
-    /// A smoke run, figures without meaning
+    /// A smoke run; its figures mean nothing
     #[arg(long)]
     pub quick: bool,
 }
@@ -73,7 +73,7 @@ impl Settings {
         self.ponder.clone().unwrap_or_else(|| root().join(".tools/ponder"))
     }
 
-    /// Where what Ponder is told lies.
+    /// Folder of Ponder's project files.
     pub fn project(&self) -> PathBuf {
         root().join("bench/peers/ponder")
     }

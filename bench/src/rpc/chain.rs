@@ -1,7 +1,7 @@
-//! What is on the chain, and what is asked of it.
+//! The content of the chain, and the queries.
 //!
-//! Nine contracts that write as many logs with three topics as they are told to. In every block four of the first eight
-//! write 100 each, the ninth writes three, and in every fifth block one of ten rare topics comes once.
+//! Nine contracts emit as many logs with three topics as they are asked to. In every block four of the first eight
+//! emit 100 each, the ninth emits three, and in every fifth block one of ten rare topics occurs once.
 
 use anyhow::{Context, ensure};
 use finalized_log_index::{Address, B256, Filter};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::server::Client;
 use crate::http;
 
-/// Writes `word 0` logs, whose topics are word 3, word 1, and word 2 plus the number of logs that are left:
+/// Emits `word 0` logs, whose topics are word 3, word 1, and word 2 plus the number of logs that are left:
 ///
 /// ```text
 /// 00 PUSH1 0 CALLDATALOAD              left
@@ -24,56 +24,56 @@ use crate::http;
 /// 36 JUMPDEST STOP
 /// ```
 const WRITER: &str = "6000355b801560245780600052604035810160203560603560206000a3600190036003565b00";
-/// Copies what follows it: the contract.
+/// Constructor: copies the code that follows it into the contract.
 const DEPLOYER: &str = "602680600b6000396000f3";
 /// `Transfer(address,address,uint256)`.
 const TRANSFER: &str = "ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef";
 const CONTRACTS: usize = 9;
-/// The one that writes little.
+/// The contract that emits few logs.
 const QUIET: usize = 8;
 const QUIET_LOGS: u64 = 3;
 const BUSY_AT_ONCE: u64 = 4;
 const BUSY_LOGS: u64 = 100;
 const RARE_TOPICS: u64 = 10;
-/// A rare topic comes every so many blocks.
+/// A rare topic occurs every this many blocks.
 const RARE_EVERY: u64 = 5;
-/// A contract's 1 000 logs are in so many blocks.
+/// The 1 000 logs of a contract span this many blocks.
 const MEDIUM_BLOCKS: u64 = 20;
 /// Blocks without logs at the end, so that those with logs are final.
 const EMPTY_BLOCKS: u64 = 32;
-/// Different questions of a class, so that no two in a row are the same.
+/// Number of different questions of a class, so that consecutive ones differ.
 const QUESTIONS: u64 = 64;
 
-/// The chain, filled.
+/// A filled chain.
 #[derive(Clone, Debug)]
-pub struct Filled {
+pub struct FilledChain {
     contracts: Vec<Address>,
-    /// The first block with logs.
+    /// First block with logs.
     first: u64,
     blocks: u64,
     pub head: u64,
     pub logs: u64,
 }
 
-/// A kind of question.
+/// A class of questions.
 #[derive(Clone, Debug)]
-pub struct Class {
+pub struct QuestionClass {
     pub name: &'static str,
     pub questions: Vec<Question>,
 }
 
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// For `eth_getLogs`.
+    /// Parameters of `eth_getLogs`.
     pub params: Value,
     /// The same for the log index.
     pub filter: Filter,
-    /// How many logs it has.
+    /// Expected number of logs.
     pub results: u64,
 }
 
-impl Class {
-    /// Its questions as a client sends them.
+impl QuestionClass {
+    /// The questions as HTTP requests.
     pub fn requests(&self, address: &str) -> Vec<Vec<u8>> {
         let request = |question: &Question| {
             let (head, params) =
@@ -84,10 +84,9 @@ impl Class {
     }
 }
 
-/// Fills anvil's chain.
-pub async fn fill(client: &mut Client, blocks: u64) -> anyhow::Result<Filled> {
+pub async fn fill(client: &mut Client, blocks: u64) -> anyhow::Result<FilledChain> {
     let accounts = client.call("eth_accounts", json!([])).await?;
-    // By itself it would mine at some moment after a transaction came.
+    // Otherwise anvil would mine at some time after a transaction arrives.
     client.call("evm_setAutomine", json!([false])).await?;
     let mut contracts = Vec::new();
     for _ in 0..CONTRACTS {
@@ -96,15 +95,15 @@ pub async fn fill(client: &mut Client, blocks: u64) -> anyhow::Result<Filled> {
         let hash = client.call("eth_sendTransaction", transaction).await?;
         client.call("evm_mine", json!([])).await?;
         let receipt = client.call("eth_getTransactionReceipt", json!([hash])).await?;
-        let address = receipt["contractAddress"].as_str().context("no contract was made")?;
+        let address = receipt["contractAddress"].as_str().context("no contract was created")?;
         contracts.push(address.parse()?);
     }
     let first = number(&client.call("eth_blockNumber", json!([])).await?)? + 1;
-    let mut filled = Filled { contracts, first, blocks, head: 0, logs: 0 };
+    let mut filled = FilledChain { contracts, first, blocks, head: 0, logs: 0 };
     for block in 0..blocks {
         let writes = filled.writes(block);
         filled.logs += writes.iter().map(|write| write.count).sum::<u64>();
-        // One account each: the nonces of one would race.
+        // One account per transaction: nonces of the same account would race.
         let calls = writes.iter().zip(accounts.as_array().into_iter().flatten());
         let calls = calls.map(|(write, from)| ("eth_sendTransaction", write.call(from)));
         client.batch(calls.collect()).await?;
@@ -117,14 +116,14 @@ pub async fn fill(client: &mut Client, blocks: u64) -> anyhow::Result<Filled> {
 }
 
 /// A call of a contract.
-struct Write {
+struct ContractCall {
     to: Address,
     count: u64,
     topic: B256,
     base: B256,
 }
 
-impl Write {
+impl ContractCall {
     fn call(&self, from: &Value) -> Value {
         let Self { to, count, topic, base } = self;
         let data = format!("0x{count:064x}{topic:x}{base:x}{TRANSFER}").replace("0x", "");
@@ -132,27 +131,27 @@ impl Write {
     }
 }
 
-impl Filled {
-    /// The last block with logs.
+impl FilledChain {
+    /// Last block with logs.
     pub fn last(&self) -> u64 {
         self.first + self.blocks - 1
     }
 
-    fn writes(&self, block: u64) -> Vec<Write> {
+    fn writes(&self, block: u64) -> Vec<ContractCall> {
         let half = block % 2 * BUSY_AT_ONCE;
-        let busy = (half..half + BUSY_AT_ONCE).map(|contract| Write {
+        let busy = (half..half + BUSY_AT_ONCE).map(|contract| ContractCall {
             to: self.contract(contract),
             count: BUSY_LOGS,
             topic: word(1, block % 50),
             base: word(2, block * 1_000 + contract * 100),
         });
-        let quiet = Write {
+        let quiet = ContractCall {
             to: self.contracts[QUIET],
             count: QUIET_LOGS,
             topic: word(3, block),
             base: word(4, block * 10),
         };
-        let rare = block.is_multiple_of(RARE_EVERY).then(|| Write {
+        let rare = block.is_multiple_of(RARE_EVERY).then(|| ContractCall {
             to: self.contract(block % 8),
             count: 1,
             topic: rare(block / RARE_EVERY % RARE_TOPICS),
@@ -165,8 +164,7 @@ impl Filled {
         self.contracts[usize::try_from(number).unwrap_or(0)]
     }
 
-    /// What is asked.
-    pub fn classes(&self) -> Vec<Class> {
+    pub fn classes(&self) -> Vec<QuestionClass> {
         let spread = |question: u64| question * self.blocks / QUESTIONS;
         let small = (0..QUESTIONS).map(|question| {
             let block = self.first + spread(question);
@@ -188,9 +186,9 @@ impl Filled {
             self.question(from, to, Some(self.contract(contract)), None, results)
         });
         vec![
-            Class { name: "small", questions: small.collect() },
-            Class { name: "selective", questions: selective.collect() },
-            Class { name: "medium", questions: medium.collect() },
+            QuestionClass { name: "small", questions: small.collect() },
+            QuestionClass { name: "selective", questions: selective.collect() },
+            QuestionClass { name: "medium", questions: medium.collect() },
         ]
     }
 
@@ -216,9 +214,9 @@ impl Filled {
     }
 }
 
-/// Asks two servers everything once, and compares what they say.
+/// Sends every question to two servers, and compares the answers.
 pub async fn compare(
-    classes: &[Class],
+    classes: &[QuestionClass],
     one: &mut Client,
     other: &mut Client,
 ) -> anyhow::Result<()> {
@@ -235,7 +233,7 @@ pub async fn compare(
     Ok(())
 }
 
-/// What every node says of a log.
+/// The fields of a log that every node reports.
 fn plain(logs: &Value) -> Vec<Vec<&Value>> {
     const FIELDS: [&str; 9] = [
         "address",
@@ -252,7 +250,7 @@ fn plain(logs: &Value) -> Vec<Vec<&Value>> {
     logs.map(|log| FIELDS.iter().map(|field| &log[field]).collect()).collect()
 }
 
-/// A word that is told from those of other kinds.
+/// A word that differs from those of other kinds.
 fn word(kind: u8, number: u64) -> B256 {
     let mut word = B256::with_last_byte(0);
     word[0] = kind;

@@ -1,6 +1,6 @@
-//! The load generator: connections that each ask the next question when the last is answered.
+//! The load generator: each connection sends the next question when the previous one is answered.
 //!
-//! One thread and no client library, as it shares the cores with the server: what it uses itself is told.
+//! One thread and no client library, because it shares the cores with the server; its own CPU time is reported.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use futures::future::try_join_all;
 use logmill_pipeline::Chain;
 
-use super::chain::Class;
+use super::chain::QuestionClass;
 use crate::cpu;
 use crate::http::Connection;
 
 /// How long each load runs before it is measured.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// What a load measured.
+/// Result of a load.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
     pub seconds: f64,
@@ -25,7 +25,7 @@ pub struct Sample {
     pub client_cpu_s: f64,
 }
 
-/// Sends a server these requests, round and round, over so many connections. Blocks.
+/// Sends these requests to a server, in a cycle, over this number of connections. Blocks the thread.
 pub fn run(
     address: &str,
     pid: u32,
@@ -33,7 +33,7 @@ pub fn run(
     connections: usize,
     length: Duration,
 ) -> anyhow::Result<Sample> {
-    anyhow::ensure!(!requests.is_empty(), "nothing to ask");
+    anyhow::ensure!(!requests.is_empty(), "no requests");
     let requests = Arc::new(requests);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -86,7 +86,7 @@ async fn ask(
         connection.send(&requests[next % requests.len()]).await?;
         let length = connection.skip().await?;
         let done = Instant::now();
-        // What is answered in the measured time counts, whenever it was asked.
+        // Answers within the measured time count, regardless of when they were requested.
         if (begin..end).contains(&done) {
             let latency = done.duration_since(start).as_micros();
             latencies.push(u32::try_from(latency).unwrap_or(u32::MAX));
@@ -96,8 +96,12 @@ async fn ask(
     }
 }
 
-/// The same questions without HTTP and JSON, one after the other.
-pub async fn direct(chain: &Chain, class: &Class, length: Duration) -> anyhow::Result<Sample> {
+/// Runs the same questions without HTTP and JSON, one after the other.
+pub async fn direct(
+    chain: &Chain,
+    class: &QuestionClass,
+    length: Duration,
+) -> anyhow::Result<Sample> {
     let begin = Instant::now() + WARM_UP;
     let end = begin + length;
     let (mut sample, mut next) = (Sample::default(), 0);
@@ -109,7 +113,10 @@ pub async fn direct(chain: &Chain, class: &Class, length: Duration) -> anyhow::R
         }
         let question = &class.questions[next % class.questions.len()];
         let page = chain.view().await?.logs(&question.filter).await?;
-        anyhow::ensure!(page.logs.len() as u64 == question.results, "another answer in process");
+        anyhow::ensure!(
+            page.logs.len() as u64 == question.results,
+            "the answer in process differs"
+        );
         if start >= begin {
             if cpu_s.is_none() {
                 cpu_s = Some(cpu::of_client()?);

@@ -1,33 +1,37 @@
-//! The result as one JSON object and as a table. A rate is the median of the rounds, with the least and the greatest; a
+//! The result as one JSON object and as a table. A rate is the median of the rounds, with minimum and maximum; a
 //! latency is a percentile over all rounds.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::chain::{Class, Filled};
+use super::chain::{FilledChain, QuestionClass};
 use super::load::Sample;
 use super::settings::Settings;
 use crate::machine;
 use crate::report::{NONE, aligned, median, number, rounded};
 
-/// The samples of the rounds by engine, class and connections.
+/// Samples by engine, class and connections, one per round.
 pub type Samples = BTreeMap<(&'static str, &'static str, usize), Vec<Sample>>;
 
-/// The engine that is asked in process; it has no connections.
+/// The engine that is called in process; it has no connections.
 pub const DIRECT: &str = "logmill-in-process";
 
-/// What was measured.
 #[derive(Debug)]
-pub struct Measured {
-    pub filled: Filled,
+pub struct Measurements {
+    pub filled: FilledChain,
     pub samples: Samples,
     pub catch_up_s: f64,
     pub anvil_version: String,
 }
 
 /// The whole result. `machine` was taken before the run.
-pub fn json(machine: Value, settings: &Settings, classes: &[Class], measured: &Measured) -> Value {
+pub fn json(
+    machine: Value,
+    settings: &Settings,
+    classes: &[QuestionClass],
+    measured: &Measurements,
+) -> Value {
     let mut engines: Map<String, Value> = Map::new();
     for ((engine, class, connections), samples) in &measured.samples {
         let entry = engines.entry((*engine).to_owned()).or_insert_with(|| json!({}));
@@ -95,7 +99,7 @@ pub(crate) fn figures(samples: &[Sample]) -> Value {
     })
 }
 
-/// The table for people, from the JSON object, so that both say the same.
+/// The human-readable table, made from the JSON object so that both agree.
 pub fn table(result: &Value) -> String {
     let shown = |value: &Value| number(value).unwrap_or_else(|| NONE.to_owned());
     let settings = &result["settings"];

@@ -1,4 +1,4 @@
-//! anvil and Logmill, each as a process of its own that ends with its handle, and a client that asks them one by one.
+//! anvil and Logmill, each as a separate process that ends with its handle, and a sequential client.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -12,15 +12,14 @@ use serde_json::{Value, json};
 
 use crate::http::{self, Connection};
 
-/// How long a server may take to answer, to catch up, to stop.
+/// Time limits of a server to answer, to catch up and to stop.
 const START_MAX: Duration = Duration::from_secs(120);
 const CATCH_UP_MAX: Duration = Duration::from_secs(300);
 const STOP_MAX: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long Logmill gets to seal what it has, after it has everything.
+/// Time for Logmill to seal its blocks after it has caught up.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// A server.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
@@ -28,7 +27,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// An empty chain whose blocks are final soon.
+    /// Starts a node with an empty chain whose blocks become final soon.
     pub async fn anvil(program: &Path, folder: &Path) -> anyhow::Result<Self> {
         let port = free_port()?;
         let mut command = Command::new(program);
@@ -42,7 +41,8 @@ impl Server {
         Self::start(command, port, &folder.join("anvil.log")).await
     }
 
-    /// Logmill with its data in one folder and what it says in another, told more by `more`: the node, settings.
+    /// Starts Logmill with its data in one folder and its log in another; `more` has further arguments, such as the
+    /// node.
     pub async fn logmill(
         program: &Path,
         data: &Path,
@@ -59,7 +59,7 @@ impl Server {
         Self::start(command, port, &folder.join("logmill.log")).await
     }
 
-    /// A server that will listen on this port; what it says goes to a file.
+    /// Starts a server that will listen on this port; its output goes to a file.
     pub async fn start(mut command: Command, port: u16, log: &Path) -> anyhow::Result<Self> {
         let output = File::create(log)?;
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
@@ -71,8 +71,8 @@ impl Server {
         while Connection::open(&server.address).await.is_err() {
             let ended = server.child.try_wait()?;
             if ended.is_some() || start.elapsed() > START_MAX {
-                let said = std::fs::read_to_string(log).unwrap_or_default();
-                bail!("{program} does not answer: {said}");
+                let output = std::fs::read_to_string(log).unwrap_or_default();
+                bail!("{program} does not answer: {output}");
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -83,7 +83,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Fails if it has ended by itself.
+    /// Fails if the process has ended.
     pub fn expect_running(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait()? {
             Some(status) => bail!("the server has ended: {status}"),
@@ -91,7 +91,7 @@ impl Server {
         }
     }
 
-    /// What it says at a path, as JSON.
+    /// Returns the JSON at a path.
     pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
         let mut connection = Connection::open(&self.address).await?;
         connection.send(&http::get(&self.address, path)).await?;
@@ -99,7 +99,7 @@ impl Server {
         Ok(serde_json::from_slice(&answer)?)
     }
 
-    /// Waits until Logmill has all blocks up to `head`, and those up to `last` as final, and has had time to seal them.
+    /// Waits until Logmill has all blocks up to `head`, those up to `last` as final, and has had time to seal them.
     pub async fn catch_up(&self, head: u64, last: u64) -> anyhow::Result<Duration> {
         let start = Instant::now();
         loop {
@@ -122,7 +122,7 @@ impl Server {
         Ok(took)
     }
 
-    /// Tells it to stop, and waits for it.
+    /// Sends SIGTERM and waits for the end of the process.
     pub fn stop(mut self) -> anyhow::Result<()> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         kill_process(pid.context("no process")?, Signal::TERM)?;
@@ -144,7 +144,7 @@ impl Drop for Server {
     }
 }
 
-/// Asks one thing at a time.
+/// Sends one request at a time.
 #[derive(Debug)]
 pub struct Client {
     connection: Connection,
@@ -161,7 +161,7 @@ impl Client {
         answers.pop().context("no answer")
     }
 
-    /// Several at once; gives the results in order.
+    /// Sends several calls at once; returns the results in order.
     pub async fn batch(&mut self, calls: Vec<(&str, Value)>) -> anyhow::Result<Vec<Value>> {
         let count = calls.len();
         let requests = calls.iter().enumerate().map(|(id, (method, params))| {
@@ -174,14 +174,14 @@ impl Client {
         answers.sort_by_key(|answer| answer["id"].as_u64());
         anyhow::ensure!(answers.len() == count, "{} answers to {count} calls", answers.len());
         let results = answers.into_iter().map(|mut answer| match answer.get("error") {
-            Some(error) => Err(anyhow::anyhow!("the server refused: {error}")),
+            Some(error) => Err(anyhow::anyhow!("the server returned an error: {error}")),
             None => Ok(answer["result"].take()),
         });
         results.collect()
     }
 }
 
-/// A port that was free a moment ago.
+/// A port that was free just now.
 pub fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

@@ -1,34 +1,34 @@
-//! What the benchmark of `eth_getLogs` is told.
+//! The flags of the benchmark of `eth_getLogs`.
 
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
 
-/// The chain, the load, and where the programs are.
+/// Measures `eth_getLogs` over HTTP, on Logmill and on anvil
 #[derive(Clone, Debug, Parser)]
 pub struct Settings {
     /// Write the result to this file, as one JSON object
     #[arg(long)]
     pub json: Option<PathBuf>,
-    /// Blocks with logs: about 400 each
+    /// Number of blocks with logs, about 400 each
     #[arg(long, default_value_t = 500)]
     pub blocks: u64,
-    /// Seconds of each load
+    /// Duration of each load, in seconds
     #[arg(long, default_value_t = 3.0)]
     pub seconds: f64,
-    /// How often each load is repeated
+    /// Number of repetitions of each load
     #[arg(long, default_value_t = 3)]
     pub rounds: usize,
-    /// Connections at once
+    /// Numbers of concurrent connections
     #[arg(long, value_delimiter = ',', default_values_t = [1, 16, 64])]
     pub connections: Vec<usize>,
-    /// The server [default: what `cargo build --release -p logmill` makes]
+    /// Path of the server [default: the result of `cargo build --release -p logmill`]
     #[arg(long)]
     pub logmill: Option<PathBuf>,
-    /// The node [default: what tools/node.sh installs]
+    /// Path of the node [default: as installed by tools/node.sh]
     #[arg(long)]
     pub anvil: Option<PathBuf>,
-    /// A smoke run, figures without meaning
+    /// A smoke run; its figures mean nothing
     #[arg(long)]
     pub quick: bool,
 }
@@ -51,17 +51,17 @@ impl Settings {
     }
 }
 
-/// The server that `cargo build --release -p logmill` makes.
+/// The result of `cargo build --release -p logmill`.
 pub fn built_logmill() -> PathBuf {
     root().join("target/release/logmill")
 }
 
-/// The node that tools/node.sh installs.
+/// The node installed by tools/node.sh.
 pub fn installed_anvil() -> PathBuf {
     root().join(".tools/node/node_modules/@foundry-rs/anvil-linux-amd64/bin/anvil")
 }
 
-/// The folder above this one.
+/// The workspace folder.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }

@@ -1,4 +1,4 @@
-//! Reads the era1 files of a folder, verifies every block, and says how fast that was; or writes such files.
+//! Reads the era1 files of a folder, verifies every block, and reports the speed; or writes such files.
 //!
 //! ```text
 //! cargo run --release -p logmill-chain --example era1_read -- write FOLDER BLOCKS sparse|mainnet

@@ -1,15 +1,15 @@
-//! The price of blob gas, by the schedules of the chains that have published theirs.
+//! The blob gas price, for chains whose blob schedules are published.
 //!
-//! A header tells how much blob gas was used above the target; the price follows by a number that forks change:
-//! EIP-4844 set it, EIP-7691 changed it, and since EIP-7892 it changes without a fork of anything else. The last change
-//! that is known may not be the last: from it on only a node can tell.
+//! A header holds the excess blob gas; the price follows from it and a parameter that forks change: EIP-4844 set it,
+//! EIP-7691 changed it, and since EIP-7892 it changes in forks that change nothing else. A later change may be
+//! unknown to us, so from the last known change on only a node can report the price.
 //!
-//! Guarantees: a price is what the chain's own rules give, or none. Leaves to others: what nodes tell
-//! ([`crate::facts`]), which comes first.
+//! Guarantees: a price follows the chain's own rules, or is `None`. Leaves to others: prices that nodes report
+//! ([`crate::facts`]), which take precedence.
 
 use alloy_eips::eip7840::BlobParams;
 
-/// When the rules of a chain changed, in seconds since 1970.
+/// Activation times of a chain's blob parameters, in seconds since 1970.
 struct Schedule {
     cancun: u64,
     prague: u64,
@@ -42,8 +42,19 @@ const HOODI: Schedule = Schedule {
     second_change: 1_762_955_544,
 };
 
-/// The price of blob gas in a block; none where the rules are not known.
+/// The blob gas price in a block; `None` where the rules are not known.
 pub fn blob_gas_price(chain_id: u64, timestamp: u64, excess_blob_gas: u64) -> Option<u128> {
+    let price = rules(chain_id, timestamp)?.calc_blob_fee(excess_blob_gas);
+    // A saturated result is not a price.
+    Some(price).filter(|price| *price < u128::MAX)
+}
+
+/// Maximum blob gas of a block; `None` where the rules are not known.
+pub fn blob_gas_max(chain_id: u64, timestamp: u64) -> Option<u64> {
+    Some(rules(chain_id, timestamp)?.max_blob_gas_per_block())
+}
+
+fn rules(chain_id: u64, timestamp: u64) -> Option<BlobParams> {
     let schedule = match chain_id {
         1 => MAINNET,
         11_155_111 => SEPOLIA,
@@ -51,9 +62,7 @@ pub fn blob_gas_price(chain_id: u64, timestamp: u64, excess_blob_gas: u64) -> Op
         560_048 => HOODI,
         _ => return None,
     };
-    let price = schedule.rules(timestamp)?.calc_blob_fee(excess_blob_gas);
-    // Where the price has left its range, it is not one.
-    Some(price).filter(|price| *price < u128::MAX)
+    schedule.rules(timestamp)
 }
 
 impl Schedule {
@@ -76,12 +85,14 @@ mod tests {
         let excess = 80_000_000;
         let check = |at, expected| assert_eq!(blob_gas_price(1, at, excess), expected, "{at}");
         check(1_710_338_134, None);
-        // e^(80 000 000 / 3 338 477), and then slower twice.
+        // e^(80 000 000 / 3 338 477), then two slower schedules.
         check(1_710_338_135, Some(25_527_513_271));
         check(1_746_612_310, Some(25_527_513_271));
         check(1_746_612_311, Some(8_669_718));
         check(1_765_290_071, Some(14_547));
         check(1_767_747_671, None);
+        assert_eq!(blob_gas_max(1, 1_710_338_135), Some(6 << 17));
+        assert_eq!(blob_gas_max(1, 1_767_747_671), None);
         assert_eq!(blob_gas_price(560_048, 0, 0), Some(1));
         assert_eq!(blob_gas_price(100, 1_750_000_000, 0), None, "a chain with rules of its own");
         assert_eq!(blob_gas_price(1, 1_750_000_000, u64::MAX), None);

@@ -1,10 +1,10 @@
-//! A block: its place in the chain, and everything that it holds.
+//! A block with everything in it, and its place in the chain.
 //!
-//! Parts are kept as the chain hashes them ([`Header::Canonical`], [`TransactionForm::Canonical`]), so that roots can
-//! be computed and proofs made from what is stored. Chains whose blocks we can not encode keep what their node said,
-//! as JSON; such parts are never verified.
+//! Parts are kept in the form that the chain hashes ([`Header::Canonical`], [`TransactionForm::Canonical`]), so that
+//! roots and proofs can be computed from stored data. On chains whose encoding we do not know, the node's JSON is
+//! kept instead; such parts are never verified.
 //!
-//! Guarantees: none beyond the types; [`crate::verify()`] checks. Leaves to others: JSON.
+//! Guarantees: none beyond the types; [`crate::verify()`] does the checks. Leaves to others: JSON.
 
 use alloy_consensus::Header as EvmHeader;
 use alloy_eips::eip4895::Withdrawal;
@@ -14,131 +14,114 @@ use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::node_fields::KeptFields;
 use crate::sender::Sender;
-use crate::verify::Verify;
+use crate::verify::VerifyLevel;
 
-/// The most topics of a log.
 pub const TOPICS_MAX: usize = 4;
 
-/// The topics of a log.
 pub type Topics = ArrayVec<B256, TOPICS_MAX>;
 
-/// The place of a block in its chain: all that following a chain needs, whatever its family.
+/// The place of a block in its chain: all that is needed to follow a chain of any family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct BlockRef {
-    /// Its number, or height.
+    /// Block height.
     pub number: u64,
-    /// Its hash, or id.
     pub hash: B256,
-    /// The hash of the block before it.
     pub parent_hash: B256,
     /// Seconds since 1970.
     pub timestamp: u64,
 }
 
-/// A block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
-    /// Its place.
     pub at: BlockRef,
-    /// Its header.
     pub header: Header,
-    /// The hashes of its uncles.
+    /// Hashes of the uncle headers.
     pub uncles: Vec<B256>,
-    /// Its withdrawals as an RLP list; none before Shanghai.
+    /// RLP list; `None` before Shanghai.
     pub withdrawals: Option<Bytes>,
-    /// How many bytes it has, encoded whole.
+    /// Bytes of the whole encoded block.
     pub size: u64,
-    /// Its transactions, in order.
     pub transactions: Vec<Transaction>,
-    /// Their receipts, one each.
+    /// One per transaction; its outcome is [`Outcome::Unknown`] where the node has none ([`Block::lacks_receipt`]).
     pub receipts: Vec<Receipt>,
-    /// What was checked of it.
-    pub verified: Verify,
+    /// The checks that it passed.
+    pub verified: VerifyLevel,
+    /// Values that its node reported and that do not follow from the rest. Stored separately ([`crate::stored`]).
+    #[serde(skip)]
+    pub node_fields: KeptFields,
 }
 
-/// A header.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Header {
-    /// In RLP; its hash is the block's.
+    /// RLP; its hash is the block hash.
     Canonical(Bytes),
-    /// As a node gave it, in JSON without the transactions.
+    /// The node's JSON, without the transactions.
     Foreign(Bytes),
 }
 
-/// A transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transaction {
-    /// Its hash.
     pub hash: B256,
-    /// The transaction itself.
     pub form: TransactionForm,
-    /// Who sent it, if somebody has recovered it. Stored apart ([`crate::stored`]).
+    /// Known only if it was recovered before. Stored separately ([`crate::stored`]).
     #[serde(skip)]
     pub sender: Sender,
 }
 
-/// How a transaction is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TransactionForm {
-    /// As EIP-2718 bytes, whose hash is the transaction's. Its sender follows from the signature.
+    /// EIP-2718 bytes, whose hash is the transaction hash. The sender follows from the signature.
     Canonical(Bytes),
-    /// As a node gave it, in JSON.
+    /// The node's JSON.
     Foreign(Bytes),
 }
 
-/// A receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
-    /// The type of its transaction, 0 for a legacy one.
+    /// The transaction type, 0 for a legacy one.
     pub tx_type: u8,
-    /// How the transaction ended.
     pub outcome: Outcome,
-    /// The gas that the block used up to and with it.
+    /// Gas used in the block up to and including this transaction.
     pub cumulative_gas_used: u64,
-    /// Its logs, in order.
     pub logs: Vec<Log>,
-    /// Fields of the node's receipt that do not follow from the block, as a JSON object: `l1Fee` and the like.
+    /// Fields of the node's receipt that do not follow from the block, as a JSON object: `l1Fee` and the like, and on
+    /// chains without Ethereum's rules any field whose value differs from the derived one ([`crate::node_fields`]).
     pub extra: Option<Bytes>,
 }
 
-/// How a transaction ended.
+/// Result of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// Whether it succeeded.
     Status(bool),
-    /// The state after it, as receipts before Byzantium say instead.
+    /// The state root after it, which receipts before Byzantium hold instead.
     StateRoot(B256),
-    /// Not known: the node gave logs and no receipts. Such a block is verified by its bloom at most.
+    /// The node returned logs but no receipts. Such a block is verified by its bloom at most.
     Unknown,
 }
 
-/// A log, without its place.
+/// A log, without its place in the chain.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Log {
-    /// The contract that wrote it.
+    /// The contract that emitted it.
     pub address: Address,
-    /// Its topics.
     pub topics: Topics,
-    /// Its data.
     pub data: Bytes,
 }
 
-/// A log with its place in its block.
 #[derive(Clone, Copy, Debug)]
 pub struct PlacedLog<'a> {
-    /// The log.
     pub log: &'a Log,
-    /// The position of its transaction.
     pub transaction_index: usize,
-    /// The hash of its transaction.
     pub transaction_hash: B256,
-    /// Its own position in the block.
+    /// Position in the block, used for ids and rows. The `logIndex` to serve is [`Block::log_index`].
     pub log_index: usize,
 }
 
 impl Block {
-    /// Its logs, numbered by us: nodes are known to number them wrongly.
+    /// Numbers the logs by position, because some nodes number them wrongly.
     pub fn logs(&self) -> impl Iterator<Item = PlacedLog<'_>> {
         let with_hash = self.receipts.iter().zip(&self.transactions).enumerate();
         let logs = with_hash.flat_map(|(transaction_index, (receipt, transaction))| {
@@ -152,23 +135,24 @@ impl Block {
         })
     }
 
-    /// Its withdrawals; none before Shanghai.
+    /// `None` before Shanghai.
     pub fn decode_withdrawals(&self) -> Result<Option<Vec<Withdrawal>>> {
         let Some(bytes) = &self.withdrawals else {
             return Ok(None);
         };
         let decoded = Vec::<Withdrawal>::decode(&mut &bytes[..]);
-        decoded.map(Some).map_err(|error| Error::corrupt(format!("withdrawals: {error}")))
+        decoded
+            .map(Some)
+            .map_err(|error| Error::corrupt(format!("cannot decode the withdrawals: {error}")))
     }
 
-    /// How many logs it has.
     pub fn log_count(&self) -> usize {
         self.receipts.iter().map(|receipt| receipt.logs.len()).sum()
     }
 }
 
 impl Header {
-    /// The header's fields; none of a foreign one.
+    /// Returns `None` for a foreign header.
     pub fn decode(&self) -> Result<Option<EvmHeader>> {
         let Self::Canonical(bytes) = self else {
             return Ok(None);
@@ -176,42 +160,36 @@ impl Header {
         let mut rest = &bytes[..];
         match EvmHeader::decode(&mut rest) {
             Ok(header) if rest.is_empty() => Ok(Some(header)),
-            Ok(_) => Err(Error::corrupt("a header with bytes after its end")),
-            Err(error) => Err(Error::corrupt(format!("a header that is not RLP: {error}"))),
+            Ok(_) => Err(Error::corrupt("a header has bytes after its end")),
+            Err(error) => Err(Error::corrupt(format!("cannot decode a header: {error}"))),
         }
     }
 
-    /// The logs bloom of the header.
+    /// The logs bloom; `None` if a foreign header has none, or one that cannot be parsed.
     pub fn bloom(&self) -> Result<Option<Bloom>> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Fields {
-            logs_bloom: Option<Bloom>,
-        }
         match self {
             Self::Canonical(_) => Ok(self.decode()?.map(|header| header.logs_bloom)),
-            Self::Foreign(json) => match serde_json::from_slice::<Fields>(json) {
-                Ok(fields) => Ok(fields.logs_bloom),
-                Err(error) => Err(Error::corrupt(format!("a header that is not JSON: {error}"))),
-            },
+            Self::Foreign(json) => {
+                let fields = crate::facts::object(json, "a header")?;
+                Ok(crate::facts::field(&fields, "logsBloom"))
+            }
         }
     }
 }
 
 impl Transaction {
-    /// A transaction whose sender nobody has recovered yet.
+    /// A transaction whose sender has not been recovered.
     pub fn new(hash: B256, form: TransactionForm) -> Self {
         Self { hash, form, sender: Sender::Unknown }
     }
 
-    /// A transaction of EIP-2718 bytes.
+    /// From EIP-2718 bytes.
     pub fn canonical(bytes: Bytes) -> Self {
         Self::new(keccak256(&bytes), TransactionForm::Canonical(bytes))
     }
 }
 
 impl Receipt {
-    /// The bloom of its logs.
     pub fn bloom(&self) -> Bloom {
         let mut bloom = Bloom::ZERO;
         self.logs.iter().for_each(|log| log.accrue(&mut bloom));
@@ -220,7 +198,6 @@ impl Receipt {
 }
 
 impl Log {
-    /// Adds its address and topics to a bloom.
     pub fn accrue(&self, bloom: &mut Bloom) {
         bloom.accrue(BloomInput::Raw(self.address.as_slice()));
         self.topics.iter().for_each(|topic| bloom.accrue(BloomInput::Raw(topic.as_slice())));

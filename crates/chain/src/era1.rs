@@ -1,14 +1,14 @@
 //! History from era1 files: headers, bodies and receipts of a chain, 8 192 blocks a file, read without a node.
 //!
-//! The files of a folder are taken together. Before a file's first block is given, its headers and total difficulties
-//! are read and make the accumulator that the file and its name say; then batches of blocks are read, decompressed and
-//! verified side by side, and come out in order.
+//! All files of a folder form one history. Before the first block of a file is returned, all its headers and
+//! total difficulties are read; they must produce the accumulator stated in the file and in its name. Then
+//! batches of blocks are read, decompressed and verified concurrently, and returned in order.
 //!
-//! Guarantees: every block has passed [`crate::Verify::Full`], links to the one before it, and is in the accumulator
-//! of its file. A damaged or hostile file is [`Error::Corrupt`], which names the file and the place. No more than
-//! [`Era1Settings::read_ahead`] batches of [`BATCH_BYTES_MAX`] compressed bytes are in memory, unless single blocks are
-//! larger. Leaves to others: where files come from. The accumulator is the file's own: who wants to know that it is the
-//! chain's compares the names of the files with a list that they trust.
+//! Guarantees: every block has passed [`crate::VerifyLevel::Full`], links to the one before it, and is in the
+//! accumulator of its file. A damaged or hostile file is [`Error::Corrupt`], with the file and the position. At
+//! most [`Era1Settings::read_ahead`] batches of [`BATCH_BYTES_MAX`] compressed bytes are in memory, unless
+//! single blocks are larger. Leaves to others: where files come from. The accumulator is only the file's own:
+//! to prove that it is the chain's, compare the names of the files with a trusted list.
 
 pub mod accumulator;
 mod decode;
@@ -30,45 +30,42 @@ use logmill_io::file::{ReadFile, files_of};
 
 use crate::block::{Block, BlockRef};
 use crate::error::{Error, Result};
-use file::{CheckedFile, Name};
+use file::{CheckedFile, FileName};
 
 pub use source::Era1Source;
-pub use writer::{Writer, Written};
+pub use writer::{FinishedFile, Writer};
 
-/// What the names of the files end with.
 const ENDING: &str = ".era1";
-/// The most files of a chain: four times of what mainnet has.
+/// Maximum number of files: four times as many as mainnet has.
 const FILES_MAX: usize = 8_192;
-/// How many files are kept open, with where their blocks are.
+/// How many files are kept open, with the offsets of their blocks.
 const OPEN_FILES_MAX: usize = 8;
-/// How many files are checked before they are needed.
+/// How many files are checked in advance.
 const FILES_AHEAD: usize = 2;
-/// The most blocks of a batch.
+/// Maximum number of blocks in a batch.
 const BATCH_BLOCKS_MAX: u64 = 128;
-/// The most bytes of a batch of more than one block.
+/// Maximum compressed size of a batch with more than one block.
 pub const BATCH_BYTES_MAX: u64 = 1 << 20;
 
-/// Which files, and how they are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Era1Settings {
-    /// Where the files are.
     pub folder: PathBuf,
-    /// Of which network, as their names begin; needed if there are files of several.
+    /// Network prefix of the file names; needed if the folder has files of several networks.
     pub network: Option<String>,
-    /// The id of the chain, which the files do not say.
+    /// The files do not contain the chain id.
     pub chain_id: u64,
-    /// How many batches are read and verified side by side.
+    /// How many batches are read and verified concurrently.
     pub read_ahead: usize,
 }
 
 impl Era1Settings {
-    /// All files of a folder.
+    /// Settings for all files of a folder.
     pub fn new(folder: impl Into<PathBuf>, chain_id: u64) -> Self {
         Self { folder: folder.into(), network: None, chain_id, read_ahead: 4 }
     }
 }
 
-/// The files of a chain. Clones share what is open.
+/// The files of a chain. Clones share open files.
 #[derive(Clone, Debug)]
 pub struct Era1 {
     inner: Arc<Inner>,
@@ -77,32 +74,32 @@ pub struct Era1 {
 #[derive(Debug)]
 struct Inner {
     settings: Era1Settings,
-    files: Vec<Listed>,
-    /// Those used last, the latest at the back.
+    files: Vec<ListedFile>,
+    /// Recently used files, the latest at the back.
     open: Mutex<VecDeque<(usize, Arc<CheckedFile>)>>,
 }
 
 #[derive(Debug)]
-struct Listed {
+struct ListedFile {
     path: PathBuf,
-    name: Name,
+    name: FileName,
     range: Range<u64>,
 }
 
-/// A part of a range: blocks of a file, or a block that no file has.
+/// A part of a range: blocks of one file, or a block that no file has.
 #[derive(Debug)]
-enum Piece {
-    Of(usize, Range<u64>),
+enum FileRange {
+    InFile(usize, Range<u64>),
     Missing(u64),
 }
 
 impl Era1 {
-    /// Looks at the files of a folder: which blocks each has. Their contents are checked when they are read.
+    /// Lists the files of a folder and the blocks of each. Their contents are checked when they are read.
     pub async fn open_folder(settings: Era1Settings) -> Result<Self> {
-        compute(move || Self::look(settings)).await
+        compute(move || Self::list_files(settings)).await
     }
 
-    /// The blocks that there are, in ranges without gaps.
+    /// The available blocks, as ranges without gaps.
     pub fn ranges(&self) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for listed in &self.inner.files {
@@ -114,7 +111,6 @@ impl Era1 {
         ranges
     }
 
-    /// How they are read.
     pub fn settings(&self) -> &Era1Settings {
         &self.inner.settings
     }
@@ -125,7 +121,8 @@ impl Era1 {
         Ok(self.checked(newest).await?.last())
     }
 
-    /// The blocks of a range in order, until the first that can not be had, which is an error and the end.
+    /// Streams the blocks of a range in order. The first block that cannot be read ends the stream with an
+    /// error.
     pub fn blocks(&self, range: Range<u64>) -> BoxStream<'static, Result<Block>> {
         let era1 = self.clone();
         let ahead = self.inner.settings.read_ahead.max(1);
@@ -139,11 +136,11 @@ impl Era1 {
             }
         });
         let blocks = read.buffered(ahead).flat_map(stream::iter);
-        let state = Link { before: None, over: false };
+        let state = LinkCheck { before: None, over: false };
         blocks.scan(state, |link, block| std::future::ready(link.next(block))).boxed()
     }
 
-    /// A block by its hash. Looks through all files, the newest first, and so may take long.
+    /// Finds a block by its hash. Searches all files, newest first, and so may take long.
     pub async fn block_by_hash(&self, hash: B256) -> Result<Option<Block>> {
         for index in (0..self.inner.files.len()).rev() {
             let file = self.checked(index).await?;
@@ -156,23 +153,26 @@ impl Era1 {
         Ok(None)
     }
 
-    fn look(settings: Era1Settings) -> Result<Self> {
+    fn list_files(settings: Era1Settings) -> Result<Self> {
         let folder = settings.folder.display();
         let mut files = Vec::new();
         for path in files_of(&settings.folder, ENDING)? {
-            let Some(name) = Name::parse(&path) else {
-                let what = format!("{} is not named as era1 files are", path.display());
+            let Some(name) = FileName::parse(&path) else {
+                let what = format!(
+                    "{} does not have the name of an era1 file: expected NETWORK-ERA-ROOT.era1",
+                    path.display()
+                );
                 return Err(Error::Invalid { what });
             };
             if settings.network.as_ref().is_some_and(|network| *network != name.network) {
                 continue;
             }
             if files.len() >= FILES_MAX {
-                let what = format!("more than {FILES_MAX} files in {folder}");
+                let what = format!("more than {FILES_MAX} era1 files in {folder}");
                 return Err(Error::Invalid { what });
             }
             let range = file::range(&ReadFile::open(&path)?)?;
-            files.push(Listed { path, name, range });
+            files.push(ListedFile { path, name, range });
         }
         files.sort_by_key(|listed| listed.range.start);
         if files.is_empty() {
@@ -185,8 +185,8 @@ impl Era1 {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Which files have the blocks of a range, up to the first that none has.
-    fn plan(&self, range: Range<u64>) -> Vec<Piece> {
+    /// Assigns the blocks of a range to files, up to the first block that no file has.
+    fn plan(&self, range: Range<u64>) -> Vec<FileRange> {
         let mut pieces = Vec::new();
         let mut next = range.start;
         for (index, listed) in self.inner.files.iter().enumerate() {
@@ -194,19 +194,19 @@ impl Era1 {
                 continue;
             }
             let end = listed.range.end.min(range.end);
-            pieces.push(Piece::Of(index, next..end));
+            pieces.push(FileRange::InFile(index, next..end));
             next = end;
         }
         if next < range.end {
-            pieces.push(Piece::Missing(next));
+            pieces.push(FileRange::Missing(next));
         }
         pieces
     }
 
-    async fn open(self, piece: Piece) -> Vec<Result<(Arc<CheckedFile>, Range<u64>)>> {
+    async fn open(self, piece: FileRange) -> Vec<Result<(Arc<CheckedFile>, Range<u64>)>> {
         let (index, range) = match piece {
-            Piece::Of(index, range) => (index, range),
-            Piece::Missing(number) => return vec![Err(self.missing(number))],
+            FileRange::InFile(index, range) => (index, range),
+            FileRange::Missing(number) => return vec![Err(self.missing(number))],
         };
         match self.checked(index).await {
             Ok(file) => {
@@ -230,7 +230,7 @@ impl Era1 {
         Error::Unavailable { what: format!("block {number}"), why }
     }
 
-    /// A file, checked when it is opened.
+    /// Returns a file; checks it when it is opened.
     async fn checked(&self, index: usize) -> Result<Arc<CheckedFile>> {
         if let Some(file) = self.inner.used(index) {
             return Ok(file);
@@ -251,12 +251,16 @@ impl Inner {
     }
 
     fn check(&self, index: usize) -> Result<Arc<CheckedFile>> {
-        let Some(Listed { path, name, range }) = self.files.get(index) else {
+        let Some(ListedFile { path, name, range }) = self.files.get(index) else {
             return Err(Error::Invalid { what: format!("there is no file {index}") });
         };
         let file = ReadFile::open(path)?;
         if file::range(&file)? != *range {
-            return Err(entry::corrupt(path, file.bytes(), "the file has changed"));
+            return Err(entry::corrupt(
+                path,
+                file.bytes(),
+                "the file has changed since it was listed",
+            ));
         }
         let file = Arc::new(CheckedFile::open(file, Some(name))?);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -268,13 +272,13 @@ impl Inner {
     }
 }
 
-/// Lets blocks through as long as they link.
-struct Link {
+/// Passes blocks on as long as they link.
+struct LinkCheck {
     before: Option<B256>,
     over: bool,
 }
 
-impl Link {
+impl LinkCheck {
     fn next(&mut self, block: Result<Block>) -> Option<Result<Block>> {
         if self.over {
             return None;
@@ -295,15 +299,15 @@ impl Link {
     }
 }
 
-fn check_pair(left: &Listed, right: &Listed) -> Result<()> {
+fn check_pair(left: &ListedFile, right: &ListedFile) -> Result<()> {
     let name = |path: &Path| path.display().to_string();
     let both = format!("{} and {}", name(&left.path), name(&right.path));
     if left.name.network != right.name.network {
-        let what = format!("{both} are of different networks: name one of them");
+        let what = format!("{both} are of different networks: set the network to read");
         return Err(Error::Invalid { what });
     }
     if left.range.end > right.range.start {
-        return Err(Error::Invalid { what: format!("{both} have the same blocks") });
+        return Err(Error::Invalid { what: format!("{both} contain the same blocks") });
     }
     Ok(())
 }

@@ -1,104 +1,95 @@
-//! What can go wrong between a chain and us.
+//! Errors of chain sources.
 //!
-//! Guarantees: [`Error::kind`] says what to do about it; no error carries the credentials of a node's address.
-//! Leaves to others: trying again.
+//! Guarantees: [`Error::kind`] tells the caller what to do; no error contains the credentials of a node's address.
+//! Leaves to others: retrying.
 
 use alloy_primitives::B256;
 use logmill_io::ErrorKind;
 
 use crate::verify::Mismatch;
 
-/// The outcome of asking a chain.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a chain gave no answer, or none that can be used.
+/// Why a chain returned no answer, or none that can be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No node could be reached, or none answered in time.
-    #[error("ask the chain for {what}: {why}")]
+    #[error("no answer from the chain for {what}: {why}")]
     Unavailable {
-        /// What was asked for.
+        /// What was requested.
         what: String,
-        /// What each node said.
+        /// The error of each node.
         why: String,
     },
     /// The chain has no such block yet.
     #[error("block {number} does not exist yet")]
-    NotYet {
-        /// Its number.
+    NotYet { number: u64 },
+    /// The nodes have the block, but not yet all of its parts.
+    #[error("block {number}: {why}")]
+    Late {
         number: u64,
+        /// The missing part.
+        why: String,
     },
-    /// No node keeps history that far down.
+    /// No node keeps history that far back.
     #[error("block {number} is below the history that the nodes keep")]
-    Pruned {
-        /// The block that was asked for.
-        number: u64,
-    },
-    /// Every node that answered gave a block that contradicts itself.
-    #[error("block {number} ({hash}) of {node}")]
+    Pruned { number: u64 },
+    /// Every node that answered returned a block that contradicts itself.
+    #[error("block {number} ({hash}) from {node} is invalid")]
     Mismatch {
-        /// Which node, by its name.
+        /// The node's name.
         node: String,
-        /// The block's number.
         number: u64,
-        /// The hash that the node gave it.
+        /// The hash that the node reported.
         hash: B256,
-        /// What is wrong with it.
         #[source]
         mismatch: Mismatch,
     },
     /// Two consecutive blocks do not link: the chain changed between two answers, or a node mixes branches.
     #[error("block {number} has the parent {parent}, but the block before it is {before}")]
     Unlinked {
-        /// The number of the upper block.
+        /// Of the upper block.
         number: u64,
-        /// The parent that it names.
+        /// The parent hash of the upper block.
         parent: B256,
-        /// The hash of the block before it.
+        /// The hash of the block below it.
         before: B256,
     },
-    /// A node is of another chain than it should be.
-    #[error("{node} is of chain {got}, not {expected}")]
+    /// A node serves a different chain than expected.
+    #[error("wrong RPC chain id: {node} serves chain {got}, not {expected}")]
     WrongChain {
-        /// Which node, by its name.
+        /// The node's name.
         node: String,
-        /// The chain that it should be of.
         expected: u64,
-        /// The chain that it says it is of.
+        /// The chain id that the node reported.
         got: u64,
     },
-    /// A node answered with a JSON-RPC error that is ours to pass on.
+    /// A JSON-RPC error of a node that is passed on to the client.
     #[error("{message} (code {code})")]
     Rpc {
-        /// Its code.
         code: i64,
-        /// Its message.
         message: String,
+        /// The error's `data` member, as JSON.
+        data: Option<String>,
     },
-    /// Something given to us can not be.
+    /// Invalid input.
     #[error("{what}")]
-    Invalid {
-        /// What.
-        what: String,
-    },
-    /// Stored bytes are not what they should be.
+    Invalid { what: String },
+    /// Stored bytes are not valid.
     #[error("{what}")]
-    Corrupt {
-        /// What.
-        what: String,
-    },
+    Corrupt { what: String },
     /// A store or a socket failed.
     #[error(transparent)]
     Io(#[from] logmill_io::Error),
 }
 
 impl Error {
-    /// What the caller should do.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Unavailable { .. } | Self::Mismatch { .. } | Self::Unlinked { .. } => {
-                ErrorKind::Transient
-            }
+            Self::Unavailable { .. }
+            | Self::Late { .. }
+            | Self::Mismatch { .. }
+            | Self::Unlinked { .. } => ErrorKind::Transient,
             Self::NotYet { .. } | Self::Pruned { .. } => ErrorKind::NotFound,
             Self::WrongChain { .. } | Self::Rpc { .. } | Self::Invalid { .. } => ErrorKind::Invalid,
             Self::Corrupt { .. } => ErrorKind::Corrupt,

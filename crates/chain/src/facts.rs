@@ -1,8 +1,8 @@
-//! What headers and receipts say, whatever form they are kept in.
+//! Typed fields of headers and receipts, read from either stored form.
 //!
-//! Guarantees: what a part does not say, or says in a way that can not be read, is `None`, never a guess; only bytes
-//! that are not in their stored form are an error. Leaves to others: transactions ([`crate::sent`]), and fields that
-//! only JSON has.
+//! Guarantees: a field that is missing or cannot be parsed is `None`, never a guess; only bytes that are not in their
+//! stored form are an error. Leaves to others: transactions ([`crate::transaction_view`]), and fields
+//! that only JSON has.
 
 use alloy_primitives::{Address, U64, U128, U256};
 use serde::de::DeserializeOwned;
@@ -10,35 +10,42 @@ use serde_json::{Map, Value};
 
 use crate::block::{Block, Header, Outcome, Receipt};
 use crate::error::{Error, Result};
+use crate::transaction_view::TransactionView;
 
-/// The fields of a header that more than its rendering needs.
+/// The header fields that are needed beyond rendering.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderFacts {
-    /// Who made the block.
     pub miner: Option<Address>,
-    /// The part of the price of gas that everybody pays.
     pub base_fee_per_gas: Option<u64>,
-    /// The gas of all transactions.
+    /// Total of all transactions.
     pub gas_used: Option<u64>,
-    /// The most gas they could have used.
     pub gas_limit: Option<u64>,
-    /// The blob gas above the target, up to this block: what the price of blob gas follows from.
+    /// Blob gas above the target, accumulated up to this block; determines the blob gas price.
     pub excess_blob_gas: Option<u64>,
-}
-
-/// The fields of a node's receipt that do not follow from its block.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReceiptFacts {
-    /// What it paid for being stored on another chain.
-    pub l1_fee: Option<U256>,
-    /// The price of blob gas.
-    pub blob_gas_price: Option<u128>,
-    /// The blob gas that it used.
+    /// Total of all transactions.
     pub blob_gas_used: Option<u64>,
 }
 
+/// Fields of a node's receipt that do not follow from its block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReceiptFacts {
+    /// Fee for storing the transaction on L1.
+    pub l1_fee: Option<U256>,
+    pub blob_gas_price: Option<u128>,
+    pub blob_gas_used: Option<u64>,
+}
+
+/// Fields of a node's receipt that on chains with Ethereum's rules follow from the block, but where the node reported
+/// a different value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct ReportedFacts {
+    effective_gas_price: Option<u128>,
+    gas_used: Option<u64>,
+    /// `Some(None)` if the node reported that no contract was created.
+    contract: Option<Option<Address>>,
+}
+
 impl Header {
-    /// What it says.
     pub fn facts(&self) -> Result<HeaderFacts> {
         let Self::Foreign(text) = self else {
             let header = self.decode()?.unwrap_or_default();
@@ -48,6 +55,7 @@ impl Header {
                 gas_used: Some(header.gas_used),
                 gas_limit: Some(header.gas_limit),
                 excess_blob_gas: header.excess_blob_gas,
+                blob_gas_used: header.blob_gas_used,
             });
         };
         let fields = object(text, "a header")?;
@@ -57,12 +65,28 @@ impl Header {
             gas_used: number(&fields, "gasUsed"),
             gas_limit: number(&fields, "gasLimit"),
             excess_blob_gas: number(&fields, "excessBlobGas"),
+            blob_gas_used: number(&fields, "blobGasUsed"),
         })
     }
 }
 
+impl Header {
+    /// Whether the header has the hash of a block access list (EIP-7928).
+    pub fn has_access_list(&self) -> Result<bool> {
+        match self {
+            Self::Canonical(_) => {
+                Ok(self.decode()?.is_some_and(|header| header.block_access_list_hash.is_some()))
+            }
+            Self::Foreign(text) => {
+                let hash = object(text, "a header")?.remove("blockAccessListHash");
+                Ok(hash.is_some_and(|hash| !hash.is_null()))
+            }
+        }
+    }
+}
+
 impl Receipt {
-    /// What the node told beside what follows from the block.
+    /// Reads the fields that the node reported in addition to those that follow from the block.
     pub fn facts(&self) -> Result<ReceiptFacts> {
         let Some(text) = &self.extra else {
             return Ok(ReceiptFacts::default());
@@ -77,9 +101,16 @@ impl Receipt {
 }
 
 impl Block {
-    /// The gas that a transaction used; none if its receipt was made of logs alone, or contradicts the one before it.
+    /// Gas used by a transaction: the node's value if one is kept, else derived. `None` if its receipt was built from
+    /// logs alone, or contradicts the one before it.
     pub fn gas_used(&self, position: usize) -> Option<u64> {
         let receipt = self.receipts.get(position)?;
+        if self.lacks_receipt(position) {
+            return None;
+        }
+        if let Some(reported) = self.reported(position).gas_used {
+            return Some(reported);
+        }
         if receipt.outcome == Outcome::Unknown && receipt.cumulative_gas_used == 0 {
             return None;
         }
@@ -87,20 +118,55 @@ impl Block {
         let before = before.map_or(0, |before| before.cumulative_gas_used);
         receipt.cumulative_gas_used.checked_sub(before)
     }
+
+    /// Price paid per gas: the node's value if one is kept, else derived.
+    pub fn effective_gas_price(&self, position: usize, view: &TransactionView) -> Option<u128> {
+        if self.lacks_receipt(position) {
+            return None;
+        }
+        self.reported(position).effective_gas_price.or(view.gas_price)
+    }
+
+    /// The price that the node reported, if it is kept because it does not follow from the block.
+    pub fn reported_gas_price(&self, position: usize) -> Option<u128> {
+        self.reported(position).effective_gas_price
+    }
+
+    /// Address of the contract that a transaction creates if it succeeds: the node's value if one is kept, else
+    /// derived.
+    pub fn created_contract(&self, position: usize, view: &TransactionView) -> Option<Address> {
+        self.reported(position).contract.unwrap_or_else(|| view.created())
+    }
+
+    fn reported(&self, position: usize) -> ReportedFacts {
+        let extra = self.receipts.get(position).and_then(|receipt| receipt.extra.as_ref());
+        let Some(text) = extra.filter(|_| self.node_fields.is_compared()) else {
+            return ReportedFacts::default();
+        };
+        let Ok(fields) = object(text, "a receipt's extra") else {
+            return ReportedFacts::default();
+        };
+        let price = field::<U128>(&fields, "effectiveGasPrice");
+        ReportedFacts {
+            effective_gas_price: price.map(|price| price.to()),
+            gas_used: number(&fields, "gasUsed"),
+            contract: field::<Option<Address>>(&fields, "contractAddress"),
+        }
+    }
 }
 
-/// A JSON object of a node's.
+/// Parses a JSON object that a node returned.
 pub(crate) fn object(text: &[u8], what: &str) -> Result<Map<String, Value>> {
     serde_json::from_slice(text)
-        .map_err(|error| Error::corrupt(format!("{what} that is not JSON: {error}")))
+        .map_err(|error| Error::corrupt(format!("{what} is not a JSON object: {error}")))
 }
 
-/// A field, if it is there and what it should be.
+/// Returns a field if it is present and valid.
 pub(crate) fn field<T: DeserializeOwned>(fields: &Map<String, Value>, name: &str) -> Option<T> {
     T::deserialize(fields.get(name)?).ok()
 }
 
-/// A field that is a number, and not larger than such numbers are.
+/// Returns a hex number field if it is present, valid and fits.
 pub(crate) fn number(fields: &Map<String, Value>, name: &str) -> Option<u64> {
     field::<U64>(fields, name).map(|number| number.to())
 }
@@ -116,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_can_not_be_read_is_not_known_and_the_others_are() {
+    fn an_unreadable_field_is_none_and_the_others_are_read() {
         let miner = Address::repeat_byte(7);
         let text = format!(
             r#"{{"miner":"{miner}","baseFeePerGas":"0x1ffffffffffffffff","gasLimit":[],
@@ -132,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_tells_what_its_node_added() {
+    fn receipt_facts_are_the_fields_that_the_node_added() {
         let receipt = |extra: Option<&str>| Receipt {
             tx_type: 3,
             outcome: Outcome::Status(true),

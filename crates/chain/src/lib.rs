@@ -1,22 +1,24 @@
-//! Blocks, where they come from, and the proof that they are whole.
+//! Blocks: their types, the sources that fetch them, and the checks that they are complete and consistent.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`block`] | a block with its transactions, receipts and logs; what of it is canonical bytes |
-//! | [`sender`] | who sent a transaction, recovered once |
-//! | [`sent`], [`facts`] | what transactions, headers and receipts say, whatever form they are kept in |
+//! | [`block`] | a block with its transactions, receipts and logs; which parts are canonical bytes |
+//! | [`sender`] | the sender of a transaction, recovered from its signature once |
+//! | [`transaction_view`], [`facts`] | typed fields of transactions, headers and receipts, for both stored forms |
 //! | [`mod@verify`] | the checks of a block against its own header |
 //! | [`render`] | blocks as the JSON that Ethereum clients know |
-//! | [`source`] | [`ChainSource`]: where blocks are asked for |
-//! | [`evm`] | EVM chains, by the JSON-RPC of their nodes |
+//! | [`source`] | [`ChainSource`]: the interface that fetches blocks |
+//! | [`evm`] | EVM chains, through the JSON-RPC of their nodes |
 //! | [`era1`] | history files: read, verified, written |
-//! | [`sim`] | a chain in process, made from a seed, with reorgs, faults and lies |
-//! | [`blob_price`] | the price of blob gas |
+//! | [`sim`] | a simulated chain made from a seed, with reorgs, faults and false blocks |
+//! | [`fee_market`], [`blob_price`] | the price of gas and of blob gas |
 //! | [`body`] | a block's body in RLP |
-//! | [`stored`] | a block as bytes, for records and archives |
+//! | [`node_fields`] | values that a node reports and that do not follow from the block |
+//! | [`profile`] | what is known about a chain from its id |
+//! | [`stored`] | a block encoded as bytes, for records and archives |
 //!
-//! Guarantees: a block says what was checked of it ([`Block::verified`]), and no source calls a block more verified
-//! than it is. Leaves to others: which blocks to ask for, and keeping them.
+//! Guarantees: every block records what was checked of it ([`Block::verified`]), and no source marks a block as more
+//! verified than it is. Leaves to others: which blocks to fetch, and storing them.
 
 pub mod blob_price;
 pub mod block;
@@ -25,13 +27,16 @@ pub mod era1;
 mod error;
 pub mod evm;
 pub mod facts;
+pub mod fee_market;
+pub mod node_fields;
+pub mod profile;
 pub mod render;
 pub mod sender;
-pub mod sent;
 mod signature;
 pub mod sim;
 pub mod source;
 pub mod stored;
+pub mod transaction_view;
 pub mod verify;
 
 pub use alloy_primitives::{Address, B256, Bloom, Bytes, U256};
@@ -40,7 +45,11 @@ pub use block::{
     TransactionForm,
 };
 pub use error::{Error, Result};
+pub use node_fields::{KeptFields, NodeFields};
+pub use profile::{ChainProfile, Family};
 pub use sender::Sender;
-pub use sent::Sent;
-pub use source::{ChainInfo, ChainSource, Finality, FoundLog, Heads, LogFilter, NodeStatus};
-pub use verify::{Mismatch, Verify, verify};
+pub use source::{
+    ChainInfo, ChainSource, ChecksStatus, Finality, FoundLog, Heads, LogFilter, NodeStatus,
+};
+pub use transaction_view::TransactionView;
+pub use verify::{Mismatch, VerifyLevel, verify};

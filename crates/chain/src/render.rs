@@ -1,16 +1,16 @@
-//! Blocks as the JSON that Ethereum clients know: the field names and forms of geth and reth.
+//! Blocks as the JSON that Ethereum clients expect: field names and formats of geth and reth.
 //!
 //! | module | what |
 //! |---|---|
 //! | `json` | quantities, bytes and objects, written into a buffer |
-//! | [`log`] | a log; the hot path, so without an allocation for each |
-//! | `transaction` | a transaction with its place and its sender |
-//! | `receipt` | a receipt, with what follows from the block worked out |
+//! | [`log`] | a log; the hot path, so without an allocation per log |
+//! | `transaction` | a transaction with its place in the chain and its sender |
+//! | `receipt` | a receipt, with the fields that follow from the block |
 //!
-//! Parts that are kept as a node gave them (`Foreign`) are passed on with what they lack.
+//! Parts that are kept as a node's JSON (`Foreign`) are served as they are, plus the fields that they lack.
 //!
-//! Guarantees: what is rendered is JSON, whatever a node has put into foreign parts. Leaves to others: which block, and
-//! the envelope of an answer.
+//! Guarantees: the output is valid JSON, whatever a node put into foreign parts. Leaves to others: choosing the
+//! block, and the response envelope.
 
 mod json;
 mod log;
@@ -20,7 +20,7 @@ mod tests;
 mod transaction;
 
 use alloy_consensus::Header as EvmHeader;
-use alloy_primitives::U256;
+use alloy_primitives::{B256, U256};
 use serde_json::{Map, Value};
 
 use crate::block::{Block, Header};
@@ -30,16 +30,15 @@ use crate::facts;
 pub use json::{bytes, quantity};
 pub use log::{LogFields, log, log_bytes_max};
 
-/// A block that is being rendered: its header is decoded once.
+/// Renders one block; decodes its header once.
 #[derive(Debug)]
-pub struct Render<'b> {
+pub struct BlockRenderer<'b> {
     block: &'b Block,
     header: Option<EvmHeader>,
     base_fee: Option<u64>,
 }
 
-impl<'b> Render<'b> {
-    /// Of this block.
+impl<'b> BlockRenderer<'b> {
     pub fn of(block: &'b Block) -> Result<Self> {
         let header = block.header.decode()?;
         let base_fee = match &header {
@@ -47,6 +46,10 @@ impl<'b> Render<'b> {
             None => block.header.facts()?.base_fee_per_gas,
         };
         Ok(Self { block, header, base_fee })
+    }
+
+    pub(crate) fn base_fee(&self) -> Option<u64> {
+        self.base_fee
     }
 
     /// The header alone, as `newHeads` sends it.
@@ -59,22 +62,30 @@ impl<'b> Render<'b> {
                     total_difficulty: None,
                     size: Some(U256::from(self.block.size)),
                 };
-                write_value(out, &header)
+                let kept = self.block.node_fields.get();
+                if kept.block.is_none() {
+                    return write_value(out, &header);
+                }
+                let mut fields = to_object(&header)?;
+                fields.extend(kept.of_block()?);
+                write_value(out, &fields)
             }
             (None, Header::Foreign(text)) => write_value(out, &foreign(text)?),
-            (None, Header::Canonical(_)) => Err(Error::corrupt("a header that is not decoded")),
+            (None, Header::Canonical(_)) => {
+                Err(Error::corrupt("a canonical header was not decoded"))
+            }
         }
     }
 
-    /// The block, with its transactions whole or as hashes.
+    /// The block, with whole transactions or only their hashes.
     pub fn block(&self, out: &mut Vec<u8>, whole_transactions: bool) -> Result<()> {
         let start = out.len();
         self.header(out)?;
         let known = match &self.block.header {
             Header::Foreign(text) => foreign(text)?,
-            Header::Canonical(_) => Map::new(),
+            Header::Canonical(_) => self.block.node_fields.get().of_block()?,
         };
-        // The object is open again: what a header does not have follows.
+        // Removes the closing brace, to add the fields that a header does not have.
         out.pop();
         let mut more = json::Object::reopened(out, start);
         if !known.contains_key("uncles") {
@@ -91,12 +102,13 @@ impl<'b> Render<'b> {
         }
         let out = more.field("transactions");
         out.push(b'[');
-        for (position, transaction) in self.block.transactions.iter().enumerate() {
+        let listed = self.block.transactions.iter().take(self.block.listed_transactions());
+        for (position, transaction) in listed.enumerate() {
             if position > 0 {
                 out.push(b',');
             }
             match whole_transactions {
-                true => self.transaction(out, position, &self.sent(position)?)?,
+                true => self.transaction(out, position, &self.transaction_view(position)?)?,
                 false => bytes(out, transaction.hash.as_slice()),
             }
         }
@@ -105,21 +117,46 @@ impl<'b> Render<'b> {
         Ok(())
     }
 
-    /// All receipts of the block, as a list.
+    /// All receipts of the block, as a list; transactions without a receipt are left out.
     pub fn receipts(&self, out: &mut Vec<u8>) -> Result<()> {
         out.push(b'[');
-        for position in 0..self.block.receipts.len() {
-            if position > 0 {
+        let known = (0..self.block.receipts.len()).filter(|at| !self.block.lacks_receipt(*at));
+        for (written, position) in known.enumerate() {
+            if written > 0 {
                 out.push(b',');
             }
-            self.receipt(out, position, &self.sent(position)?)?;
+            self.receipt(out, position, &self.transaction_view(position)?)?;
         }
         out.push(b']');
         Ok(())
     }
 }
 
-/// What a node gave, without the transactions, which are kept apart.
+/// An uncle from its RLP header, as nodes show it: a block without transactions or uncles.
+pub fn uncle(out: &mut Vec<u8>, header: &[u8], hash: B256) -> Result<()> {
+    // A block is the header and two empty lists.
+    let size = crate::body::size(header.len(), 2);
+    let header = Header::Canonical(header.to_vec().into()).decode()?.unwrap_or_default();
+    let size = Some(U256::from(size));
+    let start = out.len();
+    let header = alloy_rpc_types_eth::Header { hash, inner: header, total_difficulty: None, size };
+    write_value(out, &header)?;
+    out.pop();
+    let mut more = json::Object::reopened(out, start);
+    more.field("uncles").extend_from_slice(b"[]");
+    more.close();
+    Ok(())
+}
+
+fn to_object(value: &impl serde::Serialize) -> Result<Map<String, Value>> {
+    match serde_json::to_value(value) {
+        Ok(Value::Object(fields)) => Ok(fields),
+        Ok(_) => Err(Error::corrupt("a part of a block is not a JSON object")),
+        Err(error) => Err(Error::corrupt(format!("cannot write a value as JSON: {error}"))),
+    }
+}
+
+/// Parses a foreign header. Drops its transactions, which are kept separately.
 fn foreign(text: &[u8]) -> Result<Map<String, Value>> {
     let mut fields = facts::object(text, "a header")?;
     fields.remove("transactions");
@@ -128,5 +165,5 @@ fn foreign(text: &[u8]) -> Result<Map<String, Value>> {
 
 fn write_value(out: &mut Vec<u8>, value: &impl serde::Serialize) -> Result<()> {
     serde_json::to_writer(out, value)
-        .map_err(|error| Error::corrupt(format!("what can not be written as JSON: {error}")))
+        .map_err(|error| Error::corrupt(format!("cannot write a value as JSON: {error}")))
 }

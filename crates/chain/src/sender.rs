@@ -1,9 +1,9 @@
-//! `Sender`: who sent a transaction, as it may be kept beside it.
+//! `Sender`: the sender of a transaction, which may be stored with it.
 //!
-//! Recovering a signer costs more than all else that reading a transaction does, so it is worth doing once.
+//! Recovering a signer costs more than all other decoding of a transaction, so it is done once and kept.
 //!
-//! Guarantees: [`Sender::recover`] goes by the signature alone, never by what a node says. Leaves to others: what is
-//! known of foreign transactions ([`crate::Sent`]), and whether senders are kept.
+//! Guarantees: [`Sender::recover`] uses only the signature, never what a node reports. Leaves to others: the senders
+//! of foreign transactions ([`crate::TransactionView`]), and whether senders are stored.
 
 use alloy_consensus::TxEnvelope;
 use alloy_eips::eip2718::Decodable2718;
@@ -13,20 +13,18 @@ use serde::{Deserialize, Serialize};
 use crate::block::{Block, Transaction, TransactionForm};
 use crate::signature;
 
-/// Who sent a transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sender {
-    /// Nobody has recovered it, or there is no signature to recover it from.
+    /// Not recovered yet, or there is no signature to recover it from.
     #[default]
     Unknown,
-    /// Its signature is of nobody.
+    /// The signature is invalid.
     Nobody,
-    /// Its signature is of this account.
     Signer(Address),
 }
 
 impl Sender {
-    /// What the signature of a transaction says. Of a foreign one, and of one that can not be read, nothing is known.
+    /// Recovers the signer. Returns `Unknown` for a foreign transaction and for one that cannot be decoded.
     pub fn recover(transaction: &Transaction) -> Self {
         let TransactionForm::Canonical(bytes) = &transaction.form else {
             return Self::Unknown;
@@ -36,13 +34,12 @@ impl Sender {
     }
 
     pub(crate) fn of(envelope: &TxEnvelope) -> Self {
-        // Unchecked: before Homestead a signature could have a high `s`. Some chains have transactions of their own
-        // making, with numbers that are no signature.
+        // A high `s` is accepted, since it was valid before Homestead. Some chains have system transactions whose `r`
+        // and `s` are not a signature.
         let signer = signature::signer(envelope.signature(), envelope.signature_hash());
         signer.map_or(Self::Nobody, Self::Signer)
     }
 
-    /// The account, if there is one.
     pub fn address(self) -> Option<Address> {
         match self {
             Self::Signer(address) => Some(address),
@@ -52,7 +49,7 @@ impl Sender {
 }
 
 impl Block {
-    /// Recovers the senders of all its transactions, whatever was said of them before.
+    /// Recovers the senders of all its transactions, replacing any that are set.
     pub fn recover_senders(&mut self) {
         for transaction in &mut self.transactions {
             transaction.sender = Sender::recover(transaction);

@@ -1,6 +1,6 @@
-//! Signatures of accounts: whose they are, and making them.
+//! Creates ECDSA signatures and recovers their signers.
 //!
-//! By libsecp256k1 itself: two versions of it came along when the crates of EVM types were asked to do this.
+//! Uses libsecp256k1 directly, because the EVM crates' own support pulled in two versions of it.
 //!
 //! Guarantees: the address follows from signature and message alone. Leaves to others: which messages are signed.
 
@@ -8,11 +8,10 @@ use alloy_primitives::{Address, B256, Signature, U256, keccak256, uint};
 use secp256k1::ecdsa::{RecoverableSignature, RecoveryId};
 use secp256k1::{Message, SECP256K1, SecretKey};
 
-/// Half the order of the curve. Of the two forms of a signature, chains accept the one whose `s` is not above it.
+/// Half the order of the curve. Of a signature's two forms, chains accept the one whose `s` is at most this.
 const HALF_ORDER: U256 =
     uint!(0x7fffffffffffffffffffffffffffffff5d576e7357a4501ddfe92f46681b20a0_U256);
 
-/// The account that signed a message.
 pub(crate) fn signer(signature: &Signature, message: B256) -> Option<Address> {
     let mut compact = [0; 64];
     compact[..32].copy_from_slice(&signature.r().to_be_bytes::<32>());
@@ -20,17 +19,17 @@ pub(crate) fn signer(signature: &Signature, message: B256) -> Option<Address> {
     let parity = if signature.v() { RecoveryId::One } else { RecoveryId::Zero };
     let signature = RecoverableSignature::from_compact(&compact, parity).ok()?;
     let key = SECP256K1.recover_ecdsa(Message::from_digest(message.0), &signature).ok()?;
-    // The first byte says that the key is not compressed.
+    // The first byte only marks the key as uncompressed.
     let hash = keccak256(&key.serialize_uncompressed()[1..]);
     Some(Address::from_slice(&hash[12..]))
 }
 
-/// The same, unless the signature has the other form.
+/// Like [`signer`], but rejects a high `s`.
 pub(crate) fn strict_signer(signature: &Signature, message: B256) -> Option<Address> {
     if signature.s() > HALF_ORDER { None } else { signer(signature, message) }
 }
 
-/// The signature of a message by a key; none if the number is no key.
+/// Returns `None` if `key` is not a valid secret key.
 pub(crate) fn sign(key: B256, message: B256) -> Option<Signature> {
     let key = SecretKey::from_byte_array(key.0).ok()?;
     let made = SECP256K1.sign_ecdsa_recoverable(Message::from_digest(message.0), &key);
@@ -61,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_form_of_a_signature_is_of_the_same_account_and_not_strict() {
+    fn a_signature_with_a_high_s_recovers_the_same_account_and_is_not_strict() {
         let order = (HALF_ORDER << 1) + U256::ONE;
         let (key, message) = (B256::repeat_byte(7), B256::repeat_byte(9));
         let signature = sign(key, message).expect("a key");
@@ -71,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_no_signature_or_key_are_of_nobody() {
+    fn invalid_signatures_and_keys_are_rejected() {
         let message = B256::repeat_byte(9);
         for (r, s) in [(U256::ZERO, U256::ONE), (U256::ONE, U256::ZERO), (U256::MAX, U256::MAX)] {
             assert_eq!(signer(&Signature::new(r, s, false), message), None);

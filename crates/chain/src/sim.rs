@@ -1,8 +1,9 @@
-//! A chain in process, made from a seed: the demo's chain, and the tests' adversary.
+//! An in-process chain, generated from a seed: the demo's chain, and the adversary of the tests.
 //!
-//! Tokens, NFTs, swaps, collected fees and plain transfers, by few who do much and many who do little. The blocks are
-//! real: signed transactions, receipts and headers that hash to what they say. A chain grows and is reorganised when it
-//! is told to; [`SimSource`] asks it as a node would be asked, with faults; [`rpc`] answers for it in JSON.
+//! It has tokens, NFTs, swaps, collected fees and plain transfers, from a few very active accounts and many
+//! that do little. The blocks are real: signed transactions, receipts, and headers with correct hashes. A chain
+//! grows and is reorganized on command. [`SimSource`] queries it like a node, with faults; [`rpc`] answers for
+//! it in JSON.
 //!
 //! ```
 //! use logmill_chain::sim::{Shape, SimChain};
@@ -16,14 +17,17 @@
 //! assert_eq!(chain.block_by_hash(before.at.hash).unwrap(), before);
 //! ```
 //!
-//! Guarantees: block N of branch B on a given parent has the same bytes everywhere, and passes
-//! [`crate::Verify::Full`]. A chain keeps some 250 bytes per block; what is in a block is built again when it is asked
-//! for, unless it is among the last [`CACHE_BYTES_MAX`] that were. Leaves to others: a state. No balances are kept.
+//! Guarantees: block N of branch B on a given parent always has the same bytes, and passes
+//! [`crate::VerifyLevel::Full`]. A chain stores about 250 bytes per block. The content of a block is built again on
+//! request, unless it is among the last [`CACHE_BYTES_MAX`] that were built. There is no state: balances are
+//! not tracked.
 
 pub mod action;
+mod actors;
 mod build;
 mod draw;
 mod envelope;
+mod extra_transaction;
 mod history;
 pub mod lie;
 pub mod rpc;
@@ -31,7 +35,6 @@ mod shape;
 mod sign;
 pub mod source;
 mod state;
-mod world;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -43,26 +46,25 @@ use crate::error::{Error, Result};
 use crate::source::Heads;
 use state::{Entry, State};
 
+pub use actors::{Actors, FEE_COLLECTOR, WETH};
+pub use extra_transaction::{ExtraTransaction, ExtraTransactions};
 pub use lie::Lie;
 pub use shape::{Fork, Shape};
 pub use source::{SimFaults, SimSource};
 pub use state::{CACHE_BYTES_MAX, DEAD_BLOCKS_MAX};
-pub use world::{FEE_COLLECTOR, WETH, World};
 
-/// What a simulated chain is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimSettings {
-    /// Another seed is another chain.
+    /// Each seed makes a different chain.
     pub seed: u64,
-    /// How full its blocks are.
     pub shape: Shape,
-    /// Its id, as of EIP-155.
     pub chain_id: u64,
-    /// When its first block was made, in seconds since 1970.
+    /// Timestamp of the first block, in seconds since 1970.
     pub genesis_s: u64,
     /// Seconds between blocks.
     pub slot_s: u64,
-    /// How many blocks stand on the newest final one; none if only [`SimChain::set_finalized`] decides.
+    /// How many blocks the newest final block is behind the head; `None` if only [`SimChain::set_finalized`]
+    /// decides.
     pub finality_lag: Option<u64>,
 }
 
@@ -79,7 +81,7 @@ impl Default for SimSettings {
     }
 }
 
-/// A simulated chain. Clones are the same chain.
+/// A simulated chain. Clones are handles to the same chain.
 #[derive(Clone, Debug)]
 pub struct SimChain {
     inner: Arc<Inner>,
@@ -88,7 +90,8 @@ pub struct SimChain {
 #[derive(Debug)]
 struct Inner {
     settings: SimSettings,
-    world: World,
+    extra: ExtraTransactions,
+    actors: Actors,
     state: Mutex<State>,
     /// Counts the changes of the chain.
     version: watch::Sender<u64>,
@@ -102,39 +105,44 @@ impl SimChain {
 
     /// The chain of these settings, at its first block.
     pub fn with(settings: SimSettings) -> Self {
+        Self::with_extra_transactions(settings, extra_transaction::NONE)
+    }
+
+    /// The same, with additional transactions in each block.
+    pub fn with_extra_transactions(settings: SimSettings, extra: ExtraTransactions) -> Self {
         let genesis = build::genesis(&settings);
         let inner = Inner {
-            world: World::new(settings.seed, settings.shape),
+            actors: Actors::new(settings.seed, settings.shape),
             state: Mutex::new(State::new(genesis, settings.finality_lag)),
             version: watch::Sender::new(0),
             settings,
+            extra,
         };
         Self { inner: Arc::new(inner) }
     }
 
-    /// A chain that has been the same up to now, and goes its own way from here.
+    /// Copies the chain; from now on the copy evolves separately.
     #[must_use]
     pub fn fork(&self) -> Self {
         let inner = Inner {
             settings: self.inner.settings,
-            world: self.inner.world.clone(),
+            extra: self.inner.extra,
+            actors: self.inner.actors.clone(),
             state: Mutex::new(self.state().clone()),
             version: watch::Sender::new(self.version()),
         };
         Self { inner: Arc::new(inner) }
     }
 
-    /// What the chain is.
     pub fn settings(&self) -> &SimSettings {
         &self.inner.settings
     }
 
-    /// Who there is on it.
-    pub fn world(&self) -> &World {
-        &self.inner.world
+    pub fn actors(&self) -> &Actors {
+        &self.inner.actors
     }
 
-    /// Adds blocks, and gives the newest.
+    /// Adds blocks and returns the newest.
     pub fn grow(&self, count: u64) -> BlockRef {
         let mut state = self.state();
         let branch = state.branch();
@@ -144,7 +152,7 @@ impl SimChain {
         self.finish(state)
     }
 
-    /// Replaces the last `depth` blocks by `length` blocks of a new branch, and gives the newest.
+    /// Replaces the last `depth` blocks with `length` blocks of a new branch; returns the newest.
     pub fn reorg(&self, depth: u64, length: u64) -> Result<BlockRef> {
         let mut state = self.state();
         let branch = state.cut(depth)?;
@@ -154,7 +162,7 @@ impl SimChain {
         Ok(self.finish(state))
     }
 
-    /// Makes a block and all before it final. From now on only this decides, unless there is a lag.
+    /// Makes a block and all before it final. If there is no lag, only this call advances finality.
     pub fn set_finalized(&self, number: u64) -> Result<()> {
         let mut state = self.state();
         state.set_finalized(number)?;
@@ -162,42 +170,39 @@ impl SimChain {
         Ok(())
     }
 
-    /// How many blocks stand on the newest final one from now on; none if only [`SimChain::set_finalized`] decides.
+    /// Sets the number of blocks that the newest final block is behind the head; with `None` only
+    /// [`SimChain::set_finalized`] decides.
     pub fn set_finality_lag(&self, lag: Option<u64>) {
         let mut state = self.state();
         state.set_finality_lag(lag);
         self.finish(state);
     }
 
-    /// The newest block's place.
     pub fn latest(&self) -> BlockRef {
         self.state().latest()
     }
 
-    /// Where the chain is.
     pub fn heads(&self) -> Heads {
         self.state().heads()
     }
 
-    /// The place of a block.
+    /// Number, hashes and time of a canonical block.
     pub fn at(&self, number: u64) -> Option<BlockRef> {
         self.state().canonical(number).map(|entry| entry.at)
     }
 
-    /// A block of the chain as it is now.
+    /// Returns a canonical block.
     pub fn block(&self, number: u64) -> Option<Arc<Block>> {
         let entry = self.state().canonical(number)?;
         Some(self.content(entry))
     }
 
-    /// A block by its hash, also one that is no longer of the chain, as long as it is among the last
-    /// [`DEAD_BLOCKS_MAX`] of those.
+    /// Finds a block by its hash, including the last [`DEAD_BLOCKS_MAX`] blocks that were reorganized out.
     pub fn block_by_hash(&self, hash: B256) -> Option<Arc<Block>> {
         let entry = self.state().by_hash(hash)?;
         Some(self.content(entry))
     }
 
-    /// Whether a block is of the chain as it is now.
     pub fn is_canonical(&self, hash: B256) -> bool {
         let state = self.state();
         let entry = state.by_hash(hash);
@@ -206,7 +211,7 @@ impl SimChain {
         })
     }
 
-    /// How often the chain has changed.
+    /// Number of changes so far.
     pub fn version(&self) -> u64 {
         *self.inner.version.borrow()
     }
@@ -214,13 +219,14 @@ impl SimChain {
     /// Completes when the chain has changed since `version`.
     pub async fn changed(&self, version: u64) {
         let mut changes = self.inner.version.subscribe();
-        // The sender lives as long as this chain does.
+        // The sender lives as long as this chain.
         let _ = changes.wait_for(|now| *now != version).await;
     }
 
     fn extend(&self, state: &mut State, branch: u32) {
         let parent = state.latest();
-        let block = build::next(&self.inner.settings, &self.inner.world, parent, branch);
+        let Inner { settings, actors, extra, .. } = &*self.inner;
+        let block = build::next(settings, actors, parent, branch, *extra);
         state.push(block, branch);
     }
 
@@ -228,8 +234,8 @@ impl SimChain {
         if let Some(block) = self.state().cached(entry.at.hash) {
             return block;
         }
-        let Inner { settings, world, .. } = &*self.inner;
-        // Only the place of its parent is needed to build a block again.
+        let Inner { settings, actors, .. } = &*self.inner;
+        // Building a block needs only the reference of its parent.
         let parent = BlockRef {
             number: entry.at.number.wrapping_sub(1),
             hash: entry.at.parent_hash,
@@ -238,7 +244,7 @@ impl SimChain {
         };
         let block = match entry.at.number {
             0 => build::genesis(settings),
-            _ => build::next(settings, world, parent, entry.branch),
+            _ => build::next(settings, actors, parent, entry.branch, self.inner.extra),
         };
         let block = Arc::new(block);
         self.state().cache(Arc::clone(&block));
@@ -257,7 +263,7 @@ impl SimChain {
     }
 }
 
-/// A refusal of something that a chain can not do.
+/// Error of an impossible request to a chain.
 fn refused<T>(what: String) -> Result<T> {
     Err(Error::Invalid { what })
 }

@@ -1,7 +1,8 @@
-//! Where blocks are asked for.
+//! `ChainSource`: the interface that fetches blocks.
 //!
-//! Guarantees: what a source gives is checked as far as it says ([`crate::Block::verified`]), consecutive blocks link
-//! by parent hash, and a block that can not be had is an error. Leaves to others: which blocks, and in what order.
+//! Guarantees: returned blocks are verified as far as they record ([`crate::Block::verified`]), consecutive blocks
+//! link by parent hash, and an unavailable block is an error. Leaves to others: which blocks to fetch, and in what
+//! order.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -12,28 +13,29 @@ use serde::Serialize;
 
 use crate::block::{Block, BlockRef, Log};
 use crate::error::{Error, Result};
+use crate::profile::Family;
+use crate::verify::VerifyLevel;
 
-/// A chain that can be asked.
 #[async_trait]
 pub trait ChainSource: Send + Sync + std::fmt::Debug {
-    /// Which chain it is, after checking that it can be reached and is one chain.
+    /// Identifies the chain, after checking that it can be reached and that all nodes serve the same one.
     async fn info(&self) -> Result<ChainInfo>;
 
-    /// Where the chain is now. The heads are those of one node at one time.
+    /// All heads are from one node at one time.
     async fn heads(&self) -> Result<Heads>;
 
-    /// The blocks of a range, in order, linked to each other and verified. If some can not be had, those before
-    /// the first such are given; if that is none, the error is.
+    /// Returns the blocks of a range in order, linked to each other and verified. If a block is unavailable, returns
+    /// those before it, or the error if there are none.
     async fn blocks(&self, range: Range<u64>) -> Result<Vec<Block>>;
 
-    /// A block by its hash, verified; none if no node knows it.
+    /// Returns the verified block, or `None` if no node knows the hash.
     async fn block_by_hash(&self, hash: B256) -> Result<Option<Block>>;
 
     /// Completes when there may be a new head, or after `at_most`.
     async fn changed(&self, at_most: Duration);
 
-    /// The logs that a filter wants of a range of final blocks, in order and all of them, from nodes that have
-    /// `anchor`: a final block at or above the last of the range. Sources of whole blocks have no such shortcut.
+    /// Returns all logs in `range` that match `filter`, in order. The range must be final. Asks only nodes that have
+    /// `anchor`, a final block at or above the last of the range. Sources that only serve whole blocks return an error.
     async fn logs(
         &self,
         filter: &LogFilter,
@@ -41,31 +43,51 @@ pub trait ChainSource: Send + Sync + std::fmt::Debug {
         anchor: BlockRef,
     ) -> Result<Vec<FoundLog>> {
         let _ = (filter, range, anchor);
-        Err(Error::Invalid { what: "this source gives whole blocks alone".to_owned() })
+        Err(Error::Invalid {
+            what: "this source returns whole blocks only, not single logs".to_owned(),
+        })
     }
 
-    /// How its nodes are.
+    /// Completes a pending [`ChainSource::changed`] now, without an announcement from a node.
+    fn nudge(&self) {}
+
+    /// Whether a node has announced a head since the last call of [`ChainSource::announced`].
+    fn has_news(&self) -> bool {
+        false
+    }
+
+    /// Returns the heads that nodes announced since the last call, oldest first, each with its age. They are
+    /// unverified. [`ChainSource::changed`] no longer completes for them, since the caller is about to fetch the
+    /// heads.
+    fn announced(&self) -> Vec<(u64, Duration)> {
+        Vec::new()
+    }
+
     fn nodes(&self) -> Vec<NodeStatus>;
 
-    /// Asks a node for something that is none of our business, and gives its answer as JSON text.
+    /// Reports what is checked of the chain's blocks, and why; `None` if that does not depend on the chain.
+    fn checks(&self) -> Option<ChecksStatus> {
+        None
+    }
+
+    /// Forwards a request to a node unchanged and returns its result as JSON text.
     async fn pass(&self, method: &str, params: &str) -> Result<String> {
         let _ = params;
-        Err(Error::Rpc { code: -32_601, message: format!("the method {method} does not exist") })
+        let message = format!("the method {method} does not exist");
+        Err(Error::Rpc { code: -32_601, message, data: None })
     }
 }
 
-/// What a chain is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainInfo {
-    /// Its id, as of EIP-155.
+    /// As defined by EIP-155.
     pub chain_id: u64,
-    /// How its finality is known.
     pub finality: Finality,
-    /// What the node calls itself.
+    /// The node's own description of its software and version.
     pub client: String,
 }
 
-/// How finality is known.
+/// How final blocks are recognized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finality {
     /// By the tags `finalized` and `safe`.
@@ -74,68 +96,77 @@ pub enum Finality {
     Depth(u64),
 }
 
-/// Where a chain is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
-    /// The newest block.
     pub latest: BlockRef,
-    /// The newest block that will hardly be replaced, if the chain says so.
+    /// The newest block that is unlikely to be replaced, if the chain reports one.
     pub safe: Option<BlockRef>,
-    /// The newest block that can not be replaced any more; none if none is yet.
+    /// The newest block that cannot be replaced; `None` if there is none yet.
     pub finalized: Option<BlockRef>,
 }
 
-/// Which logs are wanted: those of these contracts with one of these first topics.
+/// Matches logs of any of these contracts whose first topic is any of these.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFilter {
-    /// The contracts; at least one.
+    /// At least one.
     pub addresses: Vec<Address>,
-    /// The first topics; at least one.
+    /// First topics; at least one.
     pub topics: Vec<B256>,
 }
 
 impl LogFilter {
-    /// Whether a log is one of those.
-    pub fn wants(&self, log: &Log) -> bool {
+    pub fn matches(&self, log: &Log) -> bool {
         self.addresses.contains(&log.address)
             && log.topics.first().is_some_and(|topic| self.topics.contains(topic))
     }
 }
 
-/// A log that was found, with its place in the chain.
+/// A log that matched a filter, with its place in the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundLog {
-    /// The number of its block.
+    /// Block number.
     pub block: u64,
-    /// The hash of its block.
     pub block_hash: B256,
-    /// The time of its block, in seconds since 1970.
+    /// Of the block, in seconds since 1970.
     pub timestamp: u64,
-    /// The position of its transaction in the block.
     pub transaction_index: usize,
-    /// The hash of its transaction.
     pub transaction_hash: B256,
-    /// Its own position in the block.
+    /// Position in the block.
     pub log_index: usize,
-    /// The log.
     pub log: Log,
 }
 
-/// How a node is, for operators.
+/// The checks applied to a chain's blocks, for operators.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ChecksStatus {
+    /// `None` until the chain id is known.
+    pub family: Option<Family>,
+    /// The level in force now.
+    pub verify: VerifyLevel,
+    /// The source of that level: `setting`, `profile`, or `blocks` that cannot pass a higher one.
+    pub decided_by: &'static str,
+    /// The check that such a block failed.
+    pub why: Option<String>,
+    /// Confirmations that make a block final; `None` if the nodes report finality.
+    pub confirmations: Option<u64>,
+}
+
+/// State of a node, for operators.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeStatus {
-    /// Its name: its address without credentials.
+    /// Its address without credentials.
     pub name: String,
-    /// Whether it is asked at the moment.
+    /// Whether requests are sent to it now.
     pub healthy: bool,
-    /// The newest block that it has told of.
+    /// The newest block it reported.
     pub head: Option<u64>,
-    /// How many requests it was sent.
+    /// Requests sent.
     pub requests: u64,
-    /// How many of them failed.
+    /// Requests that failed.
     pub failures: u64,
-    /// How many of its blocks were refused because they contradict themselves.
+    /// Blocks rejected because they contradict themselves.
     pub lies: u64,
-    /// The last thing that went wrong with it.
+    /// Methods that it does not support, so that less of its blocks can be checked.
+    pub lacks: Vec<String>,
     pub last_error: Option<String>,
 }

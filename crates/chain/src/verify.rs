@@ -1,13 +1,16 @@
-//! The checks of a block against its own header.
+//! Checks of a block against its own header.
 //!
 //! | level | what is checked |
 //! |---|---|
 //! | `full` | header hash, its fields, transactions and their root, receipts root, bloom, gas, withdrawals, uncles |
-//! | `bloom` | as many receipts as transactions, and the bloom of the logs; the header hash where it can be made |
+//! | `bloom` | as many receipts as transactions, and the bloom of the logs; the header hash where it can be computed |
 //! | `off` | nothing |
 //!
-//! Guarantees: a block that passes `full` holds exactly the transactions and logs that its hash stands for. Leaves
-//! to others: whether the block is canonical (parent hashes up to an anchor), and asking another node.
+//! The source fetches uncle headers, and skips them where a node has no method for them.
+//!
+//! Guarantees: a block that passes `full` holds exactly the transactions and logs that its hash commits to, plus the
+//! state sync of Polygon PoS, which no hash covers. Leaves to others: whether the block is canonical (parent hashes
+//! up to an anchor), and asking another node.
 
 pub(crate) mod foreign;
 
@@ -24,152 +27,143 @@ use serde::{Deserialize, Serialize};
 
 use crate::block::{Block, Header, Log, Outcome, Receipt, TransactionForm};
 
-/// How much of a block is checked.
+/// `keccak256(prefix ++ block number ++ block hash)` is the hash of a Polygon PoS block's state sync transaction.
+const STATE_SYNC_PREFIX: &[u8] = b"matic-bor-receipt-";
+
+/// Verification level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verify {
-    /// Nothing.
+pub enum VerifyLevel {
     Off,
     /// The bloom of its logs.
     Bloom,
-    /// Everything that its hash stands for.
+    /// Everything that the block hash commits to.
     Full,
 }
 
-/// What is wrong with a block. The texts name what differs, what the header says and what was computed; only
-/// fields and types that a chain adds to Ethereum's are answered with the advice to verify less.
+/// The check that a block failed. The texts name what differs, with the header's value and the computed one. Only
+/// fields and types that a chain adds to Ethereum's come with the advice to lower the level.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
-    /// The header does not have the hash.
+    /// The header's fields do not hash to the block hash.
     #[error(
-        "the fields of its header hash to {computed}, but the node says that its hash is {claimed}{}",
+        "the fields of its header hash to {computed}, but the node reports the hash {claimed}{}",
         left_out(.unknown)
     )]
     HeaderHash {
         /// The hash of its fields.
         computed: B256,
-        /// The hash that the node gave.
+        /// The hash that the node reported.
         claimed: B256,
-        /// Names of fields that are not part of `computed`.
+        /// Fields that are not part of `computed`.
         unknown: Vec<String>,
     },
-    /// A header with fields that may be part of its hash, so that the hash cannot be checked.
+    /// The header has unknown fields that may be part of its hash, so that the hash cannot be checked.
     #[error(
         "its header has fields that Logmill does not know ({}); without them it hashes to {computed}, not to \
          {claimed}: if this chain's headers have these fields, set `verify = \"bloom\"`",
         .unknown.join(", ")
     )]
     ForeignHeader {
-        /// The hash of the fields that we know.
+        /// The hash of the known fields.
         computed: B256,
-        /// The hash that the node gave.
+        /// The hash that the node reported.
         claimed: B256,
-        /// Names of the fields that we do not know.
         unknown: Vec<String>,
     },
-    /// A header that lacks fields of Ethereum's, or has them in another form.
+    /// The header lacks fields of Ethereum's, or has them in a different form.
     #[error("its header is not one of Ethereum's: {why}")]
     UnreadableHeader {
-        /// What is missing, or cannot be read.
+        /// The field that is missing or cannot be parsed.
         why: String,
     },
-    /// A transaction does not have the hash.
+    /// The transaction's fields do not hash to its hash.
     #[error(
-        "the fields of transaction {index} hash to {computed}, but the node says that its hash is {claimed}"
+        "the fields of transaction {index} hash to {computed}, but the node reports the hash {claimed}"
     )]
     TransactionHash {
-        /// Its position.
         index: usize,
         /// The hash of its fields.
         computed: B256,
-        /// The hash that the node gave.
+        /// The hash that the node reported.
         claimed: B256,
     },
-    /// A transaction of a type, or with fields, that only its chain knows.
+    /// A transaction has a type or fields that are specific to its chain.
     #[error(
         "transaction {index} has {what}: if this is usual on this chain, set `verify = \"bloom\"`"
     )]
     ForeignTransaction {
-        /// Its position.
         index: usize,
         /// The type or the fields.
         what: String,
     },
-    /// A transaction of one of Ethereum's types without the fields of that type.
+    /// A transaction has one of Ethereum's types but lacks the fields of that type.
     #[error("transaction {index} is not one of Ethereum's: {why}")]
     UnreadableTransaction {
-        /// Its position.
         index: usize,
-        /// What is missing, or cannot be read.
+        /// The field that is missing or cannot be parsed.
         why: String,
     },
-    /// A field of the header is not what the block says.
+    /// A header field contradicts the rest of the block.
     #[error("its header says that the {field} is {header}, but the rest of the block says {block}")]
     Field {
-        /// Which.
         field: &'static str,
-        /// What the header says.
         header: String,
-        /// What the block says.
+        /// The value that follows from the rest of the block.
         block: String,
     },
-    /// A hash of its parts is not what the header says.
-    #[error("its {what} make {computed}, but its header says {expected}")]
+    /// A root computed from the block's parts differs from the header's.
+    #[error("its {what} have the root {computed}, but its header says {expected}")]
     Root {
-        /// Of what.
+        /// The parts, such as `receipts`.
         what: &'static str,
-        /// What they make.
         computed: B256,
-        /// What the header says.
+        /// The header's root.
         expected: B256,
     },
-    /// Logs are missing, or there are too many.
+    /// Logs are missing or surplus.
     #[error(
-        "its {logs} logs do not make the logsBloom of its header: {missing} bits of the header's are not set by them, \
-         and they set {surplus} that the header's does not have"
+        "its {logs} logs do not match the logsBloom of its header: {missing} bits are set only in the header's bloom, \
+         and {surplus} only in the bloom of the logs"
     )]
     LogsBloom {
-        /// How many logs there are.
         logs: usize,
-        /// Bits that only the header has.
+        /// Bits set only in the header's bloom.
         missing: usize,
-        /// Bits that only the logs have.
+        /// Bits set only in the bloom of the logs.
         surplus: usize,
     },
-    /// A log that the bloom of its header excludes.
+    /// A log that the header's bloom excludes.
     #[error("log {log_index} is not in the logsBloom of its header")]
     LogNotInBloom {
-        /// The node's number of the log in its block.
+        /// The `logIndex` that the node reported.
         log_index: u64,
     },
-    /// There is no bloom to compare the logs with.
-    #[error("its header has no logsBloom, by which its logs could be checked")]
+    /// The header has no bloom to compare the logs with.
+    #[error("its header has no logsBloom to check its logs against")]
     NoBloom,
-    /// There are logs, but no receipts to verify them by.
+    /// There are logs, but no receipts to verify them with.
     #[error(
-        "the node has no receipts, by which its logs could be checked: use a node that answers \
+        "the node returns no receipts to check the logs against: use a node that supports \
          eth_getBlockReceipts or eth_getTransactionReceipt"
     )]
     NoReceipts,
-    /// The numbers of transactions and receipts differ.
-    #[error("it has {transactions} transactions, but the node gave {receipts} receipts")]
-    Receipts {
-        /// How many transactions.
-        transactions: usize,
-        /// How many receipts.
-        receipts: usize,
-    },
-    /// Something that cannot be read.
+    #[error("it has {transactions} transactions, but the node returned {receipts} receipts")]
+    Receipts { transactions: usize, receipts: usize },
+    /// A failed check on a chain whose blocks may be unable to pass it, with the setting that helps.
+    #[error("{mismatch}; {advice}")]
+    Advised { mismatch: Box<Mismatch>, advice: String },
+    /// Some part cannot be parsed.
     #[error("{what}")]
-    Malformed {
-        /// What.
-        what: String,
-    },
+    Malformed { what: String },
 }
 
 impl Mismatch {
-    /// Whether the node said something false, and not only something that cannot be checked.
+    /// Whether the node returned something false, rather than something that cannot be checked.
     pub fn is_lie(&self) -> bool {
+        if let Self::Advised { mismatch, .. } = self {
+            return mismatch.is_lie();
+        }
         !matches!(
             self,
             Self::ForeignHeader { .. }
@@ -189,13 +183,13 @@ fn left_out(unknown: &[String]) -> String {
     format!(" (not hashed: {}, which Logmill does not know)", unknown.join(", "))
 }
 
-/// Checks a block, and notes in it what was checked.
-pub fn verify(block: &mut Block, level: Verify) -> Result<(), Mismatch> {
-    block.verified = Verify::Off;
+/// Checks a block, and records the level in it.
+pub fn verify(block: &mut Block, level: VerifyLevel) -> Result<(), Mismatch> {
+    block.verified = VerifyLevel::Off;
     match level {
-        Verify::Off => {}
-        Verify::Bloom => check_bloom(block)?,
-        Verify::Full => check_all(block)?,
+        VerifyLevel::Off => {}
+        VerifyLevel::Bloom => check_bloom(block)?,
+        VerifyLevel::Full => check_all(block)?,
     }
     block.verified = level;
     Ok(())
@@ -206,7 +200,7 @@ fn check_bloom(block: &Block) -> Result<(), Mismatch> {
     if let Header::Canonical(bytes) = &block.header {
         check_hash(block, bytes)?;
     }
-    // Nothing to compare with is not a comparison that went well.
+    // A missing bloom must not count as a match.
     let expected = block.header.bloom().map_err(malformed)?.ok_or(Mismatch::NoBloom)?;
     same_bloom(block, expected, bloom_of(block))
 }
@@ -226,10 +220,12 @@ fn check_all(block: &Block) -> Result<(), Mismatch> {
     check_fields(block, &header)?;
     check_transactions(block, header.transactions_root)?;
     check_withdrawals(block, header.withdrawals_root)?;
-    // The blooms are most of the work, so they are made once. The block's is the first to tell of a dropped log.
-    let blooms = blooms_of(&block.receipts);
+    // The blooms are most of the work, so they are computed once. The block's bloom comes first, to report dropped
+    // logs as such.
+    let receipts = rooted_receipts(block);
+    let blooms = blooms_of(receipts);
     same_bloom(block, header.logs_bloom, joined(&blooms))?;
-    let computed = root_with_blooms(&block.receipts, &blooms);
+    let computed = root_with_blooms(receipts, &blooms);
     same("receipts", computed, header.receipts_root)
 }
 
@@ -256,23 +252,47 @@ fn same_bloom(block: &Block, expected: Bloom, computed: Bloom) -> Result<(), Mis
 }
 
 fn check_counts(block: &Block) -> Result<(), Mismatch> {
-    let (transactions, receipts) = (block.transactions.len(), block.receipts.len());
+    let transactions = block.listed_transactions();
+    let lacking = block.node_fields.get().without_receipt.len();
+    let receipts = block.receipts.len().saturating_sub(lacking);
     if transactions != receipts {
         return Err(Mismatch::Receipts { transactions, receipts });
+    }
+    if lacking > 0 {
+        let unlisted = block.transactions.get(transactions).map(|of| of.hash).unwrap_or_default();
+        let what =
+            format!("a receipt belongs to transaction {unlisted}, which is not in the block");
+        return Err(Mismatch::Malformed { what });
     }
     Ok(())
 }
 
+/// Number of transactions that the header's roots and bloom cover. Before Polygon PoS made its state sync a typed
+/// transaction, nodes showed it as a last transaction that none of them covers; its hash identifies it.
+fn rooted(block: &Block) -> usize {
+    let all = block.transactions.len();
+    let mut key = STATE_SYNC_PREFIX.to_vec();
+    key.extend_from_slice(&block.at.number.to_be_bytes());
+    key.extend_from_slice(block.at.hash.as_slice());
+    let state_sync = keccak256(key);
+    let is_outside = block.transactions.last().is_some_and(|last| last.hash == state_sync);
+    if is_outside { all - 1 } else { all }
+}
+
+fn rooted_receipts(block: &Block) -> &[Receipt] {
+    block.receipts.get(..rooted(block)).unwrap_or(&block.receipts)
+}
+
 fn check_fields(block: &Block, header: &EvmHeader) -> Result<(), Mismatch> {
-    let gas_used = block.receipts.last().map_or(0, |receipt| receipt.cumulative_gas_used);
+    let gas_used = rooted_receipts(block).last().map_or(0, |receipt| receipt.cumulative_gas_used);
     let at = &block.at;
     same_field("number", header.number, at.number)?;
     same_field("parent hash", header.parent_hash, at.parent_hash)?;
     same_field("timestamp", header.timestamp, at.timestamp)?;
     same_field("gas used", header.gas_used, gas_used)?;
     if (header.ommers_hash == EMPTY_OMMER_ROOT_HASH) != block.uncles.is_empty() {
-        let header = format!("{} of their list", header.ommers_hash);
-        let block = format!("{} uncles", block.uncles.len());
+        let header = header.ommers_hash.to_string();
+        let block = format!("that there are {} uncles", block.uncles.len());
         return Err(Mismatch::Field { field: "hash of the uncles", header, block });
     }
     let root = header.withdrawals_root.map_or_else(|| "none".to_owned(), |root| root.to_string());
@@ -299,7 +319,8 @@ fn same_field<T: Copy + PartialEq + fmt::Display>(
 
 fn check_transactions(block: &Block, expected: B256) -> Result<(), Mismatch> {
     let mut canonical = Vec::with_capacity(block.transactions.len());
-    for (index, transaction) in block.transactions.iter().enumerate() {
+    let rooted = block.transactions.iter().take(rooted(block));
+    for (index, transaction) in rooted.enumerate() {
         let bytes = match &transaction.form {
             TransactionForm::Canonical(bytes) => bytes,
             TransactionForm::Foreign(json) => {
@@ -336,15 +357,14 @@ fn malformed(error: impl fmt::Display) -> Mismatch {
 }
 
 fn bloom_of(block: &Block) -> Bloom {
-    joined(&blooms_of(&block.receipts))
+    joined(&blooms_of(rooted_receipts(block)))
 }
 
 fn joined(blooms: &[Bloom]) -> Bloom {
     blooms.iter().fold(Bloom::ZERO, |all, bloom| all | *bloom)
 }
 
-/// The bloom of each receipt. An address or topic is hashed once for all of them, as many come more than once in a
-/// block.
+/// The bloom of each receipt. Addresses and topics repeat within a block, so each is hashed once.
 fn blooms_of(receipts: &[Receipt]) -> Vec<Bloom> {
     let mut hashes: HashMap<&[u8], B256> = HashMap::default();
     let mut blooms = Vec::with_capacity(receipts.len());
@@ -362,7 +382,6 @@ fn blooms_of(receipts: &[Receipt]) -> Vec<Bloom> {
     blooms
 }
 
-/// The root of a block's receipts.
 pub fn receipts_root(receipts: &[Receipt]) -> B256 {
     root_with_blooms(receipts, &blooms_of(receipts))
 }
@@ -374,7 +393,7 @@ fn root_with_blooms(receipts: &[Receipt], blooms: &[Bloom]) -> B256 {
     })
 }
 
-/// A receipt as the receipts root has it: EIP-2718 bytes.
+/// Encodes a receipt as EIP-2718 bytes, as the receipts root hashes it.
 pub fn encode_receipt(receipt: &Receipt, out: &mut dyn BufMut) {
     encode_with_bloom(receipt, &receipt.bloom(), out);
 }
@@ -425,7 +444,7 @@ fn encode_log(log: &Log, out: &mut dyn BufMut) {
     log.data.encode(out);
 }
 
-impl fmt::Display for Verify {
+impl fmt::Display for VerifyLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Off => "off",
@@ -435,7 +454,7 @@ impl fmt::Display for Verify {
     }
 }
 
-impl FromStr for Verify {
+impl FromStr for VerifyLevel {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
@@ -454,7 +473,7 @@ mod tests {
     use crate::sim::{Shape, SimChain};
 
     #[test]
-    fn blooms_of_hashes_that_are_remembered_are_those_of_each_receipt_alone() {
+    fn blooms_with_cached_hashes_equal_those_of_each_receipt() {
         let chain = SimChain::new(5, Shape::mainnet());
         chain.grow(2);
         let block = chain.block(2).expect("grown");

@@ -1,4 +1,4 @@
-//! Ingest in memory: 20 blocks of 10, 100 and 1 000 logs, a commit per block and one for all.
+//! Ingest in memory: 20 blocks of 10, 100 and 1 000 logs, with one commit per block and one for all.
 //!
 //! ```text
 //! cargo bench -p finalized-log-index --bench ingest

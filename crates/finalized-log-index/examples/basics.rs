@@ -1,4 +1,4 @@
-//! From nothing to an answer: stores in memory, a writer, two blocks, a query.
+//! From nothing to an answer: in-memory stores, a writer, two blocks, a query.
 //!
 //! ```text
 //! cargo run -p finalized-log-index --example basics

@@ -1,11 +1,11 @@
-//! The bodies of blocks: what is kept of them beside their logs, in blobs of their own.
+//! The bodies of blocks: everything kept of them besides their logs, in separate blobs.
 //!
-//! In the tail a body is a record. When a section is sealed, or a chunk is built, its bodies are written to blobs that
-//! the chunk's entry names; a merge takes them over as they are. They are found by the number of their block, and by
-//! the hashes of its transactions.
+//! In the tail a body is a record. When a section is sealed or a chunk is built, its bodies are written to blobs that
+//! the chunk's entry lists; a merge takes them over unchanged. Bodies are found by block number and by transaction
+//! hash.
 //!
-//! Guarantees: a body that is found is the one that was given with its block; damage is an error that names the blob.
-//! Leaves to others: what is in a body, and comparing the hash of a transaction (only its beginning is kept).
+//! Guarantees: a body that is found is the one that was added with its block; damage is an error that names the blob.
+//! Leaves to others: the content of a body, and comparing the full transaction hash (only its first bytes are kept).
 
 mod blob;
 mod upload;
@@ -24,32 +24,32 @@ pub(crate) use upload::BodiesUpload;
 
 use crate::codec::{as_u64, to_usize};
 use crate::error::{Error, Result};
-use crate::index::{LogIndex, Shared, Snapshot};
+use crate::index::{LogIndex, SharedIndex, Snapshot};
 use crate::records;
 use crate::records::chunks::BodiesRef;
 use crate::types::{Body, FinalizedBlock};
 use blob::{BodiesDirectory, offsets_in};
 
-/// Hardly slower than lz4, and a quarter smaller.
+/// zstd level; hardly slower than lz4, and a quarter smaller.
 const COMPRESSION: i32 = 1;
-/// Runs of the tail are joined unless the one before is at least so many times as large.
+/// Runs of the tail are joined unless the previous one is at least this many times larger.
 const RUN_RATIO: usize = 2;
-/// About the size of a directory or group in memory.
+/// Approximate size of a directory or group in memory.
 const PART_BYTES_ROUGHLY: u64 = 256 << 10;
-/// How often a lookup is tried again because blocks were sealed or merged meanwhile.
+/// How often a lookup is retried because blocks were sealed or merged in the meantime.
 const REPLANS_MAX: usize = 100;
 
-/// In which block a transaction is, by the beginning of its hash.
+/// The block of a transaction; `key` is the beginning of its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TransactionAt {
     pub(crate) key: u64,
     pub(crate) block: u64,
 }
 
-/// Which of some blocks have bodies, and which transactions those have.
+/// Which blocks have bodies, and which transactions those hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BodyKeys {
-    /// The blocks with bodies, rising.
+    /// Blocks with bodies, ascending.
     pub(crate) blocks: Vec<u64>,
     pub(crate) transactions: Vec<TransactionAt>,
 }
@@ -66,21 +66,21 @@ impl BodyKeys {
         keys
     }
 
-    /// Without those of a block.
+    /// Drops the keys of a block.
     pub(crate) fn without(mut self, number: u64) -> Self {
         self.blocks.retain(|block| *block != number);
         self.transactions.retain(|at| at.block != number);
         self
     }
 
-    /// Adds those of other blocks.
+    /// Adds the keys of other blocks.
     pub(crate) fn join(&mut self, other: Self) {
         self.blocks.extend(other.blocks);
         self.blocks.sort_unstable();
         self.transactions.extend(other.transactions);
     }
 
-    /// Those of blocks from `first` on.
+    /// Keeps the keys of blocks from `first` on.
     pub(crate) fn from(mut self, first: u64) -> Self {
         self.blocks.retain(|block| *block >= first);
         self.transactions.retain(|at| at.block >= first);
@@ -88,7 +88,7 @@ impl BodyKeys {
     }
 }
 
-/// What is known of the bodies of the tail, shared with readers: transactions in sorted runs.
+/// Keys of the bodies in the tail, shared with readers; transactions are in sorted runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TailBodies {
     blocks: IntervalSet,
@@ -122,6 +122,11 @@ impl TailBodies {
         self.runs.retain(|run| !run.is_empty());
     }
 
+    /// Whether a block has a body.
+    pub(crate) fn has(&self, block: u64) -> bool {
+        self.blocks.contains(block)
+    }
+
     fn blocks_of(&self, key: u64) -> impl Iterator<Item = u64> {
         self.runs.iter().flat_map(move |run| {
             let first = run.partition_point(|at| at.key < key);
@@ -130,7 +135,7 @@ impl TailBodies {
     }
 }
 
-/// The records of the bodies of blocks.
+/// Encodes the bodies of blocks as records.
 pub(crate) async fn records_of(blocks: &[FinalizedBlock]) -> Vec<(u64, bytes::Bytes)> {
     let bodies = blocks.iter().filter_map(|block| Some((block.number, block.body.clone()?)));
     let bodies: Vec<(u64, Body)> = bodies.collect();
@@ -141,7 +146,7 @@ pub(crate) async fn records_of(blocks: &[FinalizedBlock]) -> Vec<(u64, bytes::By
     logmill_io::compute(move || bodies.into_iter().map(encode).collect()).await
 }
 
-/// The beginning of a transaction's hash.
+/// The first eight bytes of a transaction hash.
 fn key_of(hash: &B256) -> u64 {
     let [first, ..] = hash.0.as_chunks::<8>().0 else {
         return 0;
@@ -150,13 +155,13 @@ fn key_of(hash: &B256) -> u64 {
 }
 
 pub(crate) fn compress(bytes: &[u8]) -> Vec<u8> {
-    // Compressing into memory does not fail; what would come out then is refused when it is read.
+    // Compressing into memory does not fail; if it did, reading would refuse the empty result.
     zstd::bulk::compress(bytes, COMPRESSION).unwrap_or_default()
 }
 
 pub(crate) fn decompress(bytes: &[u8], length: usize) -> Result<bytes::Bytes> {
     let raw = zstd::bulk::decompress(bytes, length);
-    let raw = raw.map_err(|error| Error::corrupt(format!("not decompressed: {error}")))?;
+    let raw = raw.map_err(|error| Error::corrupt(format!("cannot be decompressed: {error}")))?;
     if raw.len() != length {
         return Err(Error::corrupt(format!("{} bytes, not {length}", raw.len())));
     }
@@ -164,26 +169,30 @@ pub(crate) fn decompress(bytes: &[u8], length: usize) -> Result<bytes::Bytes> {
 }
 
 impl LogIndex {
-    /// The body of a covered block; none if the block is not covered or has none.
+    /// The body of a covered block; none if the block is not covered or has no body.
     pub async fn body(&self, number: u64) -> Result<Option<Bytes>> {
         let mut tries = 0;
         loop {
             let snapshot = self.shared.readable()?;
             match self.shared.body_at(&snapshot, number).await {
-                Err(error) => self.shared.look_again(&snapshot, error, &mut tries).await?,
-                Ok(Found::Body(body)) => return Ok(body),
-                Ok(Found::NotInTail) => {
+                Err(error) => {
+                    self.shared
+                        .retry_or_note_damage(&snapshot, error, Some(number), &mut tries)
+                        .await?;
+                }
+                Ok(BodyLookup::Body(body)) => return Ok(body),
+                Ok(BodyLookup::NotInTail) => {
                     self.refresh().await?;
                     tries += 1;
-                    // It should be there, unless its block was sealed meanwhile.
-                    if tail_start(&snapshot) == tail_start(&self.shared.snapshot()) {
+                    // It should be there, unless its block was sealed or written again meanwhile.
+                    if tail_mark(&snapshot) == tail_mark(&self.shared.snapshot()) {
                         let what = format!("the body of block {number} is missing in the tail");
                         let error = Error::corrupt(what);
-                        self.shared.note_corruption(&error, None);
+                        self.shared.note_corruption(&snapshot, &error, None, Some(number));
                         return Err(error);
                     }
                     if tries > REPLANS_MAX {
-                        let what = "the tail moves faster than it can be read".to_owned();
+                        let what = "the tail changes faster than it can be read".to_owned();
                         return Err(Error::Throttled { what });
                     }
                 }
@@ -191,52 +200,56 @@ impl LogIndex {
         }
     }
 
-    /// The covered blocks that may hold a transaction, newest first: nearly always one, or none. Only blocks with
-    /// bodies are looked at.
+    /// The covered blocks that may hold a transaction, newest first: nearly always one or none. Searches only blocks
+    /// with bodies.
     pub async fn blocks_of_transaction(&self, hash: &B256) -> Result<Vec<u64>> {
         let mut tries = 0;
         loop {
             let snapshot = self.shared.readable()?;
             match self.shared.transaction_blocks(&snapshot, hash).await {
-                Err(error) => self.shared.look_again(&snapshot, error, &mut tries).await?,
+                Err(error) => {
+                    self.shared.retry_or_note_damage(&snapshot, error, None, &mut tries).await?;
+                }
                 found => return found,
             }
         }
     }
 }
 
-/// What became of a lookup.
-enum Found {
+/// Result of a lookup.
+enum BodyLookup {
     Body(Option<Bytes>),
-    /// The tail has no such record, or has none any more.
+    /// The tail has no such record, or no longer has it.
     NotInTail,
 }
 
-fn tail_start(snapshot: &Snapshot) -> Option<(u64, u64)> {
-    snapshot.tail_state.as_ref().map(|tail| (tail.generation, tail.start))
+/// What changes when blocks leave the tail or are written again.
+fn tail_mark(snapshot: &Snapshot) -> Option<(u64, u64, u64)> {
+    let replacements = snapshot.list.replacements.seq;
+    snapshot.tail_state.as_ref().map(|tail| (tail.generation, tail.start, replacements))
 }
 
-impl Shared {
-    async fn body_at(&self, snapshot: &Snapshot, number: u64) -> Result<Found> {
+impl SharedIndex {
+    async fn body_at(&self, snapshot: &Snapshot, number: u64) -> Result<BodyLookup> {
         if !snapshot.coverage.iter().any(|range| range.contains(&number)) {
-            return Ok(Found::Body(None));
+            return Ok(BodyLookup::Body(None));
         }
         if let Some(tail) = snapshot.tail_state.as_ref().filter(|tail| number >= tail.start) {
-            if !snapshot.bodies.blocks.contains(number) {
-                return Ok(Found::Body(None));
+            if !snapshot.bodies.has(number) {
+                return Ok(BodyLookup::Body(None));
             }
             let record = self.stores.meta.get(&self.keys.body(tail.generation, number)).await?;
             let Some(record) = record else {
-                return Ok(Found::NotInTail);
+                return Ok(BodyLookup::NotInTail);
             };
-            return Ok(Found::Body(Some(records::body::decode(&record.value)?.bytes)));
+            return Ok(BodyLookup::Body(Some(records::body::decode(&record.value)?.bytes)));
         }
         let bodies = snapshot.list.containing(number).and_then(|entry| {
             entry.bodies.iter().find(|bodies| bodies.blocks.contains(&number)).cloned()
         });
         match bodies {
-            None => Ok(Found::Body(None)),
-            Some(bodies) => Ok(Found::Body(self.bodies.body(&bodies, number).await?)),
+            None => Ok(BodyLookup::Body(None)),
+            Some(bodies) => Ok(BodyLookup::Body(self.bodies.body(&bodies, number).await?)),
         }
     }
 
@@ -261,43 +274,43 @@ impl Shared {
     }
 }
 
-/// Reads blobs of bodies, through a bounded cache.
+/// Reads blobs of bodies through a bounded cache.
 #[derive(Debug)]
 pub(crate) struct BodyReader {
     blobs: Arc<dyn BlobStore>,
     prefix: String,
-    cache: Cache<(u64, u64, Part), Cached, Weigh>,
+    cache: Cache<(u64, u64, BodyPart), CachedBodyPart, BodyPartWeighter>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Part {
+enum BodyPart {
     Directory,
     Group(usize),
 }
 
 #[derive(Clone, Debug)]
-enum Cached {
+enum CachedBodyPart {
     Directory(Arc<BodiesDirectory>),
     Group(bytes::Bytes),
 }
 
 #[derive(Clone, Debug)]
-struct Weigh;
+struct BodyPartWeighter;
 
-impl Weighter<(u64, u64, Part), Cached> for Weigh {
-    fn weight(&self, _: &(u64, u64, Part), cached: &Cached) -> u64 {
+impl Weighter<(u64, u64, BodyPart), CachedBodyPart> for BodyPartWeighter {
+    fn weight(&self, _: &(u64, u64, BodyPart), cached: &CachedBodyPart) -> u64 {
         let bytes = match cached {
-            Cached::Directory(directory) => directory.weight(),
-            Cached::Group(group) => group.len(),
+            CachedBodyPart::Directory(directory) => directory.weight(),
+            CachedBodyPart::Group(group) => group.len(),
         };
-        as_u64(bytes + size_of::<Cached>())
+        as_u64(bytes + size_of::<CachedBodyPart>())
     }
 }
 
 impl BodyReader {
     pub(crate) fn new(blobs: Arc<dyn BlobStore>, prefix: String, cache_bytes: u64) -> Self {
         let items = usize::try_from(cache_bytes / PART_BYTES_ROUGHLY).unwrap_or(usize::MAX);
-        let cache = Cache::with_weighter(items.max(16), cache_bytes, Weigh);
+        let cache = Cache::with_weighter(items.max(16), cache_bytes, BodyPartWeighter);
         Self { blobs, prefix, cache }
     }
 
@@ -324,14 +337,14 @@ impl BodyReader {
     }
 
     async fn directory(&self, bodies: &BodiesRef) -> Result<Arc<BodiesDirectory>> {
-        let key = (bodies.token, bodies.blocks.start, Part::Directory);
-        if let Some(Cached::Directory(directory)) = self.cache.get(&key) {
+        let key = (bodies.token, bodies.blocks.start, BodyPart::Directory);
+        if let Some(CachedBodyPart::Directory(directory)) = self.cache.get(&key) {
             return Ok(directory);
         }
         let bytes = self.bytes(bodies, bodies.directory_at..bodies.bytes).await?;
         let directory = BodiesDirectory::decode(&bytes);
         let directory = Arc::new(directory.map_err(|error| error.in_chunk(&name_of(bodies)))?);
-        self.cache.insert(key, Cached::Directory(Arc::clone(&directory)));
+        self.cache.insert(key, CachedBodyPart::Directory(Arc::clone(&directory)));
         Ok(directory)
     }
 
@@ -341,14 +354,14 @@ impl BodyReader {
         directory: &BodiesDirectory,
         group: usize,
     ) -> Result<bytes::Bytes> {
-        let key = (bodies.token, bodies.blocks.start, Part::Group(group));
-        if let Some(Cached::Group(bytes)) = self.cache.get(&key) {
+        let key = (bodies.token, bodies.blocks.start, BodyPart::Group(group));
+        if let Some(CachedBodyPart::Group(bytes)) = self.cache.get(&key) {
             return Ok(bytes);
         }
         let bytes = self.bytes(bodies, directory.group(group)).await?;
         let raw = directory.open_group(group, &bytes);
         let raw = raw.map_err(|error| error.in_chunk(&name_of(bodies)))?;
-        self.cache.insert(key, Cached::Group(raw.clone()));
+        self.cache.insert(key, CachedBodyPart::Group(raw.clone()));
         Ok(raw)
     }
 
@@ -365,8 +378,8 @@ impl BodyReader {
     }
 }
 
-/// How a blob of bodies is named in errors.
-fn name_of(bodies: &BodiesRef) -> String {
+/// Name of a blob of bodies in errors.
+pub(crate) fn name_of(bodies: &BodiesRef) -> String {
     format!(
         "the chunk of the bodies of blocks {} to {} (attempt {:016x})",
         bodies.blocks.start,

@@ -1,15 +1,15 @@
-//! Chunks: immutable blobs that hold the logs of consecutive blocks, and their index.
+//! Chunks: immutable blobs that hold the logs of consecutive blocks and their index.
 //!
 //! ```text
 //!   magic | pages | postings | buckets | blocks | directory
 //! ```
 //!
-//! Everything that is read by itself carries its own CRC-32C: each page, each posting list, each bucket, the blocks,
-//! the directory. The directory says where the rest is; where it is itself, the published entry says.
+//! Every part that is read separately carries its own CRC-32C: each page, each posting list, each bucket, the blocks,
+//! the directory. The directory holds the offsets of the other parts; the published entry holds the offset of the
+//! directory.
 //!
-//! Guarantees: [`encode`] depends on the content alone; [`Directory::decode`] and [`decode_content`] accept what it
-//! wrote and refuse everything else. Leaves to others: publication ([`crate::publish`]), caching
-//! ([`crate::reader`]).
+//! Guarantees: [`encode`] depends only on the content; [`Directory::decode`] and [`decode_content`] accept what it
+//! wrote and refuse everything else. Leaves to others: publication ([`crate::publish`]), caching ([`crate::reader`]).
 //!
 //! Stored form: `docs/formats.md`, "Chunks".
 
@@ -28,14 +28,13 @@ use crate::term::ID_MAX;
 use crate::terms::{self, Buckets};
 use crate::types::BlockRange;
 
-/// The first bytes of every chunk.
+/// First bytes of every chunk.
 const MAGIC: &[u8; 8] = b"LMLOGIX1";
 const VERSION: u8 = 1;
-/// The most blocks of a chunk.
 pub(crate) const CHUNK_BLOCKS_MAX: u64 = 1 << 24;
 const BUCKET_BITS_MAX: u32 = 22;
 
-/// A chunk as bytes, and what its entry needs to say of it.
+/// An encoded chunk, with the values for its entry.
 #[derive(Debug)]
 pub(crate) struct EncodedChunk {
     pub(crate) bytes: Bytes,
@@ -44,17 +43,16 @@ pub(crate) struct EncodedChunk {
     pub(crate) parent_hash: B256,
     pub(crate) last_hash: B256,
     pub(crate) logs: u32,
-    /// How many terms were filed: the values of all logs, and a term per transaction and block.
+    /// Number of filed terms: the values of all logs, and one term per transaction and block.
     pub(crate) values: u64,
-    /// The bytes that are there to find logs, not to hold them.
+    /// Bytes that serve to find logs, not to hold them.
     pub(crate) index_bytes: u64,
 }
 
-/// Writes a chunk.
 pub(crate) fn encode(mut content: Content) -> EncodedChunk {
     let values = as_u64(content.run.entries.len());
     let terms = terms::encode(&content.run.entries);
-    // Not needed any more, and as large as the index itself.
+    // No longer needed, and as large as the index itself.
     content.run.entries = Vec::new();
     let run = &content.run;
     let page_bytes: usize = run.pages.iter().map(|page| page.bytes.len()).sum();
@@ -126,7 +124,7 @@ fn encode_blocks(blocks: &[BlockRow], out: &mut Vec<u8>) {
     seal(out, start);
 }
 
-/// Where everything is in a chunk.
+/// Offsets of all parts of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Directory {
     pub(crate) blocks: BlockRange,
@@ -140,10 +138,10 @@ pub(crate) struct Directory {
     blocks_at: u64,
     directory_at: u64,
     pub(crate) bucket_bits: u32,
-    /// One more than there are pages.
+    /// One more element than there are pages.
     page_starts: Vec<u32>,
     page_first_ids: Vec<u32>,
-    /// Counted from the first block of the chunk.
+    /// Relative to the first block of the chunk.
     page_first_blocks: Vec<u32>,
     bucket_starts: Vec<u32>,
 }
@@ -172,12 +170,12 @@ impl Directory {
         seal(out, start);
     }
 
-    /// Reads the directory that starts at `directory_at` of its chunk.
+    /// `directory_at` is the offset of `bytes` in the chunk.
     pub(crate) fn decode(bytes: &[u8], directory_at: u64) -> Result<Self> {
         let mut reader = Reader::new(unseal(bytes)?);
         let version = reader.u8()?;
         if version != VERSION {
-            return Err(Error::corrupt(format!("a chunk of version {version}")));
+            return Err(Error::corrupt(format!("a chunk has the unknown version {version}")));
         }
         let blocks = reader.u64()?..reader.u64()?;
         let (logs, groups, values) = (reader.u32()?, reader.u32()?, reader.u64()?);
@@ -188,7 +186,7 @@ impl Directory {
         let pages = to_usize(reader.u32()?.into())?;
         let buckets_fine = bucket_bits <= BUCKET_BITS_MAX;
         if !buckets_fine || blocks.is_empty() || stored_at != directory_at || logs > ID_MAX {
-            return Err(Error::corrupt("a directory that contradicts itself"));
+            return Err(Error::corrupt("a directory contradicts itself"));
         }
         let buckets = 1_usize << bucket_bits;
         let directory = Self {
@@ -233,65 +231,65 @@ impl Directory {
             && (self.page_first_ids.is_empty() == (self.logs == 0))
             && block_count <= CHUNK_BLOCKS_MAX
             && self.page_first_blocks.last().is_none_or(|last| u64::from(*last) < block_count);
-        if fine { Ok(()) } else { Err(Error::corrupt("a directory that contradicts itself")) }
+        if fine { Ok(()) } else { Err(Error::corrupt("a directory contradicts itself")) }
     }
 
-    /// How many pages there are.
+    /// Number of pages.
     pub(crate) fn pages(&self) -> usize {
         self.page_first_ids.len()
     }
 
-    /// Where a page is.
+    /// Byte range of a page.
     pub(crate) fn page_bytes(&self, page: usize) -> Range<u64> {
         self.page_starts[page].into()..self.page_starts[page + 1].into()
     }
 
-    /// The ids of a page.
+    /// Ids of the logs on a page.
     pub(crate) fn page_ids(&self, page: usize) -> Range<u32> {
         let end = self.page_first_ids.get(page + 1).copied().unwrap_or(self.logs);
         self.page_first_ids[page]..end
     }
 
-    /// The page of an id.
+    /// The page that holds an id.
     pub(crate) fn page_of(&self, id: u32) -> usize {
         self.page_first_ids.partition_point(|first| *first <= id).saturating_sub(1)
     }
 
-    /// The pages that can hold logs of these blocks.
+    /// Pages that may hold logs of these blocks.
     pub(crate) fn pages_of(&self, blocks: &BlockRange) -> Range<usize> {
         pages_of_blocks(self.page_first_blocks.len(), blocks, |page| {
             self.blocks.start + u64::from(self.page_first_blocks[page])
         })
     }
 
-    /// Where a bucket is.
+    /// Byte range of a bucket.
     pub(crate) fn bucket_bytes(&self, bucket: usize) -> Range<u64> {
         self.buckets_at + u64::from(self.bucket_starts[bucket])
             ..self.buckets_at + u64::from(self.bucket_starts[bucket + 1])
     }
 
-    /// Where a posting list is, if it can be there.
+    /// Byte range of a posting list; fails if it lies outside the postings.
     pub(crate) fn posting_bytes(&self, stored: &Range<u64>) -> Result<Range<u64>> {
         let start = self.postings_at.checked_add(stored.start);
         let end = self.postings_at.checked_add(stored.end).filter(|end| *end <= self.buckets_at);
         match (start, end) {
             (Some(start), Some(end)) if start <= end => Ok(start..end),
-            _ => Err(Error::corrupt("a bitmap beyond its section")),
+            _ => Err(Error::corrupt("a bitmap extends beyond its section")),
         }
     }
 
-    /// Where the blocks are.
+    /// Byte range of the blocks.
     pub(crate) fn blocks_bytes(&self) -> Range<u64> {
         self.blocks_at..self.directory_at
     }
 
-    /// About how much memory it takes.
+    /// Approximate memory use.
     pub(crate) fn weight(&self) -> usize {
         let numbers = self.page_starts.len() * 3 + self.bucket_starts.len();
         size_of::<Self>() + numbers * size_of::<u32>()
     }
 
-    /// Reads the blocks.
+    /// Decodes the blocks and checks them against the directory.
     pub(crate) fn decode_blocks(&self, bytes: &[u8]) -> Result<Vec<BlockRow>> {
         let count = to_usize(self.blocks.end - self.blocks.start)?;
         let mut reader = Reader::new(unseal(bytes)?);
@@ -316,7 +314,7 @@ impl Directory {
     }
 }
 
-/// The pages that can hold logs of these blocks, given the block of each page's first log.
+/// Pages that may hold logs of these blocks; `first_block` returns the block of a page's first log.
 pub(crate) fn pages_of_blocks(
     pages: usize,
     blocks: &BlockRange,
@@ -330,7 +328,7 @@ pub(crate) fn pages_of_blocks(
         }
         low
     };
-    // The page before the first that starts inside may hold the beginning.
+    // The page before the first one that starts inside may hold the first blocks.
     let start = partition(blocks.start).saturating_sub(1);
     let end = partition(blocks.end);
     start..end.max(start)
@@ -342,14 +340,14 @@ fn numbers(reader: &mut Reader<'_>, count: usize) -> Result<Vec<u32>> {
     Ok(numbers.iter().map(|number| u32::from_le_bytes(*number)).collect())
 }
 
-/// Reads a whole chunk back.
+/// Decodes a whole chunk.
 pub(crate) fn decode_content(bytes: &Bytes, directory_at: u64) -> Result<Content> {
     let part = |range: Range<u64>| {
         let range = to_usize(range.start)?..to_usize(range.end)?;
-        bytes.get(range).ok_or_else(|| Error::corrupt("a chunk that is too short"))
+        bytes.get(range).ok_or_else(|| Error::corrupt("a chunk is too short"))
     };
     if !bytes.starts_with(MAGIC) {
-        return Err(Error::corrupt("a chunk that does not start like one"));
+        return Err(Error::corrupt("a chunk does not have the magic bytes"));
     }
     let directory = Directory::decode(part(directory_at..as_u64(bytes.len()))?, directory_at)?;
     let blocks = directory.decode_blocks(part(directory.blocks_bytes())?)?;

@@ -1,10 +1,11 @@
-//! Which chunks are published, which of them count, and which changes make sense. Pure.
+//! Which chunks are published, which of them are covered, and which changes are valid. Pure.
 //!
-//! A chunk's own hashes prove that it is consistent, not that it is canonical. So an entry counts as covered only
-//! when it is anchored: sealed from the tail, holding a configured anchor, or linked to such a one, or to the tail,
-//! by parent hashes through neighbours. Where an anchored side meets one that contradicts it, the other is dropped.
+//! A chunk's own hashes prove that it is consistent, not that it is canonical. So an entry is covered only if it is
+//! anchored: it was sealed from the tail, holds a configured anchor, or is linked to such an entry or to the tail by
+//! parent hashes through its neighbours. Where an anchored entry meets a neighbour that contradicts it, the neighbour
+//! is dropped.
 //!
-//! Guarantees: no two entries overlap; [`ChunkList::plan_add`] gives a change that keeps it so, or an error.
+//! Guarantees: no two entries overlap; [`ChunkList::plan_add`] returns a change that preserves this, or an error.
 //! Leaves to others: storing changes ([`crate::publish`]).
 
 use std::collections::BTreeMap;
@@ -15,47 +16,50 @@ use alloy_primitives::B256;
 use crate::error::{Error, Result};
 use crate::records::chunks::{Change, ChunkEntry};
 use crate::records::tail_state::TailState;
+use crate::replace::ReplacementPosition;
 use crate::types::BlockRange;
 
-/// All that is published, as of one change.
+/// Everything that is published, as of one change.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ChunkList {
-    /// The number of the last change.
+    /// Number of the last change.
     pub(crate) seq: u64,
-    /// Below which block nothing is kept.
+    /// Lowest block that is kept.
     pub(crate) floor: u64,
-    /// The number of the last replacement of stored blocks.
-    pub(crate) replacements: u64,
+    /// End of the log of replacements.
+    pub(crate) replacements: ReplacementPosition,
     entries: BTreeMap<u64, Arc<ChunkEntry>>,
 }
 
-/// What is to be done to publish an entry.
+/// How to publish an entry.
 #[derive(Debug)]
-pub(crate) enum Planned {
-    /// The very same is there already.
+pub(crate) enum PublishPlan {
+    /// An identical entry is already published.
     Published(Arc<ChunkEntry>),
-    /// This change.
+    /// Commit this change.
     Change(Change),
 }
 
 impl ChunkList {
-    /// The entries in the order of their blocks.
+    pub(crate) fn empty(replacements: ReplacementPosition) -> Self {
+        Self { replacements, ..Self::default() }
+    }
+
+    /// In the order of their blocks.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<ChunkEntry>> {
         self.entries.values()
     }
 
-    /// The entry that holds a block.
     pub(crate) fn containing(&self, block: u64) -> Option<&Arc<ChunkEntry>> {
         let (_, entry) = self.entries.range(..=block).next_back()?;
         entry.blocks.contains(&block).then_some(entry)
     }
 
-    /// The entry of an attempt.
     pub(crate) fn by_token(&self, token: u64) -> Option<&Arc<ChunkEntry>> {
         self.iter().find(|entry| entry.token == token)
     }
 
-    /// The entries that hold blocks of a range.
+    /// The entries that hold blocks of the range.
     pub(crate) fn overlapping(
         &self,
         blocks: &BlockRange,
@@ -66,12 +70,12 @@ impl ChunkList {
         self.entries.range(start..blocks.end.max(start)).map(|(_, entry)| entry)
     }
 
-    /// Follows a change; one that does not fit what is there is corrupt.
+    /// Applies a change; one that does not fit the list is corrupt.
     pub(crate) fn apply(&mut self, change: &Change) -> Result<()> {
         for token in &change.remove {
             let start = self.by_token(*token).map(|entry| entry.blocks.start);
             let start = start.ok_or_else(|| {
-                Error::corrupt(format!("a change removes {token:016x}, which is not there"))
+                Error::corrupt(format!("a change removes {token:016x}, which is not listed"))
             })?;
             self.entries.remove(&start);
         }
@@ -86,12 +90,12 @@ impl ChunkList {
         Ok(())
     }
 
-    /// Everything, as one change from nothing.
+    /// The whole list, as one change to an empty list.
     pub(crate) fn checkpoint(&self) -> Change {
         Change { add: self.iter().cloned().collect(), remove: Vec::new(), floor: self.floor }
     }
 
-    /// The list that a checkpoint says.
+    /// Rebuilds the list from a checkpoint.
     pub(crate) fn from_checkpoint(checkpoint: &Change, seq: u64) -> Result<Self> {
         let mut list = Self::default();
         list.apply(checkpoint)?;
@@ -99,20 +103,20 @@ impl ChunkList {
         Ok(list)
     }
 
-    /// The change that publishes `entry` in place of the entries of `replaced`.
+    /// Plans the change that publishes `entry` in place of the entries with the tokens `replaced`.
     pub(crate) fn plan_add(
         &self,
         entry: &Arc<ChunkEntry>,
         replaced: &[u64],
         tail: Option<&TailState>,
-    ) -> Result<Planned> {
+    ) -> Result<PublishPlan> {
         let refused =
             |what: String| Err(Error::Unpublishable { blocks: entry.blocks.clone(), what });
         if let Some(published) = self.entries.get(&entry.blocks.start)
             && published.blocks == entry.blocks
             && published.blake3 == entry.blake3
         {
-            return Ok(Planned::Published(Arc::clone(published)));
+            return Ok(PublishPlan::Published(Arc::clone(published)));
         }
         if entry.blocks.start < self.floor {
             return refused(format!("blocks below {} were pruned", self.floor));
@@ -124,12 +128,12 @@ impl ChunkList {
         let overlapped = self.overlapping(&entry.blocks).find(|e| !replaced.contains(&e.token));
         if let Some(other) = overlapped {
             let (start, end) = (other.blocks.start, other.blocks.end - 1);
-            return refused(format!("blocks {start} to {end} are published already"));
+            return refused(format!("blocks {start} to {end} are already published"));
         }
         if let Some(tail) = tail
             && entry.blocks.end > tail.start
         {
-            return refused(format!("blocks from {} on are the tail's", tail.start));
+            return refused(format!("blocks from {} on are in the tail", tail.start));
         }
         let mut change =
             Change { add: vec![Arc::clone(entry)], remove: replaced.to_vec(), floor: self.floor };
@@ -140,10 +144,10 @@ impl ChunkList {
             return refused("it contradicts an anchored neighbour".to_owned());
         }
         change.remove.extend(dropped);
-        Ok(Planned::Change(change))
+        Ok(PublishPlan::Change(change))
     }
 
-    /// The change that takes entries out, or none if they are gone.
+    /// Plans the change that removes entries or raises the floor; none if there is nothing to do.
     pub(crate) fn plan_remove(&self, tokens: &[u64], floor: u64) -> Option<Change> {
         let there = tokens.iter().copied().filter(|token| self.by_token(*token).is_some());
         let remove: Vec<u64> = there.collect();
@@ -151,7 +155,7 @@ impl ChunkList {
         changes.then(|| Change { add: Vec::new(), remove, floor: floor.max(self.floor) })
     }
 
-    /// Drops what contradicts an anchored neighbour, until nothing does; gives the attempts dropped.
+    /// Drops entries that contradict an anchored neighbour until none does; returns the tokens of the dropped ones.
     fn settle(&mut self, tail: Option<&TailState>) -> Result<Vec<u64>> {
         let mut dropped = Vec::new();
         while let Some(token) = self.contradiction(tail)? {
@@ -161,7 +165,7 @@ impl ChunkList {
         Ok(dropped)
     }
 
-    /// An entry that meets an anchored neighbour which says otherwise.
+    /// Finds an entry that an anchored neighbour contradicts.
     fn contradiction(&self, tail: Option<&TailState>) -> Result<Option<u64>> {
         let runs = self.runs(tail);
         for pair in runs.windows(2) {
@@ -206,7 +210,7 @@ impl ChunkList {
         before.map(|(_, entry)| entry.token)
     }
 
-    /// Runs of entries that parent hashes link, lowest first.
+    /// Runs of entries linked by parent hashes, lowest first.
     fn runs(&self, tail: Option<&TailState>) -> Vec<LinkedRun> {
         let mut runs: Vec<LinkedRun> = Vec::new();
         for entry in self.iter() {
@@ -235,7 +239,7 @@ impl ChunkList {
         runs
     }
 
-    /// What readers may rely on: anchored chunks and the tail, in rising order.
+    /// Blocks that readers may rely on: anchored chunks and the tail, in ascending order.
     pub(crate) fn coverage(&self, tail: Option<&TailState>) -> Vec<BlockRange> {
         let runs = self.runs(tail).into_iter().filter(|run| run.anchored);
         let mut covered: Vec<BlockRange> = runs.map(|run| run.blocks).collect();
@@ -249,7 +253,7 @@ impl ChunkList {
         covered
     }
 
-    /// Pieces whose chunk is complete, chunk by chunk.
+    /// The pieces of each complete chunk.
     pub(crate) fn mergeable(&self) -> Vec<Vec<Arc<ChunkEntry>>> {
         let mut groups = Vec::new();
         let mut group: Vec<Arc<ChunkEntry>> = Vec::new();

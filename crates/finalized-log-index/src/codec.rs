@@ -1,15 +1,14 @@
-//! Reading and writing numbers and bytes, with bounds on everything that is read.
+//! Reads and writes numbers and bytes; everything read is bounds-checked.
 //!
-//! Guarantees: a [`Reader`] never reads beyond its bytes and never panics; whatever does not fit is
-//! [`Error::Corrupt`]. Sealed bytes ([`seal`], [`unseal`]) carry a CRC-32C, so that a flipped bit anywhere in
-//! them is found before they are looked at. Leaves to others: what the numbers mean.
+//! Guarantees: a [`Reader`] never reads beyond its bytes and never panics; input that does not fit is
+//! [`Error::Corrupt`]. Sealed bytes ([`seal`], [`unseal`]) carry a CRC-32C, so a flipped bit is found before they are
+//! decoded. Leaves to others: what the numbers mean.
 
 use crate::error::{Error, Result};
 
-/// The bytes of a checksum.
 pub(crate) const CRC_BYTES: usize = 4;
 
-/// Appends a number in base 128, lowest digits first.
+/// Appends a number in base 128, least significant digits first.
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(low_byte(number) | 0x80);
@@ -18,22 +17,22 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     out.push(low_byte(number));
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the low byte is what is wanted")]
+#[expect(clippy::cast_possible_truncation, reason = "only the low byte is needed")]
 fn low_byte(number: u64) -> u8 {
     number as u8
 }
 
-/// Appends a number of 32 bits.
+/// Appends a little-endian number.
 pub(crate) fn put_u32(out: &mut Vec<u8>, number: u32) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-/// Appends a number of 64 bits.
+/// Appends a little-endian number.
 pub(crate) fn put_u64(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-/// Maps small numbers of both signs to small numbers.
+/// Maps signed numbers of small magnitude to small unsigned numbers.
 pub(crate) fn zigzag(difference: i64) -> u64 {
     ((difference << 1) ^ (difference >> 63)).cast_unsigned()
 }
@@ -42,13 +41,13 @@ fn unzigzag(number: u64) -> i64 {
     (number >> 1).cast_signed() ^ -((number & 1).cast_signed())
 }
 
-/// Appends the checksum of everything from `start` on.
+/// Appends the checksum of `out[start..]`.
 pub(crate) fn seal(out: &mut Vec<u8>, start: usize) {
     let crc = crc32c::crc32c(&out[start..]);
     put_u32(out, crc);
 }
 
-/// The bytes before the checksum, if it is theirs.
+/// Checks the checksum and returns the bytes before it.
 pub(crate) fn unseal(bytes: &[u8]) -> Result<&[u8]> {
     let Some((body, crc)) = bytes.split_last_chunk::<CRC_BYTES>() else {
         return Err(Error::corrupt(format!(
@@ -58,28 +57,28 @@ pub(crate) fn unseal(bytes: &[u8]) -> Result<&[u8]> {
     };
     let (stored, computed) = (u32::from_le_bytes(*crc), crc32c::crc32c(body));
     if stored != computed {
-        return Err(Error::corrupt(format!("checksum {stored:08x}, but {computed:08x} computed")));
+        return Err(Error::corrupt(format!(
+            "the stored checksum is {stored:08x}, but the computed one is {computed:08x}"
+        )));
     }
     Ok(body)
 }
 
-/// A number that fits, or corruption.
+/// Reports a number that does not fit as corruption.
 pub(crate) fn to_usize(number: u64) -> Result<usize> {
     usize::try_from(number).map_err(|_| Error::corrupt(format!("{number} is too large")))
 }
 
-/// A length as a number of 64 bits.
 pub(crate) fn as_u64(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
-/// A length as a number of 32 bits; callers have bounded it.
+/// The caller has bounded the length.
 pub(crate) fn as_u32(length: usize) -> u32 {
-    debug_assert!(u32::try_from(length).is_ok(), "{length} was to be bounded");
+    debug_assert!(u32::try_from(length).is_ok(), "{length} must be bounded");
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
-/// Reads from bytes, front to back.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader<'b> {
     rest: &'b [u8],
@@ -94,7 +93,7 @@ impl<'b> Reader<'b> {
         self.rest.is_empty()
     }
 
-    /// What has not been read yet.
+    /// The bytes that have not been read yet.
     pub(crate) fn rest(&self) -> &'b [u8] {
         self.rest
     }
@@ -106,7 +105,7 @@ impl<'b> Reader<'b> {
     pub(crate) fn take(&mut self, length: usize) -> Result<&'b [u8]> {
         let Some((taken, rest)) = self.rest.split_at_checked(length) else {
             return Err(Error::corrupt(format!(
-                "{length} bytes wanted where {} are left",
+                "{length} bytes expected, but {} are left",
                 self.rest.len()
             )));
         };
@@ -117,7 +116,7 @@ impl<'b> Reader<'b> {
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let Some((taken, rest)) = self.rest.split_first_chunk::<N>() else {
             return Err(Error::corrupt(format!(
-                "{N} bytes wanted where {} are left",
+                "{N} bytes expected, but {} are left",
                 self.rest.len()
             )));
         };
@@ -158,35 +157,35 @@ impl<'b> Reader<'b> {
                 return Ok(number);
             }
         }
-        Err(Error::corrupt("a number without an end"))
+        Err(Error::corrupt("a varint does not end"))
     }
 
-    /// A difference of either sign, added to `base`.
+    /// Reads a zigzag difference and adds it to `base`.
     pub(crate) fn offset_from(&mut self, base: u64) -> Result<u64> {
         Ok(base.wrapping_add_signed(unzigzag(self.varint()?)))
     }
 
-    /// A number of 32 bits in base 128.
+    /// Reads a base-128 number that must fit 32 bits.
     pub(crate) fn varint32(&mut self) -> Result<u32> {
         let number = self.varint()?;
         u32::try_from(number).map_err(|_| Error::corrupt(format!("{number} is too large")))
     }
 
-    /// A count of things of which each takes at least one of the bytes left, or of `max` at most.
+    /// Reads a count of at most `max`, so that it is safe to allocate for it.
     pub(crate) fn count(&mut self, max: usize) -> Result<usize> {
         let number = to_usize(self.varint()?)?;
         if number > max {
-            return Err(Error::corrupt(format!("a count of {number}, at most {max}")));
+            return Err(Error::corrupt(format!("a count is {number}, at most {max} is allowed")));
         }
         Ok(number)
     }
 
-    /// Nothing may be left.
+    /// Fails if bytes are left.
     pub(crate) fn end(&self) -> Result<()> {
         if self.rest.is_empty() {
             return Ok(());
         }
-        Err(Error::corrupt(format!("{} bytes too many", self.rest.len())))
+        Err(Error::corrupt(format!("{} unexpected bytes at the end", self.rest.len())))
     }
 }
 
@@ -198,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_come_back(numbers in prop::collection::vec(any::<u64>(), 0..20), base: u64) {
+        fn numbers_round_trip(numbers in prop::collection::vec(any::<u64>(), 0..20), base: u64) {
             let mut bytes = Vec::new();
             for number in &numbers {
                 put_varint(&mut bytes, *number);

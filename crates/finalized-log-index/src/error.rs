@@ -1,4 +1,4 @@
-//! The one error of this crate.
+//! The error type of this crate.
 
 use alloy_primitives::B256;
 use logmill_io::ErrorKind;
@@ -8,134 +8,136 @@ use crate::types::BlockRange;
 /// Result of an operation of the index.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong with the index.
+/// Every way in which an operation of the index can fail.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A store failed.
-    #[error("the log index's store")]
+    #[error("the store of the log index failed")]
     Store(#[from] logmill_io::Error),
     /// The writer lease could not be read, renewed or checked, or is lost.
-    #[error("the log index's writer lease")]
+    #[error("cannot use the writer lease of the log index")]
     Lease(#[from] logmill_work::Error),
-    /// Somebody else writes this index: the caller stands by.
-    #[error("the log index is written by another process: stand by")]
+    /// Another process holds the writer lease: stand by.
+    #[error("the log index is written by another process")]
     Standby,
-    /// A block does not follow the head.
+    /// A block is not the successor of the indexed head.
     #[error("block {got} does not follow the indexed head: {expected} is next")]
     InvalidSequence {
-        /// The number that would.
+        /// Number of the next block.
         expected: u64,
-        /// The number given.
+        /// Number of the block that was passed.
         got: u64,
     },
-    /// A block can not be one.
+    /// A block violates a limit or the order of its logs.
     #[error("block {number} is invalid: {what}")]
     InvalidBlock {
-        /// Its number.
+        /// Number of the block.
         number: u64,
-        /// What is wrong.
+        /// Which rule it violates.
         what: String,
     },
     /// A block or chunk contradicts what is indexed as final.
     #[error("finality violation: {what}")]
     FinalityViolation {
-        /// Which block, and both hashes.
+        /// Names the block and both hashes.
         what: String,
     },
-    /// A block that was to take the place of a stored one is of another chain.
+    /// A block that should replace a stored one belongs to another chain.
     #[error(
-        "block {number} is of another chain: {what}; nothing was changed. Check which chain the node serves; if the \
-         chain was reset, stop the server and run `logmill index resolve rebuild-from {number}`"
+        "block {number} belongs to another chain: {what}; nothing was changed. Check which chain the node serves; if \
+         the chain was reset, stop the server and run `logmill index resolve rebuild-from {number}`"
     )]
     Foreign {
-        /// Its number.
+        /// Number of the block.
         number: u64,
-        /// Both hashes.
+        /// Names both hashes.
         what: String,
     },
-    /// The index refuses to go on until an operator has looked.
+    /// The index refuses to continue until an operator resolves it.
     #[error("the log index is degraded and refuses this: {reason}")]
     Degraded {
-        /// Why, as `health` shows it.
+        /// Same text as in the health report.
         reason: String,
     },
-    /// Too much waits for garbage collection or sealing.
-    #[error("ingest is throttled: {what}")]
+    /// Concurrent changes or a cancelled commit prevented the operation; it can be retried.
+    #[error("the log index is busy: {what}")]
     Throttled {
-        /// What there is too much of.
+        /// What prevented it.
         what: String,
     },
-    /// The filter is wrong.
+    /// The filter cannot be run.
     #[error("{what}")]
     InvalidFilter {
-        /// What is wrong with it.
+        /// Which part is wrong.
         what: String,
     },
     /// One position of the filter has too many alternatives.
     #[error("query too broad: {actual} alternatives at one position, at most {max}")]
     QueryTooBroad {
-        /// How many there are.
+        /// Number of alternatives in the filter.
         actual: usize,
-        /// How many are allowed.
+        /// Number of alternatives allowed.
         max: usize,
     },
-    /// The range is not covered.
+    /// The range contains blocks that are not covered.
     #[error(
         "blocks {} to {} are not all indexed; covered: {}", wanted.start, wanted.end - 1, list(covered)
     )]
     NotCovered {
-        /// What was asked for.
+        /// Requested range.
         wanted: BlockRange,
-        /// What is there, in rising order.
+        /// Covered ranges, in ascending order.
         covered: Vec<BlockRange>,
     },
-    /// The range reaches below what was pruned on purpose.
+    /// The range begins below the floor, where history was pruned on purpose.
     #[error("pruned history unavailable: blocks below {floor} were removed")]
     Pruned {
-        /// The lowest block that was kept.
+        /// Lowest block that was kept.
         floor: u64,
     },
     /// No indexed block has this hash.
     #[error("Block not found.")]
     BlockNotFound {
-        /// The hash.
+        /// Requested hash.
         hash: B256,
     },
-    /// A query took longer than it may.
+    /// A query exceeded its time limit.
     #[error("the query took longer than {limit_ms} ms")]
     DeadlineExceeded {
-        /// How long it may take.
+        /// The time limit.
         limit_ms: u64,
     },
     /// A chunk overlaps or contradicts what is published.
-    #[error("the chunk of blocks {} to {} can not be published: {what}", blocks.start, blocks.end - 1)]
+    #[error("the chunk of blocks {} to {} cannot be published: {what}", blocks.start, blocks.end - 1)]
     Unpublishable {
-        /// Its blocks.
+        /// Blocks of the chunk.
         blocks: BlockRange,
-        /// Why.
+        /// What it contradicts.
         what: String,
     },
-    /// The attempt to build was given up by garbage collection, or its publication is done already.
-    #[error("fenced: the build attempt {token} can not publish any more")]
+    /// Garbage collection gave this build attempt up, or the attempt has already published.
+    #[error("fenced: the build attempt {token} can no longer publish")]
     AttemptOver {
-        /// The attempt.
+        /// Token of the attempt, in hexadecimal.
         token: String,
     },
-    /// The blob of a published chunk is gone.
+    /// The blob of a published chunk does not exist.
     #[error("{chunk}: its blob is missing")]
     ChunkMissing {
-        /// Which chunk.
+        /// Blocks and token of the chunk.
         chunk: String,
     },
-    /// Stored bytes are not what was written.
+    /// Stored bytes differ from the bytes that were written.
     #[error("corrupt: {what}")]
     Corrupt {
-        /// Which bytes, and how it shows.
+        /// Which bytes, and which check failed.
         what: String,
-        /// The chunk they are of, if they are of one.
+        /// The chunk that holds them, if a chunk does.
         chunk: Option<String>,
+        /// The block they are of, if they are of one and it is known.
+        block: Option<u64>,
     },
-    /// A request of the operator or the program makes no sense.
+    /// A request of the operator or the program is invalid.
     #[error("{what}")]
     Invalid {
         /// What is wrong, and what would be right.
@@ -144,7 +146,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What the caller should do.
+    /// Tells the caller what to do.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Store(error) => error.kind(),
@@ -178,24 +180,42 @@ impl Error {
 
     /// Shorthand for [`Error::Corrupt`].
     pub(crate) fn corrupt(what: impl Into<String>) -> Self {
-        Self::Corrupt { what: what.into(), chunk: None }
+        Self::Corrupt { what: what.into(), chunk: None, block: None }
     }
 
-    /// The same error, saying in which thing the corruption was found.
+    /// Adds to a corruption error the thing in which it was found.
     pub(crate) fn within(self, thing: &str) -> Self {
         match self {
-            Self::Corrupt { what, chunk } => {
-                Self::Corrupt { what: format!("{thing}: {what}"), chunk }
+            Self::Corrupt { what, chunk, block } => {
+                Self::Corrupt { what: format!("{thing}: {what}"), chunk, block }
             }
             other => other,
         }
     }
 
-    /// The same error, saying in which chunk the corruption was found.
+    /// Adds to a corruption error the chunk in which it was found.
     pub(crate) fn in_chunk(self, name: &str) -> Self {
         match self.within(name) {
-            Self::Corrupt { what, .. } => Self::Corrupt { what, chunk: Some(name.to_owned()) },
+            Self::Corrupt { what, block, .. } => {
+                Self::Corrupt { what, chunk: Some(name.to_owned()), block }
+            }
             other => other,
+        }
+    }
+
+    /// The same error, saying at which block the corruption was found.
+    pub(crate) fn at_block(self, number: u64) -> Self {
+        match self {
+            Self::Corrupt { what, chunk, .. } => Self::Corrupt { what, chunk, block: Some(number) },
+            other => other,
+        }
+    }
+
+    /// The block whose bytes are damaged, if it is known.
+    pub(crate) fn damaged_block(&self) -> Option<u64> {
+        match self {
+            Self::Corrupt { block, .. } => *block,
+            _ => None,
         }
     }
 

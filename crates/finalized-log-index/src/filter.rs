@@ -1,12 +1,12 @@
-//! The filter of `eth_getLogs`, and what matches it.
+//! The filter of `eth_getLogs`, and the test whether a log matches it.
 //!
-//! - Addresses: none given means any; else one of them.
-//! - Topics: up to four positions, each any (empty) or one of a list. A filter with *k* positions matches
+//! - Addresses: the log's address must be in the list; an empty list matches any.
+//! - Topics: up to four positions, each a list or empty for any. A filter with *k* positions matches
 //!   only logs with at least *k* topics, so that `[any, any]` is not the same as no topics at all.
 //! - Blocks: a range, or one block by its hash.
 //!
-//! Guarantees: [`Filter::matches`] is the one definition of what a query answers; indexes only find candidates
-//! for it. Leaves to others: tags such as `latest`, and the error codes of JSON-RPC.
+//! Guarantees: [`Filter::matches`] alone defines what a query returns; indexes only find candidates for it. Leaves to
+//! others: tags such as `latest`, and JSON-RPC error codes.
 
 use std::ops::RangeInclusive;
 
@@ -15,37 +15,37 @@ use alloy_primitives::{Address, B256};
 use crate::error::{Error, Result};
 use crate::types::{BlockLog, TOPICS_MAX};
 
-/// Which logs a query asks for.
+/// Selects the logs that a query returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// In which blocks.
+    /// Blocks to search.
     pub blocks: Blocks,
-    /// Written by one of these contracts; any if there is none.
+    /// Contracts whose logs match; empty matches any.
     pub addresses: Vec<Address>,
-    /// With one of these topics at each position; any at a position without one.
+    /// Alternatives for each topic position; an empty list matches any topic.
     pub topics: Vec<Vec<B256>>,
-    /// Stop before the block with which there would be more logs than this. A single block is never split.
+    /// The query stops before the block that would exceed this number of logs. A single block is never split.
     pub max_results: Option<usize>,
 }
 
-/// In which blocks a query looks.
+/// The blocks that a query searches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blocks {
-    /// In a range, both ends included, which must be covered: else the query is an error that carries what is.
+    /// Inclusive range, which must be covered; otherwise the query fails with an error that lists the covered ranges.
     Range(RangeInclusive<u64>),
-    /// In the part of a range that is covered, whatever that is; the answer says what it was.
+    /// The covered part of an inclusive range; the answer tells which part that was.
     Covered(RangeInclusive<u64>),
-    /// In the block of this hash.
+    /// The block with this hash.
     Hash(B256),
 }
 
 impl Filter {
-    /// All logs of a range of blocks, which must be covered.
+    /// All logs of a block range, which must be covered.
     pub fn range(blocks: RangeInclusive<u64>) -> Self {
         Self::of(Blocks::Range(blocks))
     }
 
-    /// All logs of the covered part of a range of blocks.
+    /// All logs of the covered part of a block range.
     pub fn covered(blocks: RangeInclusive<u64>) -> Self {
         Self::of(Blocks::Covered(blocks))
     }
@@ -59,14 +59,14 @@ impl Filter {
         Self { blocks, addresses: Vec::new(), topics: Vec::new(), max_results: None }
     }
 
-    /// The same, of one more contract.
+    /// Adds a contract to the alternatives.
     #[must_use]
     pub fn address(mut self, address: Address) -> Self {
         self.addresses.push(address);
         self
     }
 
-    /// The same, with this topic at the position (0 to 3), or with one more alternative there.
+    /// Adds a topic to the alternatives at a position from 0 to 3.
     #[must_use]
     pub fn topic(mut self, position: usize, topic: B256) -> Self {
         if self.topics.len() <= position {
@@ -76,14 +76,14 @@ impl Filter {
         self
     }
 
-    /// The same, with a limit of results.
+    /// Sets [`Filter::max_results`].
     #[must_use]
     pub fn limit(mut self, max_results: usize) -> Self {
         self.max_results = Some(max_results);
         self
     }
 
-    /// Refuses what no query can mean.
+    /// Refuses filters that cannot be run.
     pub fn validate(&self) -> Result<()> {
         if self.topics.len() > TOPICS_MAX {
             return Err(Error::InvalidFilter {
@@ -102,12 +102,12 @@ impl Filter {
             });
         }
         if self.max_results == Some(0) {
-            return Err(Error::InvalidFilter { what: "max_results of 0".to_owned() });
+            return Err(Error::InvalidFilter { what: "max_results must be at least 1".to_owned() });
         }
         Ok(())
     }
 
-    /// Whether a log, wherever it is, has the wanted address and topics.
+    /// Whether the log has a matching address and topics; its block is not considered.
     pub fn matches(&self, log: &BlockLog) -> bool {
         let any_or = |wanted: &[B256], topic: &B256| wanted.is_empty() || wanted.contains(topic);
         (self.addresses.is_empty() || self.addresses.contains(&log.address))
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_topics_match_as_eth_get_logs_says() {
+    fn addresses_and_topics_match_as_in_eth_get_logs() {
         let all = || Filter::range(0..=9);
         check(&all(), &log(1, &[]), true);
         check(&all().address(Address::repeat_byte(1)), &log(1, &[]), true);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_of_k_positions_wants_at_least_k_topics() {
+    fn a_filter_with_k_positions_requires_at_least_k_topics() {
         let mut filter = Filter::range(0..=9);
         filter.topics = vec![Vec::new(), Vec::new()];
         check(&filter, &log(1, &[]), false);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_filters_are_refused() {
         let reversed = Filter::of(Blocks::Range(RangeInclusive::new(5, 4)));
         assert!(reversed.validate().is_err());
         assert!(Filter::range(0..=9).topic(4, word(1)).validate().is_err());

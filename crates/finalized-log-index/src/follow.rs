@@ -1,13 +1,13 @@
-//! Following the store: from what is known to what is there now, and recovery, which is the same from nothing.
+//! Follows the store: brings the known state up to date. Recovery is the same, from nothing.
 //!
-//! Order matters. The state of the tail is read first, then the chunks, then the batches of the tail: blocks that leave
-//! the tail are in a chunk by then. If the batches do not reach from the start to the end that the state says, the
-//! tail moved on meanwhile, and all is read again. So it is if the list changed and the tail starts elsewhere by
-//! then: such a list would hold blocks that the tail holds too. A tail that lacks blocks while nobody moves it is
-//! damaged.
+//! Order matters. The state of the tail is read first, then the chunks, then the batches of the tail: blocks that
+//! leave the tail are in a chunk by then. If the batches do not span the range in the state, the tail has moved in
+//! the meantime, and everything is read again. The same happens if the list changed and the tail now starts
+//! elsewhere: such a list would hold blocks that the tail holds too. A tail that lacks blocks while its state stays
+//! the same is damaged.
 //!
-//! Guarantees: reads the state, the list of chunks and the tail only, never the logs of chunks. Leaves to
-//! others: what to do with it ([`crate::index`]).
+//! Guarantees: reads only the state, the chunk list and the tail, never the logs of chunks. Leaves to others: what to
+//! do with them ([`crate::index`]).
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use logmill_io::{KeyRange, Record, Version};
 
 use crate::chunk_list::ChunkList;
 use crate::error::{Error, Result};
-use crate::index::{Followed, Shared};
+use crate::index::{IndexState, SharedIndex};
 use crate::records::chunks::{Change, ChunksHead};
-use crate::records::degraded::Degraded;
+use crate::records::degraded::Degradation;
 use crate::records::tail_state::TailState;
 use crate::records::{number_of, tail_batch};
 use crate::tail::Tail;
 
-/// How often a tail that moves on while it is read is read again.
+/// How often reading is retried because the tail or the list moved.
 const ATTEMPTS_MAX: usize = 16;
-/// The most batches of the tail in memory at once.
+/// Maximum number of tail batches in memory at once.
 const BATCHES_PER_SCAN: usize = 64;
-/// The most changes of one scan.
+/// Maximum number of changes read by one scan.
 const CHANGES_PER_SCAN: usize = 256;
 
-impl Shared {
-    /// Brings what is known up to date, and shows it to readers.
-    pub(crate) async fn follow(&self, followed: &mut Followed) -> Result<()> {
+impl SharedIndex {
+    /// Brings the known state up to date and installs a snapshot.
+    pub(crate) async fn follow(&self, followed: &mut IndexState) -> Result<()> {
         if followed.tail_known && self.has_writer() && self.follow_as_writer(followed).await? {
             return Ok(());
         }
@@ -40,7 +40,7 @@ impl Shared {
         for _ in 0..ATTEMPTS_MAX {
             let stored = self.stores.meta.get(&self.keys.tail_state()).await?;
             let degraded = self.stores.meta.get(&self.keys.degraded()).await?;
-            let degraded = degraded.map(|record| Degraded::decode(&record.value)).transpose()?;
+            let degraded = degraded.map(|record| Degradation::decode(&record.value)).transpose()?;
             let seq_before = followed.list.seq;
             self.follow_chunks(followed).await?;
             if followed.list.seq != seq_before && self.start_moved(stored.as_ref()).await? {
@@ -50,20 +50,20 @@ impl Shared {
             if self.follow_tail(followed, stored).await? {
                 followed.degraded = degraded;
                 followed.tail_known = true;
-                self.show(followed);
+                self.install_snapshot(followed);
                 return Ok(());
             }
-            // The same state twice, so nobody has moved the tail on meanwhile.
+            // The same version twice: no writer has moved the tail in the meantime.
             if lacking == Some(version) {
-                return Err(Error::corrupt("the tail lacks blocks, or the record of where it is"));
+                return Err(Error::corrupt("the tail lacks blocks, or its state is missing"));
             }
             lacking = Some(version);
         }
-        Err(Error::Throttled { what: "the tail moves faster than it can be read".to_owned() })
+        Err(Error::Throttled { what: "the tail changes faster than it can be read".to_owned() })
     }
 
-    /// Follows the chunks of others; false if the tail is somebody else's by now, and is to be loaded anew.
-    async fn follow_as_writer(&self, followed: &mut Followed) -> Result<bool> {
+    /// Follows only the chunks; returns false if another writer has changed the tail, which must be loaded again.
+    async fn follow_as_writer(&self, followed: &mut IndexState) -> Result<bool> {
         let seq_before = followed.list.seq;
         self.follow_chunks(followed).await?;
         if followed.list.seq != seq_before {
@@ -72,12 +72,12 @@ impl Shared {
                 return Ok(false);
             }
         }
-        self.show(followed);
+        self.install_snapshot(followed);
         Ok(true)
     }
 
-    /// Whether the tail starts elsewhere than when its state was read. It does so only together with a change of
-    /// the chunks; a list read in between would hold blocks that the tail holds too.
+    /// Whether the start of the tail has moved since its state was read. It moves only together with a change of the
+    /// chunks; a list read in between would hold blocks that the tail holds too.
     async fn start_moved(&self, stored: Option<&Record>) -> Result<bool> {
         let now = self.stores.meta.get(&self.keys.tail_state()).await?;
         let (Some(stored), Some(now)) = (stored, &now) else {
@@ -87,26 +87,39 @@ impl Shared {
         Ok((stored.generation, stored.start) != (now.generation, now.start))
     }
 
-    /// Brings the list of chunks up to date.
-    pub(crate) async fn follow_chunks(&self, followed: &mut Followed) -> Result<()> {
+    /// Brings the chunk list up to date.
+    pub(crate) async fn follow_chunks(&self, followed: &mut IndexState) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(record) = self.stores.meta.get(&self.keys.chunks()).await? else {
                 if self.is_any(&self.keys.changes()).await? {
-                    self.unless_moved(ChunksHead::default(), "the record of where it ends").await?;
+                    self.unless_moved(ChunksHead::default(), "its head").await?;
                     continue;
                 }
-                followed.list = Arc::default();
-                followed.list_version = None;
+                let is_marked = followed.list.replacements.mark != 0;
+                if followed.list_version.take().is_some() || !is_marked {
+                    let replacements = self.position_at(0).await?;
+                    followed.list = Arc::new(ChunkList::empty(replacements));
+                }
                 return Ok(());
             };
             let head = ChunksHead::decode(&record.value)?;
-            if head.seq != followed.list.seq || followed.list_version.is_none() {
+            let is_marked = followed.list.replacements.mark != 0;
+            if head.seq != followed.list.seq || followed.list_version.is_none() || !is_marked {
                 let Some(mut list) = self.load_list(&followed.list, head).await? else {
                     continue;
                 };
-                list.replacements = head.replacements;
+                list.replacements = match &*followed.list {
+                    known
+                        if is_marked
+                            && known.replacements.seq == head.replacements
+                            && known.seq <= head.seq =>
+                    {
+                        known.replacements
+                    }
+                    _ => self.position_at(head.replacements).await?,
+                };
                 if list.replacements != followed.list.replacements {
-                    // Batches that were read before may have been rewritten.
+                    // Batches read before may have been rewritten.
                     followed.tail_known = false;
                 }
                 followed.list = Arc::new(list);
@@ -115,11 +128,12 @@ impl Shared {
             return Ok(());
         }
         Err(Error::Throttled {
-            what: "the list of chunks moves faster than it can be read".to_owned(),
+            what: "the chunk list changes faster than it can be read".to_owned(),
         })
     }
 
-    /// The list as of `head`, from the known one or from the checkpoint; none if neither is there any more.
+    /// The list as of `head`, from the known list or from the checkpoint; none if the needed records have been
+    /// deleted.
     async fn load_list(&self, known: &ChunkList, head: ChunksHead) -> Result<Option<ChunkList>> {
         if known.seq <= head.seq && known.seq >= head.checkpoint {
             let mut list = known.clone();
@@ -141,7 +155,7 @@ impl Shared {
         self.unless_moved(head, "a change").await
     }
 
-    /// Nothing, if the list has a newer checkpoint by now; else what is missing should be there.
+    /// Returns none if the list has a newer checkpoint by now; else the missing record is an error.
     async fn unless_moved(&self, head: ChunksHead, what: &str) -> Result<Option<ChunkList>> {
         let record = self.stores.meta.get(&self.keys.chunks()).await?;
         let now = record.map(|record| ChunksHead::decode(&record.value)).transpose()?;
@@ -149,14 +163,14 @@ impl Shared {
         if now.is_some_and(moved) {
             return Ok(None);
         }
-        Err(Error::corrupt(format!("the list of chunks at {} lacks {what}", head.seq)))
+        Err(Error::corrupt(format!("the chunk list at change {} lacks {what}", head.seq)))
     }
 
     async fn is_any(&self, range: &KeyRange) -> Result<bool> {
         Ok(!self.stores.meta.scan(range, 1).await?.is_empty())
     }
 
-    /// Follows the changes up to `seq`; false if one is missing.
+    /// Applies the changes up to `seq`; returns false if one is missing.
     async fn replay(&self, list: &mut ChunkList, seq: u64) -> Result<bool> {
         while list.seq < seq {
             let after = self.keys.change(list.seq);
@@ -178,9 +192,9 @@ impl Shared {
         Ok(true)
     }
 
-    /// Brings the tail up to a stored state; false if its batches are not there any more.
-    async fn follow_tail(&self, followed: &mut Followed, stored: Option<Record>) -> Result<bool> {
-        // Not known until all of it is read: this may fail, or be given up, half way.
+    /// Brings the tail up to a stored state; returns false if its batches are gone.
+    async fn follow_tail(&self, followed: &mut IndexState, stored: Option<Record>) -> Result<bool> {
+        // Unknown until all of it is read: this may fail or be cancelled halfway.
         let was_known = std::mem::replace(&mut followed.tail_known, false);
         let known = followed.tail.take().filter(|_| was_known);
         let Some(record) = stored else {
@@ -205,7 +219,7 @@ impl Shared {
         Ok(true)
     }
 
-    /// Adds the batches from the tail's end to the state's; false if they are not all there.
+    /// Appends the batches between the end of `tail` and the end of `state`; returns false if some are missing.
     async fn read_batches(&self, tail: &mut Tail, state: &TailState) -> Result<bool> {
         let mut range = self.keys.tail_batches(state.generation);
         let next = self.keys.tail_batch(state.generation, tail.state.end);
@@ -219,7 +233,7 @@ impl Shared {
             };
             range = range.after(last.clone());
             for (position, (key, record)) in records.iter().enumerate() {
-                // Nothing of a batch is wanted if the one after it starts no later than what is wanted.
+                // A batch adds nothing if the next batch starts at or before the first block needed.
                 let next = records.get(position + 1).map(|(key, _)| number_of(key)).transpose()?;
                 if next.is_some_and(|next| next <= tail.state.end) {
                     continue;
@@ -233,13 +247,13 @@ impl Shared {
     }
 }
 
-/// The version that an operation of a batch wrote.
+/// The version that one operation of a batch wrote.
 pub(crate) fn version_at(versions: &[Option<Version>], position: usize) -> Result<Version> {
     let version = versions.get(position).copied().flatten();
-    version.ok_or_else(|| Error::corrupt("a store gave no version for its write"))
+    version.ok_or_else(|| Error::corrupt("the store returned no version for a write"))
 }
 
-/// Adds what is new of a batch; false if blocks are missing before it.
+/// Appends the new blocks of a batch; returns false if blocks before it are missing.
 fn append_batch(tail: &mut Tail, number: u64, record: &[u8]) -> Result<bool> {
     let (blocks, bodies) = tail_batch::decode(record)?;
     let known = |number: u64| number < tail.state.end;
@@ -260,7 +274,7 @@ fn append_batch(tail: &mut Tail, number: u64, record: &[u8]) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether a tail becomes another by adding blocks and dropping sealed ones.
+/// Whether `tail` can become `state` by appending blocks and dropping sealed ones.
 fn continues(tail: &Tail, state: &TailState) -> bool {
     tail.state.generation == state.generation
         && tail.state.start <= state.start

@@ -1,11 +1,11 @@
-//! Garbage collection: blobs that nothing refers to, and records that nobody needs any more.
+//! Garbage collection: deletes blobs that nothing refers to, and obsolete records.
 //!
-//! A blob is deleted when no entry lists it and its attempt has no record, for then it can never be listed. Attempts
-//! that are over their time lose their record first. Blobs are listed before attempts are read, and attempts before
-//! the list of chunks, so a publication under way is seen in one of them.
+//! A blob is deleted if no entry lists it and its attempt has no record: then it can never be listed. Expired
+//! attempts lose their record first. Blobs are listed before attempts are read, and attempts before the chunk list,
+//! so a concurrent publication is seen in one of them.
 //!
-//! Guarantees: what is listed is never deleted; a dry run deletes nothing and says what would be. Leaves to
-//! others: when to run, and readers of merged pieces, who plan again.
+//! Guarantees: a listed blob is never deleted; a dry run deletes nothing and reports what it would delete. Leaves to
+//! others: when to run, and readers of merged pieces, which plan again.
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
@@ -14,56 +14,55 @@ use logmill_io::{Batch, BlobName, Condition, ErrorKind, Key, KeyRange, Timestamp
 
 use crate::codec::as_u64;
 use crate::error::{Error, Result};
-use crate::metric;
 use crate::publish::CHECKPOINT_EVERY;
 use crate::records::chunks::token_of;
-use crate::records::degraded::Cause;
+use crate::records::degraded::{Cause, Degradation};
 use crate::records::tail_state::TailState;
 use crate::records::{attempt, number_of};
 use crate::settings::Guardrails;
 use crate::writer::Writer;
 
-/// The most blobs of one list.
+/// Page size when listing blobs.
 const BLOBS_PER_LIST: usize = 1_000;
-/// The most records of one scan; bodies of blocks are among them.
+/// Page size of scans; some of the records are bodies of blocks, which are large.
 const RECORDS_PER_SCAN: usize = 64;
-/// How many times its own time ahead of now an attempt may end.
+/// An attempt whose end is more than this many TTLs ahead was written by a wrong clock.
 const TTLS_AHEAD_MAX: u32 = 2;
-/// The most records of one delete.
+/// Maximum number of records deleted in one commit.
 const RECORDS_PER_DELETE: usize = 1_000;
 
-/// Whether garbage is deleted or only counted.
+/// Whether garbage is deleted or only reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GcMode {
-    /// It is counted.
+    /// Only report it.
     DryRun,
-    /// It is deleted.
+    /// Delete it.
     Delete,
 }
 
-/// What garbage there was.
+/// Garbage that was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GcReport {
-    /// Blobs that nothing refers to: of crashed attempts, and of pieces that were merged.
+    /// Blobs that nothing refers to, left by crashed attempts and by pieces that were merged.
     pub orphan_chunks: Vec<BlobName>,
-    /// Their bytes.
+    /// Total size of those blobs.
     pub orphan_chunk_bytes: u64,
-    /// Blobs of attempts that may still publish.
+    /// Number of blobs whose attempts may still publish.
     pub chunks_in_flight: u64,
-    /// Attempts that were given up.
+    /// Number of expired attempts.
     pub attempts_given_up: u64,
-    /// Changes and checkpoints that no reader needs any more.
+    /// Number of changes and checkpoints that no reader needs.
     pub stale_changes: u64,
-    /// Records of the tail below its start or of a tail that was thrown away.
+    /// Number of records below the start of the tail, or of a discarded tail.
     pub stale_tail_records: u64,
-    /// Whether all that was deleted.
+    /// Whether the garbage was deleted.
     pub deleted: bool,
 }
 
-/// How much garbage there was at the last count.
+/// Amount of garbage at the last count.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pressure {
-    /// The share of its limit that the worst kind has, in percent; above 100 ingest is slowed down.
+    /// Percentage of its limit that the worst kind has reached; above 100 ingest is throttled.
     percent: u64,
 }
 
@@ -74,10 +73,10 @@ impl Pressure {
 }
 
 impl Writer {
-    /// Finds garbage, and deletes it unless it is a dry run. What is left decides whether ingest is slowed down,
-    /// and, if it grew since the last time, stopped.
+    /// Finds garbage, and deletes it unless `mode` is a dry run. If too much is left, ingest is throttled; if that
+    /// grew since the last call, ingest is stopped.
     pub async fn collect_garbage(&self, mode: GcMode) -> Result<GcReport> {
-        // Blobs can not be fenced: who deletes some asks first.
+        // Deleting blobs cannot be fenced, so confirm the lease first.
         self.renew().await?;
         let mut report = self.orphans(mode).await?;
         let changes = self.stale_changes().await?;
@@ -112,7 +111,7 @@ impl Writer {
         }
         drop(followed);
         for (name, bytes) in blobs {
-            // Not a name of ours, so none of our business.
+            // Skip blobs with foreign names.
             let Some(token) = token_of(&name).filter(|_| !listed.contains(&name)) else {
                 continue;
             };
@@ -139,11 +138,11 @@ impl Writer {
         }
     }
 
-    /// The attempts that may still publish; those over their time are given up.
+    /// Returns the attempts that may still publish, and abandons the expired ones.
     async fn open_attempts(&self, mode: GcMode, report: &mut GcReport) -> Result<BTreeSet<u64>> {
         let meta = &self.shared().stores.meta;
         let now: Timestamp = meta.now().await?;
-        // An attempt that is open for longer was begun while the clock was ahead.
+        // An attempt that ends later than this began while the clock was ahead.
         let latest = now.after(self.shared().settings.build_ttl.saturating_mul(TTLS_AHEAD_MAX));
         let mut open = BTreeSet::new();
         let mut range = self.shared().keys.attempts();
@@ -165,8 +164,7 @@ impl Writer {
                 }
                 let given_up = Batch::new().delete(key.clone(), Condition::Version(record.version));
                 match meta.commit(given_up.fenced(self.fence())).await {
-                    // It has just been published; the list, which is read after this, says so.
-                    // Or it was renewed.
+                    // It has just been published, which the list read afterwards shows, or it was renewed.
                     Err(error) if error.kind() == ErrorKind::Conflict => {
                         open.insert(number_of(key)?);
                     }
@@ -177,7 +175,7 @@ impl Writer {
         }
     }
 
-    /// Changes that come before the checkpoint before the last: whoever is that far behind starts anew.
+    /// Changes before the second-last checkpoint: a reader that far behind starts from a checkpoint.
     async fn stale_changes(&self) -> Result<Vec<Key>> {
         let keys = &self.shared().keys;
         let seq = self.shared().followed.lock().await.list.seq;
@@ -187,7 +185,7 @@ impl Writer {
         Ok(stale)
     }
 
-    /// The keys of a range whose number is below `end`.
+    /// Keys of a range whose number is below `end`.
     async fn keys_below(&self, mut range: KeyRange, end: u64) -> Result<Vec<Key>> {
         let mut found = Vec::new();
         loop {
@@ -220,7 +218,7 @@ impl Writer {
         let mut older = shared.keys.all_tail_batches();
         older.end = std::ops::Bound::Excluded(current);
         let mut stale = self.keys_below(older, u64::MAX).await?;
-        // The last batch that starts below the start may reach beyond it.
+        // The last batch that starts below the start of the tail may reach beyond it.
         let mut below =
             self.keys_below(shared.keys.tail_batches(state.generation), state.start).await?;
         let exact = shared.keys.tail_batch(state.generation, state.start);
@@ -250,12 +248,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Compares what is left with the guardrails.
+    /// Compares the remaining garbage with the guardrails.
     async fn judge(&self, report: &GcReport) -> Result<()> {
         let (bytes, chunks) = (report.orphan_chunk_bytes, as_u64(report.orphan_chunks.len()));
         let (changes, tail_records) = (report.stale_changes, report.stale_tail_records);
         let left = if report.deleted { [0; 4] } else { [bytes, chunks, changes, tail_records] };
-        metric::backlog(left[0], left[1], left[2], left[3]);
+        self.shared().metrics.backlog(left[0], left[1], left[2], left[3]);
         let limits: Guardrails = self.shared().settings.guardrails;
         let percent = |left: u64, max: u64| left.saturating_mul(100) / max.max(1);
         let worst = percent(left[0], limits.max_orphan_chunk_bytes)
@@ -269,7 +267,8 @@ impl Writer {
         if now.is_high() && before.is_high() && now.percent > before.percent {
             let what = format!("garbage is at {worst} % of its limit and grows: {left:?}");
             let mut followed = self.shared().followed.lock().await;
-            self.degrade(&mut followed, Cause::Backlog, what.clone()).await?;
+            let degraded = Degradation::new(Cause::Backlog, what.clone());
+            self.degrade(&mut followed, degraded).await?;
             return Err(Error::Degraded { reason: what });
         }
         Ok(())

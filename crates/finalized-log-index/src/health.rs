@@ -1,14 +1,14 @@
-//! Health, and the operator's ways out.
+//! Health, and the ways in which an operator resolves a degraded index.
 //!
-//! | trouble | what is refused | way out, by [`Writer::resolve`] |
+//! | problem | refused | remedy, by [`Writer::resolve`] |
 //! |---|---|---|
-//! | finality violation | writes and reads | `Keep` if the input was wrong, else `RebuildFrom`, ingest |
-//! | corruption | writes, queries that need it | `Discard` and `build_chunk`, or `RebuildFrom` |
-//! | damaged records | writes and reads | restore them, or start anew under another prefix |
+//! | finality violation | writes and reads | `Keep` if the input was wrong, else `RebuildFrom` and ingest |
+//! | corruption | writes, queries that need it | [`crate::rewrite`], `Discard` and `build_chunk`, or `RebuildFrom` |
+//! | damaged records | writes and reads | restore them, or start a new index under another prefix |
 //! | backlog | writes | `collect_garbage(Delete)`, then `Keep` |
 //!
-//! Guarantees: nothing is resolved by itself, and each way out is one commit, which records the blocks that it removes
-//! ([`crate::replace`]). Leaves to others: the command line around it.
+//! Guarantees: nothing is resolved automatically, and each remedy is one commit, which records the blocks that it
+//! removes ([`crate::replace`]). Leaves to others: the command line.
 
 use std::sync::Arc;
 
@@ -16,69 +16,81 @@ use logmill_io::{Batch, Condition, ErrorKind};
 
 use crate::chunk_list::ChunkList;
 use crate::error::{Error, Result};
-use crate::index::{Followed, LogIndex, Snapshot};
+use crate::index::{IndexState, LogIndex, Snapshot};
 use crate::records::chunks::{Change, ChunkEntry};
-use crate::records::degraded::{Cause, Degraded};
+use crate::records::degraded::Degradation;
 use crate::records::replacement::ReplacementKind;
 use crate::records::tail_state::TailState;
 use crate::replace::ReplacedBlocks;
-use crate::section::Before;
 use crate::types::BlockRange;
 use crate::writer::Writer;
 
-/// How an index is.
+/// State of an index, for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthReport {
-    /// Why it refuses to go on, if it does.
-    pub degraded: Option<Degraded>,
-    /// The highest indexed block.
+    /// Why it refuses to continue, if it does.
+    pub degraded: Option<Degradation>,
+    /// Highest indexed block.
     pub head: Option<u64>,
-    /// What can be queried.
+    /// Blocks that can be queried.
     pub coverage: Vec<BlockRange>,
-    /// Below which block history was pruned on purpose.
+    /// Block below which history was pruned on purpose.
     pub pruned_below: u64,
-    /// How many chunks and pieces are published.
+    /// Number of published chunks and pieces.
     pub chunks: usize,
-    /// How many of them no anchor vouches for yet.
+    /// Number of those that are not linked to an anchor yet.
     pub chunks_unanchored: usize,
-    /// Where the tail starts, once there is one.
+    /// First block of the tail, once there is one.
     pub tail_start: Option<u64>,
-    /// How many blocks are in the tail.
+    /// Number of blocks in the tail.
     pub tail_blocks: u64,
-    /// How many logs are in published chunks and in the tail.
+    /// Number of logs in published chunks and in the tail.
     pub logs: u64,
-    /// The bytes of published chunks.
+    /// Total size of the published chunks, without bodies.
     pub bytes: u64,
-    /// The epoch of the last writer.
+    /// Epoch of the writer that last changed the tail.
     pub writer_epoch: u64,
 }
 
-/// What an operator decides about a degraded index.
+/// An operator's decision about a degraded index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// The index is right: go on as it is.
+    /// The index is right: continue as it is.
     Keep,
-    /// Everything from this block on is thrown away, with the chunk that holds it; ingest goes on from what is left.
+    /// Discard everything from this block on, including the whole chunk that holds it; ingest continues from there.
     RebuildFrom(u64),
-    /// The chunk of this attempt is thrown away; its blocks are not covered until they are built again.
+    /// Discard the chunk with this token; its blocks are not covered until they are built again.
     Discard(u64),
+}
+
+impl Resolution {
+    /// The reason of the replacement that it is recorded as; none if it removes nothing.
+    pub fn reason(self) -> Option<String> {
+        match self {
+            Self::Keep => None,
+            Self::RebuildFrom(block) => {
+                Some(format!("an operator had everything rebuilt from block {block} on"))
+            }
+            Self::Discard(token) => Some(format!("an operator discarded the chunk {token:016x}")),
+        }
+    }
 }
 
 /// What [`Resolution::RebuildFrom`] throws away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RebuildPlan {
-    /// The first block that goes, and the one that ingest goes on with.
+    /// First block discarded, and the block with which ingest continues.
     pub first_block: u64,
-    /// How many chunks and pieces go.
+    /// Number of chunks and pieces discarded.
     pub chunks: usize,
-    /// How many blocks of the tail go: all of it.
+    /// Number of blocks of the tail discarded, which is always all of them.
     pub tail_blocks: u64,
-    /// How many logs go.
+    /// Number of logs discarded.
     pub logs: u64,
 }
 
 impl LogIndex {
-    /// What a rebuild from a block would throw away; none if nothing is indexed yet.
+    /// Plans a rebuild from a block, without doing it; none if nothing is indexed yet.
     pub fn plan_rebuild(&self, block: u64) -> Option<RebuildPlan> {
         let snapshot = self.shared.snapshot();
         let state = snapshot.tail_state.as_ref()?;
@@ -93,7 +105,7 @@ impl LogIndex {
         })
     }
 
-    /// How the index is.
+    /// Reports the state of the index.
     pub fn health(&self) -> HealthReport {
         let snapshot = self.shared.snapshot();
         let Snapshot { tail_state, tail, list, coverage, degraded, .. } = &*snapshot;
@@ -119,18 +131,28 @@ impl LogIndex {
 }
 
 impl Writer {
-    /// Carries out what the operator decided, and takes the degradation away, in one commit.
+    /// Carries out the operator's decision and clears the degradation, in one commit. Damage of blocks that remain
+    /// stays recorded, unless the decision is [`Resolution::Keep`].
     pub async fn resolve(&self, resolution: Resolution) -> Result<()> {
         self.renew().await?;
         let shared = self.shared();
         let mut followed = shared.followed.lock().await;
         followed.tail_known = false;
         shared.follow(&mut followed).await?;
-        let cleared = Batch::new().delete(shared.keys.degraded(), Condition::Any);
-        let cleared = cleared.fenced(self.fence());
+        let cleared = |gone: Option<BlockRange>| {
+            let left = followed.degraded.as_ref().zip(gone);
+            let left = left.and_then(|(degraded, gone)| degraded.left_by(&gone));
+            let (batch, key) = (Batch::new().fenced(self.fence()), shared.keys.degraded());
+            match left {
+                None => batch.delete(key, Condition::Any),
+                Some(left) => batch.put(key, left.encode(), Condition::Any),
+            }
+        };
         let committed = match resolution {
-            Resolution::Keep => shared.stores.meta.commit(cleared).await.map_err(Error::from),
+            Resolution::Keep => shared.stores.meta.commit(cleared(None)).await.map_err(Error::from),
             Resolution::Discard(token) => {
+                let gone = followed.list.by_token(token).map(|entry| entry.blocks.clone());
+                let cleared = cleared(gone);
                 let change = followed.list.plan_remove(&[token], 0).ok_or_else(|| {
                     Error::Invalid { what: format!("there is no chunk of attempt {token:016x}") }
                 })?;
@@ -142,8 +164,9 @@ impl Writer {
                 let replaced = cut_off(&followed, &state, block);
                 let condition = followed.tail_version.map_or(Condition::Absent, Condition::Version);
                 let key = shared.keys.tail_state();
-                let batch = cleared.put(key, state.encode(), condition);
-                // Should the answer be lost, the tail is loaded anew.
+                let batch = cleared(Some(state.start..u64::MAX));
+                let batch = batch.put(key, state.encode(), condition);
+                // If the reply is lost, the tail is loaded again.
                 followed.tail_known = false;
                 shared.commit_replacement(&mut followed, &change, batch, replaced).await
             }
@@ -158,17 +181,21 @@ impl Writer {
         shared.follow(&mut followed).await
     }
 
-    /// Stores damage that was found by other means than reading: writes stop until it is repaired or resolved.
-    pub async fn report_damage(&self, reason: String) -> Result<()> {
+    /// Stores damage that was found by other means than reading. Writes stop until these blocks are repaired or an
+    /// operator resolves it.
+    pub async fn report_damage(&self, blocks: BlockRange, reason: String) -> Result<()> {
         let mut followed = self.shared().followed.lock().await;
-        if followed.degraded.is_some() {
+        let found = Degradation::damaged_at(blocks, reason);
+        let all =
+            followed.degraded.clone().map_or_else(|| found.clone(), |known| known.with(&found));
+        if followed.degraded.as_ref() == Some(&all) {
             return Ok(());
         }
-        self.degrade(&mut followed, Cause::Corruption, reason).await
+        self.degrade(&mut followed, all).await
     }
 
-    /// What is left when everything from a block on goes.
-    fn cut_at(&self, followed: &Followed, block: u64) -> Result<(Change, TailState)> {
+    /// The change and tail state that discard everything from a block on.
+    fn cut_at(&self, followed: &IndexState, block: u64) -> Result<(Change, TailState)> {
         let Some(tail) = &followed.tail else {
             return Err(Error::Invalid { what: "nothing is indexed yet".to_owned() });
         };
@@ -179,12 +206,7 @@ impl Writer {
             Some(first) => TailState {
                 epoch,
                 generation,
-                start: first.blocks.start,
-                start_parent: first.parent_hash,
-                end: first.blocks.start,
-                head_hash: first.parent_hash,
-                chunk_start: first.blocks.start,
-                before: Before::default(),
+                ..TailState::empty(first.blocks.start, first.parent_hash)
             },
             None => TailState {
                 epoch,
@@ -195,11 +217,12 @@ impl Writer {
             },
         };
         let remove = going.iter().map(|entry| entry.token).collect();
-        // Also without an entry to remove: a change of the list makes publications under way plan again.
+        // Even without an entry to remove: a change of the list makes concurrent publications plan again.
         Ok((Change { add: Vec::new(), remove, floor: followed.list.floor }, state))
     }
 
-    /// Removes chunks that lie wholly below a block, with their lookups; whoever asks for them is told so.
+    /// Removes chunks that lie completely below a block; queries for their blocks then fail with [`Error::Pruned`].
+    /// Damage of these blocks no longer degrades the index.
     pub async fn prune_below(&self, block: u64) -> Result<usize> {
         self.renew().await?;
         let shared = self.shared();
@@ -212,40 +235,46 @@ impl Writer {
         let Some(change) = followed.list.plan_remove(&tokens, floor) else {
             return Ok(0);
         };
-        let fenced = Batch::new().fenced(self.fence());
-        match shared.commit_change(&mut followed, &change, fenced).await {
+        let is_gone = |blocks: &BlockRange| blocks.end <= floor;
+        let batch = self.clearing_damage(&followed, Batch::new(), is_gone).fenced(self.fence());
+        match shared.commit_change(&mut followed, &change, batch).await {
             Err(error) if error.kind() == ErrorKind::Fenced => return Err(self.lost()),
-            committed => drop(committed?),
+            Err(error) => {
+                // Should it have landed, the stored damage is another: it is read again with the tail.
+                followed.tail_known = false;
+                return Err(error);
+            }
+            Ok(_) => self.damage_cleared(&mut followed, is_gone),
         }
-        shared.show(&followed);
+        shared.install_snapshot(&followed);
         Ok(tokens.len())
     }
 }
 
-/// The blocks of a chunk that is discarded; none if no reader could see them.
-fn discarded(followed: &Followed, token: u64) -> Option<ReplacedBlocks> {
+/// The blocks of a discarded chunk; none if no reader could see them.
+fn discarded(followed: &IndexState, token: u64) -> Option<ReplacedBlocks> {
     let entry = followed.list.by_token(token)?;
     let tail = followed.tail.as_ref().map(|tail| &tail.state);
     let covered = followed.list.coverage(tail);
     covered.iter().any(|range| range.contains(&entry.blocks.start)).then(|| ReplacedBlocks {
         blocks: entry.blocks.clone(),
         kind: ReplacementKind::Removed,
-        reason: format!("an operator discarded the chunk {token:016x}"),
+        reason: Resolution::Discard(token).reason().unwrap_or_default(),
     })
 }
 
-/// The blocks that go when the index is cut back to `state`; none if none do.
-fn cut_off(followed: &Followed, state: &TailState, block: u64) -> Option<ReplacedBlocks> {
+/// The blocks removed when the index is cut back to `state`, if any.
+fn cut_off(followed: &IndexState, state: &TailState, block: u64) -> Option<ReplacedBlocks> {
     let blocks = state.start..followed.tail.as_ref()?.state.end;
     (!blocks.is_empty()).then(|| ReplacedBlocks {
         blocks,
         kind: ReplacementKind::Removed,
-        reason: format!("an operator had everything rebuilt from block {block} on"),
+        reason: Resolution::RebuildFrom(block).reason().unwrap_or_default(),
     })
 }
 
-/// The chunks that hold blocks from `block` on, with all pieces of the first, so that it ends where it would
-/// have ended.
+/// The chunks that hold blocks from `block` on. Includes all pieces of the first chunk, so that it ends where it
+/// would have ended.
 fn going_from(list: &ChunkList, block: u64) -> Vec<Arc<ChunkEntry>> {
     let cut = list.iter().find(|entry| entry.blocks.end > block);
     let cut = cut.map_or(u64::MAX, |entry| entry.chunk_start);

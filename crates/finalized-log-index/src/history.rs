@@ -1,11 +1,11 @@
-//! History: chunks of any range, built by any number of workers in any order.
+//! History: builds chunks of any range, by any number of workers in any order.
 //!
-//! A worker pushes the blocks of its range through the same sections as the tail does and publishes each chunk as it
-//! is complete. Workers coordinate only through the list of chunks: whoever comes second with a range finds it
-//! published. What they publish counts once it links to an anchor ([`crate::chunk_list`]).
+//! A worker pushes the blocks of its range through the same sections as the tail and publishes each chunk when it is
+//! complete. Workers coordinate only through the chunk list: the second worker with a range finds it published. A
+//! chunk counts as covered once it is linked to an anchor ([`crate::chunk_list`]).
 //!
-//! Guarantees: the same blocks give the same bytes, whoever builds them. Leaves to others: which range to
-//! build (jobs), and where blocks come from.
+//! Guarantees: the same blocks produce the same bytes, regardless of the worker. Leaves to others: which range to
+//! build (jobs), and the source of blocks.
 
 use std::sync::Arc;
 
@@ -15,28 +15,28 @@ use tokio::sync::MutexGuard;
 use crate::bodies::BodiesUpload;
 use crate::chunk::{self, EncodedChunk};
 use crate::error::{Error, Result};
-use crate::index::{Followed, LogIndex};
-use crate::publish::{Beside, Role};
+use crate::index::{IndexState, LogIndex};
+use crate::publish::{PublishEffects, Role};
 use crate::records::chunks::ChunkEntry;
-use crate::section::{Before, Content, End, Section};
+use crate::section::{ChunkPrefix, Content, End, Section};
 use crate::types::{BlockRange, FinalizedBlock};
 
 impl LogIndex {
-    /// Builds and publishes the chunks of `range` from its blocks, which must come in order. Gives the published
-    /// entries; a range that was published before in the same bytes is fine.
+    /// Builds and publishes the chunks of `range` from its blocks, which must come in order. Returns the published
+    /// entries. A range that was published before with the same bytes is not an error.
     pub async fn build_chunk(
         &self,
         range: BlockRange,
         blocks: impl Stream<Item = Result<FinalizedBlock>>,
     ) -> Result<Vec<Arc<ChunkEntry>>> {
         if range.is_empty() {
-            return Err(Error::Invalid { what: format!("the empty range {range:?}") });
+            return Err(Error::Invalid { what: format!("the range {range:?} is empty") });
         }
         pin_mut!(blocks);
         let mut published = Vec::new();
         let mut next = range.start;
         while next < range.end {
-            let mut building = Building::new(self, next);
+            let mut building = ChunkBuilder::new(self, next);
             let mut end = End::Open;
             while end != End::Chunk && building.next < range.end {
                 let Some(block) = blocks.next().await else {
@@ -54,7 +54,7 @@ impl LogIndex {
         Ok(published)
     }
 
-    async fn publish_built(&self, building: Building) -> Result<Arc<ChunkEntry>> {
+    async fn publish_built(&self, building: ChunkBuilder) -> Result<Arc<ChunkEntry>> {
         let shared = &self.shared;
         let anchored = building.anchored;
         let (content, bodies) = building.finish();
@@ -64,16 +64,16 @@ impl LogIndex {
         let chunk_start = encoded.blocks.start;
         let role = Role { chunk_start, ends_chunk: true, anchored, bodies };
         let entry = shared.upload(&attempt, &encoded, role).await?;
-        let mut followed: MutexGuard<'_, Followed> = shared.followed.lock().await;
-        let beside = Beside::default();
-        let (entry, _) = shared.publish(&mut followed, &attempt, &entry, &beside).await?;
-        shared.show(&followed);
+        let mut followed: MutexGuard<'_, IndexState> = shared.followed.lock().await;
+        let effects = PublishEffects::default();
+        let (entry, _) = shared.publish(&mut followed, &attempt, &entry, &effects).await?;
+        shared.install_snapshot(&followed);
         Ok(entry)
     }
 }
 
-/// A chunk that is being built.
-struct Building {
+/// A chunk under construction.
+struct ChunkBuilder {
     section: Section,
     first_block: u64,
     parent_hash: Option<alloy_primitives::B256>,
@@ -84,11 +84,11 @@ struct Building {
     bodies: BodiesUpload,
 }
 
-impl Building {
+impl ChunkBuilder {
     fn new(index: &LogIndex, first_block: u64) -> Self {
         let settings = index.settings();
         Self {
-            section: Section::new(settings.bounds(), first_block, Before::default()),
+            section: Section::new(settings.bounds(), first_block, ChunkPrefix::default()),
             first_block,
             parent_hash: None,
             next: first_block,
@@ -105,12 +105,12 @@ impl Building {
             return Err(Error::InvalidSequence { expected: self.next, got: block.number });
         }
         if self.last_hash.is_some_and(|hash| hash != block.parent_hash) {
-            let what = "its parent is not the block before it".to_owned();
+            let what = "its parent hash is not the hash of the previous block".to_owned();
             return Err(Error::InvalidBlock { number: block.number, what });
         }
         for (number, hash) in &self.anchors {
             if *number == block.number && *hash != block.hash {
-                let what = format!("its hash is {}, but the anchor says {hash}", block.hash);
+                let what = format!("its hash is {}, but the anchor has {hash}", block.hash);
                 return Err(Error::InvalidBlock { number: block.number, what });
             }
             self.anchored |= *number == block.number;

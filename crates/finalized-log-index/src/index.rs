@@ -1,92 +1,91 @@
-//! `LogIndex`: the handle that reads an index, and from which writers and builders come.
+//! `LogIndex`: the handle that reads an index and creates writers and builders.
 //!
-//! A query works on a snapshot: which chunks are published, and the tail. In the process of the writer each commit
-//! puts a new snapshot in place; elsewhere [`LogIndex::refresh`] does, which follows the store.
+//! A query works on a snapshot: the published chunks and the tail. In the writer's process each commit installs a new
+//! snapshot; in other processes [`LogIndex::refresh`] does, by following the store.
 //!
-//! Guarantees: readers wait for nobody; a snapshot never changes and has no gap between chunks and tail. Leaves to
+//! Guarantees: readers take no locks; a snapshot never changes and has no gap between chunks and tail. Leaves to
 //! others: when to refresh.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwap;
 use logmill_io::{
-    BlobStore, Clock, Condition, Entropy, ErrorKind, MetaStore, MetaStoreExt, Version,
+    BlobStore, Clock, Condition, Entropy, ErrorKind, MetaStore, MetaStoreExt, Tasks, Version,
 };
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 
 use crate::bodies::{BodyReader, TailBodies};
 use crate::chunk_list::ChunkList;
+use crate::damage_notes::{DamageLocation, SharedDamageNotes};
 use crate::error::{Error, Result};
+use crate::metric::Metrics;
 use crate::reader::ChunkReader;
 use crate::records::chunks::ChunkEntry;
-use crate::records::degraded::{Cause, Degraded};
+use crate::records::degraded::{Cause, Degradation};
 use crate::records::tail_state::TailState;
 use crate::records::{Keys, bounds};
 use crate::settings::Settings;
 use crate::tail::{Tail, TailView};
 use crate::types::BlockRange;
 
-/// The cache of bodies has this share of what the cache of logs has, beside it.
+/// The cache of bodies, which is separate, has this fraction of the size of the cache of logs.
 const BODIES_CACHE_SHARE: u64 = 4;
 
-/// What an index stands on.
+/// The outside world of an index.
 #[derive(Clone, Debug)]
 pub struct Stores {
-    /// Where its records are.
+    /// Holds the records.
     pub meta: Arc<dyn MetaStore>,
-    /// Where its chunks are.
+    /// Holds chunks and bodies.
     pub blobs: Arc<dyn BlobStore>,
-    /// Time.
+    /// Measures leases and deadlines.
     pub clock: Arc<dyn Clock>,
-    /// Randomness, for the names of attempts.
+    /// Draws tokens of attempts and the index's identity.
     pub entropy: Arc<dyn Entropy>,
 }
 
 /// An index of finalized logs; cheap to clone.
 #[derive(Clone)]
 pub struct LogIndex {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedIndex>,
 }
 
-/// What all handles of one index in a process share.
-pub(crate) struct Shared {
+/// State that all handles of one index in a process share.
+pub(crate) struct SharedIndex {
     pub(crate) stores: Stores,
     pub(crate) settings: Settings,
     pub(crate) keys: Keys,
     pub(crate) reader: ChunkReader,
     pub(crate) bodies: BodyReader,
-    /// What is known of the store. Whoever changes or follows it holds this; readers do not.
-    pub(crate) followed: Mutex<Followed>,
-    snapshot: ArcSwap<Snapshot>,
-    /// Damage that a reader or builder of this process came upon and that no writer has stored yet.
-    noted: ArcSwapOption<Noted>,
+    pub(crate) metrics: Metrics,
+    /// Held by the task that changes the store or follows it, but not by readers.
+    pub(crate) followed: Mutex<IndexState>,
+    pub(crate) snapshot: ArcSwap<Snapshot>,
+    /// Notified when the set of covered blocks changes.
+    coverage_changed: watch::Sender<()>,
+    /// Damage that a reader or builder of this process has found and that no writer has stored yet.
+    pub(crate) noted: SharedDamageNotes,
     /// Whether a writer of this process keeps the tail.
     pub(crate) writes: AtomicBool,
-    /// How many queries there were.
+    /// Number of queries so far.
     pub(crate) queries: AtomicU64,
+    /// Read-ahead tasks; they end with the index.
+    background: std::sync::Mutex<Tasks<()>>,
 }
 
-/// What is known of the store.
+/// The state of the store as this process knows it.
 #[derive(Debug, Default)]
-pub(crate) struct Followed {
+pub(crate) struct IndexState {
     pub(crate) list: Arc<ChunkList>,
     pub(crate) list_version: Option<Version>,
     /// None before the first block, and after a commit whose outcome is not known.
     pub(crate) tail: Option<Tail>,
     pub(crate) tail_version: Option<Version>,
-    /// Whether `tail` is what the store holds; else it is loaded anew before it is used.
+    /// Whether `tail` equals the stored tail; if not, it is loaded again before use.
     pub(crate) tail_known: bool,
-    pub(crate) degraded: Option<Degraded>,
-}
-
-/// Damage that was found but is not stored.
-#[derive(Debug)]
-struct Noted {
-    degraded: Degraded,
-    /// The chunk it was found in, if it was in one.
-    token: Option<u64>,
+    pub(crate) degraded: Option<Degradation>,
 }
 
 /// What a query works on.
@@ -95,46 +94,85 @@ pub(crate) struct Snapshot {
     pub(crate) list: Arc<ChunkList>,
     pub(crate) tail_state: Option<TailState>,
     pub(crate) tail: TailView,
-    /// What is known of the bodies of the tail.
+    /// Keys of the bodies in the tail.
     pub(crate) bodies: TailBodies,
     pub(crate) coverage: Vec<BlockRange>,
-    pub(crate) degraded: Option<Degraded>,
+    pub(crate) degraded: Option<Degradation>,
 }
 
 impl LogIndex {
-    /// Opens an index: reads its state, its list of chunks and its tail, and nothing else.
+    /// Opens an index. Reads only its state, its chunk list and its tail.
     pub async fn open(stores: Stores, settings: Settings) -> Result<Self> {
         settings.validate()?;
         let keys = Keys::new(&settings.prefix);
-        let reader =
-            ChunkReader::new(Arc::clone(&stores.blobs), keys.blobs(), settings.cache_bytes);
+        let metrics = Metrics::new(&settings.chain);
+        let reader = ChunkReader::new(
+            Arc::clone(&stores.blobs),
+            keys.blobs(),
+            settings.cache_bytes,
+            metrics.clone(),
+        );
         let bodies = BodyReader::new(
             Arc::clone(&stores.blobs),
             keys.blobs(),
             settings.cache_bytes / BODIES_CACHE_SHARE,
         );
         let index = Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedIndex {
                 stores,
                 settings,
                 keys,
                 reader,
                 bodies,
+                metrics,
                 followed: Mutex::default(),
                 snapshot: ArcSwap::default(),
-                noted: ArcSwapOption::default(),
+                coverage_changed: watch::Sender::default(),
+                noted: SharedDamageNotes::default(),
                 writes: AtomicBool::new(false),
                 queries: AtomicU64::new(0),
+                background: std::sync::Mutex::default(),
             }),
         };
         index.shared.check_bounds().await?;
         index.refresh().await?;
-        index.shared.warm().await?;
+        index.warm_in_background();
         Ok(index)
     }
 
-    /// Follows what others wrote. In the process of the writer only chunks of others can be new. Damaged records stop
-    /// reads until they can be read again.
+    /// Replaces the bounds in `settings` by the stored ones, if the index exists. For readers, which need not know
+    /// them.
+    pub async fn with_stored_bounds(stores: &Stores, settings: Settings) -> Result<Settings> {
+        let key = Keys::new(&settings.prefix).bounds();
+        let Some(record) = stores.meta.get(&key).await? else { return Ok(settings) };
+        let stored = bounds::decode(&record.value)?;
+        Ok(Settings {
+            cell_blocks: stored.cell_blocks,
+            chunk_logs: stored.chunk_logs,
+            piece_logs: stored.piece_logs,
+            ..settings
+        })
+    }
+
+    /// Starts reading the directories of the newest chunks, without waiting for it.
+    fn warm_in_background(&self) {
+        if self.shared.settings.warm_chunks == 0 {
+            return;
+        }
+        let index = Arc::downgrade(&self.shared);
+        let (snapshot, most) = (self.shared.snapshot(), self.shared.settings.warm_chunks);
+        let chunks: Vec<Arc<ChunkEntry>> = snapshot.list.iter().rev().take(most).cloned().collect();
+        let mut background = self.shared.background.lock().unwrap_or_else(PoisonError::into_inner);
+        background.spawn(async move {
+            for chunk in chunks {
+                let Some(index) = index.upgrade() else { return };
+                index.warm(&chunk).await;
+            }
+        });
+    }
+
+    /// Reads what other processes wrote. In the writer's process only chunks of others can be new. Damaged records
+    /// stop reads until they can be read again.
     pub async fn refresh(&self) -> Result<()> {
         let mut followed = self.shared.followed.lock().await;
         self.shared.forget_metadata();
@@ -142,34 +180,40 @@ impl LogIndex {
         if let Err(error) = &outcome
             && error.kind() == ErrorKind::Corrupt
         {
-            self.shared.note(Cause::Metadata, error, None);
+            let found = Degradation::new(Cause::Metadata, logmill_io::error_chain(error));
+            self.shared.note(&found, DamageLocation::Unknown);
         }
         outcome
     }
 
-    /// The highest indexed block, if there is one.
+    /// The highest indexed block, if any.
     pub fn indexed_finalized_head(&self) -> Result<Option<u64>> {
         let snapshot = self.shared.readable()?;
         let head = snapshot.tail_state.as_ref().and_then(|tail| tail.end.checked_sub(1));
         Ok(head.filter(|head| snapshot.coverage.iter().any(|range| range.contains(head))))
     }
 
-    /// What can be queried: disjoint ranges of blocks, lowest first.
+    /// Blocks that can be queried: disjoint ranges, lowest first.
     pub fn coverage(&self) -> Vec<BlockRange> {
         self.shared.snapshot().coverage.clone()
     }
 
-    /// Below which block history was pruned on purpose.
+    /// Changes whenever [`LogIndex::coverage`] does: by what this process publishes, and by what a refresh finds.
+    pub fn coverage_changes(&self) -> watch::Receiver<()> {
+        self.shared.coverage_changed.subscribe()
+    }
+
+    /// Block below which history was pruned on purpose; 0 if none was.
     pub fn pruned_below(&self) -> u64 {
         self.shared.snapshot().list.floor
     }
 
-    /// All published chunks, covered or not, lowest first.
+    /// All published chunks and pieces, covered or not, lowest first.
     pub fn chunks(&self) -> Vec<Arc<ChunkEntry>> {
         self.shared.snapshot().list.iter().cloned().collect()
     }
 
-    /// The settings it was opened with.
+    /// The settings the index was opened with.
     pub fn settings(&self) -> &Settings {
         &self.shared.settings
     }
@@ -181,12 +225,12 @@ impl fmt::Debug for LogIndex {
     }
 }
 
-impl Shared {
+impl SharedIndex {
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()
     }
 
-    /// The snapshot, unless reads are stopped.
+    /// The snapshot, unless the index is degraded so that reads stop.
     pub(crate) fn readable(&self) -> Result<Arc<Snapshot>> {
         let snapshot = self.snapshot();
         match snapshot.degraded.as_ref().filter(|degraded| degraded.stops_reads()) {
@@ -195,79 +239,31 @@ impl Shared {
         }
     }
 
-    /// Puts a snapshot of what is known in place.
-    pub(crate) fn show(&self, followed: &Followed) {
+    /// Installs a snapshot of the known state.
+    pub(crate) fn install_snapshot(&self, followed: &IndexState) {
         let (tail_state, tail, bodies) = if followed.tail_known {
             let tail = followed.tail.as_ref();
             let bodies = tail.map(|tail| tail.bodies().clone()).unwrap_or_default();
             let state = tail.map(|tail| tail.state.clone());
             (state, tail.map(Tail::view).unwrap_or_default(), bodies)
         } else {
-            // The outcome of a commit is open; what was shown before it still holds.
+            // The outcome of a commit is unknown; the previous snapshot is still valid.
             let shown = self.snapshot();
             (shown.tail_state.clone(), shown.tail.clone(), shown.bodies.clone())
         };
         let tail_state = tail_state.map(|state| above_chunks(state, &followed.list));
-        self.snapshot.store(Arc::new(Snapshot {
+        let coverage = followed.list.coverage(tail_state.as_ref());
+        let before = self.snapshot.swap(Arc::new(Snapshot {
             list: Arc::clone(&followed.list),
-            coverage: followed.list.coverage(tail_state.as_ref()),
+            coverage: coverage.clone(),
             tail,
             bodies,
             tail_state,
-            degraded: followed.degraded.clone().or_else(|| self.noted(&followed.list)),
+            degraded: self.known_degradation(followed),
         }));
-    }
-
-    /// The damage that was noted, unless the chunk it was found in is gone.
-    fn noted(&self, list: &ChunkList) -> Option<Degraded> {
-        let noted = self.noted.load_full()?;
-        let listed = noted.token.is_none_or(|token| list.by_token(token).is_some());
-        listed.then(|| noted.degraded.clone())
-    }
-
-    /// Notes damage that a reader or builder came upon. The writer stops at its next step and stores the reason.
-    pub(crate) fn note_corruption(&self, error: &Error, token: Option<u64>) {
-        self.note(Cause::Corruption, error, token);
-    }
-
-    fn note(&self, cause: Cause, error: &Error, token: Option<u64>) {
-        let reason = logmill_io::chain(error);
-        tracing::error!(reason, "the log index is damaged");
-        let found = Degraded { cause, reason };
-        self.noted.store(Some(Arc::new(Noted { degraded: found.clone(), token })));
-        self.snapshot.rcu(|snapshot| {
-            let found = found.clone();
-            Snapshot {
-                list: Arc::clone(&snapshot.list),
-                tail_state: snapshot.tail_state.clone(),
-                tail: snapshot.tail.clone(),
-                bodies: snapshot.bodies.clone(),
-                coverage: snapshot.coverage.clone(),
-                degraded: snapshot.degraded.clone().or(Some(found)),
-            }
-        });
-    }
-
-    /// Forgets damaged records: they are about to be read again.
-    fn forget_metadata(&self) {
-        let noted = self.noted.load();
-        if noted.as_ref().is_some_and(|noted| noted.degraded.cause == Cause::Metadata) {
-            self.noted.store(None);
+        if before.coverage != coverage {
+            self.coverage_changed.send_replace(());
         }
-    }
-
-    /// Forgets damaged bytes that were noted: they have been written again. Should others be damaged too, their next
-    /// reader notes it.
-    pub(crate) fn forget_noted_corruption(&self) {
-        let noted = self.noted.load();
-        if noted.as_ref().is_some_and(|noted| noted.degraded.cause == Cause::Corruption) {
-            self.noted.store(None);
-        }
-    }
-
-    /// Forgets what was noted: an operator has looked.
-    pub(crate) fn forget_noted(&self) {
-        self.noted.store(None);
     }
 
     /// Stores the bounds, or compares them with what was stored.
@@ -285,27 +281,30 @@ impl Shared {
         if stored != wanted {
             return Err(Error::Invalid {
                 what: format!(
-                    "this index was made with {stored:?} and is opened with {wanted:?}: \
-                     use the same, or another prefix"
+                    "this index was created with {stored}, the settings have {wanted}: \
+                     set the same values, or build another index"
                 ),
             });
         }
         Ok(())
     }
 
-    /// Reads the directories of the newest chunks, so that the first queries find them.
-    async fn warm(&self) -> Result<()> {
-        let snapshot = self.snapshot();
-        for chunk in snapshot.list.iter().rev().take(self.settings.warm_chunks) {
-            match self.reader.directory(chunk).await {
-                // What needs this chunk fails; all else goes on.
-                Err(error) if error.kind() == ErrorKind::Corrupt => {
-                    self.note_corruption(&error, Some(chunk.token));
-                }
-                outcome => drop(outcome?),
+    /// Reads the directory of a chunk into the cache.
+    async fn warm(&self, chunk: &ChunkEntry) {
+        match self.reader.directory(chunk).await {
+            Ok(_) => {}
+            // Queries that need this chunk will fail; all others continue.
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                self.note_corruption(&self.snapshot(), &error, Some(chunk.token), None);
+            }
+            // A query will retry.
+            Err(error) => {
+                tracing::debug!(
+                    error = logmill_io::error_chain(&error),
+                    "cannot prefetch the directory of a chunk"
+                );
             }
         }
-        Ok(())
     }
 
     pub(crate) fn has_writer(&self) -> bool {
@@ -313,7 +312,7 @@ impl Shared {
     }
 }
 
-/// A state of the tail without the blocks that chunks hold by now: where somebody else has become the writer,
+/// Removes from a tail state the blocks that chunks already hold: when another process has become the writer, the
 /// chunks are followed before the tail is.
 fn above_chunks(mut state: TailState, list: &ChunkList) -> TailState {
     if let Some(last) = list.iter().next_back()

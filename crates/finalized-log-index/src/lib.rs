@@ -1,8 +1,8 @@
 //! An exact, verified index of finalized EVM logs.
 //!
-//! Blocks that are final go in, in order, and are found again by address, topics, block and transaction: everything
-//! that `eth_getLogs` can ask, faster than a node answers it, with the certainty that an answer is whole. The index
-//! stands on two small store traits of [`logmill_io`]: records that can be compared and swapped, and immutable blobs.
+//! Final blocks are added in order. Their logs are found by address, topics, block and transaction: everything
+//! `eth_getLogs` can ask, faster than a node answers it, and never with a partial answer. The index needs two small
+//! store traits of [`logmill_io`]: records with compare-and-swap, and immutable blobs.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -31,25 +31,28 @@
 //!
 //! # How it works
 //!
-//! Logs are packed in pages of up to 128, in columns. Pages of consecutive blocks make a chunk, an immutable blob with
-//! a term index of its own. New blocks live in the tail until they are sealed; history is built by any number of
-//! workers, in any order. What counts as covered is what parent hashes link to an anchor.
+//! Logs are packed in pages of up to 128, in columns. Pages of consecutive blocks form a chunk: an immutable blob
+//! with its own term index. New blocks stay in the tail until they are sealed; any number of workers build history,
+//! in any order. A block counts as covered if parent hashes link it to an anchor.
 //!
 //! # Guarantees
 //!
-//! - A query answers what a scan of all logs would, or fails; a block that is not covered is an error, not an
-//!   empty answer.
-//! - A block is indexed when the call that adds it has returned, and survives a crash from then on.
-//! - Readers wait for nobody and see one moment in time.
-//! - A writer that was replaced can publish nothing.
-//! - Damage is found before it is used, and named.
+//! - A query returns what a scan of all logs would return, or fails. A block that is not covered is an error, never
+//!   an empty answer.
+//! - When the call that adds a block returns, the block is indexed and survives a crash.
+//! - Readers never wait for writers, and each query sees one snapshot.
+//! - A writer that lost its lease cannot publish anything.
+//! - Damaged bytes are detected before they are used, and the error names them.
 //!
-//! Leaves to others: which blocks are final, what is above them, and JSON-RPC.
+//! Leaves to others: which blocks are final, blocks that are not, and JSON-RPC.
+
+#![warn(missing_docs)]
 
 mod bodies;
 mod chunk;
 mod chunk_list;
 mod codec;
+mod damage_notes;
 mod error;
 mod filter;
 mod follow;
@@ -63,6 +66,7 @@ mod page;
 mod publish;
 mod query;
 mod reader;
+mod recheck;
 mod records;
 mod replace;
 mod rewrite;
@@ -80,17 +84,20 @@ pub mod workload;
 mod writer;
 
 pub use alloy_primitives::{Address, B256, Bytes};
+pub use damage_notes::DamageLocation;
 pub use error::{Error, Result};
 pub use filter::{Blocks, Filter};
 pub use gc::{GcMode, GcReport};
 pub use health::{HealthReport, RebuildPlan, Resolution};
 pub use index::{LogIndex, Stores};
 pub use query::{ExplainedClause, ExplainedSource, Explanation, LogPage, Strategy};
+pub use recheck::Recheck;
 pub use records::chunks::{BodiesRef, ChunkEntry};
-pub use records::degraded::{Cause, Degraded};
+pub use records::degraded::{Cause, DamagedBlocks, Degradation};
 pub use records::replacement::{Replacement, ReplacementKind};
-pub use rewrite::{Origin, Rewritten, RewrittenBlock, TAIL_REWRITE_BLOCKS_MAX};
-pub use seal::Maintained;
+pub use replace::ReplacementPosition;
+pub use rewrite::{Origin, RewriteOutcome, RewrittenBlock, TAIL_REWRITE_BLOCKS_MAX};
+pub use seal::MaintenanceSummary;
 pub use settings::{BroadPolicy, Guardrails, Settings};
 pub use term::{Fingerprint, Kind};
 pub use types::{

@@ -1,6 +1,6 @@
 //! Lookups: a block by number or hash, a transaction by hash.
 //!
-//! Guarantees: a fingerprint only points at candidates; the hash itself is compared. Only covered blocks are found.
+//! Guarantees: a fingerprint only selects candidates; the full hash is compared. Only covered blocks are found.
 //! Leaves to others: transactions without logs, which the index does not know.
 
 use alloy_primitives::B256;
@@ -8,61 +8,71 @@ use logmill_io::ErrorKind;
 
 use crate::codec::as_u64;
 use crate::error::{Error, Result};
-use crate::index::{LogIndex, Shared, Snapshot};
-use crate::query::{Opened, Source};
+use crate::index::{LogIndex, SharedIndex, Snapshot};
+use crate::query::{OpenSource, Source};
 use crate::section::BlockRow;
 use crate::term::{Fingerprint, Kind};
 use crate::terms::Group;
 use crate::types::{BlockInfo, BlockRange, Log};
 
-/// How often a lookup is tried again because chunks were merged or pruned meanwhile.
+/// How often a lookup is retried because chunks were merged or pruned in the meantime.
 const REPLANS_MAX: usize = 100;
 
 impl LogIndex {
-    /// A covered block, by its number.
+    /// Looks up a covered block by its number.
     pub async fn block_by_number(&self, number: u64) -> Result<Option<BlockInfo>> {
         let mut tries = 0;
         loop {
             let snapshot = self.shared.readable()?;
             match self.shared.block_at(&snapshot, number).await {
-                Err(error) => self.shared.look_again(&snapshot, error, &mut tries).await?,
+                Err(error) => {
+                    self.shared
+                        .retry_or_note_damage(&snapshot, error, Some(number), &mut tries)
+                        .await?;
+                }
                 found => return found,
             }
         }
     }
 
-    /// A covered block, by its hash.
+    /// Looks up a covered block by its hash.
     pub async fn block_by_hash(&self, hash: &B256) -> Result<Option<BlockInfo>> {
         let mut tries = 0;
         loop {
             let snapshot = self.shared.readable()?;
             match self.shared.find_block(&snapshot, hash).await {
-                Err(error) => self.shared.look_again(&snapshot, error, &mut tries).await?,
+                Err(error) => {
+                    self.shared.retry_or_note_damage(&snapshot, error, None, &mut tries).await?;
+                }
                 found => return found,
             }
         }
     }
 
-    /// The logs of a transaction in a covered block; none if no transaction with logs has this hash.
+    /// The logs of a transaction in a covered block; empty if no transaction with logs has this hash.
     pub async fn logs_of_transaction(&self, hash: &B256) -> Result<Vec<Log>> {
         let mut tries = 0;
         loop {
             let snapshot = self.shared.readable()?;
             match self.shared.find_transaction(&snapshot, hash).await {
-                Err(error) => self.shared.look_again(&snapshot, error, &mut tries).await?,
+                Err(error) => {
+                    self.shared.retry_or_note_damage(&snapshot, error, None, &mut tries).await?;
+                }
                 found => return found,
             }
         }
     }
 }
 
-impl Shared {
-    /// After a lookup that failed: fine if a chunk was merged away or pruned since the snapshot was taken, so that
-    /// it is worth another try; else the error, noted if it is damage.
-    pub(crate) async fn look_again(
+impl SharedIndex {
+    /// After a lookup that failed: fine if what it read was merged away, pruned or written again since the snapshot was
+    /// taken, so that it is worth another try; else the error, noted if it is damage. `at` is the block that was looked
+    /// up, if it was one.
+    pub(crate) async fn retry_or_note_damage(
         &self,
         snapshot: &Snapshot,
         error: Error,
+        at: Option<u64>,
         tries: &mut usize,
     ) -> Result<()> {
         if error.kind() != ErrorKind::Corrupt {
@@ -72,15 +82,20 @@ impl Shared {
         self.follow(&mut followed).await?;
         *tries += 1;
         let is_missing = matches!(error, Error::ChunkMissing { .. });
-        if is_missing && followed.list.seq != snapshot.list.seq && *tries < REPLANS_MAX {
-            return Ok(());
+        let has_moved = is_missing && followed.list.seq != snapshot.list.seq;
+        if has_moved || !self.is_current(&error, at, snapshot, &followed) {
+            return if *tries < REPLANS_MAX { Ok(()) } else { Err(error) };
         }
-        drop(followed);
-        self.note_corruption(&error, None);
+        // Under the lock: a rewrite that lands from here on forgets it.
+        self.note_corruption(snapshot, &error, None, at);
         Err(error)
     }
 
-    async fn block_at(&self, snapshot: &Snapshot, number: u64) -> Result<Option<BlockInfo>> {
+    pub(crate) async fn block_at(
+        &self,
+        snapshot: &Snapshot,
+        number: u64,
+    ) -> Result<Option<BlockInfo>> {
         for source in sources(snapshot, &(number..number.saturating_add(1))) {
             let (start, rows, parent) = self.rows(&source).await?;
             let Some(position) = position(start, number, rows.len()) else {
@@ -105,7 +120,7 @@ impl Shared {
         Ok(Vec::new())
     }
 
-    /// A covered block of a snapshot, by its hash.
+    /// Finds a covered block of a snapshot by its hash.
     pub(crate) async fn find_block(
         &self,
         snapshot: &Snapshot,
@@ -129,7 +144,7 @@ impl Shared {
         Ok(None)
     }
 
-    async fn ids(&self, opened: &Opened, term: Fingerprint) -> Result<Vec<u32>> {
+    async fn ids(&self, opened: &OpenSource, term: Fingerprint) -> Result<Vec<u32>> {
         match opened.group(&self.reader, term).await? {
             None => Ok(Vec::new()),
             Some(Group::Ids(ids)) => Ok(ids),
@@ -137,7 +152,7 @@ impl Shared {
         }
     }
 
-    /// The rows of the blocks of a source, the number of the first, and the hash before it.
+    /// The rows of the blocks of a source, with the number and the parent hash of the first.
     async fn rows(&self, source: &Source) -> Result<(u64, Vec<BlockRow>, B256)> {
         match source {
             Source::Chunk(entry) => {
@@ -153,7 +168,7 @@ impl Shared {
     }
 
     /// The logs of the transaction that starts at an id, if it has this hash.
-    async fn transaction_at(&self, opened: &Opened, id: u32, hash: &B256) -> Result<Vec<Log>> {
+    async fn transaction_at(&self, opened: &OpenSource, id: u32, hash: &B256) -> Result<Vec<Log>> {
         let mut logs = Vec::new();
         if opened.page_count() == 0 {
             return Ok(logs);
@@ -191,7 +206,7 @@ fn info(start: u64, rows: &[BlockRow], parent: B256, position: usize) -> BlockIn
     }
 }
 
-/// The covered sources of a snapshot, newest first: recent blocks are asked for most.
+/// The covered sources of a snapshot, newest first, because recent blocks are requested most.
 fn all_sources(snapshot: &Snapshot) -> Vec<Source> {
     let mut all: Vec<Source> =
         snapshot.coverage.iter().flat_map(|range| sources(snapshot, range)).collect();

@@ -1,15 +1,15 @@
 //! Pages: up to 128 logs in columns, with everything that an answer needs.
 //!
 //! A page holds the logs of some blocks, or a part of one block's logs, with the hashes of those blocks and
-//! transactions, so that one read of some kilobytes makes whole logs. Addresses and topics are stored once per
-//! page and referred to; data loses its zeros ([`crate::words`]); what repeats then is left to lz4.
+//! transactions, so that one read of some kilobytes yields complete logs. Addresses and topics are stored once per
+//! page and referenced; data is stored without zeros ([`crate::words`]); lz4 compresses the repetitions that remain.
 //!
-//! Where pages end depends on the blocks alone ([`PageBuilder::is_full`], [`PageBuilder::ends_after_block`]), and a
-//! page does not know its place in a chunk. So pages move from the tail into pieces and from pieces into chunks as
-//! they are, and a chunk has the same bytes whoever built it.
+//! Where pages end depends only on the blocks ([`PageBuilder::is_full`], [`PageBuilder::ends_after_block`]), and a
+//! page does not contain its position in a chunk. So pages move unchanged from the tail into pieces and from pieces
+//! into chunks, and a chunk has the same bytes regardless of how it was built.
 //!
-//! Guarantees: a page that [`PageView`] opens is the page that was written (CRC-32C), and any other bytes are an
-//! error. Leaves to others: ids ([`crate::section`]), and which pages to read ([`crate::query`]).
+//! Guarantees: a page that [`PageView`] opens is the page that was written (CRC-32C); any other bytes are an error.
+//! Leaves to others: ids ([`crate::section`]), and which pages to read ([`crate::query`]).
 //!
 //! Stored form: `docs/formats.md`, "Pages".
 
@@ -20,26 +20,23 @@ use alloy_primitives::B256;
 use alloy_primitives::map::B256Map;
 use bytes::Bytes;
 
-pub(crate) use pick::{Wanted, pick};
+pub(crate) use pick::{LogSelection, pick};
 pub(crate) use view::{FilterTerms, PageView};
 
 use crate::codec::{as_u32, as_u64, put_varint, seal, zigzag};
 use crate::types::{BlockLog, FinalizedBlock, TOPICS_MAX};
 use crate::words;
 
-/// The most logs of a page.
 pub(crate) const PAGE_LOGS_MAX: usize = 128;
-/// After a block, a page with this many logs is complete.
+/// A page with this many logs ends at the next end of a block.
 const PAGE_LOGS_ENOUGH: usize = 64;
-/// A page with so much data is complete, whatever its number of logs.
+/// A page with this much data is complete, regardless of its number of logs.
 const PAGE_DATA_BYTES_ENOUGH: usize = 64 << 10;
-/// The most terms of a page.
 const PAGE_TERMS_MAX: usize = PAGE_LOGS_MAX * REFS;
-/// An address and the topics.
+/// References per log: an address and the topics.
 const REFS: usize = 1 + TOPICS_MAX;
-/// The version of the format.
 const VERSION: u8 = 1;
-/// With so many terms, references are of one byte.
+/// Up to this many terms, references take one byte.
 const NARROW_TERMS_MAX: usize = 256;
 
 /// Collects logs until they fill a page.
@@ -64,18 +61,18 @@ pub(crate) struct PageBuilder {
 /// A block or transaction within a page.
 #[derive(Clone, Copy, Debug)]
 struct Head {
-    /// The number of the block, or the index of the transaction.
+    /// Number of the block, or index of the transaction.
     number: u64,
-    /// Of a block alone.
+    /// Blocks only.
     timestamp: u64,
-    /// How many logs of this page are its.
+    /// Number of its logs on this page.
     logs: u64,
-    /// Whether it is the first of its block on this page; of a transaction alone.
+    /// Transactions only: whether it is the first of its block on this page.
     opens_block: bool,
 }
 
 impl PageBuilder {
-    /// How many logs it holds.
+    /// Number of logs.
     pub(crate) fn len(&self) -> usize {
         self.topic_counts.len()
     }
@@ -84,22 +81,21 @@ impl PageBuilder {
         self.len() == 0
     }
 
-    /// The number of the first block of which there is a log.
+    /// Number of the first block with a log on this page.
     pub(crate) fn first_block(&self) -> u64 {
         self.first_block
     }
 
-    /// Whether the page ends here, in the middle of a block or not.
+    /// Whether the page must end here, even in the middle of a block.
     pub(crate) fn is_full(&self) -> bool {
         self.len() >= PAGE_LOGS_MAX || self.data_bytes >= PAGE_DATA_BYTES_ENOUGH
     }
 
-    /// Whether the page ends after a block that ends here.
+    /// Whether the page ends here if the block does.
     pub(crate) fn ends_after_block(&self) -> bool {
         self.len() >= PAGE_LOGS_ENOUGH
     }
 
-    /// Adds the next log.
     pub(crate) fn push(&mut self, block: &FinalizedBlock, log: &BlockLog) {
         let opens_block = self.blocks.last().is_none_or(|last| last.number != block.number);
         if opens_block {
@@ -160,7 +156,7 @@ impl PageBuilder {
         })
     }
 
-    /// The page of what is there, which stays.
+    /// Encodes the page and keeps the builder's content.
     pub(crate) fn to_bytes(&self) -> Bytes {
         let packed = self.packed();
         let compressed = lz4_flex::block::compress(&packed);
@@ -181,7 +177,7 @@ impl PageBuilder {
         Bytes::from(out)
     }
 
-    /// The columns that may compress.
+    /// The columns that are worth compressing.
     fn packed(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.data.len() + self.len() * 16);
         let mut before = Head { number: 0, timestamp: 0, logs: 0, opens_block: false };
@@ -215,7 +211,7 @@ impl PageBuilder {
         out
     }
 
-    /// Starts the next page.
+    /// Discards the content, for the next page.
     pub(crate) fn clear(&mut self) {
         self.block_hashes.clear();
         self.blocks.clear();
@@ -232,21 +228,19 @@ impl PageBuilder {
     }
 }
 
-/// A page's bytes and its place.
+/// An encoded page and its position.
 #[derive(Clone, Debug)]
 pub(crate) struct Page {
-    /// The id of its first log, local to its section or chunk.
+    /// Id of its first log, local to its section or chunk.
     pub(crate) first_id: u32,
-    /// How many logs it has.
     pub(crate) logs: u32,
-    /// The number of the block of its first log.
+    /// Block number of its first log.
     pub(crate) first_block: u64,
-    /// The page.
     pub(crate) bytes: Bytes,
 }
 
 impl PageBuilder {
-    /// The page of what is there, with its place.
+    /// Like [`PageBuilder::to_bytes`], with the position.
     pub(crate) fn page(&self, first_id: u32) -> Page {
         let bytes = self.to_bytes();
         Page { first_id, logs: as_u32(self.len()), first_block: self.first_block(), bytes }

@@ -1,14 +1,15 @@
-//! Publication: an attempt writes its blob, then one commit makes it count.
+//! Publication: an attempt writes its blob, then one commit lists it and so makes it visible.
 //!
 //! ```text
 //!   build/TOKEN written ──▶ blob written ──▶ chunks, chg/SEQ written, build/TOKEN deleted   (one commit)
 //! ```
 //!
-//! The commit is conditional on the list being the one that was planned with, and on the attempt's record being
-//! there. Losing the first race means planning again; losing the second means that the attempt was given up.
+//! The commit is conditional on the list being the one that the plan was based on, and on the attempt's record being
+//! there. If the list has changed, the publication is planned again; if the record is gone, garbage collection has
+//! given the attempt up.
 //!
-//! Guarantees: a blob is listed whole or not at all; an attempt publishes at most once, also when answers are lost
-//! and it is tried again. Leaves to others: what is published ([`crate::seal`], [`crate::history`]).
+//! Guarantees: a blob is listed completely or not at all; an attempt publishes at most once, even if a reply is lost
+//! and the commit is retried. Leaves to others: what is published ([`crate::seal`], [`crate::history`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,73 +18,73 @@ use logmill_io::{Batch, Condition, ErrorKind, Fence, MetaStoreExt, Version};
 
 use crate::bodies::EncodedBodies;
 use crate::chunk::EncodedChunk;
-use crate::chunk_list::Planned;
+use crate::chunk_list::PublishPlan;
 use crate::error::{Error, Result};
 use crate::follow::version_at;
-use crate::index::{Followed, Shared};
-use crate::metric;
+use crate::index::{IndexState, SharedIndex};
 use crate::records::attempt;
 use crate::records::chunks::{BodiesRef, Change, ChunkEntry, ChunksHead, blob_name};
 use crate::records::tail_state::TailState;
+use crate::replace::ReplacementPosition;
 
-/// How often a publication that loses races plans again.
+/// How often a publication that loses races is planned again.
 const ATTEMPTS_MAX: usize = 64;
-/// Every so many changes, all entries are listed.
+/// Number of changes after which a checkpoint lists all entries.
 pub(crate) const CHECKPOINT_EVERY: u64 = 1_000;
 
-/// An attempt to publish.
+/// A build attempt; see [`crate::records::attempt`].
 #[derive(Debug)]
 pub(crate) struct Attempt {
     token: u64,
     version: Version,
-    /// When it was begun or renewed.
+    /// Monotonic time when it began or was last renewed.
     renewed: Duration,
 }
 
-/// What a chunk is, beside its bytes.
+/// The parts of an entry that do not follow from the encoded chunk.
 #[derive(Clone, Debug)]
 pub(crate) struct Role {
     pub(crate) chunk_start: u64,
     pub(crate) ends_chunk: bool,
     pub(crate) anchored: bool,
-    /// The blobs of bodies that were written for it, or that it takes over.
+    /// Blobs of bodies that were written for it, or that it takes over.
     pub(crate) bodies: Vec<BodiesRef>,
 }
 
-/// What a publication does beside listing its entry.
+/// What the publishing commit does besides listing its entry.
 #[derive(Debug, Default)]
-pub(crate) struct Beside {
-    /// The pieces that the entry takes the place of.
+pub(crate) struct PublishEffects {
+    /// Tokens of the pieces that the entry replaces.
     pub(crate) replaced: Vec<u64>,
-    /// The state of the tail once the entry is listed.
+    /// State of the tail after the commit.
     pub(crate) tail: Option<TailState>,
-    /// The records of the tail that are not needed any more.
+    /// Tail records that become obsolete.
     pub(crate) delete: Vec<logmill_io::Key>,
-    /// What must hold.
+    /// The commit fails if this fence has moved.
     pub(crate) fence: Option<Fence>,
 }
 
 impl Attempt {
-    /// Its name.
+    /// Names the record and the blobs of the attempt.
     pub(crate) fn token(&self) -> u64 {
         self.token
     }
 
-    /// The version of its record.
+    /// Version of the attempt's record.
     pub(crate) fn version(&self) -> Version {
         self.version
     }
 }
 
-impl Shared {
-    /// Begins an attempt: from now on blobs under its name are safe from garbage collection, for a time.
+impl SharedIndex {
+    /// Begins an attempt, which protects blobs with its token from garbage collection for a limited time.
     pub(crate) async fn begin_attempt(&self) -> Result<Attempt> {
         let token = self.stores.entropy.next_u64();
         let version = self.put_attempt(token, Condition::Absent).await?;
         Ok(Attempt { token, version, renewed: self.stores.clock.monotonic() })
     }
 
-    /// Renews an attempt of which half the time has passed.
+    /// Renews an attempt if half of its time has passed.
     pub(crate) async fn keep_attempt(&self, attempt: &mut Attempt) -> Result<()> {
         let now = self.stores.clock.monotonic();
         if now.saturating_sub(attempt.renewed) < self.settings.build_ttl / 2 {
@@ -106,7 +107,6 @@ impl Shared {
         Ok(self.stores.meta.put(key, attempt::encode(until), condition).await?)
     }
 
-    /// Writes a blob of bodies.
     pub(crate) async fn upload_bodies(
         &self,
         attempt: &Attempt,
@@ -123,7 +123,7 @@ impl Shared {
         Ok(entry)
     }
 
-    /// Writes a chunk's blob.
+    /// Writes a chunk's blob and returns its entry, which is not listed yet.
     pub(crate) async fn upload(
         &self,
         attempt: &Attempt,
@@ -149,59 +149,61 @@ impl Shared {
         };
         let name = blob_name(&self.keys.blobs(), &entry.blocks, token)?;
         self.stores.blobs.put(&name, chunk.bytes.clone()).await?;
-        metric::chunk_written(entry.bytes);
+        self.metrics.chunk_written(entry.bytes);
         Ok(Arc::new(entry))
     }
 
-    /// Lists an uploaded entry; with a new state of the tail, also the version of that.
+    /// Lists an uploaded entry. Returns the published entry and, if the commit wrote a tail state, the version of
+    /// that.
     pub(crate) async fn publish(
         &self,
-        followed: &mut Followed,
+        followed: &mut IndexState,
         attempt: &Attempt,
         entry: &Arc<ChunkEntry>,
-        beside: &Beside,
+        effects: &PublishEffects,
     ) -> Result<(Arc<ChunkEntry>, Option<Version>)> {
         for _ in 0..ATTEMPTS_MAX {
             self.follow_chunks(followed).await?;
             if followed.list.by_token(attempt.token).is_some() {
-                // An earlier try of this very publication, whose answer was lost.
+                // An earlier try of this publication succeeded, but its reply was lost.
                 return Ok((Arc::clone(entry), None));
             }
-            let tail = self.tail_to_plan_with(followed, beside).await?;
-            let change = match followed.list.plan_add(entry, &beside.replaced, tail.as_ref())? {
-                Planned::Published(published) => return Ok((published, None)),
-                Planned::Change(change) => change,
+            let tail = self.tail_to_plan_with(followed, effects).await?;
+            let change = match followed.list.plan_add(entry, &effects.replaced, tail.as_ref())? {
+                PublishPlan::Published(published) => return Ok((published, None)),
+                PublishPlan::Change(change) => change,
             };
-            let mut batch = self.batch_of(attempt, beside, followed.tail_version);
+            let mut batch = self.batch_of(attempt, effects, followed.tail_version);
             if tail.is_none() {
-                // The first commit of a tail looks at the list; so whichever is second sees the other.
+                // The first commit of a tail checks the list; so whichever of the two commits comes second sees the
+                // other.
                 batch = batch.check(self.keys.tail_state(), Condition::Absent);
             }
             match self.commit_change(followed, &change, batch).await {
                 Err(error) if error.kind() == ErrorKind::Conflict => {
-                    metric::cas_retried();
-                    self.still_open(followed, attempt).await?;
+                    self.metrics.cas_retried();
+                    self.ensure_attempt_open(followed, attempt).await?;
                 }
                 Err(error) if error.kind() == ErrorKind::Fenced => return Err(Error::Standby),
                 Err(error) => return Err(error),
                 Ok(versions) => {
-                    let moved = beside.tail.as_ref().map(|_| version_at(&versions, 0));
+                    let moved = effects.tail.as_ref().map(|_| version_at(&versions, 0));
                     return Ok((Arc::clone(entry), moved.transpose()?));
                 }
             }
         }
-        Err(Error::Throttled { what: "the list of chunks changes too often".to_owned() })
+        Err(Error::Throttled { what: "the chunk list changes too often".to_owned() })
     }
 
-    /// The tail that a publication must not contradict. It is read after the list: should the tail be thrown away in
-    /// between, the list changes too, and the commit is a conflict.
+    /// The tail that a publication must not contradict. It is read after the list: if the tail is discarded in
+    /// between, the list changes too, and the commit fails with a conflict.
     async fn tail_to_plan_with(
         &self,
-        followed: &Followed,
-        beside: &Beside,
+        followed: &IndexState,
+        effects: &PublishEffects,
     ) -> Result<Option<TailState>> {
-        if beside.tail.is_some() {
-            return Ok(beside.tail.clone());
+        if effects.tail.is_some() {
+            return Ok(effects.tail.clone());
         }
         if self.has_writer() && followed.tail_known {
             return Ok(followed.tail.as_ref().map(|tail| tail.state.clone()));
@@ -210,25 +212,34 @@ impl Shared {
         record.map(|record| TailState::decode(&record.value)).transpose()
     }
 
-    fn batch_of(&self, attempt: &Attempt, beside: &Beside, tail: Option<Version>) -> Batch {
+    fn batch_of(
+        &self,
+        attempt: &Attempt,
+        effects: &PublishEffects,
+        tail: Option<Version>,
+    ) -> Batch {
         let mut batch = Batch::new();
-        if let Some(state) = &beside.tail {
+        if let Some(state) = &effects.tail {
             let condition = tail.map_or(Condition::Absent, Condition::Version);
             batch = batch.put(self.keys.tail_state(), state.encode(), condition);
         }
         let key = self.keys.attempt(attempt.token);
         batch = batch.delete(key, Condition::Version(attempt.version));
-        for key in &beside.delete {
+        for key in &effects.delete {
             batch = batch.delete(key.clone(), Condition::Any);
         }
-        match &beside.fence {
+        match &effects.fence {
             Some(fence) => batch.fenced(fence.clone()),
             None => batch,
         }
     }
 
-    /// Whether an attempt that lost a race may try again.
-    async fn still_open(&self, followed: &mut Followed, attempt: &Attempt) -> Result<()> {
+    /// Fails unless an attempt that lost a race may retry.
+    async fn ensure_attempt_open(
+        &self,
+        followed: &mut IndexState,
+        attempt: &Attempt,
+    ) -> Result<()> {
         if self.stores.meta.get(&self.keys.attempt(attempt.token)).await?.is_some() {
             return Ok(());
         }
@@ -242,7 +253,7 @@ impl Shared {
     /// Commits a change of the list together with `batch`: the visibility barrier of everything that chunks hold.
     pub(crate) async fn commit_change(
         &self,
-        followed: &mut Followed,
+        followed: &mut IndexState,
         change: &Change,
         batch: Batch,
     ) -> Result<Vec<Option<Version>>> {
@@ -250,19 +261,19 @@ impl Shared {
         self.commit_list(followed, change, batch, replacements).await
     }
 
-    /// Commits a change of the list, which then counts so many replacements.
+    /// Like [`SharedIndex::commit_change`], and moves the end of the log of replacements.
     pub(crate) async fn commit_list(
         &self,
-        followed: &mut Followed,
+        followed: &mut IndexState,
         change: &Change,
         batch: Batch,
-        replacements: u64,
+        replacements: ReplacementPosition,
     ) -> Result<Vec<Option<Version>>> {
         let mut list = (*followed.list).clone();
         list.apply(change)?;
         list.replacements = replacements;
         let checkpoint = list.seq - list.seq % CHECKPOINT_EVERY;
-        let head = ChunksHead { seq: list.seq, checkpoint, replacements };
+        let head = ChunksHead { seq: list.seq, checkpoint, replacements: replacements.seq };
         let condition = followed.list_version.map_or(Condition::Absent, Condition::Version);
         let position = batch.len();
         let mut batch = batch.put(self.keys.chunks(), head.encode(), condition).put(

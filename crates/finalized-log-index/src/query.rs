@@ -1,16 +1,15 @@
-//! Queries: from a filter and a snapshot to logs in order.
+//! Queries: from a filter and a snapshot to ordered logs.
 //!
 //! ```text
 //!   snapshot ──▶ chunks and sections of the range, lowest first
 //!                   └──▶ each: terms → plan → ids → pages → exact match
 //! ```
 //!
-//! The index only finds candidates; a log is in the answer when [`Filter::matches`] says so.
+//! The index only finds candidates; a log is in the answer only if [`Filter::matches`] accepts it.
 //!
-//! Guarantees: what is answered is what a scan of all logs of the covered range would find, in the order of blocks and
-//! log indexes. A range that is not covered is an error, unless the filter asks for the covered part only. A chunk
-//! that is missing or damaged is an error, never a shorter answer. Leaves to others: blocks above the head, and the
-//! wording of JSON-RPC.
+//! Guarantees: the answer is what a scan of all logs of the covered range would find, ordered by block and log index.
+//! A range that is not covered is an error, unless the filter asks only for the covered part. A missing or damaged
+//! chunk is an error, never a shorter answer. Leaves to others: blocks above the head, and JSON-RPC wording.
 
 mod execute;
 mod explain;
@@ -29,38 +28,38 @@ pub use explain::{ExplainedClause, ExplainedSource, Explanation};
 pub use plan::Strategy;
 
 pub(crate) use execute::sources;
-pub(crate) use source::{Opened, Source};
+pub(crate) use source::{OpenSource, Source};
 
 use crate::codec::as_u64;
 use crate::error::{Error, Result};
 use crate::filter::{Blocks, Filter};
-use crate::index::{LogIndex, Shared, Snapshot};
-use crate::metric;
+use crate::index::{LogIndex, SharedIndex, Snapshot};
 use crate::query::execute::Execution;
 use crate::settings::BroadPolicy;
 use crate::types::{BlockRange, Log};
 
-/// The answer to a query.
+/// Answer to a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogPage {
-    /// The logs, in the order of blocks and log indexes.
+    /// Ordered by block and log index.
     pub logs: Vec<Log>,
-    /// From which block on there is more, if the limit was reached.
+    /// If the limit was reached, the block from which to continue.
     pub next: Option<u64>,
-    /// The blocks that were looked at: those asked for, or the covered part of them.
+    /// Blocks that were searched: the requested ones, or the covered part of them.
     pub looked_at: Vec<BlockRange>,
 }
 
-/// A query that was accepted: which blocks, and until when.
+/// A query that passed validation, with its blocks and deadline.
 #[derive(Debug)]
-pub(crate) struct Accepted {
+pub(crate) struct AcceptedQuery {
     pub(crate) ranges: Vec<BlockRange>,
     pub(crate) deadline: Duration,
     pub(crate) scan_only: bool,
 }
 
 impl LogIndex {
-    /// All logs that match, up to the limit. The page ends with a whole block; `next` says where to go on.
+    /// Returns all matching logs, up to the limit. The page ends at the end of a block; `next` tells where to
+    /// continue.
     pub async fn query_finalized(&self, filter: &Filter) -> Result<LogPage> {
         let (page, _) = self.run(filter).await?;
         Ok(page)
@@ -69,7 +68,7 @@ impl LogIndex {
     async fn run(&self, filter: &Filter) -> Result<(LogPage, Explanation)> {
         let started = self.shared.stores.clock.monotonic();
         let mut execution = self.shared.begin(filter).await?;
-        let mut collected = Collected::new(filter.max_results);
+        let mut collected = PageCollector::new(filter.max_results);
         'all: while let Some(logs) = execution.next().await? {
             for log in logs {
                 if collected.push(log) {
@@ -79,12 +78,12 @@ impl LogIndex {
         }
         let looked_at = execution.looked_at();
         let took = self.shared.stores.clock.monotonic().saturating_sub(started);
-        metric::queried(took);
+        self.shared.metrics.queried(took);
         tracing::debug!(
             query_id = execution.query_id,
             results = collected.logs.len(),
             took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-            "answered"
+            "answered a query"
         );
         let mut explanation = execution.explain();
         explanation.results = as_u64(collected.logs.len());
@@ -92,13 +91,13 @@ impl LogIndex {
         Ok((LogPage { logs: collected.logs, next: collected.next, looked_at }, explanation))
     }
 
-    /// Runs a query and says how: the plan of each chunk, and the work done.
+    /// Runs a query and returns the plan of each chunk and the work done.
     pub async fn explain(&self, filter: &Filter) -> Result<Explanation> {
         let (_, explanation) = self.run(filter).await?;
         Ok(explanation)
     }
 
-    /// The matching logs as an ordered stream of batches; the limit of the filter is not looked at.
+    /// Returns the matching logs as an ordered stream of batches; the limit of the filter is ignored.
     pub fn query_stream(&self, filter: Filter) -> impl Stream<Item = Result<Vec<Log>>> + use<> {
         let shared = Arc::clone(&self.shared);
         try_unfold((shared, filter, None), |(shared, filter, running)| async move {
@@ -112,8 +111,8 @@ impl LogIndex {
     }
 }
 
-impl Shared {
-    /// Accepts a query and takes its snapshot.
+impl SharedIndex {
+    /// Validates a query and takes its snapshot.
     async fn begin(self: &Arc<Self>, filter: &Filter) -> Result<Execution> {
         filter.validate()?;
         let actual = filter.or_terms_max();
@@ -133,17 +132,17 @@ impl Shared {
             Blocks::Range(range) => vec![required(&snapshot, *range.start(), *range.end())?],
             Blocks::Covered(range) => clipped(&snapshot, *range.start(), *range.end()),
         };
-        let accepted = Accepted { ranges, deadline, scan_only: too_broad };
+        let accepted = AcceptedQuery { ranges, deadline, scan_only: too_broad };
         Ok(Execution::new(Arc::clone(self), &snapshot, filter, accepted))
     }
 
-    /// The block of a hash, and the snapshot in which it was found.
+    /// The block with this hash, and the snapshot in which it was found.
     async fn block_range(&self, hash: &B256) -> Result<(BlockRange, Arc<Snapshot>)> {
         let mut tries = 0;
         let (found, snapshot) = loop {
             let snapshot = self.readable()?;
             match self.find_block(&snapshot, hash).await {
-                Err(error) => self.look_again(&snapshot, error, &mut tries).await?,
+                Err(error) => self.retry_or_note_damage(&snapshot, error, None, &mut tries).await?,
                 Ok(found) => break (found, snapshot),
             }
         };
@@ -172,21 +171,21 @@ fn clipped(snapshot: &Snapshot, from: u64, to: u64) -> Vec<BlockRange> {
     parts.filter(|part| part.start < part.end).collect()
 }
 
-/// Logs up to a limit, in whole blocks.
-struct Collected {
+/// Collects logs up to a limit, in whole blocks.
+struct PageCollector {
     logs: Vec<Log>,
     max: usize,
-    /// Where the logs of the last block start.
+    /// Position of the first log of the last block.
     block_start: usize,
     next: Option<u64>,
 }
 
-impl Collected {
+impl PageCollector {
     fn new(max: Option<usize>) -> Self {
         Self { logs: Vec::new(), max: max.unwrap_or(usize::MAX), block_start: 0, next: None }
     }
 
-    /// Adds a log; true if there is to be no more.
+    /// Adds a log; returns true when the page is complete.
     fn push(&mut self, log: Log) -> bool {
         let block = log.block_number;
         if self.logs.last().is_some_and(|last| last.block_number != block) {
@@ -212,7 +211,7 @@ mod tests {
     use crate::types::BlockLog;
 
     fn page(blocks: &[u64], max: usize) -> (Vec<u64>, Option<u64>) {
-        let mut collected = Collected::new(Some(max));
+        let mut collected = PageCollector::new(Some(max));
         for block in blocks {
             let log = Log {
                 block_number: *block,

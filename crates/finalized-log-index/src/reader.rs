@@ -1,8 +1,7 @@
-//! Reading parts of chunks, through one bounded cache.
+//! Reads parts of chunks through a bounded cache.
 //!
-//! Guarantees: every part is checked before it is used, pages by whoever opens them; what is absent is never
-//! cached. A part that is
-//! damaged or missing is an error that names the chunk. Leaves to others: what to do about it
+//! Guarantees: every part is checked before use; pages are checked when they are opened. Absence and damaged parts are
+//! never cached. A damaged or missing part is an error that names the chunk. Leaves to others: handling that error
 //! ([`crate::query`]).
 
 use std::ops::Range;
@@ -15,22 +14,24 @@ use quick_cache::sync::Cache;
 use roaring::RoaringBitmap;
 
 use crate::chunk::{Directory, decode_content};
-use crate::codec::{as_u64, to_usize};
+use crate::codec::{as_u64, to_usize, unseal};
 use crate::error::{Error, Result};
-use crate::metric;
+use crate::metric::Metrics;
 use crate::records::chunks::ChunkEntry;
 use crate::section::{BlockRow, Content};
 use crate::term::Fingerprint;
-use crate::terms::{self, Group, Stored};
+use crate::terms::{self, BitmapRef, Group};
 
-/// About the size of a directory.
+/// Approximate size of a directory.
 const DIRECTORY_BYTES_ROUGHLY: u64 = 64 << 10;
-/// About the size of a bucket or page.
+/// Minimum weight of an entry, which bounds the number of entries in a cache.
+const ENTRY_BYTES_MIN: u64 = 512;
+/// Approximate size of a bucket or page.
 const PART_BYTES_ROUGHLY: u64 = 4 << 10;
 
-/// Which part of which chunk; chunks are told apart by the attempt that built them.
+/// Part of a chunk; with the chunk's token, the key of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Part {
+enum ChunkPart {
     Directory,
     Bucket(usize),
     Bitmap(u64),
@@ -39,7 +40,7 @@ enum Part {
 }
 
 #[derive(Clone, Debug)]
-enum Cached {
+enum CachedPart {
     Directory(Arc<Directory>),
     Bucket(Bytes),
     Bitmap(Arc<RoaringBitmap>),
@@ -48,46 +49,51 @@ enum Cached {
 }
 
 #[derive(Clone, Debug)]
-struct Weigh;
+struct PartWeighter;
 
-impl Weighter<(u64, Part), Cached> for Weigh {
-    fn weight(&self, _: &(u64, Part), cached: &Cached) -> u64 {
+impl Weighter<(u64, ChunkPart), CachedPart> for PartWeighter {
+    fn weight(&self, _: &(u64, ChunkPart), cached: &CachedPart) -> u64 {
         let bytes = match cached {
-            Cached::Directory(directory) => directory.weight(),
-            Cached::Bucket(bucket) => bucket.len(),
-            Cached::Bitmap(bitmap) => bitmap.serialized_size(),
-            Cached::Page(page) => page.len(),
-            Cached::Blocks(blocks) => blocks.len() * size_of::<BlockRow>(),
+            CachedPart::Directory(directory) => directory.weight(),
+            CachedPart::Bucket(bucket) => bucket.len(),
+            CachedPart::Bitmap(bitmap) => bitmap.serialized_size(),
+            CachedPart::Page(page) => page.len(),
+            CachedPart::Blocks(blocks) => blocks.len() * size_of::<BlockRow>(),
         };
-        as_u64(bytes + size_of::<(u64, Part)>() + size_of::<Cached>())
+        as_u64(bytes + size_of::<(u64, ChunkPart)>() + size_of::<CachedPart>()).max(ENTRY_BYTES_MIN)
     }
 }
 
-/// Reads chunks.
 #[derive(Debug)]
 pub(crate) struct ChunkReader {
     blobs: Arc<dyn BlobStore>,
     prefix: String,
-    /// Directories: every query of a chunk needs its.
-    directories: Cache<(u64, Part), Cached, Weigh>,
-    /// All else, kept apart so that it drives no directory out.
-    parts: Cache<(u64, Part), Cached, Weigh>,
+    metrics: Metrics,
+    /// Every query of a chunk needs its directory.
+    directories: Cache<(u64, ChunkPart), CachedPart, PartWeighter>,
+    /// All other parts; a separate cache, so that they do not evict directories.
+    parts: Cache<(u64, ChunkPart), CachedPart, PartWeighter>,
 }
 
 impl ChunkReader {
-    pub(crate) fn new(blobs: Arc<dyn BlobStore>, prefix: String, cache_bytes: u64) -> Self {
+    pub(crate) fn new(
+        blobs: Arc<dyn BlobStore>,
+        prefix: String,
+        cache_bytes: u64,
+        metrics: Metrics,
+    ) -> Self {
         let half = cache_bytes / 2;
         let cache = |item_bytes: u64| {
             let items = usize::try_from(half / item_bytes).unwrap_or(usize::MAX);
-            Cache::with_weighter(items.max(16), half, Weigh)
+            Cache::with_weighter(items.max(16), half, PartWeighter)
         };
         let (directories, parts) = (cache(DIRECTORY_BYTES_ROUGHLY), cache(PART_BYTES_ROUGHLY));
-        Self { blobs, prefix, directories, parts }
+        Self { blobs, prefix, metrics, directories, parts }
     }
 
     async fn bytes(&self, chunk: &ChunkEntry, range: Range<u64>) -> Result<Bytes> {
         let name = chunk.blob_name(&self.prefix)?;
-        metric::blob_read(range.end - range.start);
+        self.metrics.blob_read(range.end - range.start);
         match self.blobs.get_range(&name, range).await {
             Ok(Some(bytes)) => Ok(bytes),
             Ok(None) => Err(missing(chunk)),
@@ -98,23 +104,23 @@ impl ChunkReader {
         }
     }
 
-    fn cached(&self, chunk: &ChunkEntry, part: Part) -> Option<Cached> {
+    fn cached(&self, chunk: &ChunkEntry, part: ChunkPart) -> Option<CachedPart> {
         let cached = self.cache(part).get(&(chunk.token, part));
-        metric::cache_looked_up(cached.is_some());
+        self.metrics.cache_looked_up(cached.is_some());
         cached
     }
 
-    fn keep(&self, chunk: &ChunkEntry, part: Part, cached: Cached) {
+    fn keep(&self, chunk: &ChunkEntry, part: ChunkPart, cached: CachedPart) {
         self.cache(part).insert((chunk.token, part), cached);
     }
 
-    fn cache(&self, part: Part) -> &Cache<(u64, Part), Cached, Weigh> {
-        if part == Part::Directory { &self.directories } else { &self.parts }
+    fn cache(&self, part: ChunkPart) -> &Cache<(u64, ChunkPart), CachedPart, PartWeighter> {
+        if part == ChunkPart::Directory { &self.directories } else { &self.parts }
     }
 
-    /// Where everything is.
+    /// Reads the directory and checks it against the entry.
     pub(crate) async fn directory(&self, chunk: &ChunkEntry) -> Result<Arc<Directory>> {
-        if let Some(Cached::Directory(directory)) = self.cached(chunk, Part::Directory) {
+        if let Some(CachedPart::Directory(directory)) = self.cached(chunk, ChunkPart::Directory) {
             return Ok(directory);
         }
         let bytes = self.bytes(chunk, chunk.directory_at..chunk.bytes).await?;
@@ -125,14 +131,15 @@ impl ChunkReader {
             && directory.parent_hash == chunk.parent_hash
             && directory.last_hash == chunk.last_hash;
         if !fits {
-            return Err(Error::corrupt("not what was published").in_chunk(&name_of(chunk)));
+            return Err(Error::corrupt("its content differs from the published entry")
+                .in_chunk(&name_of(chunk)));
         }
         let directory = Arc::new(directory);
-        self.keep(chunk, Part::Directory, Cached::Directory(Arc::clone(&directory)));
+        self.keep(chunk, ChunkPart::Directory, CachedPart::Directory(Arc::clone(&directory)));
         Ok(directory)
     }
 
-    /// What the chunk knows of a term.
+    /// Looks up a term in its bucket.
     pub(crate) async fn group(
         &self,
         chunk: &ChunkEntry,
@@ -140,29 +147,29 @@ impl ChunkReader {
         fingerprint: Fingerprint,
     ) -> Result<Option<Group>> {
         let index = terms::bucket_index(fingerprint, directory.bucket_bits);
-        let part = Part::Bucket(index);
+        let part = ChunkPart::Bucket(index);
         let find = |bucket: &[u8]| {
             let found = terms::find(bucket, fingerprint, directory.bucket_bits);
             found.map_err(|error| error.in_chunk(&name_of(chunk)))
         };
-        if let Some(Cached::Bucket(bucket)) = self.cached(chunk, part) {
+        if let Some(CachedPart::Bucket(bucket)) = self.cached(chunk, part) {
             return find(&bucket);
         }
         let bucket = self.bytes(chunk, directory.bucket_bytes(index)).await?;
         let found = find(&bucket)?;
-        self.keep(chunk, part, Cached::Bucket(bucket));
+        self.keep(chunk, part, CachedPart::Bucket(bucket));
         Ok(found)
     }
 
-    /// The ids of a larger group.
+    /// Reads the ids of a larger group.
     pub(crate) async fn bitmap(
         &self,
         chunk: &ChunkEntry,
         directory: &Directory,
-        stored: &Stored,
+        stored: &BitmapRef,
     ) -> Result<Arc<RoaringBitmap>> {
-        let part = Part::Bitmap(stored.bytes.start);
-        if let Some(Cached::Bitmap(bitmap)) = self.cached(chunk, part) {
+        let part = ChunkPart::Bitmap(stored.bytes.start);
+        if let Some(CachedPart::Bitmap(bitmap)) = self.cached(chunk, part) {
             return Ok(bitmap);
         }
         let within = |error: Error| error.in_chunk(&name_of(chunk));
@@ -170,31 +177,34 @@ impl ChunkReader {
         let bytes = self.bytes(chunk, range).await?;
         let bitmap = terms::read_bitmap(&bytes, stored).map_err(within)?;
         if stored.max >= directory.logs {
-            return Err(within(Error::corrupt("a bitmap of logs that are not there")));
+            return Err(within(Error::corrupt("a bitmap refers to logs that do not exist")));
         }
         let bitmap = Arc::new(bitmap);
-        self.keep(chunk, part, Cached::Bitmap(Arc::clone(&bitmap)));
+        self.keep(chunk, part, CachedPart::Bitmap(Arc::clone(&bitmap)));
         Ok(bitmap)
     }
 
-    /// A page, which whoever opens it checks.
+    /// Reads a page unchecked; opening it checks it.
     pub(crate) async fn page(
         &self,
         chunk: &ChunkEntry,
         directory: &Directory,
         page: usize,
     ) -> Result<Bytes> {
-        let part = Part::Page(page);
-        if let Some(Cached::Page(page)) = self.cached(chunk, part) {
+        let part = ChunkPart::Page(page);
+        if let Some(CachedPart::Page(page)) = self.cached(chunk, part) {
             return Ok(page);
         }
         let bytes = self.bytes(chunk, directory.page_bytes(page)).await?;
-        self.keep(chunk, part, Cached::Page(bytes.clone()));
+        // A damaged page is read again by the next query: the blob may have been restored by then.
+        if unseal(&bytes).is_ok() {
+            self.keep(chunk, part, CachedPart::Page(bytes.clone()));
+        }
         Ok(bytes)
     }
 
-    /// Several pages that lie near each other, in rising order, with one read. They are not kept: whoever reads many
-    /// would only drive out what others look up.
+    /// Reads several nearby pages, in ascending order, with one request. They are not cached: bulk reads would evict
+    /// what lookups need.
     pub(crate) async fn pages(
         &self,
         chunk: &ChunkEntry,
@@ -213,36 +223,37 @@ impl ChunkReader {
         slices.collect()
     }
 
-    /// The blocks.
+    /// Reads the blocks.
     pub(crate) async fn blocks(
         &self,
         chunk: &ChunkEntry,
         directory: &Directory,
     ) -> Result<Arc<Vec<BlockRow>>> {
-        if let Some(Cached::Blocks(blocks)) = self.cached(chunk, Part::Blocks) {
+        if let Some(CachedPart::Blocks(blocks)) = self.cached(chunk, ChunkPart::Blocks) {
             return Ok(blocks);
         }
         let bytes = self.bytes(chunk, directory.blocks_bytes()).await?;
         let blocks = directory.decode_blocks(&bytes);
         let blocks = Arc::new(blocks.map_err(|error| error.in_chunk(&name_of(chunk)))?);
-        self.keep(chunk, Part::Blocks, Cached::Blocks(Arc::clone(&blocks)));
+        self.keep(chunk, ChunkPart::Blocks, CachedPart::Blocks(Arc::clone(&blocks)));
         Ok(blocks)
     }
 
-    /// The whole chunk, compared with what was published.
+    /// Reads the whole chunk and checks it against the entry's hash.
     pub(crate) async fn content(&self, chunk: &ChunkEntry) -> Result<Content> {
         let name = chunk.blob_name(&self.prefix)?;
         let Some(bytes) = self.blobs.get(&name).await? else {
             return Err(missing(chunk));
         };
         if blake3::hash(&bytes).as_bytes() != &chunk.blake3 {
-            return Err(Error::corrupt("not what was published").in_chunk(&name_of(chunk)));
+            return Err(Error::corrupt("its content differs from the published entry")
+                .in_chunk(&name_of(chunk)));
         }
         decode_content(&bytes, chunk.directory_at).map_err(|error| error.in_chunk(&name_of(chunk)))
     }
 }
 
-/// How a chunk is named in errors.
+/// Name of a chunk in errors.
 pub(crate) fn name_of(chunk: &ChunkEntry) -> String {
     format!(
         "the chunk of blocks {} to {} (attempt {:016x})",
@@ -254,4 +265,29 @@ pub(crate) fn name_of(chunk: &ChunkEntry) -> String {
 
 fn missing(chunk: &ChunkEntry) -> Error {
     Error::ChunkMissing { chunk: name_of(chunk) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_has_a_bound_of_bytes_and_a_bound_of_entries() {
+        let bytes = 64 << 10;
+        let cache: Cache<(u64, ChunkPart), CachedPart, PartWeighter> =
+            Cache::with_weighter(16, bytes, PartWeighter);
+        for number in 0..10_000 {
+            cache.insert((number, ChunkPart::Page(0)), CachedPart::Page(Bytes::new()));
+        }
+        let entries_max = usize::try_from(bytes / ENTRY_BYTES_MIN).expect("few");
+        assert!(cache.len() <= entries_max && cache.len() > entries_max / 2, "{}", cache.len());
+        for number in 0..10_000 {
+            cache.insert(
+                (number, ChunkPart::Page(1)),
+                CachedPart::Page(Bytes::from(vec![0; 4_000])),
+            );
+        }
+        assert!(cache.weight() <= bytes, "{}", cache.weight());
+        assert!(cache.len() <= entries_max, "{}", cache.len());
+    }
 }

@@ -1,28 +1,30 @@
 //! The records of the index in its [`logmill_io::MetaStore`], one file each.
 //!
-//! | key below the prefix | record | who writes it |
+//! | key below the prefix | record | written by |
 //! |---|---|---|
-//! | `bounds` | [`bounds`]: where sections end | whoever opens the index first |
-//! | `tail` | [`tail_state`]: head, and where the tail starts | the one writer, fenced |
-//! | `tail/GENERATION-FIRST` | [`tail_batch`]: the blocks of one commit | the one writer, fenced, once |
+//! | `bounds` | [`bounds`]: where sections end | the process that opens the index first |
+//! | `identity` | [`identity`]: a random number | the first writer, once |
+//! | `tail` | [`tail_state`]: head, and where the tail starts | the writer, fenced |
+//! | `tail/GENERATION-FIRST` | [`tail_batch`]: the blocks of one commit | the writer, fenced, once |
 //! | `body/GENERATION-NUMBER` | [`body`]: the body of a block of the tail | the same commit, once |
-//! | `chunks` | [`chunks`]: the number of the last change | whoever publishes, by version |
+//! | `chunks` | [`chunks`]: the number of the last change | every publication, by version |
 //! | `chg/SEQ`, `ckp/SEQ` | [`chunks`]: a change; all entries as of a change | the same commit, once |
-//! | `build/TOKEN` | [`attempt`]: may publish as long as it is there | whoever builds, once |
-//! | `degraded` | [`degraded`]: why the index refuses to go on | the one writer, fenced |
+//! | `build/TOKEN` | [`attempt`]: allows its publication while it exists | the building process, once |
+//! | `degraded` | [`degraded`]: why the index refuses to continue | the writer, fenced |
 //! | `repl/SEQ` | [`replacement`]: stored final blocks that were removed or replaced | the same commit, fenced, once |
 //!
-//! Numbers in keys are of sixteen hexadecimal digits, so that keys order as numbers do. Each value is a
-//! version byte, the fields, and a CRC-32C.
+//! Numbers in keys have sixteen hexadecimal digits, so keys sort like their numbers. Each value is a version byte,
+//! the fields, and a CRC-32C.
 //!
-//! Guarantees: what was encoded decodes to the same, and nothing else decodes. Leaves to others: the
-//! protocols ([`crate::writer`], [`crate::publish`]).
+//! Guarantees: a record decodes to what was encoded, and nothing else decodes. Leaves to others: the protocols
+//! ([`crate::writer`], [`crate::publish`]).
 
 pub(crate) mod attempt;
 pub(crate) mod body;
 pub(crate) mod bounds;
 pub(crate) mod chunks;
 pub(crate) mod degraded;
+pub(crate) mod identity;
 pub(crate) mod replacement;
 pub(crate) mod tail_batch;
 pub(crate) mod tail_state;
@@ -55,6 +57,10 @@ impl Keys {
         self.key("bounds")
     }
 
+    pub(crate) fn identity(&self) -> Key {
+        self.key("identity")
+    }
+
     pub(crate) fn tail_state(&self) -> Key {
         self.key("tail")
     }
@@ -63,12 +69,12 @@ impl Keys {
         self.key(&format!("tail/{generation:016x}-{first_block:016x}"))
     }
 
-    /// The batches of one generation of the tail.
+    /// Batches of one generation of the tail.
     pub(crate) fn tail_batches(&self, generation: u64) -> KeyRange {
         KeyRange::prefix(self.key(&format!("tail/{generation:016x}-")))
     }
 
-    /// The batches of all generations.
+    /// Batches of all generations.
     pub(crate) fn all_tail_batches(&self) -> KeyRange {
         KeyRange::prefix(self.key("tail/"))
     }
@@ -77,12 +83,12 @@ impl Keys {
         self.key(&format!("body/{generation:016x}-{number:016x}"))
     }
 
-    /// The bodies of one generation of the tail.
+    /// Bodies of one generation of the tail.
     pub(crate) fn bodies_of(&self, generation: u64) -> KeyRange {
         KeyRange::prefix(self.key(&format!("body/{generation:016x}-")))
     }
 
-    /// The bodies of all generations.
+    /// Bodies of all generations.
     pub(crate) fn all_bodies(&self) -> KeyRange {
         KeyRange::prefix(self.key("body/"))
     }
@@ -127,18 +133,18 @@ impl Keys {
         KeyRange::prefix(self.key("repl/"))
     }
 
-    /// The name of the writer lease.
+    /// Name of the writer lease.
     pub(crate) fn lease(&self) -> String {
         format!("{}/writer", self.prefix)
     }
 
-    /// What the names of all blobs begin with.
+    /// Prefix of all blob names.
     pub(crate) fn blobs(&self) -> String {
         format!("{}/chunks/", self.prefix)
     }
 }
 
-/// The number at the end of a key.
+/// Parses the number at the end of a key.
 pub(crate) fn number_of(key: &Key) -> Result<u64> {
     let digits = key.as_bytes().rsplit(|byte| b"/-".contains(byte)).next().unwrap_or_default();
     let number = std::str::from_utf8(digits).ok().filter(|digits| digits.len() == 16);
@@ -146,23 +152,21 @@ pub(crate) fn number_of(key: &Key) -> Result<u64> {
     number.ok_or_else(|| Error::corrupt(format!("the key {key} does not end in a number")))
 }
 
-/// Starts a record.
 fn begin(version: u8) -> Vec<u8> {
     vec![version]
 }
 
-/// Ends a record.
 fn end(mut out: Vec<u8>) -> Bytes {
     seal(&mut out, 0);
     Bytes::from(out)
 }
 
-/// Opens a record of a known version.
+/// Checks seal and version, and returns a reader of the fields.
 fn open<'b>(bytes: &'b [u8], version: u8, what: &str) -> Result<Reader<'b>> {
     Ok(open_versions(bytes, version..=version, what)?.1)
 }
 
-/// Opens a record of one of several known versions; also returns the version.
+/// Like [`open`] for several versions; also returns the version.
 fn open_versions<'b>(
     bytes: &'b [u8],
     known: RangeInclusive<u8>,
@@ -173,7 +177,9 @@ fn open_versions<'b>(
     let found = reader.u8()?;
     if !known.contains(&found) {
         let newest = known.end();
-        return Err(Error::corrupt(format!("{what} of version {found}, but {newest} is known")));
+        return Err(Error::corrupt(format!(
+            "{what} has version {found}, but the newest known is {newest}"
+        )));
     }
     Ok((found, reader))
 }

@@ -1,33 +1,59 @@
-//! Replacements: what is recorded when stored final blocks are removed, or their content changes.
+//! Replacements: records that stored final blocks were removed, or their content changed.
 //!
 //! ```text
-//!   blocks removed or replaced, `chunks` counts it, repl/SEQ written   (one commit, fenced)
+//!   blocks removed or replaced, counted in `chunks`, repl/SEQ written   (one commit, fenced)
 //! ```
 //!
 //! Consumers of blocks (derived tables, usage, subscribers) live in other stores, so they cannot change in the same
-//! transaction. Each stores the number of the last replacement that it has applied, and is complete only while that
-//! equals [`LogIndex::last_replacement`].
+//! transaction. Each consumer stores the position up to which it has applied the log of replacements, and is complete
+//! only while that position equals [`LogIndex::replacement_position`].
 //!
-//! Guarantees: no reader sees a changed block under an older number than that of its replacement, once it has followed
-//! the store. Pruning is no replacement: pruned blocks were right. Leaves to others: what consumers do about it.
+//! A position is a number and a mark. The mark of number 0 is random and drawn when the index is created; the mark of
+//! a replacement is derived from its record. An index that was created again, or restored from a backup and then
+//! changed, uses the same numbers for other replacements. Then a consumer's mark differs from the mark of its number
+//! here, or the number does not exist ([`LogIndex::has_position`]), and all data of the consumer counts as replaced.
+//!
+//! Guarantees: a reader that has followed the store never sees a changed block together with a position before its
+//! replacement. Pruning is not a replacement: pruned blocks were right. Leaves to others: how consumers react.
+
+use std::cmp::Ordering;
 
 use alloy_primitives::B256;
-use logmill_io::{Batch, Condition, Version};
+use logmill_io::{Batch, Condition, ErrorKind, MetaStoreExt, Version};
 
 use crate::codec::as_u64;
 use crate::error::{Error, Result};
-use crate::index::{Followed, LogIndex, Shared};
-use crate::metric;
+use crate::index::{IndexState, LogIndex, SharedIndex};
 use crate::records::chunks::Change;
-use crate::records::number_of;
 use crate::records::replacement::{OLD_HASHES_MAX, Replacement, ReplacementKind};
+use crate::records::{identity, number_of};
 use crate::section::BlockRow;
 use crate::types::BlockRange;
 
-/// The most replacements of one call.
+/// Page size of [`LogIndex::replacements_after`].
 const REPLACEMENTS_PER_CALL: usize = 64;
 
-/// Blocks that a commit removes or replaces.
+/// A position in the log of replacements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplacementPosition {
+    /// Number of the last replacement before the position; 0 before the first.
+    pub seq: u64,
+    /// Tells apart logs that use the same number for different replacements; 0 if unknown, as in an index of an
+    /// earlier version that has not been written since.
+    pub mark: u64,
+}
+
+impl ReplacementPosition {
+    /// A position in no log, stored by a consumer whose position was not in this log.
+    pub const NOWHERE: Self = Self { seq: 0, mark: u64::MAX };
+
+    /// Whether both positions are the same; an unknown mark matches any.
+    pub fn is_same(self, other: Self) -> bool {
+        self.seq == other.seq && (self.mark == other.mark || self.mark == 0 || other.mark == 0)
+    }
+}
+
+/// Blocks that a commit removes or changes.
 #[derive(Debug)]
 pub(crate) struct ReplacedBlocks {
     pub(crate) blocks: BlockRange,
@@ -36,16 +62,38 @@ pub(crate) struct ReplacedBlocks {
 }
 
 impl LogIndex {
-    /// The number of the last replacement of stored blocks, as of what this handle has followed; 0 before the first.
+    /// The number of the last replacement that this handle has followed; 0 before the first.
     ///
-    /// To read blocks safely: read this first, then the blocks, and store both together. Blocks that were read after
-    /// it may be newer, never older.
+    /// To read blocks safely, read this first, then the blocks, and store both together. The blocks may be newer than
+    /// the number, never older.
     pub fn last_replacement(&self) -> u64 {
+        self.replacement_position().seq
+    }
+
+    /// The end of the log of replacements, as far as this handle has followed; its number is
+    /// [`LogIndex::last_replacement`].
+    pub fn replacement_position(&self) -> ReplacementPosition {
         self.shared.snapshot().list.replacements
     }
 
-    /// Replacements with a higher number than `seq`, in order, at most 64, none newer than
-    /// [`LogIndex::last_replacement`].
+    /// The mark of a position; none if the log, as far as this handle has followed, does not reach it.
+    pub async fn replacement_mark(&self, seq: u64) -> Result<Option<u64>> {
+        let end = self.replacement_position();
+        match seq.cmp(&end.seq) {
+            Ordering::Less => Ok(Some(self.shared.position_at(seq).await?.mark)),
+            Ordering::Equal => Ok(Some(end.mark)),
+            Ordering::Greater => Ok(None),
+        }
+    }
+
+    /// Whether the log of replacements contains this position. If not, the index was created again or restored since
+    /// the position was read. Call [`LogIndex::refresh`] first: the position may be newer than this handle.
+    pub async fn has_position(&self, position: ReplacementPosition) -> Result<bool> {
+        let mark = self.replacement_mark(position.seq).await?;
+        Ok(mark.is_some_and(|mark| position.is_same(ReplacementPosition { mark, ..position })))
+    }
+
+    /// Replacements after number `seq`, in order, at most 64, none newer than [`LogIndex::last_replacement`].
     pub async fn replacements_after(&self, seq: u64) -> Result<Vec<Replacement>> {
         let (shared, last) = (&self.shared, self.last_replacement());
         if seq >= last {
@@ -72,16 +120,23 @@ impl LogIndex {
     }
 }
 
+/// The mark of a replacement: part of the hash of its record, which contains time and reason.
+fn mark_of(record: &[u8]) -> u64 {
+    let hash = blake3::hash(record);
+    let first = hash.as_bytes().first_chunk().copied().unwrap_or_default();
+    u64::from_be_bytes(first).clamp(1, u64::MAX - 1)
+}
+
 fn missing(seq: u64) -> Error {
     Error::corrupt(format!("the record of replacement {seq} is missing"))
 }
 
-impl Shared {
-    /// Commits a change of the list that removes or replaces stored blocks, together with `batch` and, if readers could
-    /// see those blocks, the record that tells them.
+impl SharedIndex {
+    /// Commits a change of the list that removes or changes stored blocks, together with `batch` and, if readers
+    /// could see those blocks, the record of the replacement.
     pub(crate) async fn commit_replacement(
         &self,
-        followed: &mut Followed,
+        followed: &mut IndexState,
         change: &Change,
         batch: Batch,
         replaced: Option<ReplacedBlocks>,
@@ -89,7 +144,7 @@ impl Shared {
         let Some(ReplacedBlocks { blocks, kind, reason }) = replaced else {
             return self.commit_change(followed, change, batch).await;
         };
-        let seq = followed.list.replacements + 1;
+        let seq = followed.list.replacements.seq + 1;
         let old_hashes = self.last_hashes(followed, &blocks).await;
         let at = self.stores.meta.now().await?;
         tracing::warn!(
@@ -98,19 +153,49 @@ impl Shared {
             block_num = blocks.end - 1,
             ?kind,
             reason,
-            "stored final blocks are replaced"
+            "replacing stored final blocks"
         );
         let record = Replacement { seq, blocks, kind, old_hashes, reason, at };
-        let batch = batch.put(self.keys.replacement(seq), record.encode(), Condition::Absent);
+        let encoded = record.encode();
+        let position = ReplacementPosition { seq, mark: mark_of(&encoded) };
+        let batch = batch.put(self.keys.replacement(seq), encoded, Condition::Absent);
         let count = record.blocks.end - record.blocks.start;
-        let committed = self.commit_list(followed, change, batch, seq).await?;
-        metric::replaced(count);
+        let committed = self.commit_list(followed, change, batch, position).await?;
+        self.metrics.replaced(count);
         Ok(committed)
     }
 
-    /// Hashes of the last blocks of a range, lowest first, down to the first that cannot be read. An aid for consumers,
-    /// so failing to read them does not keep anyone from replacing damaged blocks.
-    async fn last_hashes(&self, followed: &Followed, blocks: &BlockRange) -> Vec<B256> {
+    /// The position after replacement `seq`.
+    pub(crate) async fn position_at(&self, seq: u64) -> Result<ReplacementPosition> {
+        if seq == 0 {
+            return Ok(ReplacementPosition { seq, mark: self.identity().await?.unwrap_or(0) });
+        }
+        let record = self.stores.meta.get(&self.keys.replacement(seq)).await?;
+        let record = record.ok_or_else(|| missing(seq))?;
+        Ok(ReplacementPosition { seq, mark: mark_of(&record.value) })
+    }
+
+    async fn identity(&self) -> Result<Option<u64>> {
+        let record = self.stores.meta.get(&self.keys.identity()).await?;
+        record.map(|record| identity::decode(&record.value)).transpose()
+    }
+
+    /// Draws the random number that identifies this index, unless it has one.
+    pub(crate) async fn ensure_identity(&self) -> Result<()> {
+        if self.identity().await?.is_some() {
+            return Ok(());
+        }
+        let drawn = identity::encode(self.stores.entropy.next_u64().clamp(1, u64::MAX - 1));
+        match self.stores.meta.put(self.keys.identity(), drawn, Condition::Absent).await {
+            // Another process was first.
+            Err(error) if error.kind() == ErrorKind::Conflict => Ok(()),
+            put => Ok(put.map(|_| ())?),
+        }
+    }
+
+    /// Hashes of the last blocks of a range, lowest first, down to the first that cannot be read. They only help
+    /// consumers, so a failure to read them must not prevent the replacement of damaged blocks.
+    async fn last_hashes(&self, followed: &IndexState, blocks: &BlockRange) -> Vec<B256> {
         let mut found: Vec<B256> = Vec::new();
         let mut end = blocks.end;
         while end > blocks.start && found.len() < OLD_HASHES_MAX {
@@ -130,8 +215,8 @@ impl Shared {
         found
     }
 
-    /// The rows of the chunk, or of the section of the tail, that holds the block below `end`, with its first block.
-    async fn rows_below(&self, followed: &Followed, end: u64) -> Option<(u64, Vec<BlockRow>)> {
+    /// The rows of the chunk or tail section that holds block `end - 1`, and the number of its first block.
+    async fn rows_below(&self, followed: &IndexState, end: u64) -> Option<(u64, Vec<BlockRow>)> {
         let last = end.checked_sub(1)?;
         if let Some(tail) = followed.tail.as_ref().filter(|tail| last >= tail.state.start) {
             let view = tail.view();

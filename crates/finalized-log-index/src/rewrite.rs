@@ -1,13 +1,13 @@
-//! Rewriting stored blocks: content that was fetched again takes the place of what is stored, under the same hashes.
+//! Rewrites stored blocks: content that was fetched again replaces the stored content, under the same hashes.
 //!
 //! ```text
 //!   chunk: build/TOKEN, blobs ──▶ old entry out, new entry in, repl/SEQ   (one commit, fenced)
 //!   tail:  batches and bodies of the blocks, `tail`, repl/SEQ             (one commit, fenced)
 //! ```
 //!
-//! Guarantees: the new blocks link to the stored ones by their hashes, or nothing changes; nothing is removed before
-//! its replacement is complete; blocks that are not rewritten stay as they are; a rewrite that changes nothing is not
-//! recorded as a replacement. Leaves to others: fetching and verifying blocks.
+//! Guarantees: the new blocks are linked to the stored ones by their hashes, or nothing changes; nothing is removed
+//! before its replacement is complete; other blocks stay unchanged; a rewrite that changes nothing is not recorded as
+//! a replacement. Leaves to others: fetching and verifying blocks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,76 +15,75 @@ use std::sync::Arc;
 use alloy_primitives::B256;
 use futures::{Stream, StreamExt, pin_mut};
 use logmill_io::{Batch, Condition, ErrorKind};
+use logmill_work::IntervalSet;
 
 use crate::bodies::{self, BodiesUpload, BodyKeys};
 use crate::chunk;
 use crate::codec::as_u64;
 use crate::error::{Error, Result};
-use crate::index::{Followed, Shared};
+use crate::index::{IndexState, SharedIndex};
 use crate::publish::{Attempt, Role};
 use crate::records;
 use crate::records::chunks::{BodiesRef, Change, ChunkEntry};
-use crate::records::degraded::Cause;
 use crate::records::replacement::ReplacementKind;
 use crate::records::tail_batch;
 use crate::records::tail_state::TailState;
 use crate::replace::ReplacedBlocks;
-use crate::section::{Before, Content, Section};
+use crate::section::{ChunkPrefix, Content, Section};
 use crate::tail::Tail;
 use crate::term::ID_MAX;
 use crate::types::{BlockRange, FinalizedBlock};
 use crate::writer::Writer;
 
-/// How often a rewrite that loses races for the list of chunks tries again.
+/// How often a rewrite that loses races for the chunk list is retried.
 const ATTEMPTS_MAX: usize = 16;
-/// The most blocks of the tail that are rewritten at once.
+/// Maximum number of blocks in one [`Writer::rewrite_tail`].
 pub const TAIL_REWRITE_BLOCKS_MAX: usize = 64;
 
-/// A block of a chunk that is rewritten.
+/// A block of a chunk or tail that is rewritten.
 #[derive(Clone, Debug)]
 pub struct RewrittenBlock {
-    /// The block.
+    /// Complete block, with logs and body.
     pub block: FinalizedBlock,
-    /// Where its content comes from.
+    /// Decides whether it counts as changed.
     pub origin: Origin,
 }
 
-/// Where the content of a rewritten block comes from.
+/// Source of the content of a rewritten block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It is what is stored.
+    /// Copied from the stored block.
     Stored,
-    /// It was fetched again, and its body says what the stored body says, though the bytes may differ.
+    /// Fetched again; its body is equivalent to the stored one, though the bytes may differ.
     SameBody,
-    /// It was fetched again.
+    /// Fetched again.
     Fetched,
 }
 
-/// What a rewrite did.
+/// Outcome of a rewrite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rewritten {
-    /// What is stored now is what was stored before: at most damaged bytes were written again.
+pub enum RewriteOutcome {
+    /// The content is the same as before; at most, damaged bytes were rewritten.
     Same,
-    /// The content of blocks has changed, or may have: what was stored could not be read. Recorded as this
-    /// replacement.
+    /// Content has changed, or may have because the old content could not be read. Recorded as a replacement.
     Changed {
-        /// Its number.
+        /// Number of that replacement.
         seq: u64,
     },
 }
 
 impl Writer {
-    /// Writes a chunk again, from all of its blocks in order. Content that was stored before and cannot be read any
-    /// more counts as changed, unless the new bytes are those that were published.
+    /// Rewrites a chunk from all of its blocks, in order. Old content that cannot be read counts as changed, unless
+    /// the new bytes equal the published ones.
     ///
-    /// With `only_same_logs`, a chunk whose logs are not those that were published is refused.
+    /// With `only_same_logs`, refuses logs that differ from the published ones.
     pub async fn rewrite_chunk(
         &self,
         token: u64,
         blocks: impl Stream<Item = Result<RewrittenBlock>>,
         reason: &str,
         only_same_logs: bool,
-    ) -> Result<Rewritten> {
+    ) -> Result<RewriteOutcome> {
         self.renew().await?;
         let shared = self.shared();
         let list = Arc::clone(&shared.snapshot().list);
@@ -98,7 +97,7 @@ impl Writer {
         if only_same_logs && finished.entry.blake3 != old.blake3 {
             return Err(Error::Foreign {
                 number: old.blocks.start,
-                what: "its logs, or those of a block after it, are not those that were published"
+                what: "its logs, or those of a later block, differ from the published ones"
                     .to_owned(),
             });
         }
@@ -110,18 +109,22 @@ impl Writer {
         old: &Arc<ChunkEntry>,
         new: &FinishedRewrite,
         reason: &str,
-    ) -> Result<Rewritten> {
+    ) -> Result<RewriteOutcome> {
         let shared = self.shared();
+        // All bytes of the chunk are new. Of a copied block, only readability is known, so it counts as repaired only
+        // as part of the whole chunk.
+        let mended = |blocks: &BlockRange| *blocks == old.blocks || new.fetched.covers(blocks);
         for _ in 0..ATTEMPTS_MAX {
             let mut followed = shared.followed.lock().await;
             shared.follow_chunks(&mut followed).await?;
             if followed.list.by_token(new.entry.token).is_some() {
                 // An earlier try of this very commit, whose answer was lost.
-                shared.show(&followed);
-                return Ok(new.outcome(followed.list.replacements));
+                self.damage_cleared(&mut followed, mended);
+                shared.install_snapshot(&followed);
+                return Ok(new.outcome(followed.list.replacements.seq));
             }
             if followed.list.by_token(old.token).is_none() {
-                // Merged, pruned or discarded meanwhile.
+                // It was merged, pruned or discarded in the meantime.
                 return Err(unlisted(old.token));
             }
             let change = Change {
@@ -131,7 +134,7 @@ impl Writer {
             };
             let key = shared.keys.attempt(new.attempt.token());
             let batch = Batch::new().delete(key, Condition::Version(new.attempt.version()));
-            let batch = self.clearing_corruption(&followed, batch).fenced(self.fence());
+            let batch = self.clearing_damage(&followed, batch, mended).fenced(self.fence());
             let replaced = new.changed.clone().map(|blocks| ReplacedBlocks {
                 blocks,
                 kind: ReplacementKind::Content,
@@ -140,29 +143,37 @@ impl Writer {
             match shared.commit_replacement(&mut followed, &change, batch, replaced).await {
                 Err(error) if error.kind() == ErrorKind::Conflict => {}
                 Err(error) if error.kind() == ErrorKind::Fenced => return Err(self.lost()),
-                Err(error) => return Err(error),
+                Err(error) => {
+                    // Should it have landed, the stored damage is another: it is read again with the tail.
+                    followed.tail_known = false;
+                    return Err(error);
+                }
                 Ok(_) => {
-                    self.corruption_cleared(&mut followed);
-                    shared.show(&followed);
-                    return Ok(new.outcome(followed.list.replacements));
+                    self.damage_cleared(&mut followed, mended);
+                    shared.install_snapshot(&followed);
+                    return Ok(new.outcome(followed.list.replacements.seq));
                 }
             }
         }
-        Err(Error::Throttled { what: "the list of chunks changes too often".to_owned() })
+        Err(Error::Throttled { what: "the chunk list changes too often".to_owned() })
     }
 
-    /// Writes blocks of the tail again, at most [`TAIL_REWRITE_BLOCKS_MAX`]. Head, finality and all other blocks stay.
-    pub async fn rewrite_tail(&self, blocks: &[RewrittenBlock], reason: &str) -> Result<Rewritten> {
+    /// Rewrites at most [`TAIL_REWRITE_BLOCKS_MAX`] blocks of the tail. The head and all other blocks stay unchanged.
+    pub async fn rewrite_tail(
+        &self,
+        blocks: &[RewrittenBlock],
+        reason: &str,
+    ) -> Result<RewriteOutcome> {
         if blocks.len() > TAIL_REWRITE_BLOCKS_MAX {
             let what = format!(
-                "{} blocks of the tail at once, at most {TAIL_REWRITE_BLOCKS_MAX}",
+                "{} blocks of the tail in one rewrite, at most {TAIL_REWRITE_BLOCKS_MAX}",
                 blocks.len()
             );
             return Err(Error::Invalid { what });
         }
         self.renew().await?;
         let shared = self.shared();
-        // A seal under way has read the old content.
+        // A seal in progress has read the old content.
         let _sealing = self.sealing.lock().await;
         let mut followed = shared.followed.lock().await;
         followed.tail_known = false;
@@ -172,17 +183,26 @@ impl Writer {
         };
         let state = TailState { epoch: self.epoch().cast_unsigned(), ..tail.state.clone() };
         let rewrite = shared.tail_rewrite(tail, blocks).await?;
-        if rewrite.is_needless {
-            return Ok(Rewritten::Same);
+        let numbers = blocks.iter().map(|one| one.block.number..one.block.number.saturating_add(1));
+        let numbers: IntervalSet = numbers.collect();
+        let mended = |blocks: &BlockRange| numbers.covers(blocks);
+        let is_known_damaged = followed
+            .degraded
+            .as_ref()
+            .is_some_and(|degraded| degraded.without(mended).as_ref() != Some(degraded));
+        if rewrite.is_needless && !is_known_damaged {
+            shared.forget_noted_damage(mended);
+            shared.install_snapshot(&followed);
+            return Ok(RewriteOutcome::Same);
         }
         let condition = followed.tail_version.map_or(Condition::Absent, Condition::Version);
-        // A new version of the state, so that no other commit is based on the old content.
+        // A new version of the state, so that no other commit builds on the old content.
         let batch = Batch::new().put(shared.keys.tail_state(), state.encode(), condition);
         let batch = rewrite
             .puts
             .into_iter()
             .fold(batch, |batch, (key, record, condition)| batch.put(key, record, condition));
-        let batch = self.clearing_corruption(&followed, batch).fenced(self.fence());
+        let batch = self.clearing_damage(&followed, batch, mended).fenced(self.fence());
         let change = Change { floor: followed.list.floor, ..Change::default() };
         let replaced = rewrite.changed.clone().map(|blocks| ReplacedBlocks {
             blocks,
@@ -194,67 +214,88 @@ impl Writer {
             Err(error) if error.kind() == ErrorKind::Fenced => return Err(self.lost()),
             committed => drop(committed?),
         }
-        self.corruption_cleared(&mut followed);
+        self.damage_cleared(&mut followed, mended);
         shared.follow(&mut followed).await?;
         Ok(match rewrite.changed {
-            Some(_) => Rewritten::Changed { seq: followed.list.replacements },
-            None => Rewritten::Same,
+            Some(_) => RewriteOutcome::Changed { seq: followed.list.replacements.seq },
+            None => RewriteOutcome::Same,
         })
     }
 
-    /// Takes a stored degradation away if it is about damaged bytes. Only a person takes away others.
-    fn clearing_corruption(&self, followed: &Followed, batch: Batch) -> Batch {
-        match &followed.degraded {
-            Some(degraded) if degraded.cause == Cause::Corruption => {
-                batch.delete(self.shared().keys.degraded(), Condition::Any)
-            }
-            _ => batch,
+    /// Removes damage of rewritten or pruned blocks from the stored degradation. Other damage stays, and only an
+    /// operator clears other causes.
+    pub(crate) fn clearing_damage(
+        &self,
+        followed: &IndexState,
+        batch: Batch,
+        is_mended: impl Fn(&BlockRange) -> bool,
+    ) -> Batch {
+        let Some(degraded) = &followed.degraded else {
+            return batch;
+        };
+        let key = self.shared().keys.degraded();
+        match degraded.without(is_mended) {
+            None => batch.delete(key, Condition::Any),
+            Some(left) if left != *degraded => batch.put(key, left.encode(), Condition::Any),
+            Some(_) => batch,
         }
     }
 
-    fn corruption_cleared(&self, followed: &mut Followed) {
-        followed.degraded.take_if(|degraded| degraded.cause == Cause::Corruption);
-        self.shared().forget_noted_corruption();
+    /// Forgets the same damage after the commit.
+    pub(crate) fn damage_cleared(
+        &self,
+        followed: &mut IndexState,
+        is_mended: impl Fn(&BlockRange) -> bool,
+    ) {
+        let degraded = followed.degraded.take();
+        followed.degraded = degraded.and_then(|degraded| degraded.without(&is_mended));
+        self.shared().forget_noted_damage(is_mended);
     }
 }
 
 fn unlisted(token: u64) -> Error {
-    let what = format!("the chunk of attempt {token:016x} is not listed any more: try again");
+    let what = format!("the chunk of attempt {token:016x} is no longer listed; try again");
     Error::Throttled { what }
 }
 
-/// A chunk that is being written again.
+/// A chunk that is being rewritten.
 struct ChunkRewrite {
     old: Arc<ChunkEntry>,
     section: Section,
     next: u64,
     last_hash: B256,
     bodies: BodiesUpload,
-    /// New blocks, and whether the body of each is known to be the one that was stored.
+    /// New blocks, and whether the body of each is known to equal the stored one.
     new: BTreeMap<u64, bool>,
 }
 
-/// A chunk that was written again and is not listed yet.
+/// A rewritten chunk that is not listed yet.
 struct FinishedRewrite {
     attempt: Attempt,
     entry: Arc<ChunkEntry>,
-    /// The blocks whose content has changed, or may have.
+    /// Blocks whose content has changed, or may have.
     changed: Option<BlockRange>,
+    /// Blocks whose content was not copied from the old chunk.
+    fetched: IntervalSet,
 }
 
 impl FinishedRewrite {
-    fn outcome(&self, seq: u64) -> Rewritten {
+    fn outcome(&self, seq: u64) -> RewriteOutcome {
         match self.changed {
-            Some(_) => Rewritten::Changed { seq },
-            None => Rewritten::Same,
+            Some(_) => RewriteOutcome::Changed { seq },
+            None => RewriteOutcome::Same,
         }
     }
 }
 
 impl ChunkRewrite {
-    fn new(shared: &Shared, old: Arc<ChunkEntry>) -> Self {
+    fn new(shared: &SharedIndex, old: Arc<ChunkEntry>) -> Self {
         Self {
-            section: Section::new(shared.settings.bounds(), old.blocks.start, Before::default()),
+            section: Section::new(
+                shared.settings.bounds(),
+                old.blocks.start,
+                ChunkPrefix::default(),
+            ),
             next: old.blocks.start,
             last_hash: old.parent_hash,
             bodies: BodiesUpload::default(),
@@ -263,7 +304,7 @@ impl ChunkRewrite {
         }
     }
 
-    async fn push(&mut self, shared: &Shared, rewritten: RewrittenBlock) -> Result<()> {
+    async fn push(&mut self, shared: &SharedIndex, rewritten: RewrittenBlock) -> Result<()> {
         let RewrittenBlock { block, origin } = rewritten;
         block.validate()?;
         let number = block.number;
@@ -274,7 +315,7 @@ impl ChunkRewrite {
             return Err(foreign_parent(&block, self.last_hash));
         }
         if u64::from(self.section.logs()) + as_u64(block.logs.len()) > u64::from(ID_MAX) {
-            let what = "the chunk has too many logs with it".to_owned();
+            let what = "with it, the chunk has too many logs".to_owned();
             return Err(Error::InvalidBlock { number, what });
         }
         if origin != Origin::Stored {
@@ -286,13 +327,13 @@ impl ChunkRewrite {
         self.last_hash = block.hash;
         self.next = number + 1;
         if self.old.bodies.iter().any(|bodies| bodies.blocks.start == number) {
-            // Where blobs of bodies ended before, so that the same bodies make the same blobs.
+            // Cut blobs of bodies where they ended before, so that the same bodies make the same blobs.
             self.bodies.end_blob(shared).await?;
         }
         self.bodies.push(shared, number, block.body).await
     }
 
-    async fn finish(self, shared: &Shared) -> Result<FinishedRewrite> {
+    async fn finish(self, shared: &SharedIndex) -> Result<FinishedRewrite> {
         let old = self.old;
         if self.next != old.blocks.end {
             return Err(Error::Invalid {
@@ -323,7 +364,8 @@ impl ChunkRewrite {
         let hull = self.new.keys().next().zip(self.new.keys().next_back());
         let hull = hull.map(|(first, last)| *first..*last + 1);
         let changed = hull.filter(|_| entry.blake3 != old.blake3 || !same_bodies);
-        Ok(FinishedRewrite { attempt, entry, changed })
+        let fetched = self.new.keys().map(|number| *number..number + 1).collect();
+        Ok(FinishedRewrite { attempt, entry, changed, fetched })
     }
 }
 
@@ -339,32 +381,32 @@ fn has_same_blob(old: &ChunkEntry, new: &ChunkEntry, number: u64) -> bool {
     }
 }
 
-/// A block that does not follow the stored one before it.
+/// Error for a block whose parent is not the stored one.
 fn foreign_parent(block: &FinalizedBlock, stored: B256) -> Error {
     let what =
-        format!("its parent is {}, but the stored block before it is {stored}", block.parent_hash);
+        format!("its parent is {}, but the stored previous block is {stored}", block.parent_hash);
     Error::Foreign { number: block.number, what }
 }
 
-/// A block with another hash than the stored one.
+/// Error for a block whose hash is not the stored one.
 fn foreign_hash(number: u64, stored: B256, got: B256) -> Error {
     Error::Foreign {
         number,
-        what: format!("it is stored as {stored}, and {got} came to replace it"),
+        what: format!("its stored hash is {stored}, but {got} was to replace it"),
     }
 }
 
-/// What a rewrite of blocks of the tail does.
+/// Plan of a rewrite of tail blocks.
 struct TailRewrite {
     puts: Vec<(logmill_io::Key, bytes::Bytes, Condition)>,
-    /// The blocks whose content has changed, or may have.
+    /// Blocks whose content has changed, or may have.
     changed: Option<BlockRange>,
-    /// Everything is stored as it is already.
+    /// Everything is already stored as requested.
     is_needless: bool,
 }
 
-impl Shared {
-    /// Whether a block's stored body can be read and is that of `block`.
+impl SharedIndex {
+    /// Whether the stored body can be read and equals that of `block`.
     async fn has_body(&self, entry: &ChunkEntry, number: u64, block: &FinalizedBlock) -> bool {
         let stored = entry.bodies.iter().find(|bodies| bodies.blocks.contains(&number));
         let stored = match stored {
@@ -381,6 +423,11 @@ impl Shared {
             let block = &rewritten.block;
             block.validate()?;
             let number = block.number;
+            if number < tail.state.start {
+                // It was sealed while its new content was fetched.
+                let what = format!("block {number} has left the tail; try again");
+                return Err(Error::Throttled { what });
+            }
             let inside = (tail.state.start..tail.state.end).contains(&number);
             let batch = tail.batch_of(number).filter(|_| inside).ok_or_else(|| Error::Invalid {
                 what: format!("block {number} is not in the tail"),
@@ -430,26 +477,16 @@ impl Shared {
         Ok(rewrite)
     }
 
-    /// Whether a block's body in the tail can be read and is that of `block`.
+    /// Whether the body in the tail can be read and equals that of `block`.
     async fn has_tail_body(&self, generation: u64, block: &FinalizedBlock) -> Result<bool> {
         let record = self.stores.meta.get(&self.keys.body(generation, block.number)).await?;
         let stored = record.map(|record| records::body::decode(&record.value)).transpose();
         Ok(stored.is_ok_and(|stored| stored == block.body))
     }
 
-    /// The record of a batch of these blocks.
     fn encode_batch(&self, blocks: &[FinalizedBlock], keys: &BodyKeys) -> bytes::Bytes {
         let first = &blocks[0];
-        let state = TailState {
-            epoch: 0,
-            generation: 0,
-            start: first.number,
-            start_parent: first.parent_hash,
-            end: first.number,
-            head_hash: first.parent_hash,
-            chunk_start: first.number,
-            before: Before::default(),
-        };
+        let state = TailState::empty(first.number, first.parent_hash);
         Tail::new(self.settings.bounds(), &state).append(blocks).encode(keys)
     }
 }

@@ -1,13 +1,13 @@
-//! What unit tests are made of: random blocks, and bytes that were edited but carry the right checksum.
+//! Generators for unit tests: random blocks, and edited bytes with a valid checksum.
 
 use alloy_primitives::{Address, B256, Bytes};
 use proptest::prelude::*;
 
 use crate::codec::{CRC_BYTES, seal};
-use crate::section::{Before, Bounds, Content, Section};
+use crate::section::{Bounds, ChunkPrefix, Content, Section};
 use crate::types::{BlockLog, FinalizedBlock, Topics};
 
-/// A word from a small set: some like numbers, some like hashes.
+/// A word from a small set; some look like numbers, some like hashes.
 pub(crate) fn word() -> impl Strategy<Value = B256> {
     prop_oneof![
         (0_u8..9).prop_map(|byte| B256::left_padding_from(&[byte])),
@@ -25,7 +25,7 @@ fn log() -> impl Strategy<Value = BlockLog> {
             address: Address::from_word(address),
             topics: topics.into_iter().collect::<Topics>(),
             data: Bytes::from(data),
-            // Gaps until they are put in order.
+            // Gaps; [`in_order`] turns them into indexes.
             transaction_index: tx_gap,
             log_index: gap,
             ..BlockLog::default()
@@ -66,18 +66,18 @@ fn hash(block: u64, part: u64) -> B256 {
     B256::from(*blake3::hash(&bytes).as_bytes())
 }
 
-/// One section of these blocks.
+/// Content of one section with these blocks.
 pub(crate) fn content(blocks: &[FinalizedBlock]) -> Content {
     let bounds = Bounds { cell_blocks: 1 << 20, chunk_logs: 1 << 20, piece_logs: 1 << 20 };
     let first = &blocks[0];
-    let mut section = Section::new(bounds, first.number, Before::default());
+    let mut section = Section::new(bounds, first.number, ChunkPrefix::default());
     for block in blocks {
         section.push(block);
     }
     Content { first_block: first.number, parent_hash: first.parent_hash, run: section.finish() }
 }
 
-/// A change of bytes: set one, add one, or cut the rest off.
+/// An edit of bytes: changes one, inserts one, or truncates.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Edit {
     at: usize,
@@ -85,14 +85,13 @@ pub(crate) struct Edit {
     kind: u8,
 }
 
-/// Some changes.
 pub(crate) fn edits() -> impl Strategy<Value = Vec<Edit>> {
     let edit = (any::<usize>(), any::<u8>(), 0_u8..8);
     let edit = edit.prop_map(|(at, byte, kind)| Edit { at, byte, kind });
     prop::collection::vec(edit, 1..4)
 }
 
-/// The bytes before the checksum, changed, with the checksum that fits.
+/// Edits the bytes before the checksum and appends a valid checksum.
 pub(crate) fn resealed(sealed: &[u8], edits: &[Edit]) -> Vec<u8> {
     let mut bytes = sealed[..sealed.len() - CRC_BYTES].to_vec();
     for edit in edits {

@@ -1,10 +1,10 @@
-//! Maintenance: sealing complete sections of the tail into chunks, and merging the pieces of complete chunks.
+//! Maintenance: seals complete sections of the tail into chunks, and merges the pieces of complete chunks.
 //!
-//! Both work on what no longer changes, so ingest and queries go on meanwhile; only the commit that publishes takes
-//! the writer's lock. A merge of pieces has the bytes that one section of all their blocks would have had.
+//! Both work on data that no longer changes, so ingest and queries continue; only the publishing commit takes the
+//! writer's lock. Merged pieces have the same bytes as one section of all their blocks.
 //!
-//! Guarantees: crashed or repeated anywhere, the blocks of a section are in the tail or in one listed chunk, never
-//! in none or both. Leaves to others: when to run ([`Writer::maintain`]), and deleting what is replaced
+//! Guarantees: after a crash or retry at any point, the blocks of a section are either in the tail or in one listed
+//! chunk, never in both or neither. Leaves to others: when to run ([`Writer::maintain`]), and deleting replaced blobs
 //! ([`crate::gc`]).
 
 use std::convert::Infallible;
@@ -13,24 +13,25 @@ use std::time::Duration;
 
 use logmill_io::{ErrorKind, Key};
 
+use crate::bodies::TailBodies;
 use crate::chunk;
 use crate::error::{Error, Result};
-use crate::index::Shared;
-use crate::publish::{Beside, Role};
+use crate::index::SharedIndex;
+use crate::publish::{PublishEffects, Role};
 use crate::records::chunks::ChunkEntry;
 use crate::section::{Content, End};
 use crate::tail::{SectionView, Tail};
 use crate::writer::Writer;
 
-/// The most records of the tail that a seal deletes; garbage collection takes the rest.
+/// Maximum number of tail records that a seal deletes; garbage collection deletes the rest.
 const DELETED_PER_SEAL: usize = 4_096;
 
-/// How long maintenance waits after an error.
+/// Delay after a transient error.
 const RETRY_WAIT: Duration = Duration::from_secs(1);
 
-/// What maintenance did.
+/// Outcome of a run of maintenance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Maintained {
+pub struct MaintenanceSummary {
     /// Sections of the tail that became chunks or pieces.
     pub sealed: usize,
     /// Chunks that were merged from pieces.
@@ -39,10 +40,10 @@ pub struct Maintained {
 
 impl Writer {
     /// Seals and merges everything that is due. Runs beside ingest and queries.
-    pub async fn maintain(&self) -> Result<Maintained> {
-        let mut done = Maintained::default();
+    pub async fn maintain(&self) -> Result<MaintenanceSummary> {
+        let mut done = MaintenanceSummary::default();
         loop {
-            // Between any two merges: the tail waits for a seal, and nobody waits for a merge.
+            // Check before every merge: unsealed sections fill the tail, but nothing waits for a merge.
             while self.seal_next().await? {
                 done.sealed += 1;
             }
@@ -53,13 +54,16 @@ impl Writer {
         }
     }
 
-    /// Maintains whenever there is something to do, for as long as it is polled; ends with an error that a repetition
-    /// would not take away.
+    /// Runs maintenance whenever there is work, until the future is dropped; returns the first error that is not
+    /// transient.
     pub async fn maintain_always(&self) -> Result<Infallible> {
         loop {
             match self.maintain().await {
                 Err(error) if error.kind() == ErrorKind::Transient => {
-                    tracing::warn!(error = logmill_io::chain(&error), "maintenance is tried again");
+                    tracing::warn!(
+                        error = logmill_io::error_chain(&error),
+                        "maintenance failed, retrying"
+                    );
                     self.shared().stores.clock.sleep(RETRY_WAIT).await;
                 }
                 Err(error) => return Err(error),
@@ -68,20 +72,19 @@ impl Writer {
         }
     }
 
-    /// Seals the oldest complete section of the tail; false if there is none.
+    /// Seals the oldest complete section of the tail; returns false if there is none.
     pub async fn seal_next(&self) -> Result<bool> {
         let _sealing = self.sealing.lock().await;
         let shared = self.shared();
-        let section = {
-            let mut followed = shared.followed.lock().await;
-            self.usable(&mut followed).await?;
-            let tail = followed.tail.as_ref();
-            tail.and_then(|tail| Some((Arc::clone(tail.sealable()?), tail.state.generation)))
-        };
-        let Some((section, generation)) = section else {
+        let Some((section, generation, known)) = self.section_to_seal().await? else {
             return Ok(false);
         };
-        let (attempt, bodies) = shared.seal_bodies(&section, generation).await?;
+        let (attempt, bodies) = match shared.seal_bodies(&section, generation, &known).await {
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                return self.judge_bodies(&section, error).await;
+            }
+            sealed => sealed?,
+        };
         let content = Arc::clone(&section);
         let encoded = logmill_io::compute(move || chunk::encode(content.content())).await;
         let role = Role {
@@ -97,24 +100,21 @@ impl Writer {
             return Ok(false);
         };
         // Meanwhile another process may have sealed it, or the tail may have been thrown away.
-        let same = |front: &Arc<SectionView>| {
-            front.blocks == section.blocks && front.last_hash == section.last_hash
-        };
-        if !tail.sealable().is_some_and(same) {
+        if !tail.sealable().is_some_and(|front| front.is_same(&section)) {
             return Ok(true);
         }
         let delete = shared.sealed_keys(tail, &section, &entry);
         let mut after = tail.state_after_seal(&section);
         after.epoch = self.epoch().cast_unsigned();
-        let beside = Beside {
+        let effects = PublishEffects {
             tail: Some(after.clone()),
             delete,
             fence: Some(self.fence()),
-            ..Beside::default()
+            ..PublishEffects::default()
         };
         let tail = followed.tail.take();
         followed.tail_known = false;
-        let published = shared.publish(&mut followed, &attempt, &entry, &beside).await;
+        let published = shared.publish(&mut followed, &attempt, &entry, &effects).await;
         let version = match published {
             Err(Error::Standby) => return Err(self.lost()),
             Err(error) => return Err(self.unless_lost(error).await),
@@ -124,23 +124,34 @@ impl Writer {
         followed.tail_version = version;
         followed.tail = tail.map(|mut tail| {
             tail.trim(&after);
+            tail.measure(&self.shared().metrics);
             tail
         });
         followed.tail_known = true;
-        shared.show(&followed);
+        shared.install_snapshot(&followed);
         tracing::info!(
             first_block = entry.blocks.start,
             block_num = entry.blocks.end - 1,
             writer_epoch = self.epoch(),
             logs = entry.logs,
             bytes = entry.bytes,
-            "sealed"
+            "sealed a section of the tail"
         );
         Ok(true)
     }
 
+    /// The oldest complete section of the tail, its generation, and which of its blocks have bodies.
+    async fn section_to_seal(&self) -> Result<Option<(Arc<SectionView>, u64, TailBodies)>> {
+        let mut followed = self.shared().followed.lock().await;
+        self.usable(&mut followed).await?;
+        Ok(followed.tail.as_ref().and_then(|tail| {
+            let section = Arc::clone(tail.sealable()?);
+            Some((section, tail.state.generation, tail.bodies().clone()))
+        }))
+    }
+
     /// The lease is held, the tail is known, and nothing forbids to write.
-    async fn usable(&self, followed: &mut crate::index::Followed) -> Result<()> {
+    async fn usable(&self, followed: &mut crate::index::IndexState) -> Result<()> {
         self.keep_lease().await?;
         if !followed.tail_known {
             self.shared().follow(followed).await?;
@@ -148,7 +159,7 @@ impl Writer {
         self.refuse_degraded(followed).await
     }
 
-    /// Merges the pieces of the oldest complete chunk; false if there is none.
+    /// Merges the pieces of the oldest complete chunk; returns false if there is none.
     pub async fn merge_next(&self) -> Result<bool> {
         let _merging = self.merging.lock().await;
         let shared = self.shared();
@@ -175,19 +186,19 @@ impl Writer {
         };
         let attempt = shared.begin_attempt().await?;
         let entry = shared.upload(&attempt, &encoded, role).await?;
-        let beside = Beside {
+        let effects = PublishEffects {
             replaced: pieces.iter().map(|piece| piece.token).collect(),
             fence: Some(self.fence()),
-            ..Beside::default()
+            ..PublishEffects::default()
         };
         {
             let mut followed = shared.followed.lock().await;
-            match shared.publish(&mut followed, &attempt, &entry, &beside).await {
+            match shared.publish(&mut followed, &attempt, &entry, &effects).await {
                 Err(Error::Standby) => return Err(self.lost()),
                 Err(error) => return Err(self.unless_lost(error).await),
                 Ok(_) => {}
             }
-            shared.show(&followed);
+            shared.install_snapshot(&followed);
         }
         tracing::info!(
             first_block = entry.blocks.start,
@@ -195,7 +206,7 @@ impl Writer {
             writer_epoch = self.epoch(),
             pieces = pieces.len(),
             bytes = entry.bytes,
-            "merged"
+            "merged pieces into a chunk"
         );
         let took = shared.stores.clock.monotonic().saturating_sub(started);
         let percent = shared.settings.merge_cpu_percent;
@@ -205,7 +216,7 @@ impl Writer {
 }
 
 impl Writer {
-    /// Why something could not be published: before all, because somebody else has done it, who writes now.
+    /// On a conflict, prefers the error that the lease is lost: the new writer caused the conflict.
     async fn unless_lost(&self, error: Error) -> Error {
         if error.kind() != ErrorKind::Conflict {
             return error;
@@ -213,7 +224,7 @@ impl Writer {
         self.renew().await.err().filter(|lost| lost.kind() == ErrorKind::Fenced).unwrap_or(error)
     }
 
-    /// Pieces that can not be read are damage, unless another writer has merged them meanwhile.
+    /// Unreadable pieces are damage, unless another writer has merged and deleted them in the meantime.
     async fn judge_damage(&self, pieces: &[Arc<ChunkEntry>], error: Error) -> Result<bool> {
         self.renew().await?;
         let shared = self.shared();
@@ -222,13 +233,31 @@ impl Writer {
         if pieces.iter().any(|piece| followed.list.by_token(piece.token).is_none()) {
             return Ok(true);
         }
-        shared.note_corruption(&error, None);
+        shared.note_corruption(&shared.snapshot(), &error, None, None);
         Err(error)
     }
 }
 
-impl Shared {
-    /// The records of the tail that are not needed once a section is sealed, not too many.
+impl Writer {
+    /// Bodies of the tail that are missing or cannot be read are damage, unless another process has sealed them
+    /// meanwhile.
+    async fn judge_bodies(&self, section: &SectionView, error: Error) -> Result<bool> {
+        self.renew().await?;
+        let shared = self.shared();
+        let mut followed = shared.followed.lock().await;
+        followed.tail_known = false;
+        shared.follow(&mut followed).await?;
+        let front = followed.tail.as_ref().and_then(|tail| tail.sealable());
+        if !front.is_some_and(|front| front.is_same(section)) {
+            return Ok(true);
+        }
+        shared.note_corruption(&shared.snapshot(), &error, None, None);
+        Err(error)
+    }
+}
+
+impl SharedIndex {
+    /// Tail records that are obsolete once the section is sealed, up to [`DELETED_PER_SEAL`] of each kind.
     fn sealed_keys(&self, tail: &Tail, section: &SectionView, entry: &ChunkEntry) -> Vec<Key> {
         let generation = tail.state.generation;
         let batches = tail.batches_below(section.blocks.end, DELETED_PER_SEAL).into_iter();

@@ -1,8 +1,8 @@
-//! Sections: consecutive blocks on their way to a chunk, and where they end.
+//! Sections: consecutive blocks that will become a chunk, and the rules where sections end.
 //!
-//! Log ids are local to a section and dense. Where pages, pieces and chunks end depends on the blocks and on
-//! [`Bounds`] alone, never on time or on how blocks were grouped into commits; so the tail, a history worker and a
-//! merge come to the same bytes.
+//! Log ids are local to a section and dense. Where pages, pieces and chunks end depends only on the blocks and on
+//! [`Bounds`], never on time or on how blocks were grouped into commits; so the tail, a history worker and a merge
+//! produce the same bytes.
 //!
 //! ```text
 //!   cell   |------------------ 2^k blocks, aligned ------------------|
@@ -10,10 +10,12 @@
 //!   piece  |-- up to `piece_logs` --|------------|-----------|-------|
 //! ```
 //!
-//! A piece or chunk ends where a page ends after a block, and every cell's end is the end of a chunk.
+//! A piece or chunk ends where a page ends after a block. The end of a cell is always the end of a chunk.
 //!
-//! Guarantees: [`Content::concat`] of pieces is what one section of all their blocks would be. Leaves to
-//! others: the order and linkage of blocks ([`crate::tail`]).
+//! Guarantees: [`Content::concat`] of pieces equals one section of all their blocks. Leaves to others: the order and
+//! linkage of blocks ([`crate::tail`]).
+
+use std::fmt;
 
 use alloy_primitives::B256;
 
@@ -23,46 +25,54 @@ use crate::page::{Page, PageBuilder};
 use crate::term::{Fingerprint, ID_MAX, Kind};
 use crate::types::{BLOCK_LOGS_MAX, BlockLog, BlockRange, FinalizedBlock};
 
-/// A chunk with so many bytes of pages ends, whatever its number of logs.
+/// A chunk with this many bytes of pages ends, regardless of its number of logs.
 const CHUNK_PAGE_BYTES_ENOUGH: u64 = 256 << 20;
 
-/// Where sections end.
+/// Limits that decide where sections end; see [`crate::Settings`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
-    /// The blocks of a cell, a power of two.
+    /// A power of two.
     pub(crate) cell_blocks: u64,
-    /// A chunk with so many logs ends.
+    /// A chunk with this many logs ends.
     pub(crate) chunk_logs: u32,
-    /// A piece with so many logs ends.
+    /// A piece with this many logs ends.
     pub(crate) piece_logs: u32,
 }
 
+impl fmt::Display for Bounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cell_blocks, chunk_logs, piece_logs } = self;
+        write!(
+            f,
+            "cell_blocks = {cell_blocks}, chunk_logs = {chunk_logs}, piece_logs = {piece_logs}"
+        )
+    }
+}
+
 impl Bounds {
-    /// The largest `chunk_logs`: one more block must still fit into local ids.
+    /// Maximum of `chunk_logs`: one more block must still fit into the local ids.
     pub(crate) fn chunk_logs_max() -> u32 {
         ID_MAX - as_u32(BLOCK_LOGS_MAX)
     }
 }
 
-/// Whether a section goes on after a block.
+/// Whether a section continues after a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It goes on.
     Open,
-    /// A piece ends here, its chunk goes on.
+    /// A piece ends here, but its chunk continues.
     Piece,
-    /// The chunk ends here.
     Chunk,
 }
 
-/// How much of a chunk lies before a section of it.
+/// Size of the part of a chunk that lies before a section.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Before {
+pub(crate) struct ChunkPrefix {
     pub(crate) logs: u32,
     pub(crate) page_bytes: u64,
 }
 
-/// What is kept of a block beside its logs.
+/// The fields of a block that a chunk keeps beside its logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockRow {
     pub(crate) hash: B256,
@@ -70,11 +80,11 @@ pub(crate) struct BlockRow {
     pub(crate) logs: u32,
 }
 
-/// A section that grows.
+/// A section under construction.
 #[derive(Debug)]
 pub(crate) struct Section {
     bounds: Bounds,
-    before: Before,
+    before: ChunkPrefix,
     next_block: u64,
     next_id: u32,
     page_bytes: u64,
@@ -83,7 +93,7 @@ pub(crate) struct Section {
     fresh: Run,
 }
 
-/// What a section gained since it was last asked.
+/// What a section gained since the last [`Section::take_run`].
 #[derive(Debug, Default)]
 pub(crate) struct Run {
     pub(crate) blocks: Vec<BlockRow>,
@@ -92,8 +102,8 @@ pub(crate) struct Run {
 }
 
 impl Section {
-    /// An empty section that starts at a block, with so much of its chunk before it.
-    pub(crate) fn new(bounds: Bounds, first_block: u64, before: Before) -> Self {
+    /// An empty section that starts at `first_block`; `before` is the part of its chunk before it.
+    pub(crate) fn new(bounds: Bounds, first_block: u64, before: ChunkPrefix) -> Self {
         Self {
             bounds,
             before,
@@ -106,22 +116,22 @@ impl Section {
         }
     }
 
-    /// How many logs it has.
+    /// Number of logs.
     pub(crate) fn logs(&self) -> u32 {
         self.next_id
     }
 
-    /// How much of the chunk there is with this section; it must have ended.
-    pub(crate) fn before_next(&self) -> Before {
-        Before {
+    /// Size of the chunk including this section, which must have ended.
+    pub(crate) fn before_next(&self) -> ChunkPrefix {
+        ChunkPrefix {
             logs: self.before.logs + self.next_id,
             page_bytes: self.before.page_bytes + self.page_bytes,
         }
     }
 
-    /// Adds the next block.
+    /// Adds the next block, and tells whether the section ends after it.
     pub(crate) fn push(&mut self, block: &FinalizedBlock) -> End {
-        debug_assert_eq!(block.number, self.next_block, "blocks were to come in order");
+        debug_assert_eq!(block.number, self.next_block, "blocks must come in order");
         let hash = Fingerprint::of_word(Kind::Block, &block.hash);
         self.fresh.entries.push(hash.entry(self.next_id));
         let mut tx_before = None;
@@ -181,12 +191,12 @@ impl Section {
         if self.next_id >= self.bounds.piece_logs { End::Piece } else { End::Open }
     }
 
-    /// The page that is not full yet, as it is now.
+    /// The unfinished page, as it is now.
     pub(crate) fn open_page(&self) -> Option<Page> {
         (!self.open.is_empty()).then(|| self.open.page(self.open_first_id))
     }
 
-    /// What came since the last call, entries sorted; logs of the page that is still open have entries already.
+    /// Everything since the last call, with sorted entries. Logs of the open page already have entries.
     pub(crate) fn take_run(&mut self) -> Run {
         let mut run = std::mem::take(&mut self.fresh);
         run.entries.sort_unstable();
@@ -194,7 +204,7 @@ impl Section {
         run
     }
 
-    /// Ends the section wherever it is.
+    /// Ends the section at any block.
     pub(crate) fn finish(mut self) -> Run {
         if !self.open.is_empty() {
             self.cut_page();
@@ -204,12 +214,12 @@ impl Section {
 }
 
 impl Run {
-    /// Two runs that follow each other, as one.
+    /// Joins two consecutive runs.
     pub(crate) fn join(&self, next: &Self) -> Self {
         let mut entries = Vec::with_capacity(self.entries.len() + next.entries.len());
         entries.extend_from_slice(&self.entries);
         entries.extend_from_slice(&next.entries);
-        // Not `sort_unstable`: this one finds the two sorted parts and merges them.
+        // `sort` detects the two sorted parts and merges them; `sort_unstable` does not.
         entries.sort();
         Self {
             blocks: [&self.blocks[..], &next.blocks[..]].concat(),
@@ -219,7 +229,7 @@ impl Run {
     }
 }
 
-/// All of a piece or chunk, ready to be written.
+/// Complete content of a piece or chunk, ready to be encoded.
 #[derive(Debug)]
 pub(crate) struct Content {
     pub(crate) first_block: u64,
@@ -228,40 +238,39 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    /// The blocks.
     pub(crate) fn blocks(&self) -> BlockRange {
         self.first_block..self.first_block + as_u64(self.run.blocks.len())
     }
 
-    /// How many logs there are.
+    /// Number of logs.
     pub(crate) fn logs(&self) -> u32 {
         self.run.pages.last().map_or(0, |page| page.first_id + page.logs)
     }
 
-    /// The hash of the last block.
+    /// Hash of the last block.
     pub(crate) fn last_hash(&self) -> B256 {
         self.run.blocks.last().map_or(self.parent_hash, |block| block.hash)
     }
 
-    /// Pieces that follow each other, as one.
+    /// Concatenates consecutive pieces.
     pub(crate) fn concat(pieces: Vec<Self>) -> Result<Self> {
         let mut pieces = pieces.into_iter();
         let Some(mut all) = pieces.next() else {
             return Err(Error::Invalid { what: "nothing to merge".to_owned() });
         };
-        // All at once: growing step by step would take twice the memory.
+        // Reserve once: growing step by step would take twice the memory.
         let more: usize = pieces.as_slice().iter().map(|piece| piece.run.entries.len()).sum();
         all.run.entries.reserve_exact(more);
         for piece in pieces {
             if piece.first_block != all.blocks().end || piece.parent_hash != all.last_hash() {
                 return Err(Error::corrupt(format!(
-                    "the piece that starts at {} does not follow the one before it",
+                    "the piece that starts at {} does not follow the previous one",
                     piece.first_block
                 )));
             }
             let shift = all.logs();
             if shift.checked_add(piece.logs()).is_none_or(|logs| logs > ID_MAX) {
-                return Err(Error::corrupt("pieces with too many logs for one chunk"));
+                return Err(Error::corrupt("the pieces have too many logs for one chunk"));
             }
             all.run.blocks.extend(piece.run.blocks);
             let shifted = |page: Page| Page { first_id: page.first_id + shift, ..page };

@@ -1,6 +1,6 @@
 //! Settings of an index: plain data, each with its default and bounds.
 //!
-//! Guarantees: [`Settings::validate`] refuses what can not work. Leaves to others: where they come from.
+//! Guarantees: [`Settings::validate`] refuses settings that cannot work. Leaves to others: where they come from.
 
 use std::time::Duration;
 
@@ -9,65 +9,67 @@ use alloy_primitives::B256;
 use crate::error::{Error, Result};
 use crate::section::Bounds;
 
-/// How an index works. The first three are stored with it and can not change later.
+/// Settings of an index. The first three are stored with the index and cannot change later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Blocks of a cell: an aligned range whose end is always the end of a chunk. A power of two.
+    /// Blocks per cell. A cell is an aligned range whose end is always the end of a chunk. Must be a power of two.
     pub cell_blocks: u64,
-    /// A chunk with so many logs ends, even inside of a cell.
+    /// A chunk ends when it has this many logs, even inside a cell.
     pub chunk_logs: u32,
-    /// The tail seals a piece of this many logs; pieces merge when their chunk is complete.
+    /// The tail seals a piece of this many logs; the pieces of a complete chunk are merged.
     pub piece_logs: u32,
-    /// What the keys and blobs of this index begin with: one per chain.
+    /// Prefix of all keys and blob names of this index; one per chain.
     pub prefix: String,
-    /// The most blocks of one commit of [`crate::Writer::ingest_finalized_block`].
+    /// Value of the label `chain` of its metrics.
+    pub chain: String,
+    /// Maximum number of blocks that [`crate::Writer::ingest_finalized_block`] puts in one commit.
     pub commit_blocks: usize,
-    /// How long such a commit may wait for more blocks that are on their way.
+    /// How long such a commit waits for further blocks.
     pub commit_wait: Duration,
-    /// How long the writer lease lasts without renewal.
+    /// Lifetime of the writer lease without renewal.
     pub lease_ttl: Duration,
-    /// How much earlier its holder stops to trust it.
+    /// Safety margin: the holder stops using the lease this long before it expires.
     pub lease_margin: Duration,
-    /// How long an attempt to build a chunk may take from its first byte written to its publication.
+    /// How long a build attempt may take from its first write to its publication.
     pub build_ttl: Duration,
-    /// Blocks known to be canonical: a chunk of history that holds one is anchored, or refused.
+    /// Blocks known to be canonical. A chunk of history that holds one is anchored, or refused if the hash differs.
     pub anchors: Vec<(u64, B256)>,
-    /// The most alternatives at one position of a filter.
+    /// Maximum number of alternatives at one position of a filter.
     pub max_or_terms: usize,
-    /// What happens to filters with more.
+    /// Treatment of filters that exceed `max_or_terms`.
     pub broad_policy: BroadPolicy,
-    /// How long a query may take.
+    /// Time limit of a query.
     pub query_deadline: Duration,
-    /// Memory for directories, buckets, bitmaps and pages that were read.
+    /// Size of the cache of directories, buckets, bitmaps and pages.
     pub cache_bytes: u64,
-    /// How many of the newest chunks have their directories read when the index is opened.
+    /// Number of newest chunks whose directories are read when the index is opened.
     pub warm_chunks: usize,
-    /// The share of the time in which merges may compute, read and write, in percent: their budget of one core and of
-    /// the disk.
+    /// Share of time that merges may spend computing, reading and writing, in percent: their budget of one core and
+    /// of the disk.
     pub merge_cpu_percent: u32,
-    /// When garbage slows ingest down, and then stops it.
+    /// Limits at which garbage first throttles ingest and then stops it.
     pub guardrails: Guardrails,
 }
 
-/// What is done about a filter with too many alternatives.
+/// Treatment of a filter with too many alternatives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BroadPolicy {
-    /// It is an error.
+    /// Reject the query.
     Error,
-    /// The blocks are scanned without the index.
+    /// Scan the blocks without using the index.
     BlockScan,
 }
 
-/// How much may wait for garbage collection.
+/// Limits of the backlog of garbage collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guardrails {
-    /// Bytes of blobs that nothing refers to.
+    /// Total size of blobs that nothing refers to.
     pub max_orphan_chunk_bytes: u64,
-    /// Change records that no reader needs any more.
+    /// Number of change records that no reader needs.
     pub max_orphan_manifest_segments: u64,
-    /// Tail records below the tail.
+    /// Number of tail records below the start of the tail.
     pub max_stale_tail_keys: u64,
-    /// How long each commit waits while one of these is exceeded.
+    /// Delay of each commit while a limit is exceeded.
     pub throttle: Duration,
 }
 
@@ -89,6 +91,7 @@ impl Default for Settings {
             chunk_logs: 1 << 20,
             piece_logs: 1 << 17,
             prefix: "logindex".to_owned(),
+            chain: String::new(),
             commit_blocks: 64,
             commit_wait: Duration::ZERO,
             lease_ttl: Duration::from_secs(30),
@@ -107,7 +110,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Refuses what can not work.
+    /// Refuses values that cannot work.
     pub fn validate(&self) -> Result<()> {
         let invalid = |what: String| Err(Error::Invalid { what });
         if !self.cell_blocks.is_power_of_two() || self.cell_blocks > 1 << 20 {
@@ -118,26 +121,32 @@ impl Settings {
         }
         let logs_max = Bounds::chunk_logs_max();
         if !(1..=logs_max).contains(&self.chunk_logs) {
-            return invalid(format!("chunk_logs is {}, not 1 to {logs_max}", self.chunk_logs));
+            return invalid(format!(
+                "chunk_logs is {}: it must be 1 to {logs_max}",
+                self.chunk_logs
+            ));
         }
         if !(1..=self.chunk_logs).contains(&self.piece_logs) {
             return invalid(format!(
-                "piece_logs is {}, not 1 to chunk_logs ({})",
+                "piece_logs is {}: it must be 1 to chunk_logs ({})",
                 self.piece_logs, self.chunk_logs
             ));
         }
         let blocks_max = crate::records::tail_batch::BATCH_BLOCKS_MAX;
         if !(1..=blocks_max).contains(&self.commit_blocks) {
             return invalid(format!(
-                "commit_blocks is {}, not 1 to {blocks_max}",
+                "commit_blocks is {}: it must be 1 to {blocks_max}",
                 self.commit_blocks
             ));
         }
         if self.lease_margin >= self.lease_ttl {
-            return invalid("lease_margin is not below lease_ttl".to_owned());
+            return invalid("lease_margin must be less than lease_ttl".to_owned());
         }
         if !(1..=100).contains(&self.merge_cpu_percent) {
-            return invalid(format!("merge_cpu_percent is {}", self.merge_cpu_percent));
+            return invalid(format!(
+                "merge_cpu_percent is {}: it must be 1 to 100",
+                self.merge_cpu_percent
+            ));
         }
         logmill_io::BlobName::new(format!("{}/chunks", self.prefix))?;
         Ok(())

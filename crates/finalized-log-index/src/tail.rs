@@ -1,11 +1,11 @@
 //! The tail: finalized blocks that are not in a chunk yet, with an index over them in memory.
 //!
-//! It is a list of sections: the last one grows, those before it are complete and wait to be sealed. What a commit
-//! brings is a run of pages and sorted index entries; runs of similar size are joined, so that there are few. A
-//! [`TailView`] shares them and never changes, so readers need no lock.
+//! It is a list of sections: the last one grows, the earlier ones are complete and wait to be sealed. A commit adds a
+//! run of pages and sorted index entries; runs of similar size are joined, so that there are few. A [`TailView`]
+//! shares them and never changes, so readers need no lock.
 //!
 //! Guarantees: the same blocks make the same sections, however they were grouped into commits. Leaves to others:
-//! which blocks may come ([`crate::writer`]), and storing them.
+//! which blocks may be added ([`crate::writer`]), and storing them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,65 +16,66 @@ use alloy_primitives::B256;
 use crate::bodies::{BodyKeys, TailBodies};
 use crate::chunk::pages_of_blocks;
 use crate::codec::as_u64;
+use crate::metric::Metrics;
 use crate::page::Page;
 use crate::records::tail_batch::TailBatch;
 use crate::records::tail_state::TailState;
-use crate::section::{Before, BlockRow, Bounds, Content, End, Run, Section};
+use crate::section::{BlockRow, Bounds, ChunkPrefix, Content, End, Run, Section};
 use crate::term::{Fingerprint, entry_fingerprint, entry_id};
 use crate::types::{BlockRange, FinalizedBlock};
 
-/// A run is joined with the one before it unless that one is at least so many times as large.
+/// A run is joined with the previous one unless that one is at least this many times larger.
 const RUN_RATIO: usize = 2;
 
-/// The tail of the one who writes, or follows.
+/// The tail in a process that writes or follows the index.
 #[derive(Debug)]
 pub(crate) struct Tail {
     bounds: Bounds,
-    /// What is stored of it, or will be once the commit under way is done.
+    /// The stored state, or the state after the commit in progress.
     pub(crate) state: TailState,
     /// Complete sections, oldest first.
     complete: VecDeque<Arc<SectionView>>,
-    growing: Growing,
-    /// The first block of each stored batch, as its key says.
+    growing: GrowingSection,
+    /// First block of each stored batch, as in its key.
     batches: VecDeque<u64>,
     bodies: TailBodies,
 }
 
 #[derive(Debug)]
-struct Growing {
+struct GrowingSection {
     section: Section,
     first_block: u64,
     parent_hash: B256,
     chunk_start: u64,
     runs: Vec<Arc<Run>>,
-    /// The page that is not full yet, as of the last commit.
+    /// The unfinished page as of the last commit.
     open: Option<Page>,
 }
 
-/// A section as it was at some moment.
+/// Immutable snapshot of a section.
 #[derive(Debug)]
 pub(crate) struct SectionView {
     pub(crate) blocks: BlockRange,
     pub(crate) parent_hash: B256,
     pub(crate) last_hash: B256,
     pub(crate) chunk_start: u64,
-    /// Whether its chunk ends with it; none while it grows.
+    /// How the section ended; none while it grows.
     pub(crate) end: Option<End>,
-    /// How much of the chunk there is with it.
-    pub(crate) before_next: Before,
+    /// Size of the chunk including this section.
+    pub(crate) before_next: ChunkPrefix,
     runs: Vec<Arc<Run>>,
     open: Option<Page>,
-    /// How many logs it has.
+    /// Number of logs.
     pub(crate) logs: u32,
 }
 
-/// The tail as it was at some moment: sections, oldest first.
+/// Immutable snapshot of the tail: sections, oldest first.
 pub(crate) type TailView = Vec<Arc<SectionView>>;
 
 impl Tail {
-    /// The tail that starts where the state says, still without its blocks.
+    /// A tail that starts where `state` says, still without blocks.
     pub(crate) fn new(bounds: Bounds, state: &TailState) -> Self {
-        let growing = Growing {
+        let growing = GrowingSection {
             section: Section::new(bounds, state.start, state.before),
             first_block: state.start,
             parent_hash: state.start_parent,
@@ -93,15 +94,15 @@ impl Tail {
         }
     }
 
-    /// Adds blocks, each of which follows the one before.
-    pub(crate) fn append(&mut self, blocks: &[FinalizedBlock]) -> Appended {
-        let mut appended = Appended {
+    /// Adds consecutive blocks.
+    pub(crate) fn append(&mut self, blocks: &[FinalizedBlock]) -> TailAppend {
+        let mut appended = TailAppend {
             first_block: self.state.end,
             parent_hash: self.state.head_hash,
-            ..Appended::default()
+            ..TailAppend::default()
         };
         for block in blocks {
-            debug_assert_eq!(block.number, self.state.end, "blocks were to come in order");
+            debug_assert_eq!(block.number, self.state.end, "blocks must come in order");
             let end = self.growing.section.push(block);
             self.state.end = block.number + 1;
             self.state.head_hash = block.hash;
@@ -116,7 +117,7 @@ impl Tail {
         appended
     }
 
-    fn take_run(&mut self, appended: &mut Appended) {
+    fn take_run(&mut self, appended: &mut TailAppend) {
         let run = self.growing.section.take_run();
         if run.blocks.is_empty() {
             return;
@@ -137,10 +138,10 @@ impl Tail {
     fn complete_section(&mut self, end: End) {
         let section = Arc::new(self.growing_view(Some(end)));
         let (before, chunk_start) = match end {
-            End::Chunk => (Before::default(), section.blocks.end),
+            End::Chunk => (ChunkPrefix::default(), section.blocks.end),
             End::Open | End::Piece => (section.before_next, section.chunk_start),
         };
-        self.growing = Growing {
+        self.growing = GrowingSection {
             section: Section::new(self.bounds, section.blocks.end, before),
             first_block: section.blocks.end,
             parent_hash: section.last_hash,
@@ -161,56 +162,62 @@ impl Tail {
             end,
             before_next: growing.section.before_next(),
             runs: growing.runs.clone(),
-            // The page that was open when a section ends has been cut.
+            // A page that was open when the section ended has been cut.
             open: growing.open.clone().filter(|_| end.is_none()),
             logs: growing.section.logs(),
         }
     }
 
-    /// The oldest section that can be sealed.
+    /// The oldest complete section.
     pub(crate) fn sealable(&self) -> Option<&Arc<SectionView>> {
         self.complete.front()
     }
 
-    /// How many logs wait to be sealed.
+    /// Sets the metrics of the tail.
+    pub(crate) fn measure(&self, metrics: &Metrics) {
+        let sealable =
+            self.complete.iter().map(|section| section.blocks.end - section.blocks.start);
+        metrics.tail(self.logs(), self.state.end - self.state.start, sealable.sum());
+    }
+
+    /// Number of logs in the tail.
     pub(crate) fn logs(&self) -> u64 {
         let complete: u64 = self.complete.iter().map(|section| u64::from(section.logs)).sum();
         complete + u64::from(self.growing.section.logs())
     }
 
-    /// Remembers which blocks have bodies, and in which of them transactions are.
+    /// Records which blocks have bodies, and which transactions those hold.
     pub(crate) fn note_bodies(&mut self, keys: BodyKeys) {
         self.bodies.add(keys);
     }
 
-    /// What is known of the bodies of its blocks.
     pub(crate) fn bodies(&self) -> &TailBodies {
         &self.bodies
     }
 
-    /// Remembers that a batch is stored under the key of this block.
+    /// Records that a batch is stored under this block.
     pub(crate) fn note_batch(&mut self, first_block: u64) {
         self.batches.push_back(first_block);
     }
 
-    /// The first block of the stored batch that holds a block.
+    /// First block of the stored batch that holds a block.
     pub(crate) fn batch_of(&self, number: u64) -> Option<u64> {
         let after = self.batches.partition_point(|first| *first <= number);
         self.batches.get(after.checked_sub(1)?).copied()
     }
 
-    /// The stored batches that hold no block from `end` on, at most `max`.
+    /// First blocks of at most `max` stored batches that end at or before `end`.
     pub(crate) fn batches_below(&self, end: u64, max: usize) -> Vec<u64> {
         let ends = self.batches.iter().skip(1).copied().chain([self.state.end]);
         let below = self.batches.iter().zip(ends).take_while(|(_, batch_end)| *batch_end <= end);
         below.map(|(first, _)| *first).take(max).collect()
     }
 
-    /// The state once the oldest section is sealed.
+    /// The state after the oldest section is sealed.
     pub(crate) fn state_after_seal(&self, section: &SectionView) -> TailState {
         let (before, chunk_start) = match section.end {
             Some(End::Piece) => (section.before_next, section.chunk_start),
-            _ => (Before::default(), section.blocks.end),
+            _ => (ChunkPrefix::default(), section.blocks.end),
         };
         TailState {
             start: section.blocks.end,
@@ -221,7 +228,7 @@ impl Tail {
         }
     }
 
-    /// Drops what lies before the start that a state says; sections that reach beyond it stay whole.
+    /// Drops everything before `state.start`; sections that reach beyond it stay whole.
     pub(crate) fn trim(&mut self, state: &TailState) {
         while self.complete.front().is_some_and(|section| section.blocks.end <= state.start) {
             self.complete.pop_front();
@@ -236,7 +243,7 @@ impl Tail {
         self.state.before = state.before;
     }
 
-    /// The tail as it is now.
+    /// Takes a snapshot.
     pub(crate) fn view(&self) -> TailView {
         let mut view: TailView = self.complete.iter().cloned().collect();
         if self.state.end > self.growing.first_block {
@@ -246,9 +253,9 @@ impl Tail {
     }
 }
 
-/// What a commit adds to the tail, to be stored.
+/// What a commit adds to the tail.
 #[derive(Debug, Default)]
-pub(crate) struct Appended {
+pub(crate) struct TailAppend {
     first_block: u64,
     parent_hash: B256,
     blocks: Vec<BlockRow>,
@@ -256,8 +263,8 @@ pub(crate) struct Appended {
     open: Option<Page>,
 }
 
-impl Appended {
-    /// The record of it.
+impl TailAppend {
+    /// Encodes the record [`TailBatch`].
     pub(crate) fn encode(&self, bodies: &BodyKeys) -> bytes::Bytes {
         TailBatch {
             first_block: self.first_block,
@@ -271,6 +278,11 @@ impl Appended {
 }
 
 impl SectionView {
+    /// Whether both have the same blocks.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.blocks == other.blocks && self.last_hash == other.last_hash
+    }
+
     /// Its pages.
     pub(crate) fn pages(&self) -> SectionPages<'_> {
         let mut before = 0;
@@ -284,7 +296,7 @@ impl SectionView {
         SectionPages { lists: lists.collect(), count: before }
     }
 
-    /// The ids of a term, rising.
+    /// Ids of a term, ascending.
     pub(crate) fn ids(&self, fingerprint: Fingerprint) -> Vec<u32> {
         let mut ids = Vec::new();
         for run in &self.runs {
@@ -297,12 +309,11 @@ impl SectionView {
         ids
     }
 
-    /// The rows of its blocks.
     pub(crate) fn rows(&self) -> impl Iterator<Item = &BlockRow> {
         self.runs.iter().flat_map(|run| &run.blocks)
     }
 
-    /// All of it, once it is complete.
+    /// Content of the section, which must be complete.
     pub(crate) fn content(&self) -> Content {
         let joined = self.runs.iter().fold(Run::default(), |all, run| all.join(run));
         debug_assert!(self.open.is_none(), "a complete section has no open page");
@@ -311,28 +322,27 @@ impl SectionView {
     }
 }
 
-/// The pages of a section, by number.
+/// Pages of a section, by number.
 #[derive(Debug)]
 pub(crate) struct SectionPages<'s> {
-    /// The number of the first page of each list, and the list.
+    /// Number of the first page of each list, and the list.
     lists: Vec<(usize, &'s [Page])>,
     count: usize,
 }
 
 impl<'s> SectionPages<'s> {
-    /// How many there are.
+    /// Number of pages.
     pub(crate) fn len(&self) -> usize {
         self.count
     }
 
-    /// One of them.
     pub(crate) fn get(&self, page: usize) -> &'s Page {
         let list = self.lists.partition_point(|(first, pages)| *first + pages.len() <= page);
         let (first, pages) = self.lists[list];
         &pages[page - first]
     }
 
-    /// The page of an id.
+    /// The page that holds an id.
     pub(crate) fn page_of(&self, id: u32) -> usize {
         let (mut low, mut high) = (0, self.count);
         while low < high {
@@ -342,7 +352,7 @@ impl<'s> SectionPages<'s> {
         low.saturating_sub(1)
     }
 
-    /// The pages that can hold logs of these blocks.
+    /// Pages that may hold logs of these blocks.
     pub(crate) fn pages_of(&self, blocks: &BlockRange) -> Range<usize> {
         pages_of_blocks(self.count, blocks, |page| self.get(page).first_block)
     }

@@ -1,14 +1,14 @@
-//! Terms: what can be looked up, and the 40-bit fingerprint under which it is filed.
+//! Terms: the values that can be looked up, and the 40-bit fingerprint under which each is filed.
 //!
-//! An index entry is one number of 64 bits: the fingerprint above, a local id below. Sorting such numbers is all it
-//! takes to build an index, and a fingerprint that two terms share costs a needless look at a page, never a wrong
+//! An index entry is one 64-bit number: fingerprint in the high bits, local id in the low bits. Building an index
+//! means sorting such numbers. Two terms that share a fingerprint cost an unnecessary page read, never a wrong
 //! answer: every candidate is compared with the filter itself.
 //!
-//! | kind | of | the id is |
+//! | kind | one per | id |
 //! |---|---|---|
-//! | `addr`, `topic0` … `topic3` | each log | the log's |
-//! | `tx` | each transaction with logs | that of its first log |
-//! | `block` | each block | that of the first log after the block before |
+//! | `addr`, `topic0` … `topic3` | log | the log's |
+//! | `tx` | transaction with logs | that of its first log |
+//! | `block` | block | that of the first log after the previous block |
 //!
 //! Guarantees: fingerprints are the same on every machine and in every version of the format. Leaves to others:
 //! how entries are stored ([`crate::terms`]).
@@ -18,23 +18,21 @@ use std::fmt;
 use alloy_primitives::{Address, B256};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// The bits of a local id; so many logs fit into a chunk.
+/// Bits of a local id, which limit the number of logs in a chunk.
 pub(crate) const ID_BITS: u32 = 24;
-/// The largest local id.
 pub(crate) const ID_MAX: u32 = (1 << ID_BITS) - 1;
-/// The bits of a fingerprint.
 pub(crate) const FINGERPRINT_BITS: u32 = 64 - ID_BITS;
 
-/// What a term is of.
+/// Kind of a term; part of its fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// The address of a log.
+    /// Address that emitted a log.
     Address,
-    /// The topic of a log at a position from 0 to 3.
+    /// Topic of a log at a position from 0 to 3.
     Topic(u8),
-    /// A transaction with logs.
+    /// Hash of a transaction with logs.
     Transaction,
-    /// A block.
+    /// Hash of a block.
     Block,
 }
 
@@ -60,17 +58,17 @@ impl fmt::Display for Kind {
     }
 }
 
-/// 40 bits that stand for a kind and a term: the `stream_id` of logs and metrics.
+/// 40-bit hash of a kind and a term: the `stream_id` in logs and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(u64);
 
 impl Fingerprint {
-    /// The fingerprint of an address.
+    /// Fingerprint of kind [`Kind::Address`].
     pub fn of_address(address: &Address) -> Self {
         Self::of(Kind::Address, address.as_slice())
     }
 
-    /// The fingerprint of any term of 32 bytes.
+    /// Fingerprint of a 32-byte term of any other kind.
     pub fn of_word(kind: Kind, word: &B256) -> Self {
         Self::of(kind, word.as_slice())
     }
@@ -79,14 +77,14 @@ impl Fingerprint {
         Self(xxh3_64_with_seed(bytes, kind.seed()) >> ID_BITS)
     }
 
-    /// The number, below 2^40.
+    /// Always below 2^40.
     pub(crate) fn number(self) -> u64 {
         self.0
     }
 
-    /// The index entry of this fingerprint for an id.
+    /// Packs the fingerprint and an id into an index entry.
     pub(crate) fn entry(self, id: u32) -> u64 {
-        debug_assert!(id <= ID_MAX, "the id {id} was to be bounded");
+        debug_assert!(id <= ID_MAX, "the id {id} must be bounded");
         (self.0 << ID_BITS) | u64::from(id)
     }
 }
@@ -97,12 +95,12 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// The fingerprint's number of an entry.
+/// Fingerprint part of an index entry.
 pub(crate) fn entry_fingerprint(entry: u64) -> u64 {
     entry >> ID_BITS
 }
 
-/// The id of an entry.
+/// Local id part of an index entry.
 pub(crate) fn entry_id(entry: u64) -> u32 {
     u32::try_from(entry & u64::from(ID_MAX)).unwrap_or(ID_MAX)
 }

@@ -1,12 +1,12 @@
-//! The term index of a chunk: which logs have which fingerprint.
+//! The term index of a chunk: maps a fingerprint to log ids.
 //!
-//! Entries are grouped by fingerprint and filed in buckets by its highest bits: fingerprints are evenly spread, so
-//! a lookup reads the one bucket, of about a kilobyte, that holds the term or shows that the chunk has no such
-//! term. A group with few ids holds them; a larger one holds count, smallest and largest id, and where its roaring
-//! bitmap is.
+//! Entries are grouped by fingerprint and filed in buckets by its highest bits. Fingerprints are uniformly
+//! distributed, so a lookup reads one bucket of about a kilobyte, which holds the term or shows that the chunk does
+//! not have it. A group with few ids holds them inline; a larger one holds count, smallest and largest id, and the
+//! position of its roaring bitmap.
 //!
-//! Guarantees: what [`encode`] was given, [`Buckets::entries`] and lookups give back; a damaged bucket or
-//! bitmap is an error. Leaves to others: reading the right bytes ([`crate::chunk`]).
+//! Guarantees: [`Buckets::entries`] and lookups return what was passed to [`encode`]; a damaged bucket or bitmap is
+//! an error. Leaves to others: reading the right bytes ([`crate::chunk`]).
 //!
 //! Stored form: `docs/formats.md`, "Term index".
 
@@ -18,53 +18,51 @@ use crate::codec::{Reader, as_u32, as_u64, put_varint, seal, to_usize, unseal};
 use crate::error::{Error, Result};
 use crate::term::{FINGERPRINT_BITS, Fingerprint, ID_BITS, ID_MAX, entry_fingerprint, entry_id};
 
-/// About so many groups share a bucket.
+/// Approximate number of groups in a bucket.
 const BUCKET_GROUPS: usize = 128;
-/// A group of at most so many ids holds them itself.
+/// Groups of up to this many ids store them inline.
 const INLINE_IDS_MAX: usize = 32;
-/// The most bits that choose a bucket: 2^24 ids of seven kinds need no more.
+/// Maximum of `bucket_bits`: 2^24 ids of seven kinds need no more.
 const BUCKET_BITS_MAX: u32 = 22;
 
-/// A term index as bytes.
 #[derive(Debug, Default)]
 pub(crate) struct EncodedTerms {
-    /// How many bits choose a bucket.
+    /// Number of fingerprint bits that select a bucket.
     pub(crate) bucket_bits: u32,
-    /// Where each bucket starts in `buckets`, and where the last one ends.
+    /// Offset of each bucket in `buckets`, and the end of the last one.
     pub(crate) bucket_starts: Vec<u32>,
-    /// The buckets.
     pub(crate) buckets: Vec<u8>,
-    /// The bitmaps of the larger groups.
+    /// Bitmaps of the larger groups.
     pub(crate) postings: Vec<u8>,
-    /// How many groups there are.
+    /// Number of groups.
     pub(crate) groups: u32,
 }
 
-/// What a bucket says of a fingerprint.
+/// What a bucket holds for a fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
-    /// The ids themselves, rising.
+    /// Inline ids, ascending.
     Ids(Vec<u32>),
-    /// The ids are elsewhere.
-    Stored(Stored),
+    /// The ids are in a bitmap.
+    Bitmap(BitmapRef),
 }
 
-/// A bitmap in the postings.
+/// A bitmap in the postings, as its bucket describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stored {
-    /// How many ids it has.
+pub(crate) struct BitmapRef {
+    /// Number of ids.
     pub(crate) count: u32,
-    /// The smallest.
+    /// Smallest id.
     pub(crate) min: u32,
-    /// The largest.
+    /// Largest id.
     pub(crate) max: u32,
-    /// Where it is.
+    /// Position within the postings.
     pub(crate) bytes: Range<u64>,
 }
 
-/// Encodes entries, which must be sorted and without repetition.
+/// Encodes entries, which must be sorted and unique.
 pub(crate) fn encode(entries: &[u64]) -> EncodedTerms {
-    debug_assert!(entries.windows(2).all(|pair| pair[0] < pair[1]), "entries were to be sorted");
+    debug_assert!(entries.windows(2).all(|pair| pair[0] < pair[1]), "entries must be sorted");
     let groups = entries.chunk_by(|a, b| entry_fingerprint(*a) == entry_fingerprint(*b)).count();
     let bucket_bits = (groups / BUCKET_GROUPS).max(1).ilog2().min(BUCKET_BITS_MAX);
     let mut out = EncodedTerms { bucket_bits, groups: as_u32(groups), ..EncodedTerms::default() };
@@ -107,11 +105,11 @@ fn encode_group(group: &[u64], out: &mut EncodedTerms) {
     }
     let (min, max) = (entry_id(group[0]), entry_id(group[group.len() - 1]));
     let start = out.postings.len();
-    // Rising, so that it never fails; should it, the ids are collected the slow way.
+    // The ids are sorted, so this does not fail; if it did, the ids would be collected the slow way.
     let bitmap = RoaringBitmap::from_sorted_iter(ids.clone()).unwrap_or_else(|_| ids.collect());
-    // Writing to memory can not fail.
+    // Writing to memory cannot fail.
     let written = bitmap.serialize_into(&mut out.postings);
-    debug_assert!(written.is_ok(), "memory takes everything");
+    debug_assert!(written.is_ok(), "writing to memory cannot fail");
     seal(&mut out.postings, start);
     put_varint(&mut out.buckets, u64::from(min));
     put_varint(&mut out.buckets, u64::from(max - min));
@@ -119,12 +117,12 @@ fn encode_group(group: &[u64], out: &mut EncodedTerms) {
     put_varint(&mut out.buckets, as_u64(out.postings.len() - start));
 }
 
-/// Which bucket of so many bits holds a fingerprint.
+/// Number of the bucket that holds a fingerprint.
 pub(crate) fn bucket_index(fingerprint: Fingerprint, bucket_bits: u32) -> usize {
     usize::try_from(bucket_of(fingerprint.number(), bucket_bits)).unwrap_or(usize::MAX)
 }
 
-/// Looks a fingerprint up in its bucket.
+/// Looks up a fingerprint in its bucket.
 pub(crate) fn find(bucket: &[u8], fingerprint: Fingerprint, bits: u32) -> Result<Option<Group>> {
     let mut groups = Groups::open(bucket, bucket_of(fingerprint.number(), bits), bits)?;
     while let Some(found) = groups.next_fingerprint()? {
@@ -139,12 +137,12 @@ pub(crate) fn find(bucket: &[u8], fingerprint: Fingerprint, bits: u32) -> Result
     Ok(None)
 }
 
-/// The groups of one bucket, one after the other.
+/// Iterates over the groups of a bucket.
 struct Groups<'b> {
     reader: Reader<'b>,
     before: u64,
     first: bool,
-    /// One above the largest fingerprint of the bucket.
+    /// Exclusive upper bound of the bucket's fingerprints.
     end: u64,
 }
 
@@ -181,9 +179,9 @@ impl<'b> Groups<'b> {
         let max = min.checked_add(span).filter(|max| *max <= ID_MAX);
         let end = start.checked_add(length);
         let (Some(max), Some(end)) = (max, end) else {
-            return Err(Error::corrupt("a group's ids or place are too large"));
+            return Err(Error::corrupt("a group's ids or position are too large"));
         };
-        Ok(Group::Stored(Stored { count, min, max, bytes: start..end }))
+        Ok(Group::Bitmap(BitmapRef { count, min, max, bytes: start..end }))
     }
 
     fn read_ids(&mut self, count: u32) -> Result<Vec<u32>> {
@@ -191,7 +189,7 @@ impl<'b> Groups<'b> {
         let mut expected = 0_u32;
         for _ in 0..count {
             let id = expected.checked_add(self.reader.varint32()?).filter(|id| *id <= ID_MAX);
-            let id = id.ok_or_else(|| Error::corrupt("an id that is too large"))?;
+            let id = id.ok_or_else(|| Error::corrupt("an id is too large"))?;
             ids.push(id);
             expected = id + 1;
         }
@@ -205,16 +203,16 @@ impl<'b> Groups<'b> {
     }
 }
 
-/// The bitmap of a larger group, checked against what its bucket says of it.
-pub(crate) fn read_bitmap(bytes: &[u8], stored: &Stored) -> Result<RoaringBitmap> {
+/// Decodes the bitmap of a larger group and checks it against its bucket.
+pub(crate) fn read_bitmap(bytes: &[u8], stored: &BitmapRef) -> Result<RoaringBitmap> {
     let body = unseal(bytes)?;
     let bitmap = RoaringBitmap::deserialize_from(body)
-        .map_err(|error| Error::corrupt(format!("a bitmap: {error}")))?;
+        .map_err(|error| Error::corrupt(format!("cannot decode a bitmap: {error}")))?;
     let fits = bitmap.len() == u64::from(stored.count)
         && bitmap.min() == Some(stored.min)
         && bitmap.max() == Some(stored.max);
     if !fits {
-        return Err(Error::corrupt("a bitmap does not hold what its bucket says"));
+        return Err(Error::corrupt("a bitmap contradicts its bucket"));
     }
     Ok(bitmap)
 }
@@ -229,12 +227,13 @@ pub(crate) struct Buckets<'b> {
 }
 
 impl Buckets<'_> {
-    /// All entries in order, with `shift` added to each id.
+    /// Appends all entries in order, with `shift` added to each id.
     pub(crate) fn entries(&self, shift: u32, out: &mut Vec<u64>) -> Result<()> {
         for (number, pair) in self.bucket_starts.windows(2).enumerate() {
             let range = to_usize(pair[0].into())?..to_usize(pair[1].into())?;
             let bucket = self.buckets.get(range);
-            let bucket = bucket.ok_or_else(|| Error::corrupt("a bucket beyond its section"))?;
+            let bucket =
+                bucket.ok_or_else(|| Error::corrupt("a bucket extends beyond its section"))?;
             let mut groups = Groups::open(bucket, as_u64(number), self.bucket_bits)?;
             while let Some(fingerprint) = groups.next_fingerprint()? {
                 self.group_entries(&groups.read_group()?, fingerprint, shift, out)?;
@@ -252,7 +251,7 @@ impl Buckets<'_> {
     ) -> Result<()> {
         let shifted = |id: u32| {
             let id = id.checked_add(shift).filter(|id| *id <= ID_MAX);
-            let id = id.ok_or_else(|| Error::corrupt("an id that is too large"))?;
+            let id = id.ok_or_else(|| Error::corrupt("an id is too large"))?;
             Ok::<u64, Error>((fingerprint << ID_BITS) | u64::from(id))
         };
         match group {
@@ -261,10 +260,11 @@ impl Buckets<'_> {
                     out.push(shifted(*id)?);
                 }
             }
-            Group::Stored(stored) => {
+            Group::Bitmap(stored) => {
                 let range = to_usize(stored.bytes.start)?..to_usize(stored.bytes.end)?;
                 let bytes = self.postings.get(range);
-                let bytes = bytes.ok_or_else(|| Error::corrupt("a bitmap beyond its section"))?;
+                let bytes =
+                    bytes.ok_or_else(|| Error::corrupt("a bitmap extends beyond its section"))?;
                 for id in read_bitmap(bytes, stored)? {
                     out.push(shifted(id)?);
                 }

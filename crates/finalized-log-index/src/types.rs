@@ -1,8 +1,8 @@
-//! What goes in and what comes out: finalized blocks with their logs, and logs with their place in the chain.
+//! Input and output types: finalized blocks with their logs, and logs with their position in the chain.
 //!
-//! Guarantees: [`FinalizedBlock::validate`] refuses what no block can be, so that everything behind it may rely
-//! on order and limits. Leaves to others: whether the block is canonical (the caller's promise), and whether its
-//! logs are those of its header (the caller's check).
+//! Guarantees: [`FinalizedBlock::validate`] refuses input that cannot be a block, so the rest of the crate relies on
+//! its order and limits. Leaves to others: whether the block is canonical (the caller promises it), and whether its
+//! logs match its header (the caller checks it).
 
 use std::ops::Range;
 
@@ -11,99 +11,99 @@ use arrayvec::ArrayVec;
 
 use crate::error::{Error, Result};
 
-/// The most topics of a log.
+/// Maximum number of topics of a log, as the EVM defines it.
 pub const TOPICS_MAX: usize = 4;
-/// The most logs of one block: about ten times what a gas limit of a billion allows.
+/// Maximum number of logs in a block: about ten times what a gas limit of a billion allows.
 pub const BLOCK_LOGS_MAX: usize = 1 << 20;
-/// The most bytes of data of one block's logs.
+/// Maximum total size of the log data of a block.
 pub const BLOCK_DATA_BYTES_MAX: usize = 32 << 20;
 
-/// The most bytes of one block's body.
+/// Maximum size of [`Body::bytes`].
 pub const BLOCK_BODY_BYTES_MAX: usize = 32 << 20;
-/// The most transactions of one block's body.
+/// Maximum number of transaction hashes in a [`Body`].
 pub const BLOCK_TRANSACTIONS_MAX: usize = 1 << 17;
 
-/// The topics of a log.
+/// Topics of a log, by position.
 pub type Topics = ArrayVec<B256, TOPICS_MAX>;
 
-/// A finalized block, as it is given to the index.
+/// A finalized block, as the caller adds it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct FinalizedBlock {
-    /// Its number.
+    /// Height of the block.
     pub number: u64,
-    /// Its hash.
+    /// Hash of the block's header; the index does not compute it.
     pub hash: B256,
-    /// The hash of the block before it.
+    /// Hash of the previous block.
     pub parent_hash: B256,
-    /// Seconds since 1970.
+    /// Seconds since the Unix epoch.
     pub timestamp: u64,
-    /// Its logs, in the order of their `log_index`.
+    /// Logs, ordered by `log_index`.
     pub logs: Vec<BlockLog>,
-    /// What else is kept of it, if anything is.
+    /// Everything else the caller wants to keep, if anything.
     pub body: Option<Body>,
 }
 
-/// What is kept of a block beside its logs. The index does not look inside; it gives it back by the block's number,
-/// and by the hash of any of its transactions.
+/// Data of a block that is kept beside its logs. The index treats it as opaque and returns it by block number or by
+/// the hash of any of its transactions.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Body {
-    /// Any bytes.
+    /// Opaque to the index.
     pub bytes: Bytes,
-    /// The hashes of the block's transactions.
+    /// Hashes by which the body can be looked up.
     pub transactions: Vec<B256>,
 }
 
-/// A log within its block.
+/// A log and its position within its block.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct BlockLog {
-    /// The contract that wrote it.
+    /// Contract that emitted the log.
     pub address: Address,
-    /// Its topics.
+    /// Indexed values, up to [`TOPICS_MAX`].
     pub topics: Topics,
-    /// Its data.
+    /// Unindexed values, ABI-encoded by most contracts.
     pub data: Bytes,
-    /// The hash of its transaction.
+    /// Transaction that emitted the log.
     pub transaction_hash: B256,
-    /// The position of its transaction in the block.
+    /// Position of that transaction in the block.
     pub transaction_index: u32,
-    /// Its own position in the block.
+    /// Position of the log in the block, counted over all transactions.
     pub log_index: u32,
 }
 
-/// A log with its place in the chain, as a query gives it.
+/// A log and its position in the chain, as a query returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// The number of its block.
+    /// Height of its block.
     pub block_number: u64,
-    /// The hash of its block.
+    /// Hash of its block.
     pub block_hash: B256,
-    /// The time of its block, in seconds since 1970.
+    /// Timestamp of its block, in seconds since the Unix epoch.
     pub block_timestamp: u64,
-    /// The log itself.
+    /// The log as it was added.
     pub log: BlockLog,
 }
 
 /// A block without its logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockInfo {
-    /// Its number.
+    /// Height.
     pub number: u64,
-    /// Its hash.
+    /// Hash of the header.
     pub hash: B256,
-    /// The hash of the block before it.
+    /// Hash of the previous block.
     pub parent_hash: B256,
-    /// Seconds since 1970.
+    /// Seconds since the Unix epoch.
     pub timestamp: u64,
-    /// How many logs it has.
+    /// Number of logs of the block.
     pub log_count: u32,
 }
 
 impl FinalizedBlock {
-    /// Refuses what can not be a block: too much of anything, or logs out of order.
+    /// Refuses input that cannot be a block: a limit is exceeded, or logs are out of order.
     pub fn validate(&self) -> Result<()> {
         let invalid = |what: String| Err(Error::InvalidBlock { number: self.number, what });
         if self.number == u64::MAX {
-            return invalid("its number is the end of all numbers".to_owned());
+            return invalid("its number is the maximum of u64, which is reserved".to_owned());
         }
         if self.logs.len() > BLOCK_LOGS_MAX {
             return invalid(format!("{} logs, at most {BLOCK_LOGS_MAX}", self.logs.len()));
@@ -129,14 +129,18 @@ impl FinalizedBlock {
                 return invalid(format!("log {} is out of order", after.log_index));
             }
             let same_index = before.transaction_index == after.transaction_index;
-            if same_index != (before.transaction_hash == after.transaction_hash) {
-                return invalid(format!("log {} mixes up transactions", after.log_index));
+            // On chains that do not execute transactions as Ethereum does, a hash may occur twice in a block.
+            if same_index && before.transaction_hash != after.transaction_hash {
+                return invalid(format!(
+                    "log {} has the transaction index of the previous log but another hash",
+                    after.log_index
+                ));
             }
         }
         Ok(())
     }
 
-    /// The block without its logs.
+    /// Everything but logs and body.
     pub fn info(&self) -> BlockInfo {
         BlockInfo {
             number: self.number,
@@ -148,5 +152,5 @@ impl FinalizedBlock {
     }
 }
 
-/// Block numbers from `start` up to but without `end`.
+/// Half-open range of block numbers.
 pub type BlockRange = Range<u64>;

@@ -1,21 +1,21 @@
 //! Log data as ABI words without their zeros.
 //!
-//! Most data is a list of 32-byte words that hold small numbers or addresses, so mostly zeros. Each whole word becomes
-//! a tag and its significant bytes; what is left over at the end stays as it is.
+//! Most data is a list of 32-byte words that hold small numbers or addresses, so most bytes are zero. Each whole word
+//! becomes a tag and its significant bytes; a remainder shorter than a word is stored unchanged.
 //!
 //! | tag | the word is |
 //! |---|---|
 //! | `n` (0 … 32) | zeros, then the `n` bytes that follow |
 //! | `64 + n` (0 … 31) | the `n` bytes that follow, then zeros |
 //!
-//! Guarantees: one datum has one encoding; decoding needs the length, which is stored apart. Leaves to others:
-//! compression of what repeats.
+//! Guarantees: every datum has exactly one encoding. Decoding needs the length, which is stored separately. Leaves to
+//! others: compression of repetitions.
 
 use crate::codec::Reader;
 use crate::error::{Error, Result};
 
 const WORD: usize = 32;
-/// Added to the tag of a word whose zeros are at its end.
+/// Added to the tag of a word with trailing zeros.
 const ZEROS_LAST: usize = 64;
 
 /// Appends the encoding of `data`.
@@ -39,16 +39,16 @@ fn tag(number: usize) -> u8 {
     u8::try_from(number).unwrap_or(u8::MAX)
 }
 
-/// Where the significant bytes of a word go.
+/// Position of the significant bytes within a word.
 fn place(tag: u8) -> Result<std::ops::Range<usize>> {
     match usize::from(tag) {
         kept @ 0..=WORD => Ok(WORD - kept..WORD),
         tag if (ZEROS_LAST..ZEROS_LAST + WORD).contains(&tag) => Ok(0..tag - ZEROS_LAST),
-        tag => Err(Error::corrupt(format!("a data word with the tag {tag}"))),
+        tag => Err(Error::corrupt(format!("a data word has the unknown tag {tag}"))),
     }
 }
 
-/// Passes over the encoding of `length` bytes of data.
+/// Skips the encoding of `length` bytes of data.
 pub(crate) fn skip(reader: &mut Reader<'_>, length: usize) -> Result<()> {
     let bytes = reader.rest();
     let mut at = 0;
@@ -59,7 +59,8 @@ pub(crate) fn skip(reader: &mut Reader<'_>, length: usize) -> Result<()> {
     reader.take(at + length % WORD).map(|_| ())
 }
 
-/// Appends the data of `length` bytes to `out`. The encoding has been passed over once, which bounds the length.
+/// Appends `length` bytes of decoded data to `out`. The caller has skipped the encoding once, which bounds the
+/// length.
 pub(crate) fn decode(reader: &mut Reader<'_>, length: usize, out: &mut Vec<u8>) -> Result<()> {
     for _ in 0..length / WORD {
         let tag = reader.u8()?;
@@ -106,7 +107,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn data_comes_back(
+        fn data_round_trips(
             bytes in prop::collection::vec(prop_oneof![3 => Just(0_u8), 1 => any::<u8>()], 0..200),
         ) {
             check(&bytes);

@@ -1,8 +1,8 @@
-//! A chain like mainnet, made from a seed: for tests, examples and benchmarks.
+//! A synthetic chain that resembles mainnet, generated from a seed: for tests, examples and benchmarks.
 //!
-//! Few contracts write most logs and thousands write the rest; `Transfer` is nearly half of all; wallets come, come
-//! again soon and then rarely, or never; hashes come once; amounts have many zeros. `workload/shape.rs` has the
-//! shares, which are mainnet's.
+//! A few contracts emit most logs and thousands emit the rest; nearly half of all logs are `Transfer`; wallets appear
+//! and return soon, then rarely, or never; hashes occur once; amounts have many zeros. `workload/shape.rs` has the
+//! proportions, which are mainnet's.
 //!
 //! ```
 //! use finalized_log_index::workload::{Workload, WorkloadSettings};
@@ -14,8 +14,9 @@
 //! assert!(blocks.iter().flat_map(|block| &block.logs).any(|log| log.topics.contains(&wallet)));
 //! ```
 //!
-//! Guarantees: the same settings give the same blocks, byte for byte, on every machine; blocks link and are valid.
-//! Leaves to others: storing the blocks. Making them costs a fraction of a microsecond per log.
+//! Guarantees: the same settings produce the same blocks, byte for byte, on every machine; blocks are valid and
+//! linked by parent hashes. Leaves to others: storing the blocks. Generating costs a fraction of a microsecond per
+//! log.
 
 mod draw;
 mod shape;
@@ -28,34 +29,34 @@ use shape::Shape;
 
 /// Seconds between blocks.
 const SLOT_S: u64 = 12;
-/// The time of block 0.
+/// Timestamp of block 0.
 const GENESIS_S: u64 = 1_438_269_973;
 
-/// Of 1 024 blocks, those without a log.
+/// Number of blocks without a log, out of 1 024.
 const EMPTY_SHARE: u64 = 12;
 
-/// How many logs a transaction has, each as likely as the others: 3 on average.
+/// Logs per transaction, all equally likely: 3 on average.
 const TRANSACTION_LOGS: [u32; 16] = [1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 5, 5, 6, 8];
 
-/// What chain to make.
+/// Parameters of a generated chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkloadSettings {
-    /// Another seed is another chain.
+    /// Different seeds generate different chains.
     pub seed: u64,
-    /// The number of the first block.
+    /// Number of the first block.
     pub first_block: u64,
-    /// Logs per block on average. A block has half of that up to two and a half times of it, or, rarely, none.
+    /// Average number of logs per block. A block has 0.5 to 2.5 times as many or, rarely, none.
     pub logs_per_block: u32,
 }
 
 impl Default for WorkloadSettings {
-    /// Mainnet's logs per block, from a block of the year 2023 on.
+    /// Mainnet's logs per block, starting at a block of 2023.
     fn default() -> Self {
         Self { seed: 1, first_block: 18_000_000, logs_per_block: 335 }
     }
 }
 
-/// A chain without end, one block after the other.
+/// An endless chain, as an iterator over blocks.
 #[derive(Clone, Debug)]
 pub struct Workload {
     settings: WorkloadSettings,
@@ -63,12 +64,12 @@ pub struct Workload {
     shape: Shape,
     number: u64,
     parent_hash: B256,
-    /// What of a block is hashed beside its data; kept for its memory.
+    /// Buffer for the hashed part of a block besides its data; kept to reuse its allocation.
     heads: Vec<u8>,
 }
 
 impl Workload {
-    /// The chain of these settings, at its first block.
+    /// Starts the chain at its first block.
     pub fn new(settings: WorkloadSettings) -> Self {
         let mut draw = Draw::new(settings.seed);
         Self {
@@ -81,7 +82,7 @@ impl Workload {
         }
     }
 
-    /// What to ask for in the blocks made so far.
+    /// Search terms that occur in the blocks generated so far.
     pub fn terms(&self) -> Terms {
         Terms { shape: self.shape.clone() }
     }
@@ -90,14 +91,14 @@ impl Workload {
         if self.draw.chance(EMPTY_SHARE) {
             return 0;
         }
-        // A half and twice the cube of a draw: 0.5 to 2.5, 1 on average.
+        // 0.5 plus twice the cube of a uniform draw: 0.5 to 2.5, 1 on average.
         let mean = u64::from(self.settings.logs_per_block);
         let cube = self.draw.below(1 << 10).pow(3);
         let count = mean.div_ceil(2) + ((mean * cube) >> 29);
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    /// Logs without their data, which comes back as one piece with the end of each log's part.
+    /// Logs without data, all data concatenated, and the end of each log's data.
     fn logs(&mut self) -> (Vec<BlockLog>, Vec<u8>, Vec<usize>) {
         let count = self.log_count();
         let mut logs = Vec::with_capacity(count as usize);
@@ -110,7 +111,7 @@ impl Workload {
                 left = *self.draw.pick(&TRANSACTION_LOGS);
                 transaction_hash = self.draw.hash();
                 sender = self.shape.sender(&mut self.draw);
-                // Every other transaction has no logs.
+                // Half of the time, a transaction without logs comes before.
                 transaction_index += 1 + u32::from(self.draw.chance(512));
             }
             left -= 1;
@@ -151,7 +152,7 @@ impl Iterator for Workload {
         let timestamp = self.number.saturating_mul(SLOT_S).saturating_add(GENESIS_S);
         let (mut logs, data, ends) = self.logs();
         let hash = self.hash(timestamp, &logs, &data);
-        // One allocation for the whole block, of which each log has a part.
+        // One allocation for the whole block; each log holds a slice of it.
         let data = bytes::Bytes::from(data);
         let mut start = 0;
         for (log, end) in logs.iter_mut().zip(ends) {
@@ -165,7 +166,7 @@ impl Iterator for Workload {
     }
 }
 
-/// What to ask for: terms by how often they occur in the blocks that were made when [`Workload::terms`] was called.
+/// Search terms by frequency, in the blocks generated before the call to [`Workload::terms`].
 #[derive(Clone, Debug)]
 pub struct Terms {
     shape: Shape,
@@ -177,7 +178,7 @@ impl Terms {
         shape::WETH
     }
 
-    /// A contract of a few logs of ten thousand; there are 192 of them.
+    /// One of 192 contracts with a few logs out of ten thousand each.
     pub fn mid_address(&self, n: u64) -> Address {
         self.shape.token_of_rank(64 + n % 192)
     }
@@ -187,18 +188,18 @@ impl Terms {
         shape::TRANSFER
     }
 
-    /// A wallet that came with one of the blocks, at position 2 for the first time; it has been in a few logs, at
-    /// position 1 or 2. None before there was one.
+    /// A wallet that first appeared in one of the blocks, at position 2; it is in a few logs, at position 1 or 2.
+    /// None if there is no such wallet yet.
     pub fn rare_wallet(&self, n: u64) -> Option<B256> {
         self.shape.new_wallet(n)
     }
 
-    /// A hash at position 1 of exactly one log. None before there was one.
+    /// A hash at position 1 of exactly one log. None if there is no such hash yet.
     pub fn one_off_topic(&self, n: u64) -> Option<B256> {
         self.shape.past_one_off_topic(n)
     }
 
-    /// A topic of no log.
+    /// A topic that occurs in no log.
     pub fn absent_topic(&self, n: u64) -> B256 {
         self.shape.absent_topic(n)
     }

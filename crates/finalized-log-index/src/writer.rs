@@ -1,15 +1,15 @@
-//! `Writer`: the one who adds finalized blocks, under a lease whose epoch every commit carries.
+//! `Writer`: adds finalized blocks, under a lease whose epoch every commit carries.
 //!
 //! ```text
-//!   block ──▶ checked against the head ──▶ tail in memory ──▶ tail/FIRST and `tail` in one fenced commit ──▶ shown
+//!   block ──▶ checked against the head ──▶ tail in memory ──▶ tail/FIRST and `tail` in one fenced commit ──▶ snapshot
 //! ```
 //!
-//! What contradicts the head is not skipped: the index is degraded, refuses writes and reads, and says why, until an
-//! operator resolves it ([`Writer::resolve`]).
+//! A block that contradicts the head is not skipped: the index becomes degraded, refuses writes and reads, and
+//! reports why, until an operator resolves it ([`Writer::resolve`]).
 //!
-//! Guarantees: blocks are indexed in strict order, each once; a block is indexed when the call has returned, and
-//! survives a crash; a call that failed can be repeated. A writer that lost its lease can commit nothing. Leaves
-//! to others: canonical order and finality (the caller's promise), and running [`Writer::maintain`].
+//! Guarantees: blocks are indexed in strict order, each once; when the call returns, the block is indexed and
+//! survives a crash; a failed call can be retried. A writer that lost its lease cannot commit. Leaves to others:
+//! canonical order and finality (the caller's promise), and running [`Writer::maintain`].
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -17,62 +17,60 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use logmill_io::{Batch, Condition, ErrorKind, Fence};
-use logmill_work::{Held, Lease, LeaseSettings};
+use logmill_work::{HeldLease, Lease, LeaseSettings};
 use tokio::sync::{MutexGuard, Semaphore, oneshot};
 
 use crate::bodies::{self, BodyKeys};
 use crate::codec::as_u64;
 use crate::error::{Error, Result};
 use crate::follow::version_at;
-use crate::index::{Followed, LogIndex, Shared};
-use crate::metric;
-use crate::records::degraded::{Cause, Degraded};
+use crate::index::{IndexState, LogIndex, SharedIndex};
+use crate::records::degraded::{Cause, Degradation};
 use crate::records::tail_state::TailState;
-use crate::section::Before;
 use crate::tail::Tail;
 use crate::types::FinalizedBlock;
 
-/// The most blocks that wait for a commit at once.
+/// Maximum number of blocks that wait for a commit.
 const QUEUE_BLOCKS_MAX: usize = 4_096;
-/// Ingest waits for sealing, or seals, when the tail holds so many pieces' worth of logs.
+/// If the tail holds more logs than this many pieces, ingest waits for sealing, or seals.
 const TAIL_PIECES_MAX: u64 = 4;
 
-/// What became of a block.
+/// Result of adding a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IngestOutcome {
-    /// It is indexed now.
+    /// The call added it.
     Indexed,
-    /// It was indexed before.
+    /// It was indexed before the call.
     AlreadyIndexed,
 }
 
-/// The one who writes an index.
+/// Handle that writes an index; there is one per index, across all processes.
 #[derive(Debug)]
 pub struct Writer {
     pub(crate) index: LogIndex,
     lease: Lease,
-    held: std::sync::Mutex<(Held, Duration)>,
-    queue: std::sync::Mutex<VecDeque<Waiting>>,
+    held: std::sync::Mutex<(HeldLease, Duration)>,
+    queue: std::sync::Mutex<VecDeque<QueuedBlock>>,
     queue_room: Semaphore,
     pub(crate) backlog: std::sync::Mutex<crate::gc::Pressure>,
-    /// Held by whoever seals: the same section twice would be wasted work.
+    /// Held while sealing, so that no section is sealed twice.
     pub(crate) sealing: tokio::sync::Mutex<()>,
-    /// Held by whoever merges.
+    /// Held while merging.
     pub(crate) merging: tokio::sync::Mutex<()>,
-    /// Signalled when a section is complete.
+    /// Notified when a section is complete.
     pub(crate) sealable: tokio::sync::Notify,
 }
 
-/// A block that waits for its commit.
+/// A block in the queue.
 #[derive(Debug)]
-struct Waiting {
+struct QueuedBlock {
     block: FinalizedBlock,
     answer: oneshot::Sender<Result<IngestOutcome>>,
 }
 
 impl LogIndex {
-    /// Takes the writer lease; [`Error::Standby`] while another process has it. `owner` must be different in every
-    /// process and every run.
+    /// Takes the writer lease; returns [`Error::Standby`] while another process holds it. `owner` must be unique for
+    /// every process and run.
     pub async fn writer(&self, owner: &str) -> Result<Writer> {
         let shared = &self.shared;
         let settings =
@@ -83,9 +81,12 @@ impl LogIndex {
         let Some(held) = lease.acquire().await? else {
             return Err(Error::Standby);
         };
+        shared.ensure_identity().await?;
         let mut followed = shared.followed.lock().await;
         followed.tail_known = false;
         shared.follow(&mut followed).await?;
+        shared.forget_stale_damage(&followed);
+        shared.install_snapshot(&followed);
         shared.writes.store(true, Ordering::SeqCst);
         Ok(Writer {
             index: self.clone(),
@@ -108,30 +109,30 @@ impl Drop for Writer {
 }
 
 impl Writer {
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<SharedIndex> {
         &self.index.shared
     }
 
-    /// The index it writes.
+    /// The index it writes to.
     pub fn index(&self) -> &LogIndex {
         &self.index
     }
 
-    /// The `writer_epoch`.
+    /// The lease's epoch, logged as `writer_epoch`.
     pub fn epoch(&self) -> i64 {
         self.held().0.epoch()
     }
 
-    fn held(&self) -> (Held, Duration) {
+    fn held(&self) -> (HeldLease, Duration) {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What a write of somebody else must carry to count only while this writer has its lease.
+    /// Add this fence to other writes that may succeed only while this writer holds its lease.
     pub fn fence(&self) -> Fence {
         self.held().0.fence()
     }
 
-    /// Prolongs the lease. Ingest and maintenance do it by themselves; who is idle for long calls it.
+    /// Renews the lease. Ingest and maintenance renew it themselves; an idle writer must call this.
     pub async fn renew(&self) -> Result<()> {
         let since = self.shared().stores.clock.monotonic();
         let renewed = self.lease.renew(&self.held().0).await;
@@ -145,12 +146,12 @@ impl Writer {
         }
     }
 
-    /// Gives the lease back: nothing can be written from here on.
+    /// Releases the lease: nothing can be written afterwards.
     pub async fn release(&self) -> Result<()> {
         Ok(self.lease.release(&self.held().0).await?)
     }
 
-    /// Renews the lease if a third of it has passed.
+    /// Renews the lease if a third of its lifetime has passed.
     pub(crate) async fn keep_lease(&self) -> Result<()> {
         let (held, since) = self.held();
         let now = self.shared().stores.clock.monotonic();
@@ -159,26 +160,26 @@ impl Writer {
         }
         match self.renew().await {
             Err(error) if error.kind() == ErrorKind::Fenced => Err(error),
-            // Unknown, but it holds for a while yet.
+            // The renewal failed, but the lease is still valid for a while.
             Err(_) if self.lease.is_trusted(&held) => Ok(()),
             outcome => outcome,
         }
     }
 
-    /// The lease is lost: somebody else writes now.
+    /// Records that another process now holds the lease.
     pub(crate) fn lost(&self) -> Error {
-        metric::lease_lost();
+        self.shared().metrics.lease_lost();
         self.shared().writes.store(false, Ordering::SeqCst);
         Error::Standby
     }
 
-    /// Adds one block. Calls that overlap share a commit: by number of blocks, after a wait, or as soon as no more
-    /// are waiting.
+    /// Adds one block. Concurrent calls share a commit, which starts when enough blocks wait, after `commit_wait`, or
+    /// when no more calls are waiting.
     pub async fn ingest_finalized_block(&self, block: FinalizedBlock) -> Result<IngestOutcome> {
         let _room = self.queue_room.acquire().await.map_err(|_| Error::Standby)?;
         self.make_room().await?;
         let (answer, mut waiting) = oneshot::channel();
-        self.lock_queue().push_back(Waiting { block, answer });
+        self.lock_queue().push_back(QueuedBlock { block, answer });
         let wait = self.shared().settings.commit_wait;
         if !wait.is_zero() && self.lock_queue().len() < self.shared().settings.commit_blocks {
             self.shared().stores.clock.sleep(wait).await;
@@ -194,13 +195,13 @@ impl Writer {
         }
     }
 
-    fn lock_queue(&self) -> std::sync::MutexGuard<'_, VecDeque<Waiting>> {
+    fn lock_queue(&self) -> std::sync::MutexGuard<'_, VecDeque<QueuedBlock>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Commits what waits, and tells each what became of it.
-    async fn commit_waiting(&self, followed: &mut MutexGuard<'_, Followed>) {
-        let taken: Vec<Waiting> = {
+    /// Commits the waiting blocks and sends each caller its outcome.
+    async fn commit_waiting(&self, followed: &mut MutexGuard<'_, IndexState>) {
+        let taken: Vec<QueuedBlock> = {
             let mut queue = self.lock_queue();
             let count = queue.len().min(self.shared().settings.commit_blocks);
             queue.drain(..count).collect()
@@ -211,7 +212,7 @@ impl Writer {
             blocks.push(waiting.block);
             answers.push(waiting.answer);
         }
-        // Whoever gave up waiting does not hear of it.
+        // A caller may have been cancelled; sending to it fails, which does not matter.
         match self.commit(followed, &blocks).await {
             Ok(outcomes) => answers.into_iter().zip(outcomes).for_each(|(answer, outcome)| {
                 let _ = answer.send(Ok(outcome));
@@ -230,7 +231,7 @@ impl Writer {
         }
     }
 
-    /// Adds blocks that follow each other, in one commit: all or none.
+    /// Adds consecutive blocks in one commit: all or none.
     pub async fn ingest_finalized_blocks(
         &self,
         blocks: &[FinalizedBlock],
@@ -242,14 +243,15 @@ impl Writer {
 
     async fn commit(
         &self,
-        followed: &mut Followed,
+        followed: &mut IndexState,
         blocks: &[FinalizedBlock],
     ) -> Result<Vec<IngestOutcome>> {
         let started = self.shared().stores.clock.monotonic();
         self.ready(followed).await?;
         let outcomes = match self.check(followed, blocks).await {
             Err(Error::FinalityViolation { what }) => {
-                self.degrade(followed, Cause::FinalityViolation, what.clone()).await?;
+                let degraded = Degradation::new(Cause::FinalityViolation, what.clone());
+                self.degrade(followed, degraded).await?;
                 return Err(Error::FinalityViolation { what });
             }
             outcomes => outcomes?,
@@ -259,8 +261,7 @@ impl Writer {
         let Some(first) = fresh.first() else {
             return Ok(outcomes);
         };
-        // Taken out: should anything go wrong or this be cancelled, what is stored is not known, and the tail is
-        // loaded anew.
+        // Taken out: if the commit fails or is cancelled, the stored state is unknown, and the tail is loaded again.
         let tail = followed.tail.take();
         followed.tail_known = false;
         let is_first = tail.is_none();
@@ -271,7 +272,7 @@ impl Writer {
         tail.note_batch(first.number);
         let condition = followed.tail_version.map_or(Condition::Absent, Condition::Version);
         let key = self.shared().keys.tail_batch(tail.state.generation, first.number);
-        // The visibility barrier: the head moves with the batch that it stands for, or not at all.
+        // The visibility barrier: the head moves together with the batch of its blocks, or not at all.
         let mut batch = Batch::new()
             .put(self.shared().keys.tail_state(), tail.state.encode(), condition)
             .put(key, appended.encode(&body_keys), Condition::Absent)
@@ -282,7 +283,7 @@ impl Writer {
         }
         tail.note_bodies(body_keys);
         if is_first {
-            // A chunk of these blocks that was published meanwhile would be beside the tail, not below it.
+            // A chunk of these blocks that was published in the meantime would lie beside the tail, not below it.
             let condition = followed.list_version.map_or(Condition::Absent, Condition::Version);
             batch = batch.check(self.shared().keys.chunks(), condition);
         }
@@ -292,41 +293,32 @@ impl Writer {
         };
         followed.tail_version = Some(version_at(&versions, 0)?);
         let logs: usize = fresh.iter().map(|block| block.logs.len()).sum();
-        metric::tail(tail.logs(), tail.state.end - tail.state.start);
+        tail.measure(&self.shared().metrics);
         if tail.sealable().is_some() {
             self.sealable.notify_one();
         }
         followed.tail = Some(tail);
         followed.tail_known = true;
-        self.shared().show(followed);
+        self.shared().install_snapshot(followed);
         let took = self.shared().stores.clock.monotonic().saturating_sub(started);
-        metric::ingested(as_u64(fresh.len()), as_u64(logs), took);
+        self.shared().metrics.ingested(as_u64(fresh.len()), as_u64(logs), took);
         tracing::debug!(
             block_num = blocks[blocks.len() - 1].number,
             writer_epoch = self.epoch(),
             state_version = followed.tail_version.map(|version| version.0),
             logs,
-            "indexed"
+            "indexed blocks"
         );
         Ok(outcomes)
     }
 
     fn first_tail(&self, first: &FinalizedBlock) -> Tail {
-        let state = TailState {
-            epoch: 0,
-            generation: 0,
-            start: first.number,
-            start_parent: first.parent_hash,
-            end: first.number,
-            head_hash: first.parent_hash,
-            chunk_start: first.number,
-            before: Before::default(),
-        };
+        let state = TailState::empty(first.number, first.parent_hash);
         Tail::new(self.shared().settings.bounds(), &state)
     }
 
-    /// Refuses, waits or reloads, until a commit can be made.
-    pub(crate) async fn ready(&self, followed: &mut Followed) -> Result<()> {
+    /// Renews the lease and reloads the tail if necessary; fails if the index is degraded.
+    pub(crate) async fn ready(&self, followed: &mut IndexState) -> Result<()> {
         self.keep_lease().await?;
         if !followed.tail_known {
             let outcome = self.shared().follow(followed).await;
@@ -335,13 +327,13 @@ impl Writer {
         self.refuse_degraded(followed).await
     }
 
-    /// Refuses to write to a degraded index; damage that was only noted so far is stored.
-    pub(crate) async fn refuse_degraded(&self, followed: &mut Followed) -> Result<()> {
-        let noted = self.shared().snapshot().degraded.clone();
-        if followed.degraded.is_none()
-            && let Some(noted) = noted
+    /// Refuses to write to a degraded index; stores damage that has only been noted so far.
+    pub(crate) async fn refuse_degraded(&self, followed: &mut IndexState) -> Result<()> {
+        let known = self.shared().known_degradation(followed);
+        if known != followed.degraded
+            && let Some(known) = known
         {
-            self.degrade(followed, noted.cause, noted.reason).await?;
+            self.degrade(followed, known).await?;
         }
         if let Some(degraded) = &followed.degraded {
             return Err(Error::Degraded { reason: degraded.reason.clone() });
@@ -349,20 +341,19 @@ impl Writer {
         Ok(())
     }
 
-    /// Turns damaged records into a stored reason.
-    async fn store_corruption(&self, followed: &mut Followed, outcome: Result<()>) -> Result<()> {
+    /// Stores corruption as the cause of a degradation; returns the original error.
+    async fn store_corruption(&self, followed: &mut IndexState, outcome: Result<()>) -> Result<()> {
         let Err(error) = outcome else {
             return Ok(());
         };
         if error.kind() == ErrorKind::Corrupt {
-            let reason = logmill_io::chain(&error);
-            self.degrade(followed, Cause::Corruption, reason).await?;
+            let reason = logmill_io::error_chain(&error);
+            self.degrade(followed, Degradation::new(Cause::Corruption, reason)).await?;
         }
         Err(error)
     }
 
-    /// Slows ingest down while there is too much garbage, and waits for sealing, or seals, while the tail is too
-    /// long.
+    /// Delays ingest while there is too much garbage, and waits for sealing, or seals, while the tail is too long.
     async fn make_room(&self) -> Result<()> {
         let pressure = *self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
         if pressure.is_high() {
@@ -380,10 +371,10 @@ impl Writer {
         }
     }
 
-    /// Checks blocks against the head and each other: first those that are indexed already, then those that follow.
+    /// Checks blocks against the head and each other: blocks that are already indexed must come first.
     async fn check(
         &self,
-        followed: &Followed,
+        followed: &IndexState,
         blocks: &[FinalizedBlock],
     ) -> Result<Vec<IngestOutcome>> {
         let max = crate::records::tail_batch::BATCH_BLOCKS_MAX;
@@ -412,7 +403,7 @@ impl Writer {
                 Some((_, hash)) if block.parent_hash != hash => {
                     return Err(Error::FinalityViolation {
                         what: format!(
-                            "block {} has the parent {}, but {hash} is indexed",
+                            "block {} has the parent {}, but the indexed head is {hash}",
                             block.number, block.parent_hash
                         ),
                     });
@@ -425,8 +416,8 @@ impl Writer {
         Ok(outcomes)
     }
 
-    /// The first block may be any that no chunk reaches beyond.
-    fn check_first(&self, followed: &Followed, block: &FinalizedBlock) -> Result<()> {
+    /// The first block may have any number that no chunk reaches beyond.
+    fn check_first(&self, followed: &IndexState, block: &FinalizedBlock) -> Result<()> {
         let Some(highest) = followed.list.iter().next_back() else {
             return Ok(());
         };
@@ -438,7 +429,7 @@ impl Writer {
         if end == block.number && anchored && highest.last_hash != block.parent_hash {
             return Err(Error::FinalityViolation {
                 what: format!(
-                    "block {} has the parent {}, but {} is anchored",
+                    "block {} has the parent {}, but the anchored block is {}",
                     block.number, block.parent_hash, highest.last_hash
                 ),
             });
@@ -446,13 +437,22 @@ impl Writer {
         Ok(())
     }
 
-    /// A block at or below the head must be the one that is indexed.
+    /// A block at or below the head must have the indexed hash.
     async fn check_known(&self, block: &FinalizedBlock, end: u64) -> Result<()> {
-        match self.index.block_by_number(block.number).await? {
+        let shared = self.shared();
+        // Not by a lookup of the index: that would wait for what this commit holds.
+        let snapshot = shared.snapshot();
+        let known = shared.block_at(&snapshot, block.number).await;
+        if let Err(error) = &known
+            && error.kind() == ErrorKind::Corrupt
+        {
+            shared.note_corruption(&snapshot, error, None, Some(block.number));
+        }
+        match known? {
             Some(known) if known.hash == block.hash => Ok(()),
             Some(known) => Err(Error::FinalityViolation {
                 what: format!(
-                    "block {} is indexed as {}, and {} came to replace it",
+                    "block {} is indexed as {}, but {} was to replace it",
                     block.number, known.hash, block.hash
                 ),
             }),
@@ -460,24 +460,23 @@ impl Writer {
         }
     }
 
-    /// Stores why the index refuses to go on.
+    /// Stores why the index refuses to continue.
     pub(crate) async fn degrade(
         &self,
-        followed: &mut Followed,
-        cause: Cause,
-        reason: String,
+        followed: &mut IndexState,
+        degraded: Degradation,
     ) -> Result<()> {
+        let reason = &degraded.reason;
         tracing::error!(reason, writer_epoch = self.epoch(), "the log index is degraded");
-        let degraded = Degraded { cause, reason };
         let before = followed.degraded.replace(degraded.clone());
-        self.shared().show(followed);
+        self.shared().install_snapshot(followed);
         let key = self.shared().keys.degraded();
         let batch = Batch::new().put(key, degraded.encode(), Condition::Any).fenced(self.fence());
         match self.shared().stores.meta.commit(batch).await {
             Err(error) if error.kind() == ErrorKind::Fenced => {
-                // Judged by a head that is not the head any more: it says nothing about the index.
+                // The judgement was based on an outdated head, so it says nothing about the index.
                 followed.degraded = before;
-                self.shared().show(followed);
+                self.shared().install_snapshot(followed);
                 Err(self.lost())
             }
             stored => Ok(stored.map(|_| ())?),
@@ -485,8 +484,8 @@ impl Writer {
     }
 }
 
-/// The error of a caller whose commit was given up by the one who made it.
+/// Error for a caller whose block was in a commit that another, cancelled caller was running.
 fn interrupted() -> Error {
-    let what = "the commit that this block was part of was given up: try again".to_owned();
+    let what = "the commit of this block was cancelled; try again".to_owned();
     Error::Throttled { what }
 }

@@ -1,8 +1,8 @@
-//! Time: the wall clock, a clock that only moves forward, and sleep; real and simulated.
+//! Time: wall clock, monotonic clock and sleep; real and simulated.
 //!
-//! Guarantees: nobody outside this crate reads a clock (a lint keeps it so); a simulated clock follows
-//! tokio's paused time, so a test that waits an hour takes no time. Leaves to others: calendars and zones.
-//! Lease times are not read here but from the store that keeps the lease, see [`crate::MetaStore::now`].
+//! Guarantees: only this crate reads a clock (enforced by a lint). A simulated clock follows tokio's paused
+//! time, so a test that waits an hour takes no time. Leaves to others: calendars and time zones. Lease times
+//! come from the store that keeps the lease, see [`crate::MetaStore::now`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,23 +11,22 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::future::BoxFuture;
 
-/// A moment: milliseconds since 1970, UTC.
+/// Milliseconds since 1970, UTC.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// Milliseconds since 1970.
     pub fn millis(self) -> i64 {
         self.0
     }
 
-    /// This moment and `wait` later; the end of time when that overflows.
+    /// The time `wait` later; saturates.
     #[must_use]
     pub fn after(self, wait: Duration) -> Self {
         Self(self.0.saturating_add(millis(wait)))
     }
 
-    /// How long after `earlier` this is; zero when it is not.
+    /// The duration since `earlier`; zero if that is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
@@ -39,29 +38,25 @@ impl fmt::Debug for Timestamp {
     }
 }
 
-/// A duration in whole milliseconds, as the stores keep it.
+/// A duration in whole milliseconds, as stored.
 pub fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Where time comes from.
 pub trait Clock: Send + Sync + fmt::Debug {
     /// The wall clock. It may jump in both directions.
     fn now(&self) -> Timestamp;
-    /// Time since some fixed moment. It never goes back.
+    /// Time since a fixed start. It never goes back.
     fn monotonic(&self) -> Duration;
-    /// Completes after `wait`.
     fn sleep(&self, wait: Duration) -> BoxFuture<'static, ()>;
 }
 
-/// The machine's clock.
 #[derive(Debug)]
 pub struct SystemClock {
     started: tokio::time::Instant,
 }
 
 impl SystemClock {
-    /// The machine's clock.
     pub fn shared() -> Arc<dyn Clock> {
         Arc::new(Self { started: tokio::time::Instant::now() })
     }
@@ -82,8 +77,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock for tests: it starts where it is told, follows tokio's (usually paused) time, and its wall clock
-/// can be made to jump.
+/// A clock for tests: starts at a given time, follows tokio's (usually paused) time, and can make its wall
+/// clock jump.
 #[derive(Debug)]
 pub struct SimClock {
     start: Timestamp,
@@ -92,12 +87,11 @@ pub struct SimClock {
 }
 
 impl SimClock {
-    /// A clock that shows `start` now.
     pub fn at(start: Timestamp) -> Arc<Self> {
         Arc::new(Self { start, origin: tokio::time::Instant::now(), jumped_ms: AtomicI64::new(0) })
     }
 
-    /// Moves the wall clock by `by_ms`, back or forward, without any time passing.
+    /// Moves the wall clock by `by_ms`, back or forward; the monotonic clock stays.
     pub fn jump(&self, by_ms: i64) {
         self.jumped_ms.fetch_add(by_ms, Ordering::SeqCst);
     }
@@ -139,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_far_apart_do_not_overflow() {
+    fn timestamps_far_apart_do_not_overflow() {
         assert_eq!(Timestamp(i64::MAX).after(Duration::from_secs(1)), Timestamp(i64::MAX));
         assert_eq!(Timestamp(1).since(Timestamp(5)), Duration::ZERO);
         assert_eq!(Timestamp(5).since(Timestamp(1)), Duration::from_millis(4));

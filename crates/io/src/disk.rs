@@ -1,4 +1,4 @@
-//! The disk below a folder: how much of it is free, and whether it can be written.
+//! The disk below a folder: its free space, and whether it is writable.
 //!
 //! Guarantees: [`try_write`] leaves no file behind. Both block on the disk: call them inside [`crate::compute`]. Leaves
 //! to others: how much is enough.
@@ -9,20 +9,20 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// The bytes that [`try_write`] writes: more than a file system keeps beside a file's name.
+/// Bytes that [`try_write`] writes: too many for a file system to store inline with the file's metadata.
 const TRY_BYTES: usize = 64 << 10;
 
-/// The bytes that this process may still write below a folder.
+/// Bytes that this process may still write below a folder.
 pub fn free_bytes(folder: &Path) -> Result<u64> {
     let stat = rustix::fs::statvfs(folder).map_err(|source| Error::File {
-        doing: "ask for the free space of",
+        doing: "get the free space of",
         path: folder.to_owned(),
         source: source.into(),
     })?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// Makes the folder if it is missing, and writes, syncs and removes a file of this name in it.
+/// Creates the folder if it is missing; then creates, syncs and removes a file of this name in it.
 pub fn try_write(folder: &Path, name: &str) -> Result<()> {
     let at = |doing, path: &Path| {
         let path = path.to_owned();

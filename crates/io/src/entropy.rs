@@ -1,7 +1,7 @@
-//! Randomness: the operating system's, and a seeded kind that replays byte for byte.
+//! Randomness: the operating system's, and a seeded generator that replays byte for byte.
 //!
-//! Guarantees: nobody outside this crate draws randomness (a lint keeps it so). Leaves to others: what the
-//! numbers are for.
+//! Guarantees: only this crate draws randomness (enforced by a lint). Leaves to others: what the numbers are
+//! for.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,36 +9,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// Where randomness comes from.
 pub trait Entropy: Send + Sync + fmt::Debug {
-    /// Fills `bytes`.
     fn fill(&self, bytes: &mut [u8]);
 
-    /// Any number of 64 bits.
     fn next_u64(&self) -> u64 {
         let mut bytes = [0; 8];
         self.fill(&mut bytes);
         u64::from_le_bytes(bytes)
     }
 
-    /// A positive number of 63 bits, never zero: a mark that will not come up twice.
+    /// A random positive number of 63 bits, practically unique.
     fn mark(&self) -> i64 {
         i64::try_from(self.next_u64() >> 1).unwrap_or(1).max(1)
     }
 
-    /// A number below `end`; zero when `end` is zero.
+    /// A random number below `end`; zero if `end` is zero.
     fn below(&self, end: u64) -> u64 {
         let wide = u128::from(self.next_u64()) * u128::from(end);
         u64::try_from(wide >> 64).unwrap_or(0)
     }
 }
 
-/// The operating system's randomness.
 #[derive(Debug)]
 pub struct OsEntropy;
 
 impl OsEntropy {
-    /// The operating system's randomness.
     pub fn shared() -> Arc<dyn Entropy> {
         Arc::new(Self)
     }
@@ -50,18 +45,16 @@ impl Entropy for OsEntropy {
             clippy::expect_used,
             reason = "a system without randomness can run nothing safely"
         )]
-        getrandom::fill(bytes).expect("the operating system gives randomness");
+        getrandom::fill(bytes).expect("the operating system provides randomness");
     }
 }
 
-/// Randomness that a seed decides.
 pub struct SeededEntropy {
     seed: u64,
     generator: Mutex<ChaCha8Rng>,
 }
 
 impl SeededEntropy {
-    /// The stream of `seed`.
     pub fn shared(seed: u64) -> Arc<dyn Entropy> {
         Arc::new(Self { seed, generator: Mutex::new(ChaCha8Rng::seed_from_u64(seed)) })
     }
@@ -84,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_seed_gives_one_stream_and_another_gives_another() {
+    fn equal_seeds_produce_equal_streams_and_others_differ() {
         let draw = |seed| {
             let entropy = SeededEntropy::shared(seed);
             (0..4).map(|_| entropy.next_u64()).collect::<Vec<_>>()

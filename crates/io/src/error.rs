@@ -1,177 +1,153 @@
-//! The one error of this crate, and the kinds that tell a caller what to do about it.
+//! The error type of this crate, and the kinds that tell a caller what to do about it.
 //!
-//! Guarantees: every error names what was being done and to which thing, keeps its cause as a source, and
-//! answers [`Error::kind`]. Leaves to others: logging (an error is logged where it ends) and deciding how
-//! often to try again.
+//! Guarantees: every error names the operation and its object, keeps its cause as a source, and has a
+//! [`Error::kind`]. Leaves to others: logging (an error is logged where it ends) and deciding how often to
+//! retry.
 
 use std::path::PathBuf;
 
 use tokio_postgres::error::SqlState;
 
-/// Result of an operation on the outside world.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What the caller should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// Try again later: nothing is wrong with the request.
+    /// Retry later: nothing is wrong with the request.
     Transient,
-    /// Somebody else was first: read again and decide anew.
+    /// Another writer was first: read again and decide again.
     Conflict,
-    /// The caller's lease or token is stale: stop, and touch nothing.
+    /// The caller's lease or token is stale: stop, and change nothing.
     Fenced,
-    /// The thing named does not exist.
     NotFound,
-    /// The request or the configuration is wrong: trying again gives the same answer.
+    /// The request or the configuration is wrong: a retry fails the same way.
     Invalid,
-    /// Stored data is not what was written: stop and tell the operator.
+    /// Stored data is not what was written: stop and alert the operator.
     Corrupt,
     /// A bug, or a handle that may no longer be used.
     Internal,
 }
 
-/// Everything that can go wrong on the way to the outside world.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// SQLite refused a statement or could not open a file.
     #[error("sqlite: {doing}")]
     Sqlite {
-        /// What was being done.
         doing: String,
-        /// What SQLite said.
         #[source]
         source: rusqlite::Error,
     },
-    /// PostgreSQL refused a statement or the connection broke.
     #[error("postgresql: {doing}")]
     Postgres {
-        /// What was being done.
         doing: String,
-        /// What the server or the socket said.
         #[source]
         source: tokio_postgres::Error,
     },
-    /// No PostgreSQL connection could be had in time.
     #[error("postgresql: no free connection within {waited_ms} ms (pool of {connections})")]
     PoolTimeout {
-        /// How long the caller waited.
         waited_ms: u64,
-        /// How many connections the pool holds at most.
+        /// Maximum size of the pool.
         connections: usize,
     },
-    /// The outcome of a commit is unknown: the answer was lost on the way.
+    /// The outcome of a commit is unknown, because its answer was lost.
     #[error("the answer to a commit was lost, so it may or may not have happened: {doing}")]
     InDoubt {
-        /// What was being committed.
         doing: String,
-        /// How the answer was lost.
         #[source]
         source: Box<Error>,
     },
-    /// A migration failed.
-    #[error("migrate the schema of {component}")]
+    #[error("migrate the schema of {component} in {database}")]
     Migration {
-        /// Whose tables.
+        /// Owner of the tables.
         component: &'static str,
-        /// What went wrong.
+        /// Path of the file, or name of the engine.
+        database: String,
         #[source]
         source: Box<refinery_core::Error>,
     },
-    /// The database was written by a newer Logmill.
+    /// A newer Logmill wrote the database.
     #[error(
         "the database holds version {found} of the {component} tables, and this program knows only up to \
          {known}: run a Logmill at least as new as the one that wrote it"
     )]
     SchemaTooNew {
-        /// Whose tables.
+        /// Owner of the tables.
         component: &'static str,
-        /// The version in the database.
         found: i64,
-        /// The newest version that this program knows.
+        /// Newest version that this program knows.
         known: i64,
     },
-    /// Another process holds the data folder.
+    /// Another process holds the lock of the data folder.
     #[error(
         "the data folder {} is in use by another Logmill{}: stop that one, or send the command to it",
         folder.display(),
         pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
     )]
     FolderInUse {
-        /// The folder.
         folder: PathBuf,
-        /// Who holds it, if it said so.
+        /// The process that holds the lock, if it recorded its id.
         pid: Option<u32>,
     },
     /// A database holds less than it once did.
     #[error("the database {} has stepped back: {what}", path.display())]
     SteppedBack {
-        /// The file.
         path: PathBuf,
         /// What it holds, and what it held.
         what: String,
     },
-    /// A file operation failed.
+    /// The pages of a SQLite file are inconsistent.
+    #[error("the database {} is malformed: {what}", path.display())]
+    Malformed {
+        path: PathBuf,
+        /// The first problem that SQLite reported.
+        what: String,
+    },
     #[error("{doing} {}", path.display())]
     File {
-        /// What was being done.
         doing: &'static str,
-        /// To which file or folder.
         path: PathBuf,
-        /// What the operating system said.
         #[source]
         source: std::io::Error,
     },
-    /// The object store refused or could not be reached.
+    /// The object store refused a request or could not be reached.
     #[error("object store: {doing} {name}")]
     Object {
-        /// What was being done.
         doing: &'static str,
-        /// To which blob.
         name: String,
-        /// What the store said.
         #[source]
         source: object_store::Error,
     },
-    /// A server could not be reached by HTTP, or the connection broke.
     #[error("http: {doing} {place}")]
     Http {
-        /// What was being done.
         doing: &'static str,
         /// Host and port.
         place: String,
-        /// What went wrong, without the address.
+        /// The cause, without the URL.
         #[source]
         source: reqwest::Error,
     },
-    /// A WebSocket or a Unix socket could not be opened, or broke.
     #[error("socket: {doing} {place}")]
     Socket {
-        /// What was being done.
         doing: &'static str,
-        /// Host and port, or the name of the file.
+        /// Host and port, or path of the socket.
         place: String,
-        /// What went wrong.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A server was not asked, or its answer not taken, because that is not allowed.
+    /// A request or its answer is not allowed.
     #[error("http: {place} is refused: {why}")]
     Refused {
         /// Host and port.
         place: String,
-        /// Why.
         why: String,
     },
-    /// An answer is larger than it may be.
     #[error("the answer of {what} has more than {limit_bytes} bytes")]
     TooLarge {
-        /// Whose answer.
+        /// The server or request.
         what: String,
-        /// How large it may be.
         limit_bytes: usize,
     },
     /// The condition of a write did not hold.
-    #[error("{what} was changed by somebody else")]
+    #[error("{what} was changed by another writer")]
     Conflict {
         /// The key or blob.
         what: String,
@@ -179,65 +155,47 @@ pub enum Error {
     /// The fence of a write is stale.
     #[error("fenced: {fence} is no longer held at {counter}")]
     Fenced {
-        /// The name of the fence.
         fence: String,
-        /// The counter that the caller carried.
+        /// The caller's counter.
         counter: i64,
     },
-    /// The thing named does not exist.
     #[error("{what} does not exist")]
-    NotFound {
-        /// The thing.
-        what: String,
-    },
-    /// The request is wrong.
+    NotFound { what: String },
     #[error("{what}")]
     Invalid {
-        /// What is wrong with it, and what would be right.
+        /// The problem and what would be valid.
         what: String,
     },
     /// Stored data is not what was written.
     #[error("corrupt: {what}")]
     Corrupt {
-        /// Which data, and how it shows.
+        /// The data and the symptom.
         what: String,
     },
-    /// A sync failed earlier: what the disk holds is unknown, so the handle refuses all further use.
-    #[error("{what} refuses to go on: an earlier sync to disk failed; check the disk and restart")]
+    /// A sync failed earlier: the content of the disk is unknown, so the handle refuses all further use.
+    #[error(
+        "{what} refuses further use: an earlier sync to disk failed; check the disk and restart"
+    )]
     Poisoned {
         /// The handle.
         what: String,
     },
-    /// Something took longer than anything should.
+    /// An operation exceeded its time limit.
     #[error("{doing}: no answer within {limit_ms} ms")]
-    TooSlow {
-        /// What was being done.
-        doing: &'static str,
-        /// How long that may take.
-        limit_ms: u64,
-    },
-    /// A transaction was used after its end, or was to be committed although it had failed.
+    TooSlow { doing: &'static str, limit_ms: u64 },
+    /// A transaction was used after its end, or committed after it had failed.
     #[error("the transaction is over: {why}")]
-    TransactionOver {
-        /// Why.
-        why: &'static str,
-    },
-    /// A fault put there on purpose by a test.
+    TransactionOver { why: &'static str },
+    /// A test injected a fault.
     #[error("injected fault at operation {operation}")]
-    Injected {
-        /// The number of the operation.
-        operation: u64,
-    },
-    /// The simulated process died at an earlier operation.
+    Injected { operation: u64 },
+    /// The simulated process crashed at an earlier operation.
     #[error("crashed at operation {operation}")]
-    Crashed {
-        /// The operation at which it died.
-        operation: u64,
-    },
+    Crashed { operation: u64 },
 }
 
 impl Error {
-    /// What the caller should do.
+    /// Tells the caller what to do.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Sqlite { source, .. } => sqlite_kind(source),
@@ -259,15 +217,18 @@ impl Error {
             | Self::Refused { .. }
             | Self::SchemaTooNew { .. }
             | Self::FolderInUse { .. } => ErrorKind::Invalid,
-            Self::Corrupt { .. } | Self::SteppedBack { .. } => ErrorKind::Corrupt,
+            Self::Corrupt { .. } | Self::SteppedBack { .. } | Self::Malformed { .. } => {
+                ErrorKind::Corrupt
+            }
             Self::Poisoned { .. } | Self::TransactionOver { .. } | Self::Crashed { .. } => {
                 ErrorKind::Internal
             }
         }
     }
 
-    /// Whether the handle that returned this can never work again: it must be opened again, and so a process that
-    /// depends on it must end. A commit whose sync failed is in doubt first; what follows it is fatal.
+    /// Whether the handle that returned this can never work again: it must be reopened, so a process that
+    /// depends on it must exit. A commit whose sync failed first returns `InDoubt`; later operations return a
+    /// fatal error.
     pub fn is_fatal(&self) -> bool {
         match self {
             Self::Poisoned { .. } | Self::Crashed { .. } => true,
@@ -277,24 +238,24 @@ impl Error {
         }
     }
 
-    /// Whether a statement named a table that does not exist.
+    /// Whether a statement used a table that does not exist.
     pub fn is_missing_table(&self) -> bool {
         match self {
-            // SQLite has no code of its own for it.
+            // SQLite has no error code for this.
             Self::Sqlite { source, .. } => source.to_string().contains("no such table"),
             Self::Postgres { source, .. } => source.code() == Some(&SqlState::UNDEFINED_TABLE),
             _ => false,
         }
     }
 
-    /// Whether the same transaction, run again from its start, may well succeed and can not apply twice.
+    /// Whether running the whole transaction again may succeed and cannot apply it twice.
     pub(crate) fn is_retryable(&self) -> bool {
         match self {
-            // A statement that ran into its time limit would do so ten times over.
+            // A statement that hit its time limit would hit it again on every retry.
             Self::Postgres { source, .. } if source.code() == Some(&SqlState::QUERY_CANCELED) => {
                 false
             }
-            // A migration is one transaction that looks at the history anew.
+            // A migration is one transaction that reads the history again.
             Self::Sqlite { .. }
             | Self::Postgres { .. }
             | Self::Migration { .. }
@@ -303,7 +264,7 @@ impl Error {
         }
     }
 
-    /// The same error, known to have happened before the commit was sent: then there is no doubt.
+    /// Converts an error that occurred before the commit was sent: nothing is in doubt then.
     pub(crate) fn before_commit(self) -> Self {
         match self {
             Self::InDoubt { source, .. } => *source,
@@ -311,7 +272,7 @@ impl Error {
         }
     }
 
-    /// The same error of a commit: one that was too slow may still happen.
+    /// Converts the error of a commit: after a time-out it may still happen.
     pub(crate) fn doubt_if_slow(self) -> Self {
         match self {
             Self::TooSlow { doing, .. } => {
@@ -321,7 +282,17 @@ impl Error {
         }
     }
 
-    /// Whether the disk is full; trying again at once is useless, but nothing is broken.
+    /// Whether a SQLite file is damaged, or is not a database.
+    pub fn is_malformed_file(&self) -> bool {
+        let is_sqlite = match self {
+            Self::Malformed { .. } | Self::Sqlite { .. } => true,
+            Self::Migration { source, .. } => migration_cause::<rusqlite::Error>(source).is_some(),
+            _ => false,
+        };
+        is_sqlite && self.kind() == ErrorKind::Corrupt
+    }
+
+    /// Whether the disk is full; an immediate retry is useless, but nothing is broken.
     pub fn is_disk_full(&self) -> bool {
         match self {
             Self::Sqlite { source, .. } => sqlite_disk_full(source),
@@ -332,24 +303,22 @@ impl Error {
         }
     }
 
-    /// Shorthand for [`Error::Invalid`].
     pub fn invalid(what: impl Into<String>) -> Self {
         Self::Invalid { what: what.into() }
     }
 
-    /// Shorthand for [`Error::Corrupt`].
     pub fn corrupt(what: impl Into<String>) -> Self {
         Self::Corrupt { what: what.into() }
     }
 
-    /// The message and all its causes, on one line, for the place where an error ends.
+    /// The message and all its causes, on one line.
     pub fn chain(&self) -> String {
-        chain(self)
+        error_chain(self)
     }
 }
 
-/// The message of any error with all its causes, on one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
+/// The message of any error and all its causes, on one line.
+pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -372,7 +341,8 @@ fn sqlite_kind(error: &rusqlite::Error) -> ErrorKind {
         Some(Code::ConstraintViolation) => ErrorKind::Conflict,
         Some(Code::DatabaseCorrupt | Code::NotADatabase) => ErrorKind::Corrupt,
         Some(Code::PermissionDenied | Code::ReadOnly | Code::CannotOpen) => ErrorKind::Invalid,
-        // A statement that is wrong, or a function of ours that refused; without a code, a wrong parameter or column.
+        // An invalid statement, or an error of one of our SQL functions; without a code, an invalid parameter
+        // or column.
         Some(Code::Unknown | Code::TooBig | Code::TypeMismatch | Code::ParameterOutOfRange)
         | None => ErrorKind::Invalid,
         _ => ErrorKind::Internal,
@@ -383,12 +353,12 @@ fn sqlite_disk_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull)
 }
 
-/// What the database said while it was migrated; nothing changed unless the whole migration was done.
+/// Kind of the database's error during a migration; a migration that failed changed nothing.
 fn migration_kind(error: &refinery_core::Error) -> ErrorKind {
     let of_sqlite = migration_cause(error).map(sqlite_kind);
     let of_postgres = || migration_cause(error).map(postgres_kind);
     match of_sqlite.or_else(of_postgres) {
-        Some(ErrorKind::Transient) => ErrorKind::Transient,
+        Some(kind @ (ErrorKind::Transient | ErrorKind::Corrupt)) => kind,
         _ => ErrorKind::Internal,
     }
 }
@@ -405,7 +375,7 @@ fn postgres_kind(error: &tokio_postgres::Error) -> ErrorKind {
         return if connection_lost(error) { ErrorKind::Transient } else { ErrorKind::Invalid };
     };
     match code.code() {
-        // The session waited too long inside of a transaction: this process was held up.
+        // The session was idle in a transaction for too long: this process was delayed.
         "25P03" => return ErrorKind::Transient,
         "XX001" | "XX002" => return ErrorKind::Corrupt,
         _ => {}
@@ -418,7 +388,7 @@ fn postgres_kind(error: &tokio_postgres::Error) -> ErrorKind {
     }
 }
 
-/// Whether the socket failed: refused, reset, closed.
+/// Whether the socket failed: refused, reset or closed.
 pub(crate) fn connection_lost(error: &tokio_postgres::Error) -> bool {
     use std::error::Error as _;
     let by_socket = || error.source().is_some_and(|cause| cause.is::<std::io::Error>());

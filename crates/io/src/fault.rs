@@ -1,12 +1,12 @@
-//! Faults on purpose: a wrapper that makes any store fail, lose its answer, be slow, or die.
+//! Fault injection: makes any store fail, lose an answer, be slow, or crash.
 //!
-//! A [`Faults`] plan counts the operations that pass through it, over all stores that share it, and decides
-//! about each: fail before it happens, let it happen and lose the answer, take time, or crash, after which
-//! every further operation fails, as it would for a process that is gone. [`Faulty`] puts a plan before a
-//! [`crate::MetaStore`] or a [`crate::BlobStore`]; [`crate::Sql::with_faults`] before a database.
+//! A [`Faults`] plan counts the operations of all stores that share it and decides about each: fail before it
+//! happens, let it happen and lose the answer, delay it, or crash. After a crash every further operation fails,
+//! as for a process that is gone. [`FaultyStore`] wraps a [`crate::MetaStore`] or a [`crate::BlobStore`];
+//! [`crate::Sql::with_faults`] wraps a database.
 //!
-//! Guarantees: a plan made from the same seed and asked in the same order decides the same. Leaves to
-//! others: restarting (open a new handle on the same store, without the plan).
+//! Guarantees: plans with the same seed, given operations in the same order, make the same decisions. Leaves to
+//! others: restarting (open a new handle to the same store, without the plan).
 
 use std::fmt;
 use std::future::Future;
@@ -24,22 +24,20 @@ use crate::entropy::Entropy;
 use crate::error::{Error, Result};
 use crate::meta::{Batch, Key, KeyRange, MetaStore, Record, Version};
 
-/// What happens to one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing unusual.
     None,
-    /// It fails and has no effect.
+    /// The operation fails without effect.
     Before,
-    /// It has its effect, and the answer is lost.
+    /// The operation takes effect, but its answer is lost.
     After,
-    /// The process dies just before it.
+    /// The process crashes just before the operation.
     CrashBefore,
-    /// The process dies just after it.
+    /// The process crashes just after the operation.
     CrashAfter,
 }
 
-/// Decides about each operation.
+/// A plan of faults.
 pub struct Faults {
     operations: AtomicU64,
     crashed_at: AtomicU64,
@@ -65,7 +63,7 @@ impl Faults {
         })
     }
 
-    /// Only counts.
+    /// Injects no faults; only counts operations.
     pub fn none() -> Arc<Self> {
         Self::with_rule(Rule::Never)
     }
@@ -75,7 +73,7 @@ impl Faults {
         Self::with_rule(Rule::At { operation, fault })
     }
 
-    /// Random faults: so many in a thousand before the operation, and so many after it.
+    /// Random faults, with the given chances in a thousand before and after each operation.
     pub fn seeded(
         entropy: Arc<dyn Entropy>,
         before_permille: u64,
@@ -84,7 +82,7 @@ impl Faults {
         Self::with_rule(Rule::Chance { entropy, before_permille, after_permille })
     }
 
-    /// Every operation takes this long.
+    /// Delays every operation.
     pub fn slow(latency: Duration) -> Arc<Self> {
         Arc::new(Self {
             operations: AtomicU64::new(0),
@@ -94,17 +92,15 @@ impl Faults {
         })
     }
 
-    /// How many operations have come by.
+    /// Number of operations so far.
     pub fn operations(&self) -> u64 {
         self.operations.load(Ordering::SeqCst)
     }
 
-    /// Whether the simulated process is dead.
     pub fn crashed(&self) -> bool {
         self.crashed_at.load(Ordering::SeqCst) != ALIVE
     }
 
-    /// Runs one operation under the plan.
     pub async fn run<T>(&self, operation: impl Future<Output = Result<T>>) -> Result<T> {
         self.alive()?;
         let number = self.operations.fetch_add(1, Ordering::SeqCst);
@@ -114,7 +110,7 @@ impl Faults {
         match self.decide(number) {
             Fault::None => {
                 let answer = operation.await;
-                // Whoever was waiting for an answer when the process died does not get it.
+                // A caller that was waiting for an answer when the process crashed does not get it.
                 self.alive()?;
                 answer
             }
@@ -123,7 +119,7 @@ impl Faults {
             Fault::After => {
                 operation.await?;
                 Err(Error::InDoubt {
-                    doing: "an operation whose answer a test took away".to_owned(),
+                    doing: "an operation whose answer a test dropped".to_owned(),
                     source: Box::new(Error::Injected { operation: number }),
                 })
             }
@@ -171,22 +167,21 @@ impl fmt::Debug for Faults {
     }
 }
 
-/// A store with a plan of faults before it.
+/// A store that injects faults.
 #[derive(Debug)]
-pub struct Faulty<S> {
+pub struct FaultyStore<S> {
     store: S,
     faults: Arc<Faults>,
 }
 
-impl<S> Faulty<S> {
-    /// Puts `faults` before `store`.
+impl<S> FaultyStore<S> {
     pub fn new(store: S, faults: Arc<Faults>) -> Self {
         Self { store, faults }
     }
 }
 
 #[async_trait]
-impl MetaStore for Faulty<Arc<dyn MetaStore>> {
+impl MetaStore for FaultyStore<Arc<dyn MetaStore>> {
     async fn get(&self, key: &Key) -> Result<Option<Record>> {
         self.faults.run(self.store.get(key)).await
     }
@@ -209,7 +204,7 @@ impl MetaStore for Faulty<Arc<dyn MetaStore>> {
 }
 
 #[async_trait]
-impl BlobStore for Faulty<Arc<dyn BlobStore>> {
+impl BlobStore for FaultyStore<Arc<dyn BlobStore>> {
     async fn put(&self, name: &BlobName, bytes: Bytes) -> Result<()> {
         self.faults.run(self.store.put(name, bytes)).await
     }
@@ -251,11 +246,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_fault_before_leaves_nothing_and_a_fault_after_loses_only_the_answer() {
+    async fn a_fault_before_has_no_effect_and_a_fault_after_loses_only_the_answer() {
         let key = Key::from("k");
         for (fault, stored) in [(Fault::Before, None), (Fault::After, Some(Bytes::from("v")))] {
             let plain = store();
-            let faulty = Faulty::new(Arc::clone(&plain), Faults::at(0, fault));
+            let faulty = FaultyStore::new(Arc::clone(&plain), Faults::at(0, fault));
             let put = faulty.put(key.clone(), "v", Condition::Any).await;
             put.expect_err("the fault shows");
             assert_eq!(value(&plain, &key).await, stored, "{fault:?}");
@@ -264,13 +259,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn after_a_crash_nothing_works_any_more() {
+    async fn after_a_crash_every_operation_fails() {
         let key = Key::from("k");
         for (fault, stored) in
             [(Fault::CrashBefore, None), (Fault::CrashAfter, Some(Bytes::from("v")))]
         {
             let plain = store();
-            let faulty = Faulty::new(Arc::clone(&plain), Faults::at(1, fault));
+            let faulty = FaultyStore::new(Arc::clone(&plain), Faults::at(1, fault));
             faulty.get(&key).await.expect("operation 0 works");
             faulty.put(key.clone(), "v", Condition::Any).await.expect_err("operation 1 dies");
             let after = faulty.get(&key).await.expect_err("dead");
@@ -280,10 +275,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_seed_gives_one_run() {
+    async fn equal_seeds_produce_equal_faults() {
         let run = async |seed| {
             let faults = Faults::seeded(SeededEntropy::shared(seed), 200, 200);
-            let faulty = Faulty::new(store(), Arc::clone(&faults));
+            let faulty = FaultyStore::new(store(), Arc::clone(&faults));
             let mut outcomes = Vec::new();
             for number in 0..50_u8 {
                 let put = faulty.put(Key::from(&[number][..]), "v", Condition::Any).await;
@@ -298,8 +293,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_store_takes_its_time() {
-        let faulty = Faulty::new(store(), Faults::slow(Duration::from_secs(2)));
+    async fn a_slow_store_delays_every_operation() {
+        let faulty = FaultyStore::new(store(), Faults::slow(Duration::from_secs(2)));
         let started = tokio::time::Instant::now();
         faulty.get(&Key::from("k")).await.expect("slow, not broken");
         assert_eq!(started.elapsed(), Duration::from_secs(2));

@@ -1,8 +1,8 @@
-//! Plain files that others made or will read: history files, not our own data.
+//! Plain files made by, or for, other programs, such as history files; not our own data.
 //!
-//! Guarantees: a [`ReadFile`] reads at any place from any thread, from disk or from memory; a [`NewFile`] never
-//! replaces a file. All of it blocks on the disk: call it inside [`crate::compute`]. Leaves to others: what is in the
-//! files, and durability, which is [`crate::BlobStore`]'s.
+//! Guarantees: a [`ReadFile`] reads at any offset from any thread, from disk or from memory; a [`NewFile`]
+//! never replaces a file. All functions block on the disk: call them inside [`crate::compute`]. Leaves to
+//! others: the content of the files, and crash-safe storage ([`crate::BlobStore`]).
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -14,14 +14,13 @@ use bytes::Bytes;
 
 use crate::error::{Error, Result};
 
-/// The most bytes of one read.
+/// Maximum length of one read.
 pub const READ_BYTES_MAX: usize = 256 << 20;
-/// The most entries of a folder that is listed.
+/// Folders with more entries are not listed.
 pub const FOLDER_ENTRIES_MAX: usize = 100_000;
-/// How much is gathered before it is written.
 const WRITE_BUFFER_BYTES: usize = 1 << 20;
 
-/// A file that is read at any place.
+/// A file for random access.
 #[derive(Clone, Debug)]
 pub struct ReadFile {
     path: Arc<Path>,
@@ -36,33 +35,32 @@ enum Kind {
 }
 
 impl ReadFile {
-    /// Opens a file. Blocks on the disk.
     pub fn open(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(at("open", path))?;
-        let bytes = file.metadata().map_err(at("look at", path))?.len();
+        let bytes = file.metadata().map_err(at("read the metadata of", path))?.len();
         Ok(Self { path: path.into(), bytes, kind: Kind::Disk(Arc::new(file)) })
     }
 
-    /// A file in memory, under a name.
+    /// A file in memory; `name` takes the place of its path.
     pub fn memory(name: &str, bytes: Bytes) -> Self {
         let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         Self { path: Path::new(name).into(), bytes: length, kind: Kind::Memory(bytes) }
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How many bytes it had when it was opened.
+    /// Size when the file was opened.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Reads this many bytes from `offset` on; fewer are an error. Blocks on the disk.
+    /// Reads exactly `length` bytes at `offset`; fewer are an error.
     pub fn read_at(&self, offset: u64, length: usize) -> Result<Bytes> {
         if length > READ_BYTES_MAX {
-            let what = format!("{length} bytes are more than can be read at once");
+            let what =
+                format!("cannot read {length} bytes at once: at most {READ_BYTES_MAX} are allowed");
             return Err(Error::Invalid { what });
         }
         match &self.kind {
@@ -84,7 +82,7 @@ impl ReadFile {
     }
 }
 
-/// A file that is being made.
+/// A file that is being written.
 #[derive(Debug)]
 pub struct NewFile {
     path: PathBuf,
@@ -92,21 +90,21 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Makes a file that is not there yet. Blocks on the disk.
+    /// Creates a file that does not exist yet.
     pub fn create(path: &Path) -> Result<Self> {
         let file = File::create_new(path).map_err(at("create", path))?;
         let file = BufWriter::with_capacity(WRITE_BUFFER_BYTES, file);
         Ok(Self { path: path.to_owned(), file })
     }
 
-    /// Writes what is left, and gives the file another name in its folder, which must be free. Blocks on the disk.
+    /// Writes buffered bytes, syncs, and renames the file within its folder; the new name must be free.
     pub fn finish(mut self, name: &str) -> Result<PathBuf> {
         self.file.flush().map_err(at("write", &self.path))?;
         self.file.get_ref().sync_all().map_err(at("sync", &self.path))?;
         let path = self.path.with_file_name(name);
         if path != self.path {
-            // A link, as a rename would replace what is there.
-            fs::hard_link(&self.path, &path).map_err(at("give its name to", &path))?;
+            // A hard link, because a rename would replace an existing file.
+            fs::hard_link(&self.path, &path).map_err(at("link", &path))?;
             fs::remove_file(&self.path).map_err(at("remove", &self.path))?;
         }
         Ok(path)
@@ -123,7 +121,7 @@ impl Write for NewFile {
     }
 }
 
-/// The files of a folder whose names end so, in the order of their names. Blocks on the disk.
+/// Returns the files of a folder whose names have this suffix, sorted by name.
 pub fn files_of(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     let entries = fs::read_dir(folder).map_err(at("list the folder", folder))?;
@@ -156,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_read_whole_or_not_at_all() {
+    fn a_range_is_read_completely_or_not_at_all() {
         let file = ReadFile::memory("notes", Bytes::from_static(b"0123456789"));
         assert_eq!(file.bytes(), 10);
         assert_eq!(file.read_at(3, 4).expect("inside"), "3456");

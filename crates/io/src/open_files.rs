@@ -1,14 +1,14 @@
-//! How many files and sockets this process may have open.
+//! The limit on open files and sockets of this process.
 //!
-//! The usual limit of 1024 is there for programs that can not count further. A server that has many clients, delivers
-//! to many receivers and reads many blobs needs more.
+//! The usual soft limit of 1024 exists for programs that use `select`. A server with many clients, webhook
+//! receivers and blobs needs more.
 //!
-//! Guarantees: the limit is as high as this process may set it by itself; what can not be raised stays. Leaves to
-//! others: how many connections there are.
+//! Guarantees: the soft limit is raised to the hard limit if that is permitted. Leaves to others: how many
+//! connections there are.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit as far as possible; gives what it is then, none if there is none.
+/// Raises the limit as far as possible; returns the new limit, `None` if unlimited.
 pub fn raise_open_files() -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_is_raised_to_what_is_allowed() {
+    fn the_limit_is_raised_to_the_maximum() {
         let allowed = getrlimit(Resource::Nofile).maximum;
         let low = Rlimit { current: Some(200), maximum: allowed };
         setrlimit(Resource::Nofile, low).expect("a lower limit");

@@ -1,8 +1,8 @@
-//! Files and folders that nobody but their owner may read: folders 0700, files 0600.
+//! Files and folders that only their owner may read: folders 0700, files 0600.
 //!
-//! Guarantees: what is made here is private from its first moment. What was made with wider modes is narrowed when a
-//! process takes it, if it belongs to this user; a folder of somebody else, or one that is shared on purpose (with a
-//! sticky bit, as `/tmp`), is left alone with a warning. Leaves to others: what is in them.
+//! Guarantees: files and folders created here are private from the start. Older ones with wider modes are
+//! narrowed if they belong to this user; a folder of another user, or one shared on purpose (sticky bit, as
+//! `/tmp`), is left unchanged with a warning. Leaves to others: their content.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read, Write};
@@ -13,23 +13,25 @@ use crate::error::{Error, Result};
 
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
-/// What others may do.
+/// Permission bits of group and others.
 const OTHERS: u32 = 0o077;
 const STICKY: u32 = 0o1000;
-/// The largest file that is read whole.
+/// Maximum bytes read from a text file; the rest is ignored.
 const TEXT_BYTES_MAX: u64 = 64 << 10;
+/// Name suffix of files that are being written.
+const UNFINISHED: &str = ".unfinished";
 
-/// Makes a folder, and those above it that are missing.
+/// Creates a folder and its missing parents.
 pub(crate) fn create_folder(path: &Path) -> std::io::Result<()> {
     DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)
 }
 
-/// Makes a file that is not there yet.
+/// Creates a file that does not exist yet.
 pub(crate) fn create_file(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)
 }
 
-/// Makes an empty file if there is none.
+/// Creates an empty file if it does not exist.
 pub(crate) fn touch(path: &Path) -> Result<()> {
     match create_file(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(at("create", path)(error)),
@@ -37,15 +39,36 @@ pub(crate) fn touch(path: &Path) -> Result<()> {
     }
 }
 
-/// Writes a small file of text that is not there yet, and syncs it; false if it is there.
+/// Writes a small text file that does not exist yet, and syncs it; returns false if it exists. After a crash
+/// the file has all of its text or does not exist.
 pub fn write_new(path: &Path, text: &str) -> Result<bool> {
-    let mut file = match create_file(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(false),
-        Err(error) => return Err(at("create", path)(error)),
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(UNFINISHED);
+    let unfinished = Path::new(&unfinished);
+    match fs::remove_file(unfinished) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(at("remove", unfinished)(error));
+        }
+        _ => {}
+    }
+    let mut file = create_file(unfinished).map_err(at("create", unfinished))?;
+    file.write_all(text.as_bytes()).map_err(at("write", unfinished))?;
+    file.sync_all().map_err(at("sync", unfinished))?;
+    // A rename would replace a file that another process created meanwhile.
+    let linked = match fs::hard_link(unfinished, path) {
+        // Not every file system has hard links.
+        Err(error) if error.kind() != ErrorKind::AlreadyExists && !path.exists() => {
+            fs::rename(unfinished, path)
+        }
+        linked => linked.and_then(|()| fs::remove_file(unfinished)),
     };
-    file.write_all(text.as_bytes()).map_err(at("write", path))?;
-    file.sync_all().map_err(at("sync", path))?;
+    match linked {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            fs::remove_file(unfinished).map_err(at("remove", unfinished))?;
+            return Ok(false);
+        }
+        linked => linked.map_err(at("create", path))?,
+    }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     let synced = File::open(folder).and_then(|opened| opened.sync_all());
@@ -53,7 +76,15 @@ pub fn write_new(path: &Path, text: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Reads a small file of text; none if it is not there.
+/// Removes a file that contains nothing but white space.
+pub fn remove_empty(path: &Path) -> Result<()> {
+    match read_text(path)? {
+        Some(text) if text.trim().is_empty() => fs::remove_file(path).map_err(at("remove", path)),
+        _ => Ok(()),
+    }
+}
+
+/// Reads a small text file; returns `None` if it does not exist.
 pub fn read_text(path: &Path) -> Result<Option<String>> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -65,9 +96,9 @@ pub fn read_text(path: &Path) -> Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// Narrows the mode of a folder that was there before. True if others could look into it until now.
+/// Narrows the mode of an existing folder. Returns whether other users could read it before.
 pub(crate) fn narrow_folder(path: &Path) -> Result<bool> {
-    let found = fs::metadata(path).map_err(at("look at the folder", path))?;
+    let found = fs::metadata(path).map_err(at("read the metadata of the folder", path))?;
     if found.mode() & OTHERS == 0 {
         return Ok(false);
     }
@@ -75,29 +106,31 @@ pub(crate) fn narrow_folder(path: &Path) -> Result<bool> {
         tracing::warn!(
             folder = %path.display(),
             mode = format!("{:04o}", found.mode() & 0o7777),
-            "other users can look into the data folder, and it is not ours to change that"
+            "other users can read the data folder: it belongs to another user or is shared, so its mode stays"
         );
         return Ok(false);
     }
     set_mode(path, FOLDER_MODE)?;
-    tracing::info!(folder = %path.display(), "other users could look into this folder; no longer");
+    tracing::info!(folder = %path.display(), "restricted a folder to its owner: other users could read it");
     Ok(true)
 }
 
-/// Narrows the mode of a file that was there before.
+/// Narrows the mode of an existing file.
 pub fn narrow_file(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_file() && found.mode() & OTHERS != 0 && is_ours(&found) => {
             set_mode(path, FILE_MODE)
         }
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(at("look at", path)(error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(at("read the metadata of", path)(error))
+        }
         _ => Ok(()),
     }
 }
 
-/// Narrows a folder and all that is in it, the folder last: who dies half-way comes again.
+/// Narrows a folder and its contents, the folder last, so that an interrupted run starts again.
 pub(crate) fn narrow_tree(root: &Path) -> Result<()> {
-    let found = fs::metadata(root).map_err(at("look at the folder", root))?;
+    let found = fs::metadata(root).map_err(at("read the metadata of the folder", root))?;
     if found.mode() & OTHERS == 0 || !is_ours(&found) {
         return Ok(());
     }
@@ -106,7 +139,7 @@ pub(crate) fn narrow_tree(root: &Path) -> Result<()> {
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).map_err(at("list the folder", &folder))? {
             let path = entry.map_err(at("list the folder", &folder))?.path();
-            // Through no link: what it leads to is not ours to change.
+            // Does not follow links: their targets are not ours to change.
             match fs::symlink_metadata(&path) {
                 Ok(found) if found.is_dir() => folders.push(path),
                 Ok(_) => narrow_file(&path)?,
@@ -124,7 +157,7 @@ fn is_ours(found: &Metadata) -> bool {
 }
 
 fn set_mode(path: &Path, mode: u32) -> Result<()> {
-    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(at("protect", path))
+    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(at("change the mode of", path))
 }
 
 fn at(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
@@ -145,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_private() {
+    fn created_files_and_folders_are_private() {
         let root = tempfile::tempdir().expect("a folder");
         let folder = root.path().join("a/b");
         create_folder(&folder).expect("made");
@@ -159,7 +192,25 @@ mod tests {
     }
 
     #[test]
-    fn what_was_wide_is_narrowed_unless_it_is_shared_on_purpose() {
+    fn a_file_has_all_of_its_text_or_does_not_exist() {
+        let root = tempfile::tempdir().expect("a folder");
+        let file = root.path().join("key");
+        let unfinished = root.path().join("key.unfinished");
+        // A process crashed while writing: its leftover is not the file and does not block it.
+        fs::write(&unfinished, "ha").expect("written");
+        assert_eq!(read_text(&file).expect("read"), None);
+        assert!(write_new(&file, "whole").expect("written"));
+        assert_eq!(read_text(&file).expect("read").as_deref(), Some("whole"));
+        assert!(!unfinished.exists());
+        // If writing fails, no empty file remains.
+        let other = root.path().join("other");
+        fs::create_dir(root.path().join("other.unfinished")).expect("a folder");
+        write_new(&other, "whole").expect_err("it cannot be written");
+        assert!(!other.exists());
+    }
+
+    #[test]
+    fn wide_modes_are_narrowed_unless_shared_on_purpose() {
         let root = tempfile::tempdir().expect("a folder");
         let (inner, file) = (root.path().join("inner"), root.path().join("inner/file"));
         fs::create_dir(&inner).expect("a folder");

@@ -1,9 +1,10 @@
-//! How long random tests run: as usual, or as long as a proof run asks for.
+//! How many cases random tests run: the usual number, or a multiple in a proof run.
 //!
-//! Guarantees: the usual number unless the variable `LOGMILL_PROOF` holds a factor, which `make proof` sets. Leaves to
-//! others: tests that leave their number to `PROPTEST_CASES`, which does not change a number that a test names.
+//! Guarantees: the usual number unless the variable `LOGMILL_PROOF` holds a factor, which `make proof` sets.
+//! Leaves to others: tests without a number of their own, which `PROPTEST_CASES` controls; that variable does
+//! not affect tests that set a number.
 
-/// How many cases or seeds a test runs that usually runs `usual`.
+/// Returns how many cases or seeds to run in a test that usually runs `usual`.
 pub fn proof_cases(usual: u32) -> u32 {
     let factor = std::env::var("LOGMILL_PROOF").ok().and_then(|factor| factor.parse().ok());
     scaled(usual, factor)

@@ -1,24 +1,24 @@
-//! `Sql`: one thin face over SQLite and PostgreSQL.
+//! `Sql`: one thin interface to SQLite and PostgreSQL.
 //!
-//! The same statement text runs on both; [`dialect`] holds every difference. A statement on its own is a
-//! transaction of its own ([`Sql::execute`]); several together go through [`Sql::write`], which runs the whole
-//! closure again when the engine says that it lost a race (serialization failure, deadlock, busy database) or that
-//! the connection broke before the commit was sent, a bounded number of times.
+//! The same statement text runs on both; [`dialect`] contains every difference. A single statement is its own
+//! transaction ([`Sql::execute`]). Several run in [`Sql::write`], which runs the whole closure again, a bounded
+//! number of times, if it lost a race (serialization failure, deadlock, busy database) or if the connection
+//! broke before the commit was sent.
 //!
 //! Guarantees:
-//! - What [`Sql::write`] returns `Ok` for is committed once. An error of kind `Transient` that is
-//!   [`Error::InDoubt`] means that the commit may have happened: callers make their transactions idempotent.
-//! - A transaction that is dropped is rolled back. One of whose statements failed, or was not waited for, does not
-//!   commit, whatever its closure returns (PostgreSQL would answer such a commit with success and roll back).
-//! - [`Tx::hold`] makes a transaction fail, at its own commit, for a caller whose lease was taken over.
+//! - If [`Sql::write`] returns `Ok`, the transaction is committed once. After a `Transient` error that is
+//!   [`Error::InDoubt`] the commit may have happened: callers make their transactions idempotent.
+//! - A dropped transaction is rolled back. If a statement failed, or was not awaited to its end, the
+//!   transaction does not commit, even if its closure returns `Ok` (PostgreSQL would answer such a commit with
+//!   success and roll back).
+//! - [`Tx::hold`] makes the transaction of a caller whose lease was taken over fail.
 //!
-//! Leaves to others: the tables. Transactions are short and await nothing but the database.
+//! Leaves to others: the tables. Transactions are short and await only the database.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -38,74 +38,72 @@ mod migrate;
 mod postgres;
 mod presence;
 mod probe;
-mod reading;
+mod read_executor;
 mod sqlite;
+mod statement_cache;
 mod value;
 mod wake;
 
 pub use amount::Amount;
 pub use bulk::{Bulk, ColumnType};
-use dialect::Dialect;
 pub use folder::DataFolder;
 pub use migrate::{Migration, Migrations};
 pub use postgres::PostgresSettings;
 use postgres::{Postgres, PostgresTx};
 pub use presence::PRESENCE_LOOK;
-pub use reading::Reading;
+pub use read_executor::ReadExecutor;
 use sqlite::{Sqlite, SqliteTx};
-pub use sqlite::{SqliteSettings, check_step_back};
+pub use sqlite::{SqliteSettings, check_database, check_step_back};
+use statement_cache::StatementCache;
 pub use value::{Row, Value};
 pub use wake::{Waiter, Wakes};
 
-/// How often a transaction is tried.
+/// Maximum attempts of a transaction.
 const ATTEMPTS_MAX: u32 = 10;
-/// How often a SQLite file that another process is just creating is tried.
+/// Maximum attempts to open a SQLite file that another process is creating.
 const OPEN_ATTEMPTS_MAX: u32 = 200;
 const BACKOFF_MIN: Duration = Duration::from_millis(5);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
-/// How long a transaction may wait for its begin, run, and wait for its commit, each; a caller stuck in the middle
-/// would hold SQLite's only writer.
+/// Time limit for each of begin, body and commit of a transaction; a stuck caller would block SQLite's only
+/// writer.
 const TRANSACTION_MAX: Duration = Duration::from_secs(60);
-/// Rewritten statements that are kept.
-const REWRITTEN_MAX: usize = 2_048;
 
-/// Why a statement fails whose database is closed, or whose writer thread is gone.
+/// Why a statement fails if its database is closed or the writer thread is gone.
 pub(crate) const CLOSED: &str = "the database was closed";
 
-/// A statement as the engine wants it.
+/// A statement in the engine's dialect.
 type Statement = (Arc<str>, Vec<Value>);
 
 /// Whether a commit waits for the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// It does: what was acknowledged survives a power cut.
+    /// Acknowledged commits survive a power failure.
     #[default]
     Full,
-    /// It does not: for tests where durability is not the point.
+    /// Commits do not wait: for tests that do not need durability.
     Relaxed,
 }
 
-/// What a statement gave.
+/// Result of a statement.
 #[derive(Clone, Debug, Default)]
-pub struct Answer {
-    /// The rows of a query, or of a `RETURNING`.
+pub struct StatementResult {
+    /// Rows of a query, or of a `RETURNING`.
     pub rows: Vec<Row>,
-    /// How many rows were changed, or returned.
+    /// Number of rows changed or returned.
     pub changed: u64,
 }
 
-impl Answer {
-    /// The one row that a statement like `SELECT count(*)` gives.
+impl StatementResult {
+    /// The first row, for statements such as `SELECT count(*)` that always return one.
     pub fn row(&self) -> Result<&Row> {
-        self.rows.first().ok_or_else(|| Error::corrupt("a statement gave no row"))
+        self.rows.first().ok_or_else(|| Error::corrupt("a statement returned no row"))
     }
 }
 
-/// What can run statements: a database, each in a transaction of its own, or a transaction.
+/// Runs statements: a database (each in its own transaction) or a transaction.
 #[async_trait]
 pub trait Execute: Send + Sync {
-    /// Runs one statement.
-    async fn execute(&self, text: &str, params: Vec<Value>) -> Result<Answer>;
+    async fn execute(&self, text: &str, params: Vec<Value>) -> Result<StatementResult>;
 }
 
 /// A database. Clones are handles to the same one.
@@ -114,7 +112,9 @@ pub struct Sql {
     engine: Arc<Engine>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
-    rewritten: Arc<Rewritten>,
+    rewritten: Arc<StatementCache>,
+    /// Writes on SQLite take turns by lane.
+    lane: u64,
     faults: Option<Arc<Faults>>,
 }
 
@@ -137,7 +137,7 @@ impl fmt::Debug for Sql {
 }
 
 impl Sql {
-    /// Opens a SQLite database and brings the store tables up to date.
+    /// Opens a SQLite database and migrates the store tables.
     pub async fn sqlite(
         settings: &SqliteSettings,
         clock: Arc<dyn Clock>,
@@ -153,7 +153,7 @@ impl Sql {
         Ok(sql)
     }
 
-    /// Connects to a PostgreSQL database and brings the store tables up to date.
+    /// Connects to a PostgreSQL database and migrates the store tables.
     pub async fn postgres(
         settings: &PostgresSettings,
         clock: Arc<dyn Clock>,
@@ -167,13 +167,20 @@ impl Sql {
 
     fn new(engine: Engine, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
         let engine = Arc::new(engine);
-        Self { engine, clock, entropy, rewritten: Arc::default(), faults: None }
+        Self { engine, clock, entropy, rewritten: Arc::default(), lane: 0, faults: None }
     }
 
-    /// The same database with a plan of faults before every statement, begin and commit.
+    /// The same database with a plan of faults for every statement, begin and commit.
     #[must_use]
     pub fn with_faults(&self, faults: Arc<Faults>) -> Self {
         Self { faults: Some(faults), ..self.clone() }
+    }
+
+    /// The same database with its writes in this lane: SQLite's only writer thread serves the lanes in turn, so
+    /// that many writes in one lane do not delay another. A server uses one lane per chain.
+    #[must_use]
+    pub fn in_lane(&self, lane: u64) -> Self {
+        Self { lane, ..self.clone() }
     }
 
     /// `sqlite` or `postgresql`.
@@ -184,41 +191,47 @@ impl Sql {
         }
     }
 
-    /// The clock that this handle was made with; see [`Sql::now`] for the database's.
+    /// This handle's own clock; see [`Sql::now`] for the database's.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
 
-    /// The randomness that this handle was made with.
     pub fn entropy(&self) -> &Arc<dyn Entropy> {
         &self.entropy
     }
 
-    /// Moves the clock that statements on PostgreSQL see, for tests that must not wait for a lease to end. On
-    /// SQLite the injected clock does that.
+    /// Shifts the clock that statements on PostgreSQL see, for tests that must not wait for a lease to end. On
+    /// SQLite use the injected clock.
     pub fn skew_clock(&self, by_ms: i64) {
-        self.rewritten.skew_ms.fetch_add(by_ms, Ordering::SeqCst);
-        self.rewritten.texts.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.rewritten.skew_clock(by_ms);
     }
 
-    /// The database's clock.
     pub async fn now(&self) -> Result<Timestamp> {
         self.query("SELECT now_ms()", params![]).await?.row()?.time(0)
     }
 
-    /// Reads. On SQLite it runs beside the writer, on the last commit.
-    pub async fn query(&self, text: &str, params: Vec<Value>) -> Result<Answer> {
+    /// Runs a read. On SQLite it runs concurrently with the writer and sees the last commit.
+    pub async fn query(&self, text: &str, params: Vec<Value>) -> Result<StatementResult> {
         self.statement(text, params, Access::Read).await
     }
 
-    /// The same database for what reads and does not care where, in a transaction or without.
-    pub fn reading(&self) -> Reading<'_> {
-        Reading(self)
+    /// Rewrites a SQLite file without deleted and replaced data, so that no byte of it is left in the file or its
+    /// WAL. It takes as long as copying the file. On PostgreSQL that is the server's task, and this does nothing.
+    pub async fn erase_deleted(&self) -> Result<()> {
+        match &*self.engine {
+            Engine::Sqlite(sqlite) => sqlite.erase_deleted().await,
+            Engine::Postgres(_) => Ok(()),
+        }
+    }
+
+    /// This database as an [`Execute`] for reads.
+    pub fn reading(&self) -> ReadExecutor<'_> {
+        ReadExecutor(self)
     }
 
     /// Runs `body` in a transaction, again if it lost a race, and commits.
     ///
-    /// `body` gets a handle that it may clone; it is called once per attempt and must do the same each time.
+    /// `body` gets a handle that it may clone. It is called once per attempt and must do the same each time.
     pub async fn write<T, F, Fut>(&self, mut body: F) -> Result<T>
     where
         F: FnMut(Tx) -> Fut,
@@ -245,10 +258,11 @@ impl Sql {
                 committed.map_err(Error::doubt_if_slow)?;
                 Ok(value)
             }
-            // Nobody waits any longer: dropping the transaction is what rolls it back.
+            // Dropping the transaction rolls it back.
             Err(error @ Error::TooSlow { .. }) => Err(error),
             Err(error) => {
-                // The first error is the one that tells; a rollback that fails as well happens anyway.
+                // The first error explains the failure; if the rollback fails too, the engine rolls back by
+                // itself.
                 drop(tx.rollback().await);
                 Err(error.before_commit())
             }
@@ -258,21 +272,22 @@ impl Sql {
     async fn begin(&self) -> Result<Tx> {
         let begin = async {
             Ok(match &*self.engine {
-                Engine::Sqlite(sqlite) => TxEngine::Sqlite(sqlite.begin().await?),
+                Engine::Sqlite(sqlite) => TxEngine::Sqlite(sqlite.begin(self.lane).await?),
                 Engine::Postgres(postgres) => TxEngine::Postgres(postgres.begin().await?),
             })
         };
-        // A begin whose answer is lost has no effect: the transaction is dropped with it.
+        // A begin whose answer is lost has no effect: its transaction is dropped.
         let engine = self.faulty(begin).await.map_err(Error::before_commit)?;
         Ok(Tx { engine: Arc::new(engine), sql: self.clone(), unfinished: Arc::default() })
     }
 
-    /// Runs several statements as one transaction and in one trip; gives their answers. Each is a change with a
-    /// `RETURNING`. None sees what another does, so no two may change the same row. The first that fails undoes all.
+    /// Runs several statements as one transaction in one round trip; returns their answers. Each must be a
+    /// change with a `RETURNING`. The statements do not see each other's effects, so no two may change the same
+    /// row. If one fails, none takes effect.
     pub async fn execute_together(
         &self,
         statements: Vec<(&str, Vec<Value>)>,
-    ) -> Result<Vec<Answer>> {
+    ) -> Result<Vec<StatementResult>> {
         let mut attempt = 0;
         loop {
             let rewritten: Vec<Statement> = statements
@@ -281,7 +296,7 @@ impl Sql {
                 .collect();
             let run = async {
                 match &*self.engine {
-                    Engine::Sqlite(sqlite) => sqlite.together(rewritten).await,
+                    Engine::Sqlite(sqlite) => sqlite.together(self.lane, rewritten).await,
                     Engine::Postgres(postgres) => postgres.together(&rewritten).await,
                 }
             };
@@ -292,21 +307,28 @@ impl Sql {
         }
     }
 
-    /// Runs one statement until it works or fails for good.
-    async fn statement(&self, text: &str, params: Vec<Value>, access: Access) -> Result<Answer> {
+    /// Runs one statement until it succeeds or fails permanently.
+    async fn statement(
+        &self,
+        text: &str,
+        params: Vec<Value>,
+        access: Access,
+    ) -> Result<StatementResult> {
         let mut attempt = 0;
         loop {
             let (text, params) = (self.rewrite(text), params.clone());
             let run = async {
                 match (&*self.engine, access) {
                     (Engine::Sqlite(sqlite), Access::Read) => sqlite.query(text, params).await,
-                    (Engine::Sqlite(sqlite), Access::Write) => sqlite.one(text, params).await,
+                    (Engine::Sqlite(sqlite), Access::Write) => {
+                        sqlite.one(self.lane, text, params).await
+                    }
                     (Engine::Postgres(postgres), _) => postgres.one(&text, &params).await,
                 }
             };
             match (self.faulty(run).await, access) {
                 (Ok(answer), _) => return Ok(answer),
-                // A read has no effect, so there can be no doubt about it.
+                // A read has no effect, so it cannot be in doubt.
                 (Err(error), Access::Read) => {
                     self.again(&mut attempt, error.before_commit()).await?;
                 }
@@ -315,13 +337,13 @@ impl Sql {
         }
     }
 
-    /// Waits before the next attempt, or gives the error back when there is to be none.
+    /// Waits before the next attempt, or returns the error if there is none.
     async fn again(&self, attempt: &mut u32, error: Error) -> Result<()> {
         *attempt += 1;
         if *attempt >= ATTEMPTS_MAX || !error.is_retryable() {
             return Err(error);
         }
-        tracing::debug!(attempt, error = error.chain(), "tried again");
+        tracing::debug!(attempt, error = error.chain(), "retrying a statement or transaction");
         self.clock.sleep(self.backoff(*attempt)).await;
         Ok(())
     }
@@ -333,7 +355,7 @@ impl Sql {
         }
     }
 
-    /// Doubling, with jitter down to a half so that two who collided do not collide again.
+    /// Exponential, with jitter down to a half, so that two callers that collided do not collide again.
     fn backoff(&self, attempt: u32) -> Duration {
         let full = BACKOFF_MIN.saturating_mul(1 << attempt.min(16)).min(BACKOFF_MAX);
         let half = full / 2;
@@ -348,13 +370,13 @@ impl Sql {
 
 #[async_trait]
 impl Execute for Sql {
-    /// Runs one statement that commits by itself.
-    async fn execute(&self, text: &str, params: Vec<Value>) -> Result<Answer> {
+    /// Runs one statement in its own transaction.
+    async fn execute(&self, text: &str, params: Vec<Value>) -> Result<StatementResult> {
         self.statement(text, params, Access::Write).await
     }
 }
 
-/// The first to open a file turns it into one with a write-ahead log, and SQLite does not wait for that.
+/// The first process to open a file switches it to a write-ahead log, and SQLite does not wait for that.
 async fn open_sqlite(settings: &SqliteSettings, clock: &Arc<dyn Clock>) -> Result<Sqlite> {
     let mut attempt = 0;
     loop {
@@ -376,7 +398,7 @@ async fn in_time<T>(doing: &'static str, work: impl Future<Output = Result<T>>) 
 pub struct Tx {
     engine: Arc<TxEngine>,
     sql: Sql,
-    /// Statements that have not worked: failed, given up, or still under way.
+    /// Statements that failed, were dropped, or are still running.
     unfinished: Arc<AtomicUsize>,
 }
 
@@ -389,22 +411,22 @@ enum TxEngine {
 
 #[async_trait]
 impl Execute for Tx {
-    async fn execute(&self, text: &str, params: Vec<Value>) -> Result<Answer> {
+    async fn execute(&self, text: &str, params: Vec<Value>) -> Result<StatementResult> {
         self.step(self.one(text, params)).await
     }
 }
 
 impl Tx {
-    /// Waits for a statement; the transaction does not commit unless it works.
+    /// Awaits a statement; the transaction cannot commit unless it succeeds.
     async fn step<T>(&self, statement: impl Future<Output = Result<T>>) -> Result<T> {
         self.unfinished.fetch_add(1, Ordering::SeqCst);
-        // An error, or a caller who is dropped here, leaves it counted.
+        // An error, or a dropped caller, leaves the statement counted.
         let done = statement.await?;
         self.unfinished.fetch_sub(1, Ordering::SeqCst);
         Ok(done)
     }
 
-    async fn one(&self, text: &str, params: Vec<Value>) -> Result<Answer> {
+    async fn one(&self, text: &str, params: Vec<Value>) -> Result<StatementResult> {
         let text = self.sql.rewrite(text);
         let run = async {
             match &*self.engine {
@@ -415,7 +437,7 @@ impl Tx {
         self.sql.faulty(run).await
     }
 
-    /// Runs one statement for each set of parameters; gives how many rows each changed.
+    /// Runs one statement for each set of parameters; returns how many rows each changed.
     pub async fn execute_many(
         &self,
         text: &str,
@@ -435,9 +457,9 @@ impl Tx {
         self.step(self.sql.faulty(run)).await
     }
 
-    /// The transaction commits only if `fence` still holds, and nobody can raise its counter before it has.
+    /// Makes the commit conditional on `fence`: no process can raise its counter before the transaction ends.
     pub async fn hold(&self, fence: &Fence) -> Result<()> {
-        // The lock is the point: with a plain read a stale writer could commit after a take-over.
+        // The lock is essential: with a plain read a stale writer could commit after a take-over.
         let text = "SELECT counter FROM meta_fence WHERE name = $1 FOR SHARE";
         self.step(async {
             let found = self.one(text, params![fence.name.as_str()]).await?;
@@ -452,7 +474,9 @@ impl Tx {
     async fn commit(&self) -> Result<()> {
         if self.unfinished.load(Ordering::SeqCst) > 0 {
             drop(self.rollback().await);
-            return Err(Error::TransactionOver { why: "one of its statements did not work" });
+            return Err(Error::TransactionOver {
+                why: "one of its statements failed or was dropped",
+            });
         }
         self.sql.faulty(self.end(true)).await
     }
@@ -466,33 +490,5 @@ impl Tx {
             TxEngine::Sqlite(tx) => tx.end(commit).await,
             TxEngine::Postgres(tx) => tx.end(commit).await,
         }
-    }
-}
-
-/// Statements as the engine wants them, remembered.
-#[derive(Debug, Default)]
-struct Rewritten {
-    skew_ms: AtomicI64,
-    texts: RwLock<HashMap<String, Arc<str>>>,
-}
-
-impl Rewritten {
-    fn get(&self, text: &str, engine: &Engine) -> Arc<str> {
-        let known = self.texts.read().unwrap_or_else(PoisonError::into_inner).get(text).cloned();
-        known.unwrap_or_else(|| {
-            let dialect = match engine {
-                Engine::Sqlite(_) => Dialect::Sqlite,
-                Engine::Postgres(_) => {
-                    Dialect::Postgres { skew_ms: self.skew_ms.load(Ordering::SeqCst) }
-                }
-            };
-            let rewritten: Arc<str> = dialect.rewrite(text).into();
-            let mut texts = self.texts.write().unwrap_or_else(PoisonError::into_inner);
-            if texts.len() >= REWRITTEN_MAX {
-                texts.clear();
-            }
-            texts.insert(text.to_owned(), Arc::clone(&rewritten));
-            rewritten
-        })
     }
 }

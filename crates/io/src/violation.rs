@@ -1,12 +1,11 @@
-//! What a conformance suite says of a store that breaks its promises.
+//! The error of a conformance suite.
 
-/// A promise that was broken.
+/// A broken guarantee of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the store breaks its promise that {case}: {what}")]
+#[error("the store breaks its guarantee that {case}: {what}")]
 pub struct Violation {
-    /// The promise.
+    /// The guarantee.
     pub case: &'static str,
-    /// How it showed.
     pub what: String,
 }
 

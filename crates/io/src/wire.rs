@@ -1,13 +1,13 @@
-//! Clients of other people's servers: a request goes out, an answer comes in.
+//! Clients of remote servers: a request goes out, an answer comes in.
 //!
-//! - [`Endpoint`]: where a server is; printed without its secrets.
-//! - [`Wire`]: one server that takes a body and gives one back; [`HttpWire`] by HTTP, [`IpcWire`] by a Unix socket.
-//! - [`Feed`]: one server that sends texts by itself; [`WebSocketFeed`].
-//! - [`guarded`]: a client for addresses that strangers chose.
+//! - [`Endpoint`]: the address of a server, printed without its secrets.
+//! - [`Wire`]: a server that answers a body with a body; [`HttpWire`] by HTTP, [`IpcWire`] by a Unix socket.
+//! - [`Feed`]: a server that pushes texts; [`WebSocketFeed`].
+//! - [`guarded`]: a client for URLs from untrusted sources.
 //!
-//! Guarantees: no answer is larger or later than its [`Limits`] say, no proxy and (but for [`guarded`]) no redirect
-//! is followed, and no error carries credentials, path or query of an address. Leaves to others: what the bodies
-//! mean, trying again.
+//! Guarantees: answers respect their [`Limits`] in size and time; no proxy is used, and no redirect is followed
+//! except by [`guarded`]; no error contains the credentials, path or query of a URL. Leaves to others: what the
+//! bodies mean, and retries.
 
 mod endpoint;
 pub mod guarded;
@@ -31,48 +31,43 @@ pub use http::{HttpClient, HttpWire};
 pub use ipc::IpcWire;
 pub use web_socket::WebSocketFeed;
 
-/// How large and how late an answer may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The most bytes of its body.
+    /// Maximum size of the body.
     pub bytes_max: usize,
-    /// The longest until its last byte.
+    /// Time limit until the last byte.
     pub timeout: Duration,
 }
 
-/// What a server answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// The status of HTTP; 200 where there is none.
+pub struct WireResponse {
+    /// HTTP status; 200 if the transport has none.
     pub status: u16,
-    /// How long the server asks to be left alone.
+    /// The server's `Retry-After`.
     pub retry_after: Option<Duration>,
-    /// The body.
     pub body: Bytes,
 }
 
-/// A server that takes JSON and gives JSON.
+/// A server that accepts JSON and returns JSON.
 #[async_trait]
 pub trait Wire: Send + Sync + fmt::Debug {
-    /// Sends a body and gives what came back, whatever its status.
-    async fn exchange(&self, body: Bytes, limits: Limits) -> Result<Answer>;
+    /// Sends a body and returns the answer, whatever its status.
+    async fn exchange(&self, body: Bytes, limits: Limits) -> Result<WireResponse>;
 }
 
-/// A server that sends texts by itself, once asked.
+/// A server that pushes texts after a first message.
 #[async_trait]
 pub trait Feed: Send + Sync + fmt::Debug {
-    /// Opens a new connection, and says `hello` on it.
-    async fn open(&self, hello: String, limits: Limits) -> Result<Box<dyn Texts>>;
+    /// Opens a new connection and sends `hello` on it.
+    async fn open(&self, hello: String, limits: Limits) -> Result<Box<dyn TextStream>>;
 }
 
-/// An open connection of a [`Feed`].
 #[async_trait]
-pub trait Texts: Send {
-    /// The next text; none once the connection is closed.
+pub trait TextStream: Send {
+    /// Returns the next text; `None` once the connection is closed.
     async fn next(&mut self) -> Result<Option<Bytes>>;
 }
 
-/// Races work against its timeout.
 async fn within<T>(
     clock: &dyn Clock,
     doing: &'static str,

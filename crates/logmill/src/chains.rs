@@ -1,49 +1,63 @@
-//! What the server does for the chain it follows: sources, what is stored, and ingest.
+//! The server's work for the chains it follows: sources, stored chains, and ingest.
 //!
-//! Guarantees: a wrong chain, or one without finality, is refused before anything is written; a chain whose id is known
-//! (because it is set, or stored) is served also while its nodes are away, and one whose id is not is opened as soon as
-//! a node has told it ([`OpenChains::meet`]). Leaves to others: ingest itself ([`logmill_pipeline`]), serving.
+//! Guarantees: a wrong chain, or one without finality, is refused before anything is written. A chain whose id is known
+//! (because it is configured or stored) is served even while its nodes are unreachable. A chain whose id is not known
+//! is opened as soon as a node has reported it ([`OpenChains::identify_again`]). Leaves to others: ingest itself
+//! ([`logmill_pipeline`]), serving.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use logmill_chain::era1::{Era1, Era1Settings, Era1Source};
 use logmill_chain::evm::{EvmSettings, EvmSource, NodeSettings};
 use logmill_chain::{ChainInfo, ChainSource, Finality};
 use logmill_io::wire::HttpClient;
-use logmill_io::{Clock, OsEntropy, SystemClock};
+use logmill_io::{Clock, ErrorKind, OsEntropy, SystemClock};
 use logmill_pipeline::Chain;
 use logmill_pipeline::audit::Auditor;
 use logmill_pipeline::derive::Tables;
 use logmill_pipeline::ingest::process::follow;
-use logmill_pipeline::ingest::{Ingest, Layered, Progress, ProgressReport, Role};
+use logmill_pipeline::ingest::{Ingest, LayeredSource, Progress};
+use logmill_pipeline::recheck::DamageReports;
 use logmill_work::{Queue, RunnerSettings};
 
 use crate::config::Settings;
-use crate::derive::Derive;
+use crate::derive::DeriveTasks;
 use crate::error::{Error, Result};
-use crate::rpc::{ChainStatus, Served};
+use crate::rpc::{ChainStatus, ServedChain};
 use crate::stores::index::IndexStores;
+use status::{damaged, log_progress};
 
-/// How often progress is told.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
-/// How often a chain without ingest in this process is looked at.
+mod status;
+
+/// Poll interval for a chain without ingest in this process.
 const FOLLOW_EVERY: Duration = Duration::from_millis(500);
-/// How long a node is waited for before a start goes on without it.
-const ASK_MAX: Duration = Duration::from_secs(5);
+/// How long a start waits for a node before it continues without one.
+const IDENTIFY_MAX: Duration = Duration::from_secs(5);
+/// Number of retries within that time if the nodes fail, and the first delay between them, which doubles: a node that
+/// failed once is no reason to start without its chain.
+const IDENTIFY_RETRIES_MAX: u32 = 2;
+const IDENTIFY_WAIT: Duration = Duration::from_millis(250);
 
 /// A chain of this server.
 #[derive(Debug)]
 pub(crate) struct OpenChain {
+    /// The settings that apply to it.
+    pub(crate) settings: Arc<Settings>,
     pub(crate) chain: Chain,
     pub(crate) ingest: Option<Ingest>,
-    /// How far this process is, or the one that it follows.
+    /// Progress of this process, or of the one that it follows.
     pub(crate) progress: Arc<Progress>,
-    /// What is derived of it; none if nothing is.
-    pub(crate) derive: Option<Derive>,
+    /// `None` if nothing is derived.
+    pub(crate) derive: Option<DeriveTasks>,
+    /// Whether the same chain was opened again, to be followed.
+    handed_over: AtomicBool,
+    /// Reports damage to the process that writes; `None` if ingest does.
+    reports: Option<DamageReports>,
 }
 
-/// What chains are opened with.
+/// Dependencies for opening chains.
 #[derive(Clone)]
 pub(crate) struct OpenChains {
     pub(crate) settings: Arc<Settings>,
@@ -53,140 +67,206 @@ pub(crate) struct OpenChains {
     pub(crate) owner: String,
 }
 
-/// Where the blocks of a chain come from.
-pub(crate) struct Followed {
-    chain_id: u64,
+/// A chain id, with the sources of new blocks and of history.
+pub(crate) struct ChainSources {
+    pub(crate) chain_id: u64,
     source: Source,
     historic: Source,
+    /// Why no node has answered yet, if none has.
+    error: Option<String>,
+}
+
+/// What is known of a configured chain.
+enum FoundChain {
+    Known(ChainSources),
+    /// A node has yet to report its id: why none has.
+    Unknown(String),
 }
 
 impl OpenChains {
-    /// Opens the chain that is configured, if it is known which one it is, and those that are stored. True if a node
-    /// has yet to tell which one is meant.
-    pub(crate) async fn open(&self) -> Result<(Vec<OpenChain>, bool)> {
-        let mut open = Vec::new();
+    /// Opens the configured chains whose id is known, and all stored ones. If a node has yet to report the id of a
+    /// configured chain, also returns why none has.
+    pub(crate) async fn open(&self) -> Result<(Vec<OpenChain>, Option<String>)> {
         let stored = self.stores.chains().await?;
-        let (mut followed, mut is_unknown) = (None, false);
-        if self.settings.chain.is_given() {
-            match self.find(&stored).await? {
-                Some(found) => {
-                    followed = Some(found.chain_id);
-                    open.push(self.open_followed(found).await?);
-                }
-                None => is_unknown = true,
+        let configured = self.settings.followed();
+        // Concurrently: each may wait for nodes that do not answer.
+        let searches = configured.iter().map(|settings| self.find(settings, &stored));
+        let found = futures::future::try_join_all(searches).await?;
+        let mut open = Vec::new();
+        let mut unknown = None;
+        for (settings, found) in configured.iter().zip(found) {
+            match found {
+                FoundChain::Known(found) => open.push(self.open_followed(settings, found).await?),
+                FoundChain::Unknown(error) => unknown = Some(error),
             }
         }
-        for chain_id in stored.into_iter().filter(|id| Some(*id) != followed) {
-            let chain = self.stores.chain(chain_id).await?;
-            let derive = self.derive(&chain, None).await?;
-            let progress = Arc::new(Progress::new(SystemClock::shared()));
-            open.push(OpenChain { chain, ingest: None, progress, derive });
+        let followed: Vec<u64> = open.iter().map(|open| open.chain.chain_id()).collect();
+        for chain_id in stored.into_iter().filter(|id| !followed.contains(id)) {
+            let (chain, settings) = (self.stores.chain(chain_id).await?, &self.settings);
+            let derive = self.derive(settings, &chain, None).await?;
+            let progress = Arc::new(Progress::new(SystemClock::shared(), chain_id));
+            let settings = Arc::clone(settings);
+            let handed_over = AtomicBool::new(false);
+            let reports = Some(self.reports(&chain));
+            let ingest = None;
+            let opened =
+                OpenChain { settings, chain, ingest, progress, derive, handed_over, reports };
+            open.push(opened);
         }
-        Ok((open, is_unknown))
+        Ok((open, unknown))
     }
 
-    /// Asks the nodes which chain they are of; what is known counts if they do not answer. None if nothing is known.
-    async fn find(&self, stored: &[u64]) -> Result<Option<Followed>> {
+    /// Asks the nodes for their chain id; falls back to the configured or stored one if they do not answer.
+    async fn find(&self, settings: &Settings, stored: &[u64]) -> Result<FoundChain> {
         let clock = SystemClock::shared();
-        let error = match ask(&self.settings, &clock, self.settings.chain.id()).await {
+        let error = match identify(settings, &clock, settings.chain.id()).await {
             Ok((found, info)) => {
-                introduce(&info);
-                return Ok(Some(found));
+                log_chain_info(&info);
+                return Ok(FoundChain::Known(found));
             }
             Err(error) if error.is_transient() => error,
             Err(error) => return Err(error),
         };
-        let known = match (self.settings.chain.id(), stored) {
+        let known = match (settings.chain.id(), stored) {
             (Some(id), _) => Some(id),
             (None, [id]) => Some(*id),
             _ => None,
         };
-        let error = crate::output::brief(&logmill_io::chain(&error));
-        tracing::warn!(chain = known, error, "no node answers; ingest waits for one");
-        let Some(chain_id) = known else { return Ok(None) };
-        // When a node answers, it must be of this chain.
-        let (source, historic) = sources(&self.settings, &clock, Some(chain_id)).await?;
-        Ok(Some(Followed { chain_id, source, historic }))
+        let error = crate::output::brief(&logmill_io::error_chain(&error));
+        tracing::warn!(chain = known, error, "no node answers; ingest starts as soon as one does");
+        let Some(chain_id) = known else { return Ok(FoundChain::Unknown(error)) };
+        // A node that answers later must be of this chain.
+        let (source, historic) = sources(settings, &clock, Some(chain_id)).await?;
+        Ok(FoundChain::Known(ChainSources { chain_id, source, historic, error: Some(error) }))
     }
 
-    /// Asks once more which chain is meant, and opens it.
-    pub(crate) async fn meet(&self) -> Result<OpenChain> {
-        let clock = SystemClock::shared();
-        let (found, info) = ask(&self.settings, &clock, self.settings.chain.id()).await?;
-        introduce(&info);
-        self.open_followed(found).await
+    /// Asks the nodes of `[chain]` again for their chain id.
+    pub(crate) async fn identify_again(&self) -> Result<ChainSources> {
+        let (clock, settings) = (SystemClock::shared(), &self.settings);
+        let (found, info) = identify(settings, &clock, settings.chain.id()).await?;
+        log_chain_info(&info);
+        Ok(found)
     }
 
-    async fn open_followed(&self, found: Followed) -> Result<OpenChain> {
-        let Followed { chain_id, source, historic } = found;
+    /// Opens a chain to be followed, with the settings that apply to it.
+    pub(crate) async fn open_followed(
+        &self,
+        settings: &Arc<Settings>,
+        found: ChainSources,
+    ) -> Result<OpenChain> {
+        let ChainSources { chain_id, source, historic, error } = found;
         let chain = self.stores.chain(chain_id).await?;
-        let derive = self.derive(&chain, Some(&source)).await?;
-        let ingest = self.ingest(chain.clone(), source, historic);
+        let derive = self.derive(settings, &chain, Some(&source)).await?;
+        let ingest = self.ingest(settings, chain.clone(), source, historic);
         let progress = Arc::clone(&ingest.progress);
-        Ok(OpenChain { chain, ingest: Some(ingest), progress, derive })
+        // Ingest asks the nodes again, which may take seconds; until then this is the last error.
+        if let Some(error) = error {
+            progress.set_last_error(error);
+        }
+        let (settings, handed_over) = (Arc::clone(settings), AtomicBool::new(false));
+        let (ingest, reports) = (Some(ingest), None);
+        Ok(OpenChain { settings, chain, ingest, progress, derive, handed_over, reports })
     }
 
-    fn ingest(&self, chain: Chain, source: Source, historic: Source) -> Ingest {
+    fn reports(&self, chain: &Chain) -> DamageReports {
+        let queue = self.queue.in_lane(chain.chain_id());
+        DamageReports::new(chain.clone(), queue, SystemClock::shared(), &self.owner)
+    }
+
+    fn ingest(
+        &self,
+        settings: &Settings,
+        chain: Chain,
+        source: Source,
+        historic: Source,
+    ) -> Ingest {
         let clock = SystemClock::shared();
-        let rate = self.settings.ingest.audit_blocks_per_second;
+        let rate = settings.ingest.audit_blocks_per_second;
+        // Each chain's jobs wait for the writer thread in a lane of their own.
+        let queue = self.queue.in_lane(chain.chain_id());
         Ingest {
             auditor: Arc::new(Auditor::new(chain.clone(), Arc::clone(&clock), rate)),
+            progress: Arc::new(Progress::new(Arc::clone(&clock), chain.chain_id())),
             chain,
             source,
             historic,
-            queue: self.queue.clone(),
-            settings: self.settings.ingest(),
-            runner: runner(&self.settings, &self.owner),
-            roles: self.settings.ingest.roles(),
+            queue,
+            settings: settings.ingest(),
+            runner: runner(settings, &self.owner),
+            roles: settings.ingest.roles(),
             owner: self.owner.clone(),
-            progress: Arc::new(Progress::new(Arc::clone(&clock))),
             clock,
         }
     }
 
-    async fn derive(&self, chain: &Chain, source: Option<&Source>) -> Result<Option<Derive>> {
-        let Some(tables) = &self.tables else {
+    async fn derive(
+        &self,
+        settings: &Settings,
+        chain: &Chain,
+        source: Option<&Source>,
+    ) -> Result<Option<DeriveTasks>> {
+        let Some(tables) = self.tables.as_ref().filter(|_| !settings.ingest.raw_only) else {
             return Ok(None);
         };
-        let (settings, runner) = (&self.settings, runner(&self.settings, &self.owner));
-        Ok(Some(Derive::open(settings, chain, tables, &self.queue, source, runner).await?))
+        // Each chain waits for the writer thread in a lane of its own.
+        let tables = tables.through(tables.sql().in_lane(chain.chain_id()));
+        let runner = runner(settings, &self.owner);
+        let queue = self.queue.in_lane(chain.chain_id());
+        Ok(Some(DeriveTasks::open(settings, chain, &tables, &queue, source, runner).await?))
     }
 }
 
-/// Asks the nodes which chain they are of, for a short time.
-pub(crate) async fn ask(
+/// Asks the nodes for their chain id, for a short time.
+pub(crate) async fn identify(
     settings: &Settings,
     clock: &Arc<dyn Clock>,
     chain_id: Option<u64>,
-) -> Result<(Followed, ChainInfo)> {
-    let asked = async {
+) -> Result<(ChainSources, ChainInfo)> {
+    let identifying = async {
         let (source, historic) = sources(settings, clock, chain_id).await?;
-        let info = source.info().await?;
-        Ok((Followed { chain_id: info.chain_id, source, historic }, info))
+        let info = fetch_info(&source, &**clock).await?;
+        Ok((ChainSources { chain_id: info.chain_id, source, historic, error: None }, info))
     };
     tokio::select! {
         biased;
-        answered = asked => answered,
-        () = clock.sleep(ASK_MAX) => {
-            let limit_ms = logmill_io::millis(ASK_MAX).unsigned_abs();
-            let doing = "ask the nodes for their chain";
+        identified = identifying => identified,
+        () = clock.sleep(IDENTIFY_MAX) => {
+            let limit_ms = logmill_io::millis(IDENTIFY_MAX).unsigned_abs();
+            let doing = "ask the nodes for their chain id";
             Err(logmill_io::Error::TooSlow { doing, limit_ms }.into())
         }
     }
 }
 
-fn introduce(info: &ChainInfo) {
+/// Asks for the chain info; retries transient failures.
+async fn fetch_info(source: &Source, clock: &dyn Clock) -> logmill_chain::Result<ChainInfo> {
+    for attempt in 0..IDENTIFY_RETRIES_MAX {
+        match source.info().await {
+            Err(error) if error.kind() == ErrorKind::Transient => {
+                clock.sleep(IDENTIFY_WAIT * 2_u32.pow(attempt)).await;
+            }
+            info => return info,
+        }
+    }
+    source.info().await
+}
+
+fn log_chain_info(info: &ChainInfo) {
     let finality = match info.finality {
         Finality::Tags => "by tag".to_owned(),
         Finality::Depth(depth) => format!("{depth} confirmations"),
     };
-    tracing::info!(chain = info.chain_id, client = info.client, finality, "found the chain");
+    tracing::info!(
+        chain = info.chain_id,
+        client = info.client,
+        finality,
+        "connected to a node of the chain"
+    );
 }
 
-/// Where blocks come from.
 pub(crate) type Source = Arc<dyn ChainSource>;
 
-/// Where new blocks come from, and where history does. Nodes must be of the chain with this id, if one is given.
+/// Sources of new blocks and of history. Nodes must be of the chain with this id, if one is given.
 async fn sources(
     settings: &Settings,
     clock: &Arc<dyn Clock>,
@@ -222,14 +302,14 @@ async fn sources(
     let files: Source = Era1Source::new(era1, Arc::clone(clock));
     match (live, historic) {
         (Some(live), Some(historic)) => {
-            Ok((live, Arc::new(Layered::new(vec![(ranges, files)], historic))))
+            Ok((live, Arc::new(LayeredSource::new(vec![(ranges, files)], historic))))
         }
         _ => Ok((Arc::clone(&files), files)),
     }
 }
 
-/// The nodes that the head is followed by.
-pub(crate) fn live(settings: &Settings, clock: &Arc<dyn Clock>) -> Result<Source> {
+/// The nodes through which the head is followed, as a source.
+pub(crate) fn head_source(settings: &Settings, clock: &Arc<dyn Clock>) -> Result<Source> {
     let wrong = |why| Error::BadValue {
         origin: "the configuration".to_owned(),
         key: "chain.rpc_urls".to_owned(),
@@ -250,7 +330,7 @@ fn evm(
     Ok(Arc::new(EvmSource::new(nodes, evm, &http, Arc::clone(clock), &entropy)?))
 }
 
-/// How jobs are run; who runs them sets kind and slots.
+/// Runner settings; the caller sets kind and slots.
 fn runner(settings: &Settings, owner: &str) -> RunnerSettings {
     let work = &settings.work;
     RunnerSettings {
@@ -262,9 +342,9 @@ fn runner(settings: &Settings, owner: &str) -> RunnerSettings {
 }
 
 impl OpenChain {
-    /// The chain as it is served.
-    pub(crate) fn served(self: &Arc<Self>) -> Served {
-        Served {
+    /// The handle through which HTTP serves it.
+    pub(crate) fn served(self: &Arc<Self>) -> ServedChain {
+        ServedChain {
             chain: self.chain.clone(),
             source: self.ingest.as_ref().map(|ingest| Arc::clone(&ingest.source)),
             status: Arc::clone(self) as Arc<dyn ChainStatus>,
@@ -272,16 +352,23 @@ impl OpenChain {
         }
     }
 
-    /// How many stored blocks are damaged, as far as this process or the one that writes has found out.
-    pub(crate) fn damaged(&self) -> u64 {
-        let report = self.progress.report();
-        match &self.ingest {
-            Some(ingest) if report.role == Role::Writer => ingest.auditor.damaged(),
-            _ => report.damaged,
-        }
+    /// Marks this handle as superseded by another handle to the same chain.
+    pub(crate) fn hand_over(&self) {
+        self.handed_over.store(true, Ordering::SeqCst);
     }
 
-    /// Works for the chain until `stop` completes; the error is one after which this process must end.
+    /// Whether another handle to the same chain has superseded this one.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.handed_over.load(Ordering::SeqCst)
+    }
+
+    /// Number of damaged stored blocks, as far as this process or the writer has found out.
+    pub(crate) fn damaged(&self) -> u64 {
+        let own = self.ingest.as_ref().map(|ingest| ingest.auditor.damaged());
+        damaged(&self.progress.report(), own)
+    }
+
+    /// Works for the chain until `stop` completes; an error means that this process must end.
     pub(crate) async fn run<S>(&self, stop: impl Fn() -> S) -> Result<()>
     where
         S: Future<Output = ()> + Send,
@@ -292,12 +379,12 @@ impl OpenChain {
                 None => Ok(()),
             }
         };
-        // One that cannot go on ends both: what is left must not linger.
+        // If one of the two fails, both end: the other must not linger.
         let stored = Box::pin(self.store(&stop));
         futures::future::try_join(stored, Box::pin(derived)).await.map(|_| ())
     }
 
-    /// Ingests, or follows what another process ingests.
+    /// Ingests, or follows the ingest of another process.
     async fn store<S>(&self, stop: &impl Fn() -> S) -> Result<()>
     where
         S: Future<Output = ()> + Send,
@@ -312,72 +399,24 @@ impl OpenChain {
                     clock.sleep(FOLLOW_EVERY).await;
                 }
             };
+            let reporting = async {
+                match &self.reports {
+                    Some(reports) => reports.run(|| false).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 biased;
                 () = stop() => return Ok(()),
                 ended = following => return ended,
+                never = reporting => match never {},
             }
         };
-        let told = tell(self.chain.chain_id(), &ingest.progress, &*clock);
+        let logging = log_progress(self.chain.chain_id(), &ingest.progress, &*clock);
         tokio::select! {
             biased;
             ended = ingest.run(stop) => Ok(ended?),
-            () = told => Ok(()),
+            () = logging => Ok(()),
         }
-    }
-}
-
-impl ChainStatus for OpenChain {
-    fn status_json(&self) -> serde_json::Value {
-        let derive = self.derive.as_ref().map(Derive::shown);
-        let Some(ingest) = &self.ingest else {
-            return serde_json::json!({ "derive": derive, "ingest": self.progress.report() });
-        };
-        serde_json::json!({
-            "derive": derive,
-            "ingest": ingest.progress.report(),
-            "audit": ingest.auditor.report(),
-            "main_ingester": { "enabled": ingest.roles.forward },
-            "history_ingester": {
-                "enabled": ingest.roles.history,
-                "nodes": ingest.historic.nodes(),
-            },
-        })
-    }
-}
-
-/// Tells the person at the terminal how far ingest is, whenever it has moved.
-async fn tell(chain: u64, progress: &Progress, clock: &dyn Clock) {
-    let mut before = ProgressReport::default();
-    loop {
-        clock.sleep(TOLD_EVERY).await;
-        let now = progress.report();
-        let moved = now.forward_blocks != before.forward_blocks
-            || now.history_blocks != before.history_blocks;
-        if moved {
-            tracing::info!(
-                chain,
-                head = now.head,
-                behind = now.behind,
-                blocks_per_second = now.forward_blocks_per_second,
-                history_missing = now.history_missing,
-                history_blocks_per_second = now.history_blocks_per_second,
-                history_logs_per_second = now.history_logs_per_second,
-                eta = now.history_eta_seconds.map(eta),
-                "progress"
-            );
-        }
-        before = now;
-    }
-}
-
-/// A time as people say it.
-fn eta(seconds: u64) -> String {
-    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{seconds} s"),
-        (0, 0, minutes) => format!("{minutes} min"),
-        (0, hours, minutes) => format!("{hours} h {minutes} min"),
-        (days, hours, _) => format!("{days} d {hours} h"),
     }
 }

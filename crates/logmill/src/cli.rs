@@ -1,6 +1,6 @@
-//! The command line: what can be asked of the program.
+//! The command line: commands, arguments and their help texts.
 //!
-//! Guarantees: the help texts are those of `tests/it/help.txt`, which a test compares. Leaves to others: doing it.
+//! Guarantees: a test compares the help texts with `tests/it/help.txt`. Leaves to others: running the commands.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,61 +19,61 @@ pub(crate) mod index;
 #[command(version, disable_help_subcommand = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
-    pub(crate) source: Source,
+    pub(crate) config: ConfigArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// Where settings come from.
+/// Options that change the configuration, of every command.
 #[derive(Args)]
 #[command(next_help_heading = "Settings")]
-pub(crate) struct Source {
-    /// The config file [default: logmill.toml in the data folder, else in the current folder]
+pub(crate) struct ConfigArgs {
+    /// Config file [default: logmill.toml in the data folder, else in the current folder]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// The data folder; same as --set data=DIR
+    /// Data folder; same as --set data=DIR
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) data: Option<String>,
-    /// Any key of the configuration, such as work.slots=8; may be given several times
+    /// Set any configuration key, such as work.slots=8; repeatable
     #[arg(long, global = true, value_name = "KEY=VALUE", value_parser = setting)]
     pub(crate) set: Vec<(String, String)>,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Run the server until SIGINT or SIGTERM: follow a chain, fill its history, answer
+    /// Run the server until SIGINT or SIGTERM: follow a chain, backfill its history, answer requests
     Run(Run),
-    /// Collect one event of a contract into a table, and serve it, until SIGINT or SIGTERM
+    /// Collect events of contracts, each into a table, and serve them, until SIGINT or SIGTERM
     Collect(Collect),
-    /// Look at jobs and change them
+    /// Inspect and change jobs
     #[command(subcommand)]
     Jobs(Jobs),
-    /// Ask the log index, look after it, and heal it
+    /// Query, maintain and repair the log index
     #[command(subcommand)]
     Index(Index),
     /// Check stored blocks against their headers
     Verify(Verify),
-    /// Have the server fetch stored final blocks again and replace what differs
+    /// Make the server fetch stored final blocks again and replace what differs
     Repair(Repair),
-    /// Derive the tables of a processor anew, from stored history, and then have them serve
+    /// Rebuild the tables of a processor from stored history; the old tables are served until the new ones are complete
     Rederive(Rederive),
-    /// Count usage again, and have aggregates made
+    /// Recount usage, trigger aggregation, and handle damaged usage events
     #[command(subcommand)]
     Meter(Meter),
-    /// Look after the keys that encrypt the secrets of webhooks
+    /// Manage the keys that encrypt webhook secrets
     #[command(subcommand)]
     Secrets(Secrets),
-    /// Look at the configuration
+    /// Check the configuration, or print the defaults
     #[command(subcommand)]
     Config(Config),
-    /// Try what a start needs: data folder, database, blob store, node
+    /// Test what a start needs: data folder, database, blob store, node
     Preflight,
-    /// Show what exists so far, in a folder that is removed afterwards
+    /// Show the features at work, in a temporary folder that is removed afterwards
     Demo,
 }
 
 impl Command {
-    /// Whether databases that hold less than they once did are opened.
+    /// Whether to open databases that hold less than they once did.
     pub(crate) fn accepts_loss(&self) -> bool {
         match self {
             Self::Run(run) => run.accept_loss,
@@ -83,34 +83,34 @@ impl Command {
     }
 }
 
-/// Settings that most people give by hand; each stands for a key of the configuration.
+/// Flags for the settings that are most often set by hand; each stands for a configuration key.
 #[derive(Args, Default)]
 pub(crate) struct Run {
-    /// A node of the chain; may be given several times; same as --set chain.rpc_urls=URL,URL
+    /// URL of a node; repeatable; same as --set chain.rpc_urls=URL,URL
     #[arg(long, value_name = "URL")]
     rpc_url: Vec<String>,
-    /// Where to serve; same as --set server.listen=ADDRESS
+    /// Address and port to serve on; same as --set server.listen=ADDRESS
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// The lowest block that is wanted; same as --set ingest.history_stop_height=N
+    /// Lowest block to fetch; same as --set ingest.history_stop_height=N
     #[arg(long, value_name = "N")]
     start_block: Option<u64>,
-    /// How many blocks on top make a block final; same as --set chain.confirmations=N
+    /// Number of confirmations that make a block final; same as --set chain.confirmations=N
     #[arg(long, value_name = "N")]
     confirmations: Option<u64>,
-    /// A folder of era1 files; same as --set chain.era1=DIR
+    /// Folder of era1 files; same as --set chain.era1=DIR
     #[arg(long, value_name = "DIR")]
     era1: Option<String>,
-    /// The id of the chain; same as --set chain.id=N
+    /// Chain id; same as --set chain.id=N
     #[arg(long, value_name = "N")]
     chain_id: Option<u64>,
-    /// Start although a database holds less than it once did, and go on without what is missing
+    /// Start even if a database holds less than it once did, and continue without the missing data
     #[arg(long)]
     pub(crate) accept_loss: bool,
 }
 
 impl Run {
-    /// The keys that these flags stand for, and their values.
+    /// The given flags as configuration keys and values.
     pub(crate) fn settings(&self) -> Vec<(String, String)> {
         let urls = (!self.rpc_url.is_empty()).then(|| self.rpc_url.join(","));
         let number = |number: Option<u64>| number.map(|number| number.to_string());
@@ -122,20 +122,19 @@ impl Run {
             ("chain.era1", self.era1.clone()),
             ("chain.id", number(self.chain_id)),
         ];
-        let given = all.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
-        given.collect()
+        all.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
     }
 }
 
 #[derive(Args)]
 pub(crate) struct Verify {
-    /// The first block to check [default: the lowest that is stored]
+    /// First block to check [default: the lowest stored block]
     #[arg(long, value_name = "N")]
     pub(crate) from: Option<u64>,
-    /// The last block to check [default: the highest that is final]
+    /// Last block to check [default: the highest final block]
     #[arg(long, value_name = "N")]
     pub(crate) to: Option<u64>,
-    /// Of which chain; may be left out if there is only one
+    /// Chain id; may be omitted if there is only one chain
     #[arg(long, value_name = "ID")]
     pub(crate) chain: Option<u64>,
     /// Print JSON
@@ -145,49 +144,86 @@ pub(crate) struct Verify {
 
 #[derive(Args)]
 pub(crate) struct Repair {
-    /// The blocks to fetch again: one, or two with a dash between
+    /// Blocks to fetch again: one number, or two with a dash between them
     #[arg(value_name = "FIRST-LAST", value_parser = blocks)]
     pub(crate) range: std::ops::RangeInclusive<u64>,
-    /// Of which chain; may be left out if there is only one
+    /// Chain id; may be omitted if there is only one chain
     #[arg(long, value_name = "ID")]
     pub(crate) chain: Option<u64>,
 }
 
 #[derive(Args)]
 pub(crate) struct Rederive {
-    /// Which processor, such as token_worker
+    /// Name of the processor, such as token_worker
     #[arg(value_name = "PROCESSOR")]
     pub(crate) processor: String,
-    /// Of which chain; may be left out if there is only one
+    /// Chain id; may be omitted if there is only one chain
     #[arg(long, value_name = "ID")]
     pub(crate) chain: Option<u64>,
-    /// Do not wait until it is done
+    /// Do not wait for completion
     #[arg(long)]
     pub(crate) detach: bool,
+    /// Drop rows of blocks that are no longer stored, such as pruned ones, and so cannot be derived again
+    #[arg(long)]
+    pub(crate) drop_unstored: bool,
+    /// Serve the new tables even if changed settings leave one of them without rows
+    #[arg(long)]
+    pub(crate) allow_empty: bool,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum Meter {
-    /// Compare all that is known of usage with the events themselves, archived ones included
+    /// Compare all stored usage figures with the events themselves, including archived ones
     ///
-    /// On SQLite no server may run meanwhile.
+    /// On SQLite, no server may be running.
     Recount {
-        /// Mend what is wrong
+        /// Repair the differences
         #[arg(long)]
         repair: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Have aggregates made of all periods with new usage, those under way too
+    /// Aggregate all periods with new usage, including those that have not ended yet
     Trigger,
-    /// List as which source every API key sends usage
+    /// List stored usage that the audit found damaged
     ///
-    /// On SQLite no server may run meanwhile.
+    /// On SQLite, no server may be running.
+    Damaged {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Restore damaged usage events as they were recorded
+    ///
+    /// They are read from the archive, or from a copy of meter.db. Later corrections are kept. On SQLite, no server may
+    /// be running.
+    RestoreEvent {
+        /// Sequence numbers of the events, as printed by the error or by `logmill meter damaged`
+        #[arg(required = true, value_name = "SEQUENCE")]
+        sequences: Vec<i64>,
+        /// Copy of meter.db in which they are intact
+        #[arg(long, value_name = "FILE")]
+        from: Option<PathBuf>,
+    },
+    /// Remove damaged usage events that cannot be restored, and record the reason
+    ///
+    /// They no longer count, and aggregates that included them are corrected. On SQLite, no server may be running.
+    MarkLost {
+        /// Sequence numbers of the events, as printed by the error or by `logmill meter damaged`
+        #[arg(required = true, value_name = "SEQUENCE")]
+        sequences: Vec<i64>,
+        /// Reason to record
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
+    },
+    /// List the source under which each API key sends usage
+    ///
+    /// On SQLite, no server may be running.
     Sources {
-        /// Accept the sources that server.keys gives to keys which have sent usage as others
+        /// Accept changed sources in server.keys for keys that have already sent usage
         ///
-        /// Events that were sent before and are sent again count twice then.
+        /// Events that are sent again after the change then count twice.
         #[arg(long)]
         force: bool,
         /// Print JSON
@@ -198,9 +234,9 @@ pub(crate) enum Meter {
 
 #[derive(Subcommand)]
 pub(crate) enum Secrets {
-    /// Encrypt all secrets of webhooks with the first key
+    /// Encrypt all webhook secrets with the first key
     ///
-    /// On SQLite no server may run meanwhile.
+    /// On SQLite, no server may be running.
     Rekey,
     /// Print a new key
     Generate,
@@ -208,13 +244,14 @@ pub(crate) enum Secrets {
 
 #[derive(Subcommand)]
 pub(crate) enum Config {
-    /// Check the configuration and print it as TOML, with secrets hidden
+    /// Check the configuration and print it as TOML, with secrets redacted
     Check,
-    /// Print the default config file, with a sentence for every key
+    /// Print the default config file, with an explanation of every key
     Default,
 }
 
-/// Those that only look read the database beside the server; those that change something go through it, if it runs.
+/// Commands that only read open the database beside the server; those that change something go through the server, if
+/// one runs.
 #[derive(Subcommand)]
 pub(crate) enum Jobs {
     /// Count jobs by kind and state
@@ -223,86 +260,85 @@ pub(crate) enum Jobs {
         #[arg(long)]
         json: bool,
     },
-    /// List the jobs of a kind in a state, in the order of their keys
+    /// List the jobs of a kind in one state, ordered by key
     List {
-        /// What the job is for
+        /// Kind of the job
         kind: String,
-        /// pending, running, done, dead or cancelled
+        /// State: pending, running, done, dead or cancelled
         #[arg(long, value_parser = state)]
         state: State,
-        /// Start after this key
+        /// List jobs after this key
         #[arg(long, value_name = "KEY")]
         after: Option<String>,
-        /// The most jobs to list
+        /// Maximum number of jobs to list
         #[arg(long, default_value_t = 100, value_parser = limit)]
         limit: usize,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Show one job, its place in the queue and how long it will probably take
+    /// Show one job, its position in the queue and its estimated time to completion
     Show {
-        /// What the job is for
+        /// Kind of the job
         kind: String,
-        /// Which job of its kind
+        /// Key of the job within its kind
         key: String,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Enqueue a job, or bring back one that is dead or cancelled
+    /// Enqueue a job, or revive one that is dead or cancelled; warns if no process runs jobs of its kind
     Enqueue {
-        /// What the job is for
+        /// Kind of the job
         kind: String,
-        /// Which job of its kind
+        /// Key of the job within its kind
         key: String,
-        /// What the job needs, as JSON
+        /// Payload of the job, as JSON
         #[arg(long, default_value = "{}", value_name = "JSON")]
         payload: String,
-        /// Higher goes first
+        /// Jobs with a higher priority run first
         #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true)]
         priority: i32,
     },
-    /// Take a job that is pending or running out of the queue
+    /// Cancel a pending or running job
     Cancel {
-        /// What the job is for
+        /// Kind of the job
         kind: String,
-        /// Which job of its kind
+        /// Key of the job within its kind
         key: String,
     },
-    /// Give a dead or cancelled job, or all dead letters of a kind, their attempts again
+    /// Retry a dead or cancelled job, or all dead letters of a kind, with fresh attempts
     Redrive {
-        /// What the jobs are for
+        /// Kind of the jobs
         kind: String,
-        /// Which job of its kind; all dead letters if none is named
+        /// Key of the job within its kind; all dead letters if omitted
         key: Option<String>,
     },
     /// Remove finished jobs of a kind
     Purge {
-        /// What the job is for
+        /// Kind of the job
         kind: String,
-        /// done, dead or cancelled
+        /// State: done, dead or cancelled
         #[arg(long, value_parser = state)]
         state: State,
-        /// Only those that ended longer ago than this, such as 90s, 15m or 1h30m
+        /// Only jobs that ended longer ago than this, such as 90s, 15m or 1h30m
         #[arg(long, value_name = "TIME", value_parser = duration)]
         older_than: Duration,
     },
-    /// Stop claims of a kind, in all processes; jobs that run go on
+    /// Stop claiming jobs of a kind, in all processes; running jobs continue
     Pause {
-        /// What the jobs are for
+        /// Kind of the jobs
         kind: String,
     },
-    /// Allow claims of a kind again
+    /// Claim jobs of a kind again
     Resume {
-        /// What the jobs are for
+        /// Kind of the jobs
         kind: String,
     },
 }
 
 fn setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) =
-        text.split_once('=').ok_or("a key, an equals sign and a value are needed")?;
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
     Ok((key.trim().to_owned(), value.to_owned()))
 }
 
@@ -313,26 +349,26 @@ fn blocks(text: &str) -> Result<std::ops::RangeInclusive<u64>, String> {
     let range = range.filter(|(_, last)| *last < u64::MAX);
     range
         .map(|(first, last)| first..=last)
-        .ok_or_else(|| "blocks such as 100-199 are needed".to_owned())
+        .ok_or_else(|| "expected a block or a range of blocks, such as 100-199".to_owned())
 }
 
 fn state(name: &str) -> Result<State, String> {
     State::from_name(name).ok_or_else(|| {
         let names = State::ALL.map(State::name);
-        format!("one of {} is needed", names.join(", "))
+        format!("expected one of {}", names.join(", "))
     })
 }
 
 fn limit(text: &str) -> Result<usize, String> {
     let most = logmill_work::queue::LIST_MAX;
     let limit = text.parse().ok().filter(|limit| (1..=most).contains(limit));
-    limit.ok_or_else(|| format!("a number from 1 to {most} is needed"))
+    limit.ok_or_else(|| format!("expected a number from 1 to {most}"))
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
     let parsed: Result<jiff::SignedDuration, _> = text.parse();
     let parsed = parsed.ok().and_then(|duration| Duration::try_from(duration).ok());
-    parsed.ok_or_else(|| "a time such as 90s, 15m or 1h30m is needed".to_owned())
+    parsed.ok_or_else(|| "expected a duration such as 90s, 15m or 1h30m".to_owned())
 }
 
 #[cfg(test)]
@@ -347,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_read() {
+    fn durations_are_parsed() {
         for (text, seconds) in
             [("90s", 90), ("15m", 900), ("1h30m", 5_400), ("48h", 172_800), ("0s", 0)]
         {

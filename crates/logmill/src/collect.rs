@@ -1,17 +1,18 @@
-//! `logmill collect`: one event of a contract, without an archive, and an API over it.
+//! `logmill collect`: stores events of contracts, each in a table of its own, without an archive, and serves an API
+//! over them.
 //!
-//! | asked | worker | API | on SQLite |
+//! | flag | worker | API | on SQLite |
 //! |---|---|---|---|
-//! | nothing | yes | yes | takes the folder |
+//! | none | yes | yes | takes the folder |
 //! | `--worker-only` | yes | no | takes the folder |
 //! | `--api-only` | no | yes | reads beside the worker |
-//! | `--check` | says how far it is | | reads beside the worker |
-//! | `--redrive` | tries dead ranges again | | takes the folder |
+//! | `--check` | reports its progress | | reads beside the worker |
+//! | `--redrive` | retries dead ranges | | takes the folder |
 //!
 //! Several processes work together over PostgreSQL.
 //!
-//! Guarantees: wrong settings, a wrong chain and a missing contract end it before anything is collected, with 1; a
-//! signal ends it with 0, and what was being collected is given back at once. Leaves to others: collecting
+//! Guarantees: wrong settings, a wrong chain and a missing contract end it with exit code 1 before anything is
+//! collected. A signal ends it with 0, and ranges being collected are released at once. Leaves to others: collecting
 //! ([`logmill_pipeline::ingest::collect`]).
 
 use std::collections::BTreeMap;
@@ -19,11 +20,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use logmill_io::sql::DataFolder;
 use logmill_io::{Entropy, OsEntropy, SystemClock, Tasks};
 use logmill_pipeline::derive::Tables;
-use logmill_pipeline::ingest::collect::event::{LogProcessor, collected};
-use logmill_pipeline::ingest::collect::status::Report;
-use logmill_pipeline::ingest::collect::{self, Collector, Mode, Status};
+use logmill_pipeline::derive::store::Permit;
+use logmill_pipeline::ingest::collect::event::{LogProcessor, event_processor};
+use logmill_pipeline::ingest::collect::status::{CollectReport, progress_age};
+use logmill_pipeline::ingest::collect::{self, CollectStatus, Collector, Mode};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -32,45 +35,67 @@ use crate::cli::Collect;
 use crate::config::Settings;
 use crate::config::collect::Job;
 use crate::error::{Error, Result};
-use crate::http::{self, Collecting};
+use crate::http::{self, CollectorStatus};
 use crate::output;
 use crate::preflight;
-use crate::readiness::stores::SqlCheck;
+use crate::readiness::chain::silence;
+use crate::readiness::stores::{DiskCheck, SqlCheck};
 use crate::readiness::{Cause, Check, Finding, Readiness, Service};
-use crate::server::{self, Ended, Signals, told, until_stopped};
+use crate::server::{self, Signals, TaskResult, stop_requested, until_stopped};
 use crate::stores::{self, tables};
 
-/// Does what is asked.
-pub(crate) async fn run(asked: &Collect, settings: &Settings) -> Result<()> {
-    if asked.check {
+pub(crate) async fn run(args: &Collect, settings: &Settings) -> Result<()> {
+    if args.check {
         return check(settings).await;
     }
-    if asked.redrive {
+    if args.redrive {
         return redrive(settings).await;
     }
-    serve(asked, settings).await
+    serve(args, settings).await
 }
 
-/// Collects, serves, or both, until it is told to stop.
-async fn serve(asked: &Collect, settings: &Settings) -> Result<()> {
-    // First: a signal that comes while we open must not end us half-way.
-    let signals = Signals::new()?;
-    let job = match asked.api_only {
+/// Collects, serves, or both, until a stop signal.
+async fn serve(args: &Collect, settings: &Settings) -> Result<()> {
+    // First: a signal during opening must not end the process half-way.
+    let mut signals = Signals::new()?;
+    let starting = Box::pin(start(args, settings));
+    let Some(running) = signals.or_stopped(starting).await? else { return Ok(()) };
+    let RunningCollector { tasks, stop, folder: _folder } = running;
+    until_stopped(signals, tasks, stop, settings.work.stop_deadline()).await
+}
+
+/// RunningCollector tasks, and how to stop them.
+struct RunningCollector {
+    tasks: Tasks<TaskResult>,
+    stop: watch::Sender<bool>,
+    /// Dropped last: the lock is held for as long as anything is open.
+    folder: Option<DataFolder>,
+}
+
+/// Opens everything and starts the requested tasks. Nothing runs before all of it is open.
+async fn start(args: &Collect, settings: &Settings) -> Result<RunningCollector> {
+    // The database first, because every worker needs it. SQLite has no server to reach: its folder is taken once it is
+    // known what to collect, so that a wrong setting creates no files.
+    preflight::check_database(settings).await?;
+    let job = match args.api_only {
         true => None,
         false => {
             let job = settings.collect.job(settings)?;
-            let event = event(settings, job.chain_id)?;
-            Some((job, event))
+            let events = events(settings, job.chain_id)?;
+            Some((job, events))
         }
     };
-    let listener = match asked.worker_only {
+    let listener = match args.worker_only {
         true => None,
         false => Some(server::listen_at(settings.collect.listen(settings)).await?),
     };
     let address = listener.as_ref().map(|(_, address)| address.to_string());
-    preflight::database(settings).await?;
-    // The last to go: the lock is held for as long as anything is open.
-    let _folder = match job.is_some() && settings.postgres().is_none() {
+    let health = match args.worker_only {
+        true => None,
+        false => server::listen_for_health(settings).await?,
+    };
+    let health_address = health.as_ref().map(|(_, address)| address.to_string());
+    let folder = match job.is_some() && settings.postgres().is_none() {
         true => Some(stores::take(&settings.data).await?),
         false => None,
     };
@@ -78,28 +103,30 @@ async fn serve(asked: &Collect, settings: &Settings) -> Result<()> {
         Some(_) => tables::open_to_write(settings).await?,
         None => tables::open_to_read(settings).await?,
     };
-    let collector = match &job {
-        Some((job, event)) => Some(begin(settings, job, event, &tables).await?),
-        None => None,
+    let collectors = match &job {
+        Some((job, events)) => begin_all(args, settings, job, events, &tables).await?,
+        None => Vec::new(),
     };
     let (stop, stopped) = watch::channel(false);
     let mut tasks = Tasks::new();
-    if let Some(collector) = collector.clone() {
+    for collector in collectors.clone() {
         let stopped = stopped.clone();
         tasks.spawn(async move {
-            let outcome = collector.run(|| told(stopped.clone())).await;
-            Ended { task: "the collector", outcome: outcome.map_err(Error::from) }
+            let outcome = collector.run(|| stop_requested(stopped.clone())).await;
+            TaskResult { task: "the collector", outcome: outcome.map_err(Error::from) }
         });
     }
     if let Some((listener, _)) = listener {
-        let state = state(settings, tables.clone(), collector)?;
-        let (readiness, stop) = (Arc::clone(&state.readiness), told(stopped.clone()));
+        let state = state(settings, tables.clone(), collectors)?;
+        let (readiness, stop) = (Arc::clone(&state.readiness), stop_requested(stopped.clone()));
         tasks.spawn(async move {
-            Ended { task: "the readiness checks", outcome: readiness.run(stop).await }
+            TaskResult { task: "the readiness checks", outcome: readiness.run(stop).await }
         });
-        let stop = told(stopped.clone());
+        let stop = stop_requested(stopped);
         tasks.spawn(async move {
-            Ended { task: "the HTTP server", outcome: http::serve(listener, state, stop).await }
+            let health = health.map(|(listener, _)| listener);
+            let outcome = http::serve_with_health(listener, health, state, stop).await;
+            TaskResult { task: "the HTTP server", outcome }
         });
     }
     tracing::info!(
@@ -109,19 +136,36 @@ async fn serve(asked: &Collect, settings: &Settings) -> Result<()> {
         chain = job.as_ref().map(|(job, _)| job.chain_id),
         workers = job.as_ref().map(|(job, _)| job.settings.workers),
         http = address,
+        health = health_address,
         "ready"
     );
-    until_stopped(signals, tasks, stop, settings.work.stop_deadline()).await
+    Ok(RunningCollector { tasks, stop, folder })
 }
 
-/// A collector whose connection is fine and whose tables are there.
+async fn begin_all(
+    args: &Collect,
+    settings: &Settings,
+    job: &Job,
+    events: &[Arc<dyn LogProcessor>],
+    tables: &Tables,
+) -> Result<Vec<Arc<Collector>>> {
+    let permit = Permit { allows_empty: args.allow_empty, ..Permit::default() };
+    let mut collectors = Vec::new();
+    for event in events {
+        collectors.push(begin(settings, job, event, tables).await?);
+        tables.permit(job.chain_id, event.name(), permit).await?;
+    }
+    Ok(collectors)
+}
+
+/// Opens a collector, tests its connection and seeds its cursor.
 async fn begin(
     settings: &Settings,
     job: &Job,
     event: &Arc<dyn LogProcessor>,
     tables: &Tables,
 ) -> Result<Arc<Collector>> {
-    let source = chains::live(settings, &SystemClock::shared())?;
+    let source = chains::head_source(settings, &SystemClock::shared())?;
     let owner = format!("collect-{}-{:x}", std::process::id(), OsEntropy.mark());
     let owner = tables.queue().wakes().prove_alive(&owner).await;
     let (chain_id, tables, event) = (job.chain_id, tables.clone(), Arc::clone(event));
@@ -129,66 +173,106 @@ async fn begin(
     let collector = Arc::new(collector);
     collector.test_connection().await?;
     let start = collector.seed_cursor().await?;
-    tracing::info!(chain = chain_id, start, kind = collector.kind(), "collecting");
+    tracing::info!(chain = chain_id, start, kind = collector.kind(), "started collecting");
     Ok(collector)
 }
 
-fn event(settings: &Settings, chain_id: u64) -> Result<Arc<dyn LogProcessor>> {
-    let (contracts, event) = (settings.collect.contracts()?, &settings.collect.event);
-    collected(chain_id, &contracts, event)
-        .map_err(|error| Error::Collect { variable: "EVENT", why: error.to_string() })
+fn events(settings: &Settings, chain_id: u64) -> Result<Vec<Arc<dyn LogProcessor>>> {
+    let contracts = settings.collect.contracts()?;
+    let event = |event: &str| {
+        event_processor(chain_id, &contracts, event).map_err(|error| Error::Collect {
+            variable: "EVENT",
+            why: format!("cannot be used: {error}"),
+        })
+    };
+    let events = settings.collect.events().into_iter().map(event);
+    let mut events = events.collect::<Result<Vec<Arc<dyn LogProcessor>>>>()?;
+    // The same event may be written in several ways.
+    events.sort_by_key(|event| event.name());
+    events.dedup_by_key(|event| event.name());
+    Ok(events)
 }
 
-/// Which chain, and under which name it is collected.
-fn consumer(settings: &Settings) -> Result<(u64, &'static str)> {
-    let missing = || Error::Collect { variable: "ACTIVE_CHAIN", why: "it is missing".to_owned() };
+/// Chain id, and the consumer names of its events.
+fn consumers(settings: &Settings) -> Result<(u64, Vec<&'static str>)> {
+    let why = "is not set: give the id of the chain";
+    let missing = || Error::Collect { variable: "ACTIVE_CHAIN", why: why.to_owned() };
     let chain_id = settings.chain.id().ok_or_else(missing)?;
-    Ok((chain_id, event(settings, chain_id)?.name()))
+    let events = events(settings, chain_id)?;
+    Ok((chain_id, events.iter().map(|event| event.name()).collect()))
 }
 
-/// Says how far collecting is; an error if ranges are missing that nobody could collect.
+/// Prints the progress of collecting; an error if ranges are missing whose attempts have all failed.
 async fn check(settings: &Settings) -> Result<()> {
-    let (chain_id, name) = consumer(settings)?;
+    let (chain_id, names) = consumers(settings)?;
     let tables = tables::open_to_read(settings).await?;
-    let status = Status::find(&tables, chain_id, name).await?;
-    output::json(&status)?;
-    match status {
-        Some(status) if status.dead > 0 => Err(Error::Missing { ranges: status.dead }),
-        _ => Ok(()),
+    let mut all = Vec::new();
+    for consumer in names {
+        let status = CollectStatus::find(&tables, chain_id, consumer).await?;
+        all.push(status.ok_or(Error::NothingCollected { chain_id, consumer })?);
+    }
+    output::json(&one_or_all(all.iter().map(|status| json!(status)).collect()))?;
+    match all.iter().map(|status| status.dead).sum() {
+        0 => Ok(()),
+        ranges => Err(Error::Missing { ranges }),
     }
 }
 
-/// Gives ranges that nobody could collect all their attempts again.
+/// A single status, or a list of several.
+fn one_or_all(mut all: Vec<Value>) -> Value {
+    if all.len() == 1 { all.remove(0) } else { all.into() }
+}
+
+/// Gives dead ranges all their attempts again.
 async fn redrive(settings: &Settings) -> Result<()> {
-    let (chain_id, name) = consumer(settings)?;
+    let (chain_id, names) = consumers(settings)?;
+    tables::expect_database(settings)?;
     let _folder = match settings.postgres() {
         None => Some(stores::take(&settings.data).await?),
         Some(_) => None,
     };
     let tables = tables::open_to_write(settings).await?;
-    let ranges = tables.queue().redrive_dead(&collect::kind(chain_id, name)).await?;
-    output::line(&format!("{ranges} ranges are tried again"))
+    let mut ranges = 0;
+    for consumer in names {
+        if CollectStatus::find(&tables, chain_id, consumer).await?.is_none() {
+            return Err(Error::NothingCollected { chain_id, consumer });
+        }
+        ranges += tables.queue().redrive_dead(&collect::kind(chain_id, consumer)).await?;
+    }
+    output::line(&format!("{ranges} ranges will be retried"))
 }
 
-/// What is served.
+/// State of the HTTP server.
 fn state(
     settings: &Settings,
     tables: Tables,
-    collector: Option<Arc<Collector>>,
-) -> Result<http::State> {
-    let consumer = consumer(settings).ok();
+    collectors: Vec<Arc<Collector>>,
+) -> Result<http::ServerParts> {
+    let consumers = consumers(settings).ok();
     let poll = settings.collect.longest_poll();
     let seen_within = settings.ready.limits(poll).seen_within;
-    let collecting = Arc::new(Shown { tables: tables.clone(), consumer, collector, seen_within });
+    let chain_id = consumers.as_ref().map(|(chain_id, _)| *chain_id);
+    let is_archived = chain_id.is_some_and(|chain_id| settings.ready.is_archived(chain_id));
+    let collecting = Arc::new(CollectorMonitor {
+        tables: tables.clone(),
+        consumers,
+        collectors,
+        seen_within,
+        is_archived,
+    });
     let absent = BTreeMap::from([
-        (Service::Rpc, "a collector serves no chain"),
-        (Service::Meter, "a collector meters nothing"),
+        (Service::Rpc, "a collector does not serve a chain"),
+        (Service::Meter, "a collector does not meter usage"),
     ]);
     let readiness = Readiness::new(SystemClock::shared(), settings.ready.store_timeout(), absent);
     let what = "the database of tables";
     readiness.add(SqlCheck::new(Cause::TablesStoreSilent, what, tables.sql().clone()));
     readiness.add(Arc::clone(&collecting) as Arc<dyn Check>);
-    Ok(http::State {
+    if settings.postgres().is_none() {
+        let (folder, free_mib_min) = (settings.data.clone(), settings.ready.free_disk_mib);
+        readiness.add(Arc::new(DiskCheck { folder, free_mib_min }));
+    }
+    Ok(http::ServerParts {
         chains: Default::default(),
         late_chains: None,
         readiness,
@@ -196,38 +280,40 @@ fn state(
         collecting: Some(collecting),
         metering: http::Metering::default(),
         limits: settings.server.limits(),
-        rpc: settings.rpc.limits(),
+        rpc: settings.rpc.limits(settings.ready.lag_blocks),
         clock: SystemClock::shared(),
         entropy: OsEntropy::shared(),
         metrics: Some(http::record_metrics()?),
     })
 }
 
-/// What is told of collecting, by who does it or by who only reads.
+/// Reads the status of collecting, in a process that collects or one that only reads.
 #[derive(Debug)]
-struct Shown {
+struct CollectorMonitor {
     tables: Tables,
-    consumer: Option<(u64, &'static str)>,
-    collector: Option<Arc<Collector>>,
-    /// How long ago a node must have answered.
+    /// Chain id, and the name of every event.
+    consumers: Option<(u64, Vec<&'static str>)>,
+    collectors: Vec<Arc<Collector>>,
+    /// Maximum age of a node's last response.
     seen_within: Duration,
+    /// Whether no more blocks are expected.
+    is_archived: bool,
 }
 
-/// What is wrong with a collector of this process.
-fn judge(chain_id: u64, report: &Report, seen_within: Duration) -> Vec<Finding> {
+/// Problems of a collector of this process.
+fn judge(chain_id: u64, report: &CollectReport, seen_within: Duration) -> Vec<Finding> {
     let finding = |cause, why: String| Finding::new(cause, Some(chain_id), why);
     let mut found = Vec::new();
     if let Some(why) = &report.halted {
         found.push(finding(Cause::CollectorStopped, why.clone()));
     }
+    found.extend(report.incomplete.clone().map(|why| finding(Cause::TablesKept, why)));
     found.extend(report.collected.as_ref().and_then(incomplete));
     let seen_ago = report.seen_ms_ago.map(Duration::from_millis);
-    let silent = |long: String| {
-        let last = report.last_error.as_deref().unwrap_or("no error was seen");
-        finding(Cause::NodeSilent, format!("no node has answered {long}; last error: {last}"))
-    };
+    let silent =
+        |long: String| finding(Cause::NodeSilent, silence(&long, report.last_error.as_deref()));
     match (report.lag, seen_ago) {
-        // The head is not asked for while there is enough to do.
+        // The head is not queried while the collector is far behind.
         (Some(lag), _) if report.mode == Mode::Historical.name() => {
             found.push(finding(Cause::CollectorBehind, format!("{lag} final blocks behind")));
         }
@@ -240,51 +326,99 @@ fn judge(chain_id: u64, report: &Report, seen_within: Duration) -> Vec<Finding> 
     found
 }
 
-fn incomplete(status: &Status) -> Option<Finding> {
-    let why = format!("{} ranges are missing that nobody could collect", status.dead);
+/// A problem of the collectors of other processes, judged by when they last published their status.
+fn judge_worker(chain_id: u64, ago: Option<Duration>, within: Duration) -> Option<Finding> {
+    let long = match ago {
+        Some(ago) if ago <= within => return None,
+        Some(ago) => format!("for {} s", ago.as_secs()),
+        None => "yet".to_owned(),
+    };
+    let why = format!("no process has collected blocks or seen the chain's head {long}");
+    Some(Finding::new(Cause::CollectorStopped, Some(chain_id), why))
+}
+
+fn incomplete(status: &CollectStatus) -> Option<Finding> {
+    let why = format!("{} ranges are missing: all attempts to collect them failed", status.dead);
     let finding = Finding::new(Cause::CollectorIncomplete, Some(status.chain_id), why);
     (status.dead > 0).then_some(finding)
 }
 
-#[async_trait]
-impl Check for Shown {
-    async fn check(&self) -> Result<Vec<Finding>> {
-        if let Some(collector) = &self.collector {
-            let chain_id = self.consumer.map_or(0, |(chain_id, _)| chain_id);
-            return Ok(judge(chain_id, &collector.report().await, self.seen_within));
+impl CollectorMonitor {
+    /// Status of every event, from the database.
+    async fn statuses(&self) -> logmill_pipeline::Result<Vec<Option<CollectStatus>>> {
+        let mut all = Vec::new();
+        if let Some((chain_id, names)) = &self.consumers {
+            for name in names {
+                all.push(CollectStatus::find(&self.tables, *chain_id, name).await?);
+            }
         }
-        let Some((chain_id, name)) = self.consumer else { return Ok(Vec::new()) };
-        match Status::find(&self.tables, chain_id, name).await {
-            Ok(status) => Ok(status.iter().filter_map(incomplete).collect()),
+        Ok(all)
+    }
+
+    /// Problems of the collectors of other processes, from the database.
+    async fn judge_others(&self) -> logmill_pipeline::Result<Vec<Finding>> {
+        let statuses = self.statuses().await?;
+        let mut found: Vec<Finding> = statuses.iter().flatten().filter_map(incomplete).collect();
+        if let Some((chain_id, names)) = self.consumers.as_ref().filter(|_| !self.is_archived) {
+            for name in names {
+                let ago = progress_age(&self.tables, *chain_id, name).await?;
+                found.extend(judge_worker(*chain_id, ago, self.seen_within));
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[async_trait]
+impl Check for CollectorMonitor {
+    async fn check(&self) -> Result<Vec<Finding>> {
+        let chain_id = self.consumers.as_ref().map_or(0, |(chain_id, _)| *chain_id);
+        if !self.collectors.is_empty() {
+            let mut found = Vec::new();
+            for collector in &self.collectors {
+                found.extend(judge(chain_id, &collector.report().await, self.seen_within));
+            }
+            return Ok(found);
+        }
+        match self.judge_others().await {
+            Ok(found) => Ok(found),
             Err(error) if error.is_fatal() => Err(error.into()),
             Err(error) => {
-                let why =
-                    format!("what is collected cannot be read: {}", logmill_io::chain(&error));
+                let why = format!(
+                    "the collected tables cannot be read: {}",
+                    logmill_io::error_chain(&error)
+                );
                 Ok(vec![Finding::new(Cause::TablesStoreSilent, Some(chain_id), why)])
             }
         }
     }
 
     fn silence(&self) -> Finding {
-        Finding::new(Cause::TablesStoreSilent, None, "reading how far collecting is")
+        Finding::new(Cause::TablesStoreSilent, None, "reading the progress of collecting")
     }
 }
 
 #[async_trait]
-impl Collecting for Shown {
-    async fn shown(&self) -> Value {
-        if let Some(collector) = &self.collector {
-            return json!(collector.report().await);
+impl CollectorStatus for CollectorMonitor {
+    async fn status_json(&self) -> Value {
+        if !self.collectors.is_empty() {
+            let mut reports = Vec::new();
+            for collector in &self.collectors {
+                reports.push(json!(collector.report().await));
+            }
+            return one_or_all(reports);
         }
-        let Some((chain_id, name)) = self.consumer else {
+        if self.consumers.is_none() {
             return Value::Null;
-        };
-        match Status::find(&self.tables, chain_id, name).await {
-            Ok(status) => json!({ "collected": status }),
+        }
+        match self.statuses().await {
+            Ok(all) => {
+                one_or_all(all.iter().map(|status| json!({ "collected": status })).collect())
+            }
             Err(error) => {
-                let error = output::brief(&logmill_io::chain(&error));
-                tracing::warn!(error, "read how far collecting is");
-                json!({ "error": "it can not be read; the log says why" })
+                let error = output::brief(&logmill_io::error_chain(&error));
+                tracing::warn!(error, "cannot read the progress of collecting");
+                json!({ "error": "the progress cannot be read; the log says why" })
             }
         }
     }
@@ -296,7 +430,7 @@ mod tests {
 
     #[test]
     fn a_collector_says_why_it_is_not_ready() {
-        let status = |dead| Status {
+        let status = |dead| CollectStatus {
             chain_id: 1,
             consumer: "fees".to_owned(),
             start: 0,
@@ -308,7 +442,7 @@ mod tests {
             dead,
             missing: Vec::new(),
         };
-        let fine = Report {
+        let fine = CollectReport {
             collected: Some(status(0)),
             mode: Mode::Realtime.name(),
             finalized: Some(90),
@@ -320,20 +454,23 @@ mod tests {
             failures: 0,
             last_error: None,
             halted: None,
+            incomplete: None,
         };
-        let codes = |report: &Report| -> Vec<&str> {
+        let codes = |report: &CollectReport| -> Vec<&str> {
             let found = judge(1, report, Duration::from_secs(60));
             found.iter().map(|finding| finding.cause.code()).collect()
         };
         assert!(codes(&fine).is_empty());
         let halted = Some("the final block changed".to_owned());
-        assert_eq!(codes(&Report { halted, ..fine.clone() }), ["collector_stopped"]);
+        assert_eq!(codes(&CollectReport { halted, ..fine.clone() }), ["collector_stopped"]);
+        let incomplete = Some("the settings have changed".to_owned());
+        assert_eq!(codes(&CollectReport { incomplete, ..fine.clone() }), ["tables_kept"]);
         let collected = Some(status(2));
-        assert_eq!(codes(&Report { collected, ..fine.clone() }), ["collector_incomplete"]);
+        assert_eq!(codes(&CollectReport { collected, ..fine.clone() }), ["collector_incomplete"]);
         let mode = Mode::Historical.name();
-        assert_eq!(codes(&Report { mode, ..fine.clone() }), ["collector_behind"]);
+        assert_eq!(codes(&CollectReport { mode, ..fine.clone() }), ["collector_behind"]);
         for seen_ms_ago in [None, Some(60_001)] {
-            assert_eq!(codes(&Report { seen_ms_ago, ..fine.clone() }), ["node_silent"]);
+            assert_eq!(codes(&CollectReport { seen_ms_ago, ..fine.clone() }), ["node_silent"]);
         }
     }
 }

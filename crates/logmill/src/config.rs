@@ -1,14 +1,15 @@
 //! The configuration: plain data, from four sources.
 //!
-//! Defaults (`config.default.toml`, compiled in) lie under the config file, that under the environment, that
-//! under flags. [`layers`] merges them, [`secret`] hides what nobody should see.
+//! Flags override the environment, which overrides the config file, which overrides the defaults
+//! (`config.default.toml`, compiled in). [`layers`] merges them, [`secret`] redacts secrets.
 //!
 //! Guarantees: an unknown key, a value of the wrong type and a value out of bounds are errors that name the key
-//! and where it came from, before anything is opened; no secret is part of such an error. Leaves to others:
-//! opening what is configured ([`crate::stores`]).
+//! and its source, before anything is opened; no such error contains a secret. Leaves to others: opening stores
+//! ([`crate::stores`]).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use logmill_io::blob::S3Settings;
@@ -21,6 +22,7 @@ use index::Index;
 use layers::Layers;
 
 mod chain;
+mod chains;
 pub(crate) mod collect;
 mod derive;
 mod index;
@@ -33,29 +35,28 @@ mod server;
 #[cfg(test)]
 mod tests;
 
-/// The default file, with a sentence for every key.
+/// The default file, with a comment for every key.
 pub(crate) const DEFAULTS: &str = include_str!("../config.default.toml");
 
-/// The name of the config file that is looked for.
+/// Name of the config file in the data folder or the current folder.
 const FILE: &str = "logmill.toml";
-/// The most slots of one kind: each is a task and a claimed job.
+/// Maximum slots per kind: each is a task and a claimed job.
 const SLOTS_MAX: usize = 1_000;
-/// The most connections of one process: more than a server usually has.
+/// Maximum connections per process: more than a PostgreSQL server usually allows.
 const CONNECTIONS_MAX: usize = 1_000;
-/// The longest of all times in milliseconds: a day.
+/// Maximum of most settings in milliseconds: a day.
 const TIME_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
-/// The shortest lease: heartbeats come three times as often, and a commit takes its time.
+/// Minimum lease: it must leave time for three heartbeats, each of which is a commit.
 const LEASE_MS_MIN: u64 = 100;
-/// How much of the time of a stop is left for giving jobs back, at most.
+/// Maximum part of the stop deadline that is reserved for giving jobs back.
 const GIVE_BACK_MAX: Duration = Duration::from_secs(5);
-/// The longest retention: a hundred years.
+/// Maximum retention: a hundred years.
 const RETENTION_HOURS_MAX: u64 = 100 * 365 * 24;
 
-/// What is said of a variable that our ancestors had.
+/// Warning about a variable of Logmill's predecessors.
 const MONGO_WARNING: &str = "MONGO_URI is not used: tables are in SQLite in the data folder, or in PostgreSQL if \
     database.url (the variable LOGMILL_DATABASE_URL) names one";
 
-/// All settings.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Settings {
@@ -66,20 +67,24 @@ pub(crate) struct Settings {
     pub(crate) blobs: Blobs,
     index: Index,
     pub(crate) chain: chain::Chain,
+    /// The entries of `[[chains]]`, unparsed.
+    chains: Vec<toml::Table>,
     pub(crate) ingest: chain::Ingest,
     pub(crate) derive: derive::Derive,
     pub(crate) collect: collect::Collect,
-    pub(crate) ready: ready::Ready,
+    pub(crate) ready: ready::ReadySettings,
     pub(crate) server: server::Server,
     pub(crate) rpc: server::Rpc,
     pub(crate) meter: meter::Meter,
     pub(crate) secrets: secrets::Secrets,
-    /// Whether databases that hold less than they once did are opened: a flag of one start, and no key.
+    /// Whether to open databases that have lost commits: a flag of a single start, not a key.
     #[serde(skip)]
     pub(crate) accept_loss: bool,
+    /// The settings of each entry of `[[chains]]`.
+    #[serde(skip)]
+    listed_chains: Vec<Arc<Settings>>,
 }
 
-/// Where the database is.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Database {
@@ -89,7 +94,7 @@ pub(crate) struct Database {
     durability: DurabilityName,
 }
 
-/// [`Durability`] as it is written.
+/// [`Durability`] as written in the configuration.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum DurabilityName {
@@ -97,7 +102,6 @@ enum DurabilityName {
     Relaxed,
 }
 
-/// How jobs are run.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Work {
@@ -108,7 +112,6 @@ pub(crate) struct Work {
     retention_hours: u64,
 }
 
-/// What is logged, and how.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Log {
@@ -116,7 +119,6 @@ pub(crate) struct Log {
     pub(crate) format: Format,
 }
 
-/// How much is logged.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Level {
@@ -128,7 +130,6 @@ pub(crate) enum Level {
     Trace,
 }
 
-/// How a log line looks.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Format {
@@ -136,7 +137,6 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Where blobs are.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Blobs {
@@ -157,21 +157,27 @@ enum BlobKind {
     S3,
 }
 
+/// Prints no field, because settings hold secrets.
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Settings").finish_non_exhaustive()
+    }
+}
+
 impl Settings {
-    /// How to reach PostgreSQL; none if the database is SQLite in the data folder.
+    /// Connection settings of PostgreSQL; `None` if the database is SQLite in the data folder.
     pub(crate) fn postgres(&self) -> Option<PostgresSettings> {
         let Database { url, schema, connections, .. } = &self.database;
         if url.is_empty() {
             return None;
         }
         let mut settings = PostgresSettings::new(url.clone());
-        settings.schema = given(schema);
+        settings.schema = non_empty(schema);
         settings.connections = *connections;
         settings.durability = self.durability();
         Some(settings)
     }
 
-    /// Whether commits wait for the disk.
     pub(crate) fn durability(&self) -> Durability {
         match self.database.durability {
             DurabilityName::Full => Durability::Full,
@@ -179,19 +185,41 @@ impl Settings {
         }
     }
 
-    /// How ingest works.
     pub(crate) fn ingest(&self) -> IngestSettings {
         self.ingest.settings(!self.ingest.raw_only && self.derive.is_on())
     }
 
-    /// How to reach S3; none if blobs are files in the data folder.
+    /// The settings of every followed chain: the one of `[chain]`, or those of `[[chains]]`.
+    pub(crate) fn followed(&self) -> Vec<Arc<Settings>> {
+        match self.chain.is_given() {
+            true => vec![Arc::new(self.clone())],
+            false => self.listed_chains.clone(),
+        }
+    }
+
+    /// The settings that apply to a chain: those of its entry in `[[chains]]`, if it has one.
+    pub(crate) fn of_chain(&self, chain_id: u64) -> Settings {
+        let listed = self.listed_chains.iter().find(|chain| chain.chain.id() == Some(chain_id));
+        let settings = listed.map_or(self, |listed| listed);
+        Settings { accept_loss: self.accept_loss, ..settings.clone() }
+    }
+
+    /// Whether no chain derives tables.
+    pub(crate) fn derives_nothing(&self) -> bool {
+        match self.listed_chains.as_slice() {
+            [] => self.ingest.raw_only,
+            listed => listed.iter().all(|chain| chain.ingest.raw_only),
+        }
+    }
+
+    /// Connection settings of S3; `None` if blobs are files in the data folder.
     pub(crate) fn s3(&self) -> Option<S3Settings> {
         let blobs = &self.blobs;
         match blobs.kind {
             BlobKind::Files => None,
             BlobKind::S3 => Some(S3Settings {
                 bucket: blobs.bucket.clone(),
-                endpoint: given(&blobs.endpoint),
+                endpoint: non_empty(&blobs.endpoint),
                 region: blobs.region.clone(),
                 access_key: blobs.access_key.clone(),
                 secret_key: blobs.secret_key.clone(),
@@ -201,24 +229,24 @@ impl Settings {
         }
     }
 
-    /// How the log index of a chain works, all but its prefix.
+    /// Settings of a chain's log index, except for its prefix.
     pub(crate) fn index(&self) -> finalized_log_index::Settings {
         self.index.settings()
     }
 
-    /// The first key whose value is out of bounds, and why.
-    fn fault(&self) -> Option<Fault> {
+    /// The first key with an invalid value, and the reason.
+    fn fault(&self) -> Option<InvalidKey> {
         let work = &self.work;
         let s3 = matches!(self.blobs.kind, BlobKind::S3);
         let named = |key, value: &str| {
-            (s3 && value.is_empty()).then(|| (key, "blobs of kind s3 need it".to_owned()))
+            (s3 && value.is_empty()).then(|| (key, "must be set if blobs.kind is s3".to_owned()))
         };
         let schema = &self.database.schema;
         let faults = [
-            self.data.as_os_str().is_empty().then(|| ("data", "a folder is needed".to_owned())),
+            self.data.as_os_str().is_empty().then(|| ("data", "must name a folder".to_owned())),
             secret::url_fault(&self.database.url).map(|why| ("database.url", why.to_owned())),
             (!schema_is_fine(schema)).then(|| {
-                let why = "lower-case letters, digits and underscores, at most 63";
+                let why = "expected at most 63 lower-case letters, digits and underscores";
                 ("database.schema", format!("{schema:?}: {why}"))
             }),
             within(
@@ -234,7 +262,7 @@ impl Settings {
             within("work.retention_hours", work.retention_hours, 0, RETENTION_HOURS_MAX),
             named("blobs.bucket", &self.blobs.bucket),
             (s3 && !self.blobs.endpoint_is_fine()).then(|| {
-                let why = "it starts with https://, or with http:// if blobs.allow_http is true";
+                let why = "must start with https://, or with http:// if blobs.allow_http is true";
                 ("blobs.endpoint", why.to_owned())
             }),
             named("blobs.region", &self.blobs.region),
@@ -272,12 +300,12 @@ impl Work {
         Duration::from_millis(self.slow_poll_ms)
     }
 
-    /// How long a stop may take in all.
+    /// Time limit of a whole stop.
     pub(crate) fn stop_deadline(&self) -> Duration {
         Duration::from_millis(self.stop_deadline_ms)
     }
 
-    /// How long a stop waits for jobs that run: a part is left for giving back those that do not end.
+    /// How long a stop waits for running jobs; the rest of the deadline is for giving back those that do not end.
     pub(crate) fn job_stop_deadline(&self) -> Duration {
         let all = self.stop_deadline();
         all.saturating_sub((all / 4).min(GIVE_BACK_MAX))
@@ -288,11 +316,11 @@ impl Work {
     }
 }
 
-/// A key, and what is wrong with its value.
-type Fault = (&'static str, String);
+/// A key, and the reason why its value is invalid.
+type InvalidKey = (&'static str, String);
 
-fn within(key: &'static str, value: u64, least: u64, most: u64) -> Option<Fault> {
-    let why = || format!("{value} is not within {least} and {most}");
+fn within(key: &'static str, value: u64, least: u64, most: u64) -> Option<InvalidKey> {
+    let why = || format!("{value} is not between {least} and {most}");
     (!(least..=most).contains(&value)).then(|| (key, why()))
 }
 
@@ -300,7 +328,7 @@ fn count(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-fn given(text: &str) -> Option<String> {
+fn non_empty(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
@@ -309,34 +337,33 @@ fn schema_is_fine(schema: &str) -> bool {
     schema.len() <= 63 && schema.bytes().all(plain)
 }
 
-/// What the command line and the environment say.
+/// The sources of a configuration, without the defaults.
 #[derive(Default)]
-pub(crate) struct Given {
-    /// The config file that was named.
+pub(crate) struct ConfigSources {
+    /// The config file named on the command line.
     pub(crate) file: Option<PathBuf>,
-    /// The variables of the environment.
     pub(crate) environment: BTreeMap<String, String>,
-    /// Keys and their values, in the order of the flags.
+    /// Keys and values, in the order of the flags.
     pub(crate) flags: Vec<(String, String)>,
 }
 
-/// Settings, and where each that is not a default came from.
+/// Settings, with the source of each that is not a default.
 pub(crate) struct Config {
     pub(crate) settings: Settings,
-    /// What a server is told when it starts.
+    /// Warnings for the operator at the start of a server.
     pub(crate) warnings: Vec<&'static str>,
     layers: Layers,
 }
 
 impl Config {
-    /// Merges all sources and checks the outcome.
-    pub(crate) fn load(given: &Given) -> Result<Self> {
+    /// Merges all sources and checks the result.
+    pub(crate) fn load(sources: &ConfigSources) -> Result<Self> {
         let mut layers = Layers::defaults()?;
-        if let Some(file) = find_file(given)? {
+        if let Some(file) = find_file(sources)? {
             layers.add_file(&file, &read(&file)?)?;
         }
-        layers.add_environment(&given.environment)?;
-        layers.add_flags(&given.flags)?;
+        layers.add_environment(&sources.environment)?;
+        layers.add_flags(&sources.flags)?;
         let mut settings = layers.settings()?;
         if let Some(file) = settings.meter.systemconfig() {
             let origin = file.display().to_string();
@@ -348,25 +375,26 @@ impl Config {
         if let Some((key, why)) = settings.fault() {
             return Err(Error::BadValue { origin: layers.origin(key), key: key.to_owned(), why });
         }
-        let mongo = given.environment.get("MONGO_URI").filter(|uri| !uri.is_empty());
+        settings.listed_chains = chains::settings(&layers, &settings)?;
+        let mongo = sources.environment.get("MONGO_URI").filter(|uri| !uri.is_empty());
         let warnings = mongo.map(|_| MONGO_WARNING).into_iter().collect();
         Ok(Self { settings, warnings, layers })
     }
 
-    /// The effective configuration as TOML, with secrets hidden, and where it comes from.
-    pub(crate) fn shown(&self) -> Result<String> {
-        self.layers.shown()
+    /// The effective configuration as TOML, with secrets redacted and the source of each setting.
+    pub(crate) fn redacted_toml(&self) -> Result<String> {
+        self.layers.redacted_toml()
     }
 }
 
-/// The file that was named; else one in the data folder, as far as that is known without a file; else one here.
-fn find_file(given: &Given) -> Result<Option<PathBuf>> {
-    if given.file.is_some() {
-        return Ok(given.file.clone());
+/// The named file; else one in the data folder that the other sources set; else one in the current folder.
+fn find_file(sources: &ConfigSources) -> Result<Option<PathBuf>> {
+    if sources.file.is_some() {
+        return Ok(sources.file.clone());
     }
     let mut layers = Layers::defaults()?;
-    layers.add_environment(&given.environment)?;
-    layers.add_flags(&given.flags)?;
+    layers.add_environment(&sources.environment)?;
+    layers.add_flags(&sources.flags)?;
     let places = [layers.settings()?.data.join(FILE), PathBuf::from(FILE)];
     Ok(places.into_iter().find(|file| file.is_file()))
 }

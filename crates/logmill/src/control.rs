@@ -1,4 +1,4 @@
-//! The control socket: how a command reaches the server that has the data folder.
+//! The control socket: how a command reaches the server that holds the data folder.
 //!
 //! `control.sock` in the data folder, HTTP/1 with JSON, one endpoint per change under `/api/v1/jobs/`:
 //!
@@ -7,8 +7,8 @@
 //!                         ◀── 200 {"cancelled":true} | 4xx, 5xx {"error":…} ──
 //! ```
 //!
-//! Guarantees: only the server's own user can connect (mode 0600 from the first moment); bodies, answers, time and
-//! the requests under way are bounded. Leaves to others: what a change does ([`crate::jobs::change`]).
+//! Guarantees: only the server's own user can connect (mode 0600 before it listens). Bodies, responses, time and
+//! concurrent requests are bounded. Leaves to others: what a change does ([`crate::jobs::change`]).
 
 mod client;
 mod service;
@@ -23,13 +23,13 @@ use std::time::Duration;
 use logmill_work::queue::PAYLOAD_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
-/// The largest request: a payload, and what is around it.
+/// Maximum request size: a payload and its envelope.
 const REQUEST_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + (64 << 10);
-/// The largest answer.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// How long the server works on one request.
+/// Maximum time that the server works on one request.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(60);
-/// How long a client waits for an answer: a little longer, so that it hears of the server's own limit.
+/// How long a client waits for a response: longer than the server's limit, so that it receives the server's
+/// timeout error.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(65);
 
 /// Whether a server listens in a folder.
@@ -37,10 +37,10 @@ pub(crate) async fn is_served(folder: &Path) -> bool {
     socket::connect(folder).await.is_ok()
 }
 
-/// The body of an answer that is not 200.
+/// Body of a response that is not 200.
 #[derive(Debug, Serialize, Deserialize)]
-struct Problem {
-    /// What went wrong, with its causes.
+struct ErrorBody {
+    /// Error message with its causes.
     error: String,
     /// What to do about it.
     hint: Option<String>,

@@ -1,8 +1,7 @@
-//! `logmill demo`: what exists so far, shown working in a folder of its own, with nothing to set up.
+//! `logmill demo`: shows the existing features at work in a temporary folder, with nothing to set up.
 //!
-//! Guarantees: what it claims it has checked, and it fails loudly if a check does not hold; it leaves nothing
-//! behind, also when it fails or is interrupted. Leaves to others: real nodes, and what does not exist yet, of which it
-//! says so.
+//! Guarantees: every claim is checked, and a failed check fails the demo; it leaves nothing behind, also when it fails
+//! or is interrupted. Leaves to others: real nodes, and missing features, which it names.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,7 +23,7 @@ mod lease;
 mod meter;
 mod tables;
 
-/// Shows everything, one part after the other.
+/// Shows all parts, one after the other.
 pub(crate) async fn run() -> Result<()> {
     let mut signals = Signals::new()?;
     let folder = TemporaryFolder::new();
@@ -53,17 +52,17 @@ async fn show(folder: &TemporaryFolder) -> Result<()> {
         show_blobs(taken.path().join("blobs")).await?,
         index::show(taken.path()).await?,
     ];
-    let (chain, sim, said) = chain::show(taken.path(), &queue).await?;
-    shown.push(said);
+    let (chain, sim, message) = chain::show(taken.path(), &queue).await?;
+    shown.push(message);
     shown.push(Box::pin(tables::show(taken.path(), &chain, &sim)).await?);
     shown.push(Box::pin(meter::show(taken.path())).await?);
     let took = clock.monotonic().saturating_sub(started);
-    output::line(&format!("Shown and checked in {}:", output::duration(took)))?;
+    output::line(&format!("Checked in {}:", output::duration(took)))?;
     shown.iter().try_for_each(|text| output::line(&format!("- {text}")))?;
-    output::line("Not there yet: bills follow.")
+    output::line("Not implemented yet: bills.")
 }
 
-/// Blobs: whole, once, and for good.
+/// Blobs are complete, written once, and permanent.
 async fn show_blobs(folder: PathBuf) -> Result<String> {
     let blobs = FileBlobs::open(folder)?;
     let name = BlobName::new("demo/chunk-1")?;
@@ -71,19 +70,19 @@ async fn show_blobs(folder: PathBuf) -> Result<String> {
     blobs.put(&name, "sealed".into()).await?;
     let refused = blobs.put(&name, "other".into()).await;
     let refused = refused.is_err_and(|error| error.kind() == ErrorKind::Conflict);
-    check(refused, || "other bytes replaced a blob".to_owned())?;
+    check(refused, || "a blob was overwritten with other bytes".to_owned())?;
     let read = blobs.get(&name).await?;
     check(read.as_deref() == Some(b"sealed"), || format!("a blob came back as {read:?}"))?;
-    Ok("blobs: the same bytes twice are fine, other bytes under the same name are refused"
+    Ok("blobs: writing the same bytes again is fine, other bytes under the same name are refused"
         .to_owned())
 }
 
-/// A claim of the demo that must hold.
+/// Fails the demo if a claim does not hold.
 fn check(holds: bool, otherwise: impl FnOnce() -> String) -> Result<()> {
     if holds { Ok(()) } else { Err(Error::Demo { what: otherwise() }) }
 }
 
-/// A folder that is gone when the demo is.
+/// A folder that is removed when dropped.
 struct TemporaryFolder {
     path: PathBuf,
 }

@@ -1,7 +1,7 @@
 //! Derived tables in the server, and `logmill rederive`.
 //!
-//! Guarantees: `rederive` beside a server is a job that the server does; without one it is done here, under the
-//! folder's lock. Either way the tables serve what they had until the new ones are complete. Leaves to others: deriving
+//! Guarantees: beside a server, `rederive` is a job that the server runs; without one it runs here, under the folder's
+//! lock. Either way the old tables are served until the new ones are complete. Leaves to others: deriving
 //! ([`logmill_pipeline::derive`]).
 
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use logmill_io::{Entropy, OsEntropy, SystemClock};
 use logmill_pipeline::derive::decoded::TokenSettings;
 use logmill_pipeline::derive::deriver::CheckpointStatus;
 use logmill_pipeline::derive::rederive::{self, RederiveHandler};
+use logmill_pipeline::derive::store::Permit;
 use logmill_pipeline::derive::{DeriveSettings, Deriver, Processor, Reader, Tables};
 use logmill_pipeline::{Chain, processors};
 use logmill_work::{Queue, Runner, RunnerSettings};
@@ -20,30 +21,28 @@ use crate::cli;
 use crate::config::Settings;
 use crate::control;
 use crate::error::{Error, Result};
-use crate::jobs::Jobs;
-use crate::jobs::change::Enqueue;
+use crate::jobs;
 use crate::output;
 use crate::stores::index::IndexStores;
 use crate::stores::{self, tables};
 use crate::workers::Workers;
 
-/// How often progress is looked at.
+/// Interval between two progress checks.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// The derivers of one chain.
 #[derive(Debug)]
-pub(crate) struct Derive {
+pub(crate) struct DeriveTasks {
     pub(crate) deriver: Deriver,
     pub(crate) reader: Reader,
     processors: Vec<Arc<dyn Processor>>,
-    /// None where there is no node to ask.
+    /// `None` if there is no node to ask.
     workers: Option<Workers>,
     queue: Queue,
     runner: RunnerSettings,
 }
 
-impl Derive {
-    /// Those that are configured.
+impl DeriveTasks {
+    /// Opens the configured derivers.
     pub(crate) async fn open(
         settings: &Settings,
         chain: &Chain,
@@ -53,9 +52,13 @@ impl Derive {
         runner: RunnerSettings,
     ) -> Result<Self> {
         let owner = runner.owner.clone();
-        let known = known(settings, chain.chain_id());
+        let known = processor_settings(settings, chain.chain_id());
         let enabled = |processor: &Arc<dyn Processor>| settings.derive.enables(processor.name());
         let processors: Vec<_> = processors::all(&known).into_iter().filter(enabled).collect();
+        let assumed = settings.collect.assumed_fees(settings, chain.chain_id());
+        if let Some(why) = assumed.filter(|_| settings.derive.enables("fees_worker")) {
+            tracing::info!(chain = chain.chain_id(), why, "fees of this chain may be missing");
+        }
         let derive = derive_settings(settings, known.tokens);
         let (clock, all) = (SystemClock::shared(), processors.clone());
         let workers = match source {
@@ -82,7 +85,7 @@ impl Derive {
         };
         let kind = rederive::kind(self.reader.chain_id());
         let settings = RunnerSettings { kind, slots: 1, ..self.runner.clone() };
-        let asked = Runner::new(self.queue.clone(), Arc::new(handler), settings)?;
+        let requested = Runner::new(self.queue.clone(), Arc::new(handler), settings)?;
         let workers = async {
             match &self.workers {
                 Some(workers) => workers.run(&stop).await,
@@ -91,24 +94,22 @@ impl Derive {
         };
         let deriving = Box::pin(self.deriver.run(stop()));
         let deriving = async { deriving.await.map_err(Error::from) };
-        let asked = async { asked.run(stop()).await.map_err(Error::from) };
-        // One that cannot go on ends all: what is left must not linger.
-        futures::future::try_join3(deriving, asked, Box::pin(workers)).await.map(|_| ())
+        let requested = async { requested.run(stop()).await.map_err(Error::from) };
+        // If one of them fails, all end: the others must not linger.
+        futures::future::try_join3(deriving, requested, Box::pin(workers)).await.map(|_| ())
     }
 
-    /// The names of its processors.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.processors.iter().map(|processor| processor.name())
     }
 
-    /// Every checkpoint, for operators.
-    pub(crate) fn shown(&self) -> serde_json::Value {
-        let workers = self.workers.as_ref().map(Workers::standing);
+    /// The checkpoints of all processors and the progress of async workers, for operators.
+    pub(crate) fn status_json(&self) -> serde_json::Value {
+        let workers = self.workers.as_ref().map(Workers::progress);
         serde_json::json!({ "derivers": self.deriver.status(), "async_workers": workers })
     }
 }
 
-/// How tables are derived.
 fn derive_settings(settings: &Settings, tokens: TokenSettings) -> DeriveSettings {
     let is_embedded = settings.postgres().is_none();
     DeriveSettings {
@@ -118,44 +119,47 @@ fn derive_settings(settings: &Settings, tokens: TokenSettings) -> DeriveSettings
     }
 }
 
-/// What is known of a chain, and what is set.
-fn known(settings: &Settings, chain_id: u64) -> processors::Settings {
+/// Processor settings of a chain: built-in knowledge combined with the configuration.
+fn processor_settings(settings: &Settings, chain_id: u64) -> processors::Settings {
     let fees = settings.collect.fees(settings, chain_id);
     let (tokens, usage) = (settings.derive.tokens(chain_id), settings.meter.usage(chain_id));
     processors::Settings { fees, tokens, usage }
 }
 
-/// `logmill rederive`.
-pub(crate) async fn rederive(asked: &cli::Rederive, settings: &Settings) -> Result<()> {
+pub(crate) async fn rederive(args: &cli::Rederive, settings: &Settings) -> Result<()> {
     let stores = IndexStores::open_to_read(settings).await?.without_warm_up();
-    let chain_id = stores.choose(asked.chain).await?;
-    let known = processors::all(&known(settings, chain_id));
-    let Some(processor) = known.iter().find(|one| one.name() == asked.processor) else {
+    let chain_id = stores.choose(args.chain).await?;
+    let settings = &settings.of_chain(chain_id);
+    let known = processors::all(&processor_settings(settings, chain_id));
+    let Some(processor) = known.iter().find(|one| one.name() == args.processor) else {
         let known: Vec<&str> = known.iter().map(|processor| processor.name()).collect();
         return Err(Error::BadValue {
             origin: "the command line".to_owned(),
             key: "PROCESSOR".to_owned(),
-            why: format!("there is no {:?}; there are {}", asked.processor, known.join(", ")),
+            why: format!("unknown processor {:?}; known are {}", args.processor, known.join(", ")),
         });
     };
+    let (drops_unstored, allows_empty) = (args.drop_unstored, args.allow_empty);
+    let permit = Permit { drops_unstored, allows_empty };
     let is_served = settings.postgres().is_some() || control::is_served(&settings.data).await;
     if !is_served {
-        return rederive_here(settings, chain_id, processor).await;
+        return rederive_here(settings, chain_id, processor, permit).await;
     }
     let before = generation(&tables::open_to_read(settings).await?, chain_id, processor).await?;
-    let job = rederive::job(chain_id, processor.name(), &format!("{:x}", OsEntropy.mark()))?;
-    let (kind, key) = (job.kind.clone(), job.key.clone());
-    let enqueue = Enqueue::new(job.kind, job.key, job.payload, 0)?;
-    Jobs::open(settings, &kind).await?.change(&enqueue).await?;
-    if asked.detach {
+    let mark = format!("{:x}", OsEntropy.mark());
+    let job = rederive::job(chain_id, processor.name(), permit, &mark)?;
+    if args.detach {
+        let (kind, key) = jobs::enqueue(settings, job).await?;
         return output::line(&format!(
-            "asked for; the server does it as soon as it runs: logmill jobs show {kind} {key}"
+            "enqueued: the server will run it as a job; see logmill jobs show {kind} {key}"
         ));
     }
+    // Until the job is done, the generation that is being built may be an earlier one that lacks the permission.
+    jobs::run_on_server(settings, job, None).await?;
     watch(settings, chain_id, processor, before).await
 }
 
-/// Watches until another generation serves.
+/// Prints progress until another generation is served.
 async fn watch(
     settings: &Settings,
     chain_id: u64,
@@ -166,14 +170,17 @@ async fn watch(
     loop {
         let now = generation(&tables, chain_id, processor).await?;
         if now != before {
-            return output::line(&format!("{} serves what was derived anew", processor.name()));
+            return output::line(&format!("{} now serves the rebuilt tables", processor.name()));
+        }
+        if let Some(why) = tables.cannot_serve(chain_id, processor.name()).await? {
+            return Err(Error::TablesKept { processor: processor.name(), why });
         }
         let built = tables.building(chain_id, processor.name()).await?;
-        let said = built.map_or_else(
-            || "waits for the server".to_owned(),
+        let text = built.map_or_else(
+            || "waiting for the server".to_owned(),
             |built| format!("{built} blocks derived"),
         );
-        output::progress(&format!("{}: {said}", processor.name()), false);
+        output::progress(&format!("{}: {text}", processor.name()), false);
         clock.sleep(LOOK_EVERY).await;
     }
 }
@@ -186,35 +193,39 @@ async fn generation(
     Ok(tables.serving(chain_id, processor.name()).await?)
 }
 
-/// Without a server: all of it, now.
+/// Rederives in this process, without a server.
 async fn rederive_here(
     settings: &Settings,
     chain_id: u64,
     processor: &Arc<dyn Processor>,
+    permit: Permit,
 ) -> Result<()> {
     let _folder = stores::take(&settings.data).await?;
     let chain = IndexStores::open_to_write(settings).await?.chain(chain_id).await?;
     let tables = tables::open_to_write(settings).await?;
-    let known = known(settings, chain_id);
+    let known = processor_settings(settings, chain_id);
     let derive = derive_settings(settings, known.tokens);
     let (clock, one) = (SystemClock::shared(), vec![Arc::clone(processor)]);
     let deriver = Deriver::new(chain, tables.clone(), one, derive, "rederive", clock.clone());
-    tables.rederive(chain_id, processor).await?;
-    let shown = async {
+    tables.rederive(chain_id, processor, permit).await?;
+    let progress = async {
         loop {
             clock.sleep(LOOK_EVERY).await;
             let all = deriver.status().checkpoints;
             let building = |row: &&CheckpointStatus| row.state == "building";
             if let Some(row) = all.iter().find(building) {
-                let said = format!("{}: {} blocks left", processor.name(), row.missing);
-                output::progress(&said, false);
+                let text = format!("{}: {} blocks left", processor.name(), row.missing);
+                output::progress(&text, false);
             }
         }
     };
     tokio::select! {
         biased;
         done = deriver.catch_up() => done?,
-        () = shown => {}
+        () = progress => {}
     }
-    output::line(&format!("{} serves what was derived anew", processor.name()))
+    if let Some(why) = tables.cannot_serve(chain_id, processor.name()).await? {
+        return Err(Error::TablesKept { processor: processor.name(), why });
+    }
+    output::line(&format!("{} now serves the rebuilt tables", processor.name()))
 }

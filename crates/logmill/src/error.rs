@@ -1,17 +1,14 @@
-//! The one error of the binary: what the person at the terminal is told.
+//! The one error type of the binary: what the user at the terminal sees.
 //!
-//! Guarantees: every error has an exit code (1 for what went wrong while running, 2 for a wrong command or
-//! configuration), and where there is something to do about it, a hint. Leaves to others: printing
-//! ([`crate::output`]), and not putting secrets into messages in the first place.
+//! Guarantees: every error has an exit code (1 for failures at run time, 2 for a wrong command or configuration), and
+//! a hint where there is a remedy. Leaves to others: printing ([`crate::output`]), and keeping secrets out of messages.
 
 use std::path::PathBuf;
 
 use logmill_io::ErrorKind;
 
-/// Result of a command.
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong with a command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("{origin}: unknown key {key}")]
@@ -26,11 +23,15 @@ pub(crate) enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// One of the variables of `logmill collect`.
-    #[error("{variable}: {why}")]
+    /// An invalid environment variable of `logmill collect`.
+    #[error("invalid chain config: {variable} {why}")]
     Collect { variable: &'static str, why: String },
-    #[error("{ranges} ranges are missing: nobody could collect them")]
+    #[error("{ranges} ranges are missing: all attempts to collect them failed")]
     Missing { ranges: u64 },
+    #[error("nothing has been collected for {consumer} on chain {chain_id}")]
+    NothingCollected { chain_id: u64, consumer: &'static str },
+    #[error("nothing was verified: no block of chain {chain_id} is stored in this range")]
+    NothingVerified { chain_id: u64 },
     #[error(transparent)]
     Store(#[from] logmill_io::Error),
     #[error(transparent)]
@@ -41,12 +42,18 @@ pub(crate) enum Error {
     Pipeline(#[from] logmill_pipeline::Error),
     #[error(transparent)]
     Meter(#[from] logmill_meter::Error),
-    #[error("nothing is metered: there are no event types")]
+    #[error("usage is not metered: no event type is configured")]
     NothingMetered,
-    #[error("{partials} partials did not equal their events; {repaired} were mended")]
+    #[error(
+        "{partials} partials or aggregates did not match their events or revisions; {repaired} were repaired"
+    )]
     Miscounted { partials: u64, repaired: u64 },
-    #[error("recorded usage of {blocks} blocks is not what the stored chain says")]
+    #[error("recorded usage of {blocks} blocks differs from the stored chain")]
     ChainMiscounted { blocks: u64 },
+    #[error("{processor} still serves its old tables: {why}")]
+    TablesKept { processor: &'static str, why: String },
+    #[error("the server did not complete the job {kind} {key}: {why}")]
+    NotDoneByServer { kind: String, key: String, why: String },
     #[error("{blocks} stored blocks are damaged")]
     Damaged { blocks: u64 },
     #[error("{what} ({setting})")]
@@ -57,21 +64,25 @@ pub(crate) enum Error {
         #[source]
         source: Box<Error>,
     },
-    #[error("the preflight failed: {what}")]
+    #[error("preflight checks failed: {what}")]
     PreflightFailed { what: String },
-    #[error("there is no database {}", path.display())]
+    #[error("no database at {}", path.display())]
     NoDatabase { path: PathBuf },
-    #[error("{secrets} secrets of webhooks cannot be decrypted with any key that is configured")]
+    #[error("{secrets} webhook secrets cannot be decrypted with any configured key")]
     SecretsUnreadable { secrets: u64 },
-    #[error("there are webhooks, and no key to encrypt their secrets with")]
+    #[error("the disk of {} has {free_mib} MiB left; ready.free_disk_mib requires {wanted}", folder.display())]
+    DiskLow { folder: PathBuf, free_mib: u64, wanted: u64 },
+    #[error("there are webhooks, but no key to encrypt their secrets")]
     NoSecretKey,
-    #[error("databases have stepped back: {}", all(databases))]
+    #[error("several databases hold less than they once did: {}", all(databases))]
     SteppedBack { databases: Vec<logmill_io::Error> },
+    #[error("several databases cannot be used: {}", all(databases))]
+    BrokenDatabases { databases: Vec<logmill_io::Error> },
     #[error("there is no job {kind}/{key}")]
     NoJob { kind: String, key: String },
-    #[error("there is no log index: nothing is in {place}")]
+    #[error("no log index found in {place}")]
     NoIndex { place: String },
-    #[error("there is no log index of chain {chain}, but of {}", list(known))]
+    #[error("no log index of chain {chain}; there are indexes of {}", list(known))]
     NoIndexOfChain { chain: u64, known: Vec<u64> },
     #[error("there are log indexes of several chains: {}", list(known))]
     ManyIndexes { known: Vec<u64> },
@@ -82,7 +93,7 @@ pub(crate) enum Error {
         source: Box<finalized_log_index::Error>,
     },
     #[error(
-        "{} has the data folder {}, and this command needs it for itself",
+        "{} holds the data folder {}, but this command needs exclusive access to it",
         holder(*pid), folder.display()
     )]
     FolderNeeded { folder: PathBuf, pid: Option<u32> },
@@ -94,7 +105,7 @@ pub(crate) enum Error {
         source: std::io::Error,
     },
     #[error(
-        "{} has the data folder {}, but does not answer on its control socket",
+        "{} holds the data folder {}, but does not answer on its control socket",
         holder(*pid), folder.display()
     )]
     NoAnswer {
@@ -103,7 +114,7 @@ pub(crate) enum Error {
         #[source]
         source: Box<Error>,
     },
-    #[error("speak to the server through {}", path.display())]
+    #[error("send the request to the server through {}", path.display())]
     Http {
         path: PathBuf,
         #[source]
@@ -113,9 +124,9 @@ pub(crate) enum Error {
         "the server did not answer within {waited_ms} ms, so the change may or may not have happened"
     )]
     NoAnswerInTime { waited_ms: u64 },
-    #[error("the server gave an answer that is not understood: {what}")]
+    #[error("the server sent an invalid response: {what}")]
     Garbled { what: String },
-    #[error("the server refused: {message}")]
+    #[error("the server refused the request: {message}")]
     Refused { message: String, hint: Option<String> },
     #[error("{task} ended unexpectedly")]
     TaskEnded { task: &'static str },
@@ -125,18 +136,16 @@ pub(crate) enum Error {
         #[source]
         source: Box<Error>,
     },
-    #[error("a task did not return")]
+    #[error("a task panicked")]
     Panicked {
         #[from]
-        source: logmill_io::Panicked,
+        source: logmill_io::TaskPanic,
     },
-    #[error(
-        "stopped at once by a second signal: jobs that ran are given back when their leases end"
-    )]
+    #[error("stopped at once by a second signal: running jobs are retried when their leases end")]
     StoppedAtOnce,
     #[error(
-        "stopped after {deadline_ms} ms (work.stop_deadline_ms) although not everything had ended: does the database \
-         hang? What was held is taken over by the next process"
+        "stopped after {deadline_ms} ms (work.stop_deadline_ms) although not everything had ended, perhaps because \
+         the database hangs; the next process takes over its leases and jobs"
     )]
     StoppedUnfinished { deadline_ms: i64 },
     #[error("stopped by a signal")]
@@ -147,7 +156,7 @@ pub(crate) enum Error {
         #[source]
         source: std::io::Error,
     },
-    #[error("{address} can be reached from elsewhere, and there are no keys")]
+    #[error("other machines can reach {address}, but no API keys are set")]
     NoKeys { address: std::net::SocketAddr },
     #[error("{doing}")]
     System {
@@ -155,7 +164,7 @@ pub(crate) enum Error {
         #[source]
         source: std::io::Error,
     },
-    #[error("the demo found what must not be: {what}")]
+    #[error("a check of the demo failed: {what}")]
     Demo { what: String },
     #[error("write to standard output")]
     Output(#[source] std::io::Error),
@@ -164,7 +173,7 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// What the log index of a chain refuses.
+    /// Wraps an error of a chain's log index.
     pub(crate) fn of_index(chain: u64) -> impl Fn(finalized_log_index::Error) -> Self {
         move |error| Self::Index { chain, source: Box::new(error) }
     }
@@ -182,7 +191,7 @@ impl Error {
         }
     }
 
-    /// Whether it may pass by itself.
+    /// Whether the error may pass by itself.
     pub(crate) fn is_transient(&self) -> bool {
         let kind = match self {
             Self::Store(error) => error.kind(),
@@ -207,12 +216,12 @@ impl Error {
             | Self::NothingMetered
             | Self::NoSecretKey
             | Self::NoKeys { .. } => 2,
-            Self::Index { source, .. } if is_wrong_question(source) => 2,
+            Self::Index { source, .. } if is_invalid_query(source) => 2,
             _ => 1,
         }
     }
 
-    /// Whether whoever read our output went away, which is no failure: `logmill jobs list … | head`.
+    /// Whether the reader of our output has closed it, which is not a failure: `logmill jobs list … | head`.
     pub(crate) fn is_closed_output(&self) -> bool {
         matches!(self, Self::Output(source) if source.kind() == std::io::ErrorKind::BrokenPipe)
     }
@@ -220,45 +229,53 @@ impl Error {
     /// What to do about it, where the message does not say.
     pub(crate) fn hint(&self) -> Option<&str> {
         match self {
-            Self::UnknownKey { .. } => Some("`logmill config default` shows all keys"),
+            Self::UnknownKey { .. } => Some("`logmill config default` lists all keys"),
             Self::Preflight { hint, .. } => Some(hint),
             Self::NoDatabase { .. } => {
-                Some("`logmill run` makes one; --data names another data folder")
+                Some("`logmill run` creates it; use --data to name another data folder")
             }
-            Self::NoIndex { .. } => {
-                Some("ingest makes it with the first block; --data names another data folder")
-            }
-            Self::NoIndexOfChain { .. } => Some("`logmill index status` shows all that there are"),
-            Self::ManyIndexes { .. } => Some("--chain says which is meant"),
+            Self::NoIndex { .. } => Some(
+                "ingest creates it with the first block; use --data to name another data folder",
+            ),
+            Self::NoIndexOfChain { .. } => Some("`logmill index status` lists all indexes"),
+            Self::ManyIndexes { .. } => Some("choose one with --chain"),
             Self::Index { source, .. } => index_hint(source),
             Self::FolderNeeded { .. } => Some(
-                "stop it, or wait until it has ended; `logmill index status` and `logs` work beside it",
+                "stop it, or wait until it has ended; `logmill index status` and `logmill index logs` work beside it",
             ),
             Self::NoAnswer { .. } => Some("if it is starting or stopping, try again in a moment"),
             Self::NoAnswerInTime { .. } | Self::Http { .. } => {
-                Some("every command may be given again: what has happened happens only once")
+                Some("repeat the command: a change that was already made is not made twice")
             }
-            Self::Collect { .. } => Some("`logmill config default` says how each can be set"),
-            Self::NothingMetered => Some("[meter.events] of the configuration names them"),
+            Self::Collect { .. } => Some("`logmill config default` explains how to set it"),
+            Self::NothingMetered => Some("add event types to [meter.events] in the configuration"),
             Self::Miscounted { repaired: 0, .. } => {
-                Some("--repair mends them; aggregates that were wrong are then corrected")
+                Some("--repair recomputes them; wrong aggregates are then corrected")
             }
             Self::ChainMiscounted { .. } => Some(
                 "a running server corrects usage of replaced blocks by itself; see docs/metering.md, Proof",
             ),
             Self::Missing { .. } => {
-                Some("`logmill collect --check` lists them; --redrive has them tried again")
+                Some("`logmill collect --check` lists them; --redrive retries them")
             }
+            Self::NothingCollected { .. } => Some(
+                "check ACTIVE_CHAIN, CONTRACT_ADDRESS and EVENT, or run `logmill collect` first",
+            ),
+            Self::NothingVerified { .. } => Some(
+                "`logmill index status` lists the stored blocks; check --from, --to and --chain",
+            ),
             Self::NoKeys { .. } => Some("set server.keys, or listen on 127.0.0.1"),
-            Self::Listen { .. } => Some("server.listen names another address or port"),
-            Self::NoJob { .. } => Some("`logmill jobs status` shows the kinds that there are"),
+            Self::Listen { .. } => Some("set server.listen to another address or port"),
+            Self::NoJob { .. } => Some("`logmill jobs status` lists the kinds"),
             Self::Work(logmill_work::Error::Store(error))
             | Self::Meter(logmill_meter::Error::Store(error))
             | Self::Store(error) => store_hint(error),
+            Self::Pipeline(logmill_pipeline::Error::Store(error)) => store_hint(error),
             Self::SteppedBack { .. } => Some(STEPPED_BACK),
-            Self::NoSecretKey => {
-                Some("set secrets.keys or secrets.key_file; `logmill secrets generate` makes a key")
-            }
+            Self::BrokenDatabases { .. } => Some(BROKEN),
+            Self::NoSecretKey => Some(
+                "set secrets.keys or secrets.key_file; `logmill secrets generate` prints a new key",
+            ),
             Self::SecretsUnreadable { .. } => {
                 Some("add the keys that encrypted them; see docs/runbooks/webhook-secret-keys.md")
             }
@@ -269,12 +286,20 @@ impl Error {
     }
 }
 
-/// What to do about a database that holds less than it once did.
-const STEPPED_BACK: &str = "restore it from a backup; or start once with --accept-loss, and what is missing is \
-    lost for good. docs/runbooks/database-stepped-back.md in the source tree says how to tell";
+/// Remedy for a database that holds less than it once did.
+const STEPPED_BACK: &str = "restore it from a backup; or start once with --accept-loss, which gives up the missing \
+    data for good. docs/runbooks/database-stepped-back.md in the source tree says how to decide";
+
+/// Remedy for a damaged SQLite file.
+const MALFORMED: &str = "stop the server and copy the data folder before anything else; then restore the file from a \
+    backup. docs/runbooks/damaged-database.md in the source tree says how, and what can be recovered";
+
+/// Remedy for several files that are damaged or hold less than they once did.
+const BROKEN: &str = "restore them from a backup: docs/runbooks/damaged-database.md and database-stepped-back.md in \
+    the source tree say how";
 
 fn all(errors: &[logmill_io::Error]) -> String {
-    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    errors.iter().map(logmill_io::Error::chain).collect::<Vec<_>>().join("; ")
 }
 
 fn holder(pid: Option<u32>) -> String {
@@ -285,7 +310,7 @@ fn list(chains: &[u64]) -> String {
     chains.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn is_wrong_question(error: &finalized_log_index::Error) -> bool {
+fn is_invalid_query(error: &finalized_log_index::Error) -> bool {
     matches!(error, finalized_log_index::Error::InvalidFilter { .. })
 }
 
@@ -304,9 +329,11 @@ fn index_hint(error: &finalized_log_index::Error) -> Option<&'static str> {
             Some("docs/runbooks/corrupt-chunk.md in the source tree says what to do")
         }
         E::NotCovered { .. } | E::Pruned { .. } => {
-            Some("`logmill index status` shows what is covered")
+            Some("`logmill index status` shows the covered blocks")
         }
-        E::QueryTooBroad { .. } => Some("see index.max_or_terms and index.broad_policy"),
+        E::QueryTooBroad { .. } => {
+            Some("ask for fewer alternatives, or see index.max_or_terms and index.broad_policy")
+        }
         E::DeadlineExceeded { .. } => Some("ask for fewer blocks, or see index.query_deadline_ms"),
         _ => None,
     }
@@ -315,7 +342,10 @@ fn index_hint(error: &finalized_log_index::Error) -> Option<&'static str> {
 pub(crate) fn store_hint(error: &logmill_io::Error) -> Option<&'static str> {
     use logmill_io::Error as E;
     if error.is_disk_full() {
-        return Some("free some space; what was acknowledged is safe, what was not did not happen");
+        return Some("free some space; acknowledged writes are safe, others did not happen");
+    }
+    if error.is_malformed_file() {
+        return Some(MALFORMED);
     }
     match error {
         E::File { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -328,7 +358,7 @@ pub(crate) fn store_hint(error: &logmill_io::Error) -> Option<&'static str> {
         E::Postgres { source, .. } => match source.code().map(|code| code.code()) {
             Some("28P01" | "28000") => Some("check user and password of database.url"),
             Some("3D000") => Some("create the database, or name another in database.url"),
-            Some("42501") => Some("the user of database.url needs the right to create tables"),
+            Some("42501") => Some("grant the user of database.url the right to create tables"),
             Some(_) => None,
             None => Some("check that PostgreSQL runs, and host and port of database.url"),
         },

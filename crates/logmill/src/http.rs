@@ -1,38 +1,50 @@
-//! HTTP: JSON-RPC, WebSockets, and what operators ask.
+//! HTTP server: JSON-RPC, WebSockets, the read API, metering, and the endpoints for operators.
 //!
-//! | path | what | needs |
+//! | path | serves | required scope |
 //! |---|---|---|
 //! | `POST /`, `/rpc`, `/rpc/{chain}` | JSON-RPC | `read` |
 //! | the same as WebSocket | JSON-RPC with subscriptions | `read` |
-//! | `GET /` | `Api Running` | nothing |
-//! | `/ws`, `/ws/{chain}` | the feed of blocks and transactions | `read` |
-//! | `/ws/status` | the status, every three seconds | `read` |
-//! | `/health` | whether the process is up | nothing |
-//! | `/ready`, `/ready/rpc`, `/ready/tables`, `/ready/meter` | whether it may be sent requests, and why not | nothing |
+//! | `GET /` | `Api Running`; with `Accept: application/json`, a summary of the API | none |
+//! | `/ws`, `/ws/{chain}` | feed of blocks and transactions | `read` |
+//! | `/ws/status` | status, every three seconds | `read` |
+//! | `/health` | whether the process is up | none |
+//! | `/ready`, `/ready/rpc`, `/ready/tables`, `/ready/meter` | whether it may be sent requests, and why not | none |
 //! | `/status`, `/metrics` | figures for operators | `read` |
 //! | `/fees`, `/fees/summary` | collected fees | `read` |
-//! | `/api/v1/{chain}/…` | what is stored and derived of a chain ([`api`]) | `read` |
-//! | `/usage…`, `/events…`, `/aggregations…`, `/meters…` | usage, and what follows from it ([`metering`]) | see there |
-//! | `/openapi.json` | what of that there is | nothing |
+//! | `/collected`, `/collected/{table}` | other collected events | `read` |
+//! | `/api/v1/{chain}/…` | stored and derived data of a chain ([`api`]) | `read` |
+//! | `/usage…`, `/events…`, `/aggregations…`, `/meters…` | usage and aggregates ([`metering`]) | see there |
+//! | `/openapi.json` | the OpenAPI document | none |
 //!
-//! Guarantees: without keys nothing is served beyond this machine; bodies, requests under way, connections and time are
-//! bounded. Leaves to others: what is answered ([`crate::rpc`]), and being wired to what ingests.
+//! Guarantees: without keys it serves only this machine; body sizes, concurrent requests, connections and durations are
+//! bounded. Leaves to others: the answers ([`crate::rpc`]), and the connection to the ingesters.
 
+mod accept;
 mod admission;
 mod api;
 mod auth;
-mod caught;
+mod collected;
+mod compression;
 mod connection;
+mod cors;
+mod csv;
 mod encoding;
+mod event_page;
 mod feed;
 mod fees;
+mod head_scan;
 mod health;
 mod metering;
 mod operator;
-mod served;
+mod paced_stream;
+mod panics;
+mod recorder;
+mod request_body;
+mod served_chains;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod unread;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -45,7 +57,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::{Path, Request as HttpRequest, State as FromState};
+use axum::extract::{Request as HttpRequest, State as FromState};
 use axum::http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
@@ -53,9 +65,9 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use bytes::Bytes;
 use futures::stream::unfold;
-use logmill_io::{Clock, Entropy, Panicked, Tasks};
+use logmill_io::{Clock, Entropy, TaskPanic, Tasks};
 use logmill_pipeline::derive::Tables;
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -63,69 +75,65 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use admission::Admission;
 pub(crate) use admission::ConnectionLimits;
 pub(crate) use auth::{Keys, Scope};
+pub(crate) use cors::Origins;
 pub(crate) use metering::Metering;
+pub(crate) use recorder::record_metrics;
 
 use crate::error::{Error, Result};
 use crate::readiness::Readiness;
 use crate::rpc::answer::{Answers, PIECE_BYTES};
-use crate::rpc::{self, Rpc, Served};
-use auth::Refused;
+use crate::rpc::{self, Rpc, ServedChain};
+use auth::KeyRejection;
 use feed::Feed;
-use served::ServedChains;
-use socket::{RpcSession, talk};
+use request_body::{is_json, read_body};
+use served_chains::{PathChain, ServedChains, path_chain};
+use socket::{RpcSession, run_session};
 
-/// How much is served at a time, and for whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// How many connections there may be, and how long they may keep us waiting.
     pub(crate) connections: ConnectionLimits,
-    /// The most requests that are worked on.
+    /// Maximum number of requests processed at a time.
     pub(crate) max_requests: usize,
-    /// The largest body, and the largest message of a WebSocket.
+    /// Maximum size of a request body and of a WebSocket message.
     pub(crate) max_body_bytes: usize,
-    /// The chain of paths that name none; the only one if this does not say.
+    /// Minimum size of a response to compress; 0 disables compression.
+    pub(crate) compress_min_bytes: usize,
+    /// Chain of paths that name none. If unset, it is the only chain served.
     pub(crate) default_chain: Option<u64>,
-    /// Who may ask; everybody on this machine if there are none.
+    /// API keys. Without any, every client on this machine has access.
     pub(crate) keys: Keys,
 }
 
-/// What is told of a collector.
 #[async_trait]
-pub(crate) trait Collecting: Send + Sync + std::fmt::Debug {
-    /// Figures for operators.
-    async fn shown(&self) -> Value;
+pub(crate) trait CollectorStatus: Send + Sync + std::fmt::Debug {
+    async fn status_json(&self) -> Value;
 }
 
-/// Everything that serving needs.
 #[derive(Debug)]
-pub(crate) struct State {
-    /// The chains, by their ids.
-    pub(crate) chains: BTreeMap<u64, Served>,
-    /// Chains that are found later.
-    pub(crate) late_chains: Option<mpsc::Receiver<Served>>,
-    /// Whether this process may be sent requests.
+pub(crate) struct ServerParts {
+    /// By chain id.
+    pub(crate) chains: BTreeMap<u64, ServedChain>,
+    /// Chains that become known after the start.
+    pub(crate) late_chains: Option<mpsc::Receiver<ServedChain>>,
     pub(crate) readiness: Arc<Readiness>,
-    /// Derived and collected tables, if there are any.
     pub(crate) tables: Option<Tables>,
-    /// What collects, if this process serves what is collected.
-    pub(crate) collecting: Option<Arc<dyn Collecting>>,
-    /// Usage, if any is metered.
+    /// Set if this process serves collected events.
+    pub(crate) collecting: Option<Arc<dyn CollectorStatus>>,
     pub(crate) metering: Metering,
     pub(crate) limits: Limits,
     pub(crate) rpc: rpc::Limits,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
-    /// What `/metrics` shows; see [`record_metrics`].
+    /// Rendered at `/metrics`; see [`record_metrics`].
     pub(crate) metrics: Option<PrometheusHandle>,
 }
 
-/// What handlers share.
 #[derive(Debug)]
-struct Shared {
+struct ServerState {
     chains: ServedChains,
     readiness: Arc<Readiness>,
     tables: Option<Tables>,
-    collecting: Option<Arc<dyn Collecting>>,
+    collecting: Option<Arc<dyn CollectorStatus>>,
     metering: Metering,
     limits: Limits,
     rpc: Arc<Rpc>,
@@ -137,33 +145,27 @@ struct Shared {
     stop: watch::Receiver<bool>,
 }
 
-/// Listens where it is told to; requests wait until [`serve`].
+/// Binds the address. Requests wait in the backlog until [`serve_with_health`] runs.
 #[expect(clippy::disallowed_methods, reason = "the one place where the program listens")]
 pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })
 }
 
-/// Records metrics from here on, once for the process.
-pub(crate) fn record_metrics() -> Result<PrometheusHandle> {
-    let recorder = PrometheusBuilder::new().install_recorder();
-    recorder.map_err(|error| Error::Internal { what: format!("record metrics: {error}") })
-}
-
-/// Serves until `stop` completes.
+#[cfg(test)]
 pub(crate) async fn serve(
     listener: TcpListener,
-    state: State,
+    state: ServerParts,
     stop: impl Future<Output = ()> + Send,
 ) -> Result<()> {
     serve_with_health(listener, None, state, stop).await
 }
 
-/// Serves until `stop` completes; what load balancers and monitors ask, on a listener of its own too, which connections
-/// of others cannot fill.
+/// Serves until `stop` completes. Health, readiness and metrics are also served on a listener of their own, so that
+/// other connections cannot crowd them out.
 pub(crate) async fn serve_with_health(
     listener: TcpListener,
     health: Option<TcpListener>,
-    mut state: State,
+    mut state: ServerParts,
     stop: impl Future<Output = ()> + Send,
 ) -> Result<()> {
     let address = listener.local_addr();
@@ -174,7 +176,7 @@ pub(crate) async fn serve_with_health(
     }
     let (stopping, stopped) = watch::channel(false);
     let late = state.late_chains.take();
-    let shared = Arc::new(Shared::new(state, stopped.clone()));
+    let shared = Arc::new(ServerState::new(state, late.is_some(), stopped.clone()));
     let feeding = feed_all(Arc::clone(&shared), late);
     let clock = || Arc::clone(&shared.clock);
     let health = async {
@@ -189,7 +191,7 @@ pub(crate) async fn serve_with_health(
     let accepting = futures::future::join(accepting, health);
     let stop = async {
         stop.await;
-        // Nobody listening means that it has ended.
+        // No receiver means that serving has already ended.
         let _ = stopping.send(true);
         std::future::pending::<()>().await;
     };
@@ -201,10 +203,13 @@ pub(crate) async fn serve_with_health(
     }
 }
 
-/// Runs the feed of every chain, also of those that come later; gives the panic of one.
-async fn feed_all(shared: Arc<Shared>, late: Option<mpsc::Receiver<Served>>) -> Panicked {
+/// Runs the feed of every chain, including chains that are found later. Returns the panic of a feed.
+async fn feed_all(
+    shared: Arc<ServerState>,
+    late: Option<mpsc::Receiver<ServedChain>>,
+) -> TaskPanic {
     let mut feeds: Tasks<()> = Tasks::new();
-    let run = |feeds: &mut Tasks<()>, (served, feed): (Arc<Served>, Feed)| {
+    let run = |feeds: &mut Tasks<()>, (served, feed): (Arc<ServedChain>, Feed)| {
         feeds.spawn(async move { feed.run(&served.chain).await });
     };
     shared.chains.all().into_iter().for_each(|chain| run(&mut feeds, chain));
@@ -220,23 +225,26 @@ async fn feed_all(shared: Arc<Shared>, late: Option<mpsc::Receiver<Served>>) -> 
             biased;
             Some(Err(panicked)) = feeds.join_next(), if !feeds.is_empty() => return panicked,
             found = next => match found {
-                Some(served) => run(&mut feeds, shared.chains.add(served.chain.chain_id(), served)),
+                Some(served) => {
+                    run(&mut feeds, shared.chains.add(served.chain.chain_id(), served));
+                    shared.chains.all_known();
+                }
                 None => late = None,
             },
         }
     }
 }
 
-impl Shared {
-    fn new(state: State, stop: watch::Receiver<bool>) -> Self {
-        let State { chains, readiness, tables, collecting, metering, limits, .. } = state;
-        let State { rpc, clock, entropy, metrics, .. } = state;
+impl ServerState {
+    fn new(state: ServerParts, late: bool, stop: watch::Receiver<bool>) -> Self {
+        let ServerParts { chains, readiness, tables, collecting, metering, limits, .. } = state;
+        let ServerParts { rpc, clock, entropy, metrics, .. } = state;
         Self {
             readiness,
             tables,
             collecting,
             metering,
-            chains: ServedChains::new(chains),
+            chains: ServedChains::new(chains, late),
             rpc: Arc::new(Rpc::new(rpc, Arc::clone(&clock), Arc::clone(&entropy))),
             entropy,
             started: clock.monotonic(),
@@ -248,14 +256,14 @@ impl Shared {
         }
     }
 
-    /// The chain that a path names, or the one that is meant without a name.
-    fn chain(&self, named: Option<u64>) -> Option<(Arc<Served>, Feed)> {
+    /// The named chain, or the default chain if the path names none.
+    fn chain(&self, named: Option<u64>) -> Option<(Arc<ServedChain>, Feed)> {
         let chain = named.or(self.limits.default_chain).or_else(|| self.chains.only())?;
         self.chains.get(chain)
     }
 }
 
-fn router(shared: Arc<Shared>) -> Router {
+fn router(shared: Arc<ServerState>) -> Router {
     let guarded = Router::new()
         .route("/rpc", get(rpc_get).post(rpc_post))
         .route("/rpc/{chain}", get(rpc_get).post(rpc_post))
@@ -266,6 +274,8 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/metrics", get(operator::metrics))
         .route("/fees", get(fees::page))
         .route("/fees/summary", get(fees::summary))
+        .route("/collected", get(collected::list))
+        .route("/collected/{table}", get(collected::page))
         .route_layer(from_fn_with_state(Arc::clone(&shared), guard));
     Router::new()
         .route("/", get(root_get).post(root_post))
@@ -276,24 +286,29 @@ fn router(shared: Arc<Shared>) -> Router {
         .merge(api::routes(&shared))
         .merge(metering::routes(&shared))
         .fallback(async |uri: Uri| match uri.path().starts_with("/api/") {
-            true => api::nothing(),
-            false => problem(StatusCode::NOT_FOUND, "there is nothing here"),
+            true => api::not_found(),
+            false => problem(
+                StatusCode::NOT_FOUND,
+                "no such path; the API is described at /openapi.json",
+            ),
         })
         .method_not_allowed_fallback(async || {
-            problem(StatusCode::METHOD_NOT_ALLOWED, "this path is not used with this method")
+            problem(StatusCode::METHOD_NOT_ALLOWED, "this path does not support this method")
         })
-        .layer(from_fn_with_state(Arc::clone(&shared), encoding::decompressed))
-        .layer(from_fn(caught::caught))
+        .layer(from_fn_with_state(Arc::clone(&shared), encoding::decompress_request))
+        .layer(from_fn(panics::catch_panics))
+        .layer(from_fn_with_state(Arc::clone(&shared), compression::compress_response))
+        .layer(from_fn_with_state(Arc::clone(&shared), cors::cors))
         .with_state(shared)
 }
 
-/// What pages of other sites are told where there are no keys.
-const FOREIGN: &str = "without keys only this machine is served: ask for localhost or 127.0.0.1, from no page \
-    of another site, or set server.keys";
+/// Error for requests from pages of other sites while no keys are configured.
+const FOREIGN: &str = "without API keys only requests from this machine are served: use localhost or 127.0.0.1 as the \
+    host, name the origin of the page in server.cors_origins, or set server.keys";
 
-/// Lets nobody past without the key that is needed.
+/// Rejects requests without a key of the required scope.
 async fn guard(
-    FromState(shared): FromState<Arc<Shared>>,
+    FromState(shared): FromState<Arc<ServerState>>,
     request: HttpRequest,
     next: Next,
 ) -> Response {
@@ -303,23 +318,23 @@ async fn guard(
     }
 }
 
-fn refusal(shared: &Shared, headers: &HeaderMap, scope: Scope) -> Option<Response> {
+fn refusal(shared: &ServerState, headers: &HeaderMap, scope: Scope) -> Option<Response> {
     let refused = shared.limits.keys.check(headers, scope).err()?;
     metrics::counter!("logmill_http_refused_total").increment(1);
     Some(match refused {
-        Refused::Unknown => {
-            let why = "a key is needed, as `Authorization: Bearer …` or `x-apikey`";
+        KeyRejection::Unknown => {
+            let why = "an API key is required, as `Authorization: Bearer …` or `x-apikey`";
             ([(WWW_AUTHENTICATE, "Bearer")], problem(StatusCode::UNAUTHORIZED, why)).into_response()
         }
-        Refused::Forbidden => {
-            let why = format!("the key does not allow this: it needs the scope {}", scope.name());
+        KeyRejection::Forbidden => {
+            let why = format!("the key does not have the required scope {}", scope.name());
             problem(StatusCode::FORBIDDEN, &why)
         }
-        Refused::Foreign => problem(StatusCode::FORBIDDEN, FOREIGN),
+        KeyRejection::Foreign => problem(StatusCode::FORBIDDEN, FOREIGN),
     })
 }
 
-/// An answer that is not JSON-RPC's.
+/// An error response outside JSON-RPC.
 fn problem(status: StatusCode, error: &str) -> Response {
     (status, Json(json!({"error": error}))).into_response()
 }
@@ -327,21 +342,22 @@ fn problem(status: StatusCode, error: &str) -> Response {
 type Upgrade = std::result::Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
 
 async fn root_get(
-    FromState(shared): FromState<Arc<Shared>>,
+    FromState(shared): FromState<Arc<ServerState>>,
     headers: HeaderMap,
     upgrade: Upgrade,
 ) -> Response {
     match upgrade {
+        Err(_) if accept::prefers_json(&headers) => Json(api::about()).into_response(),
         Err(_) => "Api Running".into_response(),
         Ok(upgrade) => match refusal(&shared, &headers, Scope::Read) {
             Some(refusal) => refusal,
-            None => converse(&shared, None, upgrade),
+            None => upgrade_to_rpc(&shared, None, upgrade),
         },
     }
 }
 
 async fn root_post(
-    FromState(shared): FromState<Arc<Shared>>,
+    FromState(shared): FromState<Arc<ServerState>>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
@@ -352,84 +368,98 @@ async fn root_post(
 }
 
 async fn rpc_get(
-    FromState(shared): FromState<Arc<Shared>>,
-    chain: Option<Path<u64>>,
+    FromState(shared): FromState<Arc<ServerState>>,
+    chain: PathChain,
     upgrade: Upgrade,
 ) -> Response {
-    match upgrade {
-        Err(_) => problem(StatusCode::METHOD_NOT_ALLOWED, "JSON-RPC is sent with POST"),
-        Ok(upgrade) => converse(&shared, chain.map(|Path(chain)| chain), upgrade),
+    match (upgrade, path_chain(chain)) {
+        (Err(_), _) => problem(StatusCode::METHOD_NOT_ALLOWED, "JSON-RPC requests must use POST"),
+        (Ok(_), Err(wrong)) => wrong,
+        (Ok(upgrade), Ok(chain)) => upgrade_to_rpc(&shared, chain, upgrade),
     }
 }
 
 async fn rpc_post(
-    FromState(shared): FromState<Arc<Shared>>,
-    chain: Option<Path<u64>>,
+    FromState(shared): FromState<Arc<ServerState>>,
+    chain: PathChain,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    answer(shared, chain.map(|Path(chain)| chain), &headers, body).await
+    match path_chain(chain) {
+        Ok(chain) => answer(shared, chain, &headers, body).await,
+        Err(wrong) => wrong,
+    }
 }
 
 async fn feed_get(
-    FromState(shared): FromState<Arc<Shared>>,
-    chain: Option<Path<u64>>,
+    FromState(shared): FromState<Arc<ServerState>>,
+    chain: PathChain,
     upgrade: Upgrade,
 ) -> Response {
     let upgrade = match upgrade {
         Ok(upgrade) => upgrade,
-        Err(rejection) => return problem(rejection.status(), "this is a WebSocket"),
+        Err(rejection) => {
+            return problem(
+                rejection.status(),
+                "this path is a WebSocket: send an upgrade request",
+            );
+        }
     };
-    let Some((_, feed)) = shared.chain(chain.map(|Path(chain)| chain)) else {
-        return no_chain();
+    let chain = match path_chain(chain) {
+        Ok(chain) => chain,
+        Err(wrong) => return wrong,
+    };
+    let Some((_, feed)) = shared.chain(chain) else {
+        return shared.chains.not_found();
     };
     let (session, clock, stop) = (feed.session(), Arc::clone(&shared.clock), shared.stop.clone());
     let upgrade = limited(upgrade, &shared);
-    upgrade.on_upgrade(move |socket| talk(socket, session, clock, stop))
+    upgrade.on_upgrade(move |socket| run_session(socket, session, clock, stop))
 }
 
-async fn status_get(FromState(shared): FromState<Arc<Shared>>, upgrade: Upgrade) -> Response {
+async fn status_get(FromState(shared): FromState<Arc<ServerState>>, upgrade: Upgrade) -> Response {
     let upgrade = match upgrade {
         Ok(upgrade) => limited(upgrade, &shared),
-        Err(rejection) => return problem(rejection.status(), "this is a WebSocket"),
+        Err(rejection) => {
+            return problem(
+                rejection.status(),
+                "this path is a WebSocket: send an upgrade request",
+            );
+        }
     };
     let (clock, stop) = (Arc::clone(&shared.clock), shared.stop.clone());
     let session = operator::StatusSession::new(shared);
-    upgrade.on_upgrade(move |socket| talk(socket, session, clock, stop))
+    upgrade.on_upgrade(move |socket| run_session(socket, session, clock, stop))
 }
 
-fn converse(shared: &Shared, chain: Option<u64>, upgrade: WebSocketUpgrade) -> Response {
+fn upgrade_to_rpc(shared: &ServerState, chain: Option<u64>, upgrade: WebSocketUpgrade) -> Response {
     let Some((served, _)) = shared.chain(chain) else {
-        return no_chain();
+        return shared.chains.not_found();
     };
     let (rpc, requests) = (Arc::clone(&shared.rpc), Arc::clone(&shared.requests));
     let session = RpcSession::new(rpc, served, requests);
     let (clock, stop) = (Arc::clone(&shared.clock), shared.stop.clone());
     let upgrade = limited(upgrade, shared);
-    upgrade.on_upgrade(move |socket| talk(socket, session, clock, stop))
+    upgrade.on_upgrade(move |socket| run_session(socket, session, clock, stop))
 }
 
-fn limited(upgrade: WebSocketUpgrade, shared: &Shared) -> WebSocketUpgrade {
+fn limited(upgrade: WebSocketUpgrade, shared: &ServerState) -> WebSocketUpgrade {
     let bytes = shared.limits.max_body_bytes;
-    upgrade.max_message_size(bytes).max_frame_size(bytes)
+    upgrade.protocols([auth::PROTOCOL]).max_message_size(bytes).max_frame_size(bytes)
 }
 
-fn no_chain() -> Response {
-    problem(StatusCode::NOT_FOUND, "this chain is not served, or none is said where there are many")
-}
-
-/// Answers a request of JSON-RPC: at once if that is short, in pieces if not.
+/// Answers a JSON-RPC request: at once if the answer is short, else as a stream.
 async fn answer(
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     chain: Option<u64>,
     headers: &HeaderMap,
     body: Body,
 ) -> Response {
     let Some((served, _)) = shared.chain(chain) else {
-        return no_chain();
+        return shared.chains.not_found_by_rpc();
     };
     if !is_json(headers) {
-        let why = "the content type of JSON-RPC is application/json";
+        let why = "the Content-Type of JSON-RPC must be application/json";
         return problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, why);
     }
     let rpc = &shared.rpc;
@@ -455,21 +485,6 @@ async fn answer(
     (json, body).into_response()
 }
 
-/// The whole body of a request, if it is not too large and comes in time.
-async fn read_body(shared: &Shared, body: Body) -> std::result::Result<Bytes, Response> {
-    let max = shared.limits.max_body_bytes;
-    // Before there is room for it: those who send slowly must not take the room of others.
-    let body = tokio::select! {
-        biased;
-        body = axum::body::to_bytes(body, max) => body,
-        () = shared.clock.sleep(shared.rpc.limits().timeout) => {
-            let why = "the body did not come in time";
-            return Err(problem(StatusCode::REQUEST_TIMEOUT, why));
-        }
-    };
-    body.map_err(|error| encoding::unreadable(&error, max))
-}
-
 fn streamed(first: Bytes, answers: Answers) -> Body {
     type Step = std::result::Result<Bytes, std::convert::Infallible>;
     let pieces = unfold((Some(first), answers), |(first, mut answers)| async move {
@@ -480,14 +495,4 @@ fn streamed(first: Bytes, answers: Answers) -> Body {
         Some((Step::Ok(piece), (None, answers)))
     });
     Body::from_stream(pieces)
-}
-
-/// As geth has it, and leniently where nothing is said.
-fn is_json(headers: &HeaderMap) -> bool {
-    let Some(said) = headers.get(CONTENT_TYPE) else {
-        return true;
-    };
-    let said = said.to_str().unwrap_or_default().split(';').next().unwrap_or_default();
-    let known = ["application/json", "application/json-rpc", "application/jsonrequest"];
-    known.iter().any(|known| said.trim().eq_ignore_ascii_case(known))
 }

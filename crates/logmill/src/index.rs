@@ -1,18 +1,17 @@
-//! `logmill index …`: asking the log index, looking after it, and healing it.
+//! `logmill index …`: query, maintain and repair the log index.
 //!
-//! Who only looks reads the index beside the process that writes it. Who changes something takes the data folder (on
-//! SQLite), then the writer lease:
+//! Commands that only read open the index beside the process that writes it. Commands that change something take the
+//! data folder (on SQLite), then the writer lease:
 //!
 //! ```text
-//!   take the folder ──▶ in use ──▶ refused: stop the server first
-//!         └ taken ──▶ take the lease ──▶ held ──▶ on SQLite its holder is dead: wait for its end
-//!                          │               └──── on PostgreSQL somebody writes: refused
-//!                          └ taken ──▶ change it ──▶ give the lease back
+//!   take the folder ──▶ in use ──▶ `resolve`: done by the server, if it writes the index; else refused
+//!         └ taken ──▶ take the lease ──▶ held ──▶ on SQLite its holder is dead: wait until the lease ends
+//!                          │               └──── on PostgreSQL a server writes: as if the folder were in use
+//!                          └ taken ──▶ change it ──▶ release the lease
 //! ```
 //!
-//! Guarantees: a change is made by the one writer, under its fence. No command makes an index. Leaves to others: what
-//! is changed ([`finalized_log_index::Writer`]), and changes through a running server, which come with the part of
-//! it that writes the index.
+//! Guarantees: a change is made by the one writer, under its fence. No command creates an index. Leaves to others:
+//! the changes themselves ([`finalized_log_index::Writer`]).
 
 use std::future::Future;
 use std::time::Duration;
@@ -32,10 +31,9 @@ mod change;
 mod look;
 mod resolve;
 
-/// How often the lease of a writer that is gone is asked for.
+/// Interval between attempts to take the lease of a dead writer.
 const LEASE_WAIT: Duration = Duration::from_millis(200);
 
-/// Runs one command.
 pub(crate) async fn run(command: cli::Index, settings: &Settings) -> Result<()> {
     match command {
         cli::Index::Status { chain, json } => look::status(settings, chain, json).await,
@@ -48,14 +46,14 @@ pub(crate) async fn run(command: cli::Index, settings: &Settings) -> Result<()> 
     }
 }
 
-/// The index of a chain, to be looked at.
+/// Opens the index of a chain read-only.
 async fn open_to_read(settings: &Settings, chain: Chain) -> Result<(u64, LogIndex)> {
     let stores = IndexStores::open_to_read(settings).await?.without_warm_up();
     let chain = stores.choose(chain.id).await?;
     Ok((chain, stores.index(chain).await?))
 }
 
-/// Has the writer of a chain's index do something.
+/// Runs a change with the writer of a chain's index.
 async fn with_writer<T>(
     settings: &Settings,
     chain: Chain,
@@ -64,7 +62,7 @@ async fn with_writer<T>(
     expect_database(settings)?;
     let folder = match settings.postgres() {
         Some(_) => None,
-        None => Some(stores::take(&settings.data).await.map_err(needed)?),
+        None => Some(stores::take(&settings.data).await.map_err(folder_needed)?),
     };
     let stores = IndexStores::open_to_write(settings).await?.without_warm_up();
     let chain = stores.choose(chain.id).await?;
@@ -73,16 +71,16 @@ async fn with_writer<T>(
     let writer = writer.map_err(Error::of_index(chain))?;
     let outcome = work(chain, &writer).await;
     if let Err(error) = writer.release().await {
-        let why = output::brief(&logmill_io::chain(&error));
-        output::note(&format!("the writer lease was not given back and ends by itself: {why}"));
+        let why = output::brief(&logmill_io::error_chain(&error));
+        output::note(&format!("the writer lease was not released and will expire: {why}"));
     }
-    // The last to go: nothing is written after it.
+    // Dropped last: nothing is written after it.
     drop(folder);
     outcome
 }
 
-/// Says what this command would need, where a server says that it is running already.
-fn needed(error: Error) -> Error {
+/// Turns "a server is running" into the error that says what this command needs.
+fn folder_needed(error: Error) -> Error {
     match error {
         Error::Store(logmill_io::Error::FolderInUse { folder, pid }) => {
             Error::FolderNeeded { folder, pid }
@@ -91,25 +89,25 @@ fn needed(error: Error) -> Error {
     }
 }
 
-/// Takes the writer lease. Who has the folder waits for the lease of a process that is gone.
+/// Takes the writer lease. A caller that holds the folder waits until the lease of a dead process ends.
 async fn become_writer(index: &LogIndex, alone: bool) -> finalized_log_index::Result<Writer> {
     let clock = SystemClock::shared();
     let owner = format!("logmill index {}-{:x}", std::process::id(), OsEntropy.mark());
     let end = clock.monotonic() + index.settings().lease_ttl + LEASE_WAIT;
-    let mut told = false;
+    let mut is_noted = false;
     loop {
         match index.writer(&owner).await {
             Err(finalized_log_index::Error::Standby) if alone && clock.monotonic() < end => {}
             outcome => return outcome,
         }
-        if !std::mem::replace(&mut told, true) {
-            output::note("waits for the lease of a writer that did not give it back");
+        if !std::mem::replace(&mut is_noted, true) {
+            output::note("waiting for the lease of a writer that did not release it");
         }
         clock.sleep(LEASE_WAIT).await;
     }
 }
 
-/// A call of the index, whose error names the chain.
+/// Awaits a call of the index; its error names the chain.
 async fn of<T>(
     chain: u64,
     call: impl Future<Output = finalized_log_index::Result<T>>,
@@ -117,12 +115,12 @@ async fn of<T>(
     call.await.map_err(Error::of_index(chain))
 }
 
-/// Blocks from a first to a last, for people.
+/// A range of blocks as text, both ends included.
 fn blocks(range: &finalized_log_index::BlockRange) -> String {
     format!("{} to {}", range.start, range.end.saturating_sub(1))
 }
 
-/// An error about an argument that makes no sense for this index.
+/// An error about an argument that does not fit this index.
 fn bad_argument(key: &str, why: String) -> Error {
     Error::BadValue { origin: "the command line".to_owned(), key: key.to_owned(), why }
 }

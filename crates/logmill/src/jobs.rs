@@ -1,8 +1,8 @@
-//! `logmill jobs …`: looking at jobs, and changing them.
+//! `logmill jobs …`: list jobs, and change them.
 //!
-//! Who only looks reads the database, beside a server or without one. Who changes something goes to PostgreSQL
-//! itself; on SQLite to the server that has the data folder, or, if nobody has it, takes the folder for as long
-//! as the command lasts:
+//! Commands that only read open the database, beside a server or without one. Commands that change something write
+//! to PostgreSQL directly; on SQLite they send the change to the server that holds the data folder or, if no
+//! process holds it, take the folder for as long as the command runs:
 //!
 //! ```text
 //!   take the folder ──▶ taken ──▶ change it here
@@ -10,17 +10,18 @@
 //!         └──── wait ◀── not listening (it starts, stops, or is a command like this one)
 //! ```
 //!
-//! On SQLite jobs about usage are in its database; a command finds them by their kind.
+//! On SQLite usage jobs are in the database of usage, and those of collectors and async workers beside the tables
+//! that they fill; a command finds them by their kind.
 //!
-//! Guarantees: a change is made by exactly one process, the one that has the folder; a change is the same code
-//! on every way ([`change`]). Leaves to others: what a change does to a job ([`logmill_work::Queue`]).
+//! Guarantees: a change is made by exactly one process, the one that holds the folder; every path runs the same
+//! code ([`change`]). Leaves to others: what a change does to a job ([`logmill_work::Queue`]).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use logmill_io::SystemClock;
 use logmill_io::sql::DataFolder;
-use logmill_work::Queue;
+use logmill_work::{NewJob, Queue, State};
 
 use crate::cli;
 use crate::config::Settings;
@@ -29,113 +30,194 @@ use crate::error::{Error, Result};
 use crate::output;
 use crate::stores;
 use crate::stores::meter::MeterStores;
-use change::{Cancel, Change, Enqueue, Enqueued, Pause, Purge, Redrive, Resume};
+use change::{Cancel, Change, Enqueue, EnqueueOutcome, Pause, Purge, Redrive, Resume};
 
 pub(crate) mod change;
 mod look;
 
-/// How often whoever has the folder is tried, and how long to wait in between: five seconds in all.
+/// Number of attempts to reach the holder of the folder, and the delay between them: five seconds in all.
 const TRIES_MAX: u32 = 50;
 const TRY_WAIT: Duration = Duration::from_millis(100);
-/// On PostgreSQL the wake-up to the servers leaves in the background, a moment after the change; without it
-/// they would find the change by their slow poll.
+/// After this time, a command prints that it is waiting for a server.
+const NOTE_AFTER: Duration = Duration::from_secs(2);
+/// On PostgreSQL the wake-up of the servers is sent in the background, a moment after the change; without it they
+/// would find the change by their slow poll.
 const WAKE_UP_WAIT: Duration = Duration::from_millis(100);
 
-/// Runs one command.
 pub(crate) async fn run(command: cli::Jobs, settings: &Settings) -> Result<()> {
     match command {
         cli::Jobs::Status { json } => {
-            let queue = stores::open_to_read(settings).await?;
             let of_usage = stores::meter::jobs_to_read(settings).await?;
-            look::status(&[Some(queue), of_usage].into_iter().flatten().collect::<Vec<_>>(), json)
-                .await
+            let of_tables = stores::tables::jobs_to_read(settings).await?;
+            let queue = match stores::open_to_read(settings).await {
+                // The folder of a collector contains only tables.
+                Err(Error::NoDatabase { .. }) if of_tables.is_some() || of_usage.is_some() => None,
+                queue => Some(queue?),
+            };
+            let all: Vec<Queue> = [queue, of_usage, of_tables].into_iter().flatten().collect();
+            look::status(&all, json).await
         }
         cli::Jobs::List { kind, state, after, limit, json } => {
-            let queue = to_read(settings, &kind).await?;
+            let queue = open_to_read(settings, &kind).await?;
             let jobs = queue.list(&kind, state, after.as_deref(), limit).await?;
+            if jobs.is_empty() {
+                change::expect_kind(&queue, &kind).await?;
+            }
             look::list(&jobs, json)
         }
         cli::Jobs::Show { kind, key, json } => {
-            look::show(&to_read(settings, &kind).await?, &kind, &key, json).await
+            look::show(&open_to_read(settings, &kind).await?, &kind, &key, json).await
         }
         cli::Jobs::Enqueue { kind, key, payload, priority } => {
             let enqueue = Enqueue::new(kind, key, payload, priority)?;
             let jobs = Jobs::open(settings, enqueue.kind()).await?;
-            output::line(match jobs.change(&enqueue).await? {
-                Enqueued::Created => "created",
-                Enqueued::Revived => "revived",
-                Enqueued::Exists { .. } => "exists already, left alone",
+            let enqueued = jobs.change(&enqueue).await?;
+            note_if_not_run(settings, enqueue.kind()).await;
+            output::line(match enqueued {
+                EnqueueOutcome::Created => "created",
+                EnqueueOutcome::Revived => "revived",
+                EnqueueOutcome::Exists { .. } => "already exists, unchanged",
             })
         }
         cli::Jobs::Cancel { kind, key } => {
-            let answer = existing(settings, &kind).await?.change(&Cancel { kind, key }).await?;
-            output::line(if answer.cancelled {
+            let outcome =
+                open_existing(settings, &kind).await?.change(&Cancel { kind, key }).await?;
+            output::line(if outcome.cancelled {
                 "cancelled"
             } else {
-                "finished already, left alone"
+                "already finished, unchanged"
             })
         }
         cli::Jobs::Redrive { kind, key } => {
-            let answer = existing(settings, &kind).await?.change(&Redrive { kind, key }).await?;
-            output::line(&format!("{} redriven", answer.redriven))
+            let outcome =
+                open_existing(settings, &kind).await?.change(&Redrive { kind, key }).await?;
+            output::line(&format!("{} redriven", outcome.redriven))
         }
         cli::Jobs::Purge { kind, state, older_than } => {
-            let answer = existing(settings, &kind)
+            let outcome = open_existing(settings, &kind)
                 .await?
                 .change(&Purge::new(kind, state, older_than))
                 .await?;
-            output::line(&format!("{} removed", answer.removed))
+            output::line(&format!("{} removed", outcome.removed))
         }
         cli::Jobs::Pause { kind } => {
-            existing(settings, &kind).await?.change(&Pause { kind }).await?;
+            open_existing(settings, &kind).await?.change(&Pause { kind }).await?;
             output::line("paused")
         }
         cli::Jobs::Resume { kind } => {
-            existing(settings, &kind).await?.change(&Resume { kind }).await?;
+            open_existing(settings, &kind).await?.change(&Resume { kind }).await?;
             output::line("resumed")
         }
     }
 }
 
-/// For changes that make no sense in a folder where nothing is yet.
-async fn existing(settings: &Settings, kind: &str) -> Result<Jobs> {
-    if settings.postgres().is_none() {
-        stores::expect_database(&settings.data)?;
+/// Says on standard error that no process runs jobs of a kind: the name may be mistyped. The job is enqueued all the
+/// same, because a process that runs its kind may start later.
+async fn note_if_not_run(settings: &Settings, kind: &str) {
+    // The job is stored: an error here must not look like a failed command.
+    let Ok(queue) = open_to_read(settings, kind).await else { return };
+    if matches!(queue.has_runner(kind).await, Ok(false)) {
+        output::note(&format!(
+            "warning: no process runs jobs of the kind {kind:?} now; the job stays pending until one does \
+             (`logmill jobs status` lists the kinds)"
+        ));
+    }
+}
+
+/// Opens jobs for a change, which needs an existing database.
+async fn open_existing(settings: &Settings, kind: &str) -> Result<Jobs> {
+    match kind {
+        _ if settings.postgres().is_some() => {}
+        kind if stores::meter::has_jobs_of(kind) => stores::meter::expect_database(settings)?,
+        kind if stores::tables::has_jobs_of(kind) => stores::tables::expect_database(settings)?,
+        _ => stores::expect_database(&settings.data)?,
     }
     Jobs::open(settings, kind).await
 }
 
-/// The queue of a kind, to be looked at.
-async fn to_read(settings: &Settings, kind: &str) -> Result<Queue> {
+/// Enqueues a job that only a server can run, and waits until it is done. If that takes longer than `within`, the job
+/// is cancelled.
+pub(crate) async fn run_on_server(
+    settings: &Settings,
+    job: NewJob,
+    within: Option<Duration>,
+) -> Result<()> {
+    let (kind, key) = enqueue(settings, job).await?;
+    let (queue, clock) = (open_to_read(settings, &kind).await?, SystemClock::shared());
+    let begun = clock.monotonic();
+    let mut is_noted = false;
+    loop {
+        let job = queue.get(&kind, &key).await?;
+        match job.as_ref().map(|job| job.state) {
+            Some(State::Done) => return Ok(()),
+            Some(State::Pending | State::Running) => {
+                let waited = clock.monotonic().saturating_sub(begun);
+                if !is_noted && waited > NOTE_AFTER {
+                    output::note(&format!("waiting for a server to run the job {kind} {key}"));
+                    is_noted = true;
+                }
+                if within.is_none_or(|within| waited < within) {
+                    clock.sleep(TRY_WAIT).await;
+                    continue;
+                }
+                let cancel = Cancel { kind: kind.clone(), key: key.clone() };
+                Jobs::open(settings, &kind).await?.change(&cancel).await?;
+            }
+            Some(State::Dead | State::Cancelled) | None => {}
+        }
+        let why = job.and_then(|job| job.error);
+        let why = why.unwrap_or_else(|| "no server has started it".to_owned());
+        return Err(Error::NotDoneByServer { kind, key, why });
+    }
+}
+
+/// Enqueues one of the program's own jobs; returns its kind and key.
+pub(crate) async fn enqueue(settings: &Settings, job: NewJob) -> Result<(String, String)> {
+    let (kind, key) = (job.kind.clone(), job.key.clone());
+    let enqueue = Enqueue::new(job.kind, job.key, job.payload, 0)?;
+    Jobs::open(settings, &kind).await?.change(&enqueue).await?;
+    Ok((kind, key))
+}
+
+/// Opens the queue of a kind read-only.
+async fn open_to_read(settings: &Settings, kind: &str) -> Result<Queue> {
     if stores::meter::has_jobs_of(kind)
         && let Some(queue) = stores::meter::jobs_to_read(settings).await?
+    {
+        return Ok(queue);
+    }
+    if stores::tables::has_jobs_of(kind)
+        && let Some(queue) = stores::tables::jobs_to_read(settings).await?
     {
         return Ok(queue);
     }
     stores::open_to_read(settings).await
 }
 
-/// The queue of a kind, to be changed.
-async fn to_write(settings: &Settings, kind: &str) -> Result<Queue> {
-    match stores::meter::has_jobs_of(kind) && settings.postgres().is_none() {
-        true => Ok(MeterStores::open_to_write(settings).await?.queue),
-        false => stores::open_to_write(settings).await,
+/// Opens the queue of a kind for writing.
+async fn open_to_write(settings: &Settings, kind: &str) -> Result<Queue> {
+    if settings.postgres().is_none() && stores::meter::has_jobs_of(kind) {
+        return Ok(MeterStores::open_to_write(settings).await?.queue);
     }
+    if settings.postgres().is_none() && stores::tables::has_jobs_of(kind) {
+        return Ok(stores::tables::open_to_write(settings).await?.queue().clone());
+    }
+    stores::open_to_write(settings).await
 }
 
-/// Where changes are made.
+/// The process that makes changes.
 pub(crate) enum Jobs {
-    /// Here: this process may write the database, and has its folder if it has one.
+    /// This process, which may write the database and holds its folder, if there is one.
     Direct { queue: Queue, folder: Option<DataFolder> },
-    /// By the server that has it.
+    /// The server that holds the folder.
     Remote(Client),
 }
 
 impl Jobs {
-    /// Finds out who has the database of a kind.
+    /// Finds out which process may write the database of a kind.
     pub(crate) async fn open(settings: &Settings, kind: &str) -> Result<Self> {
         if settings.postgres().is_some() {
-            let queue = to_write(settings, kind).await?;
+            let queue = open_to_write(settings, kind).await?;
             return Ok(Self::Direct { queue, folder: None });
         }
         let clock = SystemClock::shared();
@@ -143,7 +225,7 @@ impl Jobs {
         loop {
             let pid = match DataFolder::take(&settings.data) {
                 Ok(folder) => {
-                    let queue = to_write(settings, kind).await?;
+                    let queue = open_to_write(settings, kind).await?;
                     return Ok(Self::Direct { queue, folder: Some(folder) });
                 }
                 Err(logmill_io::Error::FolderInUse { pid, .. }) => pid,
@@ -162,16 +244,15 @@ impl Jobs {
         }
     }
 
-    /// Makes one change.
-    pub(crate) async fn change<C: Change>(self, change: &C) -> Result<C::Answer> {
+    pub(crate) async fn change<C: Change>(self, change: &C) -> Result<C::Outcome> {
         match self {
-            // The folder first, so that it is the last to be dropped.
+            // The folder first, so that it is dropped last.
             Self::Direct { folder, queue } => {
-                let answer = change.apply(&queue).await?;
+                let outcome = change.apply(&queue).await?;
                 if folder.is_none() {
                     queue.sql().clock().sleep(WAKE_UP_WAIT).await;
                 }
-                Ok(answer)
+                Ok(outcome)
             }
             Self::Remote(client) => client.send(change).await,
         }

@@ -1,28 +1,33 @@
 //! The program: arguments, configuration, logs, and one command.
 //!
-//! | file | what |
+//! | file | role |
 //! |---|---|
-//! | [`cli`] | what can be asked |
+//! | [`cli`] | command line arguments |
 //! | [`config`] | settings from defaults, file, environment and flags |
-//! | [`stores`] | opening what is configured: to serve, to read, to change |
+//! | [`stores`] | opens the configured stores: to serve, to read, to change |
 //! | [`server`] | `logmill run` |
 //! | [`collect`] | `logmill collect` |
-//! | [`preflight`] | what a start needs, tried first; `logmill preflight` |
+//! | [`preflight`] | checks the requirements before a start; `logmill preflight` |
 //! | [`readiness`] | whether this process may be sent requests, and why not |
-//! | [`chains`] | what the server does for the chain it follows |
-//! | [`history`] | `logmill verify`, `logmill repair` |
-//! | [`meter`] | usage: what the server does for it, and `logmill meter …` |
+//! | [`chains`] | the server's work for the chains it follows |
+//! | [`mod@derive`] | derived tables in the server, and `logmill rederive` |
+//! | [`workers`] | async workers of the server |
+//! | [`commands`] | `logmill verify`, `logmill repair` |
+//! | [`meter`] | the server's work for usage, and `logmill meter …` |
 //! | [`secrets`] | keys that encrypt webhook secrets, and `logmill secrets …` |
-//! | [`maintenance`] | what the server does on a schedule |
+//! | [`maintenance`] | scheduled work of the server |
 //! | [`control`] | the socket through which commands reach the server |
-//! | [`http`] | HTTP: JSON-RPC, WebSockets, what operators ask |
-//! | [`rpc`] | what Ethereum clients ask, answered from what is stored |
+//! | [`http`] | HTTP: JSON-RPC, WebSockets, operator endpoints |
+//! | [`rpc`] | JSON-RPC for Ethereum clients, answered from stored data |
+//! | [`tracing_setup`] | log lines on standard error |
+//! | [`output`] | everything else that is written to the terminal |
+//! | [`error`] | the error type, exit codes and hints |
 //! | [`jobs`] | `logmill jobs …` |
 //! | [`index`] | `logmill index …` |
 //! | [`demo`] | `logmill demo` |
 //!
-//! Guarantees: exit code 0 when the command did what it says, 1 when it could not, 2 when it or the
-//! configuration is wrong. Leaves to others: everything else; this crate is the outermost.
+//! Guarantees: exit code 0 if the command succeeded, 1 if it failed, 2 if the command line or the configuration is
+//! wrong. Leaves to others: everything else; this crate is the outermost.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -30,23 +35,22 @@ use std::time::Duration;
 
 use clap::Parser;
 
-use cli::{Cli, Command, Source};
-use config::{Config, Given};
+use cli::{Cli, Command, ConfigArgs};
+use config::{Config, ConfigSources};
 use error::{Error, Result};
 
 mod chains;
 mod cli;
 mod collect;
+mod commands;
 mod config;
 mod control;
 mod demo;
 mod derive;
 mod error;
-mod history;
 mod http;
 mod index;
 mod jobs;
-mod logs;
 mod maintenance;
 mod meter;
 mod output;
@@ -56,14 +60,14 @@ mod rpc;
 mod secrets;
 mod server;
 mod stores;
+mod tracing_setup;
 mod workers;
 
-/// Gives memory back that is not used any longer, SQLite's too; the system's allocator keeps much of it in an arena for
-/// each thread.
+/// Returns unused memory to the system, SQLite's too; the system allocator keeps much of it in an arena per thread.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// How long the end of the process waits for work that blocks a thread.
+/// How long a process that ends waits for blocking work.
 const END_MAX: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
@@ -81,16 +85,16 @@ fn start(cli: Cli) -> Result<()> {
     if let Command::Config(cli::Config::Default) = cli.command {
         return output::line(config::DEFAULTS.trim_end());
     }
-    let mut config = Config::load(&given(cli.source, &cli.command))?;
+    let mut config = Config::load(&sources(cli.config, &cli.command))?;
     config.settings.accept_loss = cli.command.accepts_loss();
-    logs::start(config.settings.log);
+    tracing_setup::start(config.settings.log);
     if matches!(cli.command, Command::Run(_) | Command::Collect(_)) {
         config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|source| Error::System { doing: "start the runtime", source })?;
     let outcome = runtime.block_on(run(cli.command, &config));
-    // A read from a disk that hangs must not keep the process from ending.
+    // A read from a hanging disk must not keep the process from ending.
     runtime.shutdown_timeout(END_MAX);
     outcome
 }
@@ -98,33 +102,33 @@ fn start(cli: Cli) -> Result<()> {
 async fn run(command: Command, config: &Config) -> Result<()> {
     match command {
         Command::Run(_) => server::run(&config.settings).await,
-        Command::Collect(asked) => collect::run(&asked, &config.settings).await,
-        Command::Verify(asked) => history::verify(&asked, &config.settings).await,
-        Command::Repair(asked) => history::repair(&asked, &config.settings).await,
-        Command::Rederive(asked) => derive::rederive(&asked, &config.settings).await,
+        Command::Collect(args) => collect::run(&args, &config.settings).await,
+        Command::Verify(args) => commands::verify::run(&args, &config.settings).await,
+        Command::Repair(args) => commands::repair::run(&args, &config.settings).await,
+        Command::Rederive(args) => derive::rederive(&args, &config.settings).await,
         Command::Jobs(command) => jobs::run(command, &config.settings).await,
         Command::Meter(command) => meter::command::run(command, &config.settings).await,
         Command::Secrets(command) => secrets::run(command, &config.settings).await,
         Command::Index(command) => index::run(command, &config.settings).await,
-        Command::Config(cli::Config::Check) => output::line(config.shown()?.trim_end()),
+        Command::Config(cli::Config::Check) => output::line(config.redacted_toml()?.trim_end()),
         Command::Config(cli::Config::Default) => output::line(config::DEFAULTS.trim_end()),
         Command::Preflight => preflight::run(&config.settings).await,
         Command::Demo => demo::run().await,
     }
 }
 
-fn given(source: Source, command: &Command) -> Given {
-    let data = source.data.map(|folder| ("data".to_owned(), folder));
+fn sources(args: ConfigArgs, command: &Command) -> ConfigSources {
+    let data = args.data.map(|folder| ("data".to_owned(), folder));
     let of_command = match command {
         Command::Run(run) => run.settings(),
         Command::Collect(collect) => collect.settings(),
         _ => Vec::new(),
     };
-    let flags = source.set.into_iter().chain(data).chain(of_command).collect();
-    Given { file: source.config, environment: environment(), flags }
+    let flags = args.set.into_iter().chain(data).chain(of_command).collect();
+    ConfigSources { file: args.config, environment: environment(), flags }
 }
 
-/// The variables that are text; no other can be one of ours.
+/// The environment variables that are valid Unicode; those of Logmill always are.
 #[expect(clippy::disallowed_methods, reason = "the one place where the environment comes in")]
 fn environment() -> BTreeMap<String, String> {
     let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {

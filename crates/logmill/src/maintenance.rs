@@ -1,9 +1,8 @@
 //! Maintenance: what the server does on a schedule, as jobs of its own kind.
 //!
-//! Guarantees: jobs that are done are removed once they are older than the retention, whatever their kind, by
-//! one of the processes that share the database. Dead letters stay until somebody looks at them, and so do
-//! cancelled jobs: a cancelled job may hold a range that must be given back first. Leaves to others: the
-//! schedule's bookkeeping ([`Cron`]).
+//! Guarantees: jobs of any kind that are done are removed once they are older than the retention, by one of the
+//! processes that share the database. Dead letters and cancelled jobs stay until an operator handles them: a cancelled
+//! job may hold a range that must be released first. Leaves to others: the schedule's bookkeeping ([`Cron`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,25 +10,24 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use logmill_work::{
-    Cron, Failure, Handler, Missed, Outcome, Queue, Runner, RunnerSettings, Running, Schedule,
-    State,
+    Cron, Failure, Handler, MissedRuns, Outcome, Queue, Runner, RunnerSettings, RunningJob,
+    Schedule, State,
 };
 
 use crate::config::Work;
 use crate::error::Result;
 
-/// The kind of these jobs.
 const KIND: &str = "logmill.maintenance";
 /// Every ten minutes.
 const PATTERN: &str = "*/10 * * * *";
 
-/// What hands out the jobs.
+/// The schedule that enqueues the jobs.
 pub(crate) fn cron(queue: &Queue) -> Result<Cron> {
-    let schedule = Schedule::new("maintenance", KIND, PATTERN, "UTC", Missed::Newest)?;
+    let schedule = Schedule::new("maintenance", KIND, PATTERN, "UTC", MissedRuns::Newest)?;
     Ok(Cron::new(queue.clone(), schedule))
 }
 
-/// What runs them.
+/// The runner that executes them.
 pub(crate) fn runner(queue: &Queue, work: &Work, owner: &str) -> Result<Runner> {
     let handler = Arc::new(Maintenance { retention: work.retention() });
     let settings = RunnerSettings {
@@ -47,14 +45,14 @@ struct Maintenance {
 
 #[async_trait]
 impl Handler for Maintenance {
-    async fn run(&self, running: Running) -> Result<Outcome, Failure> {
+    async fn run(&self, running: RunningJob) -> Result<Outcome, Failure> {
         let removed = purge_done(&running.queue, self.retention).await?;
-        tracing::debug!(removed, key = running.claim.key, "maintenance");
+        tracing::debug!(removed, key = running.claim.key, "removed old jobs");
         Ok(Outcome::Done)
     }
 }
 
-/// Removes what is done and older than `age`, of all kinds; gives how many.
+/// Removes jobs of all kinds that are done and older than `age`; returns their number.
 async fn purge_done(queue: &Queue, age: Duration) -> logmill_work::Result<u64> {
     let counts = queue.counts().await?;
     let done = counts.into_iter().filter(|counts| counts.state == State::Done);
@@ -76,7 +74,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn only_what_is_done_and_old_is_removed() {
+    async fn only_old_jobs_that_are_done_are_removed() {
         let clock = SimClock::at(Timestamp(1_790_000_000_000));
         let shared: Arc<dyn Clock> = clock.clone();
         let sql = Sql::sqlite(&SqliteSettings::memory(), shared, SeededEntropy::shared(1)).await;

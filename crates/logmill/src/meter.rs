@@ -1,11 +1,11 @@
-//! What the server does for usage: recording, aggregating, watching thresholds, telling, keeping house.
+//! The server's work for usage: recording, aggregation, thresholds, webhooks, housekeeping.
 //!
 //! ```text
 //!   open ─▶ recorder, runners, schedules ─▶ stopped: no new job, what was accepted is recorded
 //! ```
 //!
-//! Guarantees: everything stops as the other tasks of the server do; what was acknowledged is on disk. Leaves to
-//! others: what each does ([`logmill_meter`]), HTTP ([`crate::http`]), commands ([`command`]).
+//! Guarantees: everything stops like the other tasks of the server; acknowledged usage is on disk. Leaves to others:
+//! the work itself ([`logmill_meter`]), HTTP ([`crate::http`]), commands ([`command`]).
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -14,13 +14,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use logmill_io::wire::{GuardedClient, GuardedSettings};
+use logmill_io::wire::GuardedClient;
 use logmill_io::{BlobStore, ErrorKind};
 use logmill_meter::aggregate::Aggregator;
 use logmill_meter::alerts::{ALERT_JOB, Watcher};
 use logmill_meter::audit::{AUDIT_JOB, Auditor, audit_schedule};
 use logmill_meter::due::AGGREGATE_JOB;
-use logmill_meter::record::{Arrived, Outcome};
+use logmill_meter::record::{Outcome, ReceivedEvent};
 use logmill_meter::service::{
     HOUSEKEEPING_JOB, Housekeeper, SWEEP_JOB, Sweeper, housekeeping_schedule, sweep_schedule,
 };
@@ -33,45 +33,64 @@ use tokio::sync::watch;
 use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::maintenance;
-use crate::readiness::stores::Suspect;
+use crate::readiness::stores::WriteAlarm;
 use crate::secrets;
 use crate::stores::meter::MeterStores;
+use key_sources::KeySources;
 use relay::Relays;
-use sources::KeySources;
 
+mod chain_usage;
 pub(crate) mod command;
+mod damaged_events;
+pub(crate) mod key_sources;
 pub(crate) mod relay;
-mod source;
-pub(crate) mod sources;
-mod stored;
+#[cfg(test)]
+mod replacement_faults;
+mod stored_chain;
 
-/// How long an aggregate that is made belongs to its process without a sign of life.
+/// How long a process keeps the job of an aggregate without a heartbeat.
 const AGGREGATE_LEASE: Duration = Duration::from_secs(120);
-/// How many aggregates are made at a time at least: those that are ready together wait for the disk together.
+/// Minimum number of aggregates computed concurrently: those that are ready together share one wait for the disk.
 const AGGREGATES_MIN: usize = 16;
 /// How long after the stop usage is still recorded for requests under way: a little longer than HTTP waits for them.
 const RECORDING_AFTER_STOP: Duration = Duration::from_secs(6);
 
-/// What becomes of a source that the configuration gives to a key which has sent usage as another.
+/// What to do if the configuration gives a new source to a key that has already sent usage under another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SourceChange {
-    /// It is an error.
+    /// Fail.
     Refuse,
-    /// It is the key's source from now on.
+    /// Use it as the key's source from now on.
     Accept,
 }
 
-/// Opens the meter; none if nothing is metered.
-pub(crate) async fn open(settings: &Settings) -> Result<Option<OpenMeter>> {
-    open_with(settings, SourceChange::Refuse).await
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opener {
+    /// A server: applies its configuration and keys to endpoints and their secrets.
+    Server,
+    /// A command, which may have another configuration than the server, or no keys: no endpoint is changed.
+    Command,
 }
 
-/// The same, and says what becomes of changed sources.
-async fn open_with(settings: &Settings, change: SourceChange) -> Result<Option<OpenMeter>> {
+/// Opens the meter of a server; `None` if nothing is metered.
+pub(crate) async fn open(settings: &Settings) -> Result<Option<OpenMeter>> {
+    open_as(Opener::Server, settings, SourceChange::Refuse).await
+}
+
+pub(crate) async fn open_for_command(settings: &Settings) -> Result<OpenMeter> {
+    let opened = open_as(Opener::Command, settings, SourceChange::Refuse).await?;
+    opened.ok_or(Error::NothingMetered)
+}
+
+async fn open_as(
+    opener: Opener,
+    settings: &Settings,
+    change: SourceChange,
+) -> Result<Option<OpenMeter>> {
     let Some(metered) = settings.meter.settings() else { return Ok(None) };
     let stores = MeterStores::open_to_write(settings).await?;
     let queue = stores.queue.clone();
-    let webhooks = webhooks(settings, &queue).await?;
+    let webhooks = webhooks(opener, settings, &queue).await?;
     let blobs = Arc::clone(&stores.blobs);
     let meter = Meter::open(stores.queue, stores.blobs, webhooks, metered).await?;
     let keys = settings.server.limits().keys.senders();
@@ -79,19 +98,18 @@ async fn open_with(settings: &Settings, change: SourceChange) -> Result<Option<O
     Ok(Some(OpenMeter { meter, queue, blobs, keys }))
 }
 
-/// The webhooks, with the endpoints that the configuration names.
-async fn webhooks(settings: &Settings, queue: &Queue) -> Result<Webhooks> {
+/// Opens the webhooks; a server also applies the endpoints of the configuration.
+async fn webhooks(opener: Opener, settings: &Settings, queue: &Queue) -> Result<Webhooks> {
     let delivery = &settings.meter.delivery;
     let hooks = delivery.settings(settings.work.lease());
-    let guarded = GuardedSettings {
-        ports: Vec::new(),
-        redirects_max: 0,
-        allowed: delivery.allowed().unwrap_or_default(),
-        idle_per_host_max: hooks.endpoint_slots,
-    };
+    let guarded = hooks.guard(delivery.allowed().unwrap_or_default());
     let client = GuardedClient::new(Arc::clone(queue.sql().clock()), guarded)?;
-    let keys = secrets::keys(settings, queue).await?;
+    let keys = secrets::keys(opener, settings, queue).await?;
     let webhooks = Webhooks::open_with_keys(queue.clone(), client, hooks, keys).await?;
+    if opener == Opener::Command {
+        return Ok(webhooks);
+    }
+    webhooks.secure_secrets().await?;
     let mut configured = Vec::new();
     for webhook in settings.meter.webhooks() {
         let secret = Secret::parse(webhook.secret.expose())?;
@@ -106,20 +124,20 @@ async fn webhooks(settings: &Settings, queue: &Queue) -> Result<Webhooks> {
     Ok(webhooks)
 }
 
-/// A meter that is open.
 pub(crate) struct OpenMeter {
     pub(crate) meter: Meter,
     pub(crate) queue: Queue,
     pub(crate) blobs: Arc<dyn BlobStore>,
-    /// As who API keys send usage.
+    /// The sources under which API keys send usage.
     keys: Vec<KeySource>,
 }
 
-/// A task of the server: its name, and what runs.
+/// A task of the server: its name and its future.
 pub(crate) type Task = (&'static str, BoxFuture<'static, Result<()>>);
 
 impl OpenMeter {
-    /// What serves usage, and the tasks behind it, each of which ends when what `stop` gives completes.
+    /// Returns the handle that serves usage, and the tasks behind it; each ends when the future returned by `stop`
+    /// completes.
     pub(crate) fn start<S>(
         &self,
         settings: &Settings,
@@ -143,8 +161,8 @@ impl OpenMeter {
                 () = late => Ok(()),
             }
         };
-        // With SQLite it takes the processor for long, and other tasks must not wait for it. With PostgreSQL it mostly
-        // waits for answers, which come sooner to a task than to another thread.
+        // With SQLite recording is CPU-bound, and other tasks must not wait for it. With PostgreSQL it mostly waits
+        // for answers, which reach a task sooner than another thread.
         let recording: BoxFuture<'static, Result<()>> = match self.meter.sql().engine_name() {
             "sqlite" => Box::pin(logmill_io::apart(recording)),
             _ => Box::pin(recording),
@@ -186,7 +204,7 @@ impl OpenMeter {
             Runner::new(self.queue.clone(), handler, settings)
         };
         let (meter, slots) = (|| self.meter.clone(), work.slots);
-        // The slow poll is never longer than the usual lease, but may be than this one.
+        // The slow poll is never longer than the usual lease, but may be longer than this one.
         let lease = AGGREGATE_LEASE.max(work.slow_poll());
         let mut runners = vec![
             (
@@ -216,7 +234,7 @@ impl OpenMeter {
             ),
         ];
         if settings.postgres().is_none() {
-            // On PostgreSQL the queue is that of all jobs, which has its maintenance.
+            // On PostgreSQL the queue is shared by all jobs and already has its maintenance.
             let maintenance = maintenance::runner(&self.queue, work, owner)?;
             runners.push(("the maintenance runner of usage", maintenance));
         }
@@ -237,15 +255,15 @@ impl OpenMeter {
     }
 }
 
-/// Usage as it is served: recorded, asked for, and watched while it changes.
+/// Usage as it is served: recorded, queried, and watched for changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Usage {
     pub(crate) meter: Meter,
     recorder: Recorder,
-    pub(crate) watched: Watched,
+    pub(crate) watches: CustomerWatches,
     pub(crate) relays: Relays,
-    /// Raised when recording fails for a reason of the store's, so that readiness tries to write.
-    pub(crate) suspect: Suspect,
+    /// Raised when recording fails because of the store, so that readiness tries to write.
+    pub(crate) write_alarm: WriteAlarm,
     pub(crate) sources: KeySources,
 }
 
@@ -254,19 +272,22 @@ impl Usage {
         Self {
             meter,
             recorder,
-            watched: Watched::default(),
+            watches: CustomerWatches::default(),
             relays: Relays::default(),
-            suspect: Suspect::default(),
+            write_alarm: WriteAlarm::default(),
             sources: KeySources::default(),
         }
     }
 
-    /// Records events; gives what became of each once all are on disk.
-    pub(crate) async fn record(&self, events: Vec<Arrived>) -> logmill_meter::Result<Vec<Outcome>> {
-        let changed = self.watched.among(&events);
+    /// Records events; returns the outcome of each once all are on disk.
+    pub(crate) async fn record(
+        &self,
+        events: Vec<ReceivedEvent>,
+    ) -> logmill_meter::Result<Vec<Outcome>> {
+        let changed = self.watches.among(&events);
         let outcomes = self.recorder.record(events).await.inspect_err(|error| {
             if matches!(error.kind(), ErrorKind::Transient | ErrorKind::Internal) {
-                self.suspect.raise();
+                self.write_alarm.raise();
             }
         })?;
         for customer in changed {
@@ -276,36 +297,40 @@ impl Usage {
     }
 }
 
-/// Which customers are watched: who watches is told when this process has recorded usage of theirs.
+/// The watched customers: watchers are notified when this process has recorded usage of theirs.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Watched(Arc<Watches>);
+pub(crate) struct CustomerWatches(Arc<WatchTable>);
 
 #[derive(Debug, Default)]
-struct Watches {
-    /// How many are watched, so that recording looks no further if nobody is.
+struct WatchTable {
+    /// Number of watchers, so that recording skips the lookup if there are none.
     count: AtomicUsize,
     customers: RwLock<HashMap<String, watch::Sender<u64>>>,
 }
 
-impl Watched {
-    /// Watches a customer until what is given is dropped.
-    pub(crate) fn watch(&self, customer: &str) -> Watching {
+impl CustomerWatches {
+    /// Watches a customer until the returned value is dropped.
+    pub(crate) fn watch(&self, customer: &str) -> CustomerWatcher {
         let mut customers = self.0.customers.write().unwrap_or_else(PoisonError::into_inner);
         let sender = customers.entry(customer.to_owned()).or_insert_with(|| watch::channel(0).0);
         let changes = sender.subscribe();
         self.0.count.store(customers.len(), Ordering::Release);
-        Watching { watched: self.clone(), customer: customer.to_owned(), changes: Some(changes) }
+        CustomerWatcher {
+            watches: self.clone(),
+            customer: customer.to_owned(),
+            changes: Some(changes),
+        }
     }
 
-    /// Those customers of events that are watched.
-    fn among(&self, events: &[Arrived]) -> Vec<watch::Sender<u64>> {
+    /// The watched customers among those of the events.
+    fn among(&self, events: &[ReceivedEvent]) -> Vec<watch::Sender<u64>> {
         if self.0.count.load(Ordering::Acquire) == 0 {
             return Vec::new();
         }
         let customers = self.0.customers.read().unwrap_or_else(PoisonError::into_inner);
         let mut found: HashMap<&str, &watch::Sender<u64>> = HashMap::new();
-        for arrived in events {
-            if let Some((name, sender)) = customers.get_key_value(&arrived.event.customer) {
+        for received in events {
+            if let Some((name, sender)) = customers.get_key_value(&received.event.customer) {
                 found.insert(name, sender);
             }
         }
@@ -313,17 +338,17 @@ impl Watched {
     }
 }
 
-/// Somebody who watches a customer.
+/// A watcher of one customer.
 #[derive(Debug)]
-pub(crate) struct Watching {
-    watched: Watched,
+pub(crate) struct CustomerWatcher {
+    watches: CustomerWatches,
     customer: String,
-    /// None once it is dropped.
+    /// `None` once it is dropped.
     changes: Option<watch::Receiver<u64>>,
 }
 
-impl Watching {
-    /// Waits until usage was recorded here.
+impl CustomerWatcher {
+    /// Waits until usage was recorded by this process.
     pub(crate) async fn changed(&mut self) {
         let changed = match &mut self.changes {
             Some(changes) => changes.changed().await.is_ok(),
@@ -335,9 +360,9 @@ impl Watching {
     }
 }
 
-impl Drop for Watching {
+impl Drop for CustomerWatcher {
     fn drop(&mut self) {
-        let watches = &self.watched.0;
+        let watches = &self.watches.0;
         let mut customers = watches.customers.write().unwrap_or_else(PoisonError::into_inner);
         self.changes = None;
         let is_last = |sender: &watch::Sender<u64>| sender.receiver_count() == 0;
@@ -353,13 +378,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_watched_by_nobody_any_more_is_forgotten() {
-        let watched = Watched::default();
-        let (one, two) = (watched.watch("acme"), watched.watch("acme"));
+    fn a_customer_without_watchers_is_removed() {
+        let watches = CustomerWatches::default();
+        let (one, two) = (watches.watch("acme"), watches.watch("acme"));
         drop(one);
-        assert_eq!(watched.0.count.load(Ordering::Acquire), 1);
+        assert_eq!(watches.0.count.load(Ordering::Acquire), 1);
         drop(two);
-        assert_eq!(watched.0.count.load(Ordering::Acquire), 0);
-        assert!(watched.0.customers.read().expect("not poisoned").is_empty());
+        assert_eq!(watches.0.count.load(Ordering::Acquire), 0);
+        assert!(watches.0.customers.read().expect("not poisoned").is_empty());
     }
 }

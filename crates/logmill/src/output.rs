@@ -1,8 +1,8 @@
 //! Output: the one place that writes to the terminal.
 //!
-//! Guarantees: what a command answers goes to standard output, everything else to standard error; an error is
-//! one line that starts with `error:`, with all its causes, and maybe one with a `hint:`. Leaves to others:
-//! what is said.
+//! Guarantees: the result of a command goes to standard output, everything else to standard error. An error is one line
+//! that starts with `error:` and contains all its causes; a line with a `hint:` may follow. Leaves to others: the
+//! texts.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -16,19 +16,19 @@ use crate::error::{Error, Result};
 const HEAD_BYTES: usize = 120;
 const TAIL_BYTES: usize = 280;
 
-/// Prints an answer, with a newline.
+/// Prints a result, with a newline.
 pub(crate) fn line(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Error::Output)
 }
 
-/// Prints an answer as JSON.
+/// Prints a result as JSON.
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value);
     line(&text.map_err(|error| Error::Internal { what: error.to_string() })?)
 }
 
-/// Prints rows with their columns below each other; the first row is the head.
+/// Prints rows in aligned columns.
 pub(crate) fn table(rows: &[Vec<String>]) -> Result<()> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
@@ -41,13 +41,13 @@ pub(crate) fn table(rows: &[Vec<String>]) -> Result<()> {
     })
 }
 
-/// Tells the person at the terminal what goes on; not part of the answer.
+/// Prints a note for the person at the terminal; it is not part of the result.
 pub(crate) fn note(text: &str) {
-    // Who closed standard error does not want to hear of it.
+    // If standard error is closed, nobody reads the note.
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
-/// Progress: one line that changes in place on a terminal, plain lines elsewhere.
+/// Prints progress: on a terminal one line that is overwritten, elsewhere plain lines.
 pub(crate) fn progress(text: &str, last: bool) {
     let mut err = std::io::stderr().lock();
     let _ = match (err.is_terminal(), last) {
@@ -57,22 +57,23 @@ pub(crate) fn progress(text: &str, last: bool) {
     };
 }
 
-/// Prints an error where it ends.
+/// Prints an error and its hint.
 pub(crate) fn error(error: &Error) {
-    note(&format!("error: {}", brief(&logmill_io::chain(error))));
+    note(&format!("error: {}", brief(&logmill_io::error_chain(error))));
     if let Some(hint) = error.hint() {
         note(&format!("hint: {hint}"));
     }
 }
 
-/// Text from elsewhere, such as a key or an error, so that it can not draw on the terminal.
+/// Text from elsewhere, such as a key or an error, on one line and without control characters, so that it cannot
+/// manipulate the terminal.
 pub(crate) fn one_line(text: &str) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    words.chars().map(|sign| if sign.is_control() { '\u{fffd}' } else { sign }).collect()
+    words.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// An error on one line without its middle if that is long: what was being done comes first, why it failed
-/// last, and a whole statement of SQL may stand between.
+/// An error on one line, without its middle if it is long: it begins with what was being done and ends with the reason
+/// for the failure; a whole SQL statement may stand between.
 pub(crate) fn brief(chain: &str) -> String {
     let line = one_line(chain);
     let (head, tail) =
@@ -81,7 +82,7 @@ pub(crate) fn brief(chain: &str) -> String {
     if tail <= head { line } else { format!("{} … {}", &line[..head], &line[tail..]) }
 }
 
-/// How long, for people.
+/// A duration in human-readable form.
 pub(crate) fn duration(duration: Duration) -> String {
     if duration < Duration::from_secs(1) {
         return format!("{}ms", duration.as_millis());
@@ -90,7 +91,7 @@ pub(crate) fn duration(duration: Duration) -> String {
     format!("{:#}", jiff::SignedDuration::from_secs(seconds))
 }
 
-/// When, for people.
+/// A time in human-readable form.
 pub(crate) fn moment(at: Timestamp) -> String {
     let moment = jiff::Timestamp::from_millisecond(at.millis());
     moment.map_or_else(|_| format!("{at:?}"), |moment| moment.to_string())
@@ -101,9 +102,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_and_moments_read_well() {
-        for (ms, said) in [(0, "0ms"), (999, "999ms"), (1_500, "1s"), (3_723_000, "1h 2m 3s")] {
-            assert_eq!(duration(Duration::from_millis(ms)), said);
+    fn durations_and_times_are_human_readable() {
+        for (ms, text) in [(0, "0ms"), (999, "999ms"), (1_500, "1s"), (3_723_000, "1h 2m 3s")] {
+            assert_eq!(duration(Duration::from_millis(ms)), text);
         }
         assert_eq!(moment(Timestamp(1_790_000_000_000)), "2026-09-21T14:13:20Z");
         assert_eq!(moment(Timestamp(i64::MAX)), format!("{}ms", i64::MAX));

@@ -5,20 +5,19 @@
 //!   components that report by themselves ────────┴─▶ reasons ──▶ /ready, /ready/SERVICE, /status, metrics, log
 //! ```
 //!
-//! Ready means: this process serves, its stores answer, nothing that it owns has stopped, and its view is at most
+//! Ready means: this process serves, its stores answer, none of its tasks has stopped, and its view is at most
 //! `ready.lag_blocks` behind a head that was seen within `ready.head_seen_within_ms`, whichever process writes.
 //!
-//! | module | what |
+//! | module | role |
 //! |---|---|
-//! | [`cause`] | every cause, its code, and the services that it takes away |
+//! | [`cause`] | every cause, its code, and the services that it makes unavailable |
 //! | [`stores`] | whether databases, blobs and disk answer |
-//! | [`chain`] | how a chain is, judged from its view and the head that was seen |
-//! | [`tables`] | how far derived and collected tables are |
+//! | [`chain`] | the state of a chain, judged from its view and the last seen head |
+//! | [`tables`] | progress of derived and collected tables |
 //!
-//! Guarantees: asking costs no more than reading memory, waits for nothing, and cannot pile up: a check that hangs
-//! stays the only one of its kind, and counts as failed once it takes longer than `ready.store_timeout_ms`. A store
-//! that can never work again ends [`Readiness::run`], and with it the process. Leaves to others: serving the answers
-//! ([`crate::http`]).
+//! Guarantees: a query only reads memory and never waits. Checks cannot pile up: a hanging check stays the only one
+//! of its kind, and counts as failed once it takes longer than `ready.store_timeout_ms`. A store that can never work
+//! again ends [`Readiness::run`], and with it the process. Leaves to others: serving the answers ([`crate::http`]).
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -44,25 +43,27 @@ pub(crate) mod tables;
 mod tests;
 pub(crate) mod usage;
 
-/// How long a check rests between two runs.
+/// Pause between two runs of a check.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// How long after the start a reason that every start goes through is not logged.
+const START_QUIET: Duration = Duration::from_secs(10);
 
-/// Looks whether a part of the process is as it should be.
+/// Checks one part of the process.
 #[async_trait]
 pub(crate) trait Check: Send + Sync + std::fmt::Debug {
-    /// What is wrong now. An error ends the process.
+    /// Current problems. An error ends the process.
     async fn check(&self) -> Result<Vec<Finding>>;
 
-    /// What it means if there is no answer in time.
+    /// The finding if there is no answer in time.
     fn silence(&self) -> Finding;
 
-    /// How long it rests between two runs.
+    /// Pause between two runs.
     fn every(&self) -> Duration {
         CHECK_EVERY
     }
 }
 
-/// A cause that holds, and how it shows.
+/// A cause that applies now, and its symptom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) cause: Cause,
@@ -76,7 +77,7 @@ impl Finding {
     }
 }
 
-/// A finding as it is shown.
+/// A finding as it is serialized.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Reason {
     pub(crate) component: &'static str,
@@ -84,7 +85,7 @@ pub(crate) struct Reason {
     pub(crate) chain_id: Option<u64>,
     pub(crate) code: &'static str,
     pub(crate) reason: String,
-    /// Since when, as RFC 3339.
+    /// Start time, as RFC 3339.
     pub(crate) since: String,
     #[serde(skip)]
     pub(crate) cause: Cause,
@@ -95,12 +96,15 @@ pub(crate) struct Reason {
 pub(crate) struct Verdict {
     pub(crate) ready: bool,
     pub(crate) reasons: Vec<Reason>,
+    /// Findings that need attention but make no service unavailable.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) warnings: Vec<Reason>,
 }
 
-/// Which findings there are, and since when.
-type Held = BTreeMap<(Cause, Option<u64>), (String, Timestamp)>;
+/// Findings with their reason and start time.
+type FindingMap = BTreeMap<(Cause, Option<u64>), (String, Timestamp)>;
 
-/// A check, and what it found last.
+/// A check and its last result.
 #[derive(Debug)]
 struct Slot {
     check: Arc<dyn Check>,
@@ -109,37 +113,38 @@ struct Slot {
 
 #[derive(Debug)]
 struct SlotState {
-    /// None until the first run has ended.
-    found: Option<Held>,
-    /// When the run under way began: on the monotonic clock, and as a moment.
+    /// `None` until the first run has ended.
+    found: Option<FindingMap>,
+    /// Start of the current run: on the monotonic clock, and as wall-clock time.
     running: Option<(Duration, Timestamp)>,
     added: Timestamp,
 }
 
-/// What this process knows of its own readiness.
+/// Readiness of this process.
 #[derive(Debug)]
 pub(crate) struct Readiness {
     clock: Arc<dyn Clock>,
     timeout: Duration,
     slots: Mutex<Vec<Arc<Slot>>>,
-    /// How many slots have a loop.
+    /// Number of slots whose loop has started.
     started: Mutex<usize>,
     added: Notify,
-    reports: Mutex<Held>,
-    /// Services that this process does not have, and why.
+    reports: Mutex<FindingMap>,
+    /// Services that this process does not offer, and why.
     absent: BTreeMap<Service, &'static str>,
-    made: Timestamp,
+    created: Timestamp,
 }
 
 impl Readiness {
-    /// Nothing is checked yet. A check may take `timeout`; `absent` are services that are not served, and why.
+    /// Starts without checks. `timeout` limits a run of a check; `absent` lists services that are not served, and
+    /// why.
     pub(crate) fn new(
         clock: Arc<dyn Clock>,
         timeout: Duration,
         absent: BTreeMap<Service, &'static str>,
     ) -> Arc<Self> {
         Arc::new(Self {
-            made: clock.now(),
+            created: clock.now(),
             clock,
             timeout,
             slots: Mutex::default(),
@@ -150,7 +155,7 @@ impl Readiness {
         })
     }
 
-    /// Adds a check, also while they run; until it has run once, this process is starting.
+    /// Adds a check, also while others run; until it has run once, this process counts as starting.
     pub(crate) fn add(&self, check: Arc<dyn Check>) {
         let state = SlotState { found: None, running: None, added: self.clock.now() };
         let slot = Slot { check, state: Mutex::new(state) };
@@ -158,20 +163,21 @@ impl Readiness {
         self.added.notify_one();
     }
 
-    /// What a component has found out by itself; it holds until it is cleared.
+    /// Records a finding of a component; it applies until it is cleared.
     pub(crate) fn report(&self, finding: Finding) {
         let now = self.clock.now();
         let mut reports = lock(&self.reports);
-        let held = reports.entry((finding.cause, finding.chain_id)).or_insert((String::new(), now));
-        held.0 = finding.reason;
+        let entry =
+            reports.entry((finding.cause, finding.chain_id)).or_insert((String::new(), now));
+        entry.0 = finding.reason;
     }
 
-    /// What was reported is over.
+    /// Removes a recorded finding.
     pub(crate) fn clear(&self, cause: Cause, chain_id: Option<u64>) {
         lock(&self.reports).remove(&(cause, chain_id));
     }
 
-    /// Runs all checks until `stop` completes; the error is one after which this process must end.
+    /// Runs all checks until `stop` completes; an error means that this process must end.
     pub(crate) async fn run(&self, stop: impl Future<Output = ()> + Send) -> Result<()> {
         let mut loops = FuturesUnordered::new();
         let mut stop = std::pin::pin!(stop);
@@ -183,9 +189,9 @@ impl Readiness {
             tokio::select! {
                 biased;
                 () = &mut stop => {
-                    let why = "this process was told to stop";
+                    let why = "this process is stopping";
                     self.report(Finding::new(Cause::Stopping, None, why));
-                    self.show();
+                    self.update_metrics();
                     return Ok(());
                 }
                 Some(error) = loops.next() => return Err(error),
@@ -202,7 +208,7 @@ impl Readiness {
         Some(slot)
     }
 
-    /// Runs one check again and again; gives the error that ends the process.
+    /// Runs one check repeatedly; returns the error that ends the process.
     async fn check_always(&self, slot: Arc<Slot>) -> crate::error::Error {
         loop {
             lock(&slot.state).running = Some((self.clock.monotonic(), self.clock.now()));
@@ -224,27 +230,46 @@ impl Readiness {
     /// Keeps metrics and log up to date.
     async fn watch(&self) {
         let mut before = BTreeMap::new();
+        let begun = self.clock.monotonic();
         loop {
-            let mut now = self.show();
-            // Nobody needs to be told that a start takes a second.
-            now.retain(|(cause, _), _| *cause != Cause::Starting);
+            let mut now = self.update_metrics();
+            let is_start = self.clock.monotonic().saturating_sub(begun) < START_QUIET;
+            // A start that goes well needs no warning.
+            now.retain(|(cause, _), _| {
+                *cause != Cause::Starting && !(is_start && cause.is_usual_at_start())
+            });
             for (key, reason) in now.iter().filter(|(key, _)| !before.contains_key(*key)) {
                 let (cause, chain) = key;
-                tracing::warn!(code = cause.code(), chain, reason, "unready: a reason has come up");
+                match cause.services().is_empty() {
+                    true => {
+                        tracing::warn!(code = cause.code(), chain, reason, "readiness warning");
+                    }
+                    false => {
+                        tracing::warn!(code = cause.code(), chain, reason, "unready: new reason");
+                    }
+                }
             }
             for ((cause, chain), _) in before.iter().filter(|(key, _)| !now.contains_key(*key)) {
-                tracing::info!(code = cause.code(), chain, "unready: the reason is gone");
+                match cause.services().is_empty() {
+                    true => {
+                        tracing::info!(code = cause.code(), chain, "readiness warning resolved");
+                    }
+                    false => {
+                        tracing::info!(code = cause.code(), chain, "unready: reason resolved");
+                    }
+                }
             }
             before = now;
             self.clock.sleep(CHECK_EVERY).await;
         }
     }
 
-    /// Sets the metrics; gives what is wrong.
-    fn show(&self) -> BTreeMap<(Cause, Option<u64>), String> {
+    /// Sets the metrics; returns the current problems.
+    fn update_metrics(&self) -> BTreeMap<(Cause, Option<u64>), String> {
         let gauge = |holds: bool| f64::from(u8::from(holds));
         let reasons = self.reasons();
-        metrics::gauge!("logmill_ready", "service" => "all").set(gauge(reasons.is_empty()));
+        let all = self.verdict(None).ready;
+        metrics::gauge!("logmill_ready", "service" => "all").set(gauge(all));
         for service in Service::ALL {
             let ready = self.verdict(Some(service)).ready;
             metrics::gauge!("logmill_ready", "service" => service.name()).set(gauge(ready));
@@ -257,23 +282,26 @@ impl Readiness {
         reasons.into_iter().map(key).collect()
     }
 
-    /// Whether this process is ready, or one service of it.
+    /// Readiness of this process, or of one service of it.
     pub(crate) fn verdict(&self, service: Option<Service>) -> Verdict {
-        let mut reasons = self.reasons();
+        let takes_some = |reason: &Reason| !reason.cause.services().is_empty();
+        let (mut reasons, mut warnings): (Vec<_>, Vec<_>) =
+            self.reasons().into_iter().partition(takes_some);
         if let Some(service) = service {
+            warnings.clear();
             reasons.retain(|reason| reason.cause.services().contains(&service));
             if let Some(why) = self.absent.get(&service) {
                 let finding = Finding::new(Cause::NotServed, None, *why);
-                reasons.push(shown(&finding, self.made));
+                reasons.push(to_reason(&finding, self.created));
             }
         }
-        Verdict { ready: reasons.is_empty(), reasons }
+        Verdict { ready: reasons.is_empty(), reasons, warnings }
     }
 
-    /// Everything that is wrong now, by cause.
+    /// All current problems, by cause.
     pub(crate) fn reasons(&self) -> Vec<Reason> {
         let now = self.clock.monotonic();
-        let mut all: Held = lock(&self.reports).clone();
+        let mut all: FindingMap = lock(&self.reports).clone();
         for slot in lock(&self.slots).iter() {
             let state = lock(&slot.state);
             let overdue =
@@ -289,33 +317,33 @@ impl Readiness {
                 }
                 (None, Some(found)) => found.clone(),
                 (None, None) => {
-                    let reason = "not everything was checked yet".to_owned();
-                    Held::from([((Cause::Starting, None), (reason, state.added))])
+                    let reason = "not all checks have run yet".to_owned();
+                    FindingMap::from([((Cause::Starting, None), (reason, state.added))])
                 }
             };
-            for (key, held) in found {
-                all.entry(key).or_insert(held);
+            for (key, finding) in found {
+                all.entry(key).or_insert(finding);
             }
         }
         let finding = |((cause, chain_id), (reason, since))| {
-            shown(&Finding { cause, chain_id, reason }, since)
+            to_reason(&Finding { cause, chain_id, reason }, since)
         };
         all.into_iter().map(finding).collect()
     }
 }
 
-/// New findings; those that held before keep their beginning.
-fn merge(found: Vec<Finding>, before: &Held, now: Timestamp) -> Held {
-    let mut held = Held::new();
+/// Adds start times to new findings; those that were present before keep theirs.
+fn merge(found: Vec<Finding>, before: &FindingMap, now: Timestamp) -> FindingMap {
+    let mut merged = FindingMap::new();
     for Finding { cause, chain_id, reason } in found {
         let key = (cause, chain_id);
         let since = before.get(&key).map_or(now, |(_, since)| *since);
-        held.entry(key).or_insert((reason, since));
+        merged.entry(key).or_insert((reason, since));
     }
-    held
+    merged
 }
 
-fn shown(finding: &Finding, since: Timestamp) -> Reason {
+fn to_reason(finding: &Finding, since: Timestamp) -> Reason {
     let since = jiff::Timestamp::from_millisecond(since.millis());
     Reason {
         component: finding.cause.component(),

@@ -1,162 +1,153 @@
-//! JSON-RPC 2.0: what Ethereum clients ask, answered from what is stored.
+//! JSON-RPC 2.0 for Ethereum clients, answered from stored data.
 //!
 //! ```text
 //!   body ─▶ request (calls) ─▶ answers: call by call ─▶ method ─▶ one view of the chain ─▶ pieces of JSON
 //! ```
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`request`] | bodies, batches, ids |
-//! | [`params`], [`criteria`] | what parameters and filters mean |
-//! | [`logs`], [`blocks`] | the reads |
-//! | [`filters`], [`subscriptions`] | hearing of changes, by polling and by WebSocket |
-//! | [`answer`] | writing answers in pieces |
-//! | [`error`] | every code |
+//! | [`methods`] | the table of methods, and the documents generated from it |
+//! | [`params`], [`criteria`], [`hex`] | parsing of parameters and filters |
+//! | [`logs`], [`blocks`], [`raw`], [`fees`], [`sync`] | read methods |
+//! | [`filters`], [`subscriptions`] | changes by polling and by WebSocket; [`fanout`] renders each change once |
+//! | [`forward`] | methods passed on to nodes |
+//! | [`answer`] | streaming of answers |
+//! | [`block_wait`] | short waits for blocks that are being ingested |
+//! | [`error`] | every error code |
 //!
-//! Guarantees: an answer comes from one moment of the chain; what is not stored is an error, never an empty answer;
-//! every call has limits of time, blocks, results and bytes. Leaves to others: HTTP, keys, sockets
-//! ([`crate::http`]). `docs/rpc.md` tells clients of all of it.
+//! Guarantees: an answer comes from one view of the chain; a query about blocks that are not stored is an error, never
+//! an empty answer; every call is bounded in time, blocks, results and bytes. Leaves to others: HTTP, keys, sockets
+//! ([`crate::http`]). `docs/rpc.md` is the reference for clients.
 
 pub(crate) mod answer;
+mod block_wait;
 mod blocks;
 mod criteria;
 pub(crate) mod error;
+pub(crate) mod fanout;
+mod fees;
 mod filters;
+pub(crate) mod forward;
+mod hex;
 mod logs;
+pub(crate) mod methods;
 mod params;
+mod raw;
 mod request;
 pub(crate) mod subscriptions;
+mod sync;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use logmill_chain::ChainSource;
+use logmill_chain::{Block, ChainSource};
 use logmill_io::{Clock, Entropy};
 use logmill_pipeline::Chain;
 use logmill_pipeline::derive::Reader;
-use serde_json::json;
+use logmill_pipeline::ingest::Progress;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
 use answer::{Answer, Answers};
-use blocks::which;
+use blocks::block_selector;
 use error::{RpcError, RpcResult};
+use fanout::Fanout;
 use filters::Filters;
-use params::Params;
+use forward::{ForwardLimits, Forwarder};
+use params::{Data, Params};
 use request::Request;
 use subscriptions::Subscriptions;
 
 /// Limits of calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// The most calls of a batch.
+    /// Calls per batch.
     pub(crate) max_batch: usize,
-    /// The most logs of an answer; a single block is never cut.
+    /// Logs per answer; the logs of a single block are never split.
     pub(crate) max_results: usize,
-    /// The most blocks of a query; 0 for any number.
+    /// Blocks per query; 0 for no limit.
     pub(crate) max_blocks: u64,
-    /// The most bytes of the answer to a request.
+    /// Bytes of the answer to a request; a batch shares it.
     pub(crate) max_response_bytes: usize,
-    /// How long a request may take.
+    /// Time limit of a request; a batch shares it.
     pub(crate) timeout: Duration,
-    /// How long a filter lives without being asked.
+    /// Lifetime of a filter that is not polled.
     pub(crate) filter_ttl: Duration,
-    /// The most filters of the process.
+    /// Filters per process.
     pub(crate) max_filters: usize,
-    /// The most subscriptions of a connection.
+    /// Subscriptions per connection.
     pub(crate) max_subscriptions: usize,
-    /// Whether methods that are not ours are passed on to the chain's nodes.
-    pub(crate) pass_through: bool,
+    /// How many blocks the stored head may be behind the nodes before `eth_syncing` reports a lag.
+    pub(crate) sync_lag_blocks: u64,
+    pub(crate) forward: ForwardLimits,
 }
 
 /// A chain that is served.
 #[derive(Clone, Debug)]
-pub(crate) struct Served {
-    /// What is stored of it.
+pub(crate) struct ServedChain {
     pub(crate) chain: Chain,
-    /// Its nodes, if there are any.
+    /// The nodes of the chain, if any are configured.
     pub(crate) source: Option<Arc<dyn ChainSource>>,
-    /// What operators are shown of it.
     pub(crate) status: Arc<dyn ChainStatus>,
-    /// What is derived of it, if anything is.
+    /// Reads the derived tables, if there are any.
     pub(crate) reader: Option<Reader>,
 }
 
-/// What operators are shown of a chain beyond what is stored of it.
+/// Status of a chain that is not part of its stored data.
 pub(crate) trait ChainStatus: Send + Sync + std::fmt::Debug {
-    /// How far ingest and derive are, as JSON.
+    /// Progress of ingest, if this process ingests the chain.
+    fn progress(&self) -> Option<&Progress> {
+        None
+    }
+
+    /// Progress of ingest and derivation.
     fn status_json(&self) -> serde_json::Value;
+
+    /// The highest block that a node has reported, to this process or to the writer.
+    fn reported_head(&self) -> Option<u64>;
+
+    /// Why fees may be missing although every block is covered: the contract of this chain is neither configured nor
+    /// known. It matters only while there is no fee at all.
+    fn assumed_fees(&self) -> Option<String> {
+        None
+    }
 }
 
-/// What answers calls, for all chains.
+/// Answers the calls of all chains.
 #[derive(Debug)]
 pub(crate) struct Rpc {
     limits: Limits,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     filters: Filters,
+    forwarder: Forwarder,
+    fanout: Arc<Fanout>,
 }
 
-/// Every method, for metrics: their names may be labels, those that clients think of may not.
-const METHODS: [&str; 31] = [
-    "eth_blockNumber",
-    "eth_chainId",
-    "eth_getBlockByHash",
-    "eth_getBlockByNumber",
-    "eth_getBlockReceipts",
-    "eth_getBlockTransactionCountByHash",
-    "eth_getBlockTransactionCountByNumber",
-    "eth_getFilterChanges",
-    "eth_getFilterLogs",
-    "eth_getLogs",
-    "eth_getTransactionByBlockHashAndIndex",
-    "eth_getTransactionByBlockNumberAndIndex",
-    "eth_getTransactionByHash",
-    "eth_getTransactionReceipt",
-    "eth_getUncleCountByBlockHash",
-    "eth_getUncleCountByBlockNumber",
-    "eth_newBlockFilter",
-    "eth_newFilter",
-    "eth_subscribe",
-    "eth_uninstallFilter",
-    "eth_unsubscribe",
-    "logmill_coverage",
-    "logmill_explain",
-    "logmill_getLogs",
-    "net_listening",
-    "net_version",
-    "rpc_modules",
-    "web3_clientVersion",
-    "web3_sha3",
-    "other",
-    "passed_on",
-];
-
-/// What may be passed on begins with one of these.
-const PASSED_ON: [&str; 5] = ["debug_", "eth_", "net_", "trace_", "web3_"];
-/// What is not passed on all the same: it uses keys of the node, or lasts beyond the call.
-const KEPT_BACK: [&str; 8] = [
-    "eth_accounts",
-    "eth_newPendingTransactionFilter",
-    "eth_sendTransaction",
-    "eth_sign",
-    "eth_signTransaction",
-    "eth_signTypedData",
-    "eth_signTypedData_v4",
-    "eth_submitWork",
-];
-
 impl Rpc {
-    /// With these limits.
     pub(crate) fn new(limits: Limits, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
-        Self { limits, clock, entropy, filters: Filters::default() }
+        let forwarder = Forwarder::new(limits.forward.clone());
+        Self {
+            limits,
+            clock,
+            entropy,
+            filters: Filters::default(),
+            forwarder,
+            fanout: Arc::default(),
+        }
     }
 
-    /// The answers to a request in at most so many bytes, once there is room to work on it. If there is none in the
-    /// time of a request, that is the answer.
+    /// The renderings that all subscriptions share.
+    pub(crate) fn fanout(&self) -> Arc<Fanout> {
+        Arc::clone(&self.fanout)
+    }
+
+    /// Answers a request in at most `bytes_max` bytes, once `room` has a permit. Fails if no permit becomes free within
+    /// the time limit of a request.
     pub(crate) async fn answers(
         self: &Arc<Self>,
-        served: &Arc<Served>,
+        served: &Arc<ServedChain>,
         room: &Arc<Semaphore>,
         body: &[u8],
         bytes_max: usize,
@@ -173,24 +164,31 @@ impl Rpc {
         Ok(Answers::new(rpc, served, request, bytes_max, permit))
     }
 
-    /// The limits of calls.
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Answers one call.
     async fn call(
         &self,
-        served: &Served,
+        served: &ServedChain,
         method: &str,
         params: Option<&RawValue>,
         session: Option<&mut Subscriptions>,
     ) -> RpcResult<Answer> {
         let started = self.clock.monotonic();
-        let label = METHODS.iter().find(|name| **name == method).copied().unwrap_or("other");
-        let answer = match label {
-            "other" | "passed_on" => self.pass(served, method, params).await,
-            _ => self.ours(served, method, Params::read(params)?, session).await,
+        let known = methods::find(method);
+        // Names from clients must not become labels: their number is unbounded.
+        let label = match known {
+            Some(known) => known.name,
+            None if self.forwarder.allows(method) => "passed_on",
+            None => "other",
+        };
+        let answer = match known {
+            Some(known) => match Params::read(params, known.params.len()) {
+                Ok(read) => self.answer_known(served, known.name, &read, params, session).await,
+                Err(error) => Err(error),
+            },
+            None => self.pass(served, method, params).await,
         };
         let took = self.clock.monotonic().saturating_sub(started);
         let outcome = if answer.is_ok() { "ok" } else { "error" };
@@ -200,59 +198,110 @@ impl Rpc {
         answer
     }
 
-    async fn ours(
+    /// Answers a method of the table.
+    async fn answer_known(
         &self,
-        served: &Served,
+        served: &ServedChain,
         method: &str,
-        params: Params<'_>,
+        params: &Params<'_>,
+        raw: Option<&RawValue>,
         session: Option<&mut Subscriptions>,
     ) -> RpcResult<Answer> {
-        let params = &params;
         match method {
             "eth_getLogs" => self.get_logs(served, params).await,
-            "eth_blockNumber" => self.block_number(served).await,
+            "eth_blockNumber" => {
+                self.wait_for_announced_block(served).await;
+                self.block_number(served).await
+            }
+            "eth_getBlockByNumber" => {
+                self.block(served, block_selector(params, false)?, params).await
+            }
+            "eth_getBlockByHash" => self.block(served, block_selector(params, true)?, params).await,
+            "eth_getHeaderByNumber" => self.header(served, block_selector(params, false)?).await,
+            "eth_getHeaderByHash" => self.header(served, block_selector(params, true)?).await,
+            "eth_getBlockReceipts" => self.receipts(served, params.read_at(0)?).await,
+            "eth_getBlockAccessList" => self.access_list(served, params.read_at(0)?).await,
+            "eth_getTransactionByHash" => self.transaction(served, params).await,
+            "eth_getTransactionReceipt" => {
+                self.wait_for_announced_block(served).await;
+                self.receipt(served, params).await
+            }
+            "eth_feeHistory" => self.fee_history(served, params, raw).await,
+            "eth_baseFee" => self.base_fee(served).await,
+            "eth_blobBaseFee" => self.blob_base_fee(served).await,
+            "eth_syncing" => sync::answer(served, self.limits.sync_lag_blocks).await,
+            _ => match self.answer_constant(served, method, params) {
+                Some(answer) => answer,
+                None => self.answer_by_position(served, method, params, session).await,
+            },
+        }
+    }
+
+    /// Methods that do not read the chain.
+    fn answer_constant(
+        &self,
+        served: &ServedChain,
+        method: &str,
+        params: &Params<'_>,
+    ) -> Option<RpcResult<Answer>> {
+        Some(match method {
             "eth_chainId" => Ok(Answer::quantity(served.chain.chain_id())),
             "net_version" => Answer::json(&served.chain.chain_id().to_string()),
             "net_listening" => Answer::json(&true),
             "web3_clientVersion" => Answer::json(&client_version()),
-            "web3_sha3" => {
-                let bytes: alloy_primitives::Bytes = params.read_at(0)?;
-                Answer::json(&alloy_primitives::keccak256(&bytes))
+            "web3_sha3" => params
+                .read_at(0)
+                .and_then(|Data(bytes)| Answer::json(&alloy_primitives::keccak256(&bytes))),
+            "rpc_modules" => Answer::json(&methods::modules(&self.forwarder.names())),
+            "rpc.discover" => {
+                let version = env!("CARGO_PKG_VERSION");
+                Answer::json(&methods::document(version, &self.forwarder.names()))
             }
-            "rpc_modules" => Answer::json(&json!({
-                "eth": "1.0", "logmill": "1.0", "net": "1.0", "rpc": "1.0", "web3": "1.0"
-            })),
-            "eth_getBlockByNumber" => self.block(served, which(params, false)?, params).await,
-            "eth_getBlockByHash" => self.block(served, which(params, true)?, params).await,
-            "eth_getBlockReceipts" => self.receipts(served, params.read_at(0)?).await,
-            "eth_getTransactionByHash" => self.transaction(served, params).await,
-            "eth_getTransactionReceipt" => self.receipt(served, params).await,
-            "eth_getTransactionByBlockHashAndIndex" => {
-                self.transaction_at(served, which(params, true)?, params).await
+            _ => return None,
+        })
+    }
+
+    /// Parts of blocks by position, and raw bytes.
+    async fn answer_by_position(
+        &self,
+        served: &ServedChain,
+        method: &str,
+        params: &Params<'_>,
+        session: Option<&mut Subscriptions>,
+    ) -> RpcResult<Answer> {
+        let is_by_hash = method.contains("ByBlockHash") || method.ends_with("ByHash");
+        let selector = || block_selector(params, is_by_hash);
+        match method {
+            "eth_getTransactionByBlockHashAndIndex" | "eth_getTransactionByBlockNumberAndIndex" => {
+                self.transaction_at(served, selector()?, params).await
             }
-            "eth_getTransactionByBlockNumberAndIndex" => {
-                self.transaction_at(served, which(params, false)?, params).await
+            "eth_getRawTransactionByBlockHashAndIndex"
+            | "eth_getRawTransactionByBlockNumberAndIndex" => {
+                self.raw_transaction_at(served, selector()?, params).await
             }
-            "eth_getBlockTransactionCountByHash" => {
-                self.count(served, which(params, true)?, |block| block.transactions.len()).await
+            "eth_getUncleByBlockHashAndIndex" | "eth_getUncleByBlockNumberAndIndex" => {
+                self.uncle(served, selector()?, params).await
             }
-            "eth_getBlockTransactionCountByNumber" => {
-                self.count(served, which(params, false)?, |block| block.transactions.len()).await
+            "eth_getBlockTransactionCountByHash" | "eth_getBlockTransactionCountByNumber" => {
+                self.count(served, selector()?, Block::listed_transactions).await
             }
-            "eth_getUncleCountByBlockHash" => {
-                self.count(served, which(params, true)?, |block| block.uncles.len()).await
+            "eth_getUncleCountByBlockHash" | "eth_getUncleCountByBlockNumber" => {
+                self.count(served, selector()?, |block| block.uncles.len()).await
             }
-            "eth_getUncleCountByBlockNumber" => {
-                self.count(served, which(params, false)?, |block| block.uncles.len()).await
+            "debug_getRawTransaction" | "eth_getRawTransactionByHash" => {
+                self.raw_transaction(served, params).await
             }
-            _ => self.lasting(served, method, params, session).await,
+            "debug_getRawBlock" => self.raw_block(served, params.read_at(0)?).await,
+            "debug_getRawHeader" => self.raw_header(served, params.read_at(0)?).await,
+            "debug_getRawReceipts" => self.raw_receipts(served, params.read_at(0)?).await,
+            _ => self.answer_stateful(served, method, params, session).await,
         }
     }
 
     /// Filters, subscriptions, and our own methods.
-    async fn lasting(
+    async fn answer_stateful(
         &self,
-        served: &Served,
+        served: &ServedChain,
         method: &str,
         params: &Params<'_>,
         session: Option<&mut Subscriptions>,
@@ -272,31 +321,10 @@ impl Rpc {
         }
     }
 
-    async fn block_number(&self, served: &Served) -> RpcResult<Answer> {
+    async fn block_number(&self, served: &ServedChain) -> RpcResult<Answer> {
         let head = served.chain.view().await?.head();
         let head = head.ok_or_else(|| RpcError::unknown_block("latest"))?;
         Ok(Answer::quantity(head.number))
-    }
-
-    /// Asks a node, if that is allowed.
-    async fn pass(
-        &self,
-        served: &Served,
-        method: &str,
-        params: Option<&RawValue>,
-    ) -> RpcResult<Answer> {
-        let may_pass = self.limits.pass_through
-            && PASSED_ON.iter().any(|before| method.starts_with(before))
-            && !KEPT_BACK.contains(&method);
-        let Some(source) = served.source.as_ref().filter(|_| may_pass) else {
-            return Err(RpcError::no_method(method));
-        };
-        let params = params.map_or("[]", RawValue::get);
-        let answer = source.pass(method, params).await.map_err(RpcError::of_node)?;
-        match serde_json::from_str::<&RawValue>(&answer) {
-            Ok(_) => Ok(Answer::Text(answer.into_bytes())),
-            Err(_) => Err(RpcError::unavailable("the node's answer is not JSON")),
-        }
     }
 }
 

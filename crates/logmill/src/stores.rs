@@ -1,20 +1,20 @@
-//! Opening what is configured: to serve, to read beside a server, or to change something without one.
+//! Opens the configured stores: to serve, to read beside a server, or to change something without one.
 //!
 //! | on SQLite | the folder's lock | the file |
 //! |---|---|---|
-//! | [`Stores::open`] | taken | read and written, made if missing |
-//! | [`open_to_write`] | the caller has it | read and written, made if missing |
-//! | [`open_to_read`] | not looked at | read only |
+//! | [`Stores::open`] | taken | read and written, created if missing |
+//! | [`open_to_write`] | held by the caller | read and written, created if missing |
+//! | [`open_to_read`] | ignored | read only |
 //!
 //! The log index, the derived tables and usage have databases of their own, which [`index`], [`tables`] and [`meter`]
-//! open likewise.
+//! open in the same way.
 //!
-//! On PostgreSQL there is no lock: the server itself keeps its clients apart.
+//! On PostgreSQL there is no lock: the database server isolates its clients.
 //!
-//! Whoever opens a SQLite file to write it has the folder's lock, so every process that had it before is gone:
-//! [`take_over`] ends the leases and takes back the jobs that such a process left behind, at once.
+//! A process that opens a SQLite file to write it holds the folder's lock, so every earlier holder is gone:
+//! [`take_over`] ends its leases and takes back its jobs at once.
 //!
-//! Guarantees: nothing of a SQLite folder is written without its lock. Leaves to others: what is in the stores.
+//! Guarantees: nothing in a SQLite folder is written without its lock. Leaves to others: the contents of the stores.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,39 +35,39 @@ pub(crate) mod index;
 pub(crate) mod meter;
 pub(crate) mod tables;
 
-/// The database of jobs, coverage, leases and schedules.
+/// Database of jobs, coverage, leases and schedules.
 const DATABASE: &str = "work.db";
-/// The folder of blobs.
 const BLOBS: &str = "blobs";
 
-/// How often and how long a server waits for a command that has the folder: two seconds in all.
+/// Number of attempts to take a folder that a command holds, and the delay between them: two seconds in all.
 const TAKES_MAX: u32 = 40;
 const TAKE_WAIT: Duration = Duration::from_millis(50);
 
-/// Everything that a server has open.
+/// The open stores of a server.
 pub(crate) struct Stores {
     pub(crate) queue: Queue,
-    /// Nothing is kept there yet; it is opened so that a wrong setting shows at the start.
+    /// Nothing is stored there yet; it is opened so that a wrong setting fails at the start.
     _blobs: Arc<dyn BlobStore>,
-    /// The last to go: the lock is held for as long as anything is open.
+    /// Dropped last: the lock is held for as long as anything is open.
     pub(crate) folder: Option<DataFolder>,
 }
 
 impl Stores {
-    /// Opens everything to be written, and takes the folder if the database is in it.
+    /// Opens everything for writing, and takes the folder if the database is in it.
     pub(crate) async fn open(settings: &Settings) -> Result<Self> {
         let folder = match settings.postgres() {
             None => Some(take(&settings.data).await?),
             Some(_) => None,
         };
-        preflight::folder(settings).await?;
+        preflight::check_folder(settings).await?;
+        preflight::warn_of_low_disk(settings).await;
         check_step_back(settings)?;
         let queue = open_to_write(settings).await?;
         Ok(Self { queue, _blobs: open_blobs(settings)?, folder })
     }
 }
 
-/// The blobs: unfenced, so that there is one way to open them.
+/// Blob store without fencing, so that there is one way to open it.
 pub(crate) fn open_blobs(settings: &Settings) -> Result<Arc<dyn BlobStore>> {
     Ok(match settings.s3() {
         Some(s3) => S3Blobs::connect(s3)?,
@@ -75,14 +75,14 @@ pub(crate) fn open_blobs(settings: &Settings) -> Result<Arc<dyn BlobStore>> {
     })
 }
 
-/// Takes the folder. A command that has it for a moment is waited for; a server is not.
+/// Takes the folder. Waits for a command that holds it briefly, but not for a server.
 pub(crate) async fn take(data: &Path) -> Result<DataFolder> {
     let clock = SystemClock::shared();
     for take in 0..TAKES_MAX {
         match DataFolder::take(data) {
             Err(logmill_io::Error::FolderInUse { .. }) if !control::is_served(data).await => {
                 if take == 0 {
-                    tracing::info!(folder = %data.display(), "waits for the data folder");
+                    tracing::info!(folder = %data.display(), "waiting for the data folder: another process holds it");
                 }
                 clock.sleep(TAKE_WAIT).await;
             }
@@ -92,7 +92,7 @@ pub(crate) async fn take(data: &Path) -> Result<DataFolder> {
     Ok(DataFolder::take(data)?)
 }
 
-/// The queue, to be changed; on SQLite by who has the folder.
+/// Opens the queue for writing. On SQLite the caller holds the folder.
 pub(crate) async fn open_to_write(settings: &Settings) -> Result<Queue> {
     let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
     let sql = match settings.postgres() {
@@ -104,8 +104,8 @@ pub(crate) async fn open_to_write(settings: &Settings) -> Result<Queue> {
     Ok(queue)
 }
 
-/// Ends the leases and takes back the jobs of processes that had the folder before; on PostgreSQL, where others may be
-/// alive, nothing. Only for a caller that has the folder, before it takes anything itself.
+/// Ends the leases and takes back the jobs of earlier holders of the folder; does nothing on PostgreSQL, where other
+/// processes may be alive. Only for a caller that holds the folder, before it claims anything itself.
 async fn take_over(sql: &Sql, queue: Option<&Queue>) -> Result<()> {
     if sql.has_presence() {
         return Ok(());
@@ -119,13 +119,13 @@ async fn take_over(sql: &Sql, queue: Option<&Queue>) -> Result<()> {
         tracing::info!(
             leases,
             jobs,
-            "took over from a process that ended without giving them back"
+            "took over leases and jobs from a process that ended without releasing them"
         );
     }
     Ok(())
 }
 
-/// The queue, to be looked at; beside a server or without one.
+/// Opens the queue read-only; beside a server or without one.
 pub(crate) async fn open_to_read(settings: &Settings) -> Result<Queue> {
     let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
     let sql = match settings.postgres() {
@@ -139,28 +139,42 @@ pub(crate) async fn open_to_read(settings: &Settings) -> Result<Queue> {
     Ok(Queue::open_read_only(sql).await?)
 }
 
-/// Refuses a folder without a database, so that a mistyped name makes no new one.
+/// Refuses a folder without a database, so that a mistyped name creates no new one.
 pub(crate) fn expect_database(data: &Path) -> Result<()> {
-    let path = database(data);
+    expect_file(database(data))
+}
+
+/// Refuses a database file that is missing. One that existed before is reported as stepped back, as at a start.
+fn expect_file(path: PathBuf) -> Result<()> {
     match path.try_exists() {
         Ok(true) => Ok(()),
-        Ok(false) => Err(Error::NoDatabase { path }),
+        Ok(false) => {
+            check_file(&path)?;
+            Err(Error::NoDatabase { path })
+        }
         Err(source) => Err(logmill_io::Error::File { doing: "look for", path, source }.into()),
     }
 }
 
-/// Refuses databases that hold less than they once did, all of those that a server opens, before it opens any: a person
-/// who accepts one loss should know of the others.
-fn check_step_back(settings: &Settings) -> Result<()> {
-    if settings.postgres().is_some() || settings.accept_loss {
-        return Ok(());
+/// SQLite files that a server opens; empty on PostgreSQL.
+pub(crate) fn database_files(settings: &Settings) -> Vec<PathBuf> {
+    if settings.postgres().is_some() {
+        return Vec::new();
     }
     let data = &settings.data;
-    let tables = (!settings.ingest.raw_only).then(|| tables::database(data));
+    let tables = (!settings.derives_nothing()).then(|| tables::database(data));
     let meter = settings.meter.settings().map(|_| meter::database(data));
-    let files = [database(data), index::database(data)].into_iter().chain(tables).chain(meter);
+    [database(data), index::database(data)].into_iter().chain(tables).chain(meter).collect()
+}
+
+/// Refuses databases that hold less than they once did. Checks all databases of a server before it opens any: an
+/// operator who accepts one loss should know of the others.
+fn check_step_back(settings: &Settings) -> Result<()> {
+    if settings.accept_loss {
+        return Ok(());
+    }
     let mut refused = Vec::new();
-    for file in files {
+    for file in database_files(settings) {
         match check_file(&file) {
             Err(error @ logmill_io::Error::SteppedBack { .. }) => refused.push(error),
             checked => checked?,
@@ -177,7 +191,7 @@ fn sqlite(settings: &Settings) -> SqliteSettings {
     sqlite_file(settings, database(&settings.data))
 }
 
-/// How a database file of the data folder is opened to be written.
+/// Settings to open a database file of the data folder for writing.
 fn sqlite_file(settings: &Settings, file: PathBuf) -> SqliteSettings {
     SqliteSettings {
         durability: settings.durability(),

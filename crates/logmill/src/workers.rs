@@ -1,7 +1,7 @@
-//! The async workers of the server: what tables need from nodes and from the web.
+//! The async workers of the server, which fetch what tables need from nodes and from the web.
 //!
-//! Guarantees: they run beside the derivers and hold none of them up; servers that contracts name are reached only at
-//! public addresses. Leaves to others: what they ask ([`logmill_pipeline::async_workers`]).
+//! Guarantees: they run beside the derivers and do not delay them; web servers that contracts name are reached only at
+//! public addresses. Leaves to others: what they fetch ([`logmill_pipeline::async_workers`]).
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,15 +14,15 @@ use logmill_pipeline::async_workers::contract_code::ContractCode;
 use logmill_pipeline::async_workers::nft_items::{Clients, NftItems};
 use logmill_pipeline::async_workers::reconcile::{ReconcileSettings, Reconciler};
 use logmill_pipeline::async_workers::token_metadata::TokenMetadata;
-use logmill_pipeline::async_workers::{AsyncSettings, AsyncWorker, RangeWork, Standing};
+use logmill_pipeline::async_workers::{AsyncSettings, AsyncWorker, RangeWork, WorkerProgress};
 use logmill_pipeline::derive::Tables;
 use logmill_pipeline::observe::state::{StateReader, StateSettings};
 
 use crate::config::Settings;
 use crate::error::{Error, Result};
 
-/// How often it is looked how far they are.
-const LOOK_EVERY: Duration = Duration::from_secs(3);
+/// Interval between two updates of their progress.
+const REFRESH_EVERY: Duration = Duration::from_secs(3);
 
 /// The async workers of one chain.
 #[derive(Debug)]
@@ -30,12 +30,12 @@ pub(crate) struct Workers {
     workers: Vec<AsyncWorker>,
     items: Option<Arc<NftItems>>,
     owner: String,
-    /// How far each was when it was last looked.
-    standing: Mutex<Vec<Standing>>,
+    /// Progress of each worker at the last update.
+    progress: Mutex<Vec<WorkerProgress>>,
 }
 
 impl Workers {
-    /// Those that are configured.
+    /// Opens the configured workers.
     pub(crate) async fn open(
         settings: &Settings,
         tables: &Tables,
@@ -44,8 +44,8 @@ impl Workers {
         owner: &str,
     ) -> Result<Self> {
         let clock = SystemClock::shared();
-        let asked = StateSettings::default();
-        let state = StateReader::new(Arc::clone(source), Arc::clone(&clock), asked);
+        let state_settings = StateSettings::default();
+        let state = StateReader::new(Arc::clone(source), Arc::clone(&clock), state_settings);
         let is_on = |name: &str| settings.derive.enables(name);
         let mut works: Vec<Arc<dyn RangeWork>> = Vec::new();
         if is_on("token_metadata_worker") {
@@ -60,25 +60,25 @@ impl Workers {
         if is_on("nft_item_metadata_worker") {
             let web = GuardedClient::new(Arc::clone(&clock), GuardedSettings::default())?;
             let clients = Clients { gateways: web.clone(), web };
-            let how = settings.derive.items();
-            let worker =
-                NftItems::open(tables.clone(), chain_id, state.clone(), clients, how).await?;
-            let worker = Arc::new(worker);
+            let item_settings = settings.derive.items();
+            let tables = tables.clone();
+            let worker = NftItems::open(tables, chain_id, state.clone(), clients, item_settings);
+            let worker = Arc::new(worker.await?);
             works.push(Arc::clone(&worker) as Arc<dyn RangeWork>);
             items = Some(worker);
         }
         if is_on("nft_ownership_reconciler") {
-            let how = ReconcileSettings::default();
-            let worker = Reconciler::open(tables.clone(), chain_id, state, how).await?;
+            let settings = ReconcileSettings::default();
+            let worker = Reconciler::open(tables.clone(), chain_id, state, settings).await?;
             works.push(Arc::new(worker));
         }
         let worker =
             |work| AsyncWorker::new(work, tables.clone(), chain_id, AsyncSettings::default());
         let workers = works.into_iter().map(worker).collect();
-        Ok(Self { workers, items, owner: owner.to_owned(), standing: Mutex::default() })
+        Ok(Self { workers, items, owner: owner.to_owned(), progress: Mutex::default() })
     }
 
-    /// Works until `stop` completes.
+    /// Runs all workers until `stop` completes.
     pub(crate) async fn run<S>(&self, stop: impl Fn() -> S) -> Result<()>
     where
         S: Future<Output = ()> + Send,
@@ -95,32 +95,36 @@ impl Workers {
         tokio::select! {
             biased;
             ended = futures::future::try_join(ranges, items) => ended.map(|_| ()),
-            never = self.look() => match never {},
+            never = self.refresh_forever() => match never {},
         }
     }
 
-    /// How far each was when it was last looked.
-    pub(crate) fn standing(&self) -> Vec<Standing> {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Progress of each worker at the last update.
+    pub(crate) fn progress(&self) -> Vec<WorkerProgress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    async fn look(&self) -> Infallible {
+    async fn refresh_forever(&self) -> Infallible {
         let clock = SystemClock::shared();
         loop {
-            let now = self.stand().await;
-            *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = now;
-            clock.sleep(LOOK_EVERY).await;
+            let now = self.read_progress().await;
+            *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = now;
+            clock.sleep(REFRESH_EVERY).await;
         }
     }
 
-    async fn stand(&self) -> Vec<Standing> {
+    async fn read_progress(&self) -> Vec<WorkerProgress> {
         let mut all = Vec::new();
         for worker in &self.workers {
-            match worker.standing().await {
-                Ok(standing) => all.push(standing),
+            match worker.progress().await {
+                Ok(progress) => all.push(progress),
                 Err(error) => {
-                    let error = logmill_io::chain(&error);
-                    tracing::warn!(worker = worker.name(), error, "its standing is not known");
+                    let error = logmill_io::error_chain(&error);
+                    tracing::warn!(
+                        worker = worker.name(),
+                        error,
+                        "cannot read the progress of an async worker"
+                    );
                 }
             }
         }

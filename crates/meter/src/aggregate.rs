@@ -1,43 +1,44 @@
-//! Aggregates: what is said of one customer's usage in one period.
+//! Aggregates: the figures of one customer's usage in one period.
 //!
 //! ```text
 //!   (nothing) ──▶ provisional ──▶ final ──▶ corrected ─┐
-//!       │                           ▲           ▲      │ each time that usage changed
+//!       │                           ▲           ▲      │ whenever usage changed
 //!       └───────────────────────────┘           └──────┘
 //! ```
 //!
-//! Guarantees: an aggregate is final once its period and the grace have passed and usage of chains is complete,
-//! whatever was asked before; what was said stays as a revision; who is told of a final or corrected one is told in the
-//! transaction that makes it so. A type that can not be computed fails the whole aggregate: none is left out. Leaves to
-//! others: when to make one ([`crate::due`]), writing many at once (`write`), delivering ([`crate::webhooks`]).
+//! Guarantees: an aggregate is final once its period and the grace have passed and usage of chains is complete, no
+//! matter when it was first computed. Every published version stays as a revision. The webhook message of a final or
+//! corrected aggregate is written in the transaction that publishes it. If one event type cannot be computed, the whole
+//! aggregate fails: no type is left out. Leaves to others: when to compute one ([`crate::due`]), writing many at once
+//! (`write`), delivery ([`crate::webhooks`]).
 
 use async_trait::async_trait;
 use logmill_io::{Timestamp, params};
-use logmill_work::{Claim, Failure, Handler, Outcome, Queue, Running};
+use logmill_work::{Claim, Failure, Handler, Outcome, Queue, RunningJob};
 use serde_json::{Map, Value as Json, json};
 
 use crate::due::{AGGREGATE_JOB, DuePeriod, aggregate_id};
 use crate::error::{Error, Result};
 use crate::figures::Figures;
 use crate::meter::Meter;
+use crate::names::read_customer;
 use crate::period::{Period, format_time};
 use crate::webhooks::{NewMessage, message_id};
-use write::Ready;
-pub(crate) use write::Together;
+pub(crate) use write::AggregateCommitter;
+use write::ReadyAggregate;
 
 mod write;
 
-/// The most bytes of figures that a message carries.
+/// Maximum size of the figures in a message.
 const FIGURES_BYTES_MAX: usize = 40 << 10;
 
-/// How sure an aggregate is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AggregateState {
-    /// Its period may still get usage.
+    /// More usage may still arrive for the period.
     Provisional,
-    /// Its period and the grace have passed.
+    /// The period and the grace have passed.
     Final,
-    /// Usage changed after it was final.
+    /// Usage changed after the aggregate was final.
     Corrected,
 }
 
@@ -54,10 +55,10 @@ impl AggregateState {
         [Self::Provisional, Self::Final, Self::Corrected]
             .into_iter()
             .find(|state| state.number() == number)
-            .ok_or_else(|| Error::corrupt(format!("an aggregate in state {number}")))
+            .ok_or_else(|| Error::corrupt(format!("unknown aggregate state {number}")))
     }
 
-    /// The name that people see.
+    /// The name in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Provisional => "provisional",
@@ -66,12 +67,12 @@ impl AggregateState {
         }
     }
 
-    /// The state after an aggregate was made anew, with other numbers or the same; none if nothing changes.
+    /// The state after an aggregate was computed again; `None` if nothing changes.
     fn next(before: Option<Self>, finished: bool, changed: bool) -> Option<Self> {
         match before {
             None if finished => Some(Self::Final),
             None => Some(Self::Provisional),
-            // Whatever the clock says now, it has been final.
+            // A final aggregate stays final, even if the clock went back.
             Some(Self::Final | Self::Corrected) => changed.then_some(Self::Corrected),
             Some(Self::Provisional) if finished => Some(Self::Final),
             Some(Self::Provisional) => changed.then_some(Self::Provisional),
@@ -79,21 +80,21 @@ impl AggregateState {
     }
 }
 
-/// What is stored, and what webhooks carry as `data` besides the period.
+/// The stored figures, which webhooks also carry as `data` besides the period.
 pub(crate) fn body(figures: &Figures) -> Json {
     let (mut numbers, mut exact, mut counts) = (Map::new(), Map::new(), Map::new());
     let (mut approximate, mut means) = (Vec::new(), Map::new());
     for (name, figure) in &figures.types {
-        let answer = &figure.answer;
-        // An exact number that readers of JSON would round is given as text alone.
-        let number = answer.json_number().map_or(Json::Null, Json::Number);
+        let result = &figure.result;
+        // A number that JSON readers would round is returned only as text.
+        let number = result.json_number().map_or(Json::Null, Json::Number);
         numbers.insert(name.clone(), number);
-        exact.insert(name.clone(), answer.value.to_string().into());
+        exact.insert(name.clone(), result.value.to_string().into());
         counts.insert(name.clone(), figure.count.into());
-        if !answer.exact {
+        if !result.exact {
             approximate.push(name.as_str());
         }
-        if let Some(mean) = answer.mean {
+        if let Some(mean) = result.mean {
             means.insert(name.clone(), mean.to_json());
         }
     }
@@ -107,46 +108,48 @@ pub(crate) fn body(figures: &Figures) -> Json {
     body
 }
 
-/// Makes aggregates, one a job.
+/// Worker that computes one aggregate per job.
 #[derive(Clone, Debug)]
 pub struct Aggregator(pub Meter);
 
 #[async_trait]
 impl Handler for Aggregator {
-    async fn run(&self, running: Running) -> Result<Outcome, Failure> {
-        let made = Box::pin(self.0.aggregate(&running.queue, &running.claim)).await;
-        made.map_err(|error| Failure::again(error.chain()))?;
+    async fn run(&self, running: RunningJob) -> Result<Outcome, Failure> {
+        let computed = Box::pin(self.0.aggregate(&running.queue, &running.claim)).await;
+        computed.map_err(|error| Failure::again(error.chain()))?;
         self.0.webhooks.wake();
-        // The next period may have become due with it.
+        // This aggregate may have made the next period due.
         self.0.queue.wakes().wake(AGGREGATE_JOB);
         Ok(Outcome::Completed)
     }
 }
 
 impl Meter {
-    /// Makes the aggregate that a job asks for, and completes the job with it.
+    /// Computes the aggregate of a job, and completes the job in the same transaction.
     async fn aggregate(&self, queue: &Queue, claim: &Claim) -> Result<()> {
-        let due: DuePeriod = serde_json::from_str(&claim.payload)
-            .map_err(|error| Error::corrupt(format!("the job {}: {error}", claim.key)))?;
-        // First, so that whatever changes from here on makes it due again.
+        let due: DuePeriod = serde_json::from_str(&claim.payload).map_err(|error| {
+            Error::corrupt(format!("the payload of job {} cannot be parsed: {error}", claim.key))
+        })?;
+        // Read first, so that any later change makes the period due again.
         let generation = self.generation(&due).await?;
         let period = self.calendar.period_of_key(self.period_kind(&due.period)?, &due.key)?;
         let name = self.customer_name(due.customer).await?;
-        // What was final is not under way again because a clock went back.
+        // A clock that went back must not reopen a final period.
         let was_final = self.was_final(&aggregate_id(&name, &due.period, &due.key)).await?;
         if was_final && period.end > self.corrected_before_of(due.customer).await? {
-            // Half a correction is not announced. The mark stays, and the end of the correction sweeps.
+            // Half a correction is not announced. The mark stays, and the end of the correction triggers a sweep.
             return self.postpone(queue, claim).await;
         }
         let finished = period.end <= self.final_before_of(due.customer).await? || was_final;
         let at = self.clock().now();
         let until = if finished { period.end } else { at };
         let figures = self.figures(due.customer, &period, until).await?;
-        let made = Made { due, name, period, finished, figures, at };
-        self.write_together(queue, Ready { made, claim: claim.clone(), generation }).await
+        let computed = ComputedAggregate { due, name, period, finished, figures, at };
+        self.write_grouped(queue, ReadyAggregate { computed, claim: claim.clone(), generation })
+            .await
     }
 
-    /// Ends a job without an aggregate; the period stays due.
+    /// Ends the job without an aggregate; the period stays due.
     async fn postpone(&self, queue: &Queue, claim: &Claim) -> Result<()> {
         let remove =
             |tx| async move { Ok(queue.remove_many_in(&tx, std::slice::from_ref(claim)).await?) };
@@ -169,17 +172,13 @@ impl Meter {
     }
 
     pub(crate) async fn customer_name(&self, id: i64) -> Result<String> {
-        let found =
-            self.sql.query("SELECT name FROM meter_customer WHERE id = $1", params![id]).await?;
-        let row = found.rows.first();
-        let row = row.ok_or_else(|| Error::corrupt(format!("customer {id} has no name")))?;
-        Ok(row.text(0)?.to_owned())
+        read_customer(&self.sql.reading(), id).await
     }
 }
 
-/// An aggregate that was computed and not yet written.
+/// A computed aggregate that is not yet written.
 #[derive(Debug)]
-struct Made {
+struct ComputedAggregate {
     due: DuePeriod,
     name: String,
     period: Period,
@@ -188,7 +187,7 @@ struct Made {
     at: Timestamp,
 }
 
-impl Made {
+impl ComputedAggregate {
     fn id(&self) -> String {
         aggregate_id(&self.name, &self.due.period, &self.due.key)
     }
@@ -199,7 +198,7 @@ impl Made {
             AggregateState::Provisional | AggregateState::Final => "aggregation.completed",
         };
         let mut data = body(&self.figures);
-        // A message must stay small; whoever gets it can ask for the aggregate by its id.
+        // Messages must stay small; the receiver can query the aggregate by its id.
         if data.to_string().len() > FIGURES_BYTES_MAX {
             data = json!({ "truncated": true });
         }
@@ -219,7 +218,7 @@ impl Made {
     }
 }
 
-/// The id of the message that tells of a revision.
+/// The id of the message that announces a revision.
 pub fn revision_message_id(aggregate: &str, revision: i64) -> String {
     message_id(&["aggregate", aggregate, &revision.to_string()])
 }

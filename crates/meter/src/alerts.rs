@@ -1,16 +1,16 @@
-//! Alerts: somebody is told when usage of a period reaches a threshold.
+//! Alerts: a webhook message when usage of a period reaches a threshold.
 //!
-//! Guarantees: once for each rule, customer, period and threshold, whatever is recorded, corrected or run twice; the
-//! note and the message are one transaction. A change of usage and the job that looks at thresholds are one
-//! transaction too, so that none is passed over; where time alone lets a figure grow it is looked at every quarter of
-//! an hour. Leaves to others: delivering ([`crate::webhooks`]).
+//! Guarantees: one message per rule, customer, period and threshold, no matter what is recorded, corrected or run
+//! twice; the note and the message are one transaction. A change of usage and the job that checks thresholds are one
+//! transaction too, so that no threshold is missed. Figures that grow with time alone are checked every fifteen
+//! minutes. Leaves to others: delivery ([`crate::webhooks`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
 use logmill_io::sql::Execute;
 use logmill_io::{Row, Tx, params};
-use logmill_work::{Claim, Failure, Handler, NewJob, Outcome, Queue, Running};
+use logmill_work::{Claim, Failure, Handler, NewJob, Outcome, Queue, RunningJob};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -22,20 +22,20 @@ use crate::period::{Bucket, Period, format_time};
 use crate::settings::{AlertRule, Op};
 use crate::webhooks::{NewMessage, message_id};
 
-/// The kind of jobs that look at thresholds.
+/// Kind of the jobs that check thresholds.
 pub const ALERT_JOB: &str = "meter.alert";
-/// The most looks that are enqueued at once.
-const LOOKS_PER_PAGE: i64 = 1_000;
+/// Maximum number of checks enqueued at once.
+const CHECKS_PER_PAGE: i64 = 1_000;
 
-/// Whose usage of when is to be looked at.
+/// A check of one customer's thresholds for some buckets.
 #[derive(Debug, Serialize, Deserialize)]
-struct Look {
+struct ThresholdCheck {
     customer: i64,
     buckets: Vec<i64>,
 }
 
-impl Look {
-    /// The job that does it; `why` makes it another than other looks.
+impl ThresholdCheck {
+    /// The job of this check; `why` distinguishes it from other checks of the customer.
     fn job(&self, why: &str) -> Result<NewJob> {
         let payload =
             serde_json::to_string(self).map_err(|error| Error::corrupt(error.to_string()))?;
@@ -43,22 +43,21 @@ impl Look {
     }
 }
 
-/// Looks at thresholds, one customer a job.
+/// Worker that checks the thresholds of one customer per job.
 #[derive(Clone, Debug)]
 pub struct Watcher(pub Meter);
 
 #[async_trait]
 impl Handler for Watcher {
-    async fn run(&self, running: Running) -> Result<Outcome, Failure> {
-        let looked = Box::pin(self.0.look(&running.queue, &running.claim)).await;
-        looked.map_err(|error| Failure::again(error.chain()))?;
+    async fn run(&self, running: RunningJob) -> Result<Outcome, Failure> {
+        let checked = Box::pin(self.0.check_thresholds(&running.queue, &running.claim)).await;
+        checked.map_err(|error| Failure::again(error.chain()))?;
         self.0.webhooks.wake();
         Ok(Outcome::Completed)
     }
 }
 
-/// A threshold that was reached.
-struct Reached<'a> {
+struct ReachedThreshold<'a> {
     rule: &'a AlertRule,
     period: Period,
     value: Decimal,
@@ -66,7 +65,7 @@ struct Reached<'a> {
 }
 
 impl Meter {
-    /// Has thresholds looked at for customers whose usage changed. `number` is one that no other change has.
+    /// Enqueues checks for customers whose usage changed. `number` must be unique to this change.
     pub(crate) async fn enqueue_alerts(&self, tx: &Tx, number: i64, marks: &[Row]) -> Result<()> {
         if self.settings.alerts.is_empty() {
             return Ok(());
@@ -77,13 +76,13 @@ impl Meter {
         }
         let mut jobs = Vec::with_capacity(buckets.len());
         for (customer, buckets) in buckets {
-            jobs.push(Look { customer, buckets }.job(&number.to_string())?);
+            jobs.push(ThresholdCheck { customer, buckets }.job(&number.to_string())?);
         }
         self.queue.enqueue_many_in(tx, &jobs).await?;
         Ok(())
     }
 
-    /// Has thresholds looked at that are reached by time alone: by values that hold on and are weighed by it.
+    /// Enqueues checks of thresholds that time alone can reach: held values weighted by time.
     pub(crate) async fn watch_held_values(&self) -> Result<()> {
         let weighs = |rule: &&AlertRule| {
             let known = self.settings.events.get(&rule.event_type);
@@ -97,15 +96,15 @@ impl Meter {
             loop {
                 let text = format!(
                     "SELECT DISTINCT customer FROM meter_series
-                     WHERE event_type = $1 AND customer > $2 ORDER BY customer LIMIT {LOOKS_PER_PAGE}"
+                     WHERE event_type = $1 AND customer > $2 ORDER BY customer LIMIT {CHECKS_PER_PAGE}"
                 );
                 let found = self.sql.query(&text, params![event_type, after]).await?;
                 let mut jobs = Vec::with_capacity(found.rows.len());
                 for row in &found.rows {
                     after = row.int(0)?;
-                    // The quarter of an hour before may have been the last one of a period.
-                    let look = Look { customer: after, buckets: vec![now - 1, now] };
-                    jobs.push(look.job(&format!("held:{now}"))?);
+                    // The previous bucket may have been the last of its period.
+                    let check = ThresholdCheck { customer: after, buckets: vec![now - 1, now] };
+                    jobs.push(check.job(&format!("held:{now}"))?);
                 }
                 if jobs.is_empty() {
                     break;
@@ -116,22 +115,23 @@ impl Meter {
         Ok(())
     }
 
-    async fn look(&self, queue: &Queue, claim: &Claim) -> Result<()> {
-        let look: Look = serde_json::from_str(&claim.payload)
-            .map_err(|error| Error::corrupt(format!("the job {}: {error}", claim.key)))?;
-        let name = self.customer_name(look.customer).await?;
+    async fn check_thresholds(&self, queue: &Queue, claim: &Claim) -> Result<()> {
+        let check: ThresholdCheck = serde_json::from_str(&claim.payload).map_err(|error| {
+            Error::corrupt(format!("the payload of job {} cannot be parsed: {error}", claim.key))
+        })?;
+        let name = self.customer_name(check.customer).await?;
         let mut reached = Vec::new();
         for rule in &self.settings.alerts {
             if rule.customer.as_ref().is_none_or(|customer| *customer == name) {
-                self.look_at_rule(rule, &look, &mut reached).await?;
+                self.check_rule(rule, &check, &mut reached).await?;
             }
         }
         let (name, reached) = (&name, &reached);
-        let customer = look.customer;
+        let customer = check.customer;
         self.sql
             .write(|tx| async move {
                 for reached in reached {
-                    self.tell(&tx, customer, name, reached).await?;
+                    self.publish_alert(&tx, customer, name, reached).await?;
                 }
                 Ok(queue.remove_in(&tx, claim).await?)
             })
@@ -139,25 +139,29 @@ impl Meter {
         Ok(())
     }
 
-    async fn look_at_rule<'a>(
+    async fn check_rule<'a>(
         &self,
         rule: &'a AlertRule,
-        look: &Look,
-        reached: &mut Vec<Reached<'a>>,
+        check: &ThresholdCheck,
+        reached: &mut Vec<ReachedThreshold<'a>>,
     ) -> Result<()> {
         let Some(event_type) = self.settings.events.get(&rule.event_type) else { return Ok(()) };
         let series: Vec<i64> = self
-            .series_of(look.customer)
+            .series_of(check.customer)
             .await?
             .into_iter()
             .filter(|(_, name)| *name == rule.event_type)
             .map(|(series, _)| series)
             .collect();
         let mut seen = BTreeSet::new();
-        for bucket in &look.buckets {
+        for bucket in &check.buckets {
             let at = Bucket(*bucket).start();
             let Ok(period) = self.calendar.period_at(&rule.period, at) else {
-                tracing::error!(rule = rule.name, at = format_time(at), "usage is in no period");
+                tracing::error!(
+                    rule = rule.name,
+                    at = format_time(at),
+                    "usage falls into no period, its alerts are not checked"
+                );
                 continue;
             };
             if !seen.insert(period.key.clone()) {
@@ -168,16 +172,22 @@ impl Meter {
             let part = PartOf { period: &period, until: self.clock().now() };
             let figure = self.figure(&series, event_type, op, part, &mut revisions).await?;
             let Some(figure) = figure else { continue };
-            for threshold in rule.thresholds.iter().filter(|least| **least <= figure.answer.value) {
-                let (period, value) = (period.clone(), figure.answer.value);
-                reached.push(Reached { rule, period, value, threshold: *threshold });
+            for threshold in rule.thresholds.iter().filter(|least| **least <= figure.result.value) {
+                let (period, value) = (period.clone(), figure.result.value);
+                reached.push(ReachedThreshold { rule, period, value, threshold: *threshold });
             }
         }
         Ok(())
     }
 
-    async fn tell(&self, tx: &Tx, customer: i64, name: &str, reached: &Reached<'_>) -> Result<()> {
-        let Reached { rule, period, value, threshold } = reached;
+    async fn publish_alert(
+        &self,
+        tx: &Tx,
+        customer: i64,
+        name: &str,
+        reached: &ReachedThreshold<'_>,
+    ) -> Result<()> {
+        let ReachedThreshold { rule, period, value, threshold } = reached;
         let now = self.clock().now();
         let text = "
             INSERT INTO meter_alert (rule, customer, period_key, threshold, value, at_ms)

@@ -1,11 +1,11 @@
 //! The archive: old events, moved to immutable blobs. Partials stay, and so do keys.
 //!
-//! A slice of the oldest events is written down as a blob; then one transaction enters it in the list, with the buckets
-//! that it has events of, and deletes exactly these events. Whoever reads events reads both, and a row in the database
-//! comes before its archived form, so that an archived event can be corrected.
+//! A slice of the oldest events is written as a blob. Then one transaction lists the slice with the buckets that it has
+//! events of, and deletes exactly these events. Readers of events read both; a row in the database takes precedence
+//! over its archived form, so that an archived event can be corrected.
 //!
-//! Guarantees: an event is in the database or in the archive at any moment, and found by whoever looks for it; a
-//! damaged blob is an error, and so is one that is larger than any that is written. Leaves to others: how old is old.
+//! Guarantees: at any moment an event is in the database or in the archive, and readers find it. A damaged blob is an
+//! error, and so is a blob larger than any that is written. Leaves to others: when events are old enough.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -22,21 +22,21 @@ use crate::error::{Error, Result};
 use crate::meter::{Head, Meter};
 use crate::partials::Place;
 use crate::period::Bucket;
-use crate::stored::{COLUMNS, EventState, StoredEvent};
+use crate::stored_event::{COLUMNS, EventState, StoredEvent};
 
-/// The most events of one slice; one transaction deletes them.
+/// Maximum number of events in one slice; one transaction deletes them.
 const EVENTS_PER_SLICE: usize = 4_000;
-/// How many bytes of lines a slice has, unless it is a single event.
+/// Maximum size of a slice, unpacked; a single larger event is a slice of its own.
 pub(crate) const SLICE_BYTES: usize = 64 << 20;
-/// How many events are read at once for a slice, if none has much metadata.
+/// Maximum number of events that one read takes for a slice; fewer if metadata can be large.
 const EVENTS_PER_READ: usize = 500;
-/// The largest blob, unpacked.
+/// Maximum size of a blob, unpacked.
 const BLOB_BYTES_MAX: usize = 256 << 20;
 const LEVEL: i32 = 3;
 
 /// An event in a blob, one line of JSON each, so that any tool can read it.
 #[derive(Debug, Serialize, Deserialize)]
-struct Line {
+struct EventLine {
     seq: i64,
     series: i64,
     time_ms: i64,
@@ -50,14 +50,13 @@ struct Line {
     content: i64,
 }
 
-/// Events that become a slice, and their lines.
+/// Events of the slice being built, and their lines.
 #[derive(Debug, Default)]
-struct Packing {
+struct SliceBuilder {
     events: Vec<StoredEvent>,
     lines: Vec<u8>,
 }
 
-/// A slice of the archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Slice {
     number: i64,
@@ -65,58 +64,54 @@ pub(crate) struct Slice {
     hash: Bytes,
 }
 
-/// Archived events of some places, as of a moment.
+/// Archived events of some places, as of one moment.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Archived {
-    /// The newest slice that was there before they were read.
+pub(crate) struct ArchivedEvents {
+    /// The newest slice that existed before they were read.
     newest: i64,
     events: HashMap<Place, Vec<StoredEvent>>,
 }
 
-impl Archived {
-    /// Whether no event was archived since. Else some events of a place may be neither here nor in the database.
+impl ArchivedEvents {
+    /// Whether no event was archived since. If false, some events may be neither here nor in the database.
     pub(crate) async fn is_current(&self, tx: &Tx) -> Result<bool> {
         Ok(newest(tx).await? == self.newest)
     }
 
-    /// Whether the events of this place were looked for.
+    /// Whether the events of this place were read.
     pub(crate) fn knows(&self, place: Place) -> bool {
         self.events.contains_key(&place)
     }
 
-    /// The events of this place.
     pub(crate) fn of(&self, place: Place) -> &[StoredEvent] {
         self.events.get(&place).map_or(&[], Vec::as_slice)
     }
 
-    /// All of them.
     pub(crate) fn into_events(self) -> Vec<StoredEvent> {
         self.events.into_values().flatten().collect()
     }
 }
 
-/// The number of the newest slice.
 async fn newest(on: &impl Execute) -> Result<i64> {
     let text = "SELECT coalesce(max(number), 0) FROM meter_archive";
     Ok(on.execute(text, params![]).await?.row()?.int(0)?)
 }
 
-/// Whether there are archived events of this bucket.
 pub(crate) async fn is_archived(tx: &Tx, bucket: i64) -> Result<bool> {
     let text = "SELECT 1 FROM meter_archive_bucket WHERE bucket = $1 LIMIT 1";
     Ok(!tx.execute(text, params![bucket]).await?.rows.is_empty())
 }
 
 impl Meter {
-    /// Moves events that happened before a moment to blobs, some of those whose keys are sealed; gives how many.
+    /// Moves some events that happened before `before` and whose keys are sealed to a blob; returns how many.
     pub async fn archive_some(&self, before: Timestamp) -> Result<usize> {
-        let Packing { events, lines } = self.next_slice(Bucket::of(before)).await?;
+        let SliceBuilder { events, lines } = self.next_slice(Bucket::of(before)).await?;
         if events.is_empty() {
             return Ok(0);
         }
         let packed = pack(&lines)?;
         let hash = blake3::hash(&packed);
-        // Named by what is in it: whoever dies here and comes again puts the same blob.
+        // Named by its hash: after a crash here, the retry puts the same blob.
         let name = BlobName::new(format!("meter/events/{}", hash.to_hex()))?;
         self.blobs.put(&name, packed).await?;
         let (events, name, hash) = (&events, &name, &hash);
@@ -124,9 +119,9 @@ impl Meter {
         Ok(events.len())
     }
 
-    /// The oldest events before a bucket whose keys are sealed, as many as a slice has.
-    async fn next_slice(&self, before: Bucket) -> Result<Packing> {
-        // However large events may be, few bytes are read that are not written.
+    /// The oldest events before a bucket whose keys are sealed, enough for one slice.
+    async fn next_slice(&self, before: Bucket) -> Result<SliceBuilder> {
+        // Bounds the bytes that are read in vain when events are large.
         let at_once = self.sizes.slice_bytes / self.settings.metadata_bytes_max.max(1);
         let at_once = at_once.clamp(1, EVENTS_PER_READ);
         let text = format!(
@@ -135,25 +130,25 @@ impl Meter {
                  AND (p.bucket, p.series, p.seq) > ($2, $3, $4)
              ORDER BY p.bucket, p.series, p.seq LIMIT {at_once}"
         );
-        let mut packing = Packing::default();
+        let mut builder = SliceBuilder::default();
         loop {
-            let after = packing.events.last().map_or((i64::MIN, i64::MIN, i64::MIN), |event| {
+            let after = builder.events.last().map_or((i64::MIN, i64::MIN, i64::MIN), |event| {
                 (event.place.bucket, event.place.series, event.seq)
             });
             let params = params![before.0, after.0, after.1, after.2];
             let found = self.sql.query(&text, params).await?;
             for row in &found.rows {
-                if !packing.add(StoredEvent::from_row(row)?, self.sizes.slice_bytes)? {
-                    return Ok(packing);
+                if !builder.add(StoredEvent::from_row(row)?, self.sizes.slice_bytes)? {
+                    return Ok(builder);
                 }
             }
             if found.rows.len() < at_once {
-                return Ok(packing);
+                return Ok(builder);
             }
         }
     }
 
-    /// Whether events that are to be archived have keys that are not sealed.
+    /// Whether events that are old enough for the archive have unsealed keys.
     pub(crate) async fn is_unsealed(&self, before: Timestamp) -> Result<bool> {
         let text = "SELECT 1 FROM meter_place WHERE bucket < $1
                         AND seq >= (SELECT sealed_seq FROM meter_head WHERE id = 1) LIMIT 1";
@@ -161,17 +156,17 @@ impl Meter {
         Ok(!found.rows.is_empty())
     }
 
-    /// The archived events of these places. Whoever reads events of the database as well reads those first, or an event
-    /// that moves in between would be in neither.
-    pub(crate) async fn read_archived(&self, places: &[Place]) -> Result<Archived> {
+    /// The archived events of these places. A caller that also reads events of the database must do that first:
+    /// otherwise it would miss an event that moves in between.
+    pub(crate) async fn read_archived(&self, places: &[Place]) -> Result<ArchivedEvents> {
         let newest = newest(&self.sql.reading()).await?;
         let events = places.iter().map(|place| (*place, Vec::new())).collect();
-        let mut archived = Archived { newest, events };
+        let mut archived = ArchivedEvents { newest, events };
         let buckets: BTreeSet<i64> = places.iter().map(|place| place.bucket).collect();
         for slice in self.slices(&buckets).await? {
             for event in self.read_slice(&slice).await? {
                 if let Some(events) = archived.events.get_mut(&event.place) {
-                    // One that was corrected after it was archived is archived again: the later slice counts.
+                    // An event that was corrected after it was archived is archived again: the later slice wins.
                     events.retain(|earlier| earlier.seq != event.seq);
                     events.push(event);
                 }
@@ -180,7 +175,7 @@ impl Meter {
         Ok(archived)
     }
 
-    /// The slices that hold events of these buckets, the oldest first.
+    /// The slices with events of these buckets, oldest first.
     pub(crate) async fn slices(&self, buckets: &BTreeSet<i64>) -> Result<Vec<Slice>> {
         let text = "SELECT a.number, a.blob, a.hash FROM meter_archive_bucket b
                     JOIN meter_archive a ON a.number = b.number
@@ -194,7 +189,6 @@ impl Meter {
         Ok(slices)
     }
 
-    /// The archived event with this number.
     pub(crate) async fn get_archived(&self, seq: i64) -> Result<Option<StoredEvent>> {
         let text =
             "SELECT number, blob, hash FROM meter_archive WHERE seq_first <= $1 AND seq_last >= $1
@@ -208,7 +202,7 @@ impl Meter {
         Ok(None)
     }
 
-    /// The archived events with these numbers, those that are found.
+    /// The archived events with these numbers; missing ones are left out.
     pub(crate) async fn get_archived_many(&self, seqs: &BTreeSet<i64>) -> Result<Vec<StoredEvent>> {
         let (Some(first), Some(last)) = (seqs.first(), seqs.last()) else { return Ok(Vec::new()) };
         let text = "SELECT number, blob, hash, seq_first, seq_last FROM meter_archive
@@ -229,7 +223,7 @@ impl Meter {
         let packed = self.blobs.read(&slice.blob).await?;
         if blake3::hash(&packed).as_bytes() != &*slice.hash {
             return Err(Error::corrupt(format!(
-                "the blob {} of events is damaged",
+                "the blob {} of archived events is damaged",
                 slice.blob.as_str()
             )));
         }
@@ -237,8 +231,11 @@ impl Meter {
     }
 }
 
-/// All events of a place: what is in the database comes before its archived form.
-pub(crate) fn joined(database: Vec<StoredEvent>, archived: &[StoredEvent]) -> Vec<StoredEvent> {
+/// All events of a place; those in the database take precedence over their archived form.
+pub(crate) fn join_archived(
+    database: Vec<StoredEvent>,
+    archived: &[StoredEvent],
+) -> Vec<StoredEvent> {
     let here: HashSet<i64> = database.iter().map(|event| event.seq).collect();
     let archived = archived.iter().filter(|event| !here.contains(&event.seq)).cloned();
     let mut all = database;
@@ -250,14 +247,13 @@ fn slice_of(row: &Row) -> Result<Slice> {
     Ok(Slice { number: row.int(0)?, blob: BlobName::new(row.text(1)?)?, hash: row.blob(2)? })
 }
 
-/// The slice with this number.
 pub(crate) async fn slice_with(sql: &Sql, number: i64) -> Result<Option<Slice>> {
     let text = "SELECT number, blob, hash FROM meter_archive WHERE number = $1";
     let found = sql.query(text, params![number]).await?;
     found.rows.first().map(slice_of).transpose()
 }
 
-/// The first slice after this number, and its own.
+/// The first slice after this number, and its number.
 pub(crate) async fn slice_after(sql: &Sql, number: i64) -> Result<Option<(i64, Slice)>> {
     let text = "SELECT number, blob, hash FROM meter_archive WHERE number > $1
                 ORDER BY number LIMIT 1";
@@ -274,7 +270,7 @@ async fn enter(
     hash: &[u8],
 ) -> logmill_io::Result<()> {
     let mut head = Head::lock(tx).await?;
-    // An event that was corrected in the meantime is not what was written down.
+    // An event that was corrected in the meantime differs from the one in the blob.
     let list: Vec<(i64, i64, String)> = events
         .iter()
         .map(|event| (event.seq, event.state.number(), event.value.to_string()))
@@ -323,13 +319,13 @@ const BUCKETS: Bulk = Bulk {
     on_conflict: Cow::Borrowed(""),
 };
 
-impl Packing {
-    /// Adds an event; false if there is no room for it.
+impl SliceBuilder {
+    /// Adds an event; returns false if the slice is full.
     fn add(&mut self, event: StoredEvent, bytes_max: usize) -> Result<bool> {
         if self.events.len() >= EVENTS_PER_SLICE {
             return Ok(false);
         }
-        let line = Line {
+        let line = EventLine {
             seq: event.seq,
             series: event.place.series,
             time_ms: event.time.millis(),
@@ -364,7 +360,7 @@ fn pack(lines: &[u8]) -> Result<Bytes> {
 fn unpack(packed: &[u8], bytes_max: usize) -> Result<Vec<StoredEvent>> {
     let mut lines = Vec::new();
     let reader = zstd::Decoder::new(packed).map_err(|error| unreadable(&error))?;
-    // One byte more than there may be tells that there are more.
+    // Reads one byte beyond the limit, to detect a blob that exceeds it.
     let most = u64::try_from(bytes_max).unwrap_or(u64::MAX).saturating_add(1);
     reader.take(most).read_to_end(&mut lines).map_err(|error| unreadable(&error))?;
     if lines.len() > bytes_max {
@@ -372,7 +368,7 @@ fn unpack(packed: &[u8], bytes_max: usize) -> Result<Vec<StoredEvent>> {
     }
     let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     let events = lines.map(|line| {
-        let line: Line = serde_json::from_slice(line).map_err(|error| unreadable(&error))?;
+        let line: EventLine = serde_json::from_slice(line).map_err(|error| unreadable(&error))?;
         let time = Timestamp(line.time_ms);
         Ok(StoredEvent {
             seq: line.seq,
@@ -391,11 +387,11 @@ fn unpack(packed: &[u8], bytes_max: usize) -> Result<Vec<StoredEvent>> {
 }
 
 fn too_large() -> Error {
-    Error::corrupt("a blob of events is larger than any that can be read")
+    Error::corrupt("a blob of archived events exceeds the size limit")
 }
 
 fn unreadable(error: &dyn std::error::Error) -> Error {
-    Error::corrupt(format!("a blob of events: {error}"))
+    Error::corrupt(format!("a blob of archived events cannot be read: {error}"))
 }
 
 #[cfg(test)]

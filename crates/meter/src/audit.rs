@@ -1,56 +1,63 @@
-//! The audit: whether what is stored of usage is what was written, all of it, again and again, slowly.
+//! The audit: slowly and repeatedly checks that all stored usage is what was written.
 //!
 //! ```text
-//!   findings of before, again ─▶ events by their numbers ─▶ slices of the archive ─▶ the next round
+//!   earlier findings, again ─▶ events by number ─▶ names ─▶ slices of the archive ─▶ the next round
 //! ```
 //!
-//! A job each minute takes the next part of the round: so many events at most, with a pause after each page, so that
-//! a round over millions of events takes hours and nobody notices it. What is not what was written is entered in
-//! `meter_damage`, logged, counted and shown, until it is whole again or gone.
+//! A job each minute does the next part of the round: a bounded number of events, with a pause after each page, so that
+//! a round over millions of events takes hours without disturbing other work. Damage is entered in `meter_damage`,
+//! logged, counted and shown until the record is whole again or gone.
 //!
-//! Guarantees: every event with checksums and every slice is read once in a round; what is recorded meanwhile is read
-//! in the same round. Nothing but its own tables is changed. Leaves to others: what to do about damage
-//! (`docs/runbooks/damaged-usage.md`), and rows that are gone.
+//! Guarantees: every event with checksums, every name and every slice is read once in a round, including those recorded
+//! during the round. It changes only its own tables, and fills in the checksums of names from versions that had none.
+//! Leaves to others: what to do about damage (`docs/runbooks/damaged-usage.md`), and rows that are gone.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use logmill_io::sql::Execute;
 use logmill_io::{Timestamp, params};
-use logmill_work::{Failure, Handler, Missed, Outcome, Running, Schedule};
+use logmill_work::{Failure, Handler, MissedRuns, Outcome, RunningJob, Schedule};
 
 use crate::archive::{slice_after, slice_with};
 use crate::checksum::EventColumns;
 use crate::error::{Error, Result};
 use crate::meter::Meter;
-use crate::stored::{COLUMNS, StoredEvent};
+use crate::names::{CUSTOMER, SERIES, SERIES_COLUMNS, customer_at, customer_checks, series_at};
+use crate::stored_event::{COLUMNS, StoredEvent};
 
-/// The kind of jobs that audit.
+/// Kind of the audit's jobs.
 pub const AUDIT_JOB: &str = "meter.audit";
-/// How many events one job reads: a thousand a second, on average.
+/// Events that one job reads: a thousand a second on average.
 const EVENTS_PER_JOB: u64 = 60_000;
 const EVENTS_PER_PAGE: i64 = 1_000;
-/// How many slices one job reads; each is unpacked whole.
+/// Names of customers and series that one job reads, and that one query reads.
+const NAMES_PER_JOB: i64 = 60_000;
+const NAMES_PER_PAGE: i64 = 1_000;
+/// Slices that one job reads; each is unpacked whole.
 const SLICES_PER_JOB: usize = 4;
-/// How long to wait after each page.
+/// Pause after each page.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How many findings are looked at again by each job, and shown.
+/// Maximum number of findings that each job checks again, and that are shown.
 const FINDINGS_MAX: i64 = 1_000;
 
-/// When to audit: every minute.
 pub fn audit_schedule() -> Result<Schedule> {
-    Ok(Schedule::new(AUDIT_JOB, AUDIT_JOB, "* * * * *", "UTC", Missed::Newest)?)
+    Ok(Schedule::new(AUDIT_JOB, AUDIT_JOB, "* * * * *", "UTC", MissedRuns::Newest)?)
 }
 
-/// What is damaged.
+/// A damaged record, with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DamagedRecord {
-    /// An event of the database, by its number.
+    /// An event of the database.
     Event(i64),
-    /// The entry by which the event with this number is found.
+    /// The index entry of the event with this number.
     Place(i64),
-    /// A slice of the archive, by its number.
+    /// A slice of the archive.
     Slice(i64),
+    /// The name of a customer.
+    Customer(i64),
+    /// The names of a series.
+    Series(i64),
 }
 
 impl DamagedRecord {
@@ -59,12 +66,18 @@ impl DamagedRecord {
             Self::Event(_) => "event",
             Self::Place(_) => "place",
             Self::Slice(_) => "slice",
+            Self::Customer(_) => "customer",
+            Self::Series(_) => "series",
         }
     }
 
     fn number(self) -> i64 {
         match self {
-            Self::Event(number) | Self::Place(number) | Self::Slice(number) => number,
+            Self::Event(number)
+            | Self::Place(number)
+            | Self::Slice(number)
+            | Self::Customer(number)
+            | Self::Series(number) => number,
         }
     }
 
@@ -73,6 +86,8 @@ impl DamagedRecord {
             "event" => Some(Self::Event(number)),
             "place" => Some(Self::Place(number)),
             "slice" => Some(Self::Slice(number)),
+            "customer" => Some(Self::Customer(number)),
+            "series" => Some(Self::Series(number)),
             _ => None,
         }
     }
@@ -84,43 +99,46 @@ impl std::fmt::Display for DamagedRecord {
             Self::Event(seq) => write!(f, "event {seq}"),
             Self::Place(seq) => write!(f, "the entry of event {seq}"),
             Self::Slice(number) => write!(f, "slice {number} of the archive"),
+            Self::Customer(number) => write!(f, "customer {number}"),
+            Self::Series(number) => write!(f, "series {number}"),
         }
     }
 }
 
-/// How far the audit is, and what it found.
+/// Progress and findings of the audit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditStatus {
-    /// Events that were read in the round under way.
+    /// Events read in the current round.
     pub checked: u64,
-    /// Those of them that have no checksum: they are older than checksums are.
+    /// Those of them without a checksum, because they are older than checksums.
     pub unchecked: u64,
-    /// Rounds that were finished.
+    /// Finished rounds.
     pub rounds: u64,
-    /// When the last of them was.
+    /// End of the last finished round.
     pub round_ended: Option<Timestamp>,
-    /// What is damaged, the first so many.
+    /// The first damaged records, up to a limit.
     pub damaged: Vec<DamagedRecord>,
-    /// How much is damaged.
+    /// Number of all damaged records.
     pub damaged_total: u64,
 }
 
-/// How far the round under way is.
+/// Progress of the current round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
     next_seq: i64,
     next_slice: i64,
+    next_name: i64,
     checked: i64,
     unchecked: i64,
 }
 
-/// Audits, one job a time.
+/// Worker that does a part of the round per job.
 #[derive(Clone, Debug)]
 pub struct Auditor(pub Meter);
 
 #[async_trait]
 impl Handler for Auditor {
-    async fn run(&self, _running: Running) -> Result<Outcome, Failure> {
+    async fn run(&self, _running: RunningJob) -> Result<Outcome, Failure> {
         let audited = Box::pin(self.0.audit_some(EVENTS_PER_JOB)).await;
         audited.map_err(|error| Failure::again(error.chain()))?;
         Ok(Outcome::Done)
@@ -128,7 +146,7 @@ impl Handler for Auditor {
 }
 
 impl Meter {
-    /// Takes the next part of the round, of so many events at most; gives whether that ended it.
+    /// Does the next part of the round, with at most `events_max` events; returns whether it ended the round.
     pub async fn audit_some(&self, events_max: u64) -> Result<bool> {
         self.audit_findings().await?;
         let mut round = self.audit_round().await?;
@@ -138,7 +156,8 @@ impl Meter {
             let read = self.audit_events(&mut round, left.min(EVENTS_PER_PAGE)).await?;
             left -= read;
             if read == 0 {
-                ended = self.audit_slices(&mut round).await?;
+                ended =
+                    self.audit_names(&mut round).await? && self.audit_slices(&mut round).await?;
                 left = 0;
             }
             self.store_round(&round, ended).await?;
@@ -150,7 +169,7 @@ impl Meter {
         Ok(ended)
     }
 
-    /// How far the audit is, and what it found.
+    /// Progress and findings of the audit.
     pub async fn audit_status(&self) -> Result<AuditStatus> {
         let text = "SELECT checked, unchecked, rounds, round_ended_ms,
                         (SELECT count(*) FROM meter_damage) FROM meter_audit WHERE id = 1";
@@ -178,7 +197,7 @@ impl Meter {
         Ok(findings)
     }
 
-    /// Looks at what was found before: it may be whole again, or gone.
+    /// Checks earlier findings again: a record may be whole again, or gone.
     async fn audit_findings(&self) -> Result<()> {
         for finding in self.findings().await? {
             let whole = match finding {
@@ -190,6 +209,9 @@ impl Meter {
                     Some(slice) => is_whole(self.read_slice(&slice).await)?,
                     None => true,
                 },
+                DamagedRecord::Customer(id) | DamagedRecord::Series(id) => {
+                    self.damaged_names(id, id.saturating_add(1)).await?.is_empty()
+                }
             };
             if whole {
                 let text = "DELETE FROM meter_damage WHERE kind = $1 AND number = $2";
@@ -202,11 +224,12 @@ impl Meter {
 
     /// Whether an event can be read, or is gone.
     async fn event_is_whole(&self, seq: i64) -> Result<bool> {
-        is_whole(crate::stored::get(&self.sql.reading(), seq).await)
+        is_whole(crate::stored_event::get(&self.sql.reading(), seq).await)
     }
 
     async fn audit_round(&self) -> Result<Round> {
-        let text = "SELECT next_seq, next_slice, checked, unchecked FROM meter_audit WHERE id = 1";
+        let text = "SELECT next_seq, next_slice, checked, unchecked, next_name
+                    FROM meter_audit WHERE id = 1";
         let found = self.sql.query(text, params![]).await?;
         let row = found.row()?;
         Ok(Round {
@@ -214,28 +237,29 @@ impl Meter {
             next_slice: row.int(1)?,
             checked: row.int(2)?,
             unchecked: row.int(3)?,
+            next_name: row.int(4)?,
         })
     }
 
     async fn store_round(&self, round: &Round, ended: bool) -> Result<()> {
-        let Round { next_seq, next_slice, checked, unchecked } = *round;
-        let params = params![next_seq, next_slice, checked, unchecked];
+        let Round { next_seq, next_slice, next_name, checked, unchecked } = *round;
+        let params = params![next_seq, next_slice, checked, unchecked, next_name];
         let text = match ended {
             false => {
                 "UPDATE meter_audit SET next_seq = $1, next_slice = $2, checked = $3,
-                     unchecked = $4 WHERE id = 1"
+                     unchecked = $4, next_name = $5 WHERE id = 1"
             }
-            // The figures of the round stay until the next one has some.
+            // The figures of the finished round stay until the next one has its own.
             true => {
                 "UPDATE meter_audit SET next_seq = $1, next_slice = $2, checked = $3,
-                     unchecked = $4, rounds = rounds + 1, round_ended_ms = now_ms() WHERE id = 1"
+                     unchecked = $4, next_name = $5, rounds = rounds + 1, round_ended_ms = now_ms() WHERE id = 1"
             }
         };
         self.sql.execute(text, params).await?;
         Ok(())
     }
 
-    /// Reads the next events; gives how many there were.
+    /// Reads the next events; returns how many there were.
     async fn audit_events(&self, round: &mut Round, most: i64) -> Result<i64> {
         if round.next_seq == 0 {
             (round.checked, round.unchecked) = (0, 0);
@@ -264,8 +288,8 @@ impl Meter {
         Ok(read)
     }
 
-    /// The events among these numbers that are older than all lists and have no entry. One statement, so that nothing
-    /// moves meanwhile.
+    /// The events in this range of numbers that precede all lists and have no index entry. One statement, so that
+    /// nothing moves meanwhile.
     async fn events_without_entry(&self, first: i64, end: i64) -> Result<Vec<i64>> {
         let text = "SELECT e.seq FROM meter_event e
                     WHERE e.seq >= $1 AND e.seq < $2
@@ -276,11 +300,63 @@ impl Meter {
         found.rows.iter().map(|row| Ok(row.int(0)?)).collect()
     }
 
-    /// Reads the next slices; gives whether these were the last.
+    /// Reads the next names of customers and series, which share one sequence of numbers; returns whether these were
+    /// the last.
+    async fn audit_names(&self, round: &mut Round) -> Result<bool> {
+        let text = "SELECT next_name FROM meter_head WHERE id = 1";
+        let end = self.sql.query(text, params![]).await?.row()?.int(0)?;
+        let until = end.min(round.next_name.saturating_add(NAMES_PER_JOB));
+        while round.next_name < until {
+            let page_end = until.min(round.next_name.saturating_add(NAMES_PER_PAGE));
+            for finding in self.damaged_names(round.next_name, page_end).await? {
+                self.found(finding).await?;
+            }
+            round.next_name = page_end;
+            if page_end < until {
+                self.clock().sleep(PAUSE).await;
+            }
+        }
+        Ok(round.next_name >= end)
+    }
+
+    /// The damaged names in this range of numbers. Names without a checksum get one.
+    async fn damaged_names(&self, first: i64, end: i64) -> Result<Vec<DamagedRecord>> {
+        let mut damaged = Vec::new();
+        let text =
+            format!("SELECT {CUSTOMER} FROM meter_customer c WHERE c.id >= $1 AND c.id < $2");
+        for row in &self.sql.query(&text, params![first, end]).await?.rows {
+            let id = row.int(0)?;
+            match customer_at(row, 0) {
+                Err(_) => damaged.push(DamagedRecord::Customer(id)),
+                Ok(name) if row.is_null(2) => {
+                    let text = "UPDATE meter_customer SET checks = $2
+                                WHERE id = $1 AND checks IS NULL";
+                    self.sql.execute(text, params![id, customer_checks(id, name)]).await?;
+                }
+                Ok(_) => {}
+            }
+        }
+        let text = format!("SELECT {SERIES} FROM meter_series s WHERE s.id >= $1 AND s.id < $2");
+        for row in &self.sql.query(&text, params![first, end]).await?.rows {
+            let id = row.int(0)?;
+            match series_at(row, 0) {
+                Err(_) => damaged.push(DamagedRecord::Series(id)),
+                Ok(names) if row.is_null(SERIES_COLUMNS - 1) => {
+                    let text = "UPDATE meter_series SET checks = $2
+                                WHERE id = $1 AND checks IS NULL";
+                    self.sql.execute(text, params![id, names.checks()]).await?;
+                }
+                Ok(_) => {}
+            }
+        }
+        Ok(damaged)
+    }
+
+    /// Reads the next slices; returns whether these were the last.
     async fn audit_slices(&self, round: &mut Round) -> Result<bool> {
         for _ in 0..SLICES_PER_JOB {
             let Some((number, slice)) = slice_after(&self.sql, round.next_slice).await? else {
-                (round.next_seq, round.next_slice) = (0, 0);
+                (round.next_seq, round.next_slice, round.next_name) = (0, 0, 0);
                 return Ok(true);
             };
             if !is_whole(self.read_slice(&slice).await)? {
@@ -313,11 +389,13 @@ impl Meter {
     }
 }
 
-/// Whether what was read is what was written. What could not be read for another reason is an error.
+/// False if the read found damage. Any other failure is returned as an error.
 fn is_whole<T>(read: Result<T>) -> Result<bool> {
     match read {
         Ok(_) => Ok(true),
-        Err(Error::DamagedEvent { .. } | Error::Corrupt { .. }) => Ok(false),
+        Err(Error::DamagedEvent { .. } | Error::DamagedName { .. } | Error::Corrupt { .. }) => {
+            Ok(false)
+        }
         Err(Error::Store(
             logmill_io::Error::Corrupt { .. } | logmill_io::Error::NotFound { .. },
         )) => Ok(false),

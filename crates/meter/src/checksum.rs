@@ -4,11 +4,11 @@
 //!   checks (64 bits) = CRC-32C of (seq, key, content) in the upper half │ CRC-32C of all columns in the lower half
 //! ```
 //!
-//! Two halves, because keys are read without the rest of the row when they are sealed. Whatever writes a row writes
-//! `checks` with it; `NULL` stands in rows of versions that had none, which are not checked.
+//! Two halves, because sealing reads keys without the rest of the row. Every write of a row writes `checks` too; rows
+//! of versions that had no checksums have `NULL`, and are not checked.
 //!
 //! Guarantees: a row with one changed bit, or a burst of up to 32, is never taken for the one that was written. Leaves
-//! to others: rows that are gone (a sidecar notices a database that stepped back), and what to do
+//! to others: rows that are gone (a sidecar detects a database that stepped back), and what to do about damage
 //! (`docs/runbooks/damaged-usage.md`).
 
 use logmill_io::Row;
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::event::Key;
 use crate::partials::Place;
 
-/// An event as the columns of its row say it.
+/// The columns of an event's row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EventColumns<'a> {
     pub(crate) seq: i64,
@@ -34,7 +34,8 @@ pub(crate) struct EventColumns<'a> {
 }
 
 impl<'a> EventColumns<'a> {
-    /// Reads the columns of [`crate::stored::COLUMNS`] and checks them; what cannot be read is damaged too.
+    /// Reads the columns of [`crate::stored_event::COLUMNS`] and verifies them; a column that cannot be read is damage
+    /// too.
     pub(crate) fn read(row: &'a Row) -> Result<Self> {
         let seq = row.int(0)?;
         let damaged = |_| Error::DamagedEvent { seq };
@@ -61,12 +62,11 @@ impl<'a> EventColumns<'a> {
         })
     }
 
-    /// Whether a row has checksums.
     pub(crate) fn has_checks(row: &Row) -> bool {
         !row.is_null(CHECKS_COLUMN)
     }
 
-    /// What belongs into the column `checks`.
+    /// The value of the column `checks`.
     pub(crate) fn checks(&self) -> i64 {
         let whole = u64::from(self.checksum());
         let key = u64::from(key_checksum(self.seq, self.key, self.content));
@@ -101,10 +101,10 @@ impl<'a> EventColumns<'a> {
     }
 }
 
-/// Where [`crate::stored::COLUMNS`] has `checks`.
+/// Index of `checks` in [`crate::stored_event::COLUMNS`].
 const CHECKS_COLUMN: usize = 13;
 
-/// Whether the key of an event is the one that was written; true if nothing is known of it.
+/// Whether the key of an event is the one that was written; true if the row has no checksum.
 pub(crate) fn key_is_whole(seq: i64, key: Key, content: i64, checks: Option<i64>) -> bool {
     checks.is_none_or(|checks| {
         checks.cast_unsigned() >> 32 == u64::from(key_checksum(seq, key, content))

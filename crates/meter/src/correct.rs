@@ -1,8 +1,8 @@
 //! Corrections: an operator cancels or amends one event, with a reason.
 //!
-//! Guarantees: the event, its partial made anew from all events of its bucket, the note of who did it and why, the mark
-//! that its periods are due, and the jobs that correct the aggregates of those that are over, are one transaction; the
-//! event's first value is never lost. Leaves to others: who may do it, and telling of the corrected aggregates.
+//! Guarantees: the event, its partial recomputed from all events of its bucket, the note with actor and reason, the
+//! marks of its due periods, and the jobs that correct the aggregates of finished periods, are one transaction. The
+//! event's first value is never lost. Leaves to others: authorization, and announcing the corrected aggregates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,94 +10,85 @@ use logmill_io::sql::Execute;
 use logmill_io::{ErrorKind, Timestamp, Tx, Value, params};
 use serde_json::json;
 
-use crate::archive::{Archived, joined};
+use crate::archive::{ArchivedEvents, join_archived};
 use crate::decimal::Decimal;
 use crate::due::AGGREGATE_JOB;
 use crate::error::{Error, Result};
 use crate::event::Key;
 use crate::meter::{Head, Meter};
+use crate::names::read_series;
 use crate::partials::{self, Place};
 use crate::period::Bucket;
 use crate::places;
 use crate::requests::{self, KeyedRequest};
-use crate::stored::{self, EventState, StoredEvent};
+use crate::stored_event::{self, EventState, StoredEvent};
 
-/// The longest reason, in bytes.
 const REASON_BYTES_MAX: usize = 1_000;
-/// How often an event may be archived or corrected under us before we give up.
+/// Maximum number of attempts when the event is archived or corrected concurrently.
 const TRIES_MAX: u32 = 10;
-/// Places whose events are in memory at a time.
+/// Maximum number of places whose events are in memory at once.
 const PLACES_PER_FOLD: usize = 50;
 
-/// What is to become of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It counts no more.
+    /// The event no longer counts.
     Cancel,
-    /// It has another value.
+    /// The event gets another value.
     Amend(Decimal),
 }
 
-/// A correction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Correction {
-    /// Who said the event.
+    /// The event's source.
     pub source: String,
-    /// What makes it this event and no other of its source.
+    /// The event's id, unique within its source.
     pub id: String,
-    /// What is to become of it.
     pub change: Change,
-    /// Why.
     pub reason: String,
-    /// Who does it.
+    /// The operator.
     pub actor: String,
 }
 
 /// A correction that was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Corrected {
-    /// `cancel` or `amend`.
+pub struct CorrectionRecord {
+    /// `cancel`, `amend`, or `lost` if the event was removed because it was damaged.
     pub action: String,
     /// The value before.
     pub before: String,
-    /// The value after, if it still has one.
+    /// The value after; `None` if it no longer counts.
     pub after: Option<String>,
-    /// Why.
     pub reason: String,
-    /// Who did it.
     pub actor: String,
-    /// When.
     pub at: Timestamp,
 }
 
 impl Meter {
-    /// Finds an event, wherever it is.
+    /// Finds an event in the database or the archive.
     pub async fn find_event(&self, source: &str, id: &str) -> Result<Option<StoredEvent>> {
         let key = Key::of(source, id);
-        let Some(seen) = self.keys.get(&self.sql, &[key]).await?.remove(&key) else {
+        let Some(recorded) = self.keys.get(&self.sql, &[key]).await?.remove(&key) else {
             return Ok(None);
         };
-        match stored::get(&self.sql.reading(), seen.seq).await? {
+        match stored_event::get(&self.sql.reading(), recorded.seq).await? {
             Some(event) => Ok(Some(event)),
-            None => self.get_archived(seen.seq).await,
+            None => self.get_archived(recorded.seq).await,
         }
     }
 
-    /// Corrects one event; gives it as it is now.
+    /// Corrects one event; returns the corrected event.
     pub async fn correct(&self, correction: &Correction) -> Result<StoredEvent> {
         Ok(self.correct_once(correction, None).await?.0)
     }
 
-    /// Corrects one event, unless the request was done before; gives it as it was after that, with all corrections
-    /// until then.
+    /// Corrects one event, unless the request was done before; returns the event as of that request, with all
+    /// corrections up to it.
     pub async fn correct_once(
         &self,
         correction: &Correction,
         request: Option<&KeyedRequest>,
-    ) -> Result<(StoredEvent, Vec<Corrected>)> {
-        if correction.reason.is_empty() || correction.reason.len() > REASON_BYTES_MAX {
-            return Err(Error::invalid(format!("a reason has 1 to {REASON_BYTES_MAX} bytes")));
-        }
+    ) -> Result<(StoredEvent, Vec<CorrectionRecord>)> {
+        check_reason(&correction.reason)?;
         for _ in 0..TRIES_MAX {
             let (source, id) = (correction.source.as_str(), correction.id.as_str());
             let event = self.find_event(source, id).await?;
@@ -121,7 +112,7 @@ impl Meter {
                     let actor = correction.actor.as_str();
                     let change = EventChange { change, reason, actor, event, changed };
                     if !self.write_corrections(&tx, &[change], archived).await? {
-                        // Nothing may be kept of this attempt: the key is free for the next one.
+                        // Nothing of this attempt may be kept: the key is free for the next one.
                         requests::release_in(&tx, request).await?;
                         return Ok(None);
                     }
@@ -139,15 +130,15 @@ impl Meter {
                 return self.as_of(event.clone(), count).await;
             }
         }
-        Err(Error::conflict("the event is being changed by somebody else"))
+        Err(Error::conflict("the event is being changed by another request: try again"))
     }
 
-    /// An event as it was after so many corrections, and these.
-    async fn as_of(
+    /// An event after a number of corrections, and these corrections.
+    pub(crate) async fn as_of(
         &self,
         mut event: StoredEvent,
         count: u64,
-    ) -> Result<(StoredEvent, Vec<Corrected>)> {
+    ) -> Result<(StoredEvent, Vec<CorrectionRecord>)> {
         let mut corrections = self.corrections(&event).await?;
         corrections.truncate(usize::try_from(count).unwrap_or(usize::MAX));
         if let Some(last) = corrections.last() {
@@ -177,35 +168,33 @@ impl Meter {
                 changed.state = EventState::Amended;
             }
         }
-        // Amended to the value that it has, nothing would change but the note.
+        // Amending an event to its current value would only add a note.
         if changed.counts() == event.counts() && changed.value == event.value {
-            return Err(Error::conflict("the event is like that already"));
+            return Err(Error::conflict(
+                "the event already has this value or is already cancelled",
+            ));
         }
         Ok(changed)
     }
 
     pub(crate) async fn event_type_of(&self, series: i64) -> Result<String> {
-        let text = "SELECT event_type FROM meter_series WHERE id = $1";
-        let found = self.sql.query(text, params![series]).await?;
-        let row = found.rows.first();
-        let row = row.ok_or_else(|| Error::corrupt(format!("series {series} has no name")))?;
-        Ok(row.text(0)?.to_owned())
+        Ok(read_series(&self.sql.reading(), series).await?.0)
     }
 
-    /// Writes corrections, each with its note, and the partials that follow. False if what was read beforehand is no
-    /// longer so; then the caller must not commit.
+    /// Writes corrections with their notes, and the affected partials. Returns false if the data read beforehand has
+    /// changed; then the caller must not commit.
     pub(crate) async fn write_corrections(
         &self,
         tx: &Tx,
         writes: &[EventChange<'_>],
-        archived: &Archived,
+        archived: &ArchivedEvents,
     ) -> Result<bool> {
         let mut head = Head::lock(tx).await?;
         if !archived.is_current(tx).await? {
             return Ok(false);
         }
         let seqs: Vec<i64> = writes.iter().map(|write| write.event.seq).collect();
-        let current = stored::with_numbers(tx, &seqs).await?;
+        let current = stored_event::with_numbers(tx, &seqs).await?;
         let current: BTreeMap<i64, StoredEvent> =
             current.into_iter().map(|event| (event.seq, event)).collect();
         let is_current = |write: &EventChange<'_>| {
@@ -217,7 +206,7 @@ impl Meter {
         tx.execute_many(STORE, writes.iter().map(EventChange::row).collect::<Vec<_>>()).await?;
         tx.execute_many(NOTE, writes.iter().map(EventChange::note).collect::<Vec<_>>()).await?;
         for write in writes.iter().filter(|write| !current.contains_key(&write.event.seq)) {
-            // An archived event comes back to the database.
+            // An archived event returns to the database.
             places::enter(tx, write.event.place, write.event.seq).await?;
         }
         let places: BTreeSet<Place> = writes.iter().map(|write| write.event.place).collect();
@@ -230,16 +219,16 @@ impl Meter {
         Ok(true)
     }
 
-    /// Makes the partials of some places again from all their events.
-    async fn fold_again(
+    /// Recomputes the partials of some places from all their events.
+    pub(crate) async fn fold_again(
         &self,
         tx: &Tx,
         head: &Head,
         places: &[Place],
-        archived: &Archived,
+        archived: &ArchivedEvents,
     ) -> Result<()> {
         let mut events: BTreeMap<Place, Vec<StoredEvent>> = BTreeMap::new();
-        for event in stored::at(tx, places).await? {
+        for event in stored_event::at(tx, places).await? {
             events.entry(event.place).or_default().push(event);
         }
         let mut folded = Vec::with_capacity(places.len());
@@ -250,27 +239,27 @@ impl Meter {
             let event_type = self.settings.events.get(&event_type).ok_or_else(|| {
                 Error::invalid(format!("event type {event_type} is not configured"))
             })?;
-            folded.push((*place, partials::fold(event_type, joined(here, archived.of(*place)))?));
+            folded.push((
+                *place,
+                partials::fold(event_type, join_archived(here, archived.of(*place)))?,
+            ));
             touched.push((place.bucket, customer));
         }
         partials::write(tx, head, &folded).await?;
         partials::touch(tx, touched.into_iter()).await
     }
 
-    async fn series_names(&self, tx: &Tx, place: Place) -> Result<(String, i64)> {
-        let text = "SELECT event_type, customer FROM meter_series WHERE id = $1";
-        let found = tx.execute(text, params![place.series]).await?;
-        let row = found.row()?;
-        Ok((row.text(0)?.to_owned(), row.int(1)?))
+    pub(crate) async fn series_names(&self, tx: &Tx, place: Place) -> Result<(String, i64)> {
+        read_series(tx, place.series).await
     }
 
-    /// What was done to an event, oldest first.
-    pub async fn corrections(&self, event: &StoredEvent) -> Result<Vec<Corrected>> {
+    /// The corrections of an event, oldest first.
+    pub async fn corrections(&self, event: &StoredEvent) -> Result<Vec<CorrectionRecord>> {
         let text = "SELECT action, value_before, value_after, reason, actor, at_ms
                     FROM meter_correction WHERE event_seq = $1 ORDER BY number LIMIT 1000";
         let found = self.sql.query(text, params![event.seq]).await?;
         let made = found.rows.iter().map(|row| {
-            Ok(Corrected {
+            Ok(CorrectionRecord {
                 action: row.text(0)?.to_owned(),
                 before: row.text(1)?.to_owned(),
                 after: row.opt_text(2)?.map(str::to_owned),
@@ -283,7 +272,7 @@ impl Meter {
     }
 }
 
-/// The same error, which may be needed again if the transaction is tried again.
+/// A copy of the error, which is needed again if the transaction is retried.
 fn again(error: &Error) -> Error {
     match error.kind() {
         ErrorKind::Conflict => Error::conflict(error.to_string()),
@@ -293,7 +282,7 @@ fn again(error: &Error) -> Error {
     }
 }
 
-/// One event before and after a correction, and why it is corrected.
+/// One event before and after a correction, and the reason.
 pub(crate) struct EventChange<'a> {
     pub(crate) change: &'a Change,
     pub(crate) reason: &'a str,
@@ -302,42 +291,52 @@ pub(crate) struct EventChange<'a> {
     pub(crate) changed: &'a StoredEvent,
 }
 
-const STORE: &str = "
+pub(crate) const STORE: &str = "
     INSERT INTO meter_event (seq, bucket, series, time_ms, received_ms, source, id, amount,
         metadata, state, key_hi, key_lo, content, checks)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
     ON CONFLICT (seq) DO UPDATE SET amount = excluded.amount, state = excluded.state,
         checks = excluded.checks";
 
-const NOTE: &str = "
+pub(crate) const NOTE: &str = "
     INSERT INTO meter_correction (event_seq, series, bucket, action, value_before,
         value_after, reason, actor, at_ms)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now_ms())";
 
+/// The parameters of [`STORE`] for an event.
+pub(crate) fn row_of(event: &StoredEvent) -> Vec<Value> {
+    let key = Key::of(&event.source, &event.id);
+    params![
+        event.seq,
+        event.place.bucket,
+        event.place.series,
+        event.time,
+        event.received,
+        event.source.as_str(),
+        event.id.as_str(),
+        event.value.to_string(),
+        event.metadata.clone(),
+        event.state.number(),
+        key.hi,
+        key.lo,
+        event.content,
+        event.checks(),
+    ]
+}
+
+pub(crate) fn check_reason(reason: &str) -> Result<()> {
+    if reason.is_empty() || reason.len() > REASON_BYTES_MAX {
+        return Err(Error::invalid(format!("reason must have 1 to {REASON_BYTES_MAX} bytes")));
+    }
+    Ok(())
+}
+
 impl EventChange<'_> {
-    /// The event as it is now.
     fn row(&self) -> Vec<Value> {
-        let event = self.changed;
-        let key = Key::of(&event.source, &event.id);
-        params![
-            event.seq,
-            event.place.bucket,
-            event.place.series,
-            event.time,
-            event.received,
-            event.source.as_str(),
-            event.id.as_str(),
-            event.value.to_string(),
-            event.metadata.clone(),
-            event.state.number(),
-            key.hi,
-            key.lo,
-            event.content,
-            event.checks(),
-        ]
+        row_of(self.changed)
     }
 
-    /// Who changed what, and why.
+    /// The parameters of the correction's note.
     fn note(&self) -> Vec<Value> {
         let (action, after) = match self.change {
             Change::Cancel => ("cancel", None),

@@ -1,10 +1,10 @@
-//! Exact decimals: what a value is, and the arithmetic that aggregates need.
+//! Exact decimals, and the arithmetic that aggregates need.
 //!
 //! A decimal is a sign, a magnitude of up to 512 bits and a number of decimal places. Any integer of 256 bits with any
 //! number of decimals up to [`SCALE_MAX`] fits, and so does the sum of 2^64 of them, times milliseconds.
 //!
-//! Guarantees: the same number has one form, so that `==` and hashes are those of numbers; nothing is rounded but by
-//! [`Decimal::div`], which says so; what does not fit is `None`. Leaves to others: what the numbers mean.
+//! Guarantees: each number has one representation, so that `==` and hashes compare numbers. Only [`Decimal::div`]
+//! rounds, and it reports that. A result that does not fit is `None`. Leaves to others: what the numbers mean.
 
 mod bytes;
 mod mean;
@@ -20,13 +20,13 @@ use crate::settings::SCALE_MAX;
 
 pub use mean::Mean;
 
-/// The most decimal places of any decimal: a value has at most [`SCALE_MAX`], a value times milliseconds in seconds
-/// three more.
+/// Maximum number of decimal places: a value has at most [`SCALE_MAX`], a value times milliseconds, in seconds, three
+/// more.
 pub const SCALE_LIMIT: u8 = SCALE_MAX + 3;
-/// The most digits of a value before the point; all integers of 256 bits fit.
+/// Maximum number of digits of a value before the point; all integers of 256 bits fit.
 pub const WHOLE_DIGITS_MAX: usize = 78;
 
-/// The bytes of the widest integers of chains.
+/// Bytes of the widest integers on chains.
 const UNITS_BYTES_MAX: usize = 32;
 
 type Wide = Uint<512, 8>;
@@ -56,7 +56,7 @@ pub struct Decimal {
     /// Without trailing zeros while there are decimal places.
     magnitude: Wide,
     scale: u8,
-    /// Never for zero.
+    /// Always false for zero.
     negative: bool,
 }
 
@@ -65,16 +65,14 @@ pub struct Decimal {
     reason = "`neg` and `div` stand beside checked operations, and `div` says what it rounded"
 )]
 impl Decimal {
-    /// Nothing.
     pub const ZERO: Self = Self { magnitude: Wide::ZERO, scale: 0, negative: false };
 
-    /// A whole number.
     pub fn from_integer(integer: i64) -> Self {
         Self { negative: integer < 0, ..Self::from(integer.unsigned_abs()) }
     }
 
-    /// An integer of at most 256 bits, big-endian, in units of which `10^scale` make one; `None` when it is longer, or
-    /// has more than [`SCALE_MAX`] decimal places.
+    /// An integer of at most 256 bits, big-endian, in units of `10^-scale`; `None` if it is longer, or has more than
+    /// [`SCALE_MAX`] decimal places.
     pub fn from_units(magnitude_be: &[u8], negative: bool, scale: u8) -> Option<Self> {
         if magnitude_be.len() > UNITS_BYTES_MAX {
             return None;
@@ -83,28 +81,26 @@ impl Decimal {
         (value.scale <= SCALE_MAX).then_some(value)
     }
 
-    /// How many decimal places it has.
+    /// Number of decimal places.
     pub fn scale(&self) -> u8 {
         self.scale
     }
 
-    /// Whether it is below zero.
     pub fn is_negative(&self) -> bool {
         self.negative
     }
 
-    /// Whether it is zero.
     pub fn is_zero(&self) -> bool {
         self.magnitude.is_zero()
     }
 
-    /// The number with the other sign.
+    /// The negated number.
     #[must_use]
     pub fn neg(self) -> Self {
         Self { negative: !self.negative && !self.is_zero(), ..self }
     }
 
-    /// The sum, if it fits.
+    /// `None` if the sum does not fit.
     #[must_use]
     pub fn checked_add(self, other: Self) -> Option<Self> {
         let scale = self.scale.max(other.scale);
@@ -119,22 +115,22 @@ impl Decimal {
         Some(Self::normal(negative, magnitude, scale))
     }
 
-    /// The difference, if it fits.
+    /// `None` if the difference does not fit.
     #[must_use]
     pub fn checked_sub(self, other: Self) -> Option<Self> {
         self.checked_add(other.neg())
     }
 
-    /// The product, if it fits.
+    /// `None` if the product does not fit.
     #[must_use]
     pub fn checked_mul_u64(self, by: u64) -> Option<Self> {
         let magnitude = self.magnitude.checked_mul(Wide::from(by))?;
         Some(Self::normal(self.negative, magnitude, self.scale))
     }
 
-    /// The quotient, and whether it is exact. It has at most [`SCALE_MAX`] decimal places (or as many as this
-    /// number has if those are more); when these are too few it is rounded to them, half to even. `None` for zero,
-    /// and when the digits do not fit.
+    /// The quotient, and whether it is exact. It has at most [`SCALE_MAX`] decimal places (or as many as this number if
+    /// that is more); if these are too few, it is rounded half to even. `None` if `by` is zero or the digits do not
+    /// fit.
     #[must_use]
     pub fn div(self, by: u64) -> Option<(Self, bool)> {
         let scale = self.scale.max(SCALE_MAX);
@@ -143,7 +139,7 @@ impl Decimal {
             return None;
         }
         let (mut quotient, rest) = self.magnitude_at(scale)?.div_rem(divisor);
-        // The rest is below 2^64, so its double fits.
+        // The remainder is below 2^64, so its double fits.
         let round_up = match rest.wrapping_shl(1).cmp(&divisor) {
             Ordering::Less => false,
             Ordering::Equal => quotient.bit(0),
@@ -155,14 +151,14 @@ impl Decimal {
         Some((Self::normal(self.negative, quotient, scale), rest.is_zero()))
     }
 
-    /// The number divided by `10^places`; exact. `None` when it then has more than [`SCALE_LIMIT`] decimal places.
+    /// The number divided by `10^places`, exactly; `None` if it then has more than [`SCALE_LIMIT`] decimal places.
     #[must_use]
     pub(crate) fn point_left(self, places: u8) -> Option<Self> {
         let value = Self::normal(self.negative, self.magnitude, self.scale.checked_add(places)?);
         (value.scale <= SCALE_LIMIT).then_some(value)
     }
 
-    /// The magnitude in units of `10^-scale`, if it fits; `scale` is at least that of this number.
+    /// The magnitude in units of `10^-scale`; `None` if it does not fit. `scale` is at least that of this number.
     pub(crate) fn magnitude_at(&self, scale: u8) -> Option<Wide> {
         match scale.checked_sub(self.scale)? {
             0 => Some(self.magnitude),
@@ -170,7 +166,7 @@ impl Decimal {
         }
     }
 
-    /// A number in its one form.
+    /// Normalizes a number to its only representation.
     pub(crate) fn normal(negative: bool, magnitude: Wide, scale: u8) -> Self {
         if magnitude.is_zero() {
             return Self::ZERO;
@@ -184,7 +180,8 @@ impl Decimal {
             return self.magnitude.cmp(&other.magnitude);
         }
         let scale = self.scale.max(other.scale);
-        // Only the one with fewer decimal places is multiplied; when it does not fit any more it is the larger.
+        // Only the number with fewer decimal places is multiplied; if the product does not fit, that number is the
+        // larger.
         match (self.magnitude_at(scale), other.magnitude_at(scale)) {
             (Some(mine), Some(others)) => mine.cmp(&others),
             (None, _) => Ordering::Greater,
@@ -193,7 +190,7 @@ impl Decimal {
     }
 }
 
-/// Takes decimal places away while they are zeros.
+/// Removes decimal places that are zero.
 fn without_trailing_zeros(mut magnitude: Wide, mut scale: u8) -> (Wide, u8) {
     if scale == 0 {
         return (magnitude, scale);
@@ -206,7 +203,7 @@ fn without_trailing_zeros(mut magnitude: Wide, mut scale: u8) -> (Wide, u8) {
         return (Wide::from(small), scale);
     }
     for places in [32_u8, 16, 8, 4, 2, 1] {
-        // A multiple of 10^n is one of 2^n too, which is quick to see.
+        // A multiple of 10^n is also one of 2^n, which is a quick check.
         while scale >= places && magnitude.trailing_zeros() >= usize::from(places) {
             let (quotient, rest) = magnitude.div_rem(POWERS[usize::from(places)]);
             if !rest.is_zero() {
@@ -219,7 +216,7 @@ fn without_trailing_zeros(mut magnitude: Wide, mut scale: u8) -> (Wide, u8) {
     (magnitude, scale)
 }
 
-/// The number, when one limb holds it.
+/// `None` if it does not fit into one limb.
 fn as_u64(wide: &Wide) -> Option<u64> {
     let [low, high @ ..] = wide.as_limbs();
     high.iter().all(|&limb| limb == 0).then_some(*low)

@@ -1,12 +1,12 @@
-//! What is due: which periods of which customers have usage that no final aggregate tells of.
+//! Due periods: customers' periods with usage that no final aggregate reflects yet.
 //!
 //! ```text
 //!   recording ──▶ touched (customer, bucket) ── spread ──▶ due (customer, period) ── sweep ──▶ job ──▶ aggregate
 //! ```
 //!
-//! Guarantees: usage and its mark are written together, and a mark goes only in the transaction that makes what follows
-//! from it, so that no change is ever forgotten, however long nobody looked: what arrived late, or was corrected, comes
-//! this way too. A period without usage is never due. Leaves to others: making aggregates ([`crate::aggregate`]).
+//! Guarantees: usage and its mark are written together, and a mark is removed only in the transaction that writes what
+//! follows from it. So no change is ever lost, no matter how late the next sweep is; late and corrected usage takes the
+//! same path. A period without usage is never due. Leaves to others: computing aggregates ([`crate::aggregate`]).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,18 +18,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::meter::{Head, Meter};
+use crate::names::{CUSTOMER, customer_at, read_customer};
 use crate::period::{Bucket, Period, PeriodKind};
 
-/// The kind of jobs that make aggregates.
+/// Kind of the jobs that compute aggregates.
 pub const AGGREGATE_JOB: &str = "meter.aggregate";
-/// The most marks that one transaction spreads.
-const MARKS_PER_SPREAD: i64 = 1_000;
-/// The most jobs that one transaction enqueues.
+/// Maximum number of marks that one transaction turns into due periods.
+const MARKS_PER_PASS: i64 = 1_000;
+/// Maximum number of jobs that one transaction enqueues.
 const JOBS_PER_SWEEP: i64 = 2_000;
-/// How often a job is tried.
+/// Maximum number of attempts of a job.
 const ATTEMPTS_MAX: u32 = 10;
 
-/// What a job is to make.
+/// Payload of an aggregate job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DuePeriod {
     pub(crate) customer: i64,
@@ -38,7 +39,7 @@ pub(crate) struct DuePeriod {
 }
 
 impl DuePeriod {
-    /// The job that makes it, for a customer with this name.
+    /// The job that computes it, for the customer with this name.
     pub(crate) fn job(&self, name: &str) -> Result<NewJob> {
         let id = aggregate_id(name, &self.period, &self.key);
         let payload =
@@ -47,45 +48,44 @@ impl DuePeriod {
     }
 }
 
-/// What a look at everything found.
+/// Result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
-    /// Jobs that are new or came back.
+pub struct SweepResult {
+    /// Jobs that are new or were enqueued again.
     pub jobs_created: u64,
-    /// Jobs that were there already.
+    /// Jobs that already existed.
     pub jobs_updated: u64,
-    /// How many customers are concerned.
+    /// Number of affected customers.
     pub customers: u64,
-    /// How many events came since the last look.
+    /// Number of events since the last sweep.
     pub events: u64,
 }
 
-impl Swept {
-    /// All jobs.
+impl SweepResult {
     pub fn jobs(&self) -> u64 {
         self.jobs_created + self.jobs_updated
     }
 }
 
-/// Which periods are looked for.
+/// Which periods a sweep looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
-    /// Those whose end and grace have passed.
+pub enum SweepScope {
+    /// Periods whose end and grace have passed.
     Finished,
-    /// Those under way too.
+    /// Also periods in progress.
     All,
 }
 
 impl Meter {
-    /// Enqueues a job for every period that is due. Safe to run at any time, any number of times, by anybody.
-    pub async fn sweep(&self, which: Which) -> Result<Swept> {
-        let events = self.spread().await?;
+    /// Enqueues a job for every due period. Safe to run at any time, repeatedly and from any process.
+    pub async fn sweep(&self, which: SweepScope) -> Result<SweepResult> {
+        let events = self.mark_periods_due().await?;
         self.watch_held_values().await?;
-        let mut swept = Swept { events, ..Swept::default() };
+        let mut swept = SweepResult { events, ..SweepResult::default() };
         let mut customers = BTreeSet::new();
         let before = match which {
-            Which::All => Timestamp(i64::MAX),
-            Which::Finished => self.finished_before(),
+            SweepScope::All => Timestamp(i64::MAX),
+            SweepScope::Finished => self.finished_before(),
         };
         let mut after = (i64::MIN, i64::MIN, String::new());
         loop {
@@ -102,7 +102,7 @@ impl Meter {
         Ok(swept)
     }
 
-    /// The moment before which a period must have ended to be final.
+    /// A period must have ended before this moment to be final.
     pub(crate) fn finished_before(&self) -> Timestamp {
         let now = self.clock().now();
         Timestamp(now.millis().saturating_sub(millis(self.settings.grace)))
@@ -114,7 +114,7 @@ impl Meter {
         after: &(i64, i64, String),
     ) -> Result<Vec<(i64, DuePeriod, NewJob)>> {
         let text = format!(
-            "SELECT d.end_ms, d.customer, d.period, d.period_key, c.name
+            "SELECT d.end_ms, d.customer, d.period, d.period_key, {CUSTOMER}
              FROM meter_due d JOIN meter_customer c ON c.id = d.customer
              WHERE d.end_ms <= $1 AND (d.end_ms > $2 OR (d.end_ms = $2 AND (d.customer > $3
                  OR (d.customer = $3 AND c.name || '_' || d.period || '_' || d.period_key > $4))))
@@ -129,31 +129,31 @@ impl Meter {
                 period: row.text(2)?.to_owned(),
                 key: row.text(3)?.to_owned(),
             };
-            let job = due.job(row.text(4)?)?;
+            let job = due.job(customer_at(row, 4)?)?;
             Ok((row.int(0)?, due, job))
         });
         page.collect()
     }
 
-    /// Turns marks of changed usage into due periods; gives how many events they stand for.
-    pub async fn spread(&self) -> Result<u64> {
+    /// Turns marks of changed usage into due periods; returns how many events they stand for.
+    pub async fn mark_periods_due(&self) -> Result<u64> {
         let mut events = 0;
         loop {
             let (marks, counted) =
-                self.sql.write(|tx| async move { Ok(self.spread_some(&tx).await?) }).await?;
+                self.sql.write(|tx| async move { Ok(self.mark_some_due(&tx).await?) }).await?;
             events += counted;
-            if marks < MARKS_PER_SPREAD {
+            if marks < MARKS_PER_PASS {
                 return Ok(events);
             }
         }
     }
 
-    async fn spread_some(&self, tx: &Tx) -> Result<(i64, u64)> {
-        // Under the lock nobody adds a mark that the deletion below would take along.
+    async fn mark_some_due(&self, tx: &Tx) -> Result<(i64, u64)> {
+        // Under the lock, no other transaction can add a mark that the deletion below would remove.
         let mut head = Head::lock(tx).await?;
         let text = format!(
             "SELECT bucket, customer, events FROM meter_touched
-             ORDER BY bucket, customer LIMIT {MARKS_PER_SPREAD}"
+             ORDER BY bucket, customer LIMIT {MARKS_PER_PASS}"
         );
         let marks = tx.execute(&text, params![]).await?.rows;
         let Some(last) = marks.last() else { return Ok((0, 0)) };
@@ -166,10 +166,15 @@ impl Meter {
             for kind in &self.settings.periods {
                 let period = match self.calendar.period_at(kind, bucket.start()) {
                     Ok(period) => period,
-                    // Recorded when periods or the zone were others; it must not keep all others waiting.
+                    // Recorded under other periods or another zone; it must not block all other marks.
                     Err(error) => {
                         let (period, error) = (kind.name(), error.chain());
-                        tracing::error!(customer, period, error, "usage is in no period");
+                        tracing::error!(
+                            customer,
+                            period,
+                            error,
+                            "usage falls into no period and is not aggregated"
+                        );
                         continue;
                     }
                 };
@@ -187,20 +192,18 @@ impl Meter {
         Ok((i64::try_from(marks.len()).unwrap_or(i64::MAX), events))
     }
 
-    /// Has the aggregates of a bucket's finished periods made again at once, after a correction: nobody who corrects
-    /// usage should have to wait for the next sweep. The caller wakes [`AGGREGATE_JOB`] after the commit. Periods under
-    /// way follow from the mark that their usage was touched.
+    /// Enqueues the aggregates of a bucket's finished periods at once after a correction, instead of waiting for the
+    /// next sweep. The caller wakes [`AGGREGATE_JOB`] after the commit. Periods in progress follow from the mark of
+    /// touched usage.
     pub(crate) async fn make_corrected_due(
         &self,
         tx: &Tx,
         customer: i64,
         bucket: Bucket,
     ) -> Result<()> {
-        let text = "SELECT name FROM meter_customer WHERE id = $1";
-        let found = tx.execute(text, params![customer]).await?;
-        let name = found.row()?.text(0)?.to_owned();
+        let name = read_customer(tx, customer).await?;
         for kind in &self.settings.periods {
-            // Usage that is in no period of a kind has no aggregate of it; the sweep says so.
+            // Usage outside every period of a kind has no aggregate of that kind; the sweep logs that.
             let Ok(period) = self.calendar.period_at(kind, bucket.start()) else { continue };
             if period.end <= self.finished_before() {
                 self.make_due(tx, (customer, &name), &period).await?;
@@ -209,7 +212,7 @@ impl Meter {
         Ok(())
     }
 
-    /// Marks one more period of a customer as due, and has it made if it is over.
+    /// Marks one more period of a customer as due, and enqueues its job if the period is over.
     pub(crate) async fn make_due(
         &self,
         tx: &Tx,
@@ -226,7 +229,6 @@ impl Meter {
         Ok(())
     }
 
-    /// The kind of period with this name.
     pub(crate) fn period_kind(&self, name: &str) -> Result<&PeriodKind> {
         let mut kinds = self.settings.periods.iter();
         kinds.find(|kind| kind.name() == name).ok_or_else(|| {
@@ -254,7 +256,7 @@ const DUE: Bulk = Bulk {
     on_conflict: Cow::Borrowed("DO UPDATE SET generation = meter_due.generation + 1"),
 };
 
-/// The id of an aggregate, and of the job that makes it.
+/// The id of an aggregate, and the key of its job.
 pub fn aggregate_id(customer: &str, period: &str, key: &str) -> String {
     format!("{customer}_{period}_{key}")
 }

@@ -1,41 +1,35 @@
-//! The one error of this crate.
+//! The error type of this crate.
 //!
-//! Guarantees: [`Error::kind`] says what the caller should do, and no message holds a secret. Leaves to others:
-//! statuses of HTTP.
+//! Guarantees: [`Error::kind`] tells the caller what to do, and no message contains a secret. Leaves to others: HTTP
+//! statuses.
 
 use logmill_io::ErrorKind;
 
-/// Result of an operation of the meter.
+use crate::audit::DamagedRecord;
+
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong with metering.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The store failed.
     #[error(transparent)]
     Store(#[from] logmill_io::Error),
-    /// The work kernel failed.
     #[error(transparent)]
     Work(#[from] logmill_work::Error),
     /// The request is wrong.
     #[error("{what}")]
     Invalid {
-        /// What is wrong with it, and what would be right.
+        /// What is wrong, and what would be right.
         what: String,
     },
-    /// There is no such thing.
     #[error("there is no {what}")]
     NotFound {
-        /// What was asked for.
+        /// The missing thing.
         what: String,
     },
-    /// It contradicts what is there.
+    /// The request contradicts the stored state.
     #[error("{what}")]
-    Conflict {
-        /// What contradicts what.
-        what: String,
-    },
-    /// It can not be done now.
+    Conflict { what: String },
+    /// It cannot be done now.
     #[error("{what}")]
     Unavailable {
         /// What is missing.
@@ -46,14 +40,17 @@ pub enum Error {
         "the stored usage event with sequence {seq} is damaged: it is not what was recorded; see \
          docs/runbooks/damaged-usage.md"
     )]
-    DamagedEvent {
-        /// Its number.
-        seq: i64,
-    },
+    DamagedEvent { seq: i64 },
+    /// The name of a customer or of a series is not what was written.
+    #[error(
+        "{record} is damaged: its stored name is not what was recorded; see \
+         docs/runbooks/damaged-usage.md"
+    )]
+    DamagedName { record: DamagedRecord },
     /// A stored record is not what was written.
     #[error("corrupt: {what}")]
     Corrupt {
-        /// Which record, and how it shows.
+        /// Which record, and how the damage shows.
         what: String,
     },
 }
@@ -68,11 +65,13 @@ impl Error {
             Self::NotFound { .. } => ErrorKind::NotFound,
             Self::Conflict { .. } => ErrorKind::Conflict,
             Self::Unavailable { .. } => ErrorKind::Transient,
-            Self::Corrupt { .. } | Self::DamagedEvent { .. } => ErrorKind::Corrupt,
+            Self::Corrupt { .. } | Self::DamagedEvent { .. } | Self::DamagedName { .. } => {
+                ErrorKind::Corrupt
+            }
         }
     }
 
-    /// Whether a store can never work again; see [`logmill_io::Error::is_fatal`].
+    /// Whether a store has failed for good; see [`logmill_io::Error::is_fatal`].
     pub fn is_fatal(&self) -> bool {
         match self {
             Self::Store(error) => error.is_fatal(),
@@ -81,7 +80,6 @@ impl Error {
         }
     }
 
-    /// The request is wrong.
     pub fn invalid(what: impl Into<String>) -> Self {
         Self::Invalid { what: what.into() }
     }
@@ -94,7 +92,6 @@ impl Error {
         Self::Conflict { what: what.into() }
     }
 
-    /// It can not be done now.
     pub fn unavailable(what: impl Into<String>) -> Self {
         Self::Unavailable { what: what.into() }
     }
@@ -105,11 +102,11 @@ impl Error {
 
     /// The message and all its causes, on one line.
     pub fn chain(&self) -> String {
-        logmill_io::chain(self)
+        logmill_io::error_chain(self)
     }
 }
 
-/// Inside a transaction of [`logmill_io::Sql`] errors are the store's; this carries ours through it.
+/// Inside a transaction of [`logmill_io::Sql`] errors are the store's; this conversion carries ours through it.
 impl From<Error> for logmill_io::Error {
     fn from(error: Error) -> Self {
         match error {
@@ -120,7 +117,9 @@ impl From<Error> for logmill_io::Error {
             Error::Conflict { what } => Self::Conflict { what },
             Error::Unavailable { what } => Self::Conflict { what },
             Error::Corrupt { what } => Self::Corrupt { what },
-            Error::DamagedEvent { .. } => Self::Corrupt { what: error.to_string() },
+            Error::DamagedEvent { .. } | Error::DamagedName { .. } => {
+                Self::Corrupt { what: error.to_string() }
+            }
         }
     }
 }

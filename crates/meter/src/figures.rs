@@ -1,7 +1,7 @@
-//! Figures: partials of a customer, read and merged into what is said of a period.
+//! Figures: the partials of a customer, merged into the numbers of a period.
 //!
-//! Guarantees: memory is bounded by one series at a time; what was read is told by a hash of revisions; a value that
-//! holds on from before a period counts in it, also if nothing happened since. Leaves to others: writing it down.
+//! Guarantees: memory is bounded by one series at a time. A hash of revisions identifies the input. A value that holds
+//! since before a period counts in it, even without events since. Leaves to others: storing the figures.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,43 +11,43 @@ use logmill_io::{Sql, Timestamp, params};
 use crate::decimal::Decimal;
 use crate::error::{Error, Result};
 use crate::meter::Meter;
-use crate::partial::{Answer, Keeps, Partial, Window};
+use crate::names::{SERIES, series_at};
+use crate::partial::{OpResult, OptionalParts, Partial, Window};
 use crate::partials;
 use crate::period::Period;
 use crate::settings::{EventType, Op};
 
-/// How many series of a customer are read at once.
+/// Number of series of a customer that one query reads.
 const SERIES_PER_PAGE: usize = 20_000;
 
-/// What is said of one event type in one period.
+/// The figure of one event type in one period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Figure {
-    /// What the operation gives.
-    pub(crate) answer: Answer,
-    /// How many events it is made of.
+    /// The result of the operation.
+    pub(crate) result: OpResult,
+    /// Number of events behind it.
     pub count: u64,
-    /// The value that goes on into the next period, of meters that weigh values by time.
+    /// The value at the end, which carries over into the next period; only for time-weighted meters.
     pub(crate) closing: Option<Decimal>,
 }
 
 /// The numbers of an aggregate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Figures {
-    /// By event type.
     pub(crate) types: BTreeMap<String, Figure>,
     /// A hash of the revisions of all partials that were used.
     pub(crate) inputs: Vec<u8>,
 }
 
 impl Figures {
-    /// Whether the next period has usage even if nothing happens in it.
-    pub(crate) fn goes_on(&self) -> bool {
+    /// Whether the next period has usage even without events.
+    pub(crate) fn carries_over(&self) -> bool {
         let mut closings = self.types.values().filter_map(|figure| figure.closing);
         closings.any(|closing| closing != Decimal::ZERO)
     }
 }
 
-/// A period, as far as it goes until a moment.
+/// A period up to a moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PartOf<'a> {
     pub(crate) period: &'a Period,
@@ -55,7 +55,7 @@ pub(crate) struct PartOf<'a> {
 }
 
 impl PartOf<'_> {
-    /// Until when a value is known to hold: an event may be a little ahead of our clock.
+    /// Until when a value is known to hold: an event may be slightly ahead of our clock.
     fn end(&self, part: &Partial) -> Timestamp {
         let last = part.last().map_or(self.period.start, |(at, _)| at.time);
         self.period.end.min(self.until.max(last))
@@ -63,7 +63,7 @@ impl PartOf<'_> {
 }
 
 impl Meter {
-    /// The figures of all event types of a customer, as far as a period goes until a moment.
+    /// The figures of all event types of a customer in a period up to a moment.
     pub(crate) async fn figures(
         &self,
         customer: i64,
@@ -92,12 +92,12 @@ impl Meter {
         Ok(Figures { types, inputs: revisions.finalize().as_bytes().to_vec() })
     }
 
-    /// A type that is no longer configured must not be left out in silence.
+    /// Fails if a type that is no longer configured has usage: it must not be left out silently.
     async fn expect_no_usage(&self, name: &str, series: &[i64], period: &Period) -> Result<()> {
         for series in series {
             let mut unused = blake3::Hasher::new();
             let buckets = period.buckets();
-            let keeps = Keeps::for_op(Op::Count);
+            let keeps = OptionalParts::for_op(Op::Count);
             let part = read_series(&self.sql, *series, &buckets, keeps, &mut unused).await?;
             if part.is_some() {
                 return Err(Error::invalid(format!(
@@ -118,11 +118,13 @@ impl Meter {
         revisions: &mut blake3::Hasher,
     ) -> Result<Option<Figure>> {
         if !event_type.keeps(op) {
-            return Err(Error::invalid(format!("{op:?} is not kept for this event type")));
+            return Err(Error::invalid(format!(
+                "{op:?} is not kept for this event type: add it to `also`"
+            )));
         }
-        let keeps = Keeps::for_op(op);
-        // Areas are not merged over groups but added up, as each group has a time line of its own.
-        let flat = Keeps { weighted: false, ..keeps };
+        let keeps = OptionalParts::for_op(op);
+        // Areas of groups are added up, not merged, because each group has its own timeline.
+        let flat = OptionalParts { weighted: false, ..keeps };
         let mut merged = Partial::new(flat);
         let mut area: Option<Decimal> = None;
         let mut closing: Option<Decimal> = None;
@@ -131,7 +133,7 @@ impl Meter {
             let part = read_series(&self.sql, *series, &buckets, keeps, revisions).await?;
             if op == Op::TimeWeighted {
                 let (own, last) = self.area(*series, part.as_ref(), event_type, of).await?;
-                // It depends on what was before the period, and on how much of it has passed.
+                // The area depends on what preceded the period, and on how much of the period has passed.
                 for value in [own, last] {
                     revisions.update(
                         value.map(|value| value.to_string()).unwrap_or_default().as_bytes(),
@@ -146,14 +148,14 @@ impl Meter {
             }
         }
         let count = merged.count();
-        let answer = match op {
-            Op::TimeWeighted => area.map(Answer::exact),
+        let result = match op {
+            Op::TimeWeighted => area.map(OpResult::exact),
             op => merged.value(op, event_type.quantile_milli, None)?,
         };
-        Ok(answer.map(|answer| Figure { answer, count, closing }))
+        Ok(result.map(|result| Figure { result, count, closing }))
     }
 
-    /// The area under one series over a period that may not be over yet, and the value at its end.
+    /// The area under one series over a period that may still be in progress, and the value at its end.
     async fn area(
         &self,
         series: i64,
@@ -162,25 +164,26 @@ impl Meter {
         of: PartOf<'_>,
     ) -> Result<(Option<Decimal>, Option<Decimal>)> {
         let opening = opening(&self.sql, series, of.period.buckets().start).await?;
-        let empty = Partial::new(Keeps::for_op(Op::TimeWeighted));
+        let empty = Partial::new(OptionalParts::for_op(Op::TimeWeighted));
         let part = part.unwrap_or(&empty);
         let window = Window { start: of.period.start, end: of.end(part), opening };
         let area = part.value(Op::TimeWeighted, event_type.quantile_milli, Some(window))?;
         Ok((area.map(|area| area.value), part.last().map_or(opening, |(_, last)| Some(last))))
     }
 
-    /// All series of a customer with their event types, in the order of their numbers.
+    /// All series of a customer with their event types, ordered by number.
     pub(crate) async fn series_of(&self, customer: i64) -> Result<Vec<(i64, String)>> {
         let text = format!(
-            "SELECT id, event_type FROM meter_series WHERE customer = $1 AND id > $2
-             ORDER BY id LIMIT {SERIES_PER_PAGE}"
+            "SELECT {SERIES} FROM meter_series s WHERE s.customer = $1 AND s.id > $2
+             ORDER BY s.id LIMIT {SERIES_PER_PAGE}"
         );
         let mut series: Vec<(i64, String)> = Vec::new();
         loop {
             let after = series.last().map_or(i64::MIN, |(id, _)| *id);
             let found = self.sql.query(&text, params![customer, after]).await?;
             for row in &found.rows {
-                series.push((row.int(0)?, row.text(1)?.to_owned()));
+                let names = series_at(row, 0)?;
+                series.push((names.id, names.event_type.to_owned()));
             }
             if found.rows.len() < SERIES_PER_PAGE {
                 return Ok(series);
@@ -192,20 +195,19 @@ impl Meter {
 fn add(sum: &mut Option<Decimal>, more: Option<Decimal>) -> Result<()> {
     if let Some(more) = more {
         let added = sum.unwrap_or(Decimal::ZERO).checked_add(more);
-        *sum =
-            Some(added.ok_or_else(|| {
-                Error::invalid("the sum is larger than any number that can be kept")
-            })?);
+        *sum = Some(added.ok_or_else(|| {
+            Error::invalid("the sum exceeds the largest number that can be stored")
+        })?);
     }
     Ok(())
 }
 
-/// Reads and merges the partials of one series, in order; none if there are none.
+/// Reads and merges the partials of one series, in order; `None` if there are none.
 pub(crate) async fn read_series(
     on: &Sql,
     series: i64,
     buckets: &Range<i64>,
-    keeps: Keeps,
+    keeps: OptionalParts,
     revisions: &mut blake3::Hasher,
 ) -> Result<Option<Partial>> {
     let mut merged: Option<Partial> = None;
@@ -222,7 +224,7 @@ pub(crate) async fn read_series(
     Ok(merged)
 }
 
-/// The value that a series had when a bucket began: the last one before.
+/// The value of a series at the start of a bucket: the last one before it.
 pub(crate) async fn opening(on: &Sql, series: i64, bucket: i64) -> Result<Option<Decimal>> {
     let before = partials::last_before(&on.reading(), series, bucket).await?;
     Ok(before.and_then(|partial| partial.last().map(|(_, value)| value)))

@@ -6,18 +6,19 @@
 //!                                   └─▶ queries, thresholds
 //! ```
 //!
-//! - [`event`]: what people send, checked; [`record`]: kept, once; [`Recorder`]: many at a time.
-//! - [`Decimal`]: exact values; [`partial`]: what is known of one series in fifteen minutes, mergeable.
+//! - [`event`]: checks received events; [`record`]: stores each once; [`Recorder`]: many at a time.
+//! - [`Decimal`]: exact values; [`partial`]: mergeable summary of one series in fifteen minutes.
 //! - [`period`]: buckets, calendars and periods, in any time zone.
 //! - [`due`], [`aggregate`], [`alerts`]: what follows from usage; [`service`]: when.
-//! - [`query`], [`list`], [`live`]: what people ask; [`correct`], [`recount`]: what operators do; [`audit`]: whether
-//!   what is stored is what was written.
+//! - [`query`], [`list`], [`live`], [`trend`]: reads; [`correct`], [`recount`], [`mend`]: operator actions; [`audit`]:
+//!   checks that stored usage is what was written.
 //! - [`chains`]: usage of chains, and its correction when blocks are replaced.
-//! - [`settings`]: event types, periods and limits; [`sources`]: as who API keys send; [`requests`]: repeated ones.
+//! - [`settings`]: event types, periods and limits; [`sources`]: which source each API key sends as; [`requests`]:
+//!   repeated requests.
 //! - [`webhooks`]: endpoints, messages and their deliveries.
 //!
-//! Guarantees: an event that was acknowledged counts once, however often it is sent and whoever dies in the middle;
-//! no number is rounded that can be exact. Leaves to others: HTTP, chains, and where usage comes from.
+//! Guarantees: an acknowledged event counts once, however often it is sent and whichever process crashes. Numbers are
+//! rounded only where they cannot be exact. Leaves to others: HTTP, chains, and where usage comes from.
 
 pub mod aggregate;
 pub mod alerts;
@@ -34,9 +35,11 @@ mod figures;
 mod keys;
 pub mod list;
 pub mod live;
+pub mod mend;
 mod meter;
 #[cfg(test)]
 mod naive;
+mod names;
 pub mod partial;
 mod partials;
 pub mod period;
@@ -51,8 +54,9 @@ mod series;
 pub mod service;
 pub mod settings;
 pub mod sources;
-pub mod stored;
-mod times;
+pub mod stored_event;
+pub mod trend;
+mod valid_times;
 pub mod webhooks;
 
 pub use decimal::Decimal;

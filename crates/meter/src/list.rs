@@ -1,10 +1,11 @@
-//! Lists: events and aggregates by the page, and the events behind an aggregate.
+//! Lists: pages of events and aggregates, and the events behind an aggregate.
 //!
-//! Events of one customer come by the time at which they happened, the newest first, archived ones included. Events of
-//! all customers come by their arrival, the newest first, as far as they are not archived.
+//! Events of one customer are ordered by the time at which they happened, newest first, archived ones included. Events
+//! of all customers are ordered by arrival, newest first, without archived ones.
 //!
-//! Guarantees: a page is bounded, in what it gives and in what is read for it; its cursor goes on where it ended, and a
-//! page that is not full may still have one. Leaves to others: how a cursor is written.
+//! Guarantees: a page is bounded, in its entries and in what is read for it. Its cursor continues where it ended; a
+//! page that is not full may still have one. A damaged event does not prevent the others of its page from being listed,
+//! and is reported on the page where it belongs. Leaves to others: the encoding of cursors.
 
 use std::collections::HashMap;
 
@@ -13,86 +14,90 @@ use logmill_io::{Row, Timestamp, Value, params};
 use crate::aggregate::AggregateState;
 use crate::error::{Error, Result};
 use crate::meter::Meter;
+use crate::names::{
+    CUSTOMER, SERIES, SERIES_COLUMNS, customer_at, read_customer, read_series, series_at,
+};
 use crate::partials::{self, Place};
 use crate::period::Bucket;
 use crate::series::find_customer;
-use crate::stored::{COLUMN_COUNT, COLUMNS, StoredEvent};
+use crate::stored_event::{COLUMN_COUNT, COLUMNS, StoredEvent, TIME_COLUMN};
+use newest::FoundEvent;
 
 mod newest;
 
-/// The most entries of one page.
+/// Maximum number of entries in one page.
 pub const PAGE_MAX: usize = 1_000;
-/// How many events are looked at for one page of all customers.
+/// Maximum number of events that are scanned for one page of all customers.
 const SCANNED_MAX: i64 = 100_000;
-/// How many buckets are looked at together, at most.
+/// Maximum number of buckets that one query covers.
 const BUCKETS_AT_ONCE: i64 = 64;
-/// How much more time is looked at after a time without events.
+/// Factor by which the searched time grows after a range without events.
 const WIDER: i64 = 16;
-/// After so many buckets all that is left is looked at.
+/// Beyond this width, all remaining time is searched at once.
 const WIDTH_MAX: i64 = 1_000_000;
 
-/// Which events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventFilter {
-    /// Of whom; of all customers if none is given.
+    /// `None` for all customers.
     pub customer: Option<String>,
-    /// Of which type.
     pub event_type: Option<String>,
-    /// From when on.
     pub from: Option<Timestamp>,
-    /// Until when, and not at that moment.
+    /// Exclusive.
     pub to: Option<Timestamp>,
-    /// How many.
+    /// Maximum number of events.
     pub limit: usize,
-    /// Where the page before ended.
+    /// Where the previous page ended.
     pub after: Option<EventCursor>,
-    /// Whether those that were cancelled are left out.
+    /// Whether cancelled events are left out.
     pub counting: bool,
 }
 
 /// Where a page of events ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EventCursor {
-    /// When its last event happened; of no meaning without a customer.
+    /// When its last event happened; meaningless without a customer.
     pub time: Timestamp,
-    /// Its number.
+    /// The number of its last event.
     pub seq: i64,
 }
 
 /// An event with the names of its series.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedEvent {
-    /// The event.
     pub event: StoredEvent,
-    /// Whose it is.
     pub customer: String,
-    /// Its type.
     pub event_type: String,
 }
 
-/// A page, and where the next one starts.
+/// A page, and the start of the next one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page<T, C> {
-    /// What is on it.
     pub items: Vec<T>,
-    /// None if it is the last.
+    /// `None` on the last page.
     pub next: Option<C>,
 }
 
-/// Which aggregates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventPage {
+    /// The undamaged events.
+    pub items: Vec<ListedEvent>,
+    /// The numbers of the damaged events that belong on it; together with `items` at most the limit.
+    pub damaged: Vec<i64>,
+    /// `None` on the last page.
+    pub next: Option<EventCursor>,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AggregateFilter {
-    /// Of whom.
     pub customer: Option<String>,
-    /// Of which kind of period.
+    /// Kind of period.
     pub period: Option<String>,
-    /// Periods that start from here on.
+    /// Earliest start of the period.
     pub from: Option<Timestamp>,
-    /// Periods that start until here, and not at that moment.
+    /// Upper bound of the period's start, exclusive.
     pub to: Option<Timestamp>,
-    /// How many.
     pub limit: usize,
-    /// Where the page before ended: start and id.
+    /// Where the previous page ended: start and id.
     pub after: Option<(Timestamp, String)>,
 }
 
@@ -101,42 +106,35 @@ pub struct AggregateFilter {
 pub struct Aggregate {
     /// `{customer}_{period}_{key}`.
     pub id: String,
-    /// Whose usage.
     pub customer: String,
-    /// The kind of its period.
+    /// Kind of period.
     pub period: String,
-    /// Which period.
+    /// Key of the period within its kind.
     pub key: String,
-    /// Its start.
     pub start: Timestamp,
-    /// Its end, which is no longer in it.
+    /// Exclusive.
     pub end: Timestamp,
-    /// How sure it is.
     pub state: AggregateState,
-    /// How often it was made.
+    /// Revision number, from 1.
     pub revision: i64,
     /// `events`, `eventsExact` and `eventCounts`, as JSON text.
     pub body: String,
-    /// When it was made.
     pub computed: Timestamp,
 }
 
-/// What an aggregate said at some time.
+/// A published version of an aggregate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revision {
-    /// The how-manieth it was.
+    /// Revision number, from 1.
     pub revision: i64,
-    /// How sure it was.
     pub state: AggregateState,
-    /// What it said, as JSON text.
+    /// JSON text.
     pub body: String,
-    /// When it was made.
     pub computed: Timestamp,
 }
 
 impl Meter {
-    /// One page of events.
-    pub async fn events(&self, filter: &EventFilter) -> Result<Page<ListedEvent, EventCursor>> {
+    pub async fn events(&self, filter: &EventFilter) -> Result<EventPage> {
         check_limit(filter.limit)?;
         match &filter.customer {
             Some(customer) => self.events_of(customer, filter).await,
@@ -144,10 +142,10 @@ impl Meter {
         }
     }
 
-    async fn latest_events(&self, filter: &EventFilter) -> Result<Page<ListedEvent, EventCursor>> {
-        // An event of a series that does not exist is damaged, and must not go missing.
+    async fn latest_events(&self, filter: &EventFilter) -> Result<EventPage> {
+        // An event whose series does not exist is damaged, and must not go missing.
         let text = format!(
-            "SELECT {COLUMNS}, c.name, s.event_type
+            "SELECT {COLUMNS}, {SERIES}, {CUSTOMER}
              FROM (SELECT * FROM meter_event WHERE seq < $1 ORDER BY seq DESC LIMIT {SCANNED_MAX}) e
              LEFT JOIN meter_series s ON s.id = e.series
              LEFT JOIN meter_customer c ON c.id = s.customer
@@ -165,23 +163,31 @@ impl Meter {
             limit_of(filter.limit),
         ];
         let found = self.sql.query(&text, params).await?;
-        let items: Result<Vec<ListedEvent>> = found.rows.iter().map(listed).collect();
-        let items = items?;
-        let next = match items.last() {
-            Some(last) if items.len() == filter.limit => Some(cursor_of(&last.event)),
-            // The page is not full because no more were looked at, or because there are no more.
+        let (mut items, mut damaged) = (Vec::new(), Vec::new());
+        for row in &found.rows {
+            match listed(row) {
+                Ok(event) => items.push(event),
+                Err(Error::DamagedEvent { seq }) => damaged.push(seq),
+                Err(error) => return Err(error),
+            }
+        }
+        let next = match found.rows.last() {
+            // A damaged time does no harm: only the number counts here.
+            Some(last) if found.rows.len() == filter.limit => Some(EventCursor {
+                time: last.time(TIME_COLUMN).unwrap_or(Timestamp(0)),
+                seq: last.int(0)?,
+            }),
+            // The page is not full because the scan limit was reached, or because there are no more events.
             _ => self.scanned_until(before).await?,
         };
-        Ok(Page { items, next })
+        Ok(EventPage { items, damaged, next })
     }
 
-    /// An event with the names of its series.
-    pub async fn named(&self, event: StoredEvent) -> Result<ListedEvent> {
-        let text = "SELECT c.name, s.event_type FROM meter_series s
-                    JOIN meter_customer c ON c.id = s.customer WHERE s.id = $1";
-        let found = self.sql.query(text, params![event.place.series]).await?;
-        let row = found.row()?;
-        let (customer, event_type) = (row.text(0)?.to_owned(), row.text(1)?.to_owned());
+    /// Adds the names of its series to an event.
+    pub async fn with_names(&self, event: StoredEvent) -> Result<ListedEvent> {
+        let on = self.sql.reading();
+        let (event_type, customer) = read_series(&on, event.place.series).await?;
+        let customer = read_customer(&on, customer).await?;
         Ok(ListedEvent { event, customer, event_type })
     }
 
@@ -196,12 +202,8 @@ impl Meter {
         found.rows.first().map(cursor).transpose()
     }
 
-    async fn events_of(
-        &self,
-        customer: &str,
-        filter: &EventFilter,
-    ) -> Result<Page<ListedEvent, EventCursor>> {
-        let none = Page { items: Vec::new(), next: None };
+    async fn events_of(&self, customer: &str, filter: &EventFilter) -> Result<EventPage> {
+        let none = EventPage { items: Vec::new(), damaged: Vec::new(), next: None };
         let Some(id) = find_customer(&self.sql.reading(), customer).await? else { return Ok(none) };
         let mut series = self.series_of(id).await?;
         series.retain(|(_, name)| filter.event_type.as_ref().is_none_or(|wanted| wanted == name));
@@ -213,8 +215,9 @@ impl Meter {
         let ids: Vec<i64> = series.iter().map(|(id, _)| *id).collect();
         let names: HashMap<i64, String> = series.into_iter().collect();
         let on = self.sql.reading();
-        let mut items: Vec<ListedEvent> = Vec::new();
-        // Most often the page is full with what is new. Who has no usage for long is looked at over longer and longer.
+        let mut found: Vec<FoundEvent> = Vec::new();
+        // Most often the newest usage fills the page. For a customer without recent usage, the searched range keeps
+        // growing.
         let now = Bucket::of(self.clock().now()).0;
         let mut width = BUCKETS_AT_ONCE;
         loop {
@@ -223,7 +226,7 @@ impl Meter {
             let mut places =
                 partials::newest_places(&on, &ids, &(low..to), BUCKETS_AT_ONCE).await?;
             places.sort_unstable_by_key(|(place, _)| std::cmp::Reverse(place.bucket));
-            let Some(oldest) = enough(&mut places, filter.limit - items.len()) else {
+            let Some(oldest) = enough(&mut places, filter.limit - found.len()) else {
                 if low <= from {
                     break;
                 }
@@ -231,48 +234,37 @@ impl Meter {
                 continue;
             };
             let places: Vec<Place> = places.into_iter().map(|(place, _)| place).collect();
-            let events = self.newest_at(&places, filter).await?;
-            items.extend(events.into_iter().filter_map(|event| {
-                let event_type = names.get(&event.place.series)?.clone();
-                Some(ListedEvent { event, customer: customer.to_owned(), event_type })
-            }));
-            if items.len() >= filter.limit {
+            found.extend(self.newest_at(&places, filter).await?);
+            if found.len() >= filter.limit {
                 break;
             }
             to = oldest;
         }
-        let more = items.len() >= filter.limit;
-        items.truncate(filter.limit);
-        let next = items.last().filter(|_| more).map(|last| cursor_of(&last.event));
-        Ok(Page { items, next })
+        let more = found.len() >= filter.limit;
+        found.truncate(filter.limit);
+        let next = found.last().filter(|_| more).map(FoundEvent::cursor);
+        let (mut items, mut damaged) = (Vec::new(), Vec::new());
+        for event in found {
+            match event {
+                FoundEvent::Whole(event) => {
+                    items.extend(names.get(&event.place.series).map(|name| {
+                        let (customer, event_type) = (customer.to_owned(), name.clone());
+                        ListedEvent { event, customer, event_type }
+                    }));
+                }
+                FoundEvent::Damaged(at) => damaged.push(at.seq),
+            }
+        }
+        Ok(EventPage { items, damaged, next })
     }
 
-    /// One page of aggregates, the newest period first.
+    /// One page of aggregates, newest period first.
     pub async fn aggregates(
         &self,
         filter: &AggregateFilter,
     ) -> Result<Page<Aggregate, (Timestamp, String)>> {
         check_limit(filter.limit)?;
-        let (after, after_id) =
-            filter.after.clone().unwrap_or((Timestamp(i64::MAX), String::new()));
-        let mut text = format!("{AGGREGATES} WHERE a.start_ms >= $1 AND a.start_ms < $2");
-        let mut params = params![
-            filter.from.unwrap_or(Timestamp(i64::MIN)),
-            filter.to.unwrap_or(Timestamp(i64::MAX)),
-            after,
-            after_id,
-            limit_of(filter.limit),
-        ];
-        text.push_str(" AND (a.start_ms < $3 OR (a.start_ms = $3 AND a.id > $4))");
-        let mut also = |clause: &str, value: Option<&str>| {
-            if let Some(value) = value {
-                params.push(Value::from(value));
-                text.push_str(&format!(" AND {clause} = ${}", params.len()));
-            }
-        };
-        also("c.name", filter.customer.as_deref());
-        also("a.period", filter.period.as_deref());
-        text.push_str(" ORDER BY a.start_ms DESC, a.id LIMIT $5");
+        let (text, params) = aggregates_query(filter);
         let found = self.sql.query(&text, params).await?;
         let items: Result<Vec<Aggregate>> = found.rows.iter().map(aggregate_of).collect();
         let items = items?;
@@ -281,14 +273,13 @@ impl Meter {
         Ok(Page { items, next })
     }
 
-    /// One aggregate.
     pub async fn get_aggregate(&self, id: &str) -> Result<Option<Aggregate>> {
         let text = format!("{AGGREGATES} WHERE a.id = $1");
         let found = self.sql.query(&text, params![id]).await?;
         found.rows.first().map(aggregate_of).transpose()
     }
 
-    /// What an aggregate said, oldest first.
+    /// All revisions of an aggregate, oldest first.
     pub async fn revisions(&self, id: &str) -> Result<Vec<Revision>> {
         let text = "SELECT revision, state, body, computed_ms FROM meter_revision
                     WHERE id = $1 ORDER BY revision LIMIT 1000";
@@ -310,7 +301,7 @@ impl Meter {
         aggregate: &Aggregate,
         limit: usize,
         after: Option<EventCursor>,
-    ) -> Result<Page<ListedEvent, EventCursor>> {
+    ) -> Result<EventPage> {
         let filter = EventFilter {
             customer: Some(aggregate.customer.clone()),
             from: Some(aggregate.start),
@@ -324,7 +315,7 @@ impl Meter {
     }
 }
 
-/// Leaves as many buckets, from the newest on, as have so many events; gives the last of them.
+/// Keeps the newest buckets that together have `wanted` events; returns the oldest of them.
 fn enough(places: &mut Vec<(Place, u64)>, wanted: usize) -> Option<i64> {
     let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
     let (mut oldest, mut events) = (None, 0);
@@ -338,15 +329,39 @@ fn enough(places: &mut Vec<(Place, u64)>, wanted: usize) -> Option<i64> {
     oldest
 }
 
+/// The statement of a page of aggregates. With a customer and a period, an index answers it.
+fn aggregates_query(filter: &AggregateFilter) -> (String, Vec<Value>) {
+    let (after, after_id) = filter.after.clone().unwrap_or((Timestamp(i64::MAX), String::new()));
+    let mut text = format!("{AGGREGATES} WHERE a.start_ms >= $1 AND a.start_ms < $2");
+    let mut params = params![
+        filter.from.unwrap_or(Timestamp(i64::MIN)),
+        filter.to.unwrap_or(Timestamp(i64::MAX)),
+        after,
+        after_id,
+        limit_of(filter.limit),
+    ];
+    text.push_str(" AND (a.start_ms < $3 OR (a.start_ms = $3 AND a.id > $4))");
+    let mut also = |clause: &str, value: Option<&str>| {
+        if let Some(value) = value {
+            params.push(Value::from(value));
+            text.push_str(&format!(" AND {clause} = ${}", params.len()));
+        }
+    };
+    also("c.name", filter.customer.as_deref());
+    also("a.period", filter.period.as_deref());
+    text.push_str(" ORDER BY a.start_ms DESC, a.id LIMIT $5");
+    (text, params)
+}
+
 const AGGREGATES: &str =
-    "SELECT a.id, c.name, a.period, a.period_key, a.start_ms, a.end_ms, a.state,
-    a.revision, a.body, a.computed_ms
+    "SELECT a.id, a.customer, a.period, a.period_key, a.start_ms, a.end_ms, a.state,
+    a.revision, a.body, a.computed_ms, c.id, c.name, c.checks
     FROM meter_aggregate a JOIN meter_customer c ON c.id = a.customer";
 
 fn aggregate_of(row: &Row) -> Result<Aggregate> {
     Ok(Aggregate {
         id: row.text(0)?.to_owned(),
-        customer: row.text(1)?.to_owned(),
+        customer: customer_at(row, 10)?.to_owned(),
         period: row.text(2)?.to_owned(),
         key: row.text(3)?.to_owned(),
         start: row.time(4)?,
@@ -359,15 +374,12 @@ fn aggregate_of(row: &Row) -> Result<Aggregate> {
 }
 
 fn listed(row: &Row) -> Result<ListedEvent> {
-    Ok(ListedEvent {
-        event: StoredEvent::from_row(row)?,
-        customer: row.text(COLUMN_COUNT)?.to_owned(),
-        event_type: row.text(COLUMN_COUNT + 1)?.to_owned(),
-    })
-}
-
-fn cursor_of(event: &StoredEvent) -> EventCursor {
-    EventCursor { time: event.time, seq: event.seq }
+    let event = StoredEvent::from_row(row)?;
+    // Its customer is unknown, so it must not be listed under a wrong one.
+    let damaged = |_| Error::DamagedEvent { seq: event.seq };
+    let event_type = series_at(row, COLUMN_COUNT).map_err(damaged)?.event_type.to_owned();
+    let customer = customer_at(row, COLUMN_COUNT + SERIES_COLUMNS).map_err(damaged)?.to_owned();
+    Ok(ListedEvent { event, customer, event_type })
 }
 
 fn limit_of(limit: usize) -> i64 {
@@ -376,7 +388,36 @@ fn limit_of(limit: usize) -> i64 {
 
 fn check_limit(limit: usize) -> Result<()> {
     if limit == 0 || limit > PAGE_MAX {
-        return Err(Error::invalid(format!("limit is 1 to {PAGE_MAX}")));
+        return Err(Error::invalid(format!("limit must be 1 to {PAGE_MAX}")));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use logmill_io::sql::SqliteSettings;
+    use logmill_io::{SeededEntropy, Sql, SystemClock};
+
+    use super::*;
+    use crate::schema::MIGRATIONS;
+
+    #[tokio::test]
+    async fn the_aggregates_of_a_customer_and_a_period_are_found_by_an_index() {
+        let (clock, entropy) = (SystemClock::shared(), SeededEntropy::shared(1));
+        let sql = Sql::sqlite(&SqliteSettings::memory(), clock, entropy).await.expect("memory");
+        sql.migrate(&MIGRATIONS).await.expect("tables");
+        let filter = AggregateFilter {
+            customer: Some("c".to_owned()),
+            period: Some("daily".to_owned()),
+            limit: 10,
+            ..AggregateFilter::default()
+        };
+        let (text, params) = aggregates_query(&filter);
+        let plan = sql.query(&format!("EXPLAIN QUERY PLAN {text}"), params).await;
+        let plan = plan.expect("a plan");
+        let steps: Vec<&str> = plan.rows.iter().map(|row| row.text(3).expect("text")).collect();
+        let by_index = "USING INDEX meter_aggregate_customer (customer=? AND period=? AND start_ms";
+        assert!(steps.iter().any(|step| step.contains(by_index)), "{steps:?}");
+        assert!(!steps.iter().any(|step| step.contains("SCAN")), "{steps:?}");
+    }
 }

@@ -1,6 +1,6 @@
-//! Live values: what the periods under way say of a customer at this moment.
+//! Live values: the current figures of a customer in the periods in progress.
 //!
-//! Guarantees: computed from partials, never from events. Leaves to others: when to look again.
+//! Guarantees: computed from partials, never from events. Leaves to others: when to refresh.
 
 use logmill_io::Timestamp;
 use serde_json::Value as Json;
@@ -11,17 +11,16 @@ use crate::meter::Meter;
 use crate::period::Period;
 use crate::series::find_customer;
 
-/// What a period under way says so far.
+/// Figures of a period in progress.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LivePeriod {
-    /// Which period.
     pub period: Period,
-    /// `events`, `eventsExact` and `eventCounts`, as an aggregate has them.
-    pub said: Json,
+    /// `events`, `eventsExact` and `eventCounts`, as in an aggregate.
+    pub figures: Json,
 }
 
 impl Meter {
-    /// What every period at a moment says of a customer, of one event type or of all.
+    /// The figures of a customer in every period that contains `at`, for one event type or all.
     pub async fn live(
         &self,
         customer: &str,
@@ -37,7 +36,7 @@ impl Meter {
                 None => crate::figures::Figures::default(),
             };
             figures.types.retain(|name, _| event_type.is_none_or(|wanted| wanted == name));
-            all.push(LivePeriod { period, said: body(&figures) });
+            all.push(LivePeriod { period, figures: body(&figures) });
         }
         Ok(all)
     }

@@ -1,7 +1,7 @@
 //! `Meter`: the whole of metering over one database.
 //!
-//! Guarantees: every change of usage locks the head first and commits once. Leaves to others: each part of it, in the
-//! modules that are named in the crate's overview.
+//! Guarantees: every change of usage locks the head first and commits once. Leaves to others: each part, in the modules
+//! that the crate's overview names.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use logmill_io::sql::Execute;
 use logmill_io::{BlobStore, Clock, Sql, Tx, params};
 use logmill_work::Queue;
 
-use crate::aggregate::Together;
+use crate::aggregate::AggregateCommitter;
 use crate::archive::SLICE_BYTES;
 use crate::error::Result;
 use crate::keys::{KEYS_PER_BLOB, Keys};
@@ -19,10 +19,10 @@ use crate::places::UNPLACED_MAX;
 use crate::schema::MIGRATIONS;
 use crate::series::SeriesCache;
 use crate::settings::Settings;
-use crate::times::FineTimes;
+use crate::valid_times::ValidTimes;
 use crate::webhooks::Webhooks;
 
-/// Metering over one database. Clones are handles to the same.
+/// Metering over one database. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Meter {
     pub(crate) sql: Sql,
@@ -34,19 +34,19 @@ pub struct Meter {
     pub(crate) series: Arc<SeriesCache>,
     pub(crate) webhooks: Webhooks,
     pub(crate) sizes: Sizes,
-    pub(crate) fine_times: Arc<FineTimes>,
+    pub(crate) valid_times: Arc<ValidTimes>,
     /// Aggregates that are ready to be written.
-    pub(crate) together: Arc<Together>,
+    pub(crate) committer: Arc<AggregateCommitter>,
 }
 
-/// How much is gathered before it is put in order.
+/// How much is collected before it is sorted and sealed, indexed or archived.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// Keys of a blob.
     pub keys_per_blob: u64,
     /// Events whose places are in lists.
     pub unplaced_max: u64,
-    /// Bytes of a slice of archived events, unpacked.
+    /// Size of a slice of archived events, unpacked.
     pub slice_bytes: usize,
 }
 
@@ -57,7 +57,15 @@ impl Default for Sizes {
 }
 
 impl Meter {
-    /// Opens a meter, and makes its tables if they are missing. Jobs and webhooks are in the same database.
+    /// The same meter, whose writes take turns with those of other lanes ([`Sql::in_lane`]). Recording by requests uses
+    /// no lane.
+    #[must_use]
+    pub fn in_lane(&self, lane: u64) -> Self {
+        let (sql, queue) = (self.sql.in_lane(lane), self.queue.in_lane(lane));
+        Self { sql, queue, ..self.clone() }
+    }
+
+    /// Opens a meter, and creates its tables if they are missing. Jobs and webhooks are in the same database.
     pub async fn open(
         queue: Queue,
         blobs: Arc<dyn BlobStore>,
@@ -67,7 +75,7 @@ impl Meter {
         Self::open_with(queue, blobs, webhooks, settings, Sizes::default()).await
     }
 
-    /// The same with other sizes.
+    /// Like [`Meter::open`], with other sizes.
     pub async fn open_with(
         queue: Queue,
         blobs: Arc<dyn BlobStore>,
@@ -92,27 +100,23 @@ impl Meter {
             series: Arc::default(),
             webhooks,
             sizes,
-            fine_times: Arc::default(),
-            together: Arc::default(),
+            valid_times: Arc::default(),
+            committer: Arc::default(),
         })
     }
 
-    /// How usage is metered.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The calendar of periods.
     pub fn calendar(&self) -> &Calendar {
         &self.calendar
     }
 
-    /// The webhooks that tell of aggregates.
     pub fn webhooks(&self) -> &Webhooks {
         &self.webhooks
     }
 
-    /// The database.
     pub fn sql(&self) -> &Sql {
         &self.sql
     }
@@ -122,21 +126,21 @@ impl Meter {
     }
 }
 
-/// What the head says.
+/// The head row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
-    /// The first number that is given next, or was just given.
+    /// The number of the next event.
     pub(crate) seq: i64,
     pub(crate) name: i64,
     pub(crate) keys_version: i64,
-    /// How many events have their places in lists.
+    /// Number of events whose places are in lists.
     pub(crate) unplaced: i64,
-    /// The bucket and series up to which partials lie series by series.
+    /// The bucket and series below which partials are stored series by series.
     pub(crate) settled: (i64, i64),
 }
 
 impl Head {
-    /// Locks the head for this transaction: nobody else changes usage before it ends.
+    /// Locks the head for this transaction: no other transaction changes usage before it ends.
     pub(crate) async fn lock(tx: &Tx) -> logmill_io::Result<Self> {
         let text = "SELECT next_seq, next_name, keys_version, unplaced, settled_bucket,
                         settled_series
@@ -152,7 +156,7 @@ impl Head {
         })
     }
 
-    /// Writes what was changed.
+    /// Writes the changed fields.
     pub(crate) async fn store(&self, tx: &Tx) -> logmill_io::Result<()> {
         let text = "UPDATE meter_head SET next_seq = $1, next_name = $2, unplaced = $3,
                         settled_bucket = $4, settled_series = $5 WHERE id = 1";
@@ -161,7 +165,7 @@ impl Head {
         Ok(())
     }
 
-    /// Whether the partial of this place lies series by series.
+    /// Whether the partial of this place is stored series by series.
     pub(crate) fn is_settled(&self, place: Place) -> bool {
         (place.bucket, place.series) < self.settled
     }

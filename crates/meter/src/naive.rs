@@ -1,16 +1,16 @@
-//! Decimals on paper: the arithmetic of school, digit by digit, to check the real one against.
+//! Naive decimals: schoolbook arithmetic, digit by digit, to check the real implementation against.
 //!
-//! Guarantees: shares no code with [`crate::decimal`]; simple enough to be right at sight. Leaves to others: speed.
+//! Guarantees: shares no code with [`crate::decimal`]; simple enough to be obviously right. Leaves to others: speed.
 
 use std::cmp::Ordering;
 use std::fmt;
 
 use proptest::prelude::*;
 
-/// The decimal places of all numbers here.
+/// Decimal places of all numbers here.
 const PLACES: usize = 40;
 
-/// A sign and digits, the lowest first, in units of 10^-40.
+/// A sign and digits, lowest first, in units of 10^-40.
 #[derive(Clone, Debug)]
 pub(crate) struct Naive {
     negative: bool,
@@ -22,7 +22,7 @@ impl Naive {
         Self { negative: false, digits: Vec::new() }
     }
 
-    /// Reads plain notation.
+    /// Parses plain notation.
     pub(crate) fn read(text: &str) -> Self {
         let (negative, text) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -65,7 +65,7 @@ impl Naive {
         product
     }
 
-    /// The quotient cut off at `places` decimals, and what is left in units of the last one.
+    /// The quotient truncated to `places` decimals, and the remainder in units of the last one.
     pub(crate) fn divided(&self, by: u64, places: usize) -> (Self, u128) {
         let mut rest = 0_u128;
         let mut digits = vec![0; self.digits.len()];
@@ -102,7 +102,7 @@ impl Naive {
     }
 }
 
-/// Plain notation without needless zeros.
+/// Plain notation without redundant zeros.
 impl fmt::Display for Naive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_zero() {
@@ -119,7 +119,7 @@ impl fmt::Display for Naive {
     }
 }
 
-/// Values as they come in: mostly short, sometimes as long as they can be.
+/// External values: mostly short, sometimes as long as possible.
 pub(crate) fn value_text() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => (-1_000_i64..1_000).prop_map(|integer| integer.to_string()),

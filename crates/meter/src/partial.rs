@@ -1,16 +1,15 @@
-//! Partials: what is known of one meter in one bucket, and, merged, in one period.
+//! Partials: mergeable summaries of one meter in one bucket and, merged, in one period.
 //!
-//! Count, sum, smallest, largest, first and last are always kept. Only for event types that ask for them there are the
-//! set of unique things (exact up to [`UNIQUE_EXACT_MAX`], beyond with a standard error of 0.81 %), a sketch of the
-//! distribution (quantiles within 1/128 of themselves) and the area of time-weighted values (exact).
+//! Count, sum, minimum, maximum, first and last are always kept. Event types may also request the set of unique items
+//! (exact up to [`UNIQUE_EXACT_MAX`], beyond with a standard error of 0.81 %), a sketch of the distribution (quantiles
+//! with a relative error below 1/128) and the area of time-weighted values (exact).
 //!
-//! Guarantees: a partial depends on its events only, not on their order or on how they were split, and so does
-//! every answer; for time-weighted values events come in order and partials are merged in order, or it says so.
-//! What overflows is an error and leaves the partial as it was. Leaves to others: reading events again when one
-//! came out of order.
+//! Guarantees: a partial, and every answer from it, depends only on its events, not on their order or on how they were
+//! split. Time-weighted values need events and partials in order; a violation is reported. An overflow is an error and
+//! leaves the partial unchanged. Leaves to others: reading events again when one came out of order.
 
-mod answer;
 mod codec;
+mod op_result;
 mod sketch;
 #[cfg(test)]
 mod tests;
@@ -24,44 +23,41 @@ use crate::settings::{EventType, Op, SCALE_MAX};
 use sketch::Sketch;
 use unique::Unique;
 
-pub use answer::{Answer, Window};
 pub(crate) use codec::HEAD_BYTES;
+pub use op_result::{OpResult, Window};
 pub use unique::UNIQUE_EXACT_MAX;
 
-/// Where an event stands in the order of events.
+/// Position of an event in the order of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
     /// When it happened.
     pub time: Timestamp,
-    /// When it was received.
     pub received: Timestamp,
-    /// Its place among those received together.
+    /// Order among events received together.
     pub seq: i64,
 }
 
 /// One event, as partials see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<'a> {
-    /// Where it stands in the order of events.
     pub at: Position,
-    /// Its value.
     pub value: Decimal,
-    /// What `unique` counts; an event that has no such field adds nothing to that count.
+    /// The item that `unique` counts; an event without it adds nothing to that count.
     pub unique: Option<&'a [u8]>,
 }
 
-/// What a partial keeps besides what all do.
+/// The optional parts of a partial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Keeps {
-    /// The different things.
+pub struct OptionalParts {
+    /// The set of unique items.
     pub unique: bool,
     /// The distribution of values.
     pub sketch: bool,
-    /// Values by the time that they held.
+    /// Values weighted by the time that they held.
     pub weighted: bool,
 }
 
-impl From<&EventType> for Keeps {
+impl From<&EventType> for OptionalParts {
     fn from(event_type: &EventType) -> Self {
         Self {
             unique: event_type.keeps(Op::Unique),
@@ -71,8 +67,8 @@ impl From<&EventType> for Keeps {
     }
 }
 
-impl Keeps {
-    /// What one operation needs.
+impl OptionalParts {
+    /// The parts that one operation needs.
     pub fn for_op(op: Op) -> Self {
         Self {
             unique: op == Op::Unique,
@@ -82,59 +78,55 @@ impl Keeps {
     }
 }
 
-/// What became of a sample.
+/// Result of adding a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Added {
-    /// It counts.
+pub enum AddOutcome {
     Done,
-    /// It is before the last one, and time-weighted values need their order: nothing changed, and the bucket is to be
-    /// computed from its events.
+    /// It precedes the last one, and time-weighted values need their order: nothing changed, and the bucket must be
+    /// recomputed from its events.
     OutOfOrder,
 }
 
-/// What is known of the events of one meter in a stretch of time.
+/// Summary of the events of one meter over a range of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partial {
-    keeps: Keeps,
+    keeps: OptionalParts,
     /// `None` while there are no events.
     facts: Option<Facts>,
 }
 
-/// What is known when there are events.
+/// Facts that exist only with at least one event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Facts {
     count: u64,
     sum: Decimal,
     min: Decimal,
     max: Decimal,
-    /// Events at one position are told apart by their values, so that no order of arrival is seen.
+    /// Ties of positions are broken by the values, so that the order of arrival does not show.
     first: (Position, Decimal),
     last: (Position, Decimal),
-    /// Each of these is kept when [`Keeps`] says so.
+    /// Each of these is present if [`OptionalParts`] requests it.
     unique: Option<Unique>,
     sketch: Option<Sketch>,
-    /// The values times the milliseconds that they held, from the first event to the last.
+    /// The sum of values times the milliseconds that they held, from the first event to the last.
     area: Option<Decimal>,
 }
 
 impl Partial {
-    /// One without events.
-    pub fn new(keeps: Keeps) -> Self {
+    pub fn new(keeps: OptionalParts) -> Self {
         Self { keeps, facts: None }
     }
 
-    /// What it keeps.
-    pub fn keeps(&self) -> Keeps {
+    pub fn keeps(&self) -> OptionalParts {
         self.keeps
     }
 
-    /// How many events there are.
+    /// Number of events.
     pub fn count(&self) -> u64 {
         self.facts.as_ref().map_or(0, |facts| facts.count)
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.facts.is_none()
     }
@@ -149,35 +141,34 @@ impl Partial {
         self.facts.as_ref().map(|facts| facts.last)
     }
 
-    /// About how much memory it takes besides what all do.
+    /// Approximate memory of the optional parts.
     pub(crate) fn extra_bytes(&self) -> usize {
         let Some(facts) = &self.facts else { return 0 };
         facts.unique.as_ref().map_or(0, Unique::bytes)
             + facts.sketch.as_ref().map_or(0, Sketch::bytes)
     }
 
-    /// Counts one event.
-    pub fn add(&mut self, sample: &Sample<'_>) -> Result<Added> {
+    pub fn add(&mut self, sample: &Sample<'_>) -> Result<AddOutcome> {
         if sample.value.scale() > SCALE_MAX {
             return Err(Error::invalid(format!("a value has at most {SCALE_MAX} decimal places")));
         }
         let Some(facts) = &mut self.facts else {
             self.facts = Some(Facts::of(self.keeps, sample)?);
-            return Ok(Added::Done);
+            return Ok(AddOutcome::Done);
         };
         facts.add(sample)
     }
 
-    /// The same with less kept, for what needs no more. What is wanted and is not there is an error: it was not yet
-    /// wanted when the events came.
-    pub fn reduced(self, keeps: Keeps) -> Result<Self> {
+    /// Drops optional parts that are not in `keeps`. A requested part that is missing is an error: it was not yet
+    /// configured when the events were recorded.
+    pub fn reduced(self, keeps: OptionalParts) -> Result<Self> {
         let has = self.keeps;
         if (keeps.unique && !has.unique)
             || (keeps.sketch && !has.sketch)
             || (keeps.weighted && !has.weighted)
         {
             return Err(Error::invalid(
-                "some usage was recorded before this was asked to be kept: run `logmill meter recount --repair`",
+                "some usage was recorded before this operation was configured: run `logmill meter recount --repair`",
             ));
         }
         let facts = self.facts.map(|facts| Facts {
@@ -189,11 +180,11 @@ impl Partial {
         Ok(Self { keeps, facts })
     }
 
-    /// Counts the events of another partial, which keeps the same. When time-weighted values are kept, all of them come
-    /// after those of this one.
+    /// Adds the events of another partial with the same optional parts. With time-weighted values, all of its events
+    /// must come after those of this one.
     pub fn merge(&mut self, other: &Self) -> Result<()> {
         if self.keeps != other.keeps {
-            return Err(Error::invalid("these partials do not keep the same"));
+            return Err(Error::invalid("partials with different optional parts cannot be merged"));
         }
         match (&mut self.facts, &other.facts) {
             (_, None) => Ok(()),
@@ -207,7 +198,7 @@ impl Partial {
 }
 
 impl Facts {
-    fn of(keeps: Keeps, sample: &Sample<'_>) -> Result<Self> {
+    fn of(keeps: OptionalParts, sample: &Sample<'_>) -> Result<Self> {
         let value = sample.value;
         let at = (sample.at, value);
         let mut unique = keeps.unique.then(Unique::default);
@@ -232,13 +223,13 @@ impl Facts {
         })
     }
 
-    fn add(&mut self, sample: &Sample<'_>) -> Result<Added> {
+    fn add(&mut self, sample: &Sample<'_>) -> Result<AddOutcome> {
         let value = sample.value;
         let at = (sample.at, value);
         if self.area.is_some() && at < self.last {
-            return Ok(Added::OutOfOrder);
+            return Ok(AddOutcome::OutOfOrder);
         }
-        // All that can fail comes before the first change.
+        // Everything that can fail precedes the first change.
         let area = match self.area {
             Some(area) => Some(plus(area, held(&self.last, sample.at.time)?)?),
             None => None,
@@ -256,7 +247,7 @@ impl Facts {
         self.max = self.max.max(value);
         self.first = self.first.min(at);
         self.last = self.last.max(at);
-        Ok(Added::Done)
+        Ok(AddOutcome::Done)
     }
 
     fn merge(&mut self, other: &Self) -> Result<()> {
@@ -287,7 +278,7 @@ impl Facts {
     }
 }
 
-/// The area of a value that held from its event until a moment.
+/// The area of a value from its event until a moment.
 fn held(since: &(Position, Decimal), until: Timestamp) -> Result<Decimal> {
     area(since.1, since.0.time, until)
 }

@@ -1,16 +1,16 @@
-//! Partials in the database: what is known of each series in each fifteen minutes.
+//! Partials in the database: the summary of each series in each fifteen minutes.
 //!
 //! ```text
 //!   meter_partial: series, then bucket       │ settled │   meter_partial_recent: bucket, then series
 //!   a series over a long time is a few pages │         │   all series of the moment are a few pages
 //! ```
 //!
-//! What is read lies by series, what is written lies by time. So partials of the moment are in a table of their own,
-//! and move once little more is expected of their time; what comes late goes where they are now.
+//! Reads go by series, writes by time. So current partials are in a table of their own, and move once little more usage
+//! is expected for their time. Late usage goes to the table where its partial is.
 //!
-//! Guarantees: a partial is written in the transaction that writes, cancels or amends the events it speaks for, so
-//! that it always equals the fold over them; its revision is a number that no other change has. It is in one of the two
-//! tables, and the head says in which. Leaves to others: the fold ([`crate::partial`]), what follows from partials.
+//! Guarantees: a partial is written in the transaction that writes, cancels or amends its events, so that it always
+//! equals the fold over them; its revision is unique to the change. It is in one of the two tables, and the head
+//! records which. Leaves to others: the fold ([`crate::partial`]), what follows from partials.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -21,24 +21,24 @@ use logmill_io::sql::{Bulk, ColumnType, Execute};
 use logmill_io::{Row, Timestamp, Tx, Value, millis, params};
 use serde_json::json;
 
-use crate::archive::{Archived, is_archived, joined};
+use crate::archive::{ArchivedEvents, is_archived, join_archived};
 use crate::error::{Error, Result};
 use crate::meter::{Head, Meter};
-use crate::partial::{Added, HEAD_BYTES, Keeps, Partial, Position, Sample};
+use crate::partial::{AddOutcome, HEAD_BYTES, OptionalParts, Partial, Position, Sample};
 use crate::period::Bucket;
-use crate::record::Fresh;
+use crate::record::NewEvent;
 use crate::settings::EventType;
-use crate::stored::{self, StoredEvent};
+use crate::stored_event::{self, StoredEvent};
 
-/// How long after their time partials settle.
+/// Age at which partials settle.
 const SETTLE_AFTER: Duration = Duration::from_secs(3_600);
-/// How many of them in one transaction.
+/// Maximum number of partials that one transaction settles.
 const SETTLED_AT_ONCE: i64 = 5_000;
 
-/// In how many buckets at most partials are looked for by series beside each other.
+/// Up to this many buckets, partials are selected by a list of buckets and a list of series.
 const BUCKETS_BESIDE_MAX: usize = 4;
 
-/// Where a partial is.
+/// Series and bucket of a partial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Place {
     pub(crate) series: i64,
@@ -47,40 +47,42 @@ pub(crate) struct Place {
 
 /// Places whose events are not all in the database.
 #[derive(Debug)]
-pub(crate) struct NeedsArchived(pub(crate) Vec<Place>);
+pub(crate) struct MissingArchive(pub(crate) Vec<Place>);
 
-/// New events by their places.
-pub(crate) type ByPlace<'a, 'b> = BTreeMap<Place, Vec<&'b Fresh<'a>>>;
+pub(crate) type ByPlace<'a, 'b> = BTreeMap<Place, Vec<&'b NewEvent<'a>>>;
 
 /// Partials with new events.
-pub(crate) struct WithNew<'a> {
+pub(crate) struct UpdatedPartials<'a> {
     changed: Vec<(Place, Partial)>,
-    /// Those that new events can not be added to; they are made anew from all events of their bucket.
-    anew: Vec<(Place, &'a EventType)>,
+    /// Places whose partial cannot take the new events; it is recomputed from all events of the bucket.
+    to_recompute: Vec<(Place, &'a EventType)>,
 }
 
 impl Meter {
-    /// Adds new events to the partials that were there before.
+    /// Adds new events to the existing partials.
     pub(crate) fn add_to_partials(
         &self,
         mut before: HashMap<Place, Partial>,
-        fresh: ByPlace<'_, '_>,
-    ) -> Result<WithNew<'_>> {
-        let mut with = WithNew { changed: Vec::with_capacity(fresh.len()), anew: Vec::new() };
-        for (place, mut events) in fresh {
+        new_events: ByPlace<'_, '_>,
+    ) -> Result<UpdatedPartials<'_>> {
+        let mut with = UpdatedPartials {
+            changed: Vec::with_capacity(new_events.len()),
+            to_recompute: Vec::new(),
+        };
+        for (place, mut events) in new_events {
             let Some(event_type) = events.first().and_then(|event| self.type_of(event)) else {
                 continue;
             };
             events.sort_unstable_by_key(|event| position(event));
             match add(before.remove(&place), event_type, &events)? {
                 Some(partial) => with.changed.push((place, partial)),
-                None => with.anew.push((place, event_type)),
+                None => with.to_recompute.push((place, event_type)),
             }
         }
         Ok(with)
     }
 
-    /// Moves partials to where those of a series lie together, once their time is long over.
+    /// Moves old partials to the table that is ordered by series.
     pub(crate) async fn settle(&self) -> Result<()> {
         let now = self.clock().now().millis();
         let until = Bucket::of(Timestamp(now.saturating_sub(millis(SETTLE_AFTER)))).0;
@@ -88,22 +90,22 @@ impl Meter {
         Ok(())
     }
 
-    fn type_of(&self, event: &Fresh<'_>) -> Option<&EventType> {
-        self.settings.events.get(&event.arrived.event.event_type)
+    fn type_of(&self, event: &NewEvent<'_>) -> Option<&EventType> {
+        self.settings.events.get(&event.received.event.event_type)
     }
 }
 
-impl WithNew<'_> {
-    /// Writes partials whose new events are written already. Of those that are made anew and have archived events the
-    /// caller must read these first.
+impl UpdatedPartials<'_> {
+    /// Writes partials whose new events are already written. If recomputed ones have archived events, the caller must
+    /// read these first.
     pub(crate) async fn write(
         mut self,
         tx: &Tx,
         head: &Head,
-        archived: &Archived,
-    ) -> Result<Result<(), NeedsArchived>> {
-        if !self.anew.is_empty() {
-            match make_anew(tx, &self.anew, archived).await? {
+        archived: &ArchivedEvents,
+    ) -> Result<Result<(), MissingArchive>> {
+        if !self.to_recompute.is_empty() {
+            match recompute(tx, &self.to_recompute, archived).await? {
                 Ok(made) => self.changed.extend(made),
                 Err(needs) => return Ok(Err(needs)),
             }
@@ -113,50 +115,50 @@ impl WithNew<'_> {
     }
 }
 
-/// None if the events do not come after those that are there, and that matters.
+/// `None` if order matters and an event precedes one that is already counted.
 fn add(
     stored: Option<Partial>,
     event_type: &EventType,
-    events: &[&Fresh<'_>],
+    events: &[&NewEvent<'_>],
 ) -> Result<Option<Partial>> {
-    let mut partial = stored.unwrap_or_else(|| Partial::new(Keeps::from(event_type)));
+    let mut partial = stored.unwrap_or_else(|| Partial::new(OptionalParts::from(event_type)));
     for event in events {
         let sample = Sample {
             at: position(event),
-            value: event.arrived.event.value,
-            unique: event.arrived.event.unique.as_deref(),
+            value: event.received.event.value,
+            unique: event.received.event.unique.as_deref(),
         };
-        if let Added::OutOfOrder = partial.add(&sample)? {
+        if let AddOutcome::OutOfOrder = partial.add(&sample)? {
             return Ok(None);
         }
     }
     Ok(Some(partial))
 }
 
-fn position(event: &Fresh<'_>) -> Position {
-    Position { time: event.arrived.time(), received: event.arrived.received, seq: event.seq }
+fn position(event: &NewEvent<'_>) -> Position {
+    Position { time: event.received.time(), received: event.received.received_at, seq: event.seq }
 }
 
 /// The partial of all events of one place.
 pub(crate) fn fold(event_type: &EventType, mut events: Vec<StoredEvent>) -> Result<Partial> {
     events.sort_unstable_by_key(StoredEvent::position);
-    let mut partial = Partial::new(Keeps::from(event_type));
+    let mut partial = Partial::new(OptionalParts::from(event_type));
     for event in events.iter().filter(|event| event.counts()) {
         let unique = event.unique(event_type);
         let sample = Sample { at: event.position(), value: event.value, unique: unique.as_deref() };
-        if let Added::OutOfOrder = partial.add(&sample)? {
+        if let AddOutcome::OutOfOrder = partial.add(&sample)? {
             return Err(Error::corrupt("sorted events are out of order"));
         }
     }
     Ok(partial)
 }
 
-/// The partials of places whose new events can not just be added.
-async fn make_anew(
+/// Recomputes the partials of places whose new events cannot simply be added.
+async fn recompute(
     tx: &Tx,
     places: &[(Place, &EventType)],
-    archived: &Archived,
-) -> Result<Result<Vec<(Place, Partial)>, NeedsArchived>> {
+    archived: &ArchivedEvents,
+) -> Result<Result<Vec<(Place, Partial)>, MissingArchive>> {
     let current = archived.is_current(tx).await?;
     let mut missing = Vec::new();
     for (place, _) in places {
@@ -165,21 +167,21 @@ async fn make_anew(
         }
     }
     if !missing.is_empty() {
-        return Ok(Err(NeedsArchived(missing)));
+        return Ok(Err(MissingArchive(missing)));
     }
     let list: Vec<Place> = places.iter().map(|(place, _)| *place).collect();
     let mut events: HashMap<Place, Vec<StoredEvent>> = HashMap::new();
-    for event in stored::at(tx, &list).await? {
+    for event in stored_event::at(tx, &list).await? {
         events.entry(event.place).or_default().push(event);
     }
     let made = places.iter().map(|(place, event_type)| {
         let here = events.remove(place).unwrap_or_default();
-        Ok((*place, fold(event_type, joined(here, archived.of(*place)))?))
+        Ok((*place, fold(event_type, join_archived(here, archived.of(*place)))?))
     });
     Ok(Ok(made.collect::<Result<_>>()?))
 }
 
-/// Writes partials; those of no events are not kept.
+/// Writes partials; empty ones are deleted.
 pub(crate) async fn write(tx: &Tx, head: &Head, partials: &[(Place, Partial)]) -> Result<()> {
     let (mut settled, mut recent) = (Vec::new(), Vec::new());
     for (place, partial) in partials {
@@ -202,7 +204,7 @@ pub(crate) async fn write(tx: &Tx, head: &Head, partials: &[(Place, Partial)]) -
     Ok(())
 }
 
-/// Moves some partials; gives whether there may be more.
+/// Moves some partials; returns whether there may be more.
 async fn settle_some(tx: &Tx, until: i64) -> Result<bool> {
     let mut head = Head::lock(tx).await?;
     let text = format!(
@@ -214,7 +216,7 @@ async fn settle_some(tx: &Tx, until: i64) -> Result<bool> {
     let last = found.rows.first().map(|row| Ok::<_, Error>((row.int(0)?, row.int(1)?)));
     let last = last.transpose()?;
     let end = last.map_or((until, i64::MIN), |(bucket, series)| (bucket, series.saturating_add(1)));
-    // A clock that went back must not bring settled ones back.
+    // A clock that went back must not lower the boundary.
     if end <= head.settled {
         return Ok(false);
     }
@@ -239,7 +241,7 @@ pub(crate) async fn read(on: &impl Execute, places: &[Place]) -> Result<HashMap<
     Ok(found)
 }
 
-/// The same, for whoever holds the head's lock and so knows where they are.
+/// Like [`read`], for a caller that holds the head's lock and so knows the table of each partial.
 pub(crate) async fn read_in(
     tx: &Tx,
     head: &Head,
@@ -262,8 +264,8 @@ async fn read_from(
         return Ok(found);
     }
     let buckets: BTreeSet<i64> = places.iter().map(|place| place.bucket).collect();
-    // A list of pairs makes PostgreSQL read the whole table, so that for the few buckets of the moment there are two
-    // lists, and a few partials that nobody asked for.
+    // With a list of pairs, PostgreSQL would read the whole table. So for few buckets there are two lists, which may
+    // select a few more partials than requested.
     let (text, params) = if buckets.len() <= BUCKETS_BESIDE_MAX {
         let series: Vec<i64> = places.iter().map(|place| place.series).collect();
         let text = format!(
@@ -288,7 +290,7 @@ async fn read_from(
     Ok(found)
 }
 
-/// The buckets from `$2` on and before `$3` that have recent partials: one look at the index for each of them.
+/// The buckets in `[$2, $3)` that have recent partials: one index lookup each.
 const RECENT_BUCKETS: &str = "
     WITH RECURSIVE recent(bucket) AS (
         SELECT min(r.bucket) FROM meter_partial_recent r WHERE r.bucket >= $2 AND r.bucket < $3
@@ -297,8 +299,7 @@ const RECENT_BUCKETS: &str = "
             WHERE r.bucket > recent.bucket AND r.bucket < $3)
         FROM recent WHERE recent.bucket IS NOT NULL)";
 
-/// Partials of some series in some buckets, each with series, bucket, revision and state, in this order; at most so
-/// many.
+/// At most `most` partials of some series in some buckets: series, bucket, revision and state, in this order.
 pub(crate) async fn of_series(
     on: &impl Execute,
     series: &[i64],
@@ -322,8 +323,8 @@ pub(crate) async fn of_series(
     Ok(on.execute(&text, params![list, buckets.start, buckets.end, most]).await?.rows)
 }
 
-/// The places of some series in the newest so many of these buckets that have any, with the number of events that
-/// count. Those whose events were all cancelled are among them.
+/// The places of some series in the newest of these buckets that have any, with the number of counting events. Places
+/// whose events were all cancelled are included.
 pub(crate) async fn newest_places(
     on: &impl Execute,
     series: &[i64],
@@ -455,7 +456,7 @@ const TOUCHED: Bulk = Bulk {
     on_conflict: Cow::Borrowed("DO UPDATE SET events = meter_touched.events + excluded.events"),
 };
 
-/// Notes whose usage of which time changed.
+/// Marks that usage of customers in buckets changed.
 pub(crate) async fn touch(tx: &Tx, changed: impl Iterator<Item = (i64, i64)>) -> Result<()> {
     let mut events: BTreeMap<(i64, i64), i64> = BTreeMap::new();
     for place in changed {

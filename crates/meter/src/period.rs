@@ -1,12 +1,12 @@
-//! Periods: buckets of fifteen minutes, and the calendar periods that are made of them.
+//! Periods: buckets of fifteen minutes, and the calendar periods made of them.
 //!
-//! A [`Calendar`] knows one time zone and finds the [`Period`] of a kind around a moment, by its key, or next to
-//! another. The tables of zones are those of the program, not of the machine: two machines never disagree.
+//! A [`Calendar`] knows one time zone and finds the [`Period`] of a kind that contains a moment, has a key, or is next
+//! to another. The time zone database is compiled in, so two machines never disagree.
 //!
-//! Guarantees: the periods of one kind follow each other without gap or overlap, each moment is in exactly one;
-//! keys are unique, sort by time and lead back to their period; days of 23 and 25 hours, hours that repeat and days
-//! that a zone left out are what the clocks there showed. A period whose bounds are not on the grid of buckets is
-//! an error that says so. Leaves to others: what is counted in a period.
+//! Guarantees: the periods of one kind follow each other without gap or overlap, so each moment is in exactly one. Keys
+//! are unique, sort by time and identify their period. Days of 23 and 25 hours, repeated hours and days that a zone
+//! skipped are handled as the local clocks showed them. A period whose bounds are not on the grid of buckets is an
+//! error that says so. Leaves to others: what is counted in a period.
 
 mod hour;
 mod kind;
@@ -25,12 +25,11 @@ use crate::error::{Error, Result};
 use steps::Steps;
 
 pub use kind::{Cycle, CycleLength, PeriodKind};
-pub use time::{Fields, format_time, parse_time};
+pub use time::{PeriodFields, format_time, parse_time};
 
-/// The length of a bucket.
 pub const BUCKET_MS: i64 = 15 * 60 * 1_000;
 
-/// How far a moment can be from where its civil time suggests, in periods; one is the most that zones have made.
+/// Upper bound of how many periods a moment can be from where its civil time suggests; zones have caused at most one.
 const STEPS_OFF_MAX: usize = 8;
 
 /// Fifteen minutes of UTC, counted from 1970.
@@ -38,42 +37,38 @@ const STEPS_OFF_MAX: usize = 8;
 pub struct Bucket(pub i64);
 
 impl Bucket {
-    /// The one that a moment is in.
+    /// The bucket that contains a moment.
     pub fn of(time: Timestamp) -> Self {
         Self(time.millis().div_euclid(BUCKET_MS))
     }
 
-    /// Its first moment.
     pub fn start(self) -> Timestamp {
         Timestamp(self.0.saturating_mul(BUCKET_MS))
     }
 
-    /// The first moment after it.
+    /// Exclusive.
     pub fn end(self) -> Timestamp {
         Timestamp(self.0.saturating_add(1).saturating_mul(BUCKET_MS))
     }
 }
 
-/// One period.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Period {
-    /// Its kind.
     pub kind: PeriodKind,
-    /// Which one of its kind, such as `20260113`.
+    /// Identifies the period within its kind, such as `20260113`.
     pub key: String,
-    /// Its first moment, on the grid of buckets.
+    /// On the grid of buckets.
     pub start: Timestamp,
-    /// The first moment after it, on the grid of buckets.
+    /// Exclusive, on the grid of buckets.
     pub end: Timestamp,
 }
 
 impl Period {
-    /// The buckets that it is made of.
     pub fn buckets(&self) -> Range<i64> {
         Bucket::of(self.start).0..Bucket::of(self.end).0
     }
 
-    /// Its last millisecond, as it is shown: `…59.999Z`.
+    /// The last millisecond, as shown to users: `…59.999Z`.
     pub fn end_inclusive(&self) -> Timestamp {
         Timestamp(self.end.millis().saturating_sub(1))
     }
@@ -91,18 +86,20 @@ impl Calendar {
     pub fn new(zone_name: &str) -> Result<Self> {
         let zone = TimeZoneDatabase::bundled().get(zone_name).map_err(|_| {
             let shown: String = zone_name.chars().take(64).collect();
-            Error::invalid(format!("{shown:?} is no time zone; they are named like Europe/Berlin"))
+            Error::invalid(format!(
+                "{shown:?} is not a time zone: use an IANA name such as Europe/Berlin"
+            ))
         })?;
         let name = zone.iana_name().unwrap_or("UTC").to_owned();
         Ok(Self { name, zone })
     }
 
-    /// The name of the zone.
+    /// The IANA name.
     pub fn zone(&self) -> &str {
         &self.name
     }
 
-    /// The period of a kind that a moment is in.
+    /// The period of a kind that contains a moment.
     pub fn period_at(&self, kind: &PeriodKind, time: Timestamp) -> Result<Period> {
         let moment = moment(time)?;
         let Some(steps) = Steps::of(kind) else { return self.hour_at(kind, moment) };
@@ -124,12 +121,15 @@ impl Calendar {
         Err(Error::invalid(format!("no period at {} in {}", format_time(time), self.name)))
     }
 
-    /// The period of a kind with this key.
     pub fn period_of_key(&self, kind: &PeriodKind, key: &str) -> Result<Period> {
         let Some(steps) = Steps::of(kind) else { return self.hour_of_key(kind, key) };
         let unknown = || {
             let shown: String = key.chars().take(32).collect();
-            Error::invalid(format!("{shown:?} is no {} period in {}", kind.name(), self.name))
+            Error::invalid(format!(
+                "{shown:?} is not a key of a {} period in {}",
+                kind.name(),
+                self.name
+            ))
         };
         let civil = kind.civil_of(key).ok_or_else(unknown)?;
         if let Some(hours) = steps.hours {
@@ -139,25 +139,23 @@ impl Calendar {
         }
         let index = steps.index(civil)?;
         let (start, end) = self.bounds(&steps, index)?;
-        // A day that a zone left out has no moments.
+        // A day that a zone skipped contains no moment.
         if steps.start(index)? != civil || start == end {
             return Err(unknown());
         }
         self.period(kind, key.to_owned(), start, end)
     }
 
-    /// The period after this one.
     pub fn next(&self, period: &Period) -> Result<Period> {
         self.period_at(&period.kind, period.end)
     }
 
-    /// The period before this one.
     pub fn previous(&self, period: &Period) -> Result<Period> {
         self.period_at(&period.kind, Timestamp(period.start.millis().saturating_sub(1)))
     }
 
-    /// The periods of a kind that have a moment in `[from, to)`, in order, up to the first that is an error. There can
-    /// be many: the caller takes as many as it wants.
+    /// The periods of a kind that overlap `[from, to)`, in order, up to the first error. There can be many: the caller
+    /// must bound them.
     pub fn periods(
         &self,
         kind: &PeriodKind,
@@ -178,8 +176,8 @@ impl Calendar {
         Ok((self.instant(steps.start(index)?)?, self.instant(steps.start(index + 1)?)?))
     }
 
-    /// The first moment at which the clocks of the zone show `civil` or later. When they show it twice it is the first
-    /// time; when they skip it, the moment at which they do.
+    /// The first moment at which the clocks of the zone show `civil` or later. If they show it twice, it is the first
+    /// time; if they skip it, the moment of the skip.
     fn instant(&self, civil: DateTime) -> Result<jiff::Timestamp> {
         let ambiguous = self.zone.to_ambiguous_timestamp(civil);
         match ambiguous.offset() {
@@ -195,7 +193,7 @@ impl Calendar {
         }
     }
 
-    /// A period whose steps are hours that pass, whatever the clocks do.
+    /// A period whose steps are elapsed hours, regardless of clock changes.
     fn elapsed_at(
         &self,
         kind: &PeriodKind,
@@ -213,7 +211,7 @@ impl Calendar {
         self.period(kind, key, start, end)
     }
 
-    /// A period with these bounds, if they are on the grid.
+    /// The period with these bounds; an error if they are not on the grid.
     fn period(
         &self,
         kind: &PeriodKind,
@@ -224,8 +222,8 @@ impl Calendar {
         for bound in [start, end] {
             if bound.as_millisecond() % BUCKET_MS != 0 {
                 return Err(Error::invalid(format!(
-                    "the {} period {key} can not be metered in {}: it has a bound at {bound}, and bounds have to be \
-                     on the quarter hour of UTC",
+                    "the {} period {key} cannot be metered in {}: it has a bound at {bound}, and bounds must fall \
+                     on a quarter hour of UTC",
                     kind.name(),
                     self.name,
                 )));

@@ -1,8 +1,8 @@
-//! Places: which events lie in which series and fifteen minutes.
+//! Places: which events belong to which series and fifteen minutes.
 //!
-//! An entry of an index for each event as it comes would rewrite a page for every series in every transaction. So a
-//! transaction writes the places of its events down as one list; once there are many, all lists together are sorted and
-//! become entries.
+//! An index entry per event on arrival would rewrite a page for every series in every transaction. So a transaction
+//! writes the places of its events as one list; once there are many, all lists are sorted together and become index
+//! entries.
 //!
 //! ```text
 //!   events of one transaction ──▶ a list ─┐
@@ -10,9 +10,9 @@
 //!                              …          ┘
 //! ```
 //!
-//! Guarantees: the place of every event of the database is in a list or in the index, written in the transaction that
-//! writes the event; whoever looks for events of a place reads the lists first, so that none is missed that moves in
-//! between. Leaves to others: events themselves ([`crate::stored`]), those of the archive.
+//! Guarantees: the place of every event in the database is in a list or in the index, written in the transaction that
+//! writes the event. A search for events of a place reads the lists first, so that it misses none that moves in
+//! between. Leaves to others: the events themselves ([`crate::stored_event`]), and archived ones.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
@@ -23,19 +23,24 @@ use logmill_io::{Sql, Tx, Value, params};
 use crate::error::{Error, Result};
 use crate::meter::{Head, Meter};
 use crate::partials::Place;
-use crate::stored;
+use crate::stored_event;
 
-/// After how many events lists become entries. One that looks for events of a place reads all lists.
+/// Number of events after which lists become index entries. Every search for events of a place reads all lists.
 pub(crate) const UNPLACED_MAX: u64 = 100_000;
-/// How many events are looked at together for their entries.
+/// Number of event numbers that one check covers.
 const EVENTS_PER_CHECK: i64 = 20_000;
 
-/// The place of one event, as it stands in a list: bucket, series, number.
-type Placed = (i64, i64, i64);
+/// Bucket, series and number of one event, as in a list.
+type ListedPlace = (i64, i64, i64);
 
 impl Meter {
-    /// Writes the places of new events down.
-    pub(crate) async fn place(&self, tx: &Tx, head: &mut Head, placed: &[Placed]) -> Result<()> {
+    /// Writes the places of new events as a list.
+    pub(crate) async fn place(
+        &self,
+        tx: &Tx,
+        head: &mut Head,
+        placed: &[ListedPlace],
+    ) -> Result<()> {
         let Some(first_seq) = placed.iter().map(|(_, _, seq)| *seq).min() else { return Ok(()) };
         let list = postcard::to_allocvec(placed).map_err(|error| unreadable(&error))?;
         let text = "INSERT INTO meter_unplaced (first_seq, places) VALUES ($1, $2)";
@@ -47,7 +52,7 @@ impl Meter {
         Ok(())
     }
 
-    /// Turns all lists into entries.
+    /// Turns all lists into index entries.
     pub(crate) async fn place_all(&self) -> Result<()> {
         let lists = "SELECT count(*) FROM meter_unplaced";
         if self.sql.query(lists, params![]).await?.row()?.int(0)? == 0 {
@@ -77,7 +82,7 @@ async fn place_all(tx: &Tx, head: &mut Head) -> Result<()> {
     Ok(())
 }
 
-async fn lists(on: &impl Execute) -> Result<Vec<Vec<Placed>>> {
+async fn lists(on: &impl Execute) -> Result<Vec<Vec<ListedPlace>>> {
     let found = on.execute("SELECT places FROM meter_unplaced", params![]).await?;
     let list = |bytes: &[u8]| postcard::from_bytes(bytes).map_err(|error| unreadable(&error));
     found.rows.iter().map(|row| list(&row.blob(0)?)).collect()
@@ -121,7 +126,7 @@ pub(crate) async fn seqs_at(on: &impl Execute, places: &[Place]) -> Result<BTree
     Ok(seqs)
 }
 
-/// Enters one event, which may be entered already.
+/// Adds the index entry of one event, unless it exists.
 pub(crate) async fn enter(tx: &Tx, place: Place, seq: i64) -> Result<()> {
     let text = "INSERT INTO meter_place (bucket, series, seq) VALUES ($1, $2, $3)
                 ON CONFLICT (bucket, series, seq) DO NOTHING";
@@ -129,7 +134,7 @@ pub(crate) async fn enter(tx: &Tx, place: Place, seq: i64) -> Result<()> {
     Ok(())
 }
 
-/// How many events of the database are in no list and have no entry; with `repair` they get one.
+/// Number of events in the database that are in no list and have no entry; with `repair` they get one.
 pub(crate) async fn unplaced(sql: &Sql, repair: bool) -> Result<u64> {
     let text = "SELECT coalesce(max(seq), 0) FROM meter_event";
     let last = sql.query(text, params![]).await?.row()?.int(0)?;
@@ -147,7 +152,7 @@ pub(crate) async fn unplaced(sql: &Sql, repair: bool) -> Result<u64> {
         for row in &found.rows {
             let place = Place { bucket: row.int(0)?, series: row.int(1)? };
             let seq = row.int(2)?;
-            // It may have come after lists were looked at, or may have been archived since.
+            // It may have arrived after the lists were read, or may have been archived since.
             let missing = sql.write(|tx| async move { Ok(mend(&tx, place, seq, repair).await?) });
             unplaced += u64::from(missing.await?);
         }
@@ -156,11 +161,11 @@ pub(crate) async fn unplaced(sql: &Sql, repair: bool) -> Result<u64> {
     Ok(unplaced)
 }
 
-/// Whether an event has no entry, looked at under the head's lock.
+/// Whether an event has no entry, checked under the head's lock.
 async fn mend(tx: &Tx, place: Place, seq: i64, repair: bool) -> Result<bool> {
     Head::lock(tx).await?;
-    // A damaged event would be entered at a place that is not its own.
-    let there = stored::get(tx, seq).await?.is_some();
+    // A damaged event would be entered at a wrong place.
+    let there = stored_event::get(tx, seq).await?.is_some();
     let missing = there && !seqs_at(tx, &[place]).await?.contains(&seq);
     if missing && repair {
         enter(tx, place, seq).await?;

@@ -3,10 +3,9 @@
 //! Series are read page by page, and the partials of each page are merged into the lines of the answer before the next
 //! page is read. So a total over any number of customers takes the memory of a page and of its lines.
 //!
-//! Guarantees: no event is read, so that the cost depends on the time asked for and not on how much happened in it;
-//! what is read and given is bounded, and more than that is an error that says so. What is not yet final is given
-//! apart from what is: usage that chains may still take back, and windows that are still open. Leaves to others: who
-//! may ask.
+//! Guarantees: no event is read, so the cost depends on the queried time and not on how much happened in it. What is
+//! read and returned is bounded; exceeding a bound is an error that says so. Usage that is not final is separated:
+//! usage that chains may still take back, and windows that are still open. Leaves to others: authorization.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -16,45 +15,47 @@ use crate::decimal::Decimal;
 use crate::error::{Error, Result};
 use crate::event::{Event, bounded};
 use crate::meter::Meter;
-use crate::partial::{Answer, Keeps, Partial, Position, Sample};
+use crate::partial::{OpResult, OptionalParts, Partial, Position, Sample};
 use crate::partials;
 use crate::period::{BUCKET_MS, Bucket, Calendar, PeriodKind};
 use crate::settings::Op;
-use lines::{Gathered, Lines, Walk};
-use pages::{Pages, Spent};
+use lines::{LineData, QueryLines, SeriesWalk};
+use pages::{PartialPages, QueryCost};
 use series::{QuerySeries, SeriesPages};
 
 mod lines;
 mod pages;
 mod series;
 
-/// The most windows of one query.
+/// Maximum number of windows of one query.
 pub const WINDOWS_MAX: usize = 10_000;
-/// The most customers that one query names.
+/// Maximum number of customers that one query names.
 pub const CUSTOMERS_MAX: usize = 100;
-/// The name by which lines are told apart by customer.
+/// Name in `group_by` that groups lines by customer.
 pub const BY_CUSTOMER: &str = "customerId";
 
-/// What one query may cost.
+/// Upper bounds of the cost of one query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The most rows that are read: series and partials.
+    /// Rows read: series and partials.
     pub rows: usize,
-    /// The most bytes that they have together.
+    /// Their total size.
     pub bytes: usize,
-    /// The most lines of the answer.
+    /// Lines of the answer.
     pub lines: usize,
-    /// The most bytes of different things and distributions that all lines have together while they are made.
+    /// Total size of unique items and distributions in all lines while they are computed.
     pub kept_bytes: usize,
-    /// The most windows of all series together into which a value that is weighted by time holds on.
+    /// Windows, over all series, into which a time-weighted value is carried.
     pub held: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            rows: 2_000_000,
-            bytes: 1 << 30,
+            // Pages are merged as they arrive, so this bounds time, not memory; the caller has its own time limit. 25
+            // 000 customers that are active all day are 2.4 million rows.
+            rows: 20_000_000,
+            bytes: 2 << 30,
             lines: 50_000,
             kept_bytes: 256 << 20,
             held: 2_000_000,
@@ -62,101 +63,97 @@ impl Default for Limits {
     }
 }
 
-/// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// Of which usage.
     pub event_type: String,
-    /// Of whom; of all customers together if none is named.
+    /// All customers together if empty.
     pub customers: Vec<String>,
-    /// How it is computed; as the event type says if not given.
+    /// The operation; by default that of the event type.
     pub op: Option<Op>,
-    /// Which quantile; as the event type says if not given.
+    /// The quantile; by default that of the event type.
     pub quantile_milli: Option<u16>,
-    /// From when on, on a quarter of an hour.
+    /// On a quarter of an hour.
     pub from: Timestamp,
-    /// Until when, and not at that moment; on a quarter of an hour.
+    /// Exclusive; on a quarter of an hour.
     pub to: Timestamp,
-    /// One line for each such period; one for all if not given.
+    /// One line per period of this kind; one for all if `None`.
     pub window: Option<PeriodKind>,
-    /// The time zone of windows; the meter's if not given.
+    /// The time zone of windows; by default the meter's.
     pub zone: Option<String>,
-    /// One line for each value of these dimensions, or of [`BY_CUSTOMER`].
+    /// One line per value of these dimensions, or of [`BY_CUSTOMER`].
     pub group_by: Vec<String>,
     /// Only usage with one of these values of a dimension.
     pub filter: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// What a group is called: the value of each dimension that was asked for, if it has one.
+/// The value of each requested dimension; `None` if the usage has none.
 pub type Group = BTreeMap<String, Option<String>>;
 
 /// One line of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
-    /// The start of its window.
+pub struct QueryLine {
+    /// Start of the window.
     pub start: Timestamp,
-    /// The end of its window, which is no longer in it.
+    /// End of the window, exclusive.
     pub end: Timestamp,
-    /// Whose and which usage.
     pub group: Group,
-    /// The value; none if there is only what is provisional.
-    pub answer: Option<Answer>,
-    /// How many events it is made of.
+    /// `None` if there is only provisional usage.
+    pub result: Option<OpResult>,
+    /// Number of events behind it.
     pub count: u64,
     /// Whether its window and the grace have passed.
     pub is_final: bool,
-    /// The value and the number of events that are not final yet, and are not part of the value.
-    pub provisional: Option<(Answer, u64)>,
+    /// Value and number of events that are not final yet; not part of `result`.
+    pub provisional: Option<(OpResult, u64)>,
 }
 
-impl Line {
-    /// The value, if there is one.
+impl QueryLine {
     pub fn value(&self) -> Option<Decimal> {
-        self.answer.map(|answer| answer.value)
+        self.result.map(|result| result.value)
     }
 }
 
-/// A window, and which buckets it has.
+/// A window and its buckets.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     start: Timestamp,
     end: Timestamp,
 }
 
-/// What a query is answered with.
+/// A checked query, with its windows and parts.
 struct Plan {
     op: Op,
     quantile_milli: u16,
     spans: Vec<Span>,
-    /// What partials must keep, and what of it is merged over series.
-    keeps: Keeps,
-    flat: Keeps,
+    /// The parts that partials must have, and those that are merged over series.
+    keeps: OptionalParts,
+    flat: OptionalParts,
 }
 
 impl Meter {
-    /// Answers a query. `provisional` is usage that is not final yet, of this event type.
+    /// Answers a query. `provisional` is usage of this event type that is not final yet.
     pub async fn query(
         &self,
         query: &Query,
         provisional: &[(Event, Timestamp)],
-    ) -> Result<Vec<Line>> {
+    ) -> Result<Vec<QueryLine>> {
         self.query_within(query, provisional, &Limits::default()).await
     }
 
-    /// The same with other limits.
+    /// Like [`Meter::query`], with other limits.
     pub async fn query_within(
         &self,
         query: &Query,
         provisional: &[(Event, Timestamp)],
         limits: &Limits,
-    ) -> Result<Vec<Line>> {
+    ) -> Result<Vec<QueryLine>> {
         let plan = self.plan(query)?;
         let query = &query.as_stored();
-        let mut lines = Lines::new(limits);
-        let mut spent = Spent::default();
+        let mut lines = QueryLines::new(limits);
+        let mut cost = QueryCost::default();
         let mut all = SeriesPages::new(self, query).await?;
-        while let Some(page) = all.next(&mut spent, limits).await? {
-            self.gather(&plan, &page, &mut spent, &mut lines).await?;
+        while let Some(page) = all.next(&mut cost, limits).await? {
+            self.gather(&plan, &page, &mut cost, &mut lines).await?;
         }
         for (event, at) in provisional {
             plan.add_provisional(query, event, *at, &mut lines)?;
@@ -192,11 +189,13 @@ impl Meter {
         }
         let on_grid = |time: Timestamp| time.millis().rem_euclid(BUCKET_MS) == 0;
         if query.from >= query.to || !on_grid(query.from) || !on_grid(query.to) {
-            return Err(Error::invalid("from is before to, and both are on a quarter of an hour"));
+            return Err(Error::invalid(
+                "from must be earlier than to; both must fall on :00, :15, :30 or :45",
+            ));
         }
         let quantile_milli = query.quantile_milli.unwrap_or(event_type.quantile_milli);
-        let keeps = Keeps::for_op(op);
-        let flat = Keeps { weighted: false, ..keeps };
+        let keeps = OptionalParts::for_op(op);
+        let flat = OptionalParts { weighted: false, ..keeps };
         Ok(Plan { op, quantile_milli, spans: self.spans(query)?, keeps, flat })
     }
 
@@ -231,8 +230,8 @@ impl Meter {
         &self,
         plan: &Plan,
         page: &[QuerySeries],
-        spent: &mut Spent,
-        lines: &mut Lines<'_>,
+        cost: &mut QueryCost,
+        lines: &mut QueryLines<'_>,
     ) -> Result<()> {
         let (Some(first), Some(last)) = (plan.spans.first(), plan.spans.last()) else {
             return Ok(());
@@ -246,18 +245,18 @@ impl Meter {
             _ => HashMap::new(),
         };
         for opening in openings.values() {
-            spent.add(1, opening.blob(2)?.len(), lines.limits())?;
+            cost.add(1, opening.blob(2)?.len(), lines.limits())?;
         }
         let now = self.clock().now();
-        let walk = |series: &QuerySeries| -> Result<Walk<'_>> {
+        let walk = |series: &QuerySeries| -> Result<SeriesWalk<'_>> {
             let opening = openings.get(&series.id).map(|row| Partial::decode(&row.blob(2)?));
             let held = opening.transpose()?.and_then(|partial| partial.last());
             let held = held.map(|(_, value)| value);
-            Ok(Walk::new(plan, series.id, series.group.clone(), now, held))
+            Ok(SeriesWalk::new(plan, series.id, series.group.clone(), now, held))
         };
-        let mut pages = Pages::new(&self.sql, lines.limits(), spent, &ids, buckets);
+        let mut pages = PartialPages::new(&self.sql, lines.limits(), cost, &ids, buckets);
         let mut waiting = page.iter();
-        let mut current: Option<Walk<'_>> = None;
+        let mut current: Option<SeriesWalk<'_>> = None;
         while let Some(rows) = pages.next().await? {
             for row in &rows {
                 let series = row.int(0)?;
@@ -267,7 +266,7 @@ impl Meter {
                         before => {
                             let next = waiting.next();
                             let next =
-                                next.ok_or_else(|| Error::corrupt("partials in disorder"))?;
+                                next.ok_or_else(|| Error::corrupt("partials are out of order"))?;
                             if let Some(done) = before.replace(walk(next)?) {
                                 done.finish(lines)?;
                             }
@@ -286,7 +285,7 @@ impl Meter {
 }
 
 impl Query {
-    /// The same with the values of dimensions as they are stored.
+    /// The query with the values of dimensions in their stored form.
     fn as_stored(&self) -> Self {
         let stored = self.filter.iter().map(|(name, values)| {
             (name.clone(), values.iter().cloned().map(bounded).collect::<BTreeSet<String>>())
@@ -294,7 +293,7 @@ impl Query {
         Self { filter: stored.collect(), ..self.clone() }
     }
 
-    /// The group that usage counts for; none if the filter leaves it out.
+    /// The group that usage counts for; `None` if the filter excludes it.
     fn group_of(&self, customer: &str, dims: &BTreeMap<String, String>) -> Option<Group> {
         let passes = self
             .filter
@@ -312,7 +311,7 @@ impl Query {
 }
 
 impl Plan {
-    /// The window of a moment. Each starts where the one before ends.
+    /// The window that contains a moment. Each starts where the previous one ends.
     fn span_at(&self, at: Timestamp) -> Option<usize> {
         let index = self.spans.partition_point(|span| span.end <= at);
         let inside = self.spans.first().is_some_and(|first| first.start <= at);
@@ -324,7 +323,7 @@ impl Plan {
         query: &Query,
         event: &Event,
         at: Timestamp,
-        lines: &mut Lines<'_>,
+        lines: &mut QueryLines<'_>,
     ) -> Result<()> {
         let wanted = query.customers.is_empty() || query.customers.contains(&event.customer);
         let (Some(span), true) = (self.span_at(at), wanted && event.event_type == query.event_type)
@@ -345,29 +344,29 @@ impl Plan {
         &self,
         span: Span,
         group: Group,
-        gathered: &Gathered,
+        gathered: &LineData,
         final_before: Timestamp,
-    ) -> Result<Line> {
-        let answer = match self.op {
-            Op::TimeWeighted => gathered.area.map(Answer::exact),
+    ) -> Result<QueryLine> {
+        let result = match self.op {
+            Op::TimeWeighted => gathered.area.map(OpResult::exact),
             op => gathered.partial.value(op, self.quantile_milli, None)?,
         };
         let provisional = match (&gathered.provisional, self.op) {
             (None, _) => None,
-            // How long a value will have held is not known yet.
+            // How long the value will have held is not known yet.
             (Some(partial), Op::TimeWeighted) => {
-                Some((Answer::exact(Decimal::ZERO), partial.count()))
+                Some((OpResult::exact(Decimal::ZERO), partial.count()))
             }
             (Some(partial), op) => {
-                let answer = partial.value(op, self.quantile_milli, None)?;
-                answer.map(|answer| (answer, partial.count()))
+                let result = partial.value(op, self.quantile_milli, None)?;
+                result.map(|result| (result, partial.count()))
             }
         };
-        Ok(Line {
+        Ok(QueryLine {
             start: span.start,
             end: span.end,
             group,
-            answer,
+            result,
             count: gathered.partial.count(),
             is_final: span.end <= final_before,
             provisional,
@@ -377,6 +376,6 @@ impl Plan {
 
 fn too_much(what: &str, most: usize) -> Error {
     Error::invalid(format!(
-        "this asks for more than {most} {what}: ask for less time, fewer customers or longer windows"
+        "the query covers more than {most} {what}: narrow the time range, or use fewer customers or longer windows"
     ))
 }

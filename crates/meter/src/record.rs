@@ -1,13 +1,12 @@
-//! Recording: events, their keys and what they add to partials, in one transaction.
+//! Recording: events, their keys and their contributions to partials, in one transaction.
 //!
 //! ```text
-//!   lock the head ─▶ look for keys ─▶ number series ─▶ events, places ─▶ partials ─▶ touched ─▶ commit
+//!   lock the head ─▶ look up keys ─▶ number series ─▶ events, places ─▶ partials ─▶ touched ─▶ commit
 //! ```
 //!
-//! Guarantees: an event whose outcome is [`Outcome::Stored`] or [`Outcome::Repeated`] is on disk and counts once; one
-//! that contradicts an earlier one with the same key changes nothing and is [`Outcome::Conflict`]. Whoever dies in the
-//! middle left nothing. Leaves to others: checking events ([`crate::event`]), doing many at once
-//! ([`crate::Recorder`]).
+//! Guarantees: an event whose outcome is [`Outcome::Stored`] or [`Outcome::Repeated`] is on disk and counts once. An
+//! event that contradicts an earlier one with the same key changes nothing and is [`Outcome::Conflict`]. A crash leaves
+//! nothing half done. Leaves to others: checking events ([`crate::event`]), batching ([`crate::Recorder`]).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -17,80 +16,79 @@ use futures::future::join;
 use logmill_io::sql::{Bulk, ColumnType};
 use logmill_io::{Timestamp, Tx, Value, params};
 
-use crate::archive::Archived;
+use crate::archive::ArchivedEvents;
 use crate::checksum::EventColumns;
 use crate::error::{Error, Result};
 use crate::event::{Event, Key};
-use crate::keys::{Known, Seen};
+use crate::keys::{RecordedEvent, RunList};
 use crate::meter::{Head, Meter};
-use crate::partials::{self, ByPlace, NeedsArchived, Place};
+use crate::partials::{self, ByPlace, MissingArchive, Place};
 use crate::period::Bucket;
-use crate::series::{self, Names, Series};
-use crate::stored::EventState;
+use crate::series::{self, Series, SeriesKey};
+use crate::stored_event::EventState;
 
-/// How often what was read beforehand may turn out to be too little before a group is given up.
+/// Maximum number of attempts when the data read beforehand is outdated or incomplete.
 const TRIES_MAX: u32 = 100;
 
-/// How many events are made into rows while those before them are written.
+/// Number of events that are encoded while the previous ones are written.
 const EVENTS_PER_BULK: usize = 2_500;
 
-/// What became of an event.
+/// Outcome of recording an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It is new, and counts.
     Stored,
-    /// It was recorded before, with the same content, and counts once.
+    /// It was recorded before with the same content, and counts once.
     Repeated,
     /// Another event has the same source and id; this one was not recorded.
     Conflict,
 }
 
-/// An event and when it came.
+/// An event and its time of arrival.
 #[derive(Clone, Debug)]
-pub struct Arrived {
-    /// The event.
+pub struct ReceivedEvent {
     pub event: Event,
-    /// When it came; the same for all events of a batch.
-    pub received: Timestamp,
+    /// The same for all events of a batch.
+    pub received_at: Timestamp,
 }
 
-impl Arrived {
+impl ReceivedEvent {
     pub(crate) fn time(&self) -> Timestamp {
-        self.event.time.unwrap_or(self.received)
+        self.event.time.unwrap_or(self.received_at)
     }
 }
 
-/// How a transaction ended.
-pub(crate) enum Commit {
+/// Result of a transaction.
+pub(crate) enum WriteOutcome {
     /// It may commit.
-    Done(Committed),
-    /// The blobs of keys are no longer those that were looked at; nothing was written.
+    Done(CacheUpdates),
+    /// The blobs of keys have changed since they were read; nothing was written.
     KeysMoved,
     /// Some events must be read from the archive first; what was written must not be committed.
     Needs(Vec<Place>),
 }
 
-/// What a transaction did, to be remembered once it is committed.
-pub(crate) struct Committed {
-    /// Keys that were there before, and those that are new, with the first number and the one after the last.
-    pub(crate) seen: HashMap<Key, Seen>,
-    claims: Vec<(Key, Seen)>,
+/// Effects of a transaction on caches, applied once it is committed.
+pub(crate) struct CacheUpdates {
+    /// Keys that already existed, and new ones, with the first number and the one after the last.
+    pub(crate) existing: HashMap<Key, RecordedEvent>,
+    claims: Vec<(Key, RecordedEvent)>,
     numbers: (i64, i64),
-    series: BTreeMap<Names, Series>,
+    series: BTreeMap<SeriesKey, Series>,
 }
 
-/// A group of events, and what is known of it before the transaction.
+/// A group of events, prepared before the transaction.
 pub(crate) struct Group {
-    events: Arc<Vec<Arrived>>,
-    /// Of events with the same key in one group the first is recorded.
+    events: Arc<Vec<ReceivedEvent>>,
+    /// Of several events with the same key in one group, the first is recorded.
     firsts: HashMap<Key, usize>,
 }
 
 impl Group {
-    pub(crate) fn new(events: Arc<Vec<Arrived>>) -> Self {
+    pub(crate) fn new(events: Arc<Vec<ReceivedEvent>>) -> Self {
         let mut firsts: HashMap<Key, usize> = HashMap::with_capacity(events.len());
-        for (index, arrived) in events.iter().enumerate() {
-            firsts.entry(arrived.event.key).or_insert(index);
+        for (index, received) in events.iter().enumerate() {
+            firsts.entry(received.event.key).or_insert(index);
         }
         Self { events, firsts }
     }
@@ -100,75 +98,79 @@ impl Group {
     }
 }
 
-/// What was read before the transaction, as it must not wait for blobs.
-pub(crate) struct Beforehand {
-    pub(crate) known: Arc<Known>,
-    pub(crate) sealed: HashMap<Key, Seen>,
-    pub(crate) archived: Archived,
+/// Data read before the transaction, which must not wait for blobs.
+pub(crate) struct PrefetchedState {
+    pub(crate) run_list: Arc<RunList>,
+    pub(crate) sealed: HashMap<Key, RecordedEvent>,
+    pub(crate) archived: ArchivedEvents,
 }
 
-/// An event that is new, with its place.
-pub(crate) struct Fresh<'a> {
-    pub(crate) arrived: &'a Arrived,
+/// A new event with its number and series.
+pub(crate) struct NewEvent<'a> {
+    pub(crate) received: &'a ReceivedEvent,
     pub(crate) seq: i64,
     pub(crate) series: Series,
 }
 
-impl Fresh<'_> {
+impl NewEvent<'_> {
     pub(crate) fn place(&self) -> Place {
-        Place { series: self.series.id, bucket: Bucket::of(self.arrived.time()).0 }
+        Place { series: self.series.id, bucket: Bucket::of(self.received.time()).0 }
     }
 }
 
 impl Meter {
-    /// Records events in one transaction; gives what became of each, in order.
-    pub async fn record(&self, events: impl Into<Arc<Vec<Arrived>>>) -> Result<Vec<Outcome>> {
+    /// Records events in one transaction; returns the outcome of each, in order.
+    pub async fn record(&self, events: impl Into<Arc<Vec<ReceivedEvent>>>) -> Result<Vec<Outcome>> {
         let group = Arc::new(Group::new(events.into()));
-        let mut archived = Archived::default();
+        let mut archived = ArchivedEvents::default();
         for _ in 0..TRIES_MAX {
-            let (known, sealed) = self.keys.find_sealed(&self.sql, group.keys()).await?;
-            let before = Arc::new(Beforehand { known, sealed, archived });
+            let (run_list, sealed) = self.keys.find_sealed(&self.sql, group.keys()).await?;
+            let before = Arc::new(PrefetchedState { run_list, sealed, archived });
             let commit = match self.commit(&group, &before).await {
-                // It may have been committed; then all of it is found again.
+                // It may have been committed; then the retry finds all of it.
                 Err(Error::Store(logmill_io::Error::InDoubt { .. })) => {
-                    archived = Archived::default();
+                    archived = ArchivedEvents::default();
                     continue;
                 }
                 commit => commit?,
             };
             match commit {
-                Commit::Done(committed) => return Ok(self.committed(&group, committed)),
-                Commit::KeysMoved => {
+                WriteOutcome::Done(updates) => return Ok(self.apply_updates(&group, updates)),
+                WriteOutcome::KeysMoved => {
                     self.keys.reload(&self.sql).await?;
-                    archived = Archived::default();
+                    archived = ArchivedEvents::default();
                 }
-                Commit::Needs(places) => archived = self.read_archived(&places).await?,
+                WriteOutcome::Needs(places) => archived = self.read_archived(&places).await?,
             }
         }
-        Err(Error::conflict("the blobs of keys change too often"))
+        Err(Error::conflict("gave up: the blobs of keys kept changing"))
     }
 
-    /// Which of these events have a time that can not be recorded, and were not recorded when it could, by index, and
-    /// why: it is outside the bounds, or in no period.
-    pub async fn out_of_time(&self, events: &[Arrived]) -> Result<Vec<(usize, String)>> {
+    /// Events, by index, whose time cannot be recorded and that are not already recorded, and the reason: the time is
+    /// out of bounds, or in no period.
+    pub async fn out_of_time(&self, events: &[ReceivedEvent]) -> Result<Vec<(usize, String)>> {
         let mut outside: Vec<(usize, &Event, String)> = Vec::new();
-        for (index, arrived) in events.iter().enumerate() {
-            let event = &arrived.event;
-            let why = event.outside.clone().or_else(|| self.refused_time(arrived.time()));
+        for (index, received) in events.iter().enumerate() {
+            let event = &received.event;
+            let why = event.outside.clone().or_else(|| self.refused_time(received.time()));
             outside.extend(why.map(|why| (index, event, why)));
         }
         if outside.is_empty() {
             return Ok(Vec::new());
         }
         let keys: Vec<Key> = outside.iter().map(|(_, event, _)| event.key).collect();
-        let seen = self.keys.get(&self.sql, &keys).await?;
+        let existing = self.keys.get(&self.sql, &keys).await?;
         outside.retain(|(_, event, _)| {
-            seen.get(&event.key).is_none_or(|seen| seen.content != event.content)
+            existing.get(&event.key).is_none_or(|existing| existing.content != event.content)
         });
         Ok(outside.into_iter().map(|(index, _, why)| (index, why)).collect())
     }
 
-    async fn commit(&self, group: &Arc<Group>, before: &Arc<Beforehand>) -> Result<Commit> {
+    async fn commit(
+        &self,
+        group: &Arc<Group>,
+        before: &Arc<PrefetchedState>,
+    ) -> Result<WriteOutcome> {
         let needs = Arc::new(Mutex::new(Vec::new()));
         let written = self
             .sql
@@ -177,9 +179,9 @@ impl Meter {
                 let needs = Arc::clone(&needs);
                 async move {
                     match self.write_group(&tx, &group, &before).await? {
-                        Commit::Needs(places) => {
+                        WriteOutcome::Needs(places) => {
                             *needs.lock().unwrap_or_else(PoisonError::into_inner) = places;
-                            // An error is what rolls a transaction back.
+                            // Only an error rolls a transaction back.
                             Err(Error::conflict("archived events are to be read first").into())
                         }
                         commit => Ok(commit),
@@ -188,98 +190,106 @@ impl Meter {
             })
             .await;
         let places = std::mem::take(&mut *needs.lock().unwrap_or_else(PoisonError::into_inner));
-        if places.is_empty() { Ok(written?) } else { Ok(Commit::Needs(places)) }
+        if places.is_empty() { Ok(written?) } else { Ok(WriteOutcome::Needs(places)) }
     }
 
-    /// Records the events of a group that are new, in a transaction of the caller's.
+    /// Records the new events of a group in the caller's transaction.
     pub(crate) async fn write_group(
         &self,
         tx: &Tx,
         group: &Group,
-        before: &Beforehand,
-    ) -> Result<Commit> {
+        before: &PrefetchedState,
+    ) -> Result<WriteOutcome> {
         let mut head = Head::lock(tx).await?;
-        if head.keys_version != before.known.version {
-            return Ok(Commit::KeysMoved);
+        if head.keys_version != before.run_list.version {
+            return Ok(WriteOutcome::KeysMoved);
         }
         let unsealed = group.firsts.iter().filter(|(key, _)| !before.sealed.contains_key(key));
         let mut candidates: Vec<usize> = unsealed.map(|(_, index)| *index).collect();
         candidates.sort_unstable();
-        let claims: Vec<(Key, Seen)> = (head.seq..)
+        let claims: Vec<(Key, RecordedEvent)> = (head.seq..)
             .zip(&candidates)
             .map(|(seq, index)| {
                 let event = &group.events[*index].event;
-                (event.key, Seen { content: event.content, seq })
+                (event.key, RecordedEvent { content: event.content, seq })
             })
             .collect();
         let keys = claims.iter().map(|(key, _)| *key);
-        let mut seen = self.keys.find_recent(tx, &head, keys).await?;
-        let fresh = claims.iter().zip(&candidates).filter(|((key, _), _)| !seen.contains_key(key));
-        let fresh: Vec<(i64, &Arrived)> =
-            fresh.map(|((_, new), index)| (new.seq, &group.events[*index])).collect();
+        let mut existing = self.keys.find_recent(tx, &head, keys).await?;
+        let new_events =
+            claims.iter().zip(&candidates).filter(|((key, _), _)| !existing.contains_key(key));
+        let new_events: Vec<(i64, &ReceivedEvent)> =
+            new_events.map(|((_, new), index)| (new.seq, &group.events[*index])).collect();
         let first = head.seq;
-        let series = match self.store(tx, &mut head, &fresh, &before.archived).await? {
+        let series = match self.store(tx, &mut head, &new_events, &before.archived).await? {
             Ok(series) => series,
-            Err(NeedsArchived(places)) => return Ok(Commit::Needs(places)),
+            Err(MissingArchive(places)) => return Ok(WriteOutcome::Needs(places)),
         };
         head.seq += i64::try_from(claims.len()).unwrap_or(i64::MAX);
         head.store(tx).await?;
-        let claims = claims.into_iter().filter(|(key, _)| !seen.contains_key(key)).collect();
-        seen.extend(&before.sealed);
-        Ok(Commit::Done(Committed { seen, claims, numbers: (first, head.seq), series }))
+        let claims = claims.into_iter().filter(|(key, _)| !existing.contains_key(key)).collect();
+        existing.extend(&before.sealed);
+        Ok(WriteOutcome::Done(CacheUpdates {
+            existing,
+            claims,
+            numbers: (first, head.seq),
+            series,
+        }))
     }
 
     async fn store(
         &self,
         tx: &Tx,
         head: &mut Head,
-        fresh: &[(i64, &Arrived)],
-        archived: &Archived,
-    ) -> Result<Result<BTreeMap<Names, Series>, NeedsArchived>> {
+        new_events: &[(i64, &ReceivedEvent)],
+        archived: &ArchivedEvents,
+    ) -> Result<Result<BTreeMap<SeriesKey, Series>, MissingArchive>> {
         let mut made = BTreeMap::new();
-        if fresh.is_empty() {
+        if new_events.is_empty() {
             return Ok(Ok(made));
         }
         let mut key = String::new();
-        let mut found: Vec<Option<Series>> =
-            fresh.iter().map(|(_, arrived)| self.series.get(&mut key, &arrived.event)).collect();
-        let unknown: BTreeSet<Names> = fresh
+        let mut found: Vec<Option<Series>> = new_events
+            .iter()
+            .map(|(_, received)| self.series.get(&mut key, &received.event))
+            .collect();
+        let unknown: BTreeSet<SeriesKey> = new_events
             .iter()
             .zip(&found)
             .filter(|(_, series)| series.is_none())
-            .map(|((_, arrived), _)| Names::of(&arrived.event))
+            .map(|((_, received), _)| SeriesKey::of(&received.event))
             .collect();
         if !unknown.is_empty() {
             made = series::resolve(tx, head, &unknown, self.settings.groups_max).await?;
-            for ((_, arrived), series) in fresh.iter().zip(&mut found) {
+            for ((_, received), series) in new_events.iter().zip(&mut found) {
                 if series.is_none() {
-                    *series = made.get(&Names::of(&arrived.event)).copied();
+                    *series = made.get(&SeriesKey::of(&received.event)).copied();
                 }
             }
         }
-        let fresh: Vec<Fresh<'_>> = fresh
+        let new_events: Vec<NewEvent<'_>> = new_events
             .iter()
             .zip(found)
-            .filter_map(|((seq, arrived), series)| {
-                Some(Fresh { arrived, seq: *seq, series: series? })
+            .filter_map(|((seq, received), series)| {
+                Some(NewEvent { received, seq: *seq, series: series? })
             })
             .collect();
-        match self.write_fresh(tx, head, &fresh, archived).await? {
+        match self.write_new_events(tx, head, &new_events, archived).await? {
             Ok(()) => Ok(Ok(made)),
             Err(needs) => Ok(Err(needs)),
         }
     }
 
-    /// Writes new events and what follows from them. While the database writes events, what it writes next is made.
-    async fn write_fresh(
+    /// Writes new events and what follows from them. While the database writes, the next rows are prepared.
+    async fn write_new_events(
         &self,
         tx: &Tx,
         head: &mut Head,
-        fresh: &[Fresh<'_>],
-        archived: &Archived,
-    ) -> Result<Result<(), NeedsArchived>> {
+        new_events: &[NewEvent<'_>],
+        archived: &ArchivedEvents,
+    ) -> Result<Result<(), MissingArchive>> {
         let mut places = ByPlace::new();
-        for event in fresh {
+        for event in new_events {
             places.entry(event.place()).or_default().push(event);
         }
         let placed: Vec<(i64, i64, i64)> = places
@@ -289,8 +299,8 @@ impl Meter {
             })
             .collect();
         let before = partials::read_in(tx, head, places.keys().copied()).await?;
-        let mut parts = fresh.chunks(EVENTS_PER_BULK);
-        let rows = |part: Option<&[Fresh<'_>]>| -> Vec<Vec<Value>> {
+        let mut parts = new_events.chunks(EVENTS_PER_BULK);
+        let rows = |part: Option<&[NewEvent<'_>]>| -> Vec<Vec<Value>> {
             part.unwrap_or_default().iter().map(event_row).collect()
         };
         let mut next = rows(parts.next());
@@ -306,22 +316,22 @@ impl Meter {
         if let Err(needs) = with_new?.write(tx, head, archived).await? {
             return Ok(Err(needs));
         }
-        let touched = fresh.iter().map(|event| (event.place().bucket, event.series.customer));
+        let touched = new_events.iter().map(|event| (event.place().bucket, event.series.customer));
         partials::touch(tx, touched).await?;
         Ok(Ok(()))
     }
 
-    /// Remembers what was committed; gives what became of each event.
-    pub(crate) fn committed(&self, group: &Group, committed: Committed) -> Vec<Outcome> {
-        for (names, series) in &committed.series {
+    /// Updates the caches after the commit; returns the outcome of each event.
+    pub(crate) fn apply_updates(&self, group: &Group, updates: CacheUpdates) -> Vec<Outcome> {
+        for (names, series) in &updates.series {
             self.series.insert(names, *series);
         }
-        let (first, end) = committed.numbers;
-        self.keys.remember(committed.claims.into_iter(), first, end);
-        let outcomes = group.events.iter().enumerate().map(|(index, arrived)| {
-            let event = &arrived.event;
+        let (first, end) = updates.numbers;
+        self.keys.remember(updates.claims.into_iter(), first, end);
+        let outcomes = group.events.iter().enumerate().map(|(index, received)| {
+            let event = &received.event;
             let first = group.firsts.get(&event.key).copied().unwrap_or(index);
-            let before = committed.seen.get(&event.key).map(|seen| seen.content);
+            let before = updates.existing.get(&event.key).map(|existing| existing.content);
             match before {
                 Some(content) if content == event.content => Outcome::Repeated,
                 Some(_) => Outcome::Conflict,
@@ -356,14 +366,14 @@ const EVENTS: Bulk = Bulk {
     on_conflict: Cow::Borrowed(""),
 };
 
-fn event_row(fresh: &Fresh<'_>) -> Vec<Value> {
-    let Arrived { event, received } = fresh.arrived;
-    let (place, amount) = (fresh.place(), event.value.to_string());
+fn event_row(new: &NewEvent<'_>) -> Vec<Value> {
+    let ReceivedEvent { event, received_at } = new.received;
+    let (place, amount) = (new.place(), event.value.to_string());
     let columns = EventColumns {
-        seq: fresh.seq,
+        seq: new.seq,
         place,
-        time_ms: fresh.arrived.time().millis(),
-        received_ms: received.millis(),
+        time_ms: new.received.time().millis(),
+        received_ms: received_at.millis(),
         source: &event.source,
         id: &event.id,
         amount: &amount,
@@ -374,11 +384,11 @@ fn event_row(fresh: &Fresh<'_>) -> Vec<Value> {
     };
     let checks = columns.checks();
     params![
-        fresh.seq,
+        new.seq,
         place.bucket,
         place.series,
-        fresh.arrived.time(),
-        *received,
+        new.received.time(),
+        *received_at,
         event.source.as_str(),
         event.id.as_str(),
         amount,

@@ -1,11 +1,11 @@
 //! `Recorder`: many requests, few transactions.
 //!
-//! Requests that arrive while a transaction is under way are recorded together by the next one, so that they share one
-//! wait for the disk.
+//! Requests that arrive during a transaction are recorded together by the next one, so that they share one wait for the
+//! disk.
 //!
-//! Guarantees: a request is answered after its events are on disk, and all of them or none; one that can not be
-//! recorded fails alone; the number of events that wait is bounded. Leaves to others: running it, for as long as there
-//! is somebody who records.
+//! Guarantees: a request is answered once its events are on disk, all of them or none. A request that cannot be
+//! recorded fails alone. The number of waiting requests is bounded. Leaves to others: running it as long as there are
+//! callers.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,47 +14,47 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::error::{Error, Result};
 use crate::meter::Meter;
-use crate::record::{Arrived, Outcome};
+use crate::record::{Outcome, ReceivedEvent};
 
-/// The most requests that wait.
+/// Maximum number of waiting requests.
 const WAITING_MAX: usize = 4_096;
-/// The most events of one transaction; a larger request is on its own. The more there are, the more of them share a
-/// page that is written, and the longer others wait for SQLite's only writer: a tenth of a second.
+/// Maximum number of events in one transaction; a larger request is on its own. With more events, more of them share
+/// each written page, but others wait longer for SQLite's only writer: a tenth of a second.
 const EVENTS_PER_COMMIT: usize = 10_000;
 
 /// Records events of many callers. Clones share one queue.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    requests: mpsc::Sender<Request>,
+    requests: mpsc::Sender<RecordRequest>,
 }
 
 #[derive(Debug)]
-struct Request {
-    events: Vec<Arrived>,
-    answer: oneshot::Sender<Result<Vec<Outcome>>>,
+struct RecordRequest {
+    events: Vec<ReceivedEvent>,
+    reply: oneshot::Sender<Result<Vec<Outcome>>>,
 }
 
-/// How many events somebody sent, and where the answer goes.
-type Asker = (usize, oneshot::Sender<Result<Vec<Outcome>>>);
+/// Number of events of a request, and the channel for its reply.
+type PendingReply = (usize, oneshot::Sender<Result<Vec<Outcome>>>);
 
 impl Recorder {
-    /// A recorder, and what runs it until its last clone is gone. It ends with an error when the store can never work
-    /// again: requests that come later are then refused at once.
+    /// A recorder, and the future that runs it until the last clone is dropped. The future ends with an error if the
+    /// store has failed for good: later requests are then refused at once.
     pub fn new(meter: Meter) -> (Self, impl Future<Output = Result<()>> + Send + 'static) {
         let (requests, waiting) = mpsc::channel(WAITING_MAX);
         (Self { requests }, run(meter, waiting))
     }
 
-    /// Records events; gives what became of each once all are on disk.
-    pub async fn record(&self, events: Vec<Arrived>) -> Result<Vec<Outcome>> {
-        let (answer, answered) = oneshot::channel();
+    /// Records events; returns the outcome of each once all are on disk.
+    pub async fn record(&self, events: Vec<ReceivedEvent>) -> Result<Vec<Outcome>> {
+        let (reply, outcomes) = oneshot::channel();
         let stopped = || Error::unavailable("the recorder has stopped");
-        self.requests.send(Request { events, answer }).await.map_err(|_| stopped())?;
-        answered.await.map_err(|_| stopped())?
+        self.requests.send(RecordRequest { events, reply }).await.map_err(|_| stopped())?;
+        outcomes.await.map_err(|_| stopped())?
     }
 }
 
-async fn run(meter: Meter, mut waiting: mpsc::Receiver<Request>) -> Result<()> {
+async fn run(meter: Meter, mut waiting: mpsc::Receiver<RecordRequest>) -> Result<()> {
     while let Some(first) = waiting.recv().await {
         let mut events = first.events.len();
         let mut group = vec![first];
@@ -69,60 +69,63 @@ async fn run(meter: Meter, mut waiting: mpsc::Receiver<Request>) -> Result<()> {
     Ok(())
 }
 
-/// Records a group and answers each request; the error is one after which nothing can be recorded.
-async fn record_group(meter: &Meter, group: Vec<Request>) -> Result<()> {
+/// Records a group and answers each request; returns an error only if nothing can be recorded any more.
+async fn record_group(meter: &Meter, group: Vec<RecordRequest>) -> Result<()> {
     let mut all = Vec::new();
-    let mut askers = Vec::with_capacity(group.len());
+    let mut replies = Vec::with_capacity(group.len());
     for mut request in group {
-        askers.push((request.events.len(), request.answer));
+        replies.push((request.events.len(), request.reply));
         all.append(&mut request.events);
     }
     let all = Arc::new(all);
     let mut outcomes = match meter.record(Arc::clone(&all)).await {
         Ok(outcomes) => outcomes.into_iter(),
-        Err(error) => return record_apart(meter, &all, askers, error).await,
+        Err(error) => return record_apart(meter, &all, replies, error).await,
     };
-    for (events, asker) in askers {
-        answer(asker, Ok(outcomes.by_ref().take(events).collect()));
+    for (events, reply) in replies {
+        send(reply, Ok(outcomes.by_ref().take(events).collect()));
     }
     if let Err(error) = meter.seal_soon().await {
-        tracing::warn!(error = error.chain(), "keys in memory are not sealed yet");
+        tracing::warn!(error = error.chain(), "cannot enqueue the sealing of keys");
     }
     Ok(())
 }
 
-/// One of several may be at fault, so that each is tried alone.
+/// Tries each request alone, because one of several may be the cause of the failure.
 async fn record_apart(
     meter: &Meter,
-    all: &[Arrived],
-    mut askers: Vec<Asker>,
+    all: &[ReceivedEvent],
+    mut replies: Vec<PendingReply>,
     error: Error,
 ) -> Result<()> {
     if error.is_fatal() {
-        // The others are told by their channels, which close with this task.
+        // The others are notified by their channels, which close with this task.
         return Err(error);
     }
-    if askers.len() == 1 {
-        if let Some((_, asker)) = askers.pop() {
-            answer(asker, Err(error));
+    if replies.len() == 1 {
+        if let Some((_, reply)) = replies.pop() {
+            send(reply, Err(error));
         }
         return Ok(());
     }
-    tracing::debug!(error = error.chain(), "records requests one by one");
+    tracing::debug!(
+        error = error.chain(),
+        "recording a group of requests failed, recording them one by one"
+    );
     let mut rest = all;
-    for (events, asker) in askers {
+    for (events, reply) in replies {
         let (own, others) = rest.split_at(events);
         rest = others;
         let recorded = meter.record(own.to_vec()).await;
         match recorded {
             Err(error) if error.is_fatal() => return Err(error),
-            recorded => answer(asker, recorded),
+            recorded => send(reply, recorded),
         }
     }
     Ok(())
 }
 
-/// Whoever asked may be gone; what was recorded stays.
-fn answer(to: oneshot::Sender<Result<Vec<Outcome>>>, outcomes: Result<Vec<Outcome>>) {
+/// The caller may be gone; what was recorded stays.
+fn send(to: oneshot::Sender<Result<Vec<Outcome>>>, outcomes: Result<Vec<Outcome>>) {
     drop(to.send(outcomes));
 }

@@ -1,62 +1,63 @@
-//! The recount: every partial is made anew from its events and compared with what is stored.
+//! The recount: recomputes every partial from its events and compares it with the stored one.
 //!
-//! Guarantees: it reads all events, archived ones included, bucket by bucket, while usage goes on being recorded; a
-//! difference is looked at again under the head's lock before it is called one. Nothing that counts is changed unless
-//! repair is asked for. Usage of chains is also compared with the stored blocks ([`chains`]). Leaves to others: showing
-//! progress.
+//! Guarantees: it reads all events, archived ones included, bucket by bucket, while recording continues. A difference
+//! is verified under the head's lock before it is reported. Usage is changed only if repair is requested. Usage of
+//! chains is also compared with the stored blocks ([`chains`]), and aggregates with their revisions (`aggregates`).
+//! Leaves to others: showing progress.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use logmill_io::sql::Execute;
 use logmill_io::{Tx, params};
 
-use crate::archive::{Archived, Slice, joined};
+use crate::archive::{ArchivedEvents, Slice, join_archived};
 use crate::error::{Error, Result};
 use crate::meter::{Head, Meter};
+use crate::names::{CUSTOMER, SERIES, SERIES_COLUMNS, customer_at, read_series, series_at};
 use crate::partial::Partial;
 use crate::partials::{self, Place};
 use crate::places;
 use crate::settings::EventType;
-use crate::stored::{self, COLUMNS, StoredEvent};
+use crate::stored_event::{self, COLUMNS, StoredEvent};
 
+mod aggregates;
 pub mod chains;
 
 use chains::{ChainChecks, ChainRecount, StoredUsage};
 
-/// How many events are read at once.
+/// Number of events that one query reads.
 const EVENTS_PER_PAGE: i64 = 5_000;
-/// How many differences are told one by one.
+/// Maximum number of differences that are listed.
 const DIFFERENCES_MAX: usize = 100;
 
-/// What a recount found.
+/// Result of a recount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recounted {
-    /// Events that were read.
+pub struct RecountReport {
+    /// Events read.
     pub events: u64,
-    /// Partials that were compared.
+    /// Partials compared.
     pub partials: u64,
-    /// Partials that differ, and events that are not found by their series and time.
+    /// Partials that differ, events without an index entry, and aggregates that differ from their newest revision.
     pub wrong: u64,
-    /// The first of them: customer, event type and group, start of the bucket.
+    /// The first of them: customer, event type and group, start of the bucket; or the id of the aggregate.
     pub differences: Vec<String>,
-    /// How many of them were mended.
+    /// How many of them were repaired.
     pub repaired: u64,
-    /// What the comparison of chain usage with stored blocks found.
+    /// Result of comparing chain usage with stored blocks.
     pub chains: ChainRecount,
 }
 
-/// All that is known of one place.
+/// Events of one bucket while its series are compared.
 #[derive(Default)]
-struct Gathered {
-    /// The events of the database of the bucket under way, by series.
+struct BucketEvents {
+    /// Events in the database, by series.
     events: BTreeMap<i64, Vec<StoredEvent>>,
 }
 
-/// The slice that was read last: it may have events of thousands of buckets, one after the other.
+/// Cache of the last slice: it may have events of thousands of consecutive buckets.
 #[derive(Default)]
-struct ReadSlice(Option<(Slice, Vec<StoredEvent>)>);
+struct SliceCache(Option<(Slice, Vec<StoredEvent>)>);
 
-impl ReadSlice {
+impl SliceCache {
     async fn events(&mut self, meter: &Meter, slice: Slice) -> Result<&[StoredEvent]> {
         let read = match self.0.take().filter(|(last, _)| *last == slice) {
             Some(read) => read,
@@ -70,54 +71,56 @@ impl ReadSlice {
 }
 
 impl Meter {
-    /// Counts everything again. `progress` is told how many events were read.
+    /// Recounts everything. `progress` is called with the number of events read.
     pub async fn recount(
         &self,
         repair: bool,
         progress: impl FnMut(u64) + Send,
-    ) -> Result<Recounted> {
+    ) -> Result<RecountReport> {
         self.recount_with(repair, &[], progress).await
     }
 
-    /// The same, and compares usage of these chains with their stored blocks.
+    /// Like [`Meter::recount`], and compares usage of these chains with their stored blocks.
     pub async fn recount_with(
         &self,
         repair: bool,
         chains: &[&dyn StoredUsage],
         mut progress: impl FnMut(u64) + Send,
-    ) -> Result<Recounted> {
-        let mut recounted = Recounted::default();
+    ) -> Result<RecountReport> {
+        let mut report = RecountReport::default();
         let mut checks = ChainChecks::new(self, chains).await?;
         self.place_all().await?;
         let unplaced = places::unplaced(&self.sql, repair).await?;
         if unplaced > 0 {
-            recounted.wrong += unplaced;
-            recounted.repaired += if repair { unplaced } else { 0 };
-            let said = format!("{unplaced} events are not found by their series and time");
-            recounted.differences.push(said);
+            report.wrong += unplaced;
+            report.repaired += if repair { unplaced } else { 0 };
+            let said = format!("{unplaced} events have no index entry");
+            report.differences.push(said);
         }
         let mut after = i64::MIN;
-        let mut read = ReadSlice::default();
+        let mut read = SliceCache::default();
         while let Some(bucket) = self.next_bucket(after).await? {
-            self.recount_bucket(bucket, repair, &mut read, &mut recounted, &mut checks).await?;
+            self.recount_bucket(bucket, repair, &mut read, &mut report, &mut checks).await?;
             checks.close(self, bucket).await?;
-            progress(recounted.events);
+            progress(report.events);
             after = bucket;
         }
         checks.close(self, i64::MAX).await?;
-        recounted.chains = checks.found;
-        // Each place of events was looked at. More partials than that may be of no events at all.
+        report.chains = checks.found;
+        // Every place with events was compared. Any further partials have no events at all.
         let text = "SELECT (SELECT count(*) FROM meter_partial)
                         + (SELECT count(*) FROM meter_partial_recent)";
-        if self.sql.query(text, params![]).await?.row()?.count(0)? > recounted.partials {
+        if self.sql.query(text, params![]).await?.row()?.count(0)? > report.partials {
             // In the order in which partials move.
-            self.find_orphans("meter_partial_recent", repair, &mut recounted).await?;
-            self.find_orphans("meter_partial", repair, &mut recounted).await?;
+            self.find_orphans("meter_partial_recent", repair, &mut report).await?;
+            self.find_orphans("meter_partial", repair, &mut report).await?;
         }
-        Ok(recounted)
+        // After the partials, which decide what is right.
+        self.recount_aggregates(repair, &mut report).await?;
+        Ok(report)
     }
 
-    /// The first bucket after this one that has events, here or in the archive.
+    /// The first bucket after this one that has events, in the database or the archive.
     async fn next_bucket(&self, after: i64) -> Result<Option<i64>> {
         let text = "SELECT min(bucket) FROM meter_place WHERE bucket > $1";
         let here = self.sql.query(text, params![after]).await?.row()?.opt_int(0)?;
@@ -130,8 +133,8 @@ impl Meter {
         &self,
         bucket: i64,
         repair: bool,
-        read: &mut ReadSlice,
-        recounted: &mut Recounted,
+        read: &mut SliceCache,
+        report: &mut RecountReport,
         checks: &mut ChainChecks<'_>,
     ) -> Result<()> {
         let mut archived: BTreeMap<i64, BTreeMap<i64, StoredEvent>> = BTreeMap::new();
@@ -142,7 +145,7 @@ impl Meter {
             }
         }
         let mut series_left: BTreeSet<i64> = archived.keys().copied().collect();
-        let mut gathered = Gathered::default();
+        let mut gathered = BucketEvents::default();
         let mut after = (i64::MIN, i64::MIN);
         loop {
             let page = self.events_after(bucket, after).await?;
@@ -150,7 +153,7 @@ impl Meter {
             for event in page {
                 gathered.events.entry(event.place.series).or_default().push(event);
             }
-            // The last series of a page may go on in the next one.
+            // The last series of a page may continue on the next one.
             let done: Vec<i64> = match last {
                 Some((series, _)) => gathered.events.range(..series).map(|(at, _)| *at).collect(),
                 None => gathered.events.keys().copied().chain(series_left.clone()).collect(),
@@ -161,9 +164,9 @@ impl Meter {
                 let there: Vec<StoredEvent> =
                     archived.remove(&series).unwrap_or_default().into_values().collect();
                 let place = Place { series, bucket };
-                let events = joined(here, &there);
+                let events = join_archived(here, &there);
                 checks.add(self, &events).await?;
-                self.recount_place(place, events, repair, recounted).await?;
+                self.recount_place(place, events, repair, report).await?;
             }
             let Some(last) = last else { return Ok(()) };
             after = last;
@@ -185,23 +188,23 @@ impl Meter {
         place: Place,
         events: Vec<StoredEvent>,
         repair: bool,
-        recounted: &mut Recounted,
+        report: &mut RecountReport,
     ) -> Result<()> {
-        recounted.events += u64::try_from(events.len()).unwrap_or(u64::MAX);
-        recounted.partials += 1;
+        report.events += u64::try_from(events.len()).unwrap_or(u64::MAX);
+        report.partials += 1;
         let expected = self.fold_place(place, events).await?;
         let stored = partials::read(&self.sql.reading(), &[place]).await?;
         if is_same(stored.get(&place), &expected) {
             return Ok(());
         }
-        // Usage may have come between the two reads.
+        // Usage may have been recorded between the two reads.
         if self.check_locked(place, repair).await? {
             return Ok(());
         }
-        recounted.wrong += 1;
-        recounted.repaired += u64::from(repair);
-        if recounted.differences.len() < DIFFERENCES_MAX {
-            recounted.differences.push(self.name_of(place).await?);
+        report.wrong += 1;
+        report.repaired += u64::from(repair);
+        if report.differences.len() < DIFFERENCES_MAX {
+            report.differences.push(self.name_of(place).await?);
         }
         Ok(())
     }
@@ -214,7 +217,7 @@ impl Meter {
         partials::fold(event_type, events)
     }
 
-    /// Whether a partial is right, looked at under the head's lock; if not, it is mended if asked for.
+    /// Whether a partial is right, checked under the head's lock; a wrong one is repaired if requested.
     async fn check_locked(&self, place: Place, repair: bool) -> Result<bool> {
         let name = self.event_type_of(place.series).await?;
         let event_type = self
@@ -236,12 +239,12 @@ impl Meter {
         }
     }
 
-    /// Partials of no events at all.
+    /// Finds partials without any events.
     async fn find_orphans(
         &self,
         table: &str,
         repair: bool,
-        recounted: &mut Recounted,
+        report: &mut RecountReport,
     ) -> Result<()> {
         let mut after = Place { series: i64::MIN, bucket: i64::MIN };
         loop {
@@ -258,7 +261,7 @@ impl Meter {
                 let archived = self.read_archived(&[after]).await?;
                 let events = archived.into_events();
                 if events.is_empty() {
-                    self.recount_place(after, events, repair, recounted).await?;
+                    self.recount_place(after, events, repair, report).await?;
                 }
             }
             if found.rows.is_empty() {
@@ -268,28 +271,31 @@ impl Meter {
     }
 
     async fn name_of(&self, place: Place) -> Result<String> {
-        let text = "SELECT c.name, s.event_type, s.dims FROM meter_series s
-                    JOIN meter_customer c ON c.id = s.customer WHERE s.id = $1";
-        let found = self.sql.query(text, params![place.series]).await?;
+        let text = format!(
+            "SELECT {SERIES}, {CUSTOMER} FROM meter_series s
+             LEFT JOIN meter_customer c ON c.id = s.customer WHERE s.id = $1"
+        );
+        let found = self.sql.query(&text, params![place.series]).await?;
         let row = found.row()?;
+        let (names, customer) = (series_at(row, 0)?, customer_at(row, SERIES_COLUMNS)?);
         let start = crate::period::format_time(crate::period::Bucket(place.bucket).start());
-        Ok(format!("{} {} {} at {start}", row.text(0)?, row.text(1)?, row.text(2)?))
+        Ok(format!("{customer} {} {} at {start}", names.event_type, names.dims))
     }
 }
 
-/// Whether a partial is right; none if events were archived since they were read.
+/// Whether a partial is right; `None` if events were archived since they were read.
 async fn check_in(
     tx: &Tx,
     place: Place,
     event_type: &EventType,
-    archived: &Archived,
+    archived: &ArchivedEvents,
     repair: bool,
 ) -> Result<Option<bool>> {
     let mut head = Head::lock(tx).await?;
     if !archived.is_current(tx).await? {
         return Ok(None);
     }
-    let events = joined(stored::at(tx, &[place]).await?, archived.of(place));
+    let events = join_archived(stored_event::at(tx, &[place]).await?, archived.of(place));
     let expected = partials::fold(event_type, events)?;
     let stored = partials::read(tx, &[place]).await?;
     let right = is_same(stored.get(&place), &expected);
@@ -310,7 +316,6 @@ fn is_same(stored: Option<&Partial>, expected: &Partial) -> bool {
 }
 
 async fn touch(tx: &Tx, place: Place) -> Result<()> {
-    let text = "SELECT customer FROM meter_series WHERE id = $1";
-    let customer = tx.execute(text, params![place.series]).await?.row()?.int(0)?;
+    let (_, customer) = read_series(tx, place.series).await?;
     partials::touch(tx, [(place.bucket, customer)].into_iter()).await
 }

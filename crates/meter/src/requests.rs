@@ -1,9 +1,9 @@
-//! Requests that may be repeated: what became of those that came with an `Idempotency-Key`.
+//! Repeatable requests: the outcomes of requests with an `Idempotency-Key`.
 //!
-//! Guarantees: the key and what the request did are written in one transaction, so that a repeated request finds both
-//! or neither; of two that come at once the second waits for the first. A key that was used for another request is a
-//! conflict. No secret is kept: an outcome names what was made, not what is secret of it. Outcomes are kept for
-//! [`KEPT`], and of more than [`REQUESTS_MAX`] the oldest are forgotten. Leaves to others: answering from an outcome.
+//! Guarantees: the key and the effects of the request are written in one transaction, so that a repeated request finds
+//! both or neither; of two concurrent ones the second waits for the first. A key that was used for another request is a
+//! conflict. No secret is kept: an outcome names what was created, not its secrets. Outcomes are kept for [`KEPT`], at
+//! most [`REQUESTS_MAX`] of them: the oldest are removed. Leaves to others: building a response from an outcome.
 
 use std::time::Duration;
 
@@ -16,24 +16,23 @@ use crate::meter::Meter;
 
 /// How long an outcome is kept.
 pub const KEPT: Duration = Duration::from_secs(24 * 3_600);
-/// How many outcomes are kept.
+/// Maximum number of outcomes.
 pub const REQUESTS_MAX: i64 = 100_000;
-/// How many of them one statement removes.
+/// Maximum number of outcomes that one statement removes.
 const REMOVED_AT_ONCE: i64 = 5_000;
-/// The longest key that a client may choose.
+/// Maximum length of a client's key.
 pub const KEY_BYTES_MAX: usize = 255;
 
-/// A request with a key that its sender chose.
+/// A request with a key chosen by its sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyedRequest {
     /// A hash of the sender and its key.
     key: String,
-    /// A hash of what is asked.
+    /// A hash of path and body.
     request: String,
 }
 
 impl KeyedRequest {
-    /// A request of a sender. `path` is what is asked for, `body` with what.
     pub fn new(sender: &str, key: &str, path: &str, body: &[u8]) -> Result<Self> {
         let is_fine = !key.is_empty()
             && key.len() <= KEY_BYTES_MAX
@@ -49,11 +48,11 @@ impl KeyedRequest {
         })
     }
 
-    /// Takes the key for this transaction; gives the outcome if the request was done before.
+    /// Claims the key for this transaction; returns the outcome if the request was done before.
     pub(crate) async fn claim_in(&self, tx: &Tx) -> Result<Option<Json>> {
         let text = "DELETE FROM meter_request WHERE key = $1 AND at_ms <= now_ms() - $2";
         tx.execute(text, params![self.key.as_str(), millis(KEPT)]).await?;
-        // Another transaction that has taken the key is waited for.
+        // Waits for another transaction that has claimed the key.
         let text = "INSERT INTO meter_request (key, request, outcome, at_ms)
             VALUES ($1, $2, '', now_ms()) ON CONFLICT (key) DO NOTHING RETURNING key";
         let params = params![self.key.as_str(), self.request.as_str()];
@@ -72,7 +71,7 @@ impl KeyedRequest {
         Ok(Some(outcome.map_err(|error| Error::corrupt(format!("an outcome: {error}")))?))
     }
 
-    /// Keeps the outcome, in the transaction that took the key.
+    /// Stores the outcome, in the transaction that claimed the key.
     pub(crate) async fn keep_in(&self, tx: &Tx, outcome: &Json) -> Result<()> {
         let text = "UPDATE meter_request SET outcome = $2 WHERE key = $1";
         tx.execute(text, params![self.key.as_str(), outcome.to_string()]).await?;
@@ -80,7 +79,7 @@ impl KeyedRequest {
     }
 }
 
-/// Takes the key of a request that may have one.
+/// Claims the key of a request that may have one.
 pub(crate) async fn claim_in(tx: &Tx, request: Option<&KeyedRequest>) -> Result<Option<Json>> {
     match request {
         Some(request) => request.claim_in(tx).await,
@@ -88,7 +87,7 @@ pub(crate) async fn claim_in(tx: &Tx, request: Option<&KeyedRequest>) -> Result<
     }
 }
 
-/// Keeps the outcome of a request that may have a key.
+/// Stores the outcome of a request that may have a key.
 pub(crate) async fn keep_in(tx: &Tx, request: Option<&KeyedRequest>, outcome: &Json) -> Result<()> {
     match request {
         Some(request) => request.keep_in(tx, outcome).await,
@@ -96,7 +95,7 @@ pub(crate) async fn keep_in(tx: &Tx, request: Option<&KeyedRequest>, outcome: &J
     }
 }
 
-/// Gives the key of a request back that was taken in this transaction and not used.
+/// Releases a key that was claimed in this transaction and not used.
 pub(crate) async fn release_in(tx: &Tx, request: Option<&KeyedRequest>) -> Result<()> {
     if let Some(request) = request {
         let text = "DELETE FROM meter_request WHERE key = $1";
@@ -106,8 +105,8 @@ pub(crate) async fn release_in(tx: &Tx, request: Option<&KeyedRequest>) -> Resul
 }
 
 impl Meter {
-    /// Does what a request asks for unless it was done before; gives the outcome. For work of several transactions that
-    /// does no harm if it is done twice: if this process dies in the middle, a repeated request does the rest.
+    /// Executes a request unless it was done before; returns the outcome. For idempotent work of several transactions:
+    /// if this process dies in the middle, a repeated request does the rest.
     pub async fn once(
         &self,
         request: Option<&KeyedRequest>,
@@ -137,7 +136,7 @@ impl Meter {
         Ok(kept.await?)
     }
 
-    /// Forgets outcomes that are old, or too many.
+    /// Removes outcomes that are too old or too many.
     pub(crate) async fn forget_requests(&self) -> Result<()> {
         let text = format!(
             "DELETE FROM meter_request WHERE key any_of(SELECT key FROM meter_request
@@ -151,7 +150,7 @@ impl Meter {
     }
 }
 
-/// Lengths first, so that no two lists of parts look the same.
+/// Lengths first, so that no two lists of parts hash alike.
 fn hash(parts: &[&[u8]]) -> String {
     let mut hasher = blake3::Hasher::new();
     for part in parts {

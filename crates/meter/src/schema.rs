@@ -1,34 +1,33 @@
-//! The tables of the meter, all of them.
+//! All tables of the meter.
 //!
 //! | table | kind | holds |
 //! |---|---|---|
 //! | `meter_head` | source | one row that every change locks first: next numbers, and which keys are sealed |
 //! | `meter_customer`, `meter_series` | source | numbers for names: an event type of a customer and group |
-//! | `meter_event` | source | usage events, in the order in which they came |
-//! | `meter_place` | projection of events | which events lie in which series and fifteen minutes |
-//! | `meter_unplaced` | projection of events | the same of the newest events, a list for each commit |
+//! | `meter_event` | source | usage events, in order of arrival |
+//! | `meter_place` | projection of events | index of events by series and fifteen minutes |
+//! | `meter_unplaced` | projection of events | the same for the newest events, a list for each commit |
 //! | `meter_keys` | source | blobs of the keys of older events: which (source, id) were seen |
-//! | `meter_keys_loose` | work | blobs of keys that are not entered yet, or that others took the place of |
-//! | `meter_chain` | source | until when usage of chains is recorded |
+//! | `meter_keys_loose` | work | blobs of keys that are not entered yet, or that were replaced |
+//! | `meter_chain` | source | up to which time usage of each chain is complete |
 //! | `meter_correction` | source | who cancelled or amended which event, when and why |
 //! | `meter_archive` | source | events that were moved to blobs |
 //! | `meter_archive_bucket` | projection of blobs | which blobs have events of which fifteen minutes |
-//! | `meter_aggregate`, `meter_revision` | source | what was said of a period, now and before |
+//! | `meter_aggregate`, `meter_revision` | source | figures of a period, current and earlier revisions |
 //! | `meter_alert` | source | thresholds that were crossed |
-//! | `meter_partial` | projection of events | what is known of one series in fifteen minutes, series by series |
-//! | `meter_partial_recent` | projection of events | the same of the newest fifteen minutes, one after the other |
-//! | `meter_audit` | work | how far the check of everything that is stored has come |
+//! | `meter_partial` | projection of events | summary of one series in fifteen minutes, ordered by series |
+//! | `meter_partial_recent` | projection of events | the same for recent buckets, ordered by bucket |
+//! | `meter_audit` | work | progress of the audit of everything stored |
 //! | `meter_damage` | work | events and slices of the archive that are not what was written |
-//! | `meter_touched`, `meter_due` | work | which periods have usage that no aggregate tells of yet |
-//! | `meter_key_source` | source | as which source each API key sends usage |
-//! | `meter_request` | source, for a day | what became of requests with an `Idempotency-Key` |
+//! | `meter_touched`, `meter_due` | work | periods with usage that no aggregate reflects yet |
+//! | `meter_key_source` | source | the source of each API key |
+//! | `meter_request` | source, for a day | outcomes of requests with an `Idempotency-Key` |
 //!
-//! Guarantees: whoever holds the lock on the head is the only one who changes usage, so that numbers are given in the
-//! order of commits. Leaves to others: who reads and writes which table.
+//! Guarantees: only the holder of the head's lock changes usage, so that numbers are assigned in the order of commits.
+//! Leaves to others: which module reads and writes which table.
 
 use logmill_io::sql::{Migration, Migrations};
 
-/// The tables of the meter.
 pub(crate) const MIGRATIONS: Migrations = Migrations {
     component: "meter",
     list: &[
@@ -192,8 +191,8 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
                 at_ms BIGINT NOT NULL,
                 PRIMARY KEY (rule, customer, period_key, threshold)
             );",
-            // Rows that change with every commit get room to change in place, or their tables would grow until a
-            // vacuum.
+            // Rows that change with every commit get room for in-place updates; without it their tables would grow
+            // until a vacuum.
             postgres_only: "
             ALTER TABLE meter_head SET (fillfactor = 10);
             ALTER TABLE meter_touched SET (fillfactor = 40);
@@ -201,7 +200,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
         },
         Migration {
             name: "sources_and_requests",
-            // A query over all customers reads the series of a type in the order of their numbers.
+            // A query over all customers reads the series of a type ordered by number.
             statements: "
             CREATE INDEX meter_series_of_type ON meter_series (event_type, id);
             CREATE TABLE meter_key_source (
@@ -222,7 +221,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
         },
         Migration {
             name: "meter_event_checks",
-            // No default: rows that are there have no checksums, and none could be made that says anything.
+            // No default: existing rows have no checksums, and one computed now would prove nothing.
             statements: "
             ALTER TABLE meter_event ADD COLUMN checks BIGINT;
             CREATE TABLE meter_audit (
@@ -242,6 +241,15 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
                 found_ms BIGINT NOT NULL,
                 PRIMARY KEY (kind, number)
             );",
+            postgres_only: "",
+        },
+        Migration {
+            name: "meter_name_checks",
+            // No default: the audit fills in the checksums of existing rows.
+            statements: "
+            ALTER TABLE meter_customer ADD COLUMN checks BIGINT;
+            ALTER TABLE meter_series ADD COLUMN checks BIGINT;
+            ALTER TABLE meter_audit ADD COLUMN next_name BIGINT NOT NULL DEFAULT 0;",
             postgres_only: "",
         },
     ],

@@ -1,8 +1,8 @@
 //! Series: numbers for customers, and for each event type of a customer and group.
 //!
-//! Guarantees: a number stands for the same names for ever, so that it may be remembered; a customer's meter has at
-//! most the set number of groups, and what comes after counts for the group [`OTHER`], so that sums over all groups
-//! stay exact. Leaves to others: what is kept under a number.
+//! Guarantees: a number stands for the same names forever, so it may be cached. A customer's meter has at most the
+//! configured number of groups; further usage counts for the group [`OTHER`], so that sums over all groups stay exact.
+//! Leaves to others: what is stored under a number.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,29 +13,28 @@ use quick_cache::sync::Cache;
 use crate::error::Result;
 use crate::event::Event;
 use crate::meter::Head;
+use crate::names::{CUSTOMER, SERIES, SeriesNames, customer_at, customer_checks, series_at};
 
-/// The group of what came after a meter had all the groups that it may have.
+/// The group of usage that arrived after a meter reached its maximum number of groups.
 pub const OTHER: &str = "{\"*\":\"other\"}";
 
-/// How many series are remembered.
+/// Maximum number of cached series.
 const CACHED_MAX: usize = 200_000;
 
-/// A series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Series {
     pub(crate) id: i64,
     pub(crate) customer: i64,
 }
 
-/// The names of a series.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Names {
+pub(crate) struct SeriesKey {
     pub(crate) customer: String,
     pub(crate) event_type: String,
     pub(crate) dims: String,
 }
 
-impl Names {
+impl SeriesKey {
     pub(crate) fn of(event: &Event) -> Self {
         Self {
             customer: event.customer.clone(),
@@ -45,7 +44,6 @@ impl Names {
     }
 }
 
-/// Series that are remembered.
 #[derive(Debug)]
 pub(crate) struct SeriesCache(Cache<String, Series>);
 
@@ -56,7 +54,7 @@ impl Default for SeriesCache {
 }
 
 impl SeriesCache {
-    /// No name has a control character, so that this is one text for one triple.
+    /// No name has a control character, so each triple has its own text.
     fn write_key(key: &mut String, event: &Event) {
         key.clear();
         for part in [&event.customer, "\u{1f}", &event.event_type, "\u{1f}", &event.dims] {
@@ -64,26 +62,26 @@ impl SeriesCache {
         }
     }
 
-    /// The series of an event, if it is remembered. `key` is a buffer.
+    /// The cached series of an event. `key` is a buffer.
     pub(crate) fn get(&self, key: &mut String, event: &Event) -> Option<Series> {
         Self::write_key(key, event);
         self.0.get(key.as_str())
     }
 
-    /// Remembers what was committed.
-    pub(crate) fn insert(&self, names: &Names, series: Series) {
+    /// Caches a committed series.
+    pub(crate) fn insert(&self, names: &SeriesKey, series: Series) {
         let key = format!("{}\u{1f}{}\u{1f}{}", names.customer, names.event_type, names.dims);
         self.0.insert(key, series);
     }
 }
 
-/// Finds or makes series, in a transaction that holds the head's lock.
+/// Finds or creates series; the transaction holds the head's lock.
 pub(crate) async fn resolve(
     tx: &Tx,
     head: &mut Head,
-    wanted: &BTreeSet<Names>,
+    wanted: &BTreeSet<SeriesKey>,
     groups_max: usize,
-) -> Result<BTreeMap<Names, Series>> {
+) -> Result<BTreeMap<SeriesKey, Series>> {
     let mut resolved = BTreeMap::new();
     for names in wanted {
         let customer = customer_of(tx, head, &names.customer).await?;
@@ -96,11 +94,13 @@ pub(crate) async fn resolve(
     Ok(resolved)
 }
 
-/// The number of a customer, if it ever had usage.
+/// The number of a customer; `None` if it never had usage.
 pub(crate) async fn find_customer(on: &impl Execute, name: &str) -> Result<Option<i64>> {
-    let text = "SELECT id FROM meter_customer WHERE name = $1";
-    let found = on.execute(text, params![name]).await?;
-    Ok(found.rows.first().map(|row| row.int(0)).transpose()?)
+    let text = format!("SELECT {CUSTOMER} FROM meter_customer c WHERE c.name = $1");
+    let found = on.execute(&text, params![name]).await?;
+    let Some(row) = found.rows.first() else { return Ok(None) };
+    customer_at(row, 0)?;
+    Ok(Some(row.int(0)?))
 }
 
 async fn customer_of(tx: &Tx, head: &mut Head, name: &str) -> Result<i64> {
@@ -108,21 +108,25 @@ async fn customer_of(tx: &Tx, head: &mut Head, name: &str) -> Result<i64> {
         return Ok(id);
     }
     let id = take(head);
-    tx.execute("INSERT INTO meter_customer (id, name) VALUES ($1, $2)", params![id, name]).await?;
+    let text = "INSERT INTO meter_customer (id, name, checks) VALUES ($1, $2, $3)";
+    tx.execute(text, params![id, name, customer_checks(id, name)]).await?;
     Ok(id)
 }
 
 async fn find(tx: &Tx, customer: i64, event_type: &str, dims: &str) -> Result<Option<i64>> {
-    let text = "SELECT id FROM meter_series WHERE customer = $1 AND event_type = $2 AND dims = $3";
-    let found = tx.execute(text, params![customer, event_type, dims]).await?;
-    Ok(found.rows.first().map(|row| row.int(0)).transpose()?)
+    let text = format!(
+        "SELECT {SERIES} FROM meter_series s
+         WHERE s.customer = $1 AND s.event_type = $2 AND s.dims = $3"
+    );
+    let found = tx.execute(&text, params![customer, event_type, dims]).await?;
+    found.rows.first().map(|row| Ok(series_at(row, 0)?.id)).transpose()
 }
 
 async fn make(
     tx: &Tx,
     head: &mut Head,
     customer: i64,
-    names: &Names,
+    names: &SeriesKey,
     groups_max: usize,
 ) -> Result<i64> {
     let mut dims = names.dims.as_str();
@@ -137,8 +141,10 @@ async fn make(
         }
     }
     let id = take(head);
-    let text = "INSERT INTO meter_series (id, customer, event_type, dims) VALUES ($1, $2, $3, $4)";
-    tx.execute(text, params![id, customer, names.event_type.as_str(), dims]).await?;
+    let made = SeriesNames { id, customer, event_type: &names.event_type, dims };
+    let text = "INSERT INTO meter_series (id, customer, event_type, dims, checks)
+                VALUES ($1, $2, $3, $4, $5)";
+    tx.execute(text, params![id, customer, made.event_type, dims, made.checks()]).await?;
     Ok(id)
 }
 

@@ -1,94 +1,98 @@
-//! What a meter does by itself: sweeping every quarter of an hour, making aggregates, watching thresholds, keeping
-//! house.
+//! Background work of the meter: sweeping every quarter of an hour, aggregates, thresholds, housekeeping.
 //!
 //! Guarantees: everything goes through the work kernel, so that any number of processes may run it, any of them may
-//! die, and what was missed while none ran is done by the first that does. Leaves to others: deliveries
-//! ([`crate::webhooks`]), recording ([`crate::Recorder`]).
+//! die, and the first one that runs again catches up. Leaves to others: deliveries ([`crate::webhooks`]), recording
+//! ([`crate::Recorder`]).
 
 use async_trait::async_trait;
 use logmill_io::{Timestamp, millis};
-use logmill_work::{Failure, Handler, Missed, NewJob, Outcome, Running, Schedule};
+use logmill_work::{Failure, Handler, MissedRuns, NewJob, Outcome, RunningJob, Schedule};
 use serde::Deserialize;
 
-use crate::due::Which;
+use crate::due::SweepScope;
 use crate::error::Result;
 use crate::meter::Meter;
 
-/// The kind of jobs that sweep.
+/// Kind of the jobs that sweep.
 pub const SWEEP_JOB: &str = "meter.sweep";
-/// The kind of jobs that seal keys and archive events.
+/// Kind of the jobs that seal keys and archive events.
 pub const HOUSEKEEPING_JOB: &str = "meter.housekeeping";
-/// How many slices one job archives.
+/// Maximum number of slices that one job archives.
 const SLICES_PER_JOB: usize = 1_000;
 
-/// When to sweep: every quarter of an hour. A sweep finds all that is due, so that only the newest is worth running.
+/// Every quarter of an hour. A sweep finds everything that is due, so of missed sweeps only the newest runs.
 pub fn sweep_schedule() -> Result<Schedule> {
-    Ok(Schedule::new("meter.sweep", SWEEP_JOB, "*/15 * * * *", "UTC", Missed::Newest)?)
+    Ok(Schedule::new("meter.sweep", SWEEP_JOB, "*/15 * * * *", "UTC", MissedRuns::Newest)?)
 }
 
-/// When to keep house: every minute.
+/// Every minute.
 pub fn housekeeping_schedule() -> Result<Schedule> {
     let name = "meter.housekeeping";
-    Ok(Schedule::new(name, HOUSEKEEPING_JOB, "* * * * *", "UTC", Missed::Newest)?)
+    Ok(Schedule::new(name, HOUSEKEEPING_JOB, "* * * * *", "UTC", MissedRuns::Newest)?)
 }
 
-/// A job that sweeps all periods, those under way too; `mark` is what no other such job has.
+/// A job that sweeps all periods, including those in progress; `mark` must be unique.
 pub fn sweep_job(mark: &str) -> NewJob {
     NewJob::new(SWEEP_JOB, format!("trigger@{mark}"), "{\"all\":true}")
 }
 
-/// What a job that sweeps is asked for.
+/// Payload of a sweep job.
 #[derive(Default, Deserialize)]
-struct Asks {
+struct SweepPayload {
     #[serde(default)]
     all: bool,
 }
 
-/// Sweeps, one job a time.
+/// Worker that runs one sweep per job.
 #[derive(Clone, Debug)]
 pub struct Sweeper(pub Meter);
 
 #[async_trait]
 impl Handler for Sweeper {
-    async fn run(&self, running: Running) -> Result<Outcome, Failure> {
-        // A payload that says nothing of it is one of the schedule.
-        let asks: Asks = serde_json::from_str(&running.claim.payload).unwrap_or_default();
-        let which = if asks.all { Which::All } else { Which::Finished };
+    async fn run(&self, running: RunningJob) -> Result<Outcome, Failure> {
+        // Scheduled jobs have a payload without this field.
+        let payload: SweepPayload =
+            serde_json::from_str(&running.claim.payload).unwrap_or_default();
+        let which = if payload.all { SweepScope::All } else { SweepScope::Finished };
         let swept = Box::pin(self.0.sweep(which)).await;
         let swept = swept.map_err(|error| Failure::again(error.chain()))?;
         if swept.jobs() > 0 {
-            tracing::info!(jobs = swept.jobs(), customers = swept.customers, "aggregates are due");
+            tracing::info!(
+                jobs = swept.jobs(),
+                customers = swept.customers,
+                "enqueued jobs for due aggregates"
+            );
         }
         Ok(Outcome::Done)
     }
 }
 
-/// Keeps house, one job a time.
+/// Worker that runs housekeeping once per job.
 #[derive(Clone, Debug)]
 pub struct Housekeeper(pub Meter);
 
 #[async_trait]
 impl Handler for Housekeeper {
-    async fn run(&self, _running: Running) -> Result<Outcome, Failure> {
-        let kept = Box::pin(self.0.keep_house()).await;
+    async fn run(&self, _running: RunningJob) -> Result<Outcome, Failure> {
+        let kept = Box::pin(self.0.run_housekeeping()).await;
         kept.map_err(|error| Failure::again(error.chain()))?;
         Ok(Outcome::Done)
     }
 }
 
 impl Meter {
-    /// Asks for housekeeping at once if many keys wait in memory: in a minute at full speed they would be millions.
+    /// Requests housekeeping at once if many keys are in memory: after a minute at full speed there would be millions.
     pub(crate) async fn seal_soon(&self) -> Result<()> {
-        if let Some(stretch) = self.keys.should_seal() {
-            let job = NewJob::new(HOUSEKEEPING_JOB, format!("keys@{stretch}"), "{}");
+        if let Some(batch) = self.keys.should_seal() {
+            let job = NewJob::new(HOUSEKEEPING_JOB, format!("keys@{batch}"), "{}");
             self.queue.enqueue(&job).await?;
         }
         Ok(())
     }
 
-    /// Looks at thresholds for what changed, forgets old messages and requests, settles partials, seals keys, and
-    /// archives old events. What one of these can not do keeps none of the others from theirs; gives the first error.
-    pub async fn keep_house(&self) -> Result<()> {
+    /// Checks thresholds for changed usage, removes old messages and requests, settles partials, seals keys, and
+    /// archives old events. A failure of one does not stop the others; returns the first error.
+    pub async fn run_housekeeping(&self) -> Result<()> {
         let watched = self.watch_thresholds().await;
         let purged = self.webhooks.purge().await.map(drop);
         let forgotten = self.forget_requests().await;
@@ -96,14 +100,14 @@ impl Meter {
         let mut errors = [watched, purged, forgotten, kept].into_iter().filter_map(Result::err);
         let first = errors.next();
         for other in errors {
-            tracing::warn!(error = other.chain(), "a part of the house is not kept");
+            tracing::warn!(error = other.chain(), "a housekeeping task failed");
         }
         first.map_or(Ok(()), Err)
     }
 
     async fn watch_thresholds(&self) -> Result<()> {
         if !self.settings.alerts.is_empty() {
-            self.spread().await?;
+            self.mark_periods_due().await?;
             self.queue.wakes().wake(crate::alerts::ALERT_JOB);
         }
         Ok(())
@@ -118,7 +122,7 @@ impl Meter {
         self.place_all().await?;
         let now = self.clock().now();
         let before = Timestamp(now.millis().saturating_sub(millis(retention)));
-        // An event stays for as long as its key is in no blob.
+        // An event stays in the database until its key is in a blob.
         while self.is_unsealed(before).await? && self.keys.seal(&self.sql, true).await? {}
         for _ in 0..SLICES_PER_JOB {
             if self.archive_some(before).await? == 0 {

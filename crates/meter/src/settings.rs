@@ -1,7 +1,7 @@
 //! Settings: event types with their operations, periods, limits.
 //!
 //! Guarantees: settings that pass [`Settings::check`] can be metered; every limit has a default. Leaves to others:
-//! where they are written down.
+//! where they are configured.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,57 +12,53 @@ use crate::decimal::Decimal;
 use crate::error::{Error, Result};
 use crate::period::PeriodKind;
 
-/// The most decimal places that a value may have.
+/// Maximum number of decimal places of a value.
 pub const SCALE_MAX: u8 = 36;
-/// The most dimensions that an event type may declare.
+/// Maximum number of dimensions of an event type.
 pub const DIMENSIONS_MAX: usize = 8;
-/// The most thresholds of one alert.
+/// Maximum number of thresholds of one alert.
 pub const THRESHOLDS_MAX: usize = 20;
-/// The longest name of an event type, a customer, a source, an id or a dimension, in bytes.
+/// Maximum length of the name of an event type, customer, source, id or dimension.
 pub const NAME_BYTES_MAX: usize = 200;
 
-/// What is computed of the values of a period.
+/// Operation on the values of a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
-    /// All of them together.
     Sum,
-    /// The sum by the count.
+    /// Sum divided by count.
     Avg,
-    /// The smallest.
     Min,
-    /// The largest.
     Max,
-    /// How many there are.
     Count,
     /// The first by time.
     First,
     /// The last by time.
     Last,
-    /// How many different ones there are, of values or of one field of the metadata.
+    /// Number of different values, or of different values of one metadata field.
     Unique,
-    /// A quantile; which one is said apart.
+    /// The quantile set by [`EventType::quantile_milli`].
     Percentile,
-    /// Each value times how long it held, in seconds.
+    /// Each value times the seconds that it held.
     TimeWeighted,
 }
 
-/// One event type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventType {
-    /// What an aggregate says of it.
+    /// The operation of its aggregates.
     pub op: Op,
-    /// What can be asked besides; `sum`, `avg`, `min`, `max`, `count`, `first` and `last` always can.
+    /// Further operations that queries may use; `sum`, `avg`, `min`, `max`, `count`, `first` and `last` are always
+    /// allowed.
     #[serde(default)]
     pub also: Vec<Op>,
-    /// The most decimal places of a value.
+    /// Maximum number of decimal places of a value.
     #[serde(default = "scale")]
     pub scale: u8,
-    /// The fields of the metadata by which it can be grouped and filtered.
+    /// The metadata fields by which usage can be grouped and filtered.
     #[serde(default)]
     pub dimensions: Vec<String>,
-    /// The field of the metadata that `unique` counts; the value if none is given.
+    /// The metadata field that `unique` counts; by default the value.
     #[serde(default)]
     pub unique_field: Option<String>,
     /// The quantile of `op = "percentile"`, in thousandths: 950 is the 95th percentile.
@@ -79,7 +75,7 @@ fn quantile_milli() -> u16 {
 }
 
 impl EventType {
-    /// A type that is aggregated in one way, with everything else by default.
+    /// A type with this operation, and defaults for everything else.
     pub fn new(op: Op) -> Self {
         Self {
             op,
@@ -98,22 +94,19 @@ impl EventType {
     }
 }
 
-/// Somebody is told when usage of a period reaches a threshold.
+/// A webhook message when usage of a period reaches a threshold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AlertRule {
-    /// What it is called.
     pub name: String,
-    /// Whose usage of what.
     pub event_type: String,
-    /// How it is computed; as the event type says if not given.
+    /// By default the operation of the event type.
     #[serde(default)]
     pub op: Option<Op>,
-    /// In which period.
     pub period: PeriodKind,
-    /// The values that are told of, each once a period.
+    /// Each is announced once per period.
     pub thresholds: Vec<Decimal>,
-    /// Of which customer; of each if not given.
+    /// One customer; by default each customer.
     #[serde(default)]
     pub customer: Option<String>,
 }
@@ -121,33 +114,32 @@ pub struct AlertRule {
 /// How usage is metered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The event types by name.
+    /// By name.
     pub events: BTreeMap<String, EventType>,
-    /// The thresholds that are watched.
     pub alerts: Vec<AlertRule>,
-    /// The periods for which aggregates are made.
+    /// The kinds of periods that get aggregates.
     pub periods: Vec<PeriodKind>,
-    /// The time zone of periods, by its IANA name.
+    /// IANA name of the time zone of periods.
     pub zone: String,
-    /// How long after its end a period stays open for events that are late.
+    /// How long after its end a period stays open for late events.
     pub grace: Duration,
-    /// Event types that usage of chains is of, and which chains; all if none is named.
+    /// Event types whose usage comes from chains, and their chains; an empty list stands for all chains.
     pub chain_types: BTreeMap<String, Vec<u64>>,
-    /// How long after its end a period waits for usage of chains; none for ever.
+    /// How long after its end a period waits for usage of chains; `None` for no limit.
     pub chain_wait: Option<Duration>,
-    /// The oldest event that is taken, before now; none for any.
+    /// Maximum age of a new event; `None` for no limit.
     pub past_max: Option<Duration>,
-    /// The newest event that is taken, after now.
+    /// Maximum clock skew into the future.
     pub future_max: Duration,
-    /// The most bytes of one event's metadata.
+    /// Maximum size of one event's metadata.
     pub metadata_bytes_max: usize,
-    /// The deepest nesting of metadata.
+    /// Maximum nesting of metadata.
     pub metadata_depth_max: usize,
-    /// How long events stay in the database before they are archived; none for ever.
+    /// How long events stay in the database before they are archived; `None` keeps them forever.
     pub retention: Option<Duration>,
-    /// The most events of one batch.
+    /// Maximum number of events in one batch.
     pub batch_max: usize,
-    /// The most combinations of dimensions that one meter of one customer has; further ones count as `other`.
+    /// Maximum number of groups per event type and customer; further ones count as `other`.
     pub groups_max: usize,
 }
 
@@ -178,19 +170,24 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Refuses settings that can not be metered.
+    /// Refuses settings that cannot be metered.
     pub fn check(&self) -> Result<()> {
         for (name, event_type) in &self.events {
             check_name("an event type", name)?;
             let wrong = |what: String| Err(Error::invalid(format!("event type {name}: {what}")));
             if event_type.scale > SCALE_MAX {
-                return wrong(format!("scale is {}, at most {SCALE_MAX}", event_type.scale));
+                return wrong(format!(
+                    "scale is {}: it must be at most {SCALE_MAX}",
+                    event_type.scale
+                ));
             }
             if event_type.dimensions.len() > DIMENSIONS_MAX {
-                return wrong(format!("at most {DIMENSIONS_MAX} dimensions"));
+                return wrong(format!(
+                    "it has too many dimensions: at most {DIMENSIONS_MAX} are allowed"
+                ));
             }
             if !(1..=1_000).contains(&event_type.quantile_milli) {
-                return wrong("quantile_milli is 1 to 1000".to_owned());
+                return wrong("quantile_milli must be 1 to 1000".to_owned());
             }
             for dimension in event_type.dimensions.iter().chain(&event_type.unique_field) {
                 check_name("a dimension", dimension)?;
@@ -201,7 +198,7 @@ impl Settings {
         }
         let mut names = BTreeSet::new();
         if let Some(rule) = self.alerts.iter().find(|rule| !names.insert(rule.name.as_str())) {
-            return Err(Error::invalid(format!("alert {}: there are two of this name", rule.name)));
+            return Err(Error::invalid(format!("alert {}: its name is used twice", rule.name)));
         }
         self.alerts.iter().try_for_each(|rule| self.check_alert(rule))
     }
@@ -214,7 +211,7 @@ impl Settings {
             return wrong(format!("there is no event type {}", rule.event_type));
         };
         if rule.thresholds.is_empty() || rule.thresholds.len() > THRESHOLDS_MAX {
-            return wrong(format!("it has 1 to {THRESHOLDS_MAX} thresholds"));
+            return wrong(format!("it must have 1 to {THRESHOLDS_MAX} thresholds"));
         }
         match rule.op {
             Some(op) if !event_type.keeps(op) => {
@@ -225,11 +222,11 @@ impl Settings {
     }
 }
 
-/// Refuses a name that can not be stored or shown.
+/// Refuses a name that cannot be stored or shown.
 pub fn check_name(what: &str, name: &str) -> Result<()> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
         return Err(Error::invalid(format!(
-            "{what} has 1 to {NAME_BYTES_MAX} bytes without control characters"
+            "{what} must have 1 to {NAME_BYTES_MAX} bytes and no control characters"
         )));
     }
     Ok(())

@@ -1,13 +1,13 @@
-//! Sources of API keys: as who a key sends usage.
+//! Sources of API keys: the source under which each key sends usage.
 //!
-//! The source and the id of an event make it this event and no other. So what a key sends must have the same source
-//! whatever the key is called, or events that are sent again after a key was renamed would count twice. The source of
-//! a key is the one that the configuration gives it, else the one that it had, else its name. A key is recognised by
-//! its secret, and, if the secret was replaced, by its name.
+//! Source and id together identify an event. So a key must keep its source when it is renamed: otherwise events that
+//! are sent again after the rename would count twice. The source of a key is the configured one, else the one that it
+//! had before, else its name. A key is recognised by its secret and, if the secret was replaced, by its name.
 //!
-//! Guarantees: what a key was given stays until somebody says otherwise; another source for a key that has sent usage
-//! is refused unless it is forced. A new key does not get the source of another by its name alone. Secrets are not
-//! kept, only fingerprints of them. Leaves to others: which keys there are.
+//! Guarantees: a key keeps its source until the configuration changes it; another source for a key that has sent usage
+//! is refused unless it is forced. A new key does not get the source of another key merely by its name. A key whose
+//! name and secret both changed at once cannot be recognised: a warning says so. Only fingerprints of secrets are
+//! stored. Leaves to others: which keys there are.
 
 use std::collections::BTreeSet;
 
@@ -21,20 +21,19 @@ use crate::settings::check_name;
 /// A key of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfiguredKey {
-    /// Its name.
     pub name: String,
-    /// A hash of its secret that does not lead back to it.
+    /// A one-way hash of its secret.
     pub fingerprint: String,
-    /// The source that the configuration gives it.
+    /// The configured source.
     pub source: Option<String>,
 }
 
-/// As who a key sends usage.
+/// The source of an API key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeySource {
-    /// The key's name.
+    /// Name of the key.
     pub name: String,
-    /// A hash of its secret.
+    /// A one-way hash of its secret.
     pub fingerprint: String,
     /// The source of events that it sends without one.
     pub source: String,
@@ -43,8 +42,8 @@ pub struct KeySource {
 }
 
 impl Meter {
-    /// Finds the sources of all keys and remembers them. Another source for a key that has sent usage is an error
-    /// unless `force` is set, and so is a new key whose name is the source of another.
+    /// Determines and stores the sources of all keys. Another source for a key that has sent usage is an error unless
+    /// `force` is set, and so is a new key whose name is the source of another.
     pub async fn sync_key_sources(
         &self,
         keys: &[ConfiguredKey],
@@ -54,10 +53,18 @@ impl Meter {
             check_name("the source of a key", key.source.as_deref().unwrap_or(&key.name))?;
         }
         let synced = self.sql.write(|tx| async move { Ok(sync_in(&tx, keys, force).await?) });
-        Ok(synced.await?)
+        let (sources, possible_rename) = synced.await?;
+        if let Some(PossibleRename { gone, new }) = possible_rename {
+            tracing::warn!(
+                gone = gone.join(", "),
+                new = new.join(", "),
+                "API keys that have sent usage are gone, and there are new ones without a source: if one of them \
+                 replaces another, give it the same source, or events that are sent again count twice"
+            );
+        }
+        Ok(sources)
     }
 
-    /// Remembers that a key has sent usage.
     pub async fn mark_key_used(&self, fingerprint: &str) -> Result<()> {
         let text = "UPDATE meter_key_source SET used = 1 WHERE fingerprint = $1 AND used = 0";
         self.sql.execute(text, params![fingerprint]).await?;
@@ -65,11 +72,41 @@ impl Meter {
     }
 }
 
-async fn sync_in(tx: &Tx, keys: &[ConfiguredKey], force: bool) -> Result<Vec<KeySource>> {
-    // Processes that start together take turns.
+/// Used keys that are gone since the last start, and new keys without a source.
+#[derive(Debug, PartialEq, Eq)]
+struct PossibleRename {
+    /// Each with its source.
+    gone: Vec<String>,
+    new: Vec<String>,
+}
+
+/// Used keys that may have been renamed and got a new secret at once. `known` is sorted newest first.
+fn possible_rename(known: &[(KeySource, i64)], keys: &[ConfiguredKey]) -> Option<PossibleRename> {
+    let last_start = known.first().map(|(_, seen_ms)| *seen_ms)?;
+    let all: Vec<KeySource> = known.iter().map(|(key, _)| key.clone()).collect();
+    let is_there = |known: &KeySource| {
+        keys.iter().any(|key| key.name == known.name || key.fingerprint == known.fingerprint)
+    };
+    let gone =
+        known.iter().filter(|(key, seen_ms)| *seen_ms == last_start && key.used && !is_there(key));
+    let gone: Vec<String> =
+        gone.map(|(key, _)| format!("{} (source {})", key.name, key.source)).collect();
+    let new = keys.iter().filter(|key| key.source.is_none() && before(&all, keys, key).is_none());
+    let new: Vec<String> = new.map(|key| key.name.clone()).collect();
+    (!gone.is_empty() && !new.is_empty()).then_some(PossibleRename { gone, new })
+}
+
+async fn sync_in(
+    tx: &Tx,
+    keys: &[ConfiguredKey],
+    force: bool,
+) -> Result<(Vec<KeySource>, Option<PossibleRename>)> {
+    // Serializes processes that start together.
     let head = Head::lock(tx).await?;
     let known = known_in(tx).await?;
-    // Before sources were remembered the name was the source, and nobody knows which keys were used.
+    let possible_rename = possible_rename(&known, keys);
+    let known: Vec<KeySource> = known.into_iter().map(|(key, _)| key).collect();
+    // Before sources were stored, the name was the source, and it is unknown which keys were used.
     let used_before = known.is_empty() && head.seq > 1;
     let mut sources: Vec<KeySource> = Vec::with_capacity(keys.len());
     for key in keys {
@@ -104,26 +141,27 @@ async fn sync_in(tx: &Tx, keys: &[ConfiguredKey], force: bool) -> Result<Vec<Key
         params![key.fingerprint.as_str(), key.name.as_str(), key.source.as_str(), key.used]
     });
     tx.execute_many(text, rows.collect::<Vec<_>>()).await?;
-    Ok(sources)
+    Ok((sources, possible_rename))
 }
 
-/// All that is remembered, the newest first.
-async fn known_in(tx: &Tx) -> Result<Vec<KeySource>> {
-    let text = "SELECT key_name, fingerprint, source, used FROM meter_key_source
+/// All stored keys, with the time when each was last configured, newest first.
+async fn known_in(tx: &Tx) -> Result<Vec<(KeySource, i64)>> {
+    let text = "SELECT key_name, fingerprint, source, used, seen_ms FROM meter_key_source
         ORDER BY seen_ms DESC, fingerprint";
     let found = tx.execute(text, params![]).await?;
     let known = found.rows.iter().map(|row| {
-        Ok(KeySource {
+        let key = KeySource {
             name: row.text(0)?.to_owned(),
             fingerprint: row.text(1)?.to_owned(),
             source: row.text(2)?.to_owned(),
             used: row.int(3)? != 0,
-        })
+        };
+        Ok((key, row.int(4)?))
     });
     known.collect()
 }
 
-/// What is remembered of a key: by its secret, else by its name where the secret of that name is no longer used.
+/// The stored entry of a key: by its secret, else by its name if the secret of that name is no longer in use.
 fn before<'a>(
     known: &'a [KeySource],
     keys: &[ConfiguredKey],
@@ -138,7 +176,7 @@ fn before<'a>(
     })
 }
 
-/// A new key without a source of its own must not share that of a key which used to have its name.
+/// A new key without a configured source must not share the source of a key that used to have its name.
 fn check_unshared(known: &[KeySource], keys: &[ConfiguredKey], key: &ConfiguredKey) -> Result<()> {
     let other = keys.iter().filter(|other| other.name != key.name).find(|other| {
         let source = before(known, keys, other).map(|before| before.source.as_str());
@@ -161,4 +199,42 @@ fn changed(key: &ConfiguredKey, before: &str, now: &str) -> Error {
          `logmill meter sources --force`",
         key.name
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_used_key_that_is_gone_while_a_new_one_came_may_have_been_renamed() {
+        let known = |name: &str, secret: &str, used, seen_ms| {
+            let (name, fingerprint) = (name.to_owned(), secret.to_owned());
+            (KeySource { source: name.clone(), name, fingerprint, used }, seen_ms)
+        };
+        let key = |name: &str, secret: &str, source: Option<&str>| ConfiguredKey {
+            name: name.to_owned(),
+            fingerprint: secret.to_owned(),
+            source: source.map(str::to_owned),
+        };
+        let before = [known("till", "1", true, 9), known("shop", "2", true, 9)];
+        let shop = || key("shop", "2", None);
+        let found = possible_rename(&before, &[key("desk", "3", None), shop()]).expect("a warning");
+        let (gone, new) = (vec!["till (source till)".to_owned()], vec!["desk".to_owned()]);
+        assert_eq!(found, PossibleRename { gone, new });
+        for fine in [
+            vec![key("till", "3", None), shop()],
+            vec![key("desk", "1", None), shop()],
+            vec![key("desk", "3", Some("till")), shop()],
+            vec![shop()],
+            vec![key("till", "1", None), shop(), key("desk", "3", None)],
+        ] {
+            assert_eq!(possible_rename(&before, &fine), None, "{fine:?}");
+        }
+        let unused = [known("till", "1", false, 9), known("shop", "2", true, 9)];
+        assert_eq!(possible_rename(&unused, &[key("desk", "3", None), shop()]), None);
+        // It was already gone at the last start, which warned then.
+        let earlier = [known("shop", "2", true, 9), known("till", "1", true, 8)];
+        assert_eq!(possible_rename(&earlier, &[key("desk", "3", None), shop()]), None);
+        assert_eq!(possible_rename(&[], &[shop()]), None);
+    }
 }

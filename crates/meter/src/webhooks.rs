@@ -4,35 +4,36 @@
 //!   publish ──▶ message ──▶ delivery per endpoint, each with a job in the queue of the same database
 //!                                             │ claim, many at a time
 //!                                             ▼
-//!                  lanes, one per endpoint ──▶ request, signed ──▶ attempt, delivery and job in one transaction
+//!                  queue per endpoint ──▶ request, signed ──▶ attempt, delivery and job in one transaction
 //! ```
 //!
-//! | module | what |
+//! | module | role |
 //! |---|---|
 //! | [`settings`] | times and limits |
-//! | `tables` | what is stored |
+//! | `tables` | SQL schema |
 //! | `secret` | secrets and signatures |
 //! | `message` | messages and their bodies |
-//! | `endpoint`, `admin` | endpoints, and what is done to them |
-//! | `targets` | endpoints and secrets in memory |
-//! | `vault` | secrets at rest: encrypted |
-//! | `publish` | from a message to its deliveries |
-//! | `turns`, `lost` | deliveries that wait for others, and those that nobody would send |
-//! | `lanes`, `verdict` | what is sent next, and what an answer means: pure |
-//! | `deliver`, `claims`, `load`, `flight`, `send`, `record` | the way of a delivery |
-//! | `complaints` | the log lines of endpoints that fail |
-//! | `replay`, `status`, `retention`, `summary` | sending again, looking, forgetting, and what is kept then |
+//! | `endpoint`, `admin`, `configured_endpoints` | endpoints, the operations on them, and those of the config |
+//! | `targets` | endpoints and secrets cached in memory |
+//! | `vault` | encryption of secrets at rest |
+//! | `publish` | creates the deliveries of a message |
+//! | `ordering`, `orphaned` | deliveries that wait for others, and pending deliveries without a job |
+//! | `endpoint_queues`, `verdict` | which delivery is sent next, and what a response means: pure |
+//! | `deliver`, `claims`, `load`, `in_flight`, `send`, `record` | the path of a delivery |
+//! | `complaints` | log lines about failing endpoints |
+//! | `replay`, `status` | sending again, and queries |
+//! | `retention`, `delivery_summary` | removal, and the summaries kept after removal |
 //!
 //! Guarantees:
-//! - A message is published in the transaction of what it tells of, once by its id, and is then sent at least once to
-//!   every endpoint that wants it, whoever dies in the middle: with the same `webhook-id` each time, so that receivers
-//!   can tell. What was sent and not recorded is sent again.
+//! - A message is published in the transaction of the change that it reports, once per id. It is then sent at least
+//!   once to every subscribed endpoint, even if processes crash: always with the same `webhook-id`, so that receivers
+//!   can deduplicate. A request that was sent but not recorded is sent again.
 //! - Claims, leases, tokens and due times are those of [`logmill_work::Queue`]: a result that comes too late is fenced.
 //! - A dead or slow endpoint holds its own few slots, and none that others need for their first attempts.
-//! - Secrets are given out once, by [`Webhooks::create`] and [`Webhooks::rotate`]; they are in no job, log or error.
-//!   They are stored as they are: whoever can read the database can sign.
+//! - Secrets are returned once, by [`Webhooks::create`] and [`Webhooks::rotate`]; they appear in no job, log or error.
+//!   They are stored encrypted if a key is configured (`vault`).
 //!
-//! Leaves to others: what messages say, who may call this, and which addresses may be reached ([`GuardedClient`]).
+//! Leaves to others: the content of messages, authorization, and which addresses may be reached ([`GuardedClient`]).
 
 use std::sync::Arc;
 
@@ -45,14 +46,16 @@ use crate::error::Result;
 mod admin;
 mod claims;
 mod complaints;
-mod configured;
+mod configured_endpoints;
 mod deliver;
+mod delivery_summary;
 mod endpoint;
-mod flight;
-mod lanes;
+mod endpoint_queues;
+mod in_flight;
 mod load;
-mod lost;
 mod message;
+mod ordering;
+mod orphaned;
 mod publish;
 mod record;
 mod replay;
@@ -61,34 +64,34 @@ mod secret;
 mod send;
 pub mod settings;
 mod status;
-mod summary;
 mod tables;
 mod targets;
 #[cfg(test)]
 mod tests;
-mod turns;
 mod vault;
 mod verdict;
 
 pub use admin::CreatedEndpoint;
-pub use configured::ConfiguredEndpoint;
+pub use configured_endpoints::ConfiguredEndpoint;
 pub use deliver::Deliverer;
+pub use delivery_summary::DeliverySummary;
 pub use endpoint::{ENDPOINTS_MAX, Endpoint, EndpointChange, NewEndpoint};
-pub use message::{BODY_BYTES_MAX, MESSAGE_ID_BYTES_MAX, NewMessage, message_id};
-pub use publish::Published;
-pub use replay::{REPLAY_MAX, Replayed};
-pub use retention::Purged;
+pub use message::{
+    BODY_BYTES_MAX, MESSAGE_ID_BYTES_MAX, MESSAGE_KINDS, NewMessage, check_kind, message_id,
+};
+pub use publish::PublishResult;
+pub use replay::{REPLAY_MAX, ReplayResult};
+pub use retention::PurgeResult;
 pub use secret::Secret;
 pub use settings::WebhookSettings;
 pub use status::{AttemptView, DeliveryCursor, DeliveryView, EndpointStatus, LIST_MAX};
-pub use summary::DeliverySummary;
 pub use tables::{DeliveryState, MIGRATIONS};
-pub use vault::{Rekeyed, SecretKeys};
+pub use vault::{RekeyResult, SecretKeys};
 
-use lanes::Class;
+use endpoint_queues::Class;
 use targets::Targets;
 
-/// Webhooks of one database. Clones are handles to the same.
+/// Webhooks of one database. Clones share state.
 #[derive(Clone, Debug)]
 pub struct Webhooks {
     queue: Queue,
@@ -99,8 +102,8 @@ pub struct Webhooks {
 }
 
 impl Webhooks {
-    /// The webhooks of the database of a queue; makes their tables if need be. Secrets are stored as they are: see
-    /// [`Webhooks::open_with_keys`].
+    /// Opens the webhooks in the database of the queue; creates their tables if needed. Secrets are stored in plain
+    /// text: see [`Webhooks::open_with_keys`].
     pub async fn open(
         queue: Queue,
         client: GuardedClient,
@@ -109,7 +112,8 @@ impl Webhooks {
         Self::open_with_keys(queue, client, settings, SecretKeys::default()).await
     }
 
-    /// The same, with keys that encrypt secrets at rest. Those that are plain are encrypted now.
+    /// Like [`Webhooks::open`], with keys that encrypt secrets at rest. A server calls [`Webhooks::secure_secrets`]
+    /// next.
     pub async fn open_with_keys(
         queue: Queue,
         client: GuardedClient,
@@ -119,12 +123,10 @@ impl Webhooks {
         settings.check()?;
         queue.sql().migrate(&MIGRATIONS).await?;
         let (settings, targets) = (Arc::new(settings), Targets::default());
-        let webhooks = Self { queue, client, settings, targets, keys };
-        webhooks.secure_secrets().await?;
-        Ok(webhooks)
+        Ok(Self { queue, client, settings, targets, keys })
     }
 
-    /// Whether there are endpoints, or were any whose secrets are kept.
+    /// Whether any endpoint secret is stored.
     pub async fn has_secrets(queue: &Queue) -> Result<bool> {
         let found = queue.sql().query("SELECT 1 FROM webhook_secret LIMIT 1", Vec::new()).await;
         match found {
@@ -134,18 +136,17 @@ impl Webhooks {
         }
     }
 
-    /// The same webhooks through another handle to their queue; for tests that put faults before it.
+    /// The same webhooks on another queue handle; for tests that inject faults.
     #[must_use]
     pub fn through(&self, queue: Queue) -> Self {
         Self { queue, targets: Targets::default(), ..self.clone() }
     }
 
-    /// How they are delivered.
     pub fn settings(&self) -> &WebhookSettings {
         &self.settings
     }
 
-    /// Wakes whoever delivers, in this process and in others; to be called after a commit that published something.
+    /// Wakes the deliverers, in this process and in others. Call it after a commit that published messages.
     pub fn wake(&self) {
         for class in Class::ALL {
             self.queue.wakes().wake(class.kind());
@@ -161,7 +162,7 @@ impl Webhooks {
     }
 }
 
-/// A text of at most so many bytes that both engines can store.
+/// Truncates a text to `bytes_max` bytes and replaces NUL, so that both engines can store it.
 fn storable(text: &str, bytes_max: usize) -> String {
     text[..text.floor_char_boundary(bytes_max)].replace('\0', "\u{fffd}")
 }

@@ -1,30 +1,30 @@
-//! Async workers: what derived tables need beyond blocks, range by range, apart from the derivers.
+//! Async workers: fetch what derived tables need beyond blocks, range by range, apart from the derivers.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`token_metadata`] | what tokens are called, and their decimals |
-//! | [`contract_code`] | the code of contracts that transactions created |
-//! | [`nft_items`] | what items of collections are called, and what they show |
-//! | [`reconcile`] | owners and balances, compared with what contracts say |
-//! | [`standing`] | how far a worker is |
-//! | `derived` | values of the rows that they read of derived tables |
+//! | [`token_metadata`] | names, symbols and decimals of tokens |
+//! | [`contract_code`] | code of contracts that transactions created |
+//! | [`nft_items`] | metadata of NFT items |
+//! | [`reconcile`] | comparison of owners and balances with the answers of contracts |
+//! | [`progress`] | progress of a worker |
+//! | `derived` | typed access to rows of derived tables |
 //!
-//! A worker goes over the heights that those before it have done (its gates), in ranges that end at multiples of
-//! the range size. A range is a job: claimed with its coverage, tried again when it fails, a dead letter after so many
-//! attempts. All of that is [`logmill_work`]'s; here is which ranges, and when.
+//! A worker processes the heights that its gates (the processors it depends on) have done, in ranges that end at
+//! multiples of the range size. A range is a job: claimed with its coverage, retried when it fails, a dead letter after
+//! too many attempts. [`logmill_work`] does all of that; this module decides which ranges, and when.
 //!
-//! What a poller had timers for, and what is left of them:
+//! Timers that a polling design would need, and what replaces them:
 //!
-//! | every | was for | now |
+//! | every | purpose | here |
 //! |---|---|---|
-//! | 1 s | looking for a range | [`AsyncSettings::poll`]: whether the gates have moved; runners are woken |
-//! | 5 s | committing checkpoints | none: a range is covered in the transaction that completes its job |
-//! | 30 s | reaping leases | none: a runner knows when the next lease ends, and wakes then |
-//! | 60 s | looking for gaps | [`AsyncSettings::watch`]: saying so; the next look fills a gap like any range |
+//! | 1 s | look for a range | [`AsyncSettings::poll`]: check whether the gates have moved; runners are woken |
+//! | 5 s | commit checkpoints | none: a range is covered in the transaction that completes its job |
+//! | 30 s | reap leases | none: a runner knows when the next lease ends, and wakes then |
+//! | 60 s | look for gaps | [`AsyncSettings::watch`]: only logs them; the next plan fills a gap like any range |
 //!
-//! Guarantees: a range is covered once what it asks for is done, and not before; a range that has neither coverage
-//! nor a job is found again, and no checkpoint passes it; an attempt counts once. A range that fails holds up no
-//! other. Leaves to others: what is done in a range, which is the same however often it is done.
+//! Guarantees: a range is covered once its work is done, and not before; a range with neither coverage nor a job is
+//! found again, and no checkpoint passes it; an attempt counts once. A failing range does not delay others. Leaves to
+//! others: the work in a range, which must be idempotent.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -33,47 +33,47 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use finalized_log_index::ReplacementPosition;
 use logmill_io::Clock;
 use logmill_work::coverage::RangeClaim;
-use logmill_work::intervals::From;
+use logmill_work::intervals::SearchOrder;
 use logmill_work::{
     Backoff, Coverage, Failure, Handler, Heights, IntervalSet, NewJob, Outcome, Queue, Runner,
-    RunnerSettings, Running, Scope, State,
+    RunnerSettings, RunningJob, Scope, State,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::derive::store::checkpoints::Checkpoint;
 use crate::derive::{Reader, Tables};
 use crate::error::{Error, Result};
 
 pub mod contract_code;
 mod derived;
 pub mod nft_items;
+pub mod progress;
 pub mod reconcile;
-pub mod standing;
 #[cfg(test)]
 mod tests;
 pub mod token_metadata;
 
-pub use standing::{Jobs, Standing};
+pub use progress::{JobCounts, WorkerProgress};
 
-/// How a worker goes over ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AsyncSettings {
     /// Ranges end at multiples of this many heights.
     pub range_size: u64,
-    /// How many ranges that have not failed yet wait or run at a time.
+    /// Maximum number of ranges without a failure that are queued or running.
     pub look_ahead: usize,
-    /// How often a range may be tried before it is a dead letter.
+    /// Attempts of a range before it is a dead letter.
     pub attempts: u32,
-    /// How many ranges this process works on at a time.
+    /// Ranges that this process works on concurrently.
     pub slots: usize,
-    /// How often to look whether the gates have moved.
+    /// How often to check whether the gates have moved.
     pub poll: Duration,
-    /// How often to say what is stuck.
+    /// How often to log missing ranges.
     pub watch: Duration,
-    /// How long a range is held without a heartbeat.
+    /// Lease of a range without a heartbeat.
     pub lease: Duration,
-    /// How long to wait between attempts.
     pub backoff: Backoff,
 }
 
@@ -92,33 +92,32 @@ impl Default for AsyncSettings {
     }
 }
 
-/// What is done in a range.
+/// The work in a range.
 #[async_trait]
 pub trait RangeWork: Send + Sync + fmt::Debug + 'static {
-    /// Its name: that of its checkpoint and of its coverage.
+    /// Name of its checkpoint and of its coverage.
     fn name(&self) -> &'static str;
 
-    /// A changed version goes over everything again.
+    /// A changed version processes everything again.
     fn version(&self) -> u32;
 
-    /// The processors that must have done a height before it does.
+    /// Processors that must have done a height before this worker does.
     fn gates(&self) -> &'static [&'static str];
 
-    /// The heights that it may go over, of those that all gates have done.
+    /// The heights that it may process, out of those that all gates have done.
     fn ready(&self, gates: IntervalSet) -> IntervalSet {
         gates
     }
 
-    /// The kind of the jobs of single items that its ranges make, if they do.
+    /// The kind of the per-item jobs that its ranges enqueue, if any.
     fn item_kind(&self) -> Option<String> {
         None
     }
 
-    /// Does a range. It may have been done before, in part or in full.
+    /// Processes a range, which may have been processed before, in part or in full.
     async fn run(&self, range: &Heights) -> Result<()>;
 }
 
-/// A worker of one chain.
 #[derive(Clone, Debug)]
 pub struct AsyncWorker {
     work: Arc<dyn RangeWork>,
@@ -127,16 +126,15 @@ pub struct AsyncWorker {
     settings: AsyncSettings,
 }
 
-/// What a job of a range says.
+/// Payload of a range job.
 #[derive(Debug, Serialize, Deserialize)]
-struct Asked {
+struct RangePayload {
     start: u64,
     end: u64,
     version: u32,
 }
 
 impl AsyncWorker {
-    /// A worker over the derived tables of a chain.
     pub fn new(
         work: Arc<dyn RangeWork>,
         tables: Tables,
@@ -147,29 +145,28 @@ impl AsyncWorker {
         Self { work, reader: Reader::new(tables, chain_id), queue, settings }
     }
 
-    /// Its name.
     pub fn name(&self) -> &'static str {
         self.work.name()
     }
 
-    /// The kind of its jobs.
     pub fn kind(&self) -> String {
         format!("{}-{}", self.work.name(), self.reader.chain_id())
     }
 
-    /// Whose coverage its ranges have. When stored blocks were replaced, and the tables of its gates have been derived
-    /// again, it goes over everything again: what it knows by then it does not ask for.
+    /// The scope of its coverage. After stored blocks were replaced and the gates' tables were derived again, it
+    /// processes everything again; it does not ask again for what it knows.
     pub async fn scope(&self) -> Result<Scope> {
-        let standings = self.reader.standings(self.work.gates()).await?;
-        let applied = standings.iter().map(|standing| standing.replacements_applied).min();
+        let generations = self.reader.progress(self.work.gates()).await?;
+        let applied = generations.iter().map(|one| one.replacements_applied);
+        let applied = applied.min_by_key(|applied| applied.seq);
         Ok(Scope {
             chain_id: self.reader.chain_id(),
             consumer: self.work.name().to_owned(),
-            version: version_after(self.work.version(), applied.unwrap_or(0)),
+            version: version_after(self.work.version(), applied.unwrap_or_default()),
         })
     }
 
-    /// The heights that it may go over.
+    /// The heights that it may process.
     async fn ready(&self) -> Result<IntervalSet> {
         let mut ready: Option<IntervalSet> = None;
         for gate in self.work.gates() {
@@ -182,7 +179,7 @@ impl AsyncWorker {
         Ok(self.work.ready(ready.unwrap_or_default()))
     }
 
-    /// Claims the next ranges, as many as may wait; gives how many.
+    /// Claims the next ranges, up to the look-ahead; returns how many.
     pub async fn plan(&self) -> Result<usize> {
         let free = self.settings.look_ahead.saturating_sub(self.fresh_jobs().await?);
         if free == 0 {
@@ -195,16 +192,17 @@ impl AsyncWorker {
         let mut claimed = 0;
         for range in next_ranges(&ready, &taken, self.settings.range_size, free) {
             let most = range.end - range.start;
-            let claim = RangeClaim { within: range, most, from: From::Below };
+            let claim = RangeClaim { within: range, most, order: SearchOrder::LowestFirst };
             let job = |range: &Heights| self.job(range, scope.version);
-            // None if another process was faster.
+            // None if another process has claimed it first.
             let got = Coverage::claim_next(&self.queue, &scope, &claim, job).await?;
             claimed += usize::from(got.is_some());
         }
         Ok(claimed)
     }
 
-    /// How many ranges wait or run that have not failed: one that waits for its next attempt is no reason not to go on.
+    /// Number of ranges without a failure that are queued or running. A range that waits for a retry does not keep the
+    /// worker from going on.
     async fn fresh_jobs(&self) -> Result<usize> {
         let (kind, most) = (self.kind(), logmill_work::queue::LIST_MAX);
         let pending = self.queue.list(&kind, State::Pending, None, most).await?;
@@ -220,32 +218,31 @@ impl AsyncWorker {
         NewJob { attempts_max: self.settings.attempts, ..NewJob::new(self.kind(), key, payload) }
     }
 
-    /// How far it is.
-    pub async fn standing(&self) -> Result<Standing> {
+    pub async fn progress(&self) -> Result<WorkerProgress> {
         let ready = self.ready().await?;
         let coverage = Coverage::read(self.queue.sql(), &self.scope().await?).await?;
         let counts = self.queue.counts().await?;
-        let mut standing = Standing::of(self.work.name(), self.work.gates(), &ready, &coverage);
-        standing.jobs = Jobs::of(&self.kind(), &counts);
-        standing.items = self.work.item_kind().map(|kind| Jobs::of(&kind, &counts));
-        Ok(standing)
+        let mut progress =
+            WorkerProgress::of(self.work.name(), self.work.gates(), &ready, &coverage);
+        progress.jobs = JobCounts::of(&self.kind(), &counts);
+        progress.items = self.work.item_kind().map(|kind| JobCounts::of(&kind, &counts));
+        Ok(progress)
     }
 
-    /// What runs its ranges. `owner` is different in every process and every run.
+    /// The runner of its ranges. `owner` must be unique for every run of every process.
     pub fn runner(&self, owner: &str) -> Result<Runner> {
         let settings = &self.settings;
         let settings = RunnerSettings {
             lease: settings.lease,
             slow_poll: Duration::from_secs(15).min(settings.lease),
             backoff: settings.backoff.clone(),
-            // What waits for a node is given back at once; asking again does no harm.
+            // Jobs that wait for a node are released at once; asking again does no harm.
             stop_deadline: Duration::ZERO,
             ..RunnerSettings::new(&self.kind(), owner, settings.slots.max(1))
         };
         Ok(Runner::new(self.queue.clone(), Arc::new(self.clone()), settings)?)
     }
 
-    /// Claims ranges and runs them until `stop` completes.
     pub async fn run(&self, owner: &str, stop: impl Future<Output = ()> + Send) -> Result<()> {
         let runner = self.runner(owner)?;
         tokio::select! {
@@ -255,13 +252,17 @@ impl AsyncWorker {
         }
     }
 
-    /// Looks for ranges for as long as it is polled.
+    /// Plans for as long as it is polled.
     pub async fn look(&self) -> Infallible {
         let clock: Arc<dyn Clock> = Arc::clone(self.queue.sql().clock());
         let mut watched = clock.monotonic();
         loop {
             if let Err(error) = self.plan().await {
-                tracing::warn!(worker = self.name(), error = logmill_io::chain(&error), "no plan");
+                tracing::warn!(
+                    worker = self.name(),
+                    error = logmill_io::error_chain(&error),
+                    "cannot plan ranges, retrying"
+                );
             }
             if clock.monotonic().saturating_sub(watched) >= self.settings.watch {
                 watched = clock.monotonic();
@@ -271,64 +272,81 @@ impl AsyncWorker {
         }
     }
 
-    /// Says what is stuck.
+    /// Logs dead letters and gaps.
     async fn watch(&self) {
-        match self.standing().await {
-            Ok(standing) if standing.jobs.dead > 0 || !standing.gaps.is_empty() => tracing::warn!(
-                worker = standing.name,
-                checkpoint = standing.checkpoint,
-                dead = standing.jobs.dead,
-                gaps = standing.gaps_total,
-                "ranges are missing"
+        match self.progress().await {
+            Ok(progress) if progress.jobs.dead > 0 || !progress.gaps.is_empty() => tracing::warn!(
+                worker = progress.name,
+                checkpoint = progress.checkpoint,
+                dead = progress.jobs.dead,
+                gaps = progress.gaps_total,
+                "ranges of the worker are missing"
             ),
             Ok(_) => {}
             Err(error) => {
-                let error = logmill_io::chain(&error);
-                tracing::warn!(worker = self.name(), error, "its standing is not known");
+                let error = logmill_io::error_chain(&error);
+                tracing::warn!(worker = self.name(), error, "cannot read the worker's progress");
             }
         }
     }
 
-    async fn do_range(&self, running: &Running, scope: &Scope, range: &Heights) -> Result<()> {
+    async fn do_range(&self, running: &RunningJob, scope: &Scope, range: &Heights) -> Result<()> {
         self.work.run(range).await?;
         let queue = &self.queue;
         let covered = queue.sql().write(|tx| async move {
             Coverage::cover(&tx, scope, range).await?;
             Ok(queue.complete_in(&tx, &running.claim).await?)
         });
-        Ok(covered.await?)
+        covered.await?;
+        // The range is done; a checkpoint that cannot be stored now is stored with the next range.
+        if let Err(error) = self.put_checkpoint().await {
+            let error = logmill_io::error_chain(&error);
+            tracing::warn!(worker = self.name(), error, "cannot store the checkpoint");
+        }
+        Ok(())
+    }
+
+    /// Stores its progress for readers of `indexing_checkpoints`.
+    async fn put_checkpoint(&self) -> Result<()> {
+        let progress = self.progress().await?;
+        let from = progress.ranges.first().map(|(start, _)| *start);
+        let last = progress.checkpoint.and_then(|next| next.checked_sub(1));
+        let last = last.filter(|last| from.is_some_and(|from| from <= *last));
+        let checkpoint = Checkpoint { name: self.name(), from, last };
+        let tables = self.reader.tables();
+        tables.put_checkpoints(None, self.reader.chain_id(), &[checkpoint]).await
     }
 }
 
 #[async_trait]
 impl Handler for AsyncWorker {
-    async fn run(&self, running: Running) -> Result<Outcome, Failure> {
-        let asked: Asked = serde_json::from_str(&running.claim.payload)
-            .map_err(|error| Failure::for_good(format!("the job's payload: {error}")))?;
+    async fn run(&self, running: RunningJob) -> Result<Outcome, Failure> {
+        let payload: RangePayload = serde_json::from_str(&running.claim.payload)
+            .map_err(|error| Failure::for_good(format!("the job's payload is invalid: {error}")))?;
         let scope = self.scope().await.map_err(|error| failure(&error))?;
-        if asked.version != scope.version {
-            // Left from before a change: the range has a job of the new version, or will have one.
+        if payload.version != scope.version {
+            // Left over from an earlier version: the range has, or will have, a job of the new version.
             return Ok(Outcome::Done);
         }
-        match self.do_range(&running, &scope, &(asked.start..asked.end)).await {
+        match self.do_range(&running, &scope, &(payload.start..payload.end)).await {
             Ok(()) => Ok(Outcome::Completed),
             Err(error) => Err(failure(&error)),
         }
     }
 }
 
-/// The version of a worker's coverage: its own, and the replacement of stored blocks that its gates have applied.
-fn version_after(version: u32, replacement: u64) -> u32 {
-    let round = u32::try_from(replacement % (1 << 16)).unwrap_or(0);
+/// The version of a worker's coverage: its own, combined with the last replacement that its gates have applied.
+fn version_after(version: u32, applied: ReplacementPosition) -> u32 {
+    let round = applied.seq.wrapping_add(applied.mark) % (1 << 16);
+    let round = u32::try_from(round).unwrap_or(0);
     version.wrapping_add(round << 16)
 }
 
-/// An attempt that failed, with all that is known of why.
 fn failure(error: &Error) -> Failure {
-    Failure::again(logmill_io::chain(error))
+    Failure::again(logmill_io::error_chain(error))
 }
 
-/// The next ranges that are ready and not taken, lowest first; none goes over a multiple of `size`.
+/// The next ranges that are ready and not taken, lowest first; none crosses a multiple of `size`.
 fn next_ranges(ready: &IntervalSet, taken: &IntervalSet, size: u64, most: usize) -> Vec<Heights> {
     let size = size.max(1);
     let mut next = Vec::new();

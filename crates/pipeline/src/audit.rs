@@ -1,67 +1,72 @@
-//! The audit: stored history, checked again against its own headers.
+//! The audit: checks stored history against its own headers again.
 //!
-//! Guarantees: every block is read back as a client would get it, with its logs; its place is compared with the index,
-//! its parts with its header, as far as they were checked when it came. [`audit`] compares stored senders with
-//! signatures too; the [`Auditor`] does not, as that costs more than all else. What the auditor finds damaged it has
-//! refilled, where that is safe ([`RepairHandler::refill`]); else the index is degraded until a person has decided.
-//! Leaves to others: fetching and writing blocks.
+//! Guarantees: every block is read as a client would get it, with its logs. Its number and hashes are compared with the
+//! index, its parts with its header, to the verification level that is stored with it. [`audit`] also compares stored
+//! senders with signatures; the [`Auditor`] does not, because that costs more than everything else. The auditor has
+//! damaged blocks refilled where that is safe ([`RepairHandler::refill`]), both those it finds and those the index
+//! already knows of; the latter at once, before the round reaches them. Where a refill is not safe, the index is
+//! degraded until an operator decides. A restart continues the round where it was, and repeats at most
+//! `STORE_EVERY` of it. Leaves to others: fetching and writing blocks.
 
+mod progress;
+
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use logmill_chain::{Verify, verify};
+use logmill_chain::{VerifyLevel, verify};
 use logmill_io::{Clock, ErrorKind};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::chain::Chain;
 use crate::error::Result;
 use crate::repair::RepairHandler;
 use crate::senders;
+use progress::AuditProgress;
+pub(crate) use progress::AuditRecord;
 
-/// The most damaged blocks that are listed.
+/// Maximum number of damaged blocks that a report lists.
 const LISTED_MAX: usize = 100;
-/// How long a continuous audit rests between rounds, and when there is nothing to look at.
+/// Pause between the rounds of a continuous audit.
 const REST: Duration = Duration::from_secs(60);
-/// Blocks between two looks at the clock.
+/// How often known damage is looked for in that pause.
+const LOOKS_PER_REST: u32 = 60;
+/// How often findings are checked again, and every how many of these times a refill is tried.
+const RECHECK_EVERY: Duration = Duration::from_secs(60);
+const RECHECKS_PER_REFILL: u64 = 10;
+/// Precedes the reason in the description of a finding.
+const NOT_REFILLED: &str = "; not refilled: ";
+/// How often the progress of a round is stored.
+const STORE_EVERY: Duration = Duration::from_secs(10);
+/// Blocks checked between two pauses.
 const SLICE: u64 = 16;
 
-/// What an audit found.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditReport {
-    /// Blocks that were checked in full.
+    /// Blocks checked at level `full`.
     pub verified: u64,
-    /// Blocks of which less was checked, because less was when they came.
+    /// Blocks checked at a lower level, which is the one stored with them.
     pub less_verified: u64,
-    /// Blocks whose logs alone are stored.
+    /// Blocks without a stored body.
     pub logs_only: u64,
-    /// Blocks that are not what they should be.
     pub damaged: u64,
-    /// Blocks that were damaged, and were fetched and written again.
+    /// Damaged blocks that were fetched and written again.
     pub refilled: u64,
-    /// Some of them, and what is wrong.
+    /// The first damaged blocks, up to a limit.
     pub findings: Vec<Finding>,
 }
 
-/// A block that is not what it should be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// A damaged block.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// Its number.
     pub number: u64,
-    /// What is wrong with it.
     pub what: String,
 }
 
 impl AuditReport {
-    /// Whether all is as it should be.
     pub fn is_clean(&self) -> bool {
         self.damaged == 0
-    }
-
-    fn found(&mut self, number: u64, what: String) {
-        tracing::error!(block = number, what, "a stored block is damaged");
-        metrics::counter!("logmill_audit_damaged_total").increment(1);
-        self.add(number, what);
     }
 
     fn add(&mut self, number: u64, what: String) {
@@ -72,46 +77,47 @@ impl AuditReport {
     }
 }
 
-/// Checks one finalized block; an error is trouble with the store that says nothing about the block.
+/// Checks one finalized block; returns what is wrong with it, or counts it. An error is a failure of the store and
+/// tells nothing about the block.
 async fn check(
     chain: &Chain,
     number: u64,
     with_senders: bool,
     report: &mut AuditReport,
-) -> Result<()> {
+) -> Result<Option<String>> {
     let looked_up = match chain.shared.archived(number).await {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
-            report.found(number, logmill_io::chain(&error));
-            return Ok(());
+            return Ok(Some(logmill_io::error_chain(&error)));
         }
         looked_up => looked_up?,
     };
     let Some(block) = looked_up else {
         report.logs_only += 1;
-        return Ok(());
+        return Ok(None);
     };
     let listed = chain.shared.block_ref(number).await?;
     if listed != Some(block.at) {
-        report.found(number, format!("it is stored as {}, and listed otherwise", block.at.hash));
-        return Ok(());
+        let hash = block.at.hash;
+        return Ok(Some(format!("its body has the hash {hash}, and the index lists another")));
     }
-    let fault = if with_senders { senders::fault(&block).await } else { None };
+    let fault = if with_senders { senders::find_fault(&block).await } else { None };
     let level = block.verified;
     let checked = logmill_io::compute(move || {
         let mut block = Arc::unwrap_or_clone(block);
         verify(&mut block, level)
     })
     .await;
+    let label = chain.chain_id().to_string();
+    metrics::counter!("logmill_audited_blocks_total", "chain" => label).increment(1);
     match checked.map_err(|mismatch| mismatch.to_string()).and(fault.map_or(Ok(()), Err)) {
-        Err(what) => report.found(number, what),
-        Ok(()) if level == Verify::Full => report.verified += 1,
+        Err(what) => return Ok(Some(what)),
+        Ok(()) if level == VerifyLevel::Full => report.verified += 1,
         Ok(()) => report.less_verified += 1,
     }
-    metrics::counter!("logmill_audited_blocks_total").increment(1);
-    Ok(())
+    Ok(None)
 }
 
-/// Checks all finalized blocks of a range that are stored; `progress` hears of each.
+/// Checks all stored finalized blocks of a range; calls `progress` after each.
 pub async fn audit(
     chain: &Chain,
     range: Range<u64>,
@@ -121,151 +127,341 @@ pub async fn audit(
     for covered in chain.index().coverage() {
         let (start, end) = (covered.start.max(range.start), covered.end.min(range.end));
         for number in start..end {
-            check(chain, number, true, &mut report).await?;
+            if let Some(what) = check(chain, number, true, &mut report).await? {
+                log_damage(chain, &Finding { number, what: what.clone() });
+                report.add(number, what);
+            }
             progress(number);
         }
     }
     Ok(report)
 }
 
-/// An audit that never ends, within a budget.
+/// A continuous audit at a limited rate.
 #[derive(Debug)]
 pub struct Auditor {
     chain: Chain,
     clock: Arc<dyn Clock>,
     blocks_per_second: u64,
-    report: Mutex<AuditReport>,
+    progress: Mutex<AuditProgress>,
 }
 
-/// A round of an auditor.
-#[derive(Debug, Default)]
+/// What the status shows of a continuous audit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AuditStatus {
+    pub report: AuditReport,
+    /// The first block that the current round has not checked; 0 between two rounds.
+    pub next: u64,
+    /// Number of finished rounds, also those of earlier processes.
+    pub rounds: u64,
+    /// End of the last finished round, in milliseconds since 1970.
+    pub round_ended_ms: Option<i64>,
+}
+
+/// One pass of an auditor over all stored blocks, or the rest of one.
+#[derive(Debug)]
 struct Round {
-    report: AuditReport,
-    /// What the round before has found.
-    before: Vec<Finding>,
-    /// Below this block no refill is tried again in this round.
+    progress: AuditProgress,
+    /// When it was last stored, on the monotonic clock.
+    stored_at: Duration,
+    /// No further refill is tried below this block.
     refused_below: u64,
-}
-
-impl Round {
-    /// What is known once all blocks below `next` were looked at.
-    fn known(&self, next: u64) -> AuditReport {
-        let mut known = self.report.clone();
-        for finding in self.before.iter().filter(|finding| finding.number >= next) {
-            known.add(finding.number, finding.what.clone());
-        }
-        known
-    }
+    /// Ranges of known damage, `(start, end)`, whose refill was tried.
+    tried: BTreeSet<(u64, u64)>,
+    /// When findings were last checked again, on the monotonic clock, and how often.
+    rechecked: (Duration, u64),
 }
 
 impl Auditor {
-    /// Looks at so many blocks a second.
+    /// A rate of 0 disables the audit.
     pub fn new(chain: Chain, clock: Arc<dyn Clock>, blocks_per_second: u64) -> Self {
-        Self { chain, clock, blocks_per_second, report: Mutex::default() }
+        Self { chain, clock, blocks_per_second, progress: Mutex::default() }
     }
 
-    /// What the round under way has found, and for blocks that it has not reached yet, the one before it.
+    /// Findings of the current round and, for blocks that it has not reached yet, of the previous one.
     pub fn report(&self) -> AuditReport {
-        self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.progress().known()
     }
 
-    /// How many blocks are damaged, as far as is known.
+    pub fn status(&self) -> AuditStatus {
+        let progress = self.progress();
+        let report = progress.known();
+        let AuditProgress { next, rounds, round_ended_ms, .. } = progress;
+        AuditStatus { report, next, rounds, round_ended_ms }
+    }
+
     pub fn damaged(&self) -> u64 {
         self.report().damaged
     }
 
-    /// Audits for as long as it is polled; has damaged blocks refilled by `repairs`.
+    fn progress(&self) -> AuditProgress {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Audits for as long as it is polled; damaged blocks are refilled by `repairs`.
     pub async fn run(&self, repairs: Option<&RepairHandler>) -> Result<std::convert::Infallible> {
+        if self.blocks_per_second == 0 {
+            std::future::pending::<()>().await;
+        }
+        self.resume(repairs).await;
         loop {
-            if self.blocks_per_second == 0 {
-                std::future::pending::<()>().await;
-            }
             self.round(repairs).await;
-            self.clock.sleep(REST).await;
+            self.rest(repairs).await;
         }
     }
 
-    /// Looks at every stored block once.
+    /// Continues where the last process that audited this chain has stopped. What that process found is checked again:
+    /// it may have been repaired since.
+    pub async fn resume(&self, repairs: Option<&RepairHandler>) {
+        let stored = loop {
+            match self.chain.shared.tip.audit_record().read().await {
+                Ok(stored) => break stored,
+                Err(error) => {
+                    let (chain, said) = (self.chain.chain_id(), logmill_io::error_chain(&error));
+                    tracing::warn!(chain, error = said, "cannot read the progress of the audit");
+                    if error.kind() == ErrorKind::Corrupt {
+                        break None;
+                    }
+                    self.clock.sleep(REST).await;
+                }
+            }
+        };
+        let Some(stored) = stored else { return };
+        self.publish(&stored);
+        let mut round = self.begin(stored);
+        self.recheck(repairs, &mut round).await;
+        self.publish(&round.progress);
+    }
+
+    /// Checks all findings again, which may have been repaired, or may now be refilled because a node answers.
+    async fn recheck(&self, repairs: Option<&RepairHandler>, round: &mut Round) {
+        let progress = &mut round.progress;
+        let mut refused_below = 0;
+        let mut left = (Vec::new(), Vec::new());
+        progress.before.retain(|finding| finding.number >= progress.next);
+        let (of_round, before) =
+            (std::mem::take(&mut progress.report.findings), std::mem::take(&mut progress.before));
+        let count = of_round.len();
+        for (position, mut finding) in of_round.into_iter().chain(before).enumerate() {
+            let number = finding.number;
+            let is_of_round = position < count;
+            let mut scratch = AuditReport::default();
+            let checked = match self.is_stored(number) {
+                true => check(&self.chain, number, false, &mut scratch).await,
+                false => Ok(None),
+            };
+            let is_whole = matches!(checked, Ok(None));
+            // A store that fails tells nothing about the block.
+            let may_refill = matches!(checked, Ok(Some(_))) && number >= refused_below;
+            let is_refilled = match repairs.filter(|_| may_refill) {
+                Some(repairs) => refill(&self.chain, repairs, &mut finding).await,
+                None => false,
+            };
+            if !is_whole && !is_refilled {
+                refused_below = self.end_of_chunk(number);
+                if is_of_round { &mut left.0 } else { &mut left.1 }.push(finding);
+                continue;
+            }
+            progress.report.refilled += u64::from(is_refilled);
+            progress.report.damaged -= u64::from(is_of_round);
+        }
+        (progress.report.findings, progress.before) = left;
+        round.rechecked = (self.clock.monotonic(), round.rechecked.1 + 1);
+    }
+
+    /// Checks findings again if it is time. Most times nothing is refilled: what was refused once is mostly refused
+    /// again, at the price of a chunk.
+    async fn recheck_sometimes(&self, repairs: Option<&RepairHandler>, round: &mut Round) {
+        let (at, count) = round.rechecked;
+        if self.clock.monotonic().saturating_sub(at) >= RECHECK_EVERY {
+            let repairs = repairs.filter(|_| count % RECHECKS_PER_REFILL == 0 && count > 0);
+            self.recheck(repairs, round).await;
+        }
+    }
+
+    fn is_stored(&self, number: u64) -> bool {
+        self.chain.index().coverage().iter().any(|range| range.contains(&number))
+    }
+
+    /// The block after the chunk that holds a block; 0 if none does.
+    fn end_of_chunk(&self, number: u64) -> u64 {
+        let chunks = self.chain.index().chunks();
+        let chunk = chunks.iter().find(|entry| entry.blocks.contains(&number));
+        chunk.map_or(0, |entry| entry.blocks.end)
+    }
+
+    fn begin(&self, progress: AuditProgress) -> Round {
+        let (now, tried) = (self.clock.monotonic(), BTreeSet::new());
+        Round { progress, stored_at: now, refused_below: 0, tried, rechecked: (now, 0) }
+    }
+
+    /// Checks every stored block once, or the rest of them if a round is under way.
     pub async fn round(&self, repairs: Option<&RepairHandler>) {
-        let mut round = Round { before: self.report().findings, ..Round::default() };
+        let mut round = self.begin(self.progress().begin());
+        self.refill_known(repairs, &mut round).await;
         for covered in self.chain.index().coverage() {
-            if let Some(reached) = self.look_through(covered, repairs, &mut round).await {
-                // What the round before found further on is still the newest that is known of it.
-                return self.publish(round.known(reached));
+            let left = covered.start.max(round.progress.next)..covered.end;
+            if !self.look_through(left, repairs, &mut round).await {
+                self.publish(&round.progress);
+                return self.store(repairs, &mut round).await;
             }
         }
-        self.publish(round.report);
+        round.progress.end(self.clock.now().millis());
+        self.publish(&round.progress);
+        self.store(repairs, &mut round).await;
     }
 
-    /// Returns the block that it could not look at, if there is one.
+    /// The pause between two rounds, in which damage that becomes known is refilled.
+    async fn rest(&self, repairs: Option<&RepairHandler>) {
+        let mut round = self.begin(self.progress());
+        for _ in 0..LOOKS_PER_REST {
+            self.clock.sleep(REST / LOOKS_PER_REST).await;
+            self.refill_known(repairs, &mut round).await;
+            self.recheck_sometimes(repairs, &mut round).await;
+            self.publish(&round.progress);
+        }
+    }
+
+    /// Checks a range; returns false if the store failed.
     async fn look_through(
         &self,
         covered: Range<u64>,
         repairs: Option<&RepairHandler>,
         round: &mut Round,
-    ) -> Option<u64> {
+    ) -> bool {
         let pause = Duration::from_millis(1_000 * SLICE / self.blocks_per_second.max(1));
         for number in covered {
-            let (damaged, report) = (round.report.damaged, &mut round.report);
-            if let Err(error) = check(&self.chain, number, false, report).await {
-                tracing::warn!(block = number, error = logmill_io::chain(&error), "audit");
-                return Some(number);
+            if let Err(error) = self.check_and_refill(number, repairs, round).await {
+                tracing::warn!(
+                    block = number,
+                    error = logmill_io::error_chain(&error),
+                    "cannot audit a block"
+                );
+                return false;
             }
-            if report.damaged > damaged
-                && let Some(repairs) = repairs.filter(|_| number >= round.refused_below)
-                && !refill(repairs, number, report).await
-            {
-                // What its chunk lacks, it lacks for all of its blocks.
-                let chunks = self.chain.index().chunks();
-                let chunk = chunks.iter().find(|entry| entry.blocks.contains(&number));
-                round.refused_below = chunk.map_or(0, |entry| entry.blocks.end);
-            }
+            round.progress.next = number + 1;
             if number % SLICE == 0 {
-                self.publish(round.known(number + 1));
+                self.publish(&round.progress);
+                if self.clock.monotonic().saturating_sub(round.stored_at) >= STORE_EVERY {
+                    self.store(repairs, round).await;
+                }
                 self.clock.sleep(pause).await;
+                self.refill_known(repairs, round).await;
+                self.recheck_sometimes(repairs, round).await;
             }
         }
-        None
+        true
     }
 
-    fn publish(&self, report: AuditReport) {
-        metrics::gauge!("logmill_audit_damaged_blocks").set(gauge(report.damaged));
-        *self.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
+    /// Checks a block, and has it refilled if it is damaged. The error is a failure of the store.
+    async fn check_and_refill(
+        &self,
+        number: u64,
+        repairs: Option<&RepairHandler>,
+        round: &mut Round,
+    ) -> Result<()> {
+        let report = &mut round.progress.report;
+        let Some(what) = check(&self.chain, number, false, report).await? else { return Ok(()) };
+        let mut finding = Finding { number, what };
+        let mut is_refilled = false;
+        log_damage(&self.chain, &finding);
+        if let Some(repairs) = repairs.filter(|_| number >= round.refused_below) {
+            is_refilled = refill(&self.chain, repairs, &mut finding).await;
+            if !is_refilled {
+                // The reason for a refusal holds for all blocks of the chunk.
+                round.refused_below = self.end_of_chunk(number);
+            }
+        }
+        match is_refilled {
+            true => report.refilled += 1,
+            false => report.add(finding.number, finding.what),
+        }
+        Ok(())
+    }
+
+    /// Refills damage that the index knows of because a query or the writer met it; once per round.
+    async fn refill_known(&self, repairs: Option<&RepairHandler>, round: &mut Round) {
+        let Some(repairs) = repairs else { return };
+        let index = self.chain.index();
+        let known = index.health().degraded.map_or_else(Vec::new, |degraded| degraded.damaged);
+        for damaged in known {
+            let (number, end) = (damaged.blocks.start, damaged.blocks.end);
+            // Damage without a known position is found block by block.
+            let is_placed = end < u64::MAX;
+            let is_stored = index.coverage().iter().any(|range| range.contains(&number));
+            if !is_placed || !is_stored || !round.tried.insert((number, end)) {
+                continue;
+            }
+            match repairs.refill(number).await {
+                Ok(()) => {
+                    tracing::info!(number, end, what = damaged.what, "known damage was refilled");
+                    let label = self.chain.chain_id().to_string();
+                    metrics::counter!("logmill_audit_refilled_total", "chain" => label)
+                        .increment(1);
+                    round.progress.report.refilled += 1;
+                }
+                // It stays known, and counts as damaged once the round reaches it.
+                Err(error) => {
+                    let why = logmill_io::error_chain(&error);
+                    tracing::error!(number, end, why, "cannot refill known damage");
+                }
+            }
+        }
+    }
+
+    fn publish(&self, progress: &AuditProgress) {
+        let label = self.chain.chain_id().to_string();
+        metrics::gauge!("logmill_audit_damaged_blocks", "chain" => label)
+            .set(gauge(progress.known().damaged));
+        *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress.clone();
+    }
+
+    /// Stores the progress, if this process writes. After a failure, a restart repeats more of the round.
+    async fn store(&self, repairs: Option<&RepairHandler>, round: &mut Round) {
+        let Some(repairs) = repairs else { return };
+        round.stored_at = self.clock.monotonic();
+        let record = self.chain.shared.tip.audit_record();
+        if let Err(error) = record.put(round.progress.clone(), repairs.fence()).await {
+            let (chain, error) = (self.chain.chain_id(), logmill_io::error_chain(&error));
+            tracing::warn!(chain, error, "cannot store the progress of the audit");
+        }
     }
 }
 
-/// A gauge takes a number of 32 bits exactly.
+/// A gauge holds 32-bit numbers exactly.
 fn gauge(count: u64) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// Has a block refilled that was just found damaged; false if it was not, and then the index is degraded: the next
-/// round tries again, or a person decides.
-async fn refill(repairs: &RepairHandler, number: u64, report: &mut AuditReport) -> bool {
+fn log_damage(chain: &Chain, finding: &Finding) {
+    let (chain, what) = (chain.chain_id(), &finding.what);
+    tracing::error!(chain, block = finding.number, what, "a stored block is damaged");
+    metrics::counter!("logmill_audit_damaged_total", "chain" => chain.to_string()).increment(1);
+}
+
+/// Refills a damaged block. Returns false if that failed, and adds the reason to the finding: it is tried again later,
+/// and unless the failure was transient, the index is degraded until an operator decides.
+async fn refill(chain: &Chain, repairs: &RepairHandler, finding: &mut Finding) -> bool {
+    let (chain, number) = (chain.chain_id(), finding.number);
     let Err(error) = repairs.refill(number).await else {
-        tracing::info!(block = number, "a damaged block was refilled");
-        metrics::counter!("logmill_audit_refilled_total").increment(1);
-        report.damaged -= 1;
-        report.refilled += 1;
-        report.findings.retain(|finding| finding.number != number);
+        tracing::info!(chain, block = number, "a damaged block was refilled");
+        let label = chain.to_string();
+        metrics::counter!("logmill_audit_refilled_total", "chain" => label).increment(1);
         return true;
     };
-    let why = logmill_io::chain(&error);
-    tracing::error!(block = number, why, "a damaged block was not refilled");
-    let finding = report.findings.iter_mut().find(|finding| finding.number == number);
-    let what = finding.map_or_else(
-        || why.clone(),
-        |finding| {
-            finding.what = format!("{}; not refilled: {why}", finding.what);
-            finding.what.clone()
-        },
-    );
-    // A node that does not answer says nothing about the block: the next round tries again.
+    let why = logmill_io::error_chain(&error);
+    tracing::error!(chain, block = number, why, "cannot refill a damaged block");
+    let found = finding.what.split(NOT_REFILLED).next().unwrap_or_default();
+    finding.what = format!("{found}{NOT_REFILLED}{why}");
+    // A node that does not answer tells nothing about the block.
     if error.kind() == ErrorKind::Transient {
         return false;
     }
-    if let Err(error) = repairs.report_damage(number, &what).await {
-        tracing::warn!(error = logmill_io::chain(&error), "degrade the index");
+    if let Err(error) = repairs.report_damage(number, &finding.what).await {
+        tracing::warn!(
+            error = logmill_io::error_chain(&error),
+            "cannot record the damage in the index"
+        );
     }
     false
 }

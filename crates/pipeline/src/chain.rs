@@ -1,7 +1,7 @@
-//! `Chain`: what is stored of one chain, to be read.
+//! `Chain`: read access to the stored blocks of one chain.
 //!
-//! Guarantees: a [`View`] never changes; a [`Change`] is sent after what it tells of is stored. Leaves to others:
-//! writing ([`crate::tip`] and the ingesters).
+//! Guarantees: a [`View`] never changes; a [`Change`] is sent after its blocks are stored. Leaves to others: writing
+//! ([`crate::tip`] and the ingesters).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,92 +20,104 @@ use crate::sighting::Sightings;
 use crate::tip::Tip;
 use crate::view::View;
 
-/// Changes that a listener may be behind before it loses some, and is told so.
+/// Changes that are buffered for a slow listener; one that falls further behind gets a lag error.
 const CHANGES_KEPT: usize = 256;
 
-/// Listeners hear of blocks that were final when they came only if they are this near to the head.
-pub(crate) const TOLD_WITHIN: u64 = 64;
+/// Blocks that were already final when fetched are announced only within this distance of the head.
+pub(crate) const ANNOUNCE_WITHIN: u64 = 64;
 
-/// What is stored of one chain. Clones are handles to the same.
+/// The stored blocks of one chain. Clones share the same state.
 #[derive(Clone, Debug)]
 pub struct Chain {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedState>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedState {
     pub(crate) chain_id: u64,
     pub(crate) index: LogIndex,
     pub(crate) tip: Tip,
-    changes: broadcast::Sender<Arc<Change>>,
-    /// The block after the highest that listeners have heard of.
-    unheard: AtomicU64,
-    /// The indexed head as of the last look: every view asks for it.
+    /// Replaced by a sender that nothing is sent to once another handle to this chain takes over.
+    changes: Mutex<broadcast::Sender<Arc<Change>>>,
+    /// The block after the highest announced one.
+    next_unannounced: AtomicU64,
+    /// Cache of the indexed head, which every view needs.
     finalized: ArcSwapOption<BlockRef>,
-    announced: Mutex<Announced>,
+    announced: Mutex<Announcements>,
+    /// Held from computing a change until it is announced.
+    announcing: tokio::sync::Mutex<()>,
 }
 
-/// What listeners have heard of.
+/// What has been announced to listeners.
 #[derive(Debug, Default)]
-struct Announced {
-    /// The newest blocks, in the order in which they were announced.
+struct Announcements {
+    /// The newest blocks, in the order of their announcement.
     blocks: VecDeque<Arc<Block>>,
-    /// The last replacement of stored blocks.
+    /// Number of the last announced replacement of stored blocks.
     replacement: u64,
 }
 
-/// How the blocks that are not final yet changed.
+/// A change of the blocks that are not final yet.
 #[derive(Clone, Debug, Default)]
 pub struct Change {
-    /// Blocks that are not part of the chain any more, highest first.
+    /// Blocks that left the chain, highest first.
     pub removed: Vec<Arc<Block>>,
-    /// Blocks that are new, lowest first.
+    /// New blocks, lowest first.
     pub added: Vec<Arc<Block>>,
 }
 
 impl Chain {
-    /// What is stored: an index, and the tip beside it.
     pub fn new(chain_id: u64, index: LogIndex, tip: Tip) -> Self {
-        let (changes, _) = broadcast::channel(CHANGES_KEPT);
-        let (unheard, finalized) = (AtomicU64::new(0), ArcSwapOption::empty());
+        let changes = Mutex::new(broadcast::channel(CHANGES_KEPT).0);
+        let (next_unannounced, finalized) = (AtomicU64::new(0), ArcSwapOption::empty());
         let replacement = index.last_replacement();
-        let announced = Mutex::new(Announced { blocks: VecDeque::new(), replacement });
-        let shared = Shared { chain_id, index, tip, changes, unheard, finalized, announced };
+        let announced = Mutex::new(Announcements { blocks: VecDeque::new(), replacement });
+        let announcing = tokio::sync::Mutex::default();
+        let shared = SharedState {
+            chain_id,
+            index,
+            tip,
+            changes,
+            next_unannounced,
+            finalized,
+            announced,
+            announcing,
+        };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Which chain it is, as of EIP-155.
+    /// The EIP-155 chain id.
     pub fn chain_id(&self) -> u64 {
         self.shared.chain_id
     }
 
-    /// The log index of its finalized blocks.
     pub fn index(&self) -> &LogIndex {
         &self.shared.index
     }
 
-    /// All of it at this moment.
+    /// The chain at this moment.
     pub async fn view(&self) -> Result<View> {
-        // The tip first: what leaves it is in the index by then.
+        // The tip first: a block leaves it only after it is in the index.
         let tip = self.shared.tip.now();
         let finalized = self.shared.finalized().await?;
         Ok(View::new(Arc::clone(&self.shared), tip, finalized))
     }
 
-    /// The chain's head as the process that writes last saw it.
+    /// The chain's head as the writing process last saw it.
     pub fn sightings(&self) -> Sightings {
         self.shared.tip.sightings()
     }
 
-    /// Looks at what another process has written, and tells listeners of it.
+    /// Reads what another process has written, and announces it to listeners.
     pub async fn follow(&self) -> Result<()> {
         let shared = &self.shared;
+        let _announcing = shared.announcing.lock().await;
         let (before, final_before) = (shared.tip.now(), shared.index.indexed_finalized_head());
-        let stored = shared.tip.stored().await?;
+        let stored = shared.tip.read_stored().await?;
         shared.index.refresh().await?;
-        // Not earlier: what has left the tip by now is in the index that readers see.
-        shared.tip.show(Arc::clone(&stored));
-        let replaced = self.replaced().await?;
+        // Only after the refresh: blocks that have left the tip are now in the index that readers see.
+        shared.tip.install_snapshot(Arc::clone(&stored));
+        let (replaced, last) = self.unannounced_replacements().await?;
         let view = self.view().await?;
         let mut removed = Vec::new();
         for block in before.blocks.iter().rev() {
@@ -118,8 +130,8 @@ impl Chain {
         let mut added = replaced.added;
         if let (Some(head), Some(last)) = (view.head(), view.finalized()) {
             let first = final_before.ok().flatten().map_or(0, |number| number + 1);
-            let near = (head.number + 1).saturating_sub(TOLD_WITHIN);
-            let first = first.max(near).max(shared.unheard(&removed));
+            let near = (head.number + 1).saturating_sub(ANNOUNCE_WITHIN);
+            let first = first.max(near).max(shared.next_unannounced(&removed));
             let first = added.last().map_or(first, |block| first.max(block.at.number + 1));
             for number in first..=last.number {
                 if shared.block_ref(number).await?.is_none_or(|at| known(&at.hash)) {
@@ -132,82 +144,90 @@ impl Chain {
             !known(&block.at.hash) && view.finalized().is_none_or(|at| at.number < block.at.number)
         };
         added.extend(stored.blocks.iter().filter(is_new).cloned());
-        shared.tell(Change { removed, added });
+        shared.announce_change(Change { removed, added });
+        // Only now: a change that could not be announced is found again.
+        shared.announced().replacement = last;
         Ok(())
     }
 
-    /// Tells listeners of stored blocks that were replaced since the last call: of those that they have heard of
-    /// lately, the old ones are removed, and what is stored in their place is new.
+    /// Announces replacements of stored blocks since the last call: of the recently announced blocks, the old ones are
+    /// removed, and the blocks stored in their place are added.
     pub async fn announce_replacements(&self) -> Result<()> {
-        let change = self.replaced().await?;
-        self.shared.tell(change);
+        let _announcing = self.shared.announcing.lock().await;
+        let (change, last) = self.unannounced_replacements().await?;
+        self.shared.announce_change(change);
+        self.shared.announced().replacement = last;
         Ok(())
     }
 
-    /// How replacements that listeners have not heard of change what they know.
-    async fn replaced(&self) -> Result<Change> {
+    /// The change that results from unannounced replacements, and the number of the last of them.
+    async fn unannounced_replacements(&self) -> Result<(Change, u64)> {
         let (shared, mut change) = (&self.shared, Change::default());
-        // Blocks of a tip that does not follow what is stored go first, as they are on top.
+        let mut seq = shared.announced().replacement;
+        // If the tip does not follow the index, its blocks are removed first, as they are on top.
         while shared.tip_follows() {
-            let seq = shared.announced().replacement;
             let replaced = shared.index.replacements_after(seq).await?;
             let Some(newest) = replaced.last().map(|one| one.seq) else {
                 break;
             };
-            // The head may be one of them.
+            // The cached head may be one of the replaced blocks.
             shared.finalized.store(None);
             let is_replaced =
                 |block: &&Arc<Block>| replaced.iter().any(|r| r.blocks.contains(&block.at.number));
-            let heard: Vec<Arc<Block>> =
+            let announced: Vec<Arc<Block>> =
                 shared.announced().blocks.iter().filter(is_replaced).cloned().collect();
-            for block in heard {
+            for block in announced {
                 match shared.archived(block.at.number).await {
                     Ok(Some(stored)) if stored == block => {}
                     Ok(stored) => {
                         change.added.extend(stored);
                         change.removed.push(block);
                     }
-                    // What is stored cannot be read: nothing is known about it.
+                    // The stored block cannot be read, so whether it changed is unknown.
                     Err(error) if error.kind() == ErrorKind::Corrupt => {}
                     Err(error) => return Err(error),
                 }
             }
-            shared.announced().replacement = newest;
+            seq = newest;
         }
         change.removed.sort_by_key(|block| std::cmp::Reverse(block.at.number));
         change.removed.dedup_by_key(|block| block.at.number);
         change.added.sort_by_key(|block| block.at.number);
         change.added.dedup_by_key(|block| block.at.number);
-        Ok(change)
+        Ok((change, seq))
     }
 
-    /// Changes of the tip from now on.
     pub fn changes(&self) -> broadcast::Receiver<Arc<Change>> {
-        self.shared.changes.subscribe()
+        self.shared.changes().subscribe()
     }
 
-    /// What is stored, lowest first.
+    /// Disconnects the listeners of this handle, because another handle to the same chain takes over.
+    pub fn close_changes(&self) {
+        *self.shared.changes() = broadcast::channel(CHANGES_KEPT).0;
+    }
+
+    /// Stored ranges, lowest first.
     pub fn covered(&self) -> Vec<Range<u64>> {
         let tip = self.shared.tip.now();
         crate::view::covered(&self.shared.index, &tip)
     }
 }
 
-impl Shared {
-    /// Tells listeners what changed, unless nothing did.
-    pub(crate) fn tell(&self, change: Change) {
+impl SharedState {
+    /// Announces a change, unless it is empty.
+    pub(crate) fn announce_change(&self, change: Change) {
         if change.removed.is_empty() && change.added.is_empty() {
             return;
         }
         let last = change.added.last().map(|block| block.at.number + 1);
-        let unheard = last.unwrap_or_else(|| self.unheard(&change.removed));
-        self.unheard.store(unheard, Ordering::SeqCst);
+        let next_unannounced = last.unwrap_or_else(|| self.next_unannounced(&change.removed));
+        self.next_unannounced.store(next_unannounced, Ordering::SeqCst);
         self.announced().note(&change);
-        // Nobody may be listening.
-        let _ = self.changes.send(Arc::new(change));
+        // There may be no listeners.
+        let _ = self.changes().send(Arc::new(change));
     }
 
-    /// Whether the tip follows what is final, or is empty.
+    /// Whether the tip directly follows the indexed blocks, or is empty.
     fn tip_follows(&self) -> bool {
         let health = self.index.health();
         let next = health.tail_start.map(|start| start + health.tail_blocks);
@@ -216,17 +236,20 @@ impl Shared {
         next.zip(first).is_none_or(|(next, first)| first <= next)
     }
 
-    fn announced(&self) -> MutexGuard<'_, Announced> {
+    fn changes(&self) -> MutexGuard<'_, broadcast::Sender<Arc<Change>>> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn announced(&self) -> MutexGuard<'_, Announcements> {
         self.announced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first block that listeners have not heard of, once these are removed.
-    pub(crate) fn unheard(&self, removed: &[Arc<Block>]) -> u64 {
-        let heard = self.unheard.load(Ordering::SeqCst);
-        removed.last().map_or(heard, |lowest| heard.min(lowest.at.number))
+    /// The first unannounced block, once these are removed.
+    pub(crate) fn next_unannounced(&self, removed: &[Arc<Block>]) -> u64 {
+        let next = self.next_unannounced.load(Ordering::SeqCst);
+        removed.last().map_or(next, |lowest| next.min(lowest.at.number))
     }
 
-    /// The highest finalized block.
     async fn finalized(&self) -> Result<Option<BlockRef>> {
         let Some(head) = self.index.indexed_finalized_head()? else {
             return Ok(None);
@@ -240,23 +263,21 @@ impl Shared {
         Ok(Some(found))
     }
 
-    /// A finalized block by its number.
     pub(crate) async fn block_ref(&self, number: u64) -> Result<Option<BlockRef>> {
         Ok(self.index.block_by_number(number).await?.map(|block| block_ref(&block)))
     }
 
-    /// A finalized block by its hash.
     pub(crate) async fn block_ref_by_hash(&self, hash: &B256) -> Result<Option<BlockRef>> {
         Ok(self.index.block_by_hash(hash).await?.map(|block| block_ref(&block)))
     }
 }
 
-impl Announced {
+impl Announcements {
     fn note(&mut self, change: &Change) {
         let is_removed = |block: &Arc<Block>| change.removed.iter().any(|gone| gone.at == block.at);
         self.blocks.retain(|block| !is_removed(block));
         self.blocks.extend(change.added.iter().cloned());
-        let most = usize::try_from(TOLD_WITHIN).unwrap_or(usize::MAX);
+        let most = usize::try_from(ANNOUNCE_WITHIN).unwrap_or(usize::MAX);
         let over = self.blocks.len().saturating_sub(most);
         self.blocks.drain(..over);
     }

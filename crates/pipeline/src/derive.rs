@@ -2,42 +2,43 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`table`] | what a processor writes, declared, with the fold of every column |
-//! | [`rows`] | rows on their way to tables, and the folds in memory |
+//! | [`table`] | declaration of the tables that a processor writes, with the fold of every column |
+//! | [`rows`] | rows before they are stored, and folding in memory |
 //! | [`processor`] | the contract of a processor |
-//! | [`decoded`] | a block read once, for all processors |
-//! | [`mod@line`] | a generation of a processor's tables |
+//! | [`decoded`] | a block decoded once, for all processors |
+//! | [`mod@generation`] | a generation of a processor's tables |
 //! | [`store`] | tables in a database: rows and coverage in one transaction |
-//! | [`deriver`] | live and history derivers over all of it |
-//! | [`rederive`] | to derive anew, as a job |
-//! | [`read`] | final rows and those of the tip as one |
+//! | [`deriver`] | live and history derivers that drive the above |
+//! | [`rederive`] | rebuilding a processor's tables, as a job |
+//! | [`read`] | queries over final rows and tip rows combined |
 //!
-//! Guarantees: every block counts once in every table, in whatever order and however often it comes. Leaves to others:
-//! which processors there are ([`crate::processors`]), reading over HTTP.
+//! Guarantees: every block counts once in every table, regardless of order and repetition. Leaves to others:
+//! which processors exist ([`crate::processors`]), reading over HTTP.
 
-mod board;
+mod backlog;
+#[cfg(test)]
+pub(crate) mod block_builder;
 mod chunk;
 pub mod decoded;
+#[cfg(test)]
+pub(crate) mod decoded_block_builder;
 pub mod deriver;
+pub mod generation;
 mod intern;
-pub mod line;
 pub mod processor;
 pub mod read;
 pub mod rederive;
 pub mod rows;
-#[cfg(test)]
-pub(crate) mod scene;
 mod schema;
-#[cfg(test)]
-pub(crate) mod staged;
 pub mod store;
 pub mod table;
+mod views;
 
 pub use decoded::DecodedBlock;
 pub use deriver::{DeriveSettings, Deriver};
-pub use line::{Line, LineState, TipBlocks};
-pub use processor::{Phase, Processor, Reads};
-pub use read::{Covered, Reader, Select, Standing};
+pub use generation::{Generation, GenerationState, TipBlocks};
+pub use processor::{BlockParts, Phase, Processor};
+pub use read::{GenerationProgress, ProcessorCoverage, Reader, Select};
 pub use rows::{Cell, Position, Rows};
-pub use store::{Part, Tables, TipPart};
+pub use store::{RangeRows, Tables, TipChange};
 pub use table::{Column, Fold, Kind, Table};

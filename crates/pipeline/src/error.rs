@@ -1,129 +1,90 @@
-//! What can go wrong between a chain and what is stored of it.
+//! Errors of the pipeline.
 //!
-//! Guarantees: [`Error::kind`] says what to do about it. Leaves to others: the wording of JSON-RPC.
+//! Guarantees: [`Error::kind`] tells the caller what to do. Leaves to others: the wording of JSON-RPC errors.
 
 use std::ops::Range;
 
 use alloy_primitives::B256;
 use logmill_io::ErrorKind;
 
-/// The outcome of an operation of the pipeline.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why something could not be stored or read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The log index.
     #[error(transparent)]
     Index(#[from] finalized_log_index::Error),
-    /// The source of blocks.
     #[error(transparent)]
     Chain(#[from] logmill_chain::Error),
-    /// A store.
     #[error(transparent)]
     Store(#[from] logmill_io::Error),
-    /// Jobs.
     #[error(transparent)]
     Work(#[from] logmill_work::Error),
-    /// Blocks were asked for that are not stored.
-    #[error("blocks {} to {} are not all there", wanted.start, wanted.end.saturating_sub(1))]
+    /// The requested blocks are not all stored.
+    #[error("blocks {} to {} are not all stored", wanted.start, wanted.end.saturating_sub(1))]
     NotCovered {
-        /// What was asked for.
         wanted: Range<u64>,
-        /// What is there, lowest first.
+        /// Stored ranges, lowest first.
         covered: Vec<Range<u64>>,
     },
-    /// Blocks were asked for that were removed on purpose.
-    #[error("blocks below {floor} were removed")]
+    /// The requested blocks were pruned.
+    #[error("blocks below {floor} were pruned")]
     Pruned {
-        /// The lowest block that was kept.
+        /// Lowest block that is kept.
         floor: u64,
-        /// What is there, lowest first.
+        /// Stored ranges, lowest first.
         covered: Vec<Range<u64>>,
     },
-    /// No stored block has this hash.
-    #[error("block {hash} is not there")]
-    BlockNotFound {
-        /// The hash.
-        hash: B256,
-    },
-    /// The chain changed further back than is allowed.
+    #[error("block {hash} is not stored")]
+    BlockNotFound { hash: B256 },
+    /// A reorganization is deeper than `max_reorg_depth`.
     #[error(
-        "the chain has changed at or below block {number}, more than {max} blocks deep: if that is right, raise \
+        "the chain was reorganized at or below block {number}, more than {max} blocks deep: if that is right, raise \
          MAX_REORG_DEPTH"
     )]
     ReorgTooDeep {
-        /// The lowest block that was looked at.
+        /// Lowest block that may be replaced.
         number: u64,
         /// The setting `max_reorg_depth`.
         max: u64,
     },
-    /// The chain contradicts what it had called final.
-    #[error("block {number} was final as {stored}, and now the chain says {said}")]
+    /// The chain now has another block at a height that it had finalized.
+    #[error("block {number} was finalized as {stored}, but the chain now has {reported}")]
     FinalityReverted {
-        /// Which block.
         number: u64,
-        /// What is stored.
         stored: B256,
-        /// What the chain says now.
-        said: B256,
+        /// Hash that the chain reports now.
+        reported: B256,
     },
-    /// Something asked for makes no sense.
+    /// The request makes no sense.
     #[error("{what}")]
-    Invalid {
-        /// What.
-        what: String,
-    },
+    Invalid { what: String },
     /// A row does not fit its table: a processor is wrong.
-    #[error("a row of {table} does not fit it: {row}")]
-    Misfit {
-        /// Which table.
-        table: &'static str,
-        /// The row.
-        row: String,
-    },
+    #[error("a row does not fit the table {table}: {row}")]
+    Misfit { table: &'static str, row: String },
     /// A processor failed: by a panic, or because the database refused its rows.
     #[error("{processor}: {what}")]
-    Processor {
-        /// Which processor.
-        processor: &'static str,
-        /// What went wrong.
-        what: String,
-    },
-    /// A table was asked for that no processor has derived here.
+    Processor { processor: &'static str, what: String },
+    /// The requested table has not been derived by any processor here.
     #[error(
         "{table} of chain {chain_id} is not derived here: the processor that fills it has not run"
     )]
-    NotDerived {
-        /// Which table.
-        table: &'static str,
-        /// Of which chain.
-        chain_id: u64,
-    },
-    /// What was to be written was planned from a state that has changed since: plan again.
-    #[error("another has written what {processor} was about to write")]
-    Overtaken {
-        /// Whose tables.
-        processor: &'static str,
-    },
-    /// A node gave no answer that could be used.
-    #[error("ask a node for {what}: {why}")]
+    NotDerived { table: &'static str, chain_id: u64 },
+    /// The planned write is based on a state that has changed since: plan again.
+    #[error("another process has already written rows of {processor}")]
+    Overtaken { processor: &'static str },
+    /// No node returned a usable answer.
+    #[error("cannot get {what}: {why}")]
     Unanswered {
-        /// What was asked for.
         what: String,
-        /// What it said, or did not.
+        /// The node's error, or that it did not answer.
         why: String,
     },
-    /// Stored bytes are not what they should be.
+    /// Stored bytes are damaged.
     #[error("{what}")]
-    Corrupt {
-        /// What.
-        what: String,
-    },
+    Corrupt { what: String },
 }
 
 impl Error {
-    /// What the caller should do.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Index(error) => error.kind(),
@@ -143,7 +104,7 @@ impl Error {
         }
     }
 
-    /// Whether a store can never work again; see [`logmill_io::Error::is_fatal`].
+    /// Whether a store has failed permanently; see [`logmill_io::Error::is_fatal`].
     pub fn is_fatal(&self) -> bool {
         match self {
             Self::Index(error) => error.is_fatal(),

@@ -1,18 +1,19 @@
-//! Ingest: from a source of blocks to what is stored.
+//! Ingest: fetches blocks from a source and stores them.
 //!
 //! ```text
-//!   forward:   heads ──▶ blocks above ours ──▶ tip (one commit) ──▶ told to listeners ──▶ final ones to the index
-//!   backward:  cells that are missing, newest first ──▶ jobs ──▶ fetch ──▶ chunk and bodies ──▶ published
+//!   forward:   heads ──▶ blocks above ours ──▶ tip (one commit) ──▶ announced ──▶ final ones to the index
+//!   backward:  missing cells, newest first ──▶ jobs ──▶ fetch ──▶ chunk and bodies ──▶ published
 //! ```
 //!
-//! Guarantees: crashed or repeated anywhere, what is stored is what an undisturbed run would have stored; listeners
-//! hear of a block only after it is stored; a block that can not be had is tried again and never passed over. Leaves to
-//! others: where blocks come from, and what processes do which part.
+//! Guarantees: after a crash or a repetition anywhere, the store holds what an undisturbed run would have stored;
+//! listeners are notified of a block only after it is stored; a block that cannot be fetched is retried and never
+//! skipped. Leaves to others: where blocks come from, and which process does which part.
 
+mod arrivals;
 pub mod backward;
 pub mod collect;
 pub mod forward;
-pub mod layered;
+pub mod layered_source;
 pub mod process;
 pub mod progress;
 
@@ -20,34 +21,32 @@ use std::time::Duration;
 
 pub use backward::{Backward, CELL_JOB};
 pub use forward::Forward;
-pub use layered::Layered;
+pub use layered_source::LayeredSource;
 pub use process::{Ingest, Roles};
 pub use progress::{Progress, ProgressReport, Role};
 
-/// How ingest works.
 #[derive(Clone, Debug)]
 pub struct IngestSettings {
-    /// How many fetches the forward ingester has under way at a time.
+    /// Concurrent fetches of the forward ingester.
     pub latest_workers: usize,
-    /// How many blocks it fetches at a time at the head.
+    /// Blocks per fetch at the head.
     pub latest_batch: u64,
-    /// How many at most when it is behind.
+    /// Maximum blocks per fetch when behind.
     pub latest_batch_max: u64,
-    /// How many cells the backward ingester of this process works on at a time.
+    /// Cells that the backward ingester of this process fills concurrently.
     pub history_workers: usize,
-    /// How many blocks it fetches at a time.
+    /// Blocks per fetch of history.
     pub history_batch: u64,
-    /// Below which block no history is wanted.
+    /// Lowest block of history that is fetched.
     pub history_stop: u64,
-    /// Whether the senders of transactions are recovered and stored: else whoever needs one recovers it, each time.
+    /// Whether transaction senders are recovered and stored. If not, each reader recovers them each time.
     pub store_senders: bool,
-    /// How deep the chain may change.
+    /// Deepest reorganization that is followed.
     pub max_reorg_depth: u64,
-    /// The most blocks that are not final.
+    /// Maximum number of blocks in the tip.
     pub max_unfinal_blocks: usize,
-    /// How often the head is looked at when nothing says that it moved.
+    /// Interval between looks at the head without a notification.
     pub poll: Duration,
-    /// How long to wait after an error.
     pub error_wait: Duration,
 }
 
@@ -69,7 +68,7 @@ impl Default for IngestSettings {
     }
 }
 
-/// The blocks of one fetch at the head: few when near it, more the further behind.
+/// Blocks per fetch at the head: few when near it, more the further behind.
 pub(crate) fn batch_size(settings: &IngestSettings, behind: u64) -> u64 {
     let wanted = match behind {
         0..=3 => settings.latest_batch,

@@ -2,20 +2,24 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`chain`] | [`Chain`]: what is stored of one chain, to be read |
-//! | [`view`] | [`View`]: all of it at one moment, tip and finalized history joined |
+//! | [`chain`] | [`Chain`]: read access to the stored blocks of one chain |
+//! | [`view`] | [`View`]: a chain at one moment, tip and finalized history joined |
 //! | [`tip`] | blocks that are not final yet |
 //! | [`ingest`] | the forward and the backward ingester |
-//! | [`audit`], [`repair`] | what is stored, checked again, and fetched again |
-//! | [`mod@derive`], [`processors`] | tables derived from what is stored |
-//! | [`async_workers`] | what tables need of a node or the web, range by range |
-//! | [`observe`] | what a node or the web said beyond blocks |
-//! | `senders` | who sent transactions, by their signatures |
-//! | `stage` | a tip that is set from outside: [`Chain::stage`] |
-//! | [`block`] | how a block of a source becomes one of the log index, and comes back |
+//! | [`audit`], [`repair`] | checking stored blocks again, and fetching them again |
+//! | [`recheck`] | damage found by processes that do not write |
+//! | [`resolve`] | an operator's decision about a degraded index |
+//! | [`mod@derive`], [`processors`] | tables derived from stored blocks |
+//! | [`async_workers`] | data that tables need from nodes or the web, fetched range by range |
+//! | [`observe`] | stored answers of nodes and web servers beyond blocks |
+//! | `senders` | transaction senders, recovered from signatures |
+//! | [`span`] | block ranges as JSON shows them |
+//! | `stage` | [`Chain::stage`]: sets the tip without an ingester |
+//! | [`uncompared`] | blocks stored before node fields were kept |
+//! | [`block`] | conversion between a source's block and one of the log index |
 //!
-//! Guarantees: what a view answers is whole, or an error says what is missing; listeners hear of a block after it is
-//! stored. Leaves to others: HTTP.
+//! Guarantees: a view's answer is complete, or an error says which blocks are missing; listeners are notified of a
+//! block after it is stored. Leaves to others: HTTP.
 
 pub mod async_workers;
 pub mod audit;
@@ -26,12 +30,16 @@ mod error;
 pub mod ingest;
 pub mod observe;
 pub mod processors;
+pub mod recheck;
 mod record;
 pub mod repair;
+pub mod resolve;
 mod senders;
 pub mod sighting;
+pub mod span;
 mod stage;
 pub mod tip;
+pub mod uncompared;
 pub mod view;
 
 pub use chain::{Chain, Change};

@@ -1,20 +1,20 @@
-//! Observations: what a node or the web said beyond blocks, kept for ever.
+//! Observations: answers of nodes and of the web that are not in blocks, kept permanently.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`state`] | asking a node for the state of a contract |
-//! | [`answer`] | what contracts answer, read |
-//! | [`plain`] | text of strangers, made fit to be shown |
+//! | [`state`] | queries a node for contract state |
+//! | [`answer`] | decodes contract answers |
+//! | [`plain`] | makes untrusted text safe to display |
 //!
-//! Tables that tell what tokens are called or where their pictures lie can not be derived from blocks alone. What was
-//! answered to a question, at which block, is written down here once, as it came. From then on the answer is a source
-//! like the blocks are: tables are built from it again and again, without a node and without the web.
+//! Names of tokens and locations of their images cannot be derived from blocks alone. The answer to a question at a
+//! block is stored here once, unmodified. From then on it is a source like the blocks: tables are rebuilt from it
+//! without a node and without the web.
 //!
-//! The table `observation` is the only place where these answers are: it belongs into every backup, and nothing can
-//! build it anew.
+//! The table `observation` is the only copy of these answers: every backup must include it, because it cannot be
+//! rebuilt.
 //!
 //! Guarantees: an observation never changes; a second answer to the same question at the same block does not replace
-//! the first, and if it differs, somebody hears of it. Values are bounded. Leaves to others: what answers mean.
+//! the first, and a different one is logged and counted. Values are bounded. Leaves to others: what answers mean.
 
 use bytes::Bytes;
 use logmill_io::sql::{Execute, Migration, Migrations, Row};
@@ -31,17 +31,16 @@ pub mod state;
 
 pub use state::{Call, StateAnswer, StateReader, StateSettings};
 
-/// The most bytes of a value; of what is larger, only that is kept ([`Status::TooLarge`]).
+/// Maximum size of a value; of a larger one only the fact is kept ([`AnswerStatus::TooLarge`]).
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
-/// The most observations of one list.
+/// Maximum page size of [`Observations::list`].
 pub const LIST_MAX: usize = 1_000;
 
-/// The table of observations.
 pub static MIGRATIONS: Migrations = Migrations {
     component: "observe",
     list: &[Migration {
         name: "observations",
-        // Status numbers are those of `Status`.
+        // Status numbers are those of `AnswerStatus`.
         statements: "
             CREATE TABLE observation (
                 chain_id BIGINT NOT NULL,
@@ -57,24 +56,22 @@ pub static MIGRATIONS: Migrations = Migrations {
     }],
 };
 
-/// What sort of answer it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
-    /// The value is the answer.
+pub enum AnswerStatus {
     Ok,
-    /// The contract failed; the value is what the node said about it.
+    /// The contract failed; the value is the node's error message.
     Reverted,
-    /// There was an answer, and nothing in it.
+    /// The answer was empty.
     Empty,
-    /// There was more than is kept.
+    /// The answer exceeded [`VALUE_BYTES_MAX`].
     TooLarge,
 }
 
-impl Status {
-    /// All of them, by their numbers.
+impl AnswerStatus {
+    /// In the order of their numbers.
     pub const ALL: [Self; 4] = [Self::Ok, Self::Reverted, Self::Empty, Self::TooLarge];
 
-    /// The number that is stored.
+    /// The stored number.
     pub fn number(self) -> i64 {
         match self {
             Self::Ok => 0,
@@ -84,7 +81,6 @@ impl Status {
         }
     }
 
-    /// The name that people see.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -96,53 +92,47 @@ impl Status {
 
     fn of_number(number: i64) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|status| status.number() == number);
-        found.ok_or_else(|| Error::corrupt(format!("an observation of status {number}")))
+        found.ok_or_else(|| {
+            Error::corrupt(format!("an observation has the unknown status {number}"))
+        })
     }
 }
 
-/// What was asked.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Question {
-    /// What sort of question.
     pub kind: &'static str,
-    /// About what.
     pub subject: Bytes,
 }
 
 impl Question {
-    /// A question about a contract, or about something of it: the parts follow each other.
+    /// A question about a contract or a part of it; the subject is the concatenation of `parts`.
     pub fn new(kind: &'static str, parts: &[&[u8]]) -> Self {
         Self { kind, subject: parts.concat().into() }
     }
 }
 
-/// What was answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
-    /// About what.
     pub subject: Bytes,
-    /// At which block.
     pub block: u64,
-    /// What sort of answer.
-    pub status: Status,
-    /// The answer as it came.
+    pub status: AnswerStatus,
+    /// The answer, unmodified.
     pub value: Bytes,
-    /// When, by the database's clock.
+    /// By the database's clock.
     pub observed_at: Timestamp,
 }
 
-/// What became of an answer that was to be kept.
+/// Outcome of storing an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
-    /// It is new.
+pub enum PutOutcome {
     New,
-    /// It was there already.
+    /// The same answer was stored before.
     Same,
-    /// Another was there, and stays.
+    /// A different answer was stored before, and stays.
     Another,
 }
 
-/// The observations of one chain. Clones are handles to the same.
+/// The observations of one chain. Clones share the same handle.
 #[derive(Clone, Debug)]
 pub struct Observations {
     sql: Sql,
@@ -152,27 +142,30 @@ pub struct Observations {
 const COLUMNS: &str = "subject, block, status, value, observed_at";
 
 impl Observations {
-    /// Opens the observations of a chain, to be added to: makes or updates their table if need be.
+    /// Opens the observations of a chain for writing; creates or migrates the table if necessary.
     pub async fn open(sql: Sql, chain_id: u64) -> Result<Self> {
         sql.migrate(&MIGRATIONS).await?;
         Ok(Self { sql, chain_id: chain_param(chain_id)? })
     }
 
-    /// Opens the observations of a chain, to be read.
+    /// Opens the observations of a chain for reading.
     pub async fn open_read_only(sql: Sql, chain_id: u64) -> Result<Self> {
         sql.expect_migrated(&MIGRATIONS).await?;
         Ok(Self { sql, chain_id: chain_param(chain_id)? })
     }
 
-    /// Keeps an answer, in a transaction of the caller's.
+    /// Stores an answer within the caller's transaction.
     pub async fn put_in(
         &self,
         on: &impl Execute,
         question: &Question,
         answer: &StateAnswer,
-    ) -> logmill_io::Result<Kept> {
+    ) -> logmill_io::Result<PutOutcome> {
         if answer.value.len() > VALUE_BYTES_MAX {
-            let what = format!("an observation of {} bytes", answer.value.len());
+            let what = format!(
+                "an observation of {} bytes is larger than {VALUE_BYTES_MAX}",
+                answer.value.len()
+            );
             return Err(logmill_io::Error::Invalid { what });
         }
         let block = height(answer.block)?;
@@ -189,7 +182,7 @@ impl Observations {
             answer.value.clone(),
         ];
         if on.execute(text, params).await?.changed > 0 {
-            return Ok(Kept::New);
+            return Ok(PutOutcome::New);
         }
         let text = "SELECT status, value FROM observation
             WHERE chain_id = $1 AND kind = $2 AND subject = $3 AND block = $4";
@@ -197,18 +190,18 @@ impl Observations {
         let found = on.execute(text, params).await?;
         let row = found.row()?;
         if row.int(0)? == answer.status.number() && row.blob(1)? == answer.value {
-            return Ok(Kept::Same);
+            return Ok(PutOutcome::Same);
         }
         let subject = alloy_primitives::hex::encode(&question.subject);
         tracing::warn!(
             kind = question.kind,
             subject,
             block,
-            "a second answer differs from the first, which stays"
+            "a new answer differs from the stored one, which is kept"
         );
-        metrics::counter!("logmill_observations_contradicted_total", "kind" => question.kind)
-            .increment(1);
-        Ok(Kept::Another)
+        let labels = [("chain", self.chain_id.to_string()), ("kind", question.kind.to_owned())];
+        metrics::counter!("logmill_observations_contradicted_total", &labels).increment(1);
+        Ok(PutOutcome::Another)
     }
 
     /// The newest answer to a question, at or before a block.
@@ -219,14 +212,15 @@ impl Observations {
              ORDER BY block DESC LIMIT 1"
         );
         let subject = question.subject.clone();
-        // Above all heights that are stored, so that `u64::MAX` means "the newest".
+        // Larger than any stored height, so that `u64::MAX` means "the newest".
         let block = i64::try_from(block).unwrap_or(i64::MAX);
         let params = params![self.chain_id, question.kind, subject, block];
         let found = self.sql.query(&text, params).await?;
         found.rows.first().map(observation).transpose()
     }
 
-    /// The answers to all questions of a kind, by subject and block, after the given one; at most [`LIST_MAX`].
+    /// The answers to all questions of a kind, sorted by subject and block, after the given position; at most
+    /// [`LIST_MAX`].
     pub async fn list(
         &self,
         kind: &'static str,
@@ -253,15 +247,14 @@ fn observation(row: &Row) -> Result<Observation> {
     Ok(Observation {
         subject: row.blob(0)?,
         block: row.count(1)?,
-        status: Status::of_number(row.int(2)?)?,
+        status: AnswerStatus::of_number(row.int(2)?)?,
         value: row.blob(3)?,
         observed_at: row.time(4)?,
     })
 }
 
-/// A height as it is stored.
 pub(crate) fn height(block: u64) -> logmill_io::Result<i64> {
-    let what = || logmill_io::Error::Invalid { what: format!("the height {block} is too high") };
+    let what = || logmill_io::Error::Invalid { what: format!("block number {block} is too large") };
     i64::try_from(block).map_err(|_| what())
 }
 

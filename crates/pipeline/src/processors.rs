@@ -1,4 +1,4 @@
-//! The processors: one file each, one line to register.
+//! The processors: one file each, registered with one line in [`all`].
 //!
 //! | phase | processor | tables |
 //! |---|---|---|
@@ -9,12 +9,12 @@
 //! | 1 | [`tx_metrics`] `tx_metrics_worker` | `tx_metrics` |
 //! | 1 | [`staking`] `staking_worker` | `staking_events`, `staking_nodes`, `staking_validators` |
 //! | 1 | [`defi`] `defi_worker` | `defi_events`, `defi_pairs`, `defi_reserves`, `defi_pair_stats` |
+//! | 1 | [`accounts`] `accounts_worker` | `accounts` |
+//! | 1 | [`meta`] `meta_worker` | `address_transactions`, `account_stats`, `smart_contracts`, `contract_versions` |
+//! | 1 | [`tx_contracts`] `tx_contracts_worker` | `tx_contracts`, `tx_tags` |
 //! | 2 | [`ft_holdings`] `ft_holdings_worker` | `ft_holdings` |
 //! | 2 | [`nft_ownership`] `nft_ownership_worker` | `nft_ownership`, `nft_balances` |
 //! | 2 | [`daily_balance`] `daily_balance_worker` | `daily_balances` |
-//! | 2 | [`accounts`] `accounts_worker` | `accounts` |
-//! | 2 | [`meta`] `meta_worker` | `address_transactions`, `account_stats`, `smart_contracts`, `contract_versions` |
-//! | 2 | [`tx_contracts`] `tx_contracts_worker` | `tx_contracts`, `tx_tags` |
 //!
 //! Guarantees: names are unique, and each table has one writer. Leaves to others: running them ([`crate::derive`]).
 
@@ -39,25 +39,26 @@ pub mod tx_contracts;
 pub mod tx_metrics;
 pub mod usage;
 
-/// What can be set of processors. Blocks are to be decoded with the same token settings.
+/// The configuration keys of [`TokenSettings`].
+const TOKEN_SETTINGS: &str = "derive.wrapped_native_tokens, derive.early_nfts";
+
+/// Settings of the processors. Blocks must be decoded with the same token settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Whose fees count.
     pub fees: fees::Fees,
-    /// How transfers are read.
     pub tokens: TokenSettings,
-    /// Which events are usage, if any.
+    /// None if no rules are configured.
     pub usage: Option<usage::UsageWorker>,
 }
 
 impl Settings {
-    /// What is known of a chain.
+    /// The known contracts of a chain.
     pub fn of_chain(chain_id: u64) -> Self {
         Self { fees: fees::Fees::of_chain(chain_id), tokens: TokenSettings::default(), usage: None }
     }
 }
 
-/// Every processor, those of phase one first.
+/// All processors, phase one first.
 pub fn all(settings: &Settings) -> Vec<Arc<dyn Processor>> {
     let tokens = settings.tokens.fingerprint();
     let mut all: Vec<Arc<dyn Processor>> = vec![
@@ -67,12 +68,12 @@ pub fn all(settings: &Settings) -> Vec<Arc<dyn Processor>> {
         Arc::new(tx_metrics::TxMetrics),
         Arc::new(staking::Staking),
         Arc::new(defi::Defi),
-        Arc::new(ft_holdings::FtHoldings { tokens: tokens.clone() }),
-        Arc::new(nft_ownership::NftOwnership { tokens: tokens.clone() }),
-        Arc::new(daily_balance::DailyBalance { tokens: tokens.clone() }),
         Arc::new(accounts::Accounts { tokens: tokens.clone() }),
         Arc::new(meta::Meta { tokens: tokens.clone() }),
-        Arc::new(tx_contracts::TxContracts { tokens }),
+        Arc::new(tx_contracts::TxContracts { tokens: tokens.clone() }),
+        Arc::new(ft_holdings::FtHoldings { tokens: tokens.clone() }),
+        Arc::new(nft_ownership::NftOwnership { tokens: tokens.clone() }),
+        Arc::new(daily_balance::DailyBalance { tokens }),
     ];
     if let Some(usage) = &settings.usage {
         all.insert(0, Arc::new(usage.clone()));

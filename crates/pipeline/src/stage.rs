@@ -1,6 +1,7 @@
-//! A tip that is set from outside: what tests and simulations have instead of an ingester.
+//! Sets the tip directly, for tests and simulations that run no ingester.
 //!
-//! Guarantees: as of the ingester's own commits: stored first, then told. Leaves to others: whether the blocks link.
+//! Guarantees: as in the ingester's own commits, blocks are stored first and announced after. Leaves to others: whether
+//! the blocks link.
 
 use std::sync::Arc;
 
@@ -11,8 +12,8 @@ use crate::chain::{Chain, Change};
 use crate::error::Result;
 
 impl Chain {
-    /// Makes these blocks the tip, lowest first, and tells listeners what changed. Blocks that left the tip because
-    /// they are final by now are not told of.
+    /// Replaces the tip with these blocks, lowest first, and notifies listeners of the change. Blocks that left the tip
+    /// because they are final now are not announced.
     pub async fn stage(
         &self,
         blocks: Vec<Arc<Block>>,
@@ -24,7 +25,7 @@ impl Chain {
         let is_final = |block: &Arc<Block>| finalized.is_some_and(|to| block.at.number <= to);
         let removed = replaced.gone.into_iter().rev().filter(|block| !is_final(block));
         let change = Change { removed: removed.collect(), added: replaced.added };
-        self.shared.tell(change);
+        self.shared.announce_change(change);
         Ok(())
     }
 }

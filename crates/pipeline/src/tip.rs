@@ -1,12 +1,12 @@
-//! The tip: blocks that are not final yet, as records and in memory.
+//! The tip: blocks that are not final yet, stored as records and cached in memory.
 //!
-//! | key below the prefix | what | who writes it |
+//! | key below the prefix | content | written by |
 //! |---|---|---|
-//! | `tip` | which blocks the tip has, by number and hash, and the safe block | the one writer, fenced |
-//! | `tip/NUMBER-HASH` | a block with everything | the commit that lists it, which alone makes it count |
+//! | `tip` | number and hash of each block of the tip, and the safe block | the one writer, fenced |
+//! | `tip/NUMBER-HASH` | a complete block | the commit that lists it; an unlisted block does not count |
 //!
 //! Guarantees: the tip changes in one commit, fenced by the lease of the index's writer; its blocks link to each
-//! other. A [`Moment`] never changes. Leaves to others: what the tip should be (the forward ingester).
+//! other. A [`TipSnapshot`] never changes. Leaves to others: what the tip should be (the forward ingester).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,29 +18,30 @@ use logmill_chain::{Block, BlockRef, stored};
 use logmill_io::{Batch, Condition, Fence, Key, MetaStore, Version};
 use serde::{Deserialize, Serialize};
 
+use crate::audit::AuditRecord;
 use crate::error::{Error, Result};
 use crate::record;
 use crate::sighting::Sightings;
 
-/// The largest block of the tip, encoded.
+/// Largest encoded block of the tip.
 const BLOCK_BYTES_MAX: usize = 128 << 20;
-/// How often the tip is read anew because it changes meanwhile.
+/// How often the tip is read again because it changed during the read.
 const READS_MAX: usize = 16;
 
 /// The tip at one moment.
 #[derive(Debug, Default)]
-pub struct Moment {
-    /// Its blocks, lowest first; each is the parent of the next.
+pub struct TipSnapshot {
+    /// Lowest first; each is the parent of the next.
     pub(crate) blocks: Vec<Arc<Block>>,
-    /// The safe block, if the chain has told of one.
+    /// The safe block, if a node has reported one.
     pub(crate) safe: Option<BlockRef>,
-    /// The record that says so.
+    /// Version of the record `tip` that was read.
     version: Option<Version>,
 }
 
-impl Moment {
-    /// What of it stands on a finalized block: all above it, or nothing if that block is of another branch, because the
-    /// tip has changed since.
+impl TipSnapshot {
+    /// The part of the tip above a finalized block: all blocks above it, or none if the finalized block is on another
+    /// branch because the tip has changed since.
     pub(crate) fn above(self: Arc<Self>, finalized: Option<BlockRef>) -> Arc<Self> {
         let (Some(at), Some(first)) = (finalized, self.blocks.first()) else {
             return self;
@@ -54,50 +55,52 @@ impl Moment {
     }
 }
 
-/// The tip of one chain.
 #[derive(Debug)]
 pub struct Tip {
     meta: Arc<dyn MetaStore>,
     prefix: String,
-    now: ArcSwap<Moment>,
-    /// Whether the outcome of a commit is open: it may have been made though its answer was lost.
+    now: ArcSwap<TipSnapshot>,
+    /// Whether a commit's outcome is unknown: it may have succeeded though its answer was lost.
     in_doubt: AtomicBool,
 }
 
-/// The record `tip`.
+/// Content of the record `tip`.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Listed {
+struct TipRecord {
     blocks: Vec<(u64, B256)>,
     safe: Option<BlockRef>,
 }
 
 impl Tip {
-    /// The tip whose records begin with `prefix`, as it is stored.
+    /// Reads the tip whose keys begin with `prefix`.
     pub async fn open(meta: Arc<dyn MetaStore>, prefix: impl Into<String>) -> Result<Self> {
         let (prefix, now) = (prefix.into(), ArcSwap::default());
         let tip = Self { meta, prefix, now, in_doubt: AtomicBool::new(false) };
-        let moment = tip.stored().await?;
-        tip.show(moment);
+        let snapshot = tip.read_stored().await?;
+        tip.install_snapshot(snapshot);
         Ok(tip)
     }
 
-    /// The tip at this moment.
-    pub fn now(&self) -> Arc<Moment> {
+    pub fn now(&self) -> Arc<TipSnapshot> {
         self.now.load_full()
     }
 
-    /// The record of the chain's head beside it.
     pub(crate) fn sightings(&self) -> Sightings {
         Sightings::new(Arc::clone(&self.meta), &self.prefix)
     }
 
-    /// Whether it has to be read anew before it is changed.
+    pub(crate) fn audit_record(&self) -> AuditRecord {
+        AuditRecord::new(Arc::clone(&self.meta), &self.prefix)
+    }
+
+    /// Whether the tip must be read again before it is changed.
     pub(crate) fn in_doubt(&self) -> bool {
         self.in_doubt.load(Ordering::SeqCst)
     }
 
-    /// The tip as it is stored: another process may have changed it. Nobody sees it before [`Tip::show`].
-    pub(crate) async fn stored(&self) -> Result<Arc<Moment>> {
+    /// Reads the stored tip, which another process may have changed. Readers do not see it before
+    /// [`Tip::install_snapshot`].
+    pub(crate) async fn read_stored(&self) -> Result<Arc<TipSnapshot>> {
         let mut missing = None;
         for _ in 0..READS_MAX {
             let Some(record) = self.meta.get(&self.state_key()).await? else {
@@ -110,13 +113,13 @@ impl Tip {
             if missing.as_ref().is_some_and(|(version, _)| *version == record.version) {
                 break;
             }
-            let listed: Listed = record::decode(&record.value, "the record of the tip")?;
+            let listed: TipRecord = record::decode(&record.value, "the record of the tip")?;
             match self.blocks_of(&known, &listed).await? {
                 Ok(blocks) => {
                     let version = Some(record.version);
-                    return Ok(Arc::new(Moment { blocks, safe: listed.safe, version }));
+                    return Ok(Arc::new(TipSnapshot { blocks, safe: listed.safe, version }));
                 }
-                // Fine if the tip has changed since it was listed.
+                // No damage if the tip has changed since the list was read.
                 Err(key) => missing = Some((record.version, key)),
             }
         }
@@ -124,17 +127,17 @@ impl Tip {
         Err(Error::corrupt(what))
     }
 
-    /// Makes a moment that was read the one that is seen.
-    pub(crate) fn show(&self, moment: Arc<Moment>) {
-        self.now.store(moment);
+    /// Makes a tip that was read visible to readers.
+    pub(crate) fn install_snapshot(&self, snapshot: Arc<TipSnapshot>) {
+        self.now.store(snapshot);
         self.in_doubt.store(false, Ordering::SeqCst);
     }
 
-    /// The blocks of a list, or the key of one that is not there.
+    /// The listed blocks, or the key of the first missing one.
     async fn blocks_of(
         &self,
-        known: &Moment,
-        listed: &Listed,
+        known: &TipSnapshot,
+        listed: &TipRecord,
     ) -> Result<Result<Vec<Arc<Block>>, Key>> {
         let mut blocks = Vec::new();
         for (number, hash) in &listed.blocks {
@@ -158,19 +161,19 @@ impl Tip {
         let raw = record::decompress(&record.value, BLOCK_BYTES_MAX, &key.to_string())?;
         let block = stored::decode(&raw)?;
         if block.at.hash != hash || block.at.number != number {
-            return Err(Error::corrupt(format!("{key} holds another block")));
+            return Err(Error::corrupt(format!("{key} contains another block")));
         }
         Ok(Some(block))
     }
 
-    /// Makes these blocks the tip, in one commit: the barrier after which they are seen. Blocks that it has already
-    /// are not written again. Returns what came and what went.
+    /// Replaces the tip in one commit, which is the visibility barrier. Blocks that the tip already has are not written
+    /// again. Returns the added and the removed blocks.
     pub(crate) async fn replace(
         &self,
         blocks: Vec<Arc<Block>>,
         safe: Option<BlockRef>,
         fence: Fence,
-    ) -> Result<Replaced> {
+    ) -> Result<TipReplacement> {
         let before = self.now();
         let has = |list: &[Arc<Block>], block: &Block| {
             list.iter().any(|other| other.at.hash == block.at.hash)
@@ -180,10 +183,10 @@ impl Tip {
         let gone: Vec<Arc<Block>> =
             before.blocks.iter().filter(|block| !has(&blocks, block)).cloned().collect();
         if added.is_empty() && gone.is_empty() && safe == before.safe {
-            return Ok(Replaced { added, gone });
+            return Ok(TipReplacement { added, gone });
         }
         let listed = blocks.iter().map(|block| (block.at.number, block.at.hash)).collect();
-        let listed = record::encode(&Listed { blocks: listed, safe });
+        let listed = record::encode(&TipRecord { blocks: listed, safe });
         let condition = before.version.map_or(Condition::Absent, Condition::Version);
         let mut batch = Batch::new().put(self.state_key(), listed, condition);
         for (key, value) in self.records(added.clone()).await {
@@ -193,12 +196,12 @@ impl Tip {
             let key = self.block_key(block.at.number, &block.at.hash);
             batch = batch.delete(key, Condition::Any);
         }
-        // Until the answer is there.
+        // Cleared by `install_snapshot` once the commit is acknowledged.
         self.in_doubt.store(true, Ordering::SeqCst);
         let versions = self.meta.commit(batch.fenced(fence)).await?;
         let version = versions.first().copied().flatten();
-        self.show(Arc::new(Moment { blocks, safe, version }));
-        Ok(Replaced { added, gone })
+        self.install_snapshot(Arc::new(TipSnapshot { blocks, safe, version }));
+        Ok(TipReplacement { added, gone })
     }
 
     async fn records(&self, blocks: Vec<Arc<Block>>) -> Vec<(Key, Bytes)> {
@@ -220,11 +223,10 @@ impl Tip {
     }
 }
 
-/// What a commit of the tip did.
 #[derive(Debug)]
-pub(crate) struct Replaced {
-    /// Blocks that came, lowest first.
+pub(crate) struct TipReplacement {
+    /// New blocks, lowest first.
     pub(crate) added: Vec<Arc<Block>>,
-    /// Blocks that went, lowest first: replaced, or final by now.
+    /// Blocks that left the tip, lowest first: replaced, or final by now.
     pub(crate) gone: Vec<Arc<Block>>,
 }

@@ -1,11 +1,11 @@
 //! `View`: a chain at one moment, finalized history and tip joined.
 //!
-//! The tip is taken first, then what is finalized: a block leaves the tip only after it was indexed, so no order of
-//! events leaves a gap. A block that is in both counts once, as the index's; a tip that does not hold what is final by
-//! now is of a dead branch, and is not looked at.
+//! The tip is read first, then the finalized head: a block leaves the tip only after it was indexed, so no interleaving
+//! leaves a gap. A block in both counts once, as the index has it. A tip that covers the finalized height but lacks the
+//! finalized block is on a dead branch and is ignored.
 //!
-//! Guarantees: answers are whole. Blocks that are not stored are an error ([`Error::NotCovered`]), never an empty
-//! answer. Leaves to others: tags, error codes, limits of requests.
+//! Guarantees: answers are complete. Blocks that are not stored are an error ([`Error::NotCovered`]), never an empty
+//! answer. Leaves to others: tags, error codes, request limits.
 
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
@@ -15,44 +15,46 @@ use finalized_log_index::{Blocks, Filter, LogIndex, LogPage};
 use logmill_chain::{Block, BlockRef, stored};
 
 use crate::block;
-use crate::chain::Shared;
+use crate::chain::SharedState;
 use crate::error::{Error, Result};
-use crate::tip::Moment;
+use crate::tip::TipSnapshot;
 
-/// A chain at one moment.
 #[derive(Clone, Debug)]
 pub struct View {
-    shared: Arc<Shared>,
-    tip: Arc<Moment>,
+    shared: Arc<SharedState>,
+    tip: Arc<TipSnapshot>,
     finalized: Option<BlockRef>,
 }
 
 impl View {
-    pub(crate) fn new(shared: Arc<Shared>, tip: Arc<Moment>, finalized: Option<BlockRef>) -> Self {
+    pub(crate) fn new(
+        shared: Arc<SharedState>,
+        tip: Arc<TipSnapshot>,
+        finalized: Option<BlockRef>,
+    ) -> Self {
         Self { shared, tip: tip.above(finalized), finalized }
     }
 
-    /// The newest block.
     pub fn head(&self) -> Option<BlockRef> {
         self.tip.blocks.last().map(|block| block.at).or(self.finalized)
     }
 
-    /// The newest block that will hardly be replaced: what the chain said, if it is of our branch, else what is final.
+    /// The newest block that is unlikely to be replaced: the chain's safe block if it is in our tip, else the finalized
+    /// one.
     pub fn safe(&self) -> Option<BlockRef> {
-        let said = self.tip.safe.filter(|safe| self.in_tip_by_hash(&safe.hash).is_some());
-        said.or(self.finalized)
+        let safe = self.tip.safe.filter(|safe| self.in_tip_by_hash(&safe.hash).is_some());
+        safe.or(self.finalized)
     }
 
-    /// The newest block that is final.
     pub fn finalized(&self) -> Option<BlockRef> {
         self.finalized
     }
 
-    /// What is stored, lowest first.
+    /// Stored ranges, lowest first.
     pub fn covered(&self) -> Vec<Range<u64>> {
         let end = self.head().map_or(0, |head| head.number + 1);
         let mut covered = covered(&self.shared.index, &self.tip);
-        // What was indexed since.
+        // Leaves out what was indexed after this view was taken.
         covered.retain(|range| range.start < end);
         if let Some(last) = covered.last_mut() {
             last.end = last.end.min(end);
@@ -60,17 +62,17 @@ impl View {
         covered
     }
 
-    /// Whether everything from the first block of the chain to the head is stored.
+    /// Whether all blocks from block 0 to the head are stored.
     pub fn is_complete(&self) -> bool {
         matches!(&self.covered()[..], [all] if all.start == 0)
     }
 
-    /// The blocks that are not final yet, lowest first.
+    /// Blocks that are not final yet, lowest first.
     pub fn tip_blocks(&self) -> &[Arc<Block>] {
         &self.tip.blocks
     }
 
-    /// The first block of the tip, if it has any.
+    /// Number of the tip's first block.
     fn base(&self) -> Option<u64> {
         self.tip.blocks.first().map(|block| block.at.number)
     }
@@ -84,7 +86,6 @@ impl View {
         self.tip.blocks.iter().find(|block| block.at.hash == *hash)
     }
 
-    /// The place of a block, by its number.
     pub async fn block_ref(&self, number: u64) -> Result<Option<BlockRef>> {
         match self.in_tip(number) {
             Some(block) => Ok(Some(block.at)),
@@ -92,7 +93,6 @@ impl View {
         }
     }
 
-    /// The place of a block, by its hash.
     pub async fn block_ref_by_hash(&self, hash: &B256) -> Result<Option<BlockRef>> {
         match self.in_tip_by_hash(hash) {
             Some(block) => Ok(Some(block.at)),
@@ -100,7 +100,7 @@ impl View {
         }
     }
 
-    /// A block with everything, by its number; none if it is not stored, or only its logs are.
+    /// A complete block; none if it is not stored, or only its logs are.
     pub async fn block(&self, number: u64) -> Result<Option<Arc<Block>>> {
         match self.in_tip(number) {
             Some(block) => Ok(Some(Arc::clone(block))),
@@ -108,7 +108,7 @@ impl View {
         }
     }
 
-    /// A block without its logs, and how many these are; none if it is not stored, or only its logs are.
+    /// A block without its logs, and the number of its logs; none if it is not stored, or only its logs are.
     pub async fn outline(&self, number: u64) -> Result<Option<(Arc<Block>, u64)>> {
         if let Some(block) = self.in_tip(number) {
             let logs = u64::try_from(block.log_count()).unwrap_or(u64::MAX);
@@ -118,11 +118,10 @@ impl View {
             return Ok(None);
         };
         let (block, logs) = logmill_io::compute(move || stored::outline(&body)).await?;
-        block::same_block(&block, number)?;
+        block::check_number(&block, number)?;
         Ok(Some((Arc::new(block), logs)))
     }
 
-    /// A block with everything, by its hash.
     pub async fn block_by_hash(&self, hash: &B256) -> Result<Option<Arc<Block>>> {
         if let Some(block) = self.in_tip_by_hash(hash) {
             return Ok(Some(Arc::clone(block)));
@@ -133,7 +132,7 @@ impl View {
         }
     }
 
-    /// The block of a transaction, and the transaction's position in it.
+    /// The block that contains a transaction, and the transaction's position in it.
     pub async fn transaction(&self, hash: &B256) -> Result<Option<(Arc<Block>, usize)>> {
         let position = |block: &Block| block.transactions.iter().position(|tx| tx.hash == *hash);
         for block in self.tip.blocks.iter().rev() {
@@ -152,7 +151,7 @@ impl View {
         Ok(None)
     }
 
-    /// The logs that match, in order, up to the filter's limit; `next` says from which block on there is more.
+    /// The matching logs in order, up to the filter's limit; `next` is the block from which the next page goes on.
     pub async fn logs(&self, filter: &Filter) -> Result<LogPage> {
         match &filter.blocks {
             Blocks::Hash(hash) => match self.in_tip_by_hash(hash) {
@@ -167,7 +166,7 @@ impl View {
             },
             Blocks::Range(range) => self.logs_of_range(filter, range.clone()).await,
             Blocks::Covered(_) => {
-                let what = "a view is asked for whole ranges".to_owned();
+                let what = "a view answers only whole ranges".to_owned();
                 Err(Error::Invalid { what })
             }
         }
@@ -213,8 +212,8 @@ impl View {
         Error::NotCovered { wanted, covered: self.covered() }
     }
 
-    /// Adds the matching logs of blocks of the tip; a block that would exceed the limit is left for the next page,
-    /// unless it is the first.
+    /// Adds the matching logs of tip blocks. A block that would exceed the limit is left for the next page, unless it
+    /// is the first.
     fn add_tip_logs(&self, filter: &Filter, range: RangeInclusive<u64>, page: &mut LogPage) {
         let limit = filter.max_results.unwrap_or(usize::MAX);
         for number in range {
@@ -232,21 +231,21 @@ impl View {
     }
 }
 
-impl Shared {
-    /// A finalized block with everything; none if it is not stored, or only its logs are.
+impl SharedState {
+    /// A complete finalized block; none if it is not stored, or only its logs are.
     pub(crate) async fn archived(&self, number: u64) -> Result<Option<Arc<Block>>> {
         let Some(body) = self.index.body(number).await? else {
             return Ok(None);
         };
         let logs = self.index.query_finalized(&Filter::range(number..=number)).await?.logs;
-        let block = block::restored(&body, logs)?;
-        block::same_block(&block, number)?;
+        let block = block::restore(&body, logs)?;
+        block::check_number(&block, number)?;
         Ok(Some(Arc::new(block)))
     }
 }
 
 impl crate::Chain {
-    /// Finalized blocks with everything, in order, read together; one that is not stored with its body is an error.
+    /// Complete finalized blocks in order, read together; a block that is not stored with its body is an error.
     pub async fn archived_blocks(&self, range: Range<u64>) -> Result<Vec<Arc<Block>>> {
         let (Some(last), index) = (range.end.checked_sub(1), &self.shared.index) else {
             return Ok(Vec::new());
@@ -267,8 +266,8 @@ impl crate::Chain {
         }
         logmill_io::compute(move || {
             let restored = blocks.into_iter().map(|(number, body, logs)| {
-                let block = block::restored(&body, logs)?;
-                block::same_block(&block, number)?;
+                let block = block::restore(&body, logs)?;
+                block::check_number(&block, number)?;
                 Ok(Arc::new(block))
             });
             restored.collect()
@@ -283,8 +282,8 @@ fn empty(range: RangeInclusive<u64>) -> LogPage {
     LogPage { logs: Vec::new(), next: None, looked_at }
 }
 
-/// What is stored, lowest first.
-pub(crate) fn covered(index: &LogIndex, tip: &Moment) -> Vec<Range<u64>> {
+/// Stored ranges, lowest first.
+pub(crate) fn covered(index: &LogIndex, tip: &TipSnapshot) -> Vec<Range<u64>> {
     let mut covered = index.coverage();
     let (Some(first), Some(last)) = (tip.blocks.first(), tip.blocks.last()) else {
         return covered;

@@ -1,7 +1,7 @@
-//! Anvil, an EVM node that mines what it is told: a chain that others made, to be compared with.
+//! Anvil, an EVM node that mines on request: an independent chain to compare with.
 //!
-//! Guarantees: it listens on loopback alone, on a free port, and is gone when its handle is, or when the test process
-//! dies; its folder holds what it knew when it was stopped. Leaves to others: what is sent to it.
+//! Guarantees: it listens only on loopback, on a free port, and ends when its handle is dropped or the test process
+//! dies; its folder holds its state as of the last stop. Leaves to others: what is sent to it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -12,49 +12,68 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::http::JsonRpc;
-use crate::place::workspace_root;
+use crate::paths::workspace_root;
 use crate::postgres::free_port;
 
-/// How often a starting node is asked whether it is up.
+/// How often a starting node is polled.
 const START_CHECKS_MAX: u32 = 600;
 const START_CHECK_WAIT: Duration = Duration::from_millis(25);
+/// How many free ports are tried.
+const PORTS_MAX: usize = 5;
 
-/// The gas of a transaction, more than any of ours needs.
+/// Chain id unless another one is given.
+const CHAIN_ID: u64 = 31_337;
+
+/// Gas limit of a transaction, more than any of ours needs.
 const GAS: &str = "0x3b9aca00";
 
-/// A running node, which mines only when it is told to.
+/// A running node, which mines only on request.
 #[derive(Debug)]
 pub struct Anvil {
     folder: TempDir,
     port: u16,
-    /// The time of its first block, in seconds; now if none is given.
+    /// Timestamp of its first block, in seconds; the current time if none.
     genesis: Option<u64>,
+    /// The id of its chain.
+    chain_id: u64,
     process: Option<Child>,
 }
 
 impl Anvil {
-    /// A node with a chain that has its first block only. Four blocks are an epoch: the newest safe block is four below
-    /// the head, the newest final one eight.
+    /// Starts a node with a chain that has only its first block. An epoch has four blocks: the newest safe block is
+    /// four below the head, the newest final one eight.
     ///
     /// # Panics
-    /// If it can not be installed, or does not start.
+    /// If it cannot be installed, or does not start.
     pub fn start() -> Self {
         Self::start_at(None)
     }
 
-    /// The same, with a first block of this time; its clock goes on from there.
+    /// Like [`Anvil::start`], with this chain id.
     ///
     /// # Panics
-    /// If it can not be installed, or does not start.
+    /// If it cannot be installed, or does not start.
+    pub fn start_as(chain_id: u64) -> Self {
+        Self::start_with(None, chain_id)
+    }
+
+    /// Like [`Anvil::start`], with this timestamp of the first block; the node's clock continues from there.
+    ///
+    /// # Panics
+    /// If it cannot be installed, or does not start.
     pub fn start_at(genesis: Option<u64>) -> Self {
+        Self::start_with(genesis, CHAIN_ID)
+    }
+
+    fn start_with(genesis: Option<u64>, chain_id: u64) -> Self {
         let folder = tempfile::Builder::new().prefix("logmill-anvil-").tempdir();
         let folder = folder.expect("a temporary folder");
-        let mut anvil = Self { folder, port: free_port(), genesis, process: None };
-        anvil.resume();
+        let mut anvil = Self { folder, port: 0, genesis, chain_id, process: None };
+        anvil.start_on_free_port();
         anvil
     }
 
-    /// Another node that knows the same chain; from here each goes its own way.
+    /// Starts another node with the same chain; from here on the two are independent.
     ///
     /// # Panics
     /// If it does not start.
@@ -64,17 +83,33 @@ impl Anvil {
         let folder = folder.expect("a temporary folder");
         std::fs::copy(self.state(), folder.path().join("state.json")).expect("it was stopped");
         self.resume();
-        let genesis = self.genesis;
-        let mut other = Self { folder, port: free_port(), genesis, process: None };
-        other.resume();
+        let (genesis, chain_id) = (self.genesis, self.chain_id);
+        let mut other = Self { folder, port: 0, genesis, chain_id, process: None };
+        other.start_on_free_port();
         other
     }
 
-    /// Starts it again after [`Anvil::stop`], on the same port, with what it knew.
+    /// Another process may take a free port before the node does; then another port is tried.
+    fn start_on_free_port(&mut self) {
+        for _ in 0..PORTS_MAX {
+            self.port = free_port();
+            if self.comes_up() {
+                return;
+            }
+        }
+        panic!("anvil did not start");
+    }
+
+    /// Starts it again after [`Anvil::stop`], on the same port, with its state.
     ///
     /// # Panics
-    /// If it does not come up.
+    /// If it does not start.
     pub fn resume(&mut self) {
+        assert!(self.comes_up(), "anvil did not come up");
+    }
+
+    /// Starts it; false if it ends or does not answer.
+    fn comes_up(&mut self) -> bool {
         let state = self.state();
         let mut anvil = Command::new("setpriv");
         anvil
@@ -83,6 +118,7 @@ impl Anvil {
             .args(["--host", "127.0.0.1", "--port", &self.port.to_string(), "--silent"])
             .args(["--gas-limit", "3000000000", "--slots-in-an-epoch", "4", "--no-mining"])
             .args(["--order", "fifo", "--preserve-historical-states"])
+            .args(["--chain-id", &self.chain_id.to_string()])
             .arg("--dump-state")
             .arg(&state)
             .current_dir(self.folder.path())
@@ -93,35 +129,45 @@ impl Anvil {
         } else if let Some(genesis) = self.genesis {
             anvil.args(["--timestamp", &genesis.to_string()]);
         }
-        self.process = Some(anvil.spawn().expect("anvil starts"));
-        let up = (0..START_CHECKS_MAX).any(|_| {
-            let up = self.rpc().ask("eth_chainId", &json!([])).is_ok();
-            if !up {
-                std::thread::sleep(START_CHECK_WAIT);
+        let mut process = anvil.spawn().expect("anvil starts");
+        let mut up = false;
+        for _ in 0..START_CHECKS_MAX {
+            // What answers on the port of a node that has ended is not this node.
+            if process.try_wait().expect("it is asked").is_some() {
+                break;
             }
-            up
-        });
-        assert!(up, "anvil did not come up");
+            up = self.rpc().ask("eth_chainId", &json!([])).is_ok();
+            if up {
+                break;
+            }
+            std::thread::sleep(START_CHECK_WAIT);
+        }
+        if up {
+            self.process = Some(process);
+        } else {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        up
     }
 
-    /// Stops it; what it knows is kept.
+    /// Stops it and keeps its state.
     ///
     /// # Panics
-    /// If it can not be stopped.
+    /// If it cannot be stopped.
     pub fn stop(&mut self) {
         if let Some(mut process) = self.process.take() {
-            let told = Command::new("kill").args(["-TERM", &process.id().to_string()]).status();
-            assert!(told.expect("kill runs").success(), "anvil is told to stop");
+            let stopped = Command::new("kill").args(["-TERM", &process.id().to_string()]).status();
+            assert!(stopped.expect("kill runs").success(), "anvil receives the signal");
             process.wait().expect("it ends");
         }
     }
 
-    /// Where it answers.
     pub fn rpc(&self) -> JsonRpc {
         JsonRpc::at(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port)))
     }
 
-    /// Makes blocks; the first holds all that was sent.
+    /// Mines blocks; the first contains all pending transactions.
     #[track_caller]
     pub fn mine(&self, blocks: u64) {
         self.rpc().call("anvil_mine", json!([format!("{blocks:#x}")]));
@@ -134,7 +180,7 @@ impl Anvil {
         serde_json::from_value(accounts).expect("a list of accounts")
     }
 
-    /// Sends a transaction, and gives its hash; it waits to be mined.
+    /// Sends a transaction, which stays pending until a block is mined, and returns its hash.
     #[track_caller]
     pub fn send(&self, from: &str, to: Option<&str>, data: &str) -> String {
         let sent = self.rpc().call("eth_sendTransaction", json!([transaction(from, to, data)]));
@@ -162,14 +208,14 @@ impl Anvil {
 impl Drop for Anvil {
     fn drop(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // It may have ended; what it knows is not needed any more.
+            // It may have ended; its state is no longer needed.
             let _ = process.kill();
             let _ = process.wait();
         }
     }
 }
 
-/// A transaction for a node that signs it; without a receiver it makes a contract.
+/// A transaction for the node to sign; without `to` it creates a contract.
 pub fn transaction(from: &str, to: Option<&str>, data: &str) -> Value {
     let mut transaction = json!({"from": from, "data": data, "gas": GAS});
     if let Some(to) = to {
@@ -178,10 +224,10 @@ pub fn transaction(from: &str, to: Option<&str>, data: &str) -> Value {
     transaction
 }
 
-/// A file of the packages of npm; installs them on first use.
+/// A file of the npm packages; installs them on first use.
 ///
 /// # Panics
-/// If they can not be installed.
+/// If they cannot be installed.
 pub fn peer(path: &str) -> PathBuf {
     let root = workspace_root();
     let installed = Command::new(root.join("tools/node.sh")).status().expect("the script runs");

@@ -1,7 +1,7 @@
-//! Databases for tests: the same test body on SQLite and on PostgreSQL, with time that can be moved.
+//! Databases for tests: the same test body runs on SQLite and on PostgreSQL, with a clock that can be moved.
 //!
-//! Guarantees: every [`Database`] starts empty and belongs to one test. [`Database::advance`] moves the time that
-//! statements see, so that no test waits for a lease to end. Leaves to others: what is tested.
+//! Guarantees: every [`Database`] starts empty and belongs to one test. [`Database::advance`] moves the clock that
+//! statements see, so that no test waits for a lease to expire. Leaves to others: what is tested.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::postgres::PostgresServer;
 
-/// When simulated time starts: an arbitrary moment in 2026.
+/// Start of simulated time: an arbitrary time in 2026.
 pub const START: Timestamp = Timestamp(1_790_000_000_000);
 
 /// A database of one test.
@@ -36,7 +36,7 @@ impl Database {
     /// SQLite in memory, on the caller's thread.
     ///
     /// # Panics
-    /// If it can not be opened.
+    /// If it cannot be opened.
     pub async fn memory() -> Self {
         let clock = SimClock::at(START);
         let entropy = SeededEntropy::shared(1);
@@ -56,17 +56,17 @@ impl Database {
         Self { kind: Kind::File { folder, clock }, skewed_ms: AtomicI64::new(0) }
     }
 
-    /// A schema of its own on a server.
+    /// A separate schema on a server.
     pub fn postgres(server: &PostgresServer) -> Self {
         let schema = format!("test_{:016x}", OsEntropy.next_u64());
         let kind = Kind::Postgres { url: server.url(), schema };
         Self { kind, skewed_ms: AtomicI64::new(0) }
     }
 
-    /// A handle as a new process would have it: a memory database is the same one, the others are opened again.
+    /// Opens a handle as a new process would. A memory database returns the same handle, the others are opened again.
     ///
     /// # Panics
-    /// If the database can not be opened.
+    /// If the database cannot be opened.
     pub async fn open(&self) -> Sql {
         match &self.kind {
             Kind::Memory { sql, .. } => sql.clone(),
@@ -88,7 +88,7 @@ impl Database {
         }
     }
 
-    /// How to reach it, if it is on a server.
+    /// Connection settings, if it is on a server.
     pub fn postgres_settings(&self) -> Option<PostgresSettings> {
         let Kind::Postgres { url, schema } = &self.kind else {
             return None;
@@ -99,12 +99,12 @@ impl Database {
         Some(settings)
     }
 
-    /// Moves the time that statements see, for all handles given and those opened from now on.
+    /// Moves the clock that statements see, for the given handles and for those opened from now on.
     pub fn advance(&self, by: Duration, handles: &[&Sql]) {
         self.jump(millis(by), handles);
     }
 
-    /// Sets the time that statements see back, as an operator does with a clock that was ahead.
+    /// Moves the clock back, as an operator does with a clock that was ahead.
     pub fn set_back(&self, by: Duration, handles: &[&Sql]) {
         self.jump(-millis(by), handles);
     }

@@ -1,6 +1,6 @@
-//! Disks that are small, and disks whose syncs fail.
+//! Small disks, and disks whose syncs fail.
 //!
-//! Guarantees: both are gone with the test. Leaves to others: what a store should make of them.
+//! Guarantees: both are removed with the test. Leaves to others: how a store should react.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ pub struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// A disk of this size; nothing if this process may not mount.
+    /// Mounts a disk of this size; none if this process may not mount.
     pub fn mount(size_mib: u32) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         let mounted = Command::new("mount")
@@ -25,7 +25,6 @@ impl SmallDisk {
         mounted.then_some(Self { folder })
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
@@ -33,19 +32,19 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: a thread of a store may close its file a moment after the last handle is gone.
+        // Lazily: a thread of a store may close its file shortly after the last handle is dropped.
         let _ = Command::new("umount").arg("--lazy").arg(self.folder.path()).status();
     }
 }
 
-/// Where the second process of a test works; set only there.
+/// Folder of the child process of a test; set only there.
 const CHILD_FOLDER: &str = "LOGMILL_FAILING_SYNC_FOLDER";
-/// The file that makes syncs fail; see `failing_sync.c`.
+/// The file that makes syncs fail once it exists; see `failing_sync.c`.
 const ARMED: &str = "LOGMILL_FAILING_SYNC";
 
-/// Runs `body` with an empty folder and with the file that makes syncs fail. The syncs are those of the C library, so
-/// only a process that was started with a shim can see them fail: the calling test, which has this full name and
-/// does nothing else, runs itself again in one.
+/// Runs `body` with an empty folder and with the path of the file that makes syncs fail. The syncs are those of the C
+/// library, so only a process started with a shim sees them fail: the calling test, whose full name is `test` and
+/// which must do nothing else, runs itself again as a child process.
 pub fn with_failing_syncs(test: &str, body: impl FnOnce(&Path, &Path)) {
     if let Some(folder) = std::env::var_os(CHILD_FOLDER) {
         let armed = std::env::var_os(ARMED).expect("set with the folder");
@@ -65,11 +64,11 @@ pub fn with_failing_syncs(test: &str, body: impl FnOnce(&Path, &Path)) {
     assert!(child.status.success() && said.contains("1 passed"), "{said}");
 }
 
-/// Builds what makes syncs fail for a process that is started with it in `LD_PRELOAD`, once the file that
-/// `LOGMILL_FAILING_SYNC` names exists.
+/// Builds the shim that makes syncs fail in a process started with it in `LD_PRELOAD`, once the file named by
+/// `LOGMILL_FAILING_SYNC` exists, and delays each by `LOGMILL_SYNC_MS` milliseconds.
 ///
 /// # Panics
-/// If there is no compiler.
+/// If there is no C compiler.
 pub fn failing_sync_shim(folder: &Path) -> PathBuf {
     let source = workspace_root().join("crates/sim/tests/it/failing_sync.c");
     let shim = folder.join("failing_sync.so");

@@ -1,6 +1,6 @@
-//! A client of HTTP and JSON-RPC that waits for its answer, and knows nothing of the code under test.
+//! A blocking client for HTTP and JSON-RPC, independent of the code under test.
 //!
-//! Guarantees: one request a connection, of HTTP 1.0, so that an answer is what comes until its end; no wait is longer
+//! Guarantees: one HTTP/1.0 request per connection, so that a response ends with the connection; no wait is longer
 //! than `WAIT_MAX`. Leaves to others: what is expected.
 
 use std::io::{self, Read, Write};
@@ -9,53 +9,51 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// How long a part of an answer may take.
+/// Read and write timeout.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// The most calls of one request.
+/// Maximum number of calls in a batch.
 const BATCH_MAX: usize = 500;
 
-/// Somebody who answers calls of JSON-RPC.
+/// A JSON-RPC server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JsonRpc {
     address: SocketAddr,
 }
 
 impl JsonRpc {
-    /// At an address.
     pub fn at(address: SocketAddr) -> Self {
         Self { address }
     }
 
-    /// Where it is.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The address for clients of HTTP.
+    /// URL for HTTP clients.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// The address for clients of WebSocket.
+    /// URL for WebSocket clients.
     pub fn ws_url(&self) -> String {
         format!("ws://{}", self.address)
     }
 
-    /// The whole answer to a call.
+    /// Returns the complete response to a call.
     ///
     /// # Errors
-    /// If there is no answer, or it is not JSON.
+    /// If there is no response, or it is not JSON.
     pub fn ask(&self, method: &str, params: &Value) -> io::Result<Value> {
         let call = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
         let (_, body) = request(self.address, "POST", "/", &call.to_string())?;
         Ok(serde_json::from_str(&body)?)
     }
 
-    /// The result of a call.
+    /// Returns the result of a call.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the call fails.
     #[track_caller]
     #[allow(clippy::needless_pass_by_value, reason = "it is made on the spot")]
     pub fn call(&self, method: &str, params: Value) -> Value {
@@ -65,10 +63,10 @@ impl JsonRpc {
         answer["result"].take()
     }
 
-    /// The error of a call, as code and message.
+    /// Returns code and message of the error of a call.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the call succeeds.
     #[track_caller]
     #[allow(clippy::needless_pass_by_value, reason = "it is made on the spot")]
     pub fn refusal(&self, method: &str, params: Value) -> (i64, String) {
@@ -79,10 +77,10 @@ impl JsonRpc {
         (code, error["message"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// Whole answers to many calls, in their order, by as few requests as may be.
+    /// Returns the complete responses to many calls, in order, with as few requests as possible.
     ///
     /// # Panics
-    /// If some are missing.
+    /// If a response is missing.
     #[track_caller]
     pub fn ask_all(&self, calls: &[(String, Value)]) -> Vec<Value> {
         let mut answers = Vec::with_capacity(calls.len());
@@ -102,10 +100,10 @@ impl JsonRpc {
         answers
     }
 
-    /// Results of many calls, in their order.
+    /// Returns the results of many calls, in order.
     ///
     /// # Panics
-    /// If one has none.
+    /// If a call fails.
     #[track_caller]
     pub fn call_all(&self, calls: &[(String, Value)]) -> Vec<Value> {
         let answers = self.ask_all(calls).into_iter().zip(calls);
@@ -117,19 +115,19 @@ impl JsonRpc {
             .collect()
     }
 
-    /// The number of the newest block.
+    /// Number of the newest block.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the call fails.
     #[track_caller]
     pub fn head(&self) -> u64 {
         quantity(&self.call("eth_blockNumber", json!([])))
     }
 
-    /// What is at a path, as JSON.
+    /// Returns the JSON at a path.
     ///
     /// # Panics
-    /// If there is nothing.
+    /// If there is no JSON response.
     #[track_caller]
     pub fn get(&self, path: &str) -> Value {
         let (_, body) = request(self.address, "GET", path, "")
@@ -138,10 +136,10 @@ impl JsonRpc {
     }
 }
 
-/// The number that is written as `0x…`.
+/// Parses a number of the form `0x…`.
 ///
 /// # Panics
-/// If it is none.
+/// If it is not such a number.
 #[track_caller]
 pub fn quantity(value: &Value) -> u64 {
     let digits = value.as_str().and_then(|text| text.strip_prefix("0x"));
@@ -149,11 +147,22 @@ pub fn quantity(value: &Value) -> u64 {
     number.unwrap_or_else(|| panic!("no number: {value}"))
 }
 
-/// Status and body of the answer to one request.
+/// Sends one request; returns status and body.
 ///
 /// # Errors
-/// If nobody answers, or not as HTTP says.
+/// If there is no response, or it is not valid HTTP.
 pub fn request(to: SocketAddr, method: &str, path: &str, body: &str) -> io::Result<(u16, String)> {
+    let (status, _, body) = request_with_head(to, method, path, body)?;
+    Ok((status, body))
+}
+
+/// Sends one request; returns status, head and body.
+pub fn request_with_head(
+    to: SocketAddr,
+    method: &str,
+    path: &str,
+    body: &str,
+) -> io::Result<(u16, String, String)> {
     let mut stream = TcpStream::connect(to)?;
     stream.set_read_timeout(Some(WAIT_MAX))?;
     stream.set_write_timeout(Some(WAIT_MAX))?;
@@ -169,5 +178,5 @@ pub fn request(to: SocketAddr, method: &str, path: &str, body: &str) -> io::Resu
     let broken = || io::Error::other(format!("no answer of HTTP: {answer:.200}"));
     let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(broken)?;
     let status = head.split_whitespace().nth(1).and_then(|status| status.parse().ok());
-    Ok((status.ok_or_else(broken)?, body.to_owned()))
+    Ok((status.ok_or_else(broken)?, head.to_owned(), body.to_owned()))
 }

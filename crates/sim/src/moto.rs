@@ -1,7 +1,7 @@
-//! moto, an S3 server in Python, for one test: with the promises of S3 kept, or one of them broken.
+//! moto, an S3 server in Python, for one test: correct, or with one guarantee of S3 broken.
 //!
-//! Guarantees: it listens on loopback alone, on a port of its own, and ends with its handle. Leaves to others: having
-//! Python (`tools/python.sh` installs moto).
+//! Guarantees: it listens only on loopback, on a free port, and ends with its handle. Leaves to others: having Python
+//! (`tools/python.sh` installs moto).
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -12,9 +12,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::place::workspace_root;
+use crate::paths::workspace_root;
 
-/// A moto server of our own, which ends with the test.
+/// A moto server that ends with the test.
 #[derive(Debug)]
 pub struct Moto {
     server: Child,
@@ -25,7 +25,7 @@ impl Moto {
     /// Starts it, without any bucket.
     ///
     /// # Panics
-    /// If it does not come up.
+    /// If it does not start.
     pub fn start() -> Self {
         Self::of(MOTO)
     }
@@ -33,7 +33,7 @@ impl Moto {
     /// Starts one whose conditional puts lose races.
     ///
     /// # Panics
-    /// If it does not come up.
+    /// If it does not start.
     pub fn start_racy() -> Self {
         Self::of(RACY_MOTO)
     }
@@ -48,7 +48,7 @@ impl Moto {
             .expect("moto_server starts");
         let log = BufReader::new(server.stderr.take().expect("its log"));
         let (sender, receiver) = mpsc::channel();
-        // Reads to the end: a server whose log nobody reads stops when the pipe is full.
+        // Read to the end: the server would block if the pipe were full.
         std::thread::spawn(move || {
             for line in log.lines().map_while(std::result::Result::ok) {
                 if let Some((_, address)) = line.split_once("Running on http://") {
@@ -63,23 +63,22 @@ impl Moto {
         Self { server, address: address.expect("moto_server says where it listens") }
     }
 
-    /// Where it is.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Makes a bucket.
+    /// Creates a bucket.
     ///
     /// # Panics
-    /// If that is refused.
+    /// If the server refuses.
     pub async fn create_bucket(&self, bucket: &str) {
         self.request("PUT", bucket, "200").await;
     }
 
-    /// Removes a bucket, which must be empty.
+    /// Deletes a bucket, which must be empty.
     ///
     /// # Panics
-    /// If that is refused.
+    /// If the server refuses.
     pub async fn delete_bucket(&self, bucket: &str) {
         self.request("DELETE", bucket, "204").await;
     }
@@ -104,9 +103,9 @@ impl Drop for Moto {
     }
 }
 
-/// Starts moto with two of its defects mended. It computes the ETag of an object from the file that readers of the
-/// object seek in, without the lock that they hold, so that a reader of a fresh object may get a part of it. And it
-/// looks whether an object exists some time before it puts it, so that once in thousands of races two writers win.
+/// Starts moto with two of its defects fixed. It computes the ETag of an object from the file in which readers of the
+/// object seek, without their lock, so that a reader of a new object may get only a part of it. And it checks whether
+/// an object exists some time before it stores it, so that once in thousands of races two writers win.
 const MOTO: &str = "
 import sys
 import threading
@@ -127,8 +126,8 @@ from moto.server import main
 main(sys.argv[1:])
 ";
 
-/// Starts moto with a pause between the check whether an object exists and the put, as in a server that does not join
-/// the two: it answers 412 as it should, as long as nobody else is writing.
+/// Starts moto with a pause between the existence check and the put, like a server in which the two are not atomic:
+/// it answers 412 correctly only while there is a single writer.
 const RACY_MOTO: &str = "
 import sys
 import time

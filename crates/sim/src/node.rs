@@ -1,9 +1,10 @@
-//! A simulated node behind a real socket, so that real clients can be pointed at it.
+//! A simulated node behind a real socket, for real clients.
 //!
-//! Guarantees: it listens on loopback alone, on a port of its own, and stops when it is dropped. Leaves to others:
-//! what is answered ([`SimNode`]).
+//! Guarantees: it listens only on loopback, on a free port, and stops when it is dropped. Leaves to others: the
+//! answers ([`SimNode`]).
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
@@ -15,7 +16,10 @@ use logmill_chain::sim::rpc::{Reply, SimNode};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// A simulated node that listens.
+/// Changes the answer to a request before it is sent.
+pub type Hook = Arc<dyn Fn(&str, Reply) -> Reply + Send + Sync>;
+
+/// A simulated node that listens on a socket.
 #[derive(Debug)]
 pub struct SimNodeServer {
     node: SimNode,
@@ -24,42 +28,49 @@ pub struct SimNodeServer {
 }
 
 impl SimNodeServer {
-    /// Starts to listen.
+    /// Starts listening on a free port.
     ///
     /// # Panics
     ///
-    /// When loopback has no free port.
+    /// If loopback has no free port.
     pub async fn start(node: SimNode) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("loopback has a free port");
         Self::on(listener, node)
     }
 
-    /// Starts to answer on a socket that listens already.
+    /// Serves on a socket that is already listening.
     ///
     /// # Panics
     ///
-    /// When the socket has no address.
+    /// If the socket has no address.
     pub fn on(listener: TcpListener, node: SimNode) -> Self {
+        Self::hooked(listener, node, Arc::new(|_, reply| reply))
+    }
+
+    /// Like [`SimNodeServer::on`], with answers changed by a hook.
+    ///
+    /// # Panics
+    ///
+    /// If the socket has no address.
+    pub fn hooked(listener: TcpListener, node: SimNode, hook: Hook) -> Self {
         let address = listener.local_addr().expect("a bound socket has an address");
-        let router = Router::new().route("/", post(answer)).with_state(node.clone());
+        let router = Router::new().route("/", post(answer)).with_state((node.clone(), hook));
         let serving = tokio::spawn(async move {
-            // It ends with the task.
+            // It ends when the task is aborted.
             let _ = axum::serve(listener, router).await;
         });
         Self { node, address, serving }
     }
 
-    /// Where it listens.
     pub fn url(&self) -> String {
         format!("http://{}/", self.address)
     }
 
-    /// The address of its socket.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The node behind it.
+    /// The node that answers.
     pub fn node(&self) -> &SimNode {
         &self.node
     }
@@ -71,13 +82,13 @@ impl Drop for SimNodeServer {
     }
 }
 
-async fn answer(State(node): State<SimNode>, request: String) -> Response<Body> {
+async fn answer(State((node, hook)): State<(SimNode, Hook)>, request: String) -> Response<Body> {
     let delay = node.faults().delay;
     if !delay.is_zero() {
         tokio::time::sleep(delay).await;
     }
-    // Building blocks takes the processor for long.
-    let reply = logmill_io::compute(move || node.answer(&request)).await;
+    // Building blocks uses the CPU for long.
+    let reply = logmill_io::compute(move || hook(&request, node.answer(&request))).await;
     let (status, body) = match reply {
         Reply::Json(json) => (StatusCode::OK, json),
         Reply::Status(status) => {

@@ -1,7 +1,7 @@
-//! A PostgreSQL server of one's own, for one test.
+//! A separate PostgreSQL server for one test.
 //!
-//! Guarantees: it listens on loopback alone, on a free port, in a temporary folder, and is gone when its handle
-//! is, or when the test process dies. Leaves to others: having PostgreSQL installed (`make test` sees to it).
+//! Guarantees: it listens only on loopback, on a free port, in a temporary folder, and ends when its handle is
+//! dropped or the test process dies. Leaves to others: installing PostgreSQL (`make test` does).
 
 use std::fmt;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -11,13 +11,12 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-/// How often a starting server is asked whether it is up.
+/// How often a starting server is polled.
 const START_CHECKS_MAX: u32 = 600;
 const START_CHECK_WAIT: Duration = Duration::from_millis(50);
-/// How many ports are tried for a new server.
+/// Number of ports tried for a new server.
 const PORTS_MAX: u32 = 5;
 
-/// A running server.
 pub struct PostgresServer {
     binaries: PathBuf,
     folder: TempDir,
@@ -33,15 +32,15 @@ impl fmt::Debug for PostgresServer {
 }
 
 impl PostgresServer {
-    /// Starts a server that trusts everybody on this machine.
+    /// Starts a server that trusts all connections from this machine.
     ///
     /// # Panics
-    /// If PostgreSQL is not installed or does not start: a test can not go on without it.
+    /// If PostgreSQL is not installed or does not start.
     pub fn start() -> Self {
         Self::start_with(false)
     }
 
-    /// Starts a server that wants the password `right` of the user `postgres`.
+    /// Starts a server that requires the password `right` for the user `postgres`.
     pub fn start_with_password() -> Self {
         Self::start_with(true)
     }
@@ -55,12 +54,12 @@ impl PostgresServer {
         }
         let mut server = Self { binaries, folder, port: 0, password, process: None };
         server.init();
-        // Somebody else may take the port before the server has it.
+        // Another process may take the port before the server binds it.
         let up = (0..PORTS_MAX).any(|_| {
             server.port = free_port();
             server.try_resume()
         });
-        assert!(up, "postgres did not come up: {}", server.log());
+        assert!(up, "postgres did not start: {}", server.log());
         server
     }
 
@@ -83,9 +82,9 @@ impl PostgresServer {
     /// Starts the server again after [`PostgresServer::stop`], on the same port and data.
     ///
     /// # Panics
-    /// If it does not come up.
+    /// If it does not start.
     pub fn resume(&mut self) {
-        assert!(self.try_resume(), "postgres did not come up: {}", self.log());
+        assert!(self.try_resume(), "postgres did not start: {}", self.log());
     }
 
     /// Starts the server; returns whether it came up.
@@ -97,13 +96,13 @@ impl PostgresServer {
             .arg(self.data())
             .args(["-p", &self.port.to_string()])
             .args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="])
-            // Tests that crash the server itself are not among these: the machine stays up.
+            // Safe: tests stop the server, but the machine stays up.
             .args(["-c", "fsync=off", "-c", "full_page_writes=off", "-c", "max_connections=200"])
             .stderr(log)
             .stdout(Stdio::null());
         let mut process = postgres.spawn().expect("postgres starts");
         for _ in 0..START_CHECKS_MAX {
-            // First: whoever answers on the port after our server has ended is another one.
+            // Check this first: once our server has ended, another one may answer on the port.
             if process.try_wait().expect("it is ours").is_some() {
                 return false;
             }
@@ -115,19 +114,19 @@ impl PostgresServer {
             }
             std::thread::sleep(START_CHECK_WAIT);
         }
-        // It can be killed, since it is ours.
+        // Killing it is safe, since it is our child.
         let _ = process.kill();
         let _ = process.wait();
         false
     }
 
-    /// Whether our server says that it listens: the file that holds its port is complete.
+    /// Whether our server reports that it accepts connections: its pid file has the status `ready`.
     fn has_port(&self) -> bool {
         let file = std::fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
         file.lines().nth(7).is_some_and(|status| status.trim() == "ready")
     }
 
-    /// Suspends the server and every process of it, as a machine that hangs would, until [`PostgresServer::thaw`].
+    /// Suspends the server and all of its processes, like a machine that hangs, until [`PostgresServer::thaw`].
     ///
     /// # Panics
     /// If a process cannot be signalled.
@@ -135,7 +134,7 @@ impl PostgresServer {
         self.signal_all("STOP");
     }
 
-    /// Lets a suspended server go on.
+    /// Resumes a suspended server.
     ///
     /// # Panics
     /// If a process cannot be signalled.
@@ -148,34 +147,34 @@ impl PostgresServer {
         let id = process.id().to_string();
         let children = Command::new("pgrep").args(["-P", &id]).output().expect("pgrep runs");
         let children = String::from_utf8(children.stdout).expect("numbers");
-        // The parent first, so that it starts no further ones.
+        // The parent first, so that it starts no further processes.
         run(Command::new("kill").arg(format!("-{name}")).arg(&id));
         for child in children.split_whitespace() {
-            // A process of a connection that just ended is gone.
+            // The process of a connection that has just closed is gone.
             let _ = Command::new("kill").arg(format!("-{name}")).arg(child).status();
         }
     }
 
-    /// Stops the server at once, as a crash would.
+    /// Stops the server immediately, like a crash.
     ///
     /// # Panics
-    /// If it can not be stopped.
+    /// If it cannot be stopped.
     pub fn stop(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // One that is suspended would not hear it.
+            // A suspended process would not receive the signal.
             run(Command::new("kill").args(["-CONT", &process.id().to_string()]));
-            // SIGQUIT is PostgreSQL's immediate shutdown: no goodbye to its clients.
+            // SIGQUIT is PostgreSQL's immediate shutdown: clients are not notified.
             run(Command::new("kill").args(["-QUIT", &process.id().to_string()]));
             process.wait().expect("it ends");
         }
     }
 
-    /// Where the server is; every client may use it.
+    /// URL for any client.
     pub fn url(&self) -> String {
         self.url_with_password("right")
     }
 
-    /// The same with another password.
+    /// URL with another password.
     pub fn url_with_password(&self, password: &str) -> String {
         format!("postgresql://postgres:{password}@127.0.0.1:{}/postgres", self.port)
     }
@@ -188,7 +187,7 @@ impl PostgresServer {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// A program of PostgreSQL's, as a user that may run it, which dies with this process.
+    /// A PostgreSQL program, run as a user that may run it; it ends with this process.
     fn command(&self, program: &str) -> Command {
         let program = self.binaries.join(program);
         let mut command = Command::new("setpriv");
@@ -210,13 +209,13 @@ impl Drop for PostgresServer {
 /// A port on loopback that is free right now.
 ///
 /// # Panics
-/// If none is.
+/// If there is none.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     listener.local_addr().expect("its address").port()
 }
 
-/// Whether somebody listens on a port of loopback.
+/// Whether a process listens on a loopback port.
 pub fn listens(port: u16) -> bool {
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
@@ -236,7 +235,7 @@ fn has_initdb(folder: &Path) -> bool {
 }
 
 fn is_root() -> bool {
-    // The owner of our own process folder is who we are.
+    // The owner of our process folder is our user.
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0)
 }

@@ -1,19 +1,19 @@
-//! Skipping: how a test says that it can not run here.
+//! Skipping: how a test reports that it cannot run in this environment.
 //!
-//! A test that lacks a server, data or privileges calls [`skip`] and returns. It then counts as skipped, not
-//! as passed: `tools/test.sh` names a file in `LOGMILL_SKIPS`, each skip appends one line to it, and the
-//! counts at the end of `make test` are corrected by the tests named there. With `CI=true` a skip fails the
-//! run, unless its reason starts with `proof:`, which says that `make proof` runs it.
+//! A test that lacks a server, data or privileges calls [`skip`] and returns. It then counts as skipped, not as
+//! passed: `tools/test.sh` sets `LOGMILL_SKIPS` to a file, each skip appends one line to it, and the counts at the
+//! end of `make test` are corrected by the tests listed there. With `CI=true` a skip fails the run, unless its reason
+//! starts with `proof:`, which means that `make proof` runs the test.
 //!
-//! Guarantees: one line per call, whole, also when many test processes write at once. Leaves to others:
-//! counting, and the decision whether a skip is acceptable.
+//! Guarantees: each call writes one complete line, even if many test processes write concurrently. Leaves to others:
+//! counting, and deciding whether a skip is acceptable.
 
 use std::env;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::thread;
 
-/// Says that the running test can not run here, and why. The caller returns right after.
+/// Reports that the running test cannot run here, and why. The caller must return right after.
 ///
 /// ```no_run
 /// let Some(data) = logmill_sim::test_data() else {
@@ -24,7 +24,7 @@ use std::thread;
 ///
 /// # Panics
 ///
-/// When the file named by `LOGMILL_SKIPS` can not be written: an uncounted skip would look like a pass.
+/// If the file named by `LOGMILL_SKIPS` cannot be written: an uncounted skip would look like a pass.
 pub fn skip(reason: &str) {
     println!("skipped: {reason}");
     let Some(file) = env::var_os("LOGMILL_SKIPS") else { return };
@@ -33,18 +33,18 @@ pub fn skip(reason: &str) {
         .create(true)
         .open(file)
         .expect("the file named by LOGMILL_SKIPS can be opened");
-    // One write of one line in append mode: lines of other processes do not mix with it.
+    // One write of one line in append mode does not mix with lines of other processes.
     file.write_all(line(&test_name(), reason).as_bytes())
         .expect("the file named by LOGMILL_SKIPS can be written");
 }
 
-/// Test and reason, with a tab between them and on one line.
+/// Test and reason on one line, separated by a tab.
 fn line(test: &str, reason: &str) -> String {
     let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
     format!("{test}\t{reason}\n")
 }
 
-/// Binary and test as nextest names them; without nextest the test's thread carries its name.
+/// Binary and test as nextest names them; without nextest, the name of the test's thread.
 fn test_name() -> String {
     let binary = env::var("NEXTEST_BINARY_ID");
     let test = env::var("NEXTEST_TEST_NAME");

@@ -1,12 +1,12 @@
-//! What the worker process and the test that kills it agree on.
+//! Constants shared by the worker process and the test that kills it.
 
 use std::time::Duration;
 
-/// The kind of its jobs.
+/// Kind of the worker's jobs.
 pub const KIND: &str = "effect";
-/// How long a claim lasts.
+/// Lease of a claim.
 pub const LEASE: Duration = Duration::from_secs(2);
-/// How many jobs one process runs at a time.
+/// Number of jobs that a process runs concurrently.
 pub const SLOTS: usize = 4;
-/// How long a job takes.
+/// Duration of a job.
 pub const JOB_TIME: Duration = Duration::from_millis(40);

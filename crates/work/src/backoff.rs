@@ -1,39 +1,25 @@
-//! How long to wait before the next attempt.
+//! Delays between attempts.
 //!
-//! Guarantees: pure; jitter comes in as a number. Leaves to others: how many attempts there are.
+//! Guarantees: pure, because the caller passes the entropy for the jitter. Leaves to others: how many attempts
+//! there are.
 
 use std::time::Duration;
 
 use logmill_io::Entropy;
 
-/// A rule for waiting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backoff {
-    /// `step`, two `step`, three `step` …
-    Linear {
-        /// What every failure adds.
-        step: Duration,
-    },
-    /// `first`, doubled by every failure up to `max`, with jitter of at most `jitter_percent` to both sides.
-    Exponential {
-        /// After the first failure.
-        first: Duration,
-        /// The longest.
-        max: Duration,
-        /// How far a wait may be from its middle, in percent.
-        jitter_percent: u32,
-    },
-    /// The waits as written, the last one again and again; with jitter likewise.
-    Table {
-        /// After the first failure, the second …
-        waits: Vec<Duration>,
-        /// How far a wait may be from its middle, in percent.
-        jitter_percent: u32,
-    },
+    /// The delay grows by `step` with every failure.
+    Linear { step: Duration },
+    /// `first`, doubled by every failure up to `max`, then moved up or down by at most `jitter_percent`
+    /// percent.
+    Exponential { first: Duration, max: Duration, jitter_percent: u32 },
+    /// The listed delays in order; the last one repeats. Jitter as for `Exponential`.
+    Table { waits: Vec<Duration>, jitter_percent: u32 },
 }
 
 impl Backoff {
-    /// How long to wait after this many attempts have failed.
+    /// Returns the delay after `failed` failed attempts.
     pub fn wait(&self, failed: i64, entropy: &dyn Entropy) -> Duration {
         let failed = u32::try_from(failed.max(1)).unwrap_or(u32::MAX);
         match self {
@@ -83,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rules_without_jitter() {
+    fn delays_without_jitter() {
         let second = Duration::from_secs(1);
         let linear = Backoff::Linear { step: 2 * second };
         assert_eq!(waits(&linear), [2, 2, 4, 6, 8, 80, 2 * u64::from(u32::MAX)]);

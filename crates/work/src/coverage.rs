@@ -1,16 +1,16 @@
-//! `Coverage`: which ranges of a chain a consumer has done, and which are being done.
+//! `Coverage`: the ranges of a chain that a consumer has done, and those that it is working on.
 //!
-//! One row per (chain, consumer, version) holds what is *done* as an interval set; every transaction that changes the
-//! coverage locks it first. What is *claimed* are rows that name a range and its job, and they count for as
-//! long as that job exists and is not done.
+//! One row per (chain, consumer, version) holds the *done* ranges as an interval set; every transaction that
+//! changes the coverage locks it first. A *claimed* range is a row with the range and its job. It counts as
+//! long as the job exists and is not done.
 //!
 //! Guarantees:
-//! - [`Coverage::cover`] runs in the transaction that writes the rows it speaks for, and gives only the parts that
-//!   were not done before: two workers that both saw a range as missing can not both add it.
+//! - [`Coverage::cover`] runs in the transaction that writes the rows of the range, and returns only the parts
+//!   that were not done before: two workers that both saw a range as missing cannot both add it.
 //! - [`Coverage::claim_next`] creates the claim of a range and its job in one transaction: no range is claimed
 //!   without a job that will do it, and no two claims overlap.
-//! - A range that is neither done nor has a job that waits, runs, is dead or was cancelled is missing, and is found
-//!   again: purging a job gives its range back.
+//! - A range is missing, and will be claimed again, if it is not done and has no job that is pending, running,
+//!   dead or cancelled. So purging a job makes its range missing.
 //!
 //! Leaves to others: what doing a range means.
 
@@ -18,54 +18,50 @@ use logmill_io::sql::Execute;
 use logmill_io::{Tx, Value, params};
 
 use crate::error::{Error, Result};
-use crate::intervals::{From, Heights, IntervalSet};
+use crate::intervals::{Heights, IntervalSet, SearchOrder};
 use crate::job::State;
-use crate::queue::{Enqueued, NewJob, Queue};
+use crate::queue::{EnqueueResult, NewJob, Queue};
 
-/// Whose coverage.
+/// Identifies one coverage.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Scope {
-    /// Of which chain.
     pub chain_id: u64,
-    /// Who does the ranges: a processor, an ingester.
+    /// The component that does the ranges, such as a processor or an ingester.
     pub consumer: String,
-    /// In which version; a changed consumer starts from nothing.
+    /// A consumer whose version changes starts with an empty coverage.
     pub version: u32,
 }
 
 impl Scope {
     fn params(&self) -> Result<Vec<Value>> {
         let chain_id = i64::try_from(self.chain_id);
-        let chain_id =
-            chain_id.map_err(|_| Error::invalid(format!("chain id {}", self.chain_id)))?;
+        let chain_id = chain_id
+            .map_err(|_| Error::invalid(format!("the chain id {} is too large", self.chain_id)))?;
         Ok(params![chain_id, self.consumer.as_str(), self.version])
     }
 }
 
-/// What is done and what is being done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
-    /// Done, with its rows.
+    /// Ranges whose rows are written.
     pub done: IntervalSet,
-    /// Claimed by jobs that exist and are not done.
+    /// Ranges whose jobs exist and are not done.
     pub claimed: IntervalSet,
 }
 
-/// What to claim.
 #[derive(Clone, Debug)]
 pub struct RangeClaim {
-    /// Where to look.
+    /// Search only here.
     pub within: Heights,
-    /// The longest range.
+    /// Maximum length of the claimed range.
     pub most: u64,
-    /// From which side.
-    pub from: From,
+    pub order: SearchOrder,
 }
 
 const SCOPE: &str = "chain_id = $1 AND consumer = $2 AND version = $3";
 
 impl Coverage {
-    /// The coverage as it is; what nobody has ever covered is empty.
+    /// Reads the coverage; it is empty if the scope has no row.
     pub async fn read(on: &impl Execute, scope: &Scope) -> Result<Self> {
         let text = format!("SELECT done FROM coverage WHERE {SCOPE}");
         let found = on.execute(&text, scope.params()?).await?;
@@ -82,7 +78,7 @@ impl Coverage {
         Ok(Self { done, claimed: claims.collect::<Result<_>>()? })
     }
 
-    /// The coverage, locked until the transaction ends. The row exists afterwards.
+    /// Reads the coverage and locks it until the transaction ends. Creates its row if it has none.
     async fn lock(tx: &Tx, scope: &Scope) -> Result<Self> {
         let mut params = scope.params()?;
         params.push(IntervalSet::new().encode().into());
@@ -102,8 +98,8 @@ impl Coverage {
         Ok(())
     }
 
-    /// Marks a range as done; gives the parts that were not, for which the caller writes the rows in the same
-    /// transaction, and for no others.
+    /// Marks a range as done and returns the parts that were not done before. The caller writes the rows of
+    /// these parts, and of no others, in the same transaction.
     pub async fn cover(tx: &Tx, scope: &Scope, range: &Heights) -> Result<Vec<Heights>> {
         let mut coverage = Self::lock(tx, scope).await?;
         let fresh = coverage.done.insert(range);
@@ -111,15 +107,15 @@ impl Coverage {
         Ok(fresh)
     }
 
-    /// Marks a range as not done, because its rows are removed in the same transaction.
+    /// Marks a range as not done; its rows must be removed in the same transaction.
     pub async fn release(tx: &Tx, scope: &Scope, range: &Heights) -> Result<()> {
         let mut coverage = Self::lock(tx, scope).await?;
         coverage.done.remove(range);
         coverage.store_done(tx, scope).await
     }
 
-    /// Claims the next missing range and creates its job, together; none if nothing is missing. `job` makes the
-    /// job of a range; its key must name scope and range.
+    /// Claims the next missing range and creates its job in one transaction; returns `None` if nothing is
+    /// missing. `job` builds the job of a range; its key must contain the scope and the range.
     pub async fn claim_next(
         queue: &Queue,
         scope: &Scope,
@@ -150,13 +146,13 @@ impl Coverage {
         let coverage = Self::lock(tx, scope).await?;
         let mut taken = coverage.done.clone();
         taken.extend(&coverage.claimed);
-        let Some(range) = taken.next_missing(&claim.within, claim.most, claim.from) else {
+        let Some(range) = taken.next_missing(&claim.within, claim.most, claim.order) else {
             return Ok(None);
         };
         forget_finished(tx, scope).await?;
         let job = job(&range);
-        // A job of this key may be left from before a release: done, so it would never do the range again.
-        if queue.enqueue_in(tx, &job).await? == Enqueued::Exists(State::Done) {
+        // A done job with this key may be left from before a release. It would never run the range again.
+        if queue.enqueue_in(tx, &job).await? == EnqueueResult::Exists(State::Done) {
             return Err(Error::invalid(format!(
                 "the range {}..{} is missing, but the job {}/{} that covers it is done: purge that job",
                 range.start, range.end, job.kind, job.key
@@ -167,7 +163,7 @@ impl Coverage {
     }
 }
 
-/// Forgets the claims whose jobs are done or gone, before a new job can take the place of one of those.
+/// Deletes claims whose jobs are done or gone, before a new job can reuse one of their keys.
 async fn forget_finished(tx: &Tx, scope: &Scope) -> Result<()> {
     let text = format!(
         "DELETE FROM coverage_claim WHERE {SCOPE} AND NOT EXISTS (

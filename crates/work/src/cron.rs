@@ -1,13 +1,14 @@
-//! `Cron`: every slot of a schedule once, across processes, also those that passed while nobody ran.
+//! `Cron`: runs every slot of a schedule once across processes, including slots that passed while no process
+//! ran.
 //!
-//! A row per schedule remembers the last slot that was handed out. A tick locks it, enqueues a job for every
-//! slot since, and moves it on, in one transaction. The key of the job names the slot, so that even a tick that
-//! is run twice enqueues nothing twice.
+//! One row per schedule holds the last enqueued slot. A tick locks the row, enqueues a job for every slot
+//! since, and advances the row, in one transaction. The job's key contains the slot, so a repeated tick
+//! enqueues nothing twice.
 //!
-//! Guarantees: each slot has exactly one job, whichever process ticks and however long all were down; at most
-//! [`SLOTS_PER_TICK`] are handed out by one tick, oldest first, and the rest by the next. A clock that was ahead and is
-//! set back stops nothing. Leaves to others: what the jobs do; how many missed slots are worth running is the
-//! schedule's `missed`.
+//! Guarantees: each slot has exactly one job, whichever process ticks and however long all were down. One tick
+//! enqueues at most [`SLOTS_PER_TICK`] slots, oldest first; later ticks enqueue the rest. A clock that was
+//! ahead and is set back does not stop the schedule. Leaves to others: what the jobs do, and which missed slots
+//! are worth running ([`MissedRuns`]).
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -19,51 +20,64 @@ use logmill_io::{Timestamp, Tx, params};
 use crate::error::{Error, Result};
 use crate::queue::{NewJob, Queue};
 
-/// The most slots that one tick hands out.
+/// Maximum number of slots that one tick enqueues.
 pub const SLOTS_PER_TICK: usize = 1_000;
 
-/// When something is due, again and again.
+/// A cron pattern in a time zone, with the kind of its jobs.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    /// What it is called; the jobs' keys start with it.
+    /// Also the prefix of the jobs' keys.
     pub name: String,
-    /// The kind of the jobs.
     pub kind: String,
     pattern: croner::Cron,
     zone: TimeZone,
-    missed: Missed,
+    missed: MissedRuns,
 }
 
-/// What to do about slots that passed while nobody ran.
+/// Which slots to run of those that passed while no process ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missed {
-    /// Each gets its job.
+pub enum MissedRuns {
     Each,
-    /// Only the newest gets one: for work that catches up by itself.
+    /// For work that catches up by itself.
     Newest,
 }
 
 impl Schedule {
-    /// A schedule from a cron pattern (`*/15 * * * *`), in a time zone by its IANA name.
-    pub fn new(name: &str, kind: &str, pattern: &str, zone: &str, missed: Missed) -> Result<Self> {
+    /// Parses a cron pattern (`*/15 * * * *`); `zone` is an IANA name.
+    pub fn new(
+        name: &str,
+        kind: &str,
+        pattern: &str,
+        zone: &str,
+        missed: MissedRuns,
+    ) -> Result<Self> {
         let parsed = croner::Cron::from_str(pattern).map_err(|error| {
-            Error::invalid(format!("the schedule {pattern:?} of {name}: {error}"))
+            Error::invalid(format!(
+                "the schedule {name} has the invalid pattern {pattern:?}: {error}"
+            ))
         })?;
-        let zone = TimeZone::get(zone)
-            .map_err(|error| Error::invalid(format!("the time zone of {name}: {error}")))?;
+        let zone = TimeZone::get(zone).map_err(|error| {
+            Error::invalid(format!("the schedule {name} has an invalid time zone: {error}"))
+        })?;
         Ok(Self { name: name.to_owned(), kind: kind.to_owned(), pattern: parsed, zone, missed })
     }
 
-    /// The first slot after a moment; none if there will never be one.
+    /// Returns the first slot after `after`; `None` if there will never be one.
     pub fn next_after(&self, after: Timestamp) -> Result<Option<Timestamp>> {
         let moment = jiff::Timestamp::from_millisecond(after.millis()).map_err(|error| {
-            Error::invalid(format!("a slot of {} after {after:?}: {error}", self.name))
+            Error::invalid(format!(
+                "cannot compute the slot of {} after {after:?}: {error}",
+                self.name
+            ))
         })?;
         let moment = moment.to_zoned(self.zone.clone());
         match self.pattern.find_next_occurrence(&moment, false) {
             Ok(slot) => Ok(Some(Timestamp(slot.timestamp().as_millisecond()))),
             Err(croner::errors::CronError::TimeSearchLimitExceeded) => Ok(None),
-            Err(error) => Err(Error::invalid(format!("the schedule of {}: {error}", self.name))),
+            Err(error) => Err(Error::invalid(format!(
+                "cannot compute the next slot of {}: {error}",
+                self.name
+            ))),
         }
     }
 
@@ -90,7 +104,7 @@ impl Schedule {
     }
 }
 
-/// Hands out the slots of a schedule.
+/// Enqueues the jobs of a schedule.
 #[derive(Clone, Debug)]
 pub struct Cron {
     queue: Queue,
@@ -98,13 +112,12 @@ pub struct Cron {
 }
 
 impl Cron {
-    /// A schedule over a queue.
     pub fn new(queue: Queue, schedule: Schedule) -> Self {
         Self { queue, schedule }
     }
 
-    /// Makes the schedule known, if it is not: slots count from now on, or from `since`. A later call changes
-    /// nothing, so that a restart loses no slot.
+    /// Stores the schedule unless it is stored already. Slots count from `since`, or from now. A later call
+    /// changes nothing, so a restart loses no slot.
     pub async fn start(&self, since: Option<Timestamp>) -> Result<()> {
         let text = "INSERT INTO cron (name, passed_at) VALUES ($1, COALESCE($2, now_ms()))
             ON CONFLICT (name) DO NOTHING";
@@ -113,7 +126,8 @@ impl Cron {
         Ok(())
     }
 
-    /// Enqueues a job for every slot that has passed; gives how many slots, and how long until the next.
+    /// Enqueues a job for every slot that has passed; returns the number of jobs and the time until the next
+    /// slot.
     pub async fn tick(&self) -> Result<(usize, Option<Duration>)> {
         let handed =
             self.queue.sql().write(|tx| async move { Ok(self.tick_in(&tx).await?) }).await?;
@@ -131,14 +145,14 @@ impl Cron {
         let row =
             row.ok_or_else(|| Error::invalid(format!("the schedule {name} was not started")))?;
         let (passed, now) = (row.time(0)?, row.time(1)?);
-        // A transaction that waited for another's may be a little behind it without any clock going back.
+        // A transaction that waited for another one may be slightly behind it, although no clock was set back.
         if passed > now.after(BEHIND_MAX) {
             return self.turn_back(tx, now).await;
         }
         let slots = self.schedule.slots(passed, now)?;
         let wanted = match self.schedule.missed {
-            Missed::Each => &slots[..],
-            Missed::Newest => &slots[slots.len().saturating_sub(1)..],
+            MissedRuns::Each => &slots[..],
+            MissedRuns::Newest => &slots[slots.len().saturating_sub(1)..],
         };
         let jobs: Vec<NewJob> = wanted.iter().map(|slot| self.schedule.job(*slot)).collect();
         if let Some(last) = slots.last() {
@@ -150,7 +164,8 @@ impl Cron {
         Ok((jobs.len(), next.map(|next| next.since(now))))
     }
 
-    /// After the clock was set back: slots that come again find their jobs, and what was ahead is not waited for.
+    /// Handles a clock that was set back: continues from now instead of waiting for the old position. Slots
+    /// that recur find their jobs already enqueued.
     async fn turn_back(&self, tx: &Tx, now: Timestamp) -> Result<(usize, Option<Duration>)> {
         let text = "UPDATE cron SET passed_at = $2 WHERE name = $1";
         tx.execute(text, params![self.schedule.name.as_str(), now]).await?;
@@ -158,7 +173,7 @@ impl Cron {
         Ok((0, next.map(|next| next.since(now))))
     }
 
-    /// Ticks for ever: sleeps until each slot, and tries again a little later when the database is away.
+    /// Ticks forever: sleeps until each slot, and retries after a short wait while the database is unavailable.
     pub async fn run(&self) -> Result<()> {
         self.start(None).await?;
         let clock = self.queue.sql().clock().clone();
@@ -167,7 +182,11 @@ impl Cron {
                 Ok((_, None)) => return Ok(()),
                 Ok((_, Some(wait))) => wait.min(SLEEP_MAX),
                 Err(error) if error.kind() == logmill_io::ErrorKind::Transient => {
-                    tracing::warn!(schedule = self.schedule.name, error = error.chain(), "no tick");
+                    tracing::warn!(
+                        schedule = self.schedule.name,
+                        error = error.chain(),
+                        "cannot enqueue scheduled jobs, retrying"
+                    );
                     AGAIN_WAIT
                 }
                 Err(error) => return Err(error),
@@ -177,10 +196,10 @@ impl Cron {
     }
 }
 
-/// A wall clock can be set; nobody sleeps longer than this without looking at it.
+/// The wall clock can be set, so it is checked at least this often.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 const AGAIN_WAIT: Duration = Duration::from_secs(5);
-/// How far behind the last slot a tick may be before the clock is taken to have been set back.
+/// How far the clock may be behind the last slot before we conclude that it was set back.
 const BEHIND_MAX: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -188,7 +207,7 @@ mod tests {
     use super::*;
 
     fn schedule(pattern: &str, zone: &str) -> Schedule {
-        Schedule::new("s", "k", pattern, zone, Missed::Each).expect("a fine schedule")
+        Schedule::new("s", "k", pattern, zone, MissedRuns::Each).expect("a valid schedule")
     }
 
     fn moment(text: &str) -> Timestamp {
@@ -203,7 +222,7 @@ mod tests {
         let wanted = ["00:15:00", "00:30:00", "00:45:00", "01:00:00"];
         let wanted = wanted.map(|time| moment(&format!("2026-01-01T{time}Z")));
         assert_eq!(slots.expect("slots"), wanted);
-        // A day of 23 hours: midnight in Berlin is 23:00Z, then 22:00Z.
+        // The day has 23 hours: midnight in Berlin is 23:00Z, then 22:00Z.
         let midnights = schedule("0 0 * * *", "Europe/Berlin");
         let slots = midnights.slots(moment("2026-03-28T12:00:00Z"), moment("2026-03-30T12:00:00Z"));
         let wanted = [moment("2026-03-28T23:00:00Z"), moment("2026-03-29T22:00:00Z")];
@@ -216,19 +235,19 @@ mod tests {
             [("61 * * * *", "UTC"), ("nonsense", "UTC"), ("* * * * *", "Mars/Base")]
         {
             assert!(
-                Schedule::new("s", "k", pattern, zone, Missed::Each).is_err(),
+                Schedule::new("s", "k", pattern, zone, MissedRuns::Each).is_err(),
                 "{pattern} {zone}"
             );
         }
     }
 
     #[test]
-    fn a_pattern_that_never_comes_has_no_slots() {
+    fn a_pattern_that_never_matches_has_no_slots() {
         assert_eq!(schedule("0 0 30 2 *", "UTC").next_after(Timestamp(0)).expect("no error"), None);
     }
 
     #[test]
-    fn one_tick_hands_out_a_bounded_number() {
+    fn one_tick_enqueues_a_bounded_number() {
         let minutes = schedule("* * * * *", "UTC");
         let slots = minutes.slots(Timestamp(0), moment("2026-01-01T00:00:00Z")).expect("slots");
         assert_eq!(slots.len(), SLOTS_PER_TICK);

@@ -1,58 +1,46 @@
-//! The one error of this crate.
+//! The error type of this crate.
 
 use logmill_io::ErrorKind;
 
-/// Result of an operation of the work kernel.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong with work.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The store failed.
     #[error(transparent)]
     Store(#[from] logmill_io::Error),
-    /// Somebody else holds the job now, or nobody does: what was done under the old claim must not count.
+    /// The job no longer runs under this claim; results of the claim must be discarded.
     #[error("fenced: the job {kind}/{key} is no longer held under token {token}")]
     Fenced {
-        /// The kind of the job.
         kind: String,
-        /// Its key.
         key: String,
-        /// The token that the caller carried.
+        /// The caller's token.
         token: i64,
     },
-    /// The lease was lost, or may have been.
+    /// The lease is lost, or may be.
     #[error("fenced: the lease {name} is no longer held in epoch {epoch}")]
     LeaseLost {
-        /// The name of the lease.
         name: String,
-        /// The epoch in which the caller held it.
+        /// The epoch in which the caller held the lease.
         epoch: i64,
     },
-    /// There is no such job.
     #[error("there is no job {kind}/{key}")]
-    NoSuchJob {
-        /// The kind of the job.
-        kind: String,
-        /// Its key.
-        key: String,
-    },
-    /// The request is wrong.
+    NoSuchJob { kind: String, key: String },
+    /// The request is invalid.
     #[error("{what}")]
     Invalid {
-        /// What is wrong with it, and what would be right.
+        /// The problem and what would be valid.
         what: String,
     },
-    /// A stored record is not what was written.
+    /// A stored record is damaged.
     #[error("corrupt: {what}")]
     Corrupt {
-        /// Which record, and how it shows.
+        /// The record and the symptom.
         what: String,
     },
 }
 
 impl Error {
-    /// What the caller should do.
+    /// Tells the caller what to do.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Store(error) => error.kind(),
@@ -63,7 +51,7 @@ impl Error {
         }
     }
 
-    /// Whether a store can never work again; see [`logmill_io::Error::is_fatal`].
+    /// Whether the store can never work again; see [`logmill_io::Error::is_fatal`].
     pub fn is_fatal(&self) -> bool {
         matches!(self, Self::Store(error) if error.is_fatal())
     }
@@ -78,11 +66,11 @@ impl Error {
 
     /// The message and all its causes, on one line.
     pub fn chain(&self) -> String {
-        logmill_io::chain(self)
+        logmill_io::error_chain(self)
     }
 }
 
-/// Inside a transaction of [`logmill_io::Sql`] errors are the store's; this carries ours through it.
+/// A transaction of [`logmill_io::Sql`] returns the store's error type; this carries ours through it.
 impl From<Error> for logmill_io::Error {
     fn from(error: Error) -> Self {
         match error {

@@ -1,11 +1,11 @@
-//! Sets of heights as disjoint ranges, and the questions that ingesters and derivers ask of them.
+//! Sets of heights, stored as disjoint ranges.
 //!
-//! Guarantees: ranges are half-open, not empty, sorted, and neither touch nor overlap; every operation keeps it
-//! so, and a stored set that is otherwise is refused. Leaves to others: where a set is stored
+//! Guarantees: ranges are half-open, not empty, sorted, and neither touch nor overlap. Every operation keeps
+//! this invariant, and decoding rejects a set that breaks it. Leaves to others: where a set is stored
 //! ([`crate::coverage`]).
 //!
-//! Stored form: version byte `1`, then for each range two LEB128 numbers: the gap since the end of the range
-//! before (or since 0), and the length; then the low 32 bits of a checksum (FNV-1a 64) of all that,
+//! Stored form: version byte `1`, then two LEB128 numbers per range: the gap since the end of the previous
+//! range (or since 0), and the length. The low 32 bits of the FNV-1a 64 hash of all preceding bytes follow,
 //! little-endian.
 
 use std::collections::BTreeMap;
@@ -17,58 +17,52 @@ use crate::error::{Error, Result};
 /// A half-open range of block heights.
 pub type Heights = Range<u64>;
 
-/// The most ranges of one set; one that is more ragged is a sign of something else being wrong.
+/// Maximum number of ranges in a set; a set with more indicates a bug elsewhere.
 pub const RANGES_MAX: usize = 1_000_000;
 const VERSION: u8 = 1;
 
-/// A set of heights.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct IntervalSet {
-    /// Start to end.
+    /// Range start to range end.
     ranges: BTreeMap<u64, u64>,
 }
 
-/// From which side to take.
+/// The order in which a range is searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
-    /// The lowest first.
-    Below,
-    /// The highest first.
-    Above,
+pub enum SearchOrder {
+    LowestFirst,
+    HighestFirst,
 }
 
 impl IntervalSet {
-    /// The empty set.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The ranges, lowest first.
+    /// Iterates over the ranges, lowest first.
     pub fn ranges(&self) -> impl DoubleEndedIterator<Item = Heights> + '_ {
         self.ranges.iter().map(|(start, end)| *start..*end)
     }
 
-    /// Whether there is nothing in it.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// How many ranges there are.
+    /// Number of ranges.
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
 
-    /// How many heights there are.
+    /// Number of heights.
     pub fn total(&self) -> u64 {
         self.ranges().map(|range| range.end - range.start).sum()
     }
 
-    /// Whether a height is in it.
     pub fn contains(&self, height: u64) -> bool {
         self.range_at(height).is_some()
     }
 
-    /// Whether all of a range is in it. The empty range is.
+    /// Whether the set contains the whole range. True for an empty range.
     pub fn covers(&self, range: &Heights) -> bool {
         range.is_empty() || self.range_at(range.start).is_some_and(|found| range.end <= found.end)
     }
@@ -78,14 +72,14 @@ impl IntervalSet {
         (height < *end).then_some(*start..*end)
     }
 
-    /// Adds a range, and gives the parts of it that were missing.
+    /// Adds a range and returns the parts of it that were missing.
     pub fn insert(&mut self, range: &Heights) -> Vec<Heights> {
         let missing = self.gaps(range);
         if range.is_empty() {
             return missing;
         }
         let (mut start, mut end) = (range.start, range.end);
-        // Ranges that only touch are joined too.
+        // Ranges that only touch are merged too.
         while let Some((near_start, near_end)) = self.last_starting_by(end)
             && near_end >= start
         {
@@ -97,7 +91,6 @@ impl IntervalSet {
         missing
     }
 
-    /// Takes a range out.
     pub fn remove(&mut self, range: &Heights) {
         if range.is_empty() {
             return;
@@ -119,7 +112,7 @@ impl IntervalSet {
         self.ranges.range(..=height).next_back().map(|(start, end)| (*start, *end))
     }
 
-    /// The parts of `within` that are missing, lowest first.
+    /// Returns the parts of `within` that are not in the set, lowest first.
     pub fn gaps(&self, within: &Heights) -> Vec<Heights> {
         let mut gaps = Vec::new();
         let mut at = within.start;
@@ -138,49 +131,47 @@ impl IntervalSet {
         gaps
     }
 
-    /// The parts of `within` that are there, lowest first.
+    /// Returns the parts of `within` that are in the set, lowest first.
     pub fn overlap(&self, within: &Heights) -> Vec<Heights> {
         let clipped = |range: Heights| range.start.max(within.start)..range.end.min(within.end);
         self.ranges().map(clipped).filter(|range| !range.is_empty()).collect()
     }
 
-    /// How far the set reaches without a gap, upwards from `from`: the first height that is missing.
+    /// Returns the first missing height at or above `from`.
     pub fn watermark_up(&self, from: u64) -> u64 {
         self.range_at(from).map_or(from, |range| range.end)
     }
 
-    /// How far the set reaches without a gap, downwards from just below `from`: the lowest height of that run.
+    /// Returns the lowest height of the gapless run that ends just below `from`, or `from` if there is none.
     pub fn watermark_down(&self, from: u64) -> u64 {
         let below = from.checked_sub(1).and_then(|height| self.range_at(height));
         below.map_or(from, |range| range.start)
     }
 
-    /// The next missing range of `within`, of at most `most` heights, from the given side.
-    pub fn next_missing(&self, within: &Heights, most: u64, from: From) -> Option<Heights> {
+    /// Returns the next missing range of `within`, at most `most` heights long.
+    pub fn next_missing(&self, within: &Heights, most: u64, order: SearchOrder) -> Option<Heights> {
         if most == 0 {
             return None;
         }
         let gaps = self.gaps(within);
-        match from {
-            From::Below => {
+        match order {
+            SearchOrder::LowestFirst => {
                 let gap = gaps.first()?;
                 Some(gap.start..gap.end.min(gap.start.saturating_add(most)))
             }
-            From::Above => {
+            SearchOrder::HighestFirst => {
                 let gap = gaps.last()?;
                 Some(gap.start.max(gap.end.saturating_sub(most))..gap.end)
             }
         }
     }
 
-    /// Adds everything of another set.
     pub fn extend(&mut self, other: &Self) {
         for range in other.ranges() {
             self.insert(&range);
         }
     }
 
-    /// The stored form.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![VERSION];
         let mut at = 0;
@@ -194,9 +185,8 @@ impl IntervalSet {
         bytes
     }
 
-    /// The set of a stored form.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let bad = |what: &str| Error::corrupt(format!("an interval set that {what}"));
+        let bad = |what: &str| Error::corrupt(format!("an interval set {what}"));
         let (body, sum) = bytes.split_last_chunk().ok_or_else(|| bad("is cut short"))?;
         if checksum(body) != *sum {
             return Err(bad("fails its checksum"));
@@ -213,7 +203,7 @@ impl IntervalSet {
             let touches = gap == 0 && !set.is_empty();
             let start = at.checked_add(gap).filter(|_| length > 0 && !touches);
             let start = start.ok_or_else(|| bad("is not in order"))?;
-            at = start.checked_add(length).ok_or_else(|| bad("ends beyond all heights"))?;
+            at = start.checked_add(length).ok_or_else(|| bad("ends above the maximum height"))?;
             set.ranges.insert(start, at);
             if set.len() > RANGES_MAX {
                 return Err(bad("has too many ranges"));

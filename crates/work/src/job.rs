@@ -1,4 +1,4 @@
-//! The life of a job: one record, one pure state machine.
+//! The life cycle of a job: one record, one pure state machine.
 //!
 //! ```text
 //!              enqueue               claim                  complete
@@ -14,38 +14,34 @@
 //!     cancel: pending, running ──▶ cancelled
 //! ```
 //!
-//! Guarantees: [`next`] is the whole truth about transitions. [`crate::Queue`] does the same in SQL, many jobs at
-//! a time, and a property test holds the two together.
+//! Guarantees: [`next`] defines all transitions. [`crate::Queue`] implements the same transitions in SQL, for
+//! many jobs at a time, and a property test compares the two.
 //!
-//! - Every claim has a new token, one higher than the last. Heartbeat, complete, fail and release carry it and are
-//!   refused when it is stale.
-//! - An attempt is counted by its claim, once; whether it then fails or expires does not count it again. A
-//!   released attempt is not counted.
-//! - Completing twice under the same token is fine, because the answer to the first may have been lost.
+//! - Every claim has a new token, one higher than the last. Heartbeat, complete, fail and release carry the
+//!   token and are refused if it is stale.
+//! - The claim counts the attempt, once; failing or expiring does not count it again. Releasing uncounts it.
+//! - Completing twice under the same token is allowed, because the answer to the first call may have been lost.
 
 use logmill_io::Timestamp;
 
-/// Where a job is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
-    /// It waits to be claimed, from its due time on.
+    /// Waits to be claimed; claimable from its due time on.
     Pending,
-    /// Somebody holds it until its lease ends.
+    /// Held by a worker until its lease ends.
     Running,
-    /// It was completed.
     Done,
-    /// It failed as often as it may: a dead letter, kept to be looked at and redriven.
+    /// Dead letter: out of attempts, or failed for good. Kept until an operator redrives or purges it.
     Dead,
-    /// Somebody decided that it should not run.
     Cancelled,
 }
 
 impl State {
-    /// All states, in the order of their numbers.
+    /// All states, ordered by number.
     pub const ALL: [Self; 5] =
         [Self::Pending, Self::Running, Self::Done, Self::Dead, Self::Cancelled];
 
-    /// The number that is stored.
+    /// The number stored in the database.
     pub fn number(self) -> i64 {
         match self {
             Self::Pending => 0,
@@ -56,12 +52,11 @@ impl State {
         }
     }
 
-    /// The state of a stored number.
     pub fn from_number(number: i64) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.number() == number)
     }
 
-    /// The name that people see.
+    /// The name shown to users.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -72,91 +67,75 @@ impl State {
         }
     }
 
-    /// The state with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.name() == name)
     }
 }
 
-/// What the state machine knows of a job.
+/// The fields of a job that transitions depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// Where it is.
     pub state: State,
-    /// The number of its last claim; zero before the first.
+    /// Number of the last claim; zero before the first.
     pub token: i64,
-    /// How many claims counted.
+    /// Counted claims.
     pub attempts: i64,
-    /// How many may count.
+    /// Counted claims after which a failure makes it a dead letter.
     pub attempts_max: i64,
-    /// When it may be, or could be, claimed.
+    /// The earliest time of a claim.
     pub due_at: Timestamp,
-    /// When its last lease ends or ended.
+    /// End of the current or last lease.
     pub lease_until: Timestamp,
-    /// How often enqueueing it again brought it back.
+    /// How often enqueueing the key again revived the job.
     pub revived: i64,
 }
 
-/// What happens to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Somebody enqueues the same key again.
+    /// A caller enqueues the same key again.
     Enqueue {
-        /// From when on it is due.
         due_at: Timestamp,
-        /// How many attempts may count.
         attempts_max: i64,
     },
-    /// A worker asks for it.
     Claim {
-        /// Until when it may hold it.
         lease_until: Timestamp,
     },
-    /// Its worker is alive.
+    /// The worker prolongs its lease.
     Heartbeat {
-        /// The claim's token.
         token: i64,
-        /// Until when it may hold it now.
         lease_until: Timestamp,
     },
-    /// Its worker did it.
+    /// The worker has done it.
     Complete {
-        /// The claim's token.
         token: i64,
     },
-    /// Its worker could not do it.
     Fail {
-        /// The claim's token.
         token: i64,
-        /// When to try again; none to give up.
+        /// When to retry; `None` to give up.
         retry_at: Option<Timestamp>,
     },
-    /// Its worker gives it back unharmed.
+    /// The worker returns it untried.
     Release {
-        /// The claim's token.
         token: i64,
     },
-    /// The reaper comes by.
+    /// The reaper checks whether the lease has ended.
     Expire,
-    /// Its worker is known to have ended.
+    /// The worker's process is known to have ended.
     Reclaim,
-    /// An operator does not want it.
     Cancel,
-    /// An operator wants it tried anew.
+    /// An operator wants it retried with all its attempts.
     Redrive,
 }
 
-/// Why nothing happened.
+/// Why an event left the job unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// The token is stale.
+pub enum EventRefusal {
     Fenced,
-    /// The event does not apply to this state.
     Unchanged,
 }
 
-/// What becomes of a job.
-pub fn next(job: &Job, event: Event, now: Timestamp) -> Result<Job, Refused> {
+/// Applies an event to a job.
+pub fn next(job: &Job, event: Event, now: Timestamp) -> Result<Job, EventRefusal> {
     let held = |token| job.state == State::Running && job.token == token;
     match event {
         Event::Enqueue { due_at, attempts_max } => enqueue_again(job, due_at, attempts_max),
@@ -169,7 +148,7 @@ pub fn next(job: &Job, event: Event, now: Timestamp) -> Result<Job, Refused> {
                 ..job.clone()
             })
         }
-        Event::Claim { .. } => Err(Refused::Unchanged),
+        Event::Claim { .. } => Err(EventRefusal::Unchanged),
         Event::Heartbeat { token, lease_until } if held(token) => {
             Ok(Job { lease_until, ..job.clone() })
         }
@@ -188,7 +167,7 @@ pub fn next(job: &Job, event: Event, now: Timestamp) -> Result<Job, Refused> {
         Event::Heartbeat { .. }
         | Event::Complete { .. }
         | Event::Fail { .. }
-        | Event::Release { .. } => Err(Refused::Fenced),
+        | Event::Release { .. } => Err(EventRefusal::Fenced),
         Event::Expire if job.state == State::Running && job.lease_until <= now => {
             Ok(after_failure(job, Some(now)))
         }
@@ -199,13 +178,15 @@ pub fn next(job: &Job, event: Event, now: Timestamp) -> Result<Job, Refused> {
         Event::Redrive if matches!(job.state, State::Dead | State::Cancelled) => {
             Ok(Job { state: State::Pending, attempts: 0, due_at: now, ..job.clone() })
         }
-        Event::Expire | Event::Reclaim | Event::Cancel | Event::Redrive => Err(Refused::Unchanged),
+        Event::Expire | Event::Reclaim | Event::Cancel | Event::Redrive => {
+            Err(EventRefusal::Unchanged)
+        }
     }
 }
 
-/// A dead or cancelled job comes back with all its attempts. A failed one that waits is brought forward, but keeps
-/// count, or a caller who asks again and again would keep it failing for ever.
-fn enqueue_again(job: &Job, due_at: Timestamp, attempts_max: i64) -> Result<Job, Refused> {
+/// A dead or cancelled job comes back with all its attempts. A failed job that waits for its retry becomes due
+/// earlier but keeps its count; otherwise a caller that enqueues repeatedly would make it fail forever.
+fn enqueue_again(job: &Job, due_at: Timestamp, attempts_max: i64) -> Result<Job, EventRefusal> {
     let revived = job.revived + 1;
     match job.state {
         State::Dead | State::Cancelled => Ok(Job {
@@ -219,7 +200,7 @@ fn enqueue_again(job: &Job, due_at: Timestamp, attempts_max: i64) -> Result<Job,
         State::Pending if job.attempts > 0 && job.due_at > due_at => {
             Ok(Job { attempts_max, due_at, revived, ..job.clone() })
         }
-        State::Pending | State::Running | State::Done => Err(Refused::Unchanged),
+        State::Pending | State::Running | State::Done => Err(EventRefusal::Unchanged),
     }
 }
 
@@ -248,7 +229,7 @@ mod tests {
         }
     }
 
-    /// For every event, the state it leads to from each state (`-` unchanged, `F` fenced).
+    /// For every event, the resulting state from each state (`-` unchanged, `F` fenced).
     #[test]
     fn every_event_from_every_state() {
         let fail = Event::Fail { token: 3, retry_at: Some(LATER) };
@@ -271,8 +252,8 @@ mod tests {
         for (event, wanted) in table {
             let found = State::ALL.map(|state| match next(&job(state), event, NOW) {
                 Ok(job) => job.state.name(),
-                Err(Refused::Unchanged) => "-",
-                Err(Refused::Fenced) => "F",
+                Err(EventRefusal::Unchanged) => "-",
+                Err(EventRefusal::Fenced) => "F",
             });
             assert_eq!(found.join(" "), wanted, "{event:?}");
         }
@@ -302,19 +283,19 @@ mod tests {
     fn a_job_is_not_claimed_before_it_is_due_nor_expired_before_its_lease_ends() {
         let early = Job { due_at: LATER, ..job(State::Pending) };
         let claim = Event::Claim { lease_until: LATER };
-        assert_eq!(next(&early, claim, NOW), Err(Refused::Unchanged));
+        assert_eq!(next(&early, claim, NOW), Err(EventRefusal::Unchanged));
         let held = Job { lease_until: LATER, ..job(State::Running) };
-        assert_eq!(next(&held, Event::Expire, NOW), Err(Refused::Unchanged));
+        assert_eq!(next(&held, Event::Expire, NOW), Err(EventRefusal::Unchanged));
     }
 
     #[test]
-    fn asking_again_brings_a_failed_job_forward_and_keeps_its_count() {
+    fn enqueueing_again_makes_a_failed_job_due_and_keeps_its_count() {
         let waiting = Job { due_at: LATER, ..job(State::Pending) };
         let again = Event::Enqueue { due_at: NOW, attempts_max: 3 };
         let forward = next(&waiting, again, NOW).expect("it had failed before");
         assert_eq!((forward.due_at, forward.attempts), (NOW, 2));
         let fresh = Job { attempts: 0, ..waiting };
-        assert_eq!(next(&fresh, again, NOW), Err(Refused::Unchanged));
+        assert_eq!(next(&fresh, again, NOW), Err(EventRefusal::Unchanged));
     }
 
     #[test]

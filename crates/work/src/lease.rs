@@ -1,8 +1,8 @@
 //! `Lease`: one holder at a time, over a [`MetaStore`] record.
 //!
-//! The record holds the owner, the epoch and the moment it ends, in the store's time. Taking it over raises the epoch
-//! and the store's fence of the same name, together; so everything that the old holder still has under way is
-//! refused by the store itself, inside the transaction that writes.
+//! The record holds the owner, the epoch and the end of the lease in the store's time. A take-over raises the
+//! epoch and the store's fence of the same name in one commit, so the store refuses all pending writes of the
+//! old holder, inside their transactions.
 //!
 //! ```text
 //!   acquire ──▶ held{epoch} ──renew──▶ held{epoch} ──release──▶ free
@@ -10,18 +10,17 @@
 //!                  └── the lease ends, another acquires ─────────┘  (epoch + 1: the old holder is fenced)
 //! ```
 //!
-//! A lease need not be waited for when its owner is known to be gone ([`MetaStore::is_gone`], [`end_leases`]), or
-//! when it ends later than it could by the store's clock: that clock was ahead when it was taken.
+//! A new owner need not wait for a lease to end if its holder is known to be gone ([`MetaStore::is_gone`],
+//! [`end_leases`]), or if the lease ends later than the store's clock permits: that clock was ahead when it was
+//! taken.
 //!
 //! Guarantees:
 //! - The epoch (`writer_epoch`) only grows.
 //! - A holder trusts its lease until `attempt start + ttl − margin` on its own monotonic clock. The attempt
-//!   starts before
-//!   the store's clock is read, so that moment comes before the store would let anybody else in, whatever the two
-//!   clocks show.
-//! - [`Held::fence`] makes a [`logmill_io::Batch`] or a [`logmill_io::Tx`] fail for a holder that was replaced:
-//!   that is
-//!   what correctness rests on; time alone is only for knowing early.
+//!   starts before the store's clock is read, so the trust ends before the store lets another owner in,
+//!   regardless of clock skew.
+//! - [`HeldLease::fence`] makes a [`logmill_io::Batch`] or a [`logmill_io::Tx`] of a replaced holder fail.
+//!   Correctness depends on the fence; the time only lets a holder know early.
 //!
 //! Leaves to others: what is done under the lease, and when to renew.
 //!
@@ -36,20 +35,19 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 
 const VERSION: u8 = 1;
-/// What the keys of all leases begin with.
+/// Key prefix of all leases.
 const PREFIX: &str = "lease/";
-/// How many times its own length ahead of now a lease may end. It ends once that ahead, unless the clock was set back
-/// or its owner has another setting.
+/// Maximum distance between now and the end of a lease, in multiples of the ttl. A lease ends one ttl after its
+/// renewal, unless the clock was set back or its owner uses another ttl.
 const LENGTHS_AHEAD_MAX: u32 = 2;
-/// The most leases of one store that are ended together.
+/// Maximum number of leases that [`end_leases`] ends.
 const LEASES_MAX: usize = 10_000;
 
-/// How a lease behaves.
 #[derive(Clone, Debug)]
 pub struct LeaseSettings {
-    /// How long it lasts after each renewal.
+    /// Duration of the lease after each renewal.
     pub ttl: Duration,
-    /// How much earlier its holder stops to trust it.
+    /// How much earlier the holder stops trusting it.
     pub margin: Duration,
 }
 
@@ -59,7 +57,7 @@ impl Default for LeaseSettings {
     }
 }
 
-/// A lease that can be acquired.
+/// A lease as one owner sees it, held or not.
 #[derive(Clone, Debug)]
 pub struct Lease {
     store: Arc<dyn MetaStore>,
@@ -69,9 +67,9 @@ pub struct Lease {
     settings: LeaseSettings,
 }
 
-/// A lease that was acquired.
+/// Proof that the lease was acquired, with its epoch.
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct HeldLease {
     name: String,
     epoch: i64,
     /// On the holder's monotonic clock.
@@ -80,7 +78,7 @@ pub struct Held {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Stored {
+struct LeaseRecord {
     v: u8,
     owner: String,
     epoch: i64,
@@ -88,7 +86,7 @@ struct Stored {
 }
 
 impl Lease {
-    /// The lease of this name, for this owner, who is different in every process and every run.
+    /// `owner` must be unique to this process and this run.
     pub fn new(
         store: Arc<dyn MetaStore>,
         clock: Arc<dyn Clock>,
@@ -103,9 +101,10 @@ impl Lease {
         Key::from(format!("{PREFIX}{}", self.name))
     }
 
-    /// Takes the lease if it is free or has ended, or if its owner is gone; none while somebody else holds it. Whoever
-    /// waits for it asks every few seconds ([`logmill_io::sql::PRESENCE_LOOK`]).
-    pub async fn acquire(&self) -> Result<Option<Held>> {
+    /// Takes the lease if it is free, has ended, or belonged to an owner that is gone; returns `None` while
+    /// another owner holds it. Callers that wait for it retry every few seconds
+    /// ([`logmill_io::sql::PRESENCE_LOOK`]).
+    pub async fn acquire(&self) -> Result<Option<HeldLease>> {
         let start = self.clock.monotonic();
         let now = self.store.now().await?;
         let found = self.store.get(&self.key()).await?;
@@ -113,7 +112,8 @@ impl Lease {
             Some(record) => (Some(decode(&record.value)?), Condition::Version(record.version)),
             None => (None, Condition::Absent),
         };
-        // Our own name means that an acquire's answer was lost: to take it over from ourselves is safe.
+        // Our own name means that the answer to an earlier acquire was lost; taking over from ourselves is
+        // safe.
         if let Some(stored) = &stored
             && stored.owner != self.owner
             && self.lasts(stored, now)
@@ -122,11 +122,11 @@ impl Lease {
                 return Ok(None);
             }
             let (lease, owner) = (&self.name, &stored.owner);
-            tracing::info!(lease, owner, "takes over the lease of a process that has ended");
+            tracing::info!(lease, owner, "taking over the lease of a process that has ended");
         }
         let epoch = stored.map_or(0, |stored| stored.epoch) + 1;
         let fence = Fence { name: self.name.clone(), counter: epoch };
-        // The visibility barrier: record and fence change together, or somebody else was first.
+        // The visibility barrier: record and fence change together, or another owner was first.
         let batch = Batch::new().put(self.key(), self.record(epoch, now)?, condition).raise(fence);
         match self.store.commit(batch).await {
             Ok(_) => Ok(Some(self.held(epoch, start))),
@@ -135,13 +135,14 @@ impl Lease {
         }
     }
 
-    /// Prolongs the lease. An error of kind `Fenced` means that it is lost; any other that it is unknown: the
-    /// holder may go on until its trust ends, and try again.
-    pub async fn renew(&self, held: &Held) -> Result<Held> {
+    /// Prolongs the lease. An error of kind `Fenced` means that it is lost. After any other error its state is
+    /// unknown: the holder may go on until its trust ends, and retry.
+    pub async fn renew(&self, held: &HeldLease) -> Result<HeldLease> {
         let start = self.clock.monotonic();
         let now = self.store.now().await?;
         let record = self.record(held.epoch, now)?;
-        // The epoch is ours as long as the fence holds, so a renewal whose answer was lost does no harm.
+        // The epoch is ours as long as the fence holds, so repeating a renewal whose answer was lost is
+        // harmless.
         let batch = Batch::new().put(self.key(), record, Condition::Any).fenced(held.fence());
         match self.store.commit(batch).await {
             Ok(_) => Ok(self.held(held.epoch, start)),
@@ -150,9 +151,9 @@ impl Lease {
         }
     }
 
-    /// Gives the lease back, so that the next holder need not wait. The epoch stays.
-    pub async fn release(&self, held: &Held) -> Result<()> {
-        // Ended long ago.
+    /// Ends the lease, so that the next holder need not wait. Keeps the epoch.
+    pub async fn release(&self, held: &HeldLease) -> Result<()> {
+        // Ends the lease at time 0.
         let record = self.record(held.epoch, Timestamp(-logmill_io::millis(self.settings.ttl)))?;
         let batch = Batch::new().put(self.key(), record, Condition::Any).fenced(held.fence());
         match self.store.commit(batch).await {
@@ -161,8 +162,8 @@ impl Lease {
         }
     }
 
-    /// Whether somebody else's lease has not ended, as far as its time can be believed.
-    fn lasts(&self, stored: &Stored, now: Timestamp) -> bool {
+    /// Whether another owner's lease is still valid; an end that is impossibly late does not count.
+    fn lasts(&self, stored: &LeaseRecord, now: Timestamp) -> bool {
         let until = Timestamp(stored.until_ms);
         let most = self.settings.ttl.saturating_mul(LENGTHS_AHEAD_MAX);
         if until > now.after(most) {
@@ -172,36 +173,36 @@ impl Lease {
                 lease,
                 owner,
                 ahead_ms,
-                "a lease ends later than it could: it has ended"
+                "the end of a lease is too far in the future: treating the lease as ended"
             );
             return false;
         }
         now < until
     }
 
-    /// Whether the holder may still trust the lease without asking.
-    pub fn is_trusted(&self, held: &Held) -> bool {
+    /// Whether the holder may rely on the lease without asking the store.
+    pub fn is_trusted(&self, held: &HeldLease) -> bool {
         self.clock.monotonic() < held.trusted_until
     }
 
     fn record(&self, epoch: i64, now: Timestamp) -> Result<Vec<u8>> {
         let until_ms = now.after(self.settings.ttl).millis();
-        encode(&Stored { v: VERSION, owner: self.owner.clone(), epoch, until_ms })
+        encode(&LeaseRecord { v: VERSION, owner: self.owner.clone(), epoch, until_ms })
     }
 
-    fn held(&self, epoch: i64, start: Duration) -> Held {
+    fn held(&self, epoch: i64, start: Duration) -> HeldLease {
         let trusted_until = start + self.settings.ttl.saturating_sub(self.settings.margin);
-        Held { name: self.name.clone(), epoch, trusted_until }
+        HeldLease { name: self.name.clone(), epoch, trusted_until }
     }
 }
 
-impl Held {
-    /// The `writer_epoch`: it only grows from holder to holder.
+impl HeldLease {
+    /// The `writer_epoch`: grows with every holder.
     pub fn epoch(&self) -> i64 {
         self.epoch
     }
 
-    /// What makes another commit fail once the lease was taken over.
+    /// The fence that makes a commit fail once the lease was taken over.
     pub fn fence(&self) -> Fence {
         Fence { name: self.name.clone(), counter: self.epoch }
     }
@@ -211,9 +212,9 @@ impl Held {
     }
 }
 
-/// Ends all leases of a store, so that the next to want one need not wait; returns how many there were. Their epochs
-/// stay, so that the next holder's is higher and fences whoever held one before. Only for a caller that has proven that
-/// no other process uses the store, before it acquires any itself.
+/// Ends all leases of a store, so that new owners need not wait; returns how many. The epochs stay, so the next
+/// holder's epoch is higher and fences the previous holder. Call it only after proving that no other process
+/// uses the store, and before acquiring any lease.
 pub async fn end_leases(store: &dyn MetaStore) -> Result<usize> {
     let mut ended = 0;
     let now = store.now().await?;
@@ -222,22 +223,25 @@ pub async fn end_leases(store: &dyn MetaStore) -> Result<usize> {
         if Timestamp(stored.until_ms) <= now {
             continue;
         }
-        let value = encode(&Stored { until_ms: 0, ..stored })?;
+        let value = encode(&LeaseRecord { until_ms: 0, ..stored })?;
         store.commit(Batch::new().put(key, value, Condition::Version(record.version))).await?;
         ended += 1;
     }
     Ok(ended)
 }
 
-fn encode(stored: &Stored) -> Result<Vec<u8>> {
+fn encode(stored: &LeaseRecord) -> Result<Vec<u8>> {
     serde_json::to_vec(stored).map_err(|error| Error::invalid(error.to_string()))
 }
 
-fn decode(bytes: &[u8]) -> Result<Stored> {
-    let stored: Stored = serde_json::from_slice(bytes)
-        .map_err(|error| Error::corrupt(format!("a lease record: {error}")))?;
+fn decode(bytes: &[u8]) -> Result<LeaseRecord> {
+    let stored: LeaseRecord = serde_json::from_slice(bytes)
+        .map_err(|error| Error::corrupt(format!("cannot parse a lease record: {error}")))?;
     if stored.v != VERSION || stored.epoch < 1 {
-        return Err(Error::corrupt(format!("a lease record of version {}", stored.v)));
+        return Err(Error::corrupt(format!(
+            "a lease record has version {} and epoch {}",
+            stored.v, stored.epoch
+        )));
     }
     Ok(stored)
 }

@@ -1,14 +1,15 @@
-//! The work kernel: one way to do work once, whoever dies in the middle.
+//! The work kernel: runs work exactly once, even if processes crash halfway.
 //!
-//! - [`job`]: the life of a job as a pure state machine.
+//! - [`job`]: the life cycle of a job as a pure state machine.
 //! - [`Queue`]: jobs in SQL; enqueue, claim, heartbeat, complete, fail, all scoped by a token.
 //! - [`Runner`]: slots that run jobs, with heartbeats, graceful stop and no way to leak a slot.
 //! - [`Lease`]: one holder at a time over a [`logmill_io::MetaStore`], with an epoch that fences writes.
-//! - [`Coverage`]: which ranges are done, changed in the transaction that writes what they speak for.
-//! - [`Cron`]: every slot of a schedule once, also those that passed while nobody ran.
+//! - [`Coverage`]: which ranges are done, changed in the transaction that writes their rows.
+//! - [`Cron`]: runs every slot of a schedule once, including slots that passed while no process ran.
 //!
-//! Guarantees: what is acknowledged is neither lost nor done twice; a holder whose time ran out can change
-//! nothing. Leaves to others: what a job does. No other crate implements locks, retries, leases or checkpoints.
+//! Guarantees: acknowledged work is neither lost nor done twice; a holder whose lease has ended cannot change
+//! anything. Leaves to others: what a job does. No other crate implements locks, retries, leases or
+//! checkpoints.
 
 pub mod backoff;
 pub mod coverage;
@@ -22,10 +23,10 @@ mod runner;
 
 pub use backoff::Backoff;
 pub use coverage::{Coverage, Scope};
-pub use cron::{Cron, Missed, SLOTS_PER_TICK, Schedule};
+pub use cron::{Cron, MissedRuns, SLOTS_PER_TICK, Schedule};
 pub use error::{Error, Result};
 pub use intervals::{Heights, IntervalSet};
 pub use job::State;
-pub use lease::{Held, Lease, LeaseSettings, end_leases};
-pub use queue::{Claim, Enqueued, NewJob, Queue};
-pub use runner::{Failure, Handler, Outcome, Retry, Runner, RunnerSettings, Running};
+pub use lease::{HeldLease, Lease, LeaseSettings, end_leases};
+pub use queue::{Claim, EnqueueResult, NewJob, Queue};
+pub use runner::{Failure, Handler, Outcome, Retry, Runner, RunnerSettings, RunningJob};

@@ -1,17 +1,18 @@
 //! `Queue`: jobs in SQL.
 //!
 //! Every transition of [`crate::job`] is one statement here, for one job or for many; [`Claimer`] completes and
-//! claims in one transaction, for one commit a turn. Statements that belong to a larger transaction take it as their
-//! first argument: a handler can complete its job in the very transaction that writes its results.
+//! claims in one transaction, so that a turn costs one commit. Functions whose names end in `_in` run in the
+//! caller's transaction: a handler can complete its job in the transaction that writes its results.
 //!
 //! Guarantees:
 //! - Enqueueing is idempotent by (kind, key).
-//! - A job is held by at most one claim; heartbeat, complete, fail and release under an older token change nothing
-//!   and say `Fenced`.
-//! - Within a kind, higher priority first, then age.
+//! - A job is held by at most one claim; heartbeat, complete, fail and release under an older token change
+//!   nothing and return `Fenced`.
+//! - Within a kind, higher priority goes first, then the older job.
 //! - Times are the database's.
 //!
-//! Leaves to others: running jobs ([`crate::Runner`]) and deciding when to look (the queue only sends wake-ups).
+//! Leaves to others: running jobs ([`crate::Runner`]) and deciding when to poll (the queue only sends
+//! wake-ups).
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -24,30 +25,29 @@ use crate::job::State;
 
 mod admin;
 mod claimer;
-mod held;
+mod held_claims;
 mod reclaim;
 
-pub use admin::{JobView, KindCounts, LIST_MAX, Place};
-pub use claimer::{Claimer, Turn};
+pub use admin::{JobView, KindCounts, LIST_MAX, QueuePosition};
+pub use claimer::{ClaimOutcome, Claimer};
 pub use reclaim::{AT_ONCE_ATTEMPTS_MAX, Reclaimer};
 
-/// The longest key of a job.
+/// Maximum length of a job's kind, and of its key.
 pub const KEY_BYTES_MAX: usize = 512;
-/// The largest payload; what is larger belongs in a blob, with its name in the payload.
+/// Maximum size of a payload. Store larger data in a blob, with its name in the payload.
 pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
-/// The longest error text that is kept.
+/// Longer error texts are cut.
 pub const ERROR_BYTES_MAX: usize = 4_096;
-/// The most jobs of one call.
+/// Maximum number of jobs in one call.
 pub const BATCH_MAX: usize = 10_000;
 
-/// The tables of the queue.
 pub static MIGRATIONS: Migrations = Migrations {
     component: "work",
     list: &[
         Migration {
             name: "jobs",
-            // State numbers are those of `job::State`. `due_us` has microseconds, so that the jobs of one bulk
-            // have an order of their own.
+            // State numbers are those of `job::State`. `due_us` is in microseconds, so that the jobs of one
+            // bulk keep their order.
             statements: "
                 CREATE TABLE job (
                     seq {seq},
@@ -84,7 +84,7 @@ pub static MIGRATIONS: Migrations = Migrations {
                     seen_at BIGINT NOT NULL,
                     PRIMARY KEY (owner, kind)
                 );",
-            // Jobs change often: vacuum by changes, not by share of the table.
+            // Jobs change often: vacuum after a number of changes, not after a share of the table.
             postgres_only: "
                 ALTER TABLE job SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02,
                     autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);",
@@ -118,25 +118,24 @@ pub static MIGRATIONS: Migrations = Migrations {
     ],
 };
 
-/// A job to be enqueued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewJob {
-    /// What it is for; one kind is run by one handler.
+    /// Selects the handler.
     pub kind: String,
-    /// What makes it this job and no other.
+    /// Unique within the kind.
     pub key: String,
-    /// What the handler needs, as JSON text.
+    /// Input of the handler, as JSON text.
     pub payload: String,
     /// Higher goes first.
     pub priority: i32,
-    /// How many claims may count before it is a dead letter.
+    /// Claims after which a failure makes it a dead letter.
     pub attempts_max: u32,
-    /// How long from now until it is due.
+    /// Time from now until it is due.
     pub delay: Duration,
 }
 
 impl NewJob {
-    /// A job that is due at once, of usual priority, with ten attempts.
+    /// A job that is due now, with priority 0 and ten attempts.
     pub fn new(
         kind: impl Into<String>,
         key: impl Into<String>,
@@ -154,24 +153,24 @@ impl NewJob {
 
     fn validate(&self) -> Result<()> {
         let name_fits = |name: &str| !name.is_empty() && name.len() <= KEY_BYTES_MAX;
-        // PostgreSQL can not store a NUL in text, so neither engine may.
+        // PostgreSQL cannot store a NUL in text, so neither engine may.
         let plain = |text: &str| !text.contains('\0');
         let (kind, key, payload) = (&self.kind, &self.key, &self.payload);
         if !name_fits(kind) || !name_fits(key) || !plain(kind) || !plain(key) {
             return Err(Error::invalid(format!(
-                "the job {kind:?}/{key:?}: kind and key have 1 to {KEY_BYTES_MAX} bytes, none of them zero"
+                "the job {kind:?}/{key:?}: kind and key need 1 to {KEY_BYTES_MAX} bytes without NUL"
             )));
         }
         if payload.len() > PAYLOAD_BYTES_MAX || !plain(payload) {
             return Err(Error::invalid(format!(
-                "the job {kind}/{key} has a payload of {} bytes: at most {PAYLOAD_BYTES_MAX}, none of them \
-                 zero",
+                "the job {kind}/{key} has a payload of {} bytes: at most {PAYLOAD_BYTES_MAX} are \
+                 allowed, without NUL",
                 payload.len()
             )));
         }
         if self.attempts_max == 0 || i32::try_from(self.attempts_max).is_err() {
             return Err(Error::invalid(format!(
-                "the job {kind}/{key} may be tried {} times: at least once",
+                "the job {kind}/{key} may be tried {} times: allow at least one attempt",
                 self.attempts_max
             )));
         }
@@ -179,29 +178,26 @@ impl NewJob {
     }
 }
 
-/// What became of an enqueued job.
+/// What enqueueing did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Enqueued {
-    /// It is new.
+pub enum EnqueueResult {
     Created,
-    /// It was dead, cancelled or waiting after a failure, and is due again.
+    /// The job was dead, cancelled or waiting for a retry, and has become due again.
     Revived,
-    /// It exists, in this state, and was left alone.
+    /// The job exists in this state and was left unchanged.
     Exists(State),
 }
 
 /// A job that the caller holds until its lease ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// What it is for.
     pub kind: String,
-    /// What makes it this job and no other.
     pub key: String,
-    /// What proves the holding.
+    /// Identifies the claim; stale once the job is claimed again.
     pub token: i64,
-    /// The number of this attempt, from 1.
+    /// Number of this attempt, from 1.
     pub attempt: i64,
-    /// What the handler needs, as JSON text.
+    /// Input of the handler, as JSON text.
     pub payload: String,
 }
 
@@ -211,14 +207,11 @@ impl Claim {
     }
 }
 
-/// A failed attempt, to be recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedClaim {
-    /// The attempt.
     pub claim: Claim,
-    /// What went wrong.
     pub error: String,
-    /// How long to wait for the next attempt; none to give up.
+    /// Delay before the next attempt; `None` to give up.
     pub retry_after: Option<Duration>,
 }
 
@@ -258,45 +251,50 @@ const ENQUEUE_MANY: Bulk = Bulk {
 };
 
 impl Queue {
-    /// The queue of a database; makes its tables if need be.
+    /// Opens the queue of a database; creates its tables if they do not exist.
     pub async fn open(sql: Sql) -> Result<Self> {
         sql.migrate(&MIGRATIONS).await?;
         let wakes = Wakes::over(&sql, "logmill_work").await?;
         Ok(Self { sql, wakes })
     }
 
-    /// The queue of a database that is only looked at: refuses tables that are not of this version, changes nothing.
+    /// Opens the queue to read only: refuses tables of another version and changes nothing.
     pub async fn open_read_only(sql: Sql) -> Result<Self> {
         sql.expect_migrated(&MIGRATIONS).await?;
         let wakes = Wakes::over(&sql, "logmill_work").await?;
         Ok(Self { sql, wakes })
     }
 
-    /// The same queue through another handle to its database; for tests that put faults before it.
+    /// The same queue through another handle to its database, for tests that inject faults.
     #[must_use]
     pub fn through(&self, sql: Sql) -> Self {
         Self { sql, wakes: self.wakes.clone() }
     }
 
-    /// The database.
+    /// The same queue; its writes take turns with those of other lanes ([`Sql::in_lane`]).
+    #[must_use]
+    pub fn in_lane(&self, lane: u64) -> Self {
+        self.through(self.sql.in_lane(lane))
+    }
+
     pub fn sql(&self) -> &Sql {
         &self.sql
     }
 
-    /// The wake-ups of this queue; the topic is the kind.
+    /// Wake-ups of this queue; the topic is the kind.
     pub fn wakes(&self) -> &Wakes {
         &self.wakes
     }
 
-    /// Enqueues one job and wakes whoever runs its kind.
-    pub async fn enqueue(&self, job: &NewJob) -> Result<Enqueued> {
+    /// Enqueues one job and wakes the runners of its kind.
+    pub async fn enqueue(&self, job: &NewJob) -> Result<EnqueueResult> {
         let enqueued = self.enqueue_in(&self.sql, job).await?;
         self.wakes.wake(&job.kind);
         Ok(enqueued)
     }
 
-    /// Enqueues one job in a transaction of the caller's, who calls [`Wakes::wake`] after the commit.
-    pub async fn enqueue_in(&self, on: &impl Execute, job: &NewJob) -> Result<Enqueued> {
+    /// Enqueues one job in the caller's transaction. The caller must call [`Wakes::wake`] after the commit.
+    pub async fn enqueue_in(&self, on: &impl Execute, job: &NewJob) -> Result<EnqueueResult> {
         job.validate()?;
         let text = format!(
             "INSERT INTO job (kind, key, state, priority, due_us, attempts_max, payload, created_at)
@@ -314,16 +312,16 @@ impl Queue {
         let answer = on.execute(&text, params).await?;
         if let Some(row) = answer.rows.first() {
             let created = row.int(0)? == 0;
-            return Ok(if created { Enqueued::Created } else { Enqueued::Revived });
+            return Ok(if created { EnqueueResult::Created } else { EnqueueResult::Revived });
         }
         let text = "SELECT state FROM job WHERE kind = $1 AND key = $2";
         let found = on.execute(text, params![job.kind.as_str(), job.key.as_str()]).await?;
-        // It may have been purged between the two statements; then it was done with.
+        // A job that was purged between the two statements was finished.
         let state = found.rows.first().map(|row| row.int(0)).transpose()?;
-        Ok(Enqueued::Exists(state.and_then(State::from_number).unwrap_or(State::Done)))
+        Ok(EnqueueResult::Exists(state.and_then(State::from_number).unwrap_or(State::Done)))
     }
 
-    /// Enqueues many jobs in one transaction; gives how many are new or came back. No key may stand twice.
+    /// Enqueues many jobs in one transaction; returns how many are new or revived. Keys must be distinct.
     pub async fn enqueue_many(&self, jobs: &[NewJob]) -> Result<u64> {
         let changed =
             self.sql.write(|tx| async move { Ok(self.enqueue_many_in(&tx, jobs).await?) }).await?;
@@ -334,12 +332,12 @@ impl Queue {
         Ok(changed)
     }
 
-    /// Enqueues many jobs in a transaction of the caller's, who calls [`Wakes::wake`] after the commit.
+    /// Enqueues many jobs in the caller's transaction. The caller must call [`Wakes::wake`] after the commit.
     pub async fn enqueue_many_in(&self, tx: &Tx, jobs: &[NewJob]) -> Result<u64> {
         within_batch(jobs.len())?;
         jobs.iter().try_for_each(NewJob::validate)?;
         let now = tx.execute("SELECT now_ms()", params![]).await?.row()?.time(0)?;
-        // One microsecond apart and all due by now, so that they go in the order given.
+        // One microsecond apart and all due by now, so that they run in the given order.
         let first_us = now.millis() * 1_000 - i64::try_from(jobs.len()).unwrap_or(0);
         let rows = (first_us..).zip(jobs).map(|(due_us, job)| {
             params![
@@ -356,7 +354,7 @@ impl Queue {
         Ok(tx.bulk(&ENQUEUE_MANY, rows.collect::<Vec<_>>()).await?)
     }
 
-    /// Claims up to `most` jobs of a kind that are due, for `lease`. Whoever claims again and again keeps a
+    /// Claims up to `most` due jobs of a kind for `lease`. Callers that claim repeatedly should keep a
     /// [`Claimer`].
     pub async fn claim(
         &self,
@@ -368,10 +366,9 @@ impl Queue {
         Claimer::new(self.clone(), kind, owner, lease).claim(most).await
     }
 
-    /// When there will next be something to do for a kind: a job that comes due, or a lease that ends; as the
-    /// database's time now and then.
+    /// Returns the database's time, and the next time at which a job of the kind comes due or a lease ends.
     pub async fn next_due(&self, kind: &str) -> Result<(Timestamp, Option<Timestamp>)> {
-        // The first of every priority, as the index has them, instead of all jobs that wait.
+        // Reads the first job of every priority from the index instead of all pending jobs.
         let text = "
             WITH RECURSIVE level (priority) AS (
                 SELECT max(priority) FROM job WHERE kind = $1 AND state = 0
@@ -395,7 +392,9 @@ impl Queue {
 
 fn within_batch(jobs: usize) -> Result<()> {
     if jobs > BATCH_MAX {
-        return Err(Error::invalid(format!("{jobs} jobs in one call: at most {BATCH_MAX}")));
+        return Err(Error::invalid(format!(
+            "{jobs} jobs in one call: at most {BATCH_MAX} are allowed"
+        )));
     }
     Ok(())
 }

@@ -1,9 +1,8 @@
 //! `Runner`: a bounded number of slots that run the jobs of one kind.
 //!
-//! One task claims, heartbeats, acknowledges and reaps; each job runs in a task of its own. The number of free
-//! slots is not counted up and down anywhere: it is the number of slots less the number of tasks that exist. So
-//! no path through the code, be it an empty claim, a claim that fails, a handler that panics or is aborted, can
-//! leak a slot.
+//! One task claims, heartbeats, acknowledges and reaps; each job runs in its own task. No counter tracks free
+//! slots: their number is the number of slots minus the number of existing tasks. So no path through the code
+//! (an empty or failed claim, a handler that panics or is aborted) can leak a slot.
 //!
 //! ```text
 //!            wake-up, a job that comes due, a lease that ends, slow poll
@@ -11,17 +10,18 @@
 //!                                   ▼
 //!     acknowledge ◀── finished ── [slots] ◀── claim as many as are free
 //!                                   │
-//!                                   └── every third of a lease: heartbeat; who is fenced is aborted
+//!                                   └── every third of a lease: heartbeat; fenced jobs are aborted
 //! ```
 //!
 //! Guarantees:
-//! - A handler that returns, fails or panics has its job acknowledged accordingly, as long as the lease can be kept.
+//! - When a handler returns, fails or panics, its job is acknowledged accordingly, as long as the lease can be
+//!   kept.
 //! - A handler whose claim is lost is aborted at its next await; its acknowledgement would be refused anyway.
-//! - Idle means idle: no statement is sent until a wake-up, the next due time, or the slow poll.
-//! - On [`Runner::run`]'s stop signal nothing new is claimed; what runs may finish until the deadline, and the rest
-//!   is released, its attempt not counted.
+//! - An idle runner sends no statement until a wake-up, the next due time, or the slow poll.
+//! - After the stop signal of [`Runner::run`] nothing new is claimed. Running jobs may finish until the
+//!   deadline; the rest are released, and their attempts do not count.
 //!
-//! Leaves to others: what a job does, and stopping in time when a `Running` is told that it lost its claim.
+//! Leaves to others: what a job does. A handler must not block between awaits, or it cannot be aborted in time.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -36,58 +36,53 @@ use crate::backoff::Backoff;
 use crate::error::{Error, Result};
 use crate::queue::{Claim, Claimer, FailedClaim, Queue, Reclaimer};
 
-/// Does the jobs of one kind.
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
-    /// Does one job.
-    async fn run(&self, running: Running) -> Result<Outcome, Failure>;
+    async fn run(&self, running: RunningJob) -> Result<Outcome, Failure>;
 }
 
-/// A job under way.
+/// A job that is being run.
 #[derive(Clone, Debug)]
-pub struct Running {
-    /// The job, and what proves that we hold it.
+pub struct RunningJob {
     pub claim: Claim,
-    /// The queue, for handlers that complete their job in the transaction that writes its results.
+    /// For handlers that complete their job in the transaction that writes its results.
     pub queue: Queue,
 }
 
-/// How a job ended well.
+/// How a job succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is done; the runner completes it.
+    /// The runner must complete the job.
     Done,
-    /// It is done, and the handler completed it with [`Queue::complete_in`].
+    /// The handler has completed the job with [`Queue::complete_in`].
     Completed,
 }
 
-/// How a job ended badly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What went wrong, for the operator.
+    /// Error text for the operator.
     pub error: String,
-    /// Whether trying again is of any use.
     pub retry: Retry,
 }
 
-/// Whether and when to try again.
+/// Whether and when to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// As the runner's backoff says.
+    /// After the runner's backoff.
     Backoff,
-    /// After this long, because somebody said so.
+    /// After a delay that the handler chose.
     After(Duration),
-    /// Never: a dead letter at once.
+    /// Makes the job a dead letter now.
     Never,
 }
 
 impl Failure {
-    /// A failure after which it is worth trying again.
+    /// A failure that a retry may solve.
     pub fn again(error: impl Into<String>) -> Self {
         Self { error: error.into(), retry: Retry::Backoff }
     }
 
-    /// A failure that would only come again.
+    /// A failure that a retry cannot solve.
     pub fn for_good(error: impl Into<String>) -> Self {
         Self { error: error.into(), retry: Retry::Never }
     }
@@ -105,33 +100,30 @@ impl From<logmill_io::Error> for Failure {
     }
 }
 
-/// How a runner behaves.
 #[derive(Clone, Debug)]
 pub struct RunnerSettings {
-    /// The kind of jobs.
     pub kind: String,
-    /// Who holds them: different in every process and every run.
+    /// Holder of the claims; unique to each process and each run.
     pub owner: String,
-    /// The most jobs at a time.
+    /// Maximum number of concurrent jobs.
     pub slots: usize,
-    /// How long a claim lasts without a heartbeat.
+    /// Duration of a claim without a heartbeat.
     pub lease: Duration,
-    /// How often an idle runner looks, in case a wake-up was lost. At most the lease, so that the end of anybody's
-    /// lease is known before it comes.
+    /// How often an idle runner polls, in case a wake-up was lost. At most the lease, so that it knows the end
+    /// of any lease in advance.
     pub slow_poll: Duration,
-    /// How long to wait between attempts.
     pub backoff: Backoff,
-    /// The longest wait between attempts, whatever backoff and handlers say. A job that is due later than this from now
-    /// was put off by a clock that was ahead, and is due.
+    /// Maximum delay between attempts; overrides backoff and handlers. A job that is due later than this from
+    /// now was put off by a clock that was ahead, and becomes due.
     pub wait_max: Duration,
-    /// How long a stop waits for jobs that run.
+    /// How long a stop waits for running jobs.
     pub stop_deadline: Duration,
-    /// How long a job probably takes, before any was measured.
+    /// Estimated duration of a job until one was measured.
     pub expected_job_time: Duration,
 }
 
 impl RunnerSettings {
-    /// The usual settings.
+    /// The default settings.
     pub fn new(kind: &str, owner: &str, slots: usize) -> Self {
         Self {
             kind: kind.to_owned(),
@@ -147,7 +139,7 @@ impl RunnerSettings {
     }
 }
 
-/// Runs the jobs of one kind until it is told to stop.
+/// Runs the jobs of one kind until stopped.
 pub struct Runner {
     queue: Queue,
     handler: Arc<dyn Handler>,
@@ -156,44 +148,44 @@ pub struct Runner {
     claimer: Claimer,
     reclaimer: Reclaimer,
     waiter: Waiter,
-    tasks: Tasks<Ended>,
-    /// What runs, and what ended and is not yet acknowledged, by key.
-    held: BTreeMap<String, Held>,
-    /// How long a job takes, as a moving average.
+    tasks: Tasks<EndedTask>,
+    /// Jobs that run, or ended and are not acknowledged yet, by key.
+    held: BTreeMap<String, HeldJob>,
+    /// Duration of a job, as a moving average.
     job_time: Duration,
     heartbeat_at: Duration,
-    /// When to look for stale leases while busy, on the monotonic clock.
+    /// When a busy runner next checks for stale leases, on the monotonic clock.
     tidy_at: Duration,
 }
 
-struct Held {
+struct HeldJob {
     claim: Claim,
     /// On the monotonic clock.
     started: Duration,
-    /// None while the task runs.
+    /// `None` while the task runs.
     ended: Option<Result<Outcome, Failure>>,
     abort: Option<tokio::sync::oneshot::Sender<()>>,
 }
 
-struct Ended {
+struct EndedTask {
     key: String,
     token: i64,
     outcome: Result<Outcome, Failure>,
 }
 
-/// After how long a failed statement is tried again.
+/// Delay before a failed statement is retried.
 const AGAIN_WAIT: Duration = Duration::from_millis(500);
-/// The longest wait between attempts, where the settings say no other.
+/// Default of [`RunnerSettings::wait_max`].
 const WAIT_MAX: Duration = Duration::from_secs(2 * 24 * 3_600);
-/// How often a busy runner looks for stale leases.
+/// How often a busy runner checks for stale leases.
 const TIDY_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Runner {
-    /// A runner that has not started.
+    /// Creates a runner without starting it.
     pub fn new(queue: Queue, handler: Arc<dyn Handler>, settings: RunnerSettings) -> Result<Self> {
         if settings.slots == 0 || settings.lease.is_zero() || settings.slow_poll > settings.lease {
             return Err(Error::invalid(format!(
-                "a runner for {}: at least one slot, a lease, and a slow poll no longer than the lease",
+                "a runner for {} needs at least one slot, a lease, and a slow poll no longer than the lease",
                 settings.kind
             )));
         }
@@ -226,16 +218,16 @@ impl Runner {
         loop {
             let wait = match self.step().await {
                 Ok(wait) => wait,
-                // A handle that refuses to go on will not recover: whoever started us must open it anew.
+                // A store handle with this error does not recover: the caller must reopen it.
                 Err(error) if matches!(error.kind(), ErrorKind::Internal | ErrorKind::Corrupt) => {
                     return Err(error);
                 }
                 Err(error) => {
-                    // The store is away; jobs that run go on, and so do we.
+                    // The store is unavailable. Running jobs go on; the runner retries.
                     tracing::warn!(
                         kind = self.settings.kind,
                         error = error.chain(),
-                        "runner step failed"
+                        "runner step failed, retrying"
                     );
                     AGAIN_WAIT
                 }
@@ -251,7 +243,7 @@ impl Runner {
         self.wind_down().await
     }
 
-    /// Everything that can be done now; gives how long until something else can, if nothing happens before.
+    /// Does everything that can be done now; returns the time to the next work if no event comes earlier.
     async fn step(&mut self) -> Result<Duration> {
         self.collect_ended().await;
         self.acknowledge_failed().await?;
@@ -272,8 +264,8 @@ impl Runner {
         Ok(if self.held.is_empty() { idle } else { idle.min(self.until_heartbeat()) })
     }
 
-    /// What an idle runner does whenever it looks, a busy one does at times: jobs of a dead process would else wait
-    /// behind the whole backlog.
+    /// Does the periodic checks of an idle runner while this one is busy; otherwise the jobs of a dead process
+    /// would wait behind the whole backlog.
     async fn tidy(&mut self) -> Result<()> {
         let now = self.clock.monotonic();
         if now < self.tidy_at {
@@ -287,7 +279,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Ends a stale lease if there is one, and gives how long until the next job comes due or lease ends.
+    /// Ends stale leases; returns the time until the next job comes due or lease ends.
     async fn until_due(&mut self) -> Result<Duration> {
         let (kind, owner) = (&self.settings.kind, &self.settings.owner);
         self.queue.announce(owner, kind, self.settings.slots, self.job_time).await?;
@@ -300,7 +292,7 @@ impl Runner {
         match due {
             Some(due) if due <= now => {
                 self.queue.reap(kind).await?;
-                // What came due meanwhile is claimed by the next step, at once.
+                // The next step, which follows at once, claims jobs that came due meanwhile.
                 Ok(Duration::ZERO)
             }
             Some(due) => Ok(due.since(now).min(slow_poll)),
@@ -314,23 +306,24 @@ impl Runner {
 
     fn start(&mut self, claim: Claim) {
         let handler = Arc::clone(&self.handler);
-        let running = Running { claim: claim.clone(), queue: self.queue.clone() };
+        let running = RunningJob { claim: claim.clone(), queue: self.queue.clone() };
         let (key, token) = (claim.key.clone(), claim.token);
         let (abort, aborted) = tokio::sync::oneshot::channel();
         self.tasks.spawn(async move {
             let outcome = run_guarded(handler, running, aborted).await;
-            Ended { key, token, outcome }
+            EndedTask { key, token, outcome }
         });
         let now = self.clock.monotonic();
         if self.held.is_empty() {
             self.heartbeat_at = now + self.settings.lease / 3;
         }
-        let held = Held { claim, started: now, ended: None, abort: Some(abort) };
+        let held = HeldJob { claim, started: now, ended: None, abort: Some(abort) };
         self.held.insert(held.claim.key.clone(), held);
     }
 
-    fn end(&mut self, ended: Result<Ended, logmill_io::Panicked>) {
-        // The guard inside the task turns panics into outcomes, so a task that vanished was aborted with us.
+    fn end(&mut self, ended: Result<EndedTask, logmill_io::TaskPanic>) {
+        // The guard inside the task turns panics into outcomes, so a task without an outcome was aborted with
+        // the runner.
         let Ok(ended) = ended else {
             return;
         };
@@ -343,8 +336,8 @@ impl Runner {
         }
     }
 
-    /// Takes note of every task that has ended, without waiting for any but those that are just about to: what ends
-    /// together shares a trip to the store.
+    /// Records the outcome of all tasks that have ended. Yields once for tasks about to end, so that they share
+    /// a round trip to the store.
     async fn collect_ended(&mut self) {
         tokio::task::yield_now().await;
         loop {
@@ -356,7 +349,7 @@ impl Runner {
         }
     }
 
-    /// Records what failed, in one batch. What can not be acknowledged now stays, and is heartbeated.
+    /// Records failed jobs in one batch. Those that cannot be acknowledged now stay held and are heartbeated.
     async fn acknowledge_failed(&mut self) -> Result<()> {
         let mut failed = Vec::new();
         for held in self.held.values() {
@@ -370,14 +363,14 @@ impl Runner {
         Ok(())
     }
 
-    /// Completes what is done and claims up to `most`, in one transaction; gives what it claimed.
+    /// Completes done jobs and claims up to `most` others in one transaction; returns the claims.
     async fn acknowledge_done(&mut self, most: usize) -> Result<Vec<Claim>> {
         self.held.retain(|_, held| held.ended != Some(Ok(Outcome::Completed)));
-        let is_done = |held: &&Held| held.ended == Some(Ok(Outcome::Done));
+        let is_done = |held: &&HeldJob| held.ended == Some(Ok(Outcome::Done));
         let done = self.held.values().filter(is_done).map(|held| held.claim.clone());
         let done: Vec<Claim> = done.collect();
         let turn = self.claimer.complete_and_claim(&done, most).await?;
-        // Before the claims start: a job that was fenced may be among them, under its new token.
+        // Settle before starting the claims: a fenced job may be among them, under its new token.
         self.settle(&done, &turn.fenced);
         Ok(turn.claims)
     }
@@ -391,7 +384,7 @@ impl Runner {
                 kind = claim.kind,
                 key = claim.key,
                 token = claim.token,
-                "came too late: fenced"
+                "job result refused: the claim is fenced"
             );
         }
     }
@@ -420,12 +413,12 @@ impl Runner {
                 kind = claim.kind,
                 key = claim.key,
                 token = claim.token,
-                "lost its claim"
+                "job aborted: its claim is lost"
             );
             if let Some(mut held) = self.held.remove(&claim.key)
                 && let Some(abort) = held.abort.take()
             {
-                // The task may have ended by itself.
+                // The task may already have ended.
                 let _ = abort.send(());
             }
         }
@@ -436,7 +429,11 @@ impl Runner {
         let deadline = self.clock.monotonic() + self.settings.stop_deadline;
         while !self.tasks.is_empty() && self.clock.monotonic() < deadline {
             if let Err(error) = self.heartbeat().await {
-                tracing::warn!(kind = self.settings.kind, error = error.chain(), "no heartbeat");
+                tracing::warn!(
+                    kind = self.settings.kind,
+                    error = error.chain(),
+                    "cannot send heartbeats, retrying"
+                );
             }
             let left = deadline.saturating_sub(self.clock.monotonic());
             let wait = self.until_heartbeat().max(AGAIN_WAIT).min(left);
@@ -453,8 +450,12 @@ impl Runner {
         let left: Vec<Claim> = self.held.values().map(|held| held.claim.clone()).collect();
         self.queue.release_many(&left).await?;
         if let Err(error) = self.queue.retire(&self.settings.owner, &self.settings.kind).await {
-            // Only estimates count runners, and those forget one that is not heard of.
-            tracing::debug!(kind = self.settings.kind, error = error.chain(), "not retired");
+            // Only estimates count runners, and they ignore stale entries.
+            tracing::debug!(
+                kind = self.settings.kind,
+                error = error.chain(),
+                "cannot remove the runner's entry"
+            );
         }
         Ok(())
     }
@@ -469,7 +470,7 @@ impl std::fmt::Debug for Runner {
 /// Runs a handler until it returns, panics or loses its claim.
 async fn run_guarded(
     handler: Arc<dyn Handler>,
-    running: Running,
+    running: RunningJob,
     aborted: tokio::sync::oneshot::Receiver<()>,
 ) -> Result<Outcome, Failure> {
     // A panic unwinds only the inner task.
@@ -480,7 +481,7 @@ async fn run_guarded(
         ended = inner.join_next() => match ended {
             Some(Ok(outcome)) => outcome,
             Some(Err(panicked)) => Err(Failure::again(panicked.to_string())),
-            None => Err(Failure::again("the handler vanished")),
+            None => Err(Failure::again("the handler ended without a result")),
         },
         Ok(()) = aborted => Err(Failure::again("the claim was lost")),
     }

@@ -1,33 +1,33 @@
 //! The accumulator of an era1 file: one hash over the hashes and total difficulties of its blocks.
 //!
-//! It is the SSZ root of `List[HeaderRecord, 8192]`, a record being `{block_hash: Bytes32, total_difficulty: Uint256}`.
+//! It is the SSZ root of `List[HeaderRecord, 8192]`, where a record is `{block_hash: Bytes32, total_difficulty:
+//! Uint256}`.
 //!
 //! Guarantees: a pure function. Leaves to others: the records.
 
 use alloy_primitives::{B256, U256};
 use sha2::{Digest, Sha256};
 
-/// The most blocks of a file.
+/// Maximum number of blocks in a file.
 pub const BLOCKS_MAX: usize = 8192;
-/// The levels of a tree with so many leaves.
+/// Depth of a tree with this many leaves.
 const DEPTH: u32 = BLOCKS_MAX.trailing_zeros();
 
-/// What of a block goes into the accumulator.
+/// The part of a block that goes into the accumulator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderRecord {
-    /// Its hash.
     pub hash: B256,
-    /// The difficulty of all blocks up to it and with it.
+    /// The difficulty of all blocks up to and including this one.
     pub total_difficulty: U256,
 }
 
-/// The accumulator of these blocks, of which there are at most [`BLOCKS_MAX`].
+/// Computes the accumulator of at most [`BLOCKS_MAX`] blocks.
 pub fn accumulator(records: &[HeaderRecord]) -> B256 {
     let record = |record: &HeaderRecord| {
         pair(&record.hash, &B256::from(record.total_difficulty.to_le_bytes::<32>()))
     };
     let mut level: Vec<B256> = records.iter().map(record).collect();
-    // What stands for leaves that are not there, on each level.
+    // Root of an empty subtree at each level.
     let mut absent = B256::ZERO;
     for _ in 0..DEPTH {
         let parent = |leaves: &[B256]| match leaves {
@@ -53,7 +53,7 @@ fn pair(left: &B256, right: &B256) -> B256 {
 mod tests {
     use super::*;
 
-    /// The same by its definition: a full tree with every leaf that could be.
+    /// The same by definition: a full tree with every possible leaf.
     fn by_definition(records: &[HeaderRecord]) -> B256 {
         let mut leaves = vec![B256::ZERO; BLOCKS_MAX];
         for (leaf, record) in leaves.iter_mut().zip(records) {
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_the_root_of_the_full_tree() {
+    fn the_accumulator_is_the_root_of_the_full_tree() {
         let records: Vec<HeaderRecord> = (0..100u64)
             .map(|number| HeaderRecord {
                 hash: B256::from(U256::from(number * 7 + 1)),

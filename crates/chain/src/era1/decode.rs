@@ -1,9 +1,9 @@
 //! One block of an era1 file: from four entries to a verified block.
 //!
-//! Nothing is decoded that is not needed: transactions stay the bytes that they are, and only receipts are taken apart,
-//! down to logs whose data stays where it was decompressed.
+//! Only what is needed is decoded: transactions stay encoded, and only receipts are decoded, down to logs whose
+//! data refers to the decompressed buffer.
 //!
-//! Guarantees: what comes out has passed [`Verify::Full`] and its uncles are those of its header; everything else is
+//! Guarantees: a returned block has passed [`VerifyLevel::Full`] and has the uncles of its header; anything else is
 //! an error, never a panic. Leaves to others: which block it should be.
 
 use alloy_consensus::Header as EvmHeader;
@@ -16,32 +16,32 @@ use crate::block::{
     Block, BlockRef, Header, Log, Outcome, Receipt, TOPICS_MAX, Topics, Transaction,
 };
 use crate::body;
-use crate::verify::{Mismatch, Verify, verify};
+use crate::verify::{Mismatch, VerifyLevel, verify};
 
-/// The most bytes of a header, a body and the receipts of a block, decompressed.
+/// Maximum decompressed sizes of a block's header, body and receipts.
 pub(super) const HEADER_BYTES_MAX: usize = 4 << 10;
 const BODY_BYTES_MAX: usize = 32 << 20;
 const RECEIPTS_BYTES_MAX: usize = 64 << 20;
-/// The most transactions and logs of a block. Their gas allows for far fewer; a hostile file could else make a byte
-/// of its own cost a hundred of memory.
+/// Maximum numbers of a block's transactions and logs. Gas allows far fewer; without them, each byte of a
+/// hostile file could cost a hundred bytes of memory.
 const TRANSACTIONS_MAX: usize = 100_000;
 const LOGS_MAX: usize = 400_000;
 
-/// A header as it is in a file.
+/// A header with its encoded bytes.
 pub(super) struct RawHeader {
     pub(super) bytes: Bytes,
     pub(super) hash: B256,
     pub(super) fields: EvmHeader,
 }
 
-/// The block of these bytes. Only after the last one of a file there may be something else.
+/// Decodes a block. Only the last block of a file may be followed by other bytes.
 pub(super) fn block(mut bytes: &[u8], is_last: bool) -> Result<Block, String> {
     let header = header(entry::take(&mut bytes, HEADER)?)?;
     let body = frame::decompress(entry::take(&mut bytes, BODY)?, BODY_BYTES_MAX)?;
     let receipts = frame::decompress(entry::take(&mut bytes, RECEIPTS)?, RECEIPTS_BYTES_MAX)?;
     total_difficulty(entry::take(&mut bytes, TOTAL_DIFFICULTY)?)?;
     if !bytes.is_empty() && !is_last {
-        return Err("a block with bytes after its end".to_owned());
+        return Err("unexpected bytes after the end of the block".to_owned());
     }
     let (body, receipts) = (Bytes::from(body), Bytes::from(receipts));
     let parts = split_body(&body, &header)?;
@@ -58,44 +58,46 @@ pub(super) fn block(mut bytes: &[u8], is_last: bool) -> Result<Block, String> {
         withdrawals: parts.withdrawals,
         transactions: parts.transactions,
         receipts: split_receipts(&receipts)?,
-        verified: Verify::Off,
+        verified: VerifyLevel::Off,
+        node_fields: crate::KeptFields::default(),
     };
-    verify(&mut block, Verify::Full).map_err(|mismatch| mismatch.to_string())?;
+    verify(&mut block, VerifyLevel::Full).map_err(|mismatch| mismatch.to_string())?;
     Ok(block)
 }
 
-/// A header of compressed bytes.
 pub(super) fn header(compressed: &[u8]) -> Result<RawHeader, String> {
     let bytes = Bytes::from(frame::decompress(compressed, HEADER_BYTES_MAX)?);
     let mut rest = &bytes[..];
-    let fields = EvmHeader::decode(&mut rest).map_err(|error| format!("a header: {error}"))?;
+    let fields =
+        EvmHeader::decode(&mut rest).map_err(|error| format!("cannot decode a header: {error}"))?;
     if !rest.is_empty() {
-        return Err("a header with bytes after its end".to_owned());
+        return Err("unexpected bytes after the end of a header".to_owned());
     }
     Ok(RawHeader { hash: keccak256(&bytes), fields, bytes })
 }
 
-/// A total difficulty, which is not compressed.
+/// Decodes a total difficulty, which is not compressed.
 pub(super) fn total_difficulty(data: &[u8]) -> Result<U256, String> {
-    let bytes: [u8; 32] = data.try_into().map_err(|_| "a total difficulty not of 32 bytes")?;
+    let bytes: [u8; 32] =
+        data.try_into().map_err(|_| "a total difficulty does not have 32 bytes")?;
     Ok(U256::from_le_bytes(bytes))
 }
 
-struct Parts {
+struct BodyParts {
     transactions: Vec<Transaction>,
     uncles: Vec<B256>,
     withdrawals: Option<Bytes>,
     payload_bytes: usize,
 }
 
-fn split_body(body: &Bytes, header: &RawHeader) -> Result<Parts, String> {
+fn split_body(body: &Bytes, header: &RawHeader) -> Result<BodyParts, String> {
     let mut rest = whole_list(body, "a body")?;
     let payload_bytes = rest.len();
     let mut list = take_list(&mut rest, "transactions")?;
     let mut transactions = Vec::new();
     while !list.is_empty() {
         let raw = take_item(&mut list, "a transaction")?;
-        // A typed one is wrapped as a string, a legacy one is the list itself.
+        // A typed transaction is wrapped as a string; a legacy one is the list itself.
         let bytes = match raw.first() {
             Some(first) if *first >= 0xc0 => raw,
             _ => unwrap_string(raw, "a transaction")?,
@@ -121,9 +123,9 @@ fn split_body(body: &Bytes, header: &RawHeader) -> Result<Parts, String> {
         _ => Some(body.slice_ref(take_item(&mut rest, "withdrawals")?)),
     };
     if !rest.is_empty() {
-        return Err("a body with more parts than three".to_owned());
+        return Err("a body has more than three parts".to_owned());
     }
-    Ok(Parts { transactions, uncles, withdrawals, payload_bytes })
+    Ok(BodyParts { transactions, uncles, withdrawals, payload_bytes })
 }
 
 fn split_receipts(receipts: &Bytes) -> Result<Vec<Receipt>, String> {
@@ -156,16 +158,16 @@ fn receipt(whole: &Bytes, tx_type: u8, mut rest: &[u8]) -> Result<Receipt, Strin
         [1] => Outcome::Status(true),
         root => match <[u8; 32]>::try_from(root) {
             Ok(root) => Outcome::StateRoot(root.into()),
-            Err(_) => return Err("a receipt that neither succeeded nor failed".to_owned()),
+            Err(_) => return Err("a receipt has an invalid outcome".to_owned()),
         },
     };
-    let cumulative_gas_used =
-        u64::decode(&mut rest).map_err(|error| format!("gas of a receipt: {error}"))?;
-    // The bloom follows from the logs, and the receipts root has it.
+    let cumulative_gas_used = u64::decode(&mut rest)
+        .map_err(|error| format!("cannot decode the gas of a receipt: {error}"))?;
+    // The bloom follows from the logs, and the receipts root covers it.
     take_string(&mut rest, "a bloom")?;
     let mut list = take_list(&mut rest, "logs")?;
     if !rest.is_empty() {
-        return Err("a receipt with more than four fields".to_owned());
+        return Err("a receipt has more than four fields".to_owned());
     }
     let mut logs = Vec::new();
     while !list.is_empty() {
@@ -180,58 +182,60 @@ fn receipt(whole: &Bytes, tx_type: u8, mut rest: &[u8]) -> Result<Receipt, Strin
 fn log(whole: &Bytes, list: &mut &[u8]) -> Result<Log, String> {
     let mut rest = take_list(list, "a log")?;
     let address = Address::try_from(take_string(&mut rest, "an address")?)
-        .map_err(|_| "an address not of 20 bytes")?;
+        .map_err(|_| "an address does not have 20 bytes")?;
     let mut words = take_list(&mut rest, "topics")?;
     let mut topics = Topics::new();
     while !words.is_empty() {
         let topic = B256::try_from(take_string(&mut words, "a topic")?)
-            .map_err(|_| "a topic not of 32 bytes")?;
+            .map_err(|_| "a topic does not have 32 bytes")?;
         if topics.try_push(topic).is_err() {
-            return Err(format!("a log with more than {TOPICS_MAX} topics"));
+            return Err(format!("a log has more than {TOPICS_MAX} topics"));
         }
     }
     let data = take_string(&mut rest, "data")?;
     if !rest.is_empty() {
-        return Err("a log with more than three fields".to_owned());
+        return Err("a log has more than three fields".to_owned());
     }
     let data = if data.is_empty() { Bytes::new() } else { whole.slice_ref(data) };
     Ok(Log { address, topics, data })
 }
 
-/// The payload of bytes that are one list and nothing else.
+/// The payload of bytes that are exactly one list.
 fn whole_list<'a>(mut bytes: &'a [u8], what: &str) -> Result<&'a [u8], String> {
     let payload = take_list(&mut bytes, what)?;
     if !bytes.is_empty() {
-        return Err(format!("{what} with bytes after the end"));
+        return Err(format!("unexpected bytes after the end of {what}"));
     }
     Ok(payload)
 }
 
 fn take_list<'a>(bytes: &mut &'a [u8], what: &str) -> Result<&'a [u8], String> {
-    RlpHeader::decode_bytes(bytes, true).map_err(|error| format!("{what}: {error}"))
+    RlpHeader::decode_bytes(bytes, true).map_err(|error| format!("cannot decode {what}: {error}"))
 }
 
 fn take_string<'a>(bytes: &mut &'a [u8], what: &str) -> Result<&'a [u8], String> {
-    RlpHeader::decode_bytes(bytes, false).map_err(|error| format!("{what}: {error}"))
+    RlpHeader::decode_bytes(bytes, false).map_err(|error| format!("cannot decode {what}: {error}"))
 }
 
-/// The payload of bytes that are one string and nothing else.
+/// The payload of bytes that are exactly one string.
 fn unwrap_string<'a>(mut bytes: &'a [u8], what: &str) -> Result<&'a [u8], String> {
     let payload = take_string(&mut bytes, what)?;
     if !bytes.is_empty() {
-        return Err(format!("{what} with bytes after the end"));
+        return Err(format!("unexpected bytes after the end of {what}"));
     }
     Ok(payload)
 }
 
-/// The next item, with its head.
+/// Takes the next item, including its head.
 fn take_item<'a>(bytes: &mut &'a [u8], what: &str) -> Result<&'a [u8], String> {
     let start = *bytes;
-    let head = RlpHeader::decode(bytes).map_err(|error| format!("{what}: {error}"))?;
-    // Of a single byte nothing was taken as a head.
+    let head =
+        RlpHeader::decode(bytes).map_err(|error| format!("cannot decode {what}: {error}"))?;
+    // A single byte has no head.
     let head_bytes = start.len() - bytes.len();
     let length = head_bytes.saturating_add(head.payload_length);
-    let (item, rest) = start.split_at_checked(length).ok_or_else(|| format!("half of {what}"))?;
+    let (item, rest) =
+        start.split_at_checked(length).ok_or_else(|| format!("{what} is cut short"))?;
     *bytes = rest;
     Ok(item)
 }

@@ -1,18 +1,18 @@
-//! Entries of an e2store file: a type, a length, and so many bytes.
+//! Entries of an e2store file: type, length and data.
 //!
 //! ```text
 //! type u16 LE │ length u32 LE │ reserved u16, zero │ data
 //! ```
 //!
-//! Guarantees: no entry is believed to be longer than [`ENTRY_BYTES_MAX`]. Leaves to others: what is in them.
+//! Guarantees: an entry that claims more than [`ENTRY_BYTES_MAX`] is refused. Leaves to others: the data.
 
 use std::path::Path;
 
 use crate::error::Error;
 
-/// How many bytes come before an entry's data.
+/// Length of the head that precedes an entry's data.
 pub(super) const HEAD_BYTES: usize = 8;
-/// The most bytes of an entry; the largest real ones have a few megabytes.
+/// Maximum size of an entry; the largest real ones have a few megabytes.
 pub(super) const ENTRY_BYTES_MAX: usize = 32 << 20;
 
 /// Types of entries.
@@ -24,14 +24,13 @@ pub(super) const TOTAL_DIFFICULTY: u16 = 0x06;
 pub(super) const ACCUMULATOR: u16 = 0x07;
 pub(super) const BLOCK_INDEX: u16 = 0x3266;
 
-/// What stands before an entry's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct EntryHead {
     pub(super) kind: u16,
     pub(super) length: usize,
 }
 
-impl Head {
+impl EntryHead {
     pub(super) fn encode(self) -> [u8; HEAD_BYTES] {
         let mut bytes = [0; HEAD_BYTES];
         bytes[..2].copy_from_slice(&self.kind.to_le_bytes());
@@ -43,31 +42,32 @@ impl Head {
     pub(super) fn decode(bytes: [u8; HEAD_BYTES]) -> Result<Self, String> {
         let [a, b, l0, l1, l2, l3, r0, r1] = bytes;
         if [r0, r1] != [0, 0] {
-            return Err("an entry whose reserved bytes are not zero".to_owned());
+            return Err("the reserved bytes of an entry are not zero".to_owned());
         }
         let length = usize::try_from(u32::from_le_bytes([l0, l1, l2, l3]));
         match length {
             Ok(length) if length <= ENTRY_BYTES_MAX => {
                 Ok(Self { kind: u16::from_le_bytes([a, b]), length })
             }
-            _ => Err(format!("an entry of more than {ENTRY_BYTES_MAX} bytes")),
+            _ => Err(format!("an entry has more than {ENTRY_BYTES_MAX} bytes")),
         }
     }
 }
 
-/// Takes the entry of a type off the front of some bytes.
+/// Splits an entry of the given type off the front of `bytes`.
 pub(super) fn take<'a>(bytes: &mut &'a [u8], kind: u16) -> Result<&'a [u8], String> {
-    let (head, rest) = bytes.split_first_chunk().ok_or("half an entry")?;
-    let head = Head::decode(*head)?;
+    let (head, rest) = bytes.split_first_chunk().ok_or("an entry is cut short")?;
+    let head = EntryHead::decode(*head)?;
     if head.kind != kind {
-        return Err(format!("an entry of type {:#06x} instead of {kind:#06x}", head.kind));
+        return Err(format!("an entry has type {:#06x} instead of {kind:#06x}", head.kind));
     }
-    let (data, rest) = rest.split_at_checked(head.length).ok_or("an entry beyond its end")?;
+    let (data, rest) =
+        rest.split_at_checked(head.length).ok_or("an entry extends beyond the end")?;
     *bytes = rest;
     Ok(data)
 }
 
-/// Where something is wrong.
+/// Error with the position of the damage.
 pub(super) fn corrupt(path: &Path, offset: u64, what: impl std::fmt::Display) -> Error {
     Error::corrupt(format!("{} at byte {offset}: {what}", path.display()))
 }

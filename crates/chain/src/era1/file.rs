@@ -1,12 +1,12 @@
-//! One era1 file: where its blocks are, and the check of its accumulator.
+//! One era1 file: the positions of its blocks, and the check of its accumulator.
 //!
 //! ```text
 //! Version │ (Header │ Body │ Receipts │ TotalDifficulty)* │ other* │ Accumulator │ BlockIndex
 //! BlockIndex data: first number u64 │ offset i64 each, from the index entry back │ count u64
 //! ```
 //!
-//! Guarantees: a [`CheckedFile`] has an accumulator that its blocks make and its name says; its headers link, and
-//! its difficulties add up. What it gives are those blocks. Leaves to others: other files.
+//! Guarantees: the accumulator of a [`CheckedFile`] follows from its blocks and matches its name; its headers
+//! link, and its difficulties add up. It returns only these blocks. Leaves to others: other files.
 
 use std::ops::Range;
 use std::path::Path;
@@ -17,27 +17,27 @@ use logmill_io::file::ReadFile;
 use super::accumulator::{BLOCKS_MAX, HeaderRecord, accumulator};
 use super::decode;
 use super::entry::{
-    self, ACCUMULATOR, BLOCK_INDEX, ENTRY_BYTES_MAX, HEAD_BYTES, HEADER, Head, TOTAL_DIFFICULTY,
-    VERSION, corrupt,
+    self, ACCUMULATOR, BLOCK_INDEX, ENTRY_BYTES_MAX, EntryHead, HEAD_BYTES, HEADER,
+    TOTAL_DIFFICULTY, VERSION, corrupt,
 };
 use crate::block::{Block, BlockRef};
 use crate::error::{Error, Result};
 
-/// The most bytes of a block in a file: its entries with their heads.
+/// Maximum size of a block in a file: its entries with their heads.
 const BLOCK_BYTES_MAX: u64 = 3 * (ENTRY_BYTES_MAX as u64) + 128;
-/// How much of a block is read to have its header.
+/// Bytes that are read to get the header of a block.
 const HEADER_READ_BYTES: u64 = 1 << 10;
-/// The bytes of an entry that holds one word.
+/// Size of an entry with one word.
 const WORD_ENTRY_BYTES: u64 = 8 + 32;
 
-/// What a file's name says: `mainnet-00000-5ec1ffb8.era1`.
+/// A parsed file name: `mainnet-00000-5ec1ffb8.era1`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Name {
+pub(super) struct FileName {
     pub(super) network: String,
     root: [u8; 4],
 }
 
-impl Name {
+impl FileName {
     pub(super) fn parse(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?.strip_suffix(".era1")?;
         let (rest, root) = name.rsplit_once('-')?;
@@ -48,29 +48,28 @@ impl Name {
     }
 }
 
-/// The numbers of a file's blocks, from its end; nothing else is read.
+/// The numbers of a file's blocks; reads only the end of the file.
 pub(super) fn range(file: &ReadFile) -> Result<Range<u64>> {
-    let index = index_place(file)?;
+    let index = find_index(file)?;
     let first = word(file, index.at + 8)?;
     let end = first.checked_add(index.count);
-    let end = end.ok_or_else(|| corrupt(file.path(), index.at, "numbers without end"))?;
+    let end = end.ok_or_else(|| corrupt(file.path(), index.at, "the block numbers overflow"))?;
     Ok(first..end)
 }
 
-/// A file whose accumulator has been checked.
 #[derive(Clone, Debug)]
 pub(super) struct CheckedFile {
     file: ReadFile,
     first: u64,
-    /// Where each block begins, and where the last one ends at most.
+    /// Offset of each block, and the upper bound of the last block's end.
     offsets: Vec<u64>,
     hashes: Vec<B256>,
     last: BlockRef,
 }
 
 impl CheckedFile {
-    /// Reads the index, all headers and all total difficulties, and checks them. Blocks on the disk.
-    pub(super) fn open(file: ReadFile, name: Option<&Name>) -> Result<Self> {
+    /// Reads and checks the index, all headers and all total difficulties. Blocks on the disk.
+    pub(super) fn open(file: ReadFile, name: Option<&FileName>) -> Result<Self> {
         check_version(&file)?;
         let (first, offsets, accumulator_at) = read_index(&file)?;
         let mut records = Vec::with_capacity(offsets.len());
@@ -104,25 +103,24 @@ impl CheckedFile {
         let root = read_accumulator(&file, accumulator_at)?;
         let computed = accumulator(&records);
         if computed != root || name.is_some_and(|name| name.root != computed[..4]) {
-            let what = format!("the accumulator of its blocks is {computed}, the file says {root}");
+            let what =
+                format!("the accumulator of its blocks is {computed}, but the file states {root}");
             return Err(corrupt(file.path(), accumulator_at, what));
         }
         let hashes = records.into_iter().map(|record| record.hash).collect();
         Ok(Self { file, first, offsets, hashes, last })
     }
 
-    /// The newest block.
     pub(super) fn last(&self) -> BlockRef {
         self.last
     }
 
-    /// The number of a block.
     pub(super) fn number_of(&self, hash: B256) -> Option<u64> {
         let at = self.hashes.iter().position(|known| *known == hash)?;
         Some(self.first + u64::try_from(at).ok()?)
     }
 
-    /// The blocks of a range in batches, each of at most so many blocks, and bytes unless it is of one block.
+    /// Splits a range into batches of at most `blocks` blocks and, unless a batch has one block, `bytes` bytes.
     pub(super) fn batches(&self, range: Range<u64>, blocks: u64, bytes: u64) -> Vec<Range<u64>> {
         let mut batches = Vec::new();
         let mut start = range.start;
@@ -140,7 +138,7 @@ impl CheckedFile {
         batches
     }
 
-    /// Reads blocks, which must be of this file, and verifies them. Blocks on the disk.
+    /// Reads and verifies blocks, which must be in this file. Blocks on the disk.
     pub(super) fn read(&self, range: Range<u64>) -> Vec<Result<Block>> {
         let (start, end) = (self.offset(range.start), self.offset(range.end));
         let bytes = match read(&self.file, start, end.saturating_sub(start)) {
@@ -169,7 +167,7 @@ impl CheckedFile {
     fn expected(&self, number: u64, block: Block) -> Result<Block, String> {
         let at = usize::try_from(number - self.first).ok();
         if at.and_then(|at| self.hashes.get(at)) != Some(&block.at.hash) {
-            return Err("it is not the block that the accumulator has".to_owned());
+            return Err("the accumulator has another block".to_owned());
         }
         Ok(block)
     }
@@ -181,13 +179,13 @@ impl CheckedFile {
     }
 }
 
-/// Where the index entry is, and how many blocks it has.
-struct IndexPlace {
+/// Position of the index entry, and its number of blocks.
+struct IndexPosition {
     at: u64,
     count: u64,
 }
 
-fn index_place(file: &ReadFile) -> Result<IndexPlace> {
+fn find_index(file: &ReadFile) -> Result<IndexPosition> {
     let end = file.bytes();
     let wrong = |what: &str| corrupt(file.path(), end, what);
     let count_at = end.checked_sub(8).ok_or_else(|| wrong("the file is too short"))?;
@@ -197,24 +195,26 @@ fn index_place(file: &ReadFile) -> Result<IndexPlace> {
         return Err(wrong("the file does not end with the number of its blocks"));
     }
     let length = 16 + 8 * count;
-    let at = end.checked_sub(8 + length).ok_or_else(|| wrong("the index is beyond the file"))?;
+    let at =
+        end.checked_sub(8 + length).ok_or_else(|| wrong("the index is larger than the file"))?;
     let head = head(file, at)?;
     let expected = usize::try_from(length).unwrap_or(usize::MAX);
-    if head != (Head { kind: BLOCK_INDEX, length: expected }) {
-        return Err(corrupt(file.path(), at, "there is no index of blocks"));
+    if head != (EntryHead { kind: BLOCK_INDEX, length: expected }) {
+        return Err(corrupt(file.path(), at, "the block index is missing"));
     }
-    Ok(IndexPlace { at, count })
+    Ok(IndexPosition { at, count })
 }
 
-/// The first number, where the blocks begin with the end of the last, and where the accumulator is.
+/// Returns the first block number, the offsets of the blocks with the end of the last, and the offset of the
+/// accumulator.
 fn read_index(file: &ReadFile) -> Result<(u64, Vec<u64>, u64)> {
-    let IndexPlace { at, count } = index_place(file)?;
+    let IndexPosition { at, count } = find_index(file)?;
     let range = range(file)?;
     let words = read(file, at + 16, 8 * count)?;
     let accumulator_at = at.checked_sub(WORD_ENTRY_BYTES);
-    let accumulator_at =
-        accumulator_at.ok_or_else(|| corrupt(file.path(), at, "nothing before the index"))?;
-    // The blocks come one after the other, behind the version.
+    let accumulator_at = accumulator_at
+        .ok_or_else(|| corrupt(file.path(), at, "there is no room for the accumulator"))?;
+    // The blocks follow each other, after the version entry.
     let mut before = 0;
     let mut offsets = Vec::new();
     for word in words.chunks_exact(8) {
@@ -222,16 +222,16 @@ fn read_index(file: &ReadFile) -> Result<(u64, Vec<u64>, u64)> {
         let offset = at.checked_add_signed(back).filter(|offset| *offset >= before + 8);
         let offset = offset.filter(|offset| *offset < accumulator_at);
         let Some(offset) = offset else {
-            return Err(corrupt(file.path(), at, "blocks that are not in their order"));
+            return Err(corrupt(file.path(), at, "the block offsets are not in order"));
         };
         if !offsets.is_empty() && offset - before > BLOCK_BYTES_MAX {
-            return Err(corrupt(file.path(), before, "a block without end"));
+            return Err(corrupt(file.path(), before, "a block is too large"));
         }
         offsets.push(offset);
         before = offset;
     }
     if accumulator_at - before > BLOCK_BYTES_MAX {
-        return Err(corrupt(file.path(), before, "a block without end"));
+        return Err(corrupt(file.path(), before, "a block is too large"));
     }
     offsets.push(accumulator_at);
     Ok((range.start, offsets, accumulator_at))
@@ -239,8 +239,8 @@ fn read_index(file: &ReadFile) -> Result<(u64, Vec<u64>, u64)> {
 
 fn check_version(file: &ReadFile) -> Result<()> {
     let head = head(file, 0)?;
-    if head != (Head { kind: VERSION, length: 0 }) {
-        return Err(corrupt(file.path(), 0, "it does not begin as era1 files do"));
+    if head != (EntryHead { kind: VERSION, length: 0 }) {
+        return Err(corrupt(file.path(), 0, "the file does not start with a version entry"));
     }
     Ok(())
 }
@@ -249,10 +249,11 @@ fn read_accumulator(file: &ReadFile, at: u64) -> Result<B256> {
     let bytes = read(file, at, WORD_ENTRY_BYTES)?;
     let root = entry::take(&mut &bytes[..], ACCUMULATOR);
     let root = root.map_err(|what| corrupt(file.path(), at, what))?;
-    B256::try_from(root).map_err(|_| corrupt(file.path(), at, "an accumulator not of 32 bytes"))
+    B256::try_from(root)
+        .map_err(|_| corrupt(file.path(), at, "the accumulator does not have 32 bytes"))
 }
 
-/// The header and the total difficulty of the block between two offsets.
+/// Reads the header and the total difficulty of the block between two offsets.
 fn read_head(
     file: &ReadFile,
     start: u64,
@@ -261,18 +262,19 @@ fn read_head(
 ) -> Result<(decode::RawHeader, U256)> {
     let wrong = |what: String| corrupt(file.path(), start, what);
     let mut bytes = read(file, start, HEADER_READ_BYTES.min(end - start))?;
-    let head_bytes = bytes.first_chunk().copied().ok_or_else(|| wrong("half a block".into()))?;
-    let header_head = Head::decode(head_bytes).map_err(wrong)?;
+    let head_bytes =
+        bytes.first_chunk().copied().ok_or_else(|| wrong("a block is cut short".into()))?;
+    let header_head = EntryHead::decode(head_bytes).map_err(wrong)?;
     let length = (HEAD_BYTES + header_head.length) as u64;
     if header_head.length > decode::HEADER_BYTES_MAX || length > end - start {
-        return Err(wrong("a header that is too large".to_owned()));
+        return Err(wrong("a header is too large".to_owned()));
     }
     if length > HEADER_READ_BYTES {
         bytes = read(file, start, length)?;
     }
     let header = entry::take(&mut &bytes[..], HEADER).and_then(decode::header).map_err(wrong)?;
     let at = if is_last {
-        // Other entries may come after it.
+        // Other entries may follow it.
         let body_at = start + length;
         let receipts_at = body_at + 8 + head(file, body_at)?.length as u64;
         receipts_at + 8 + head(file, receipts_at)?.length as u64
@@ -284,10 +286,10 @@ fn read_head(
     Ok((header, total.map_err(|what| corrupt(file.path(), at, what))?))
 }
 
-fn head(file: &ReadFile, at: u64) -> Result<Head> {
+fn head(file: &ReadFile, at: u64) -> Result<EntryHead> {
     let bytes = read(file, at, 8)?;
     let bytes: [u8; HEAD_BYTES] = bytes[..].try_into().unwrap_or_default();
-    Head::decode(bytes).map_err(|what| corrupt(file.path(), at, what))
+    EntryHead::decode(bytes).map_err(|what| corrupt(file.path(), at, what))
 }
 
 fn word(file: &ReadFile, at: u64) -> Result<u64> {
@@ -295,12 +297,12 @@ fn word(file: &ReadFile, at: u64) -> Result<u64> {
     Ok(u64::from_le_bytes(bytes[..].try_into().unwrap_or_default()))
 }
 
-/// Reads within the file; what is beyond its end is its fault.
+/// Reads within the file; a position beyond its end means that the file is corrupt.
 fn read(file: &ReadFile, at: u64, length: u64) -> Result<bytes::Bytes> {
     let is_inside = at.checked_add(length).is_some_and(|end| end <= file.bytes());
     let length = usize::try_from(length).ok().filter(|_| is_inside);
     let Some(length) = length else {
-        return Err(corrupt(file.path(), at, "more is said to be there than the file has"));
+        return Err(corrupt(file.path(), at, "an entry extends beyond the end of the file"));
     };
     file.read_at(at, length).map_err(Error::from)
 }

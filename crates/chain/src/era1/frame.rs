@@ -1,21 +1,21 @@
-//! Snappy in frames, as the entries of era1 files are compressed.
+//! Framed Snappy, the compression of era1 entries.
 //!
-//! Guarantees: never more than the given number of bytes comes out, whatever goes in; each frame's checksum is checked.
-//! Leaves to others: what the bytes mean.
+//! Guarantees: the output never exceeds the given size, whatever the input; the checksum of each frame is
+//! verified. Leaves to others: what the bytes mean.
 
 use snap::raw;
 
-/// The most bytes of a frame, decompressed.
+/// Maximum decompressed size of a frame.
 const FRAME_BYTES_MAX: usize = 65_536;
 /// Kinds of frames.
 const COMPRESSED: u8 = 0x00;
 const PLAIN: u8 = 0x01;
 const SKIPPABLE_FROM: u8 = 0x80;
 const STREAM: u8 = 0xff;
-/// What the first frame holds.
+/// Content of the first frame.
 const STREAM_NAME: &[u8] = b"sNaPpY";
 
-/// Decompresses frames, up to `bytes_max` in all.
+/// Decompresses frames, up to `bytes_max` in total.
 pub(super) fn decompress(mut frames: &[u8], bytes_max: usize) -> Result<Vec<u8>, String> {
     let mut out = Vec::new();
     let mut decoder = raw::Decoder::new();
@@ -23,20 +23,19 @@ pub(super) fn decompress(mut frames: &[u8], bytes_max: usize) -> Result<Vec<u8>,
     while !frames.is_empty() {
         let (kind, body) = next(&mut frames)?;
         if !named && kind != STREAM {
-            return Err("a stream of frames that does not begin with its name".to_owned());
+            return Err("the frames do not start with the stream identifier".to_owned());
         }
         match kind {
             STREAM if body == STREAM_NAME => named = true,
             COMPRESSED | PLAIN => {
-                let (sum, data) =
-                    body.split_first_chunk::<4>().ok_or("a frame without checksum")?;
+                let (sum, data) = body.split_first_chunk::<4>().ok_or("a frame has no checksum")?;
                 let start = out.len();
                 let length = match kind {
                     PLAIN => data.len(),
                     _ => raw::decompress_len(data).map_err(|error| error.to_string())?,
                 };
                 if length > FRAME_BYTES_MAX || length > bytes_max - start {
-                    return Err(format!("more than {bytes_max} bytes, or a frame too large"));
+                    return Err(format!("more than {bytes_max} bytes, or a frame is too large"));
                 }
                 out.resize(start + length, 0);
                 if kind == PLAIN {
@@ -46,26 +45,26 @@ pub(super) fn decompress(mut frames: &[u8], bytes_max: usize) -> Result<Vec<u8>,
                     written.map_err(|error| error.to_string())?;
                 }
                 if masked(crc32c::crc32c(&out[start..])) != u32::from_le_bytes(*sum) {
-                    return Err("a frame whose checksum is wrong".to_owned());
+                    return Err("the checksum of a frame is wrong".to_owned());
                 }
             }
             SKIPPABLE_FROM..STREAM => {}
-            _ => return Err(format!("a frame of the unknown kind {kind:#04x}")),
+            _ => return Err(format!("a frame has the unknown kind {kind:#04x}")),
         }
     }
     Ok(out)
 }
 
 fn next<'a>(frames: &mut &'a [u8]) -> Result<(u8, &'a [u8]), String> {
-    let ([kind, a, b, c], rest) = frames.split_first_chunk::<4>().ok_or("half a frame")?;
+    let ([kind, a, b, c], rest) = frames.split_first_chunk::<4>().ok_or("a frame is cut short")?;
     let length = u32::from_le_bytes([*a, *b, *c, 0]);
     let length = usize::try_from(length).map_err(|error| error.to_string())?;
-    let (body, rest) = rest.split_at_checked(length).ok_or("a frame beyond the end")?;
+    let (body, rest) = rest.split_at_checked(length).ok_or("a frame extends beyond the end")?;
     *frames = rest;
     Ok((*kind, body))
 }
 
-/// The checksum as frames have it, so that data with checksums inside does not sum up to nothing.
+/// The checksum as stored in frames: masked, because a CRC over data that contains CRCs is weak.
 fn masked(sum: u32) -> u32 {
     sum.rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -85,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_library_compresses_comes_back_up_to_the_bound() {
+    fn frames_of_the_library_decompress_up_to_the_bound() {
         for length in [1usize, 100, 65_536, 65_537, 300_000] {
             let mut state = 1u32;
             let bytes: Vec<u8> = (0..length)
@@ -109,7 +108,7 @@ mod tests {
             let mut flipped = frames.clone();
             let at = at % frames.len();
             flipped[at] ^= 1 << bit;
-            // A frame may become one that is skipped, so that less comes out.
+            // A frame may turn into a skippable one, so that less comes out.
             if let Ok(out) = decompress(&flipped, 10_000) {
                 prop_assert_ne!(&out, &bytes);
             }

@@ -1,7 +1,7 @@
 //! Era1 files as a source: a chain that has ended.
 //!
-//! Guarantees: those of [`Era1`]. The newest block of the files is also the final one. Leaves to others: what came
-//! after.
+//! Guarantees: those of [`Era1`]. The newest block of the files is also the final one. Leaves to others: later
+//! blocks.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +18,6 @@ use crate::block::Block;
 use crate::error::Result;
 use crate::source::{ChainInfo, ChainSource, Finality, Heads, NodeStatus};
 
-/// Era1 files as a source.
 #[derive(Debug)]
 pub struct Era1Source {
     era1: Era1,
@@ -28,7 +27,6 @@ pub struct Era1Source {
 }
 
 impl Era1Source {
-    /// The files of a chain as a source.
     pub fn new(era1: Era1, clock: Arc<dyn Clock>) -> Arc<Self> {
         let (requests, failures) = (AtomicU64::new(0), AtomicU64::new(0));
         Arc::new(Self { era1, clock, requests, failures })
@@ -87,6 +85,7 @@ impl ChainSource for Era1Source {
             requests: self.requests.load(Ordering::Relaxed),
             failures: self.failures.load(Ordering::Relaxed),
             lies: 0,
+            lacks: Vec::new(),
             last_error: None,
         }]
     }

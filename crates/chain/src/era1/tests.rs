@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::sim::{Fork, Shape, SimChain};
 use crate::source::ChainSource;
-use crate::verify::Verify;
+use crate::verify::VerifyLevel;
 
 fn chain(fork: Fork, blocks: u64) -> SimChain {
     let chain = SimChain::new(21, Shape::sparse().at(fork));
@@ -31,21 +31,21 @@ fn checked(bytes: Vec<u8>) -> Result<CheckedFile> {
     CheckedFile::open(ReadFile::memory("some.era1", Bytes::from(bytes)), None)
 }
 
-/// All blocks of a file, or what is wrong with it.
+/// Reads all blocks of a file.
 fn read_all(bytes: Vec<u8>) -> Result<Vec<Block>> {
     let file = checked(bytes)?;
     file.read(0..file.last().number + 1).into_iter().collect()
 }
 
 fn expect_same(block: &Block, original: &Block) {
-    assert_eq!(block.verified, Verify::Full);
+    assert_eq!(block.verified, VerifyLevel::Full);
     let mut block = block.clone();
-    block.verified = Verify::Off;
+    block.verified = VerifyLevel::Off;
     assert_eq!(block, *original);
 }
 
 #[test]
-fn blocks_of_every_fork_come_back_as_they_were_written() {
+fn blocks_of_every_fork_round_trip() {
     for fork in [Fork::Homestead, Fork::London, Fork::Prague] {
         let chain = chain(fork, 60);
         let blocks = read_all(bytes_of(&chain).0).expect("whole");
@@ -69,7 +69,7 @@ fn batches_cover_a_range_once_and_keep_their_bounds() {
 }
 
 #[test]
-fn a_writer_refuses_what_makes_no_file() {
+fn a_writer_refuses_blocks_that_do_not_form_a_file() {
     let chain = chain(Fork::London, 5);
     let block = |number| chain.block(number).expect("grown");
     let mut writer = Writer::new(Vec::new(), U256::ZERO).expect("memory");
@@ -90,22 +90,22 @@ fn a_writer_refuses_what_makes_no_file() {
 fn a_file_that_contradicts_its_name_is_corrupt() {
     let (bytes, name) = bytes_of(&chain(Fork::London, 3));
     let file = || ReadFile::memory(&name, Bytes::from(bytes.clone()));
-    let right = Name::parse(Path::new(&name)).expect("named");
+    let right = FileName::parse(Path::new(&name)).expect("named");
     CheckedFile::open(file(), Some(&right)).expect("whole");
-    let wrong = Name::parse(Path::new("sim-00000-00000000.era1")).expect("named");
+    let wrong = FileName::parse(Path::new("sim-00000-00000000.era1")).expect("named");
     let error = CheckedFile::open(file(), Some(&wrong)).expect_err("another accumulator");
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.to_string().contains(&name), "{error}");
 }
 
 #[test]
-fn names_are_read_as_they_are_written() {
+fn file_names_are_parsed_and_invalid_ones_refused() {
     for bad in
         ["mainnet-00000.era1", "mainnet-x-5ec1ffb8.era1", "mainnet-00000-5ec1ff.era1", "a.era1"]
     {
-        assert_eq!(Name::parse(Path::new(bad)), None, "{bad}");
+        assert_eq!(FileName::parse(Path::new(bad)), None, "{bad}");
     }
-    let name = Name::parse(Path::new("/x/op-main-00012-5ec1ffb8.era1")).expect("named");
+    let name = FileName::parse(Path::new("/x/op-main-00012-5ec1ffb8.era1")).expect("named");
     assert_eq!(name.network, "op-main");
 }
 
@@ -122,7 +122,7 @@ fn every_cut_of_a_file_is_corrupt() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(logmill_io::proof_cases(400)))]
 
-    /// Unless it changes nothing: where bytes repeat, compressed ones may point at another copy of them.
+    /// Unless it changes nothing: where bytes repeat, a compressed reference may point to another copy of them.
     #[test]
     fn every_flipped_bit_is_corrupt(place in any::<proptest::sample::Index>(), bit in 0u8..8) {
         let (bytes, _) = small();
@@ -139,13 +139,13 @@ proptest! {
     }
 
     #[test]
-    fn bytes_of_no_file_are_corrupt(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+    fn random_bytes_are_corrupt(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         let error = read_all(bytes).expect_err("noise");
         prop_assert_eq!(error.kind(), ErrorKind::Corrupt);
     }
 }
 
-/// Puts a file together of one block with this body, in front of a true index.
+/// Builds a file of one block with this body, followed by a valid index.
 fn with_body(body: &[u8]) -> Vec<u8> {
     use std::io::Write;
     let (original, _) = bytes_of(&SimChain::new(21, Shape::sparse().at(Fork::London)));
@@ -159,7 +159,7 @@ fn with_body(body: &[u8]) -> Vec<u8> {
     frames.write_all(body).expect("memory");
     let frames = frames.into_inner().expect("memory");
     let mut bytes = original[..body_at].to_vec();
-    bytes.extend(entry::Head { kind: entry::BODY, length: frames.len() }.encode());
+    bytes.extend(entry::EntryHead { kind: entry::BODY, length: frames.len() }.encode());
     bytes.extend(&frames);
     let index_at = original.len() - 32;
     bytes.extend(&original[after..index_at]);
@@ -171,7 +171,7 @@ fn with_body(body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_body_that_would_take_all_memory_is_corrupt() {
+fn a_body_that_would_exhaust_memory_is_corrupt() {
     let list = |payload: Vec<u8>| {
         let mut out = Vec::new();
         alloy_rlp::Header { list: true, payload_length: payload.len() }.encode(&mut out);
@@ -184,7 +184,7 @@ fn a_body_that_would_take_all_memory_is_corrupt() {
     assert!(error.to_string().contains("more than 100000 transactions"), "{error}");
     let error = read_all(with_body(&vec![0; 33 << 20])).expect_err("too large");
     assert!(error.to_string().contains("more than 33554432 bytes"), "{error}");
-    // Lists in lists in lists: nothing here goes down with them.
+    // Deeply nested lists: nothing here recurses into them.
     let nested = (0..10_000).fold(vec![0xc0], |inner, _| list(inner));
     let error = read_all(with_body(&nested)).expect_err("no body");
     assert_eq!(error.kind(), ErrorKind::Corrupt);
@@ -225,7 +225,7 @@ async fn a_folder_is_a_source_that_ends() {
 }
 
 #[tokio::test]
-async fn files_follow_each_other_and_gaps_are_told() {
+async fn files_follow_each_other_and_gaps_are_reported() {
     let tiny = Shape { transactions: 0, logs: 0, ..Shape::sparse().at(Fork::London) };
     let chain = SimChain::new(5, tiny);
     chain.grow(3 * 8_192);
@@ -246,7 +246,7 @@ async fn files_follow_each_other_and_gaps_are_told() {
 }
 
 #[tokio::test]
-async fn a_folder_of_two_networks_needs_a_name() {
+async fn a_folder_with_two_networks_needs_a_network_setting() {
     let folder = tempfile::tempdir().expect("a folder");
     chain(Fork::London, 3).write_era1(folder.path(), "one").expect("written");
     chain(Fork::Homestead, 3).write_era1(folder.path(), "two").expect("written");

@@ -1,8 +1,8 @@
 //! Writes era1 files, block by block.
 //!
-//! Guarantees: what it writes any reader of the format reads, and ours verifies; a file has consecutive, linked blocks.
-//! Blocks with uncles are refused, as their headers are not kept. Withdrawals, which the format's time did not know,
-//! are written as a third part of the body. Leaves to others: where the bytes go.
+//! Guarantees: any reader of the format can read the files, and ours verifies them; a file has consecutive,
+//! linked blocks. Blocks with uncles are refused, because we do not store uncle headers. Withdrawals, which are
+//! newer than the format, are written as a third part of the body. Leaves to others: where the bytes go.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use snap::write::FrameEncoder;
 
 use super::accumulator::{BLOCKS_MAX, HeaderRecord, accumulator};
 use super::entry::{
-    ACCUMULATOR, BLOCK_INDEX, BODY, ENTRY_BYTES_MAX, HEAD_BYTES, HEADER, Head, RECEIPTS,
+    ACCUMULATOR, BLOCK_INDEX, BODY, ENTRY_BYTES_MAX, EntryHead, HEAD_BYTES, HEADER, RECEIPTS,
     TOTAL_DIFFICULTY, VERSION,
 };
 use crate::block::{Block, BlockRef, Header, Outcome};
@@ -32,21 +32,18 @@ pub struct Writer<W> {
     total_difficulty: U256,
 }
 
-/// A file that was written.
 #[derive(Debug)]
-pub struct Written<W> {
-    /// Where it was written.
+pub struct FinishedFile<W> {
     pub out: W,
-    /// The number of its first block.
+    /// Number of the first block.
     pub first: u64,
-    /// Its accumulator.
     pub root: B256,
-    /// The difficulty of all blocks up to its last.
+    /// The difficulty of all blocks up to and including the last.
     pub total_difficulty: U256,
 }
 
-impl<W> Written<W> {
-    /// What such a file is called.
+impl<W> FinishedFile<W> {
+    /// The conventional file name.
     pub fn name(&self, network: &str) -> String {
         let era = self.first / BLOCKS_MAX as u64;
         let [a, b, c, d, ..] = self.root.0;
@@ -55,7 +52,7 @@ impl<W> Written<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a file; `total_difficulty` is that of all blocks before its first.
+    /// Starts a file; `total_difficulty` is that of all blocks before its first.
     pub fn new(out: W, total_difficulty: U256) -> Result<Self> {
         let mut writer = Self {
             out,
@@ -69,22 +66,19 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// How many blocks it has.
+    /// Number of blocks so far.
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether it has no blocks yet.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Whether no more blocks fit.
     pub fn is_full(&self) -> bool {
         self.records.len() >= BLOCKS_MAX
     }
 
-    /// Adds the next block.
     pub fn push(&mut self, block: &Block) -> Result<()> {
         self.check(block)?;
         let Header::Canonical(header) = &block.header else {
@@ -107,9 +101,11 @@ impl<W: Write> Writer<W> {
     }
 
     /// Writes the accumulator and the index.
-    pub fn finish(mut self) -> Result<Written<W>> {
+    pub fn finish(mut self) -> Result<FinishedFile<W>> {
         let Some(last) = self.last else {
-            return Err(Error::Invalid { what: "an era1 file without blocks".to_owned() });
+            return Err(Error::Invalid {
+                what: "an era1 file needs at least one block".to_owned(),
+            });
         };
         let count = self.records.len() as u64;
         let first = last.number + 1 - count;
@@ -117,14 +113,14 @@ impl<W: Write> Writer<W> {
         self.entry(ACCUMULATOR, root.as_slice())?;
         let mut index = first.to_le_bytes().to_vec();
         for offset in &self.offsets {
-            // Back from the index.
+            // Relative to the index.
             index.extend_from_slice(&offset.wrapping_sub(self.written).to_le_bytes());
         }
         index.extend_from_slice(&count.to_le_bytes());
         self.entry(BLOCK_INDEX, &index)?;
         self.out.flush().map_err(failed)?;
         let total_difficulty = self.total_difficulty;
-        Ok(Written { out: self.out, first, root, total_difficulty })
+        Ok(FinishedFile { out: self.out, first, root, total_difficulty })
     }
 
     fn check(&self, block: &Block) -> Result<()> {
@@ -138,7 +134,7 @@ impl<W: Write> Writer<W> {
             return Err(refused(block, "does not follow the one before it"));
         }
         if block.receipts.iter().any(|receipt| receipt.outcome == Outcome::Unknown) {
-            return Err(refused(block, "has receipts that are not known"));
+            return Err(refused(block, "has receipts with unknown outcomes"));
         }
         Ok(())
     }
@@ -148,14 +144,14 @@ impl<W: Write> Writer<W> {
             let what = format!("an entry of {} bytes is too large for an era1 file", data.len());
             return Err(Error::Invalid { what });
         }
-        let head = Head { kind, length: data.len() }.encode();
+        let head = EntryHead { kind, length: data.len() }.encode();
         self.out.write_all(&head).and_then(|()| self.out.write_all(data)).map_err(failed)?;
         self.written += (HEAD_BYTES + data.len()) as u64;
         Ok(())
     }
 }
 
-/// The receipts of a block as a list, typed ones wrapped as strings.
+/// The receipts of a block as an RLP list, with typed ones wrapped as strings.
 fn receipts(block: &Block) -> Vec<u8> {
     let mut payload = Vec::new();
     for receipt in &block.receipts {

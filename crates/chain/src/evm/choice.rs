@@ -1,40 +1,37 @@
-//! Which node is asked next.
+//! Chooses the node to ask next.
 //!
-//! Guarantees: pure. A node that rests, lags, or has given its answer already is not asked; of the others the least
-//! busy for its weight is. Leaves to others: asking, and waiting.
+//! Guarantees: pure. Skips nodes that rest, lag, or have already answered this request; of the others it takes the
+//! least busy relative to its weight. Leaves to others: asking, and waiting.
 
 use std::time::Duration;
 
-/// A head that is older than this is asked for again before a node is taken to lag.
+/// An older head is refreshed before its node is considered lagging.
 const HEAD_FRESH: Duration = Duration::from_millis(500);
 
-/// What is known of a node.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
-    /// It has given its answer to this question already.
+    /// It has already answered this request.
     pub(super) answered: bool,
-    /// How much longer it rests.
+    /// Remaining rest.
     pub(super) rest: Option<Duration>,
-    /// The newest block that it told of, and how long ago.
+    /// The newest block it reported, and how long ago.
     pub(super) head: Option<(u64, Duration)>,
-    /// How busy it is.
+    /// The node with the lowest load is asked.
     pub(super) load: (u64, u64),
 }
 
-/// What to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// Ask this node.
     Ask(usize),
     /// Ask these for their heads: they may have caught up.
     Refresh(Vec<usize>),
-    /// Wait for one that rests.
+    /// Wait for a resting node.
     Wait(Duration),
-    /// There is nobody to ask.
-    Nobody,
+    /// No node can be asked.
+    Exhausted,
 }
 
-/// Decides whom to ask for block `number`, or for anything if there is none.
+/// Chooses a node for block `number`, or for any request if that is `None`.
 pub(super) fn choose(nodes: &[Candidate], number: Option<u64>) -> Choice {
     let open = || nodes.iter().enumerate().filter(|(_, node)| !node.answered);
     let awake = || open().filter(|(_, node)| node.rest.is_none());
@@ -51,11 +48,12 @@ pub(super) fn choose(nodes: &[Candidate], number: Option<u64>) -> Choice {
     if !stale.is_empty() {
         return Choice::Refresh(stale);
     }
-    // While some node tells that the block does not exist yet, one that never said that it does is not waited for.
+    // While an awake node reports that the block does not exist yet, a node that never reported a head is not waited
+    // for.
     let told = awake().next().is_some();
     let worth = |node: &Candidate| !lags(node) && (node.head.is_some() || !told);
     let resting = open().filter(|(_, node)| worth(node)).filter_map(|(_, node)| node.rest);
-    resting.min().map_or(Choice::Nobody, Choice::Wait)
+    resting.min().map_or(Choice::Exhausted, Choice::Wait)
 }
 
 #[cfg(test)]
@@ -85,7 +83,7 @@ mod tests {
     fn nodes_that_lag_are_asked_for_their_heads_once() {
         let nodes = |age| [Candidate { head: Some((9, age)), ..NODE }];
         assert_eq!(choose(&nodes(SECOND), Some(10)), Choice::Refresh(vec![0]));
-        assert_eq!(choose(&nodes(Duration::ZERO), Some(10)), Choice::Nobody);
+        assert_eq!(choose(&nodes(Duration::ZERO), Some(10)), Choice::Exhausted);
     }
 
     #[test]
@@ -95,9 +93,9 @@ mod tests {
         assert_eq!(choose(&both, Some(10)), Choice::Wait(2 * SECOND));
         let lagging = Candidate { head: Some((9, Duration::ZERO)), ..NODE };
         let unknown = [lagging.clone(), resting(SECOND, None)];
-        assert_eq!(choose(&unknown, Some(10)), Choice::Nobody);
+        assert_eq!(choose(&unknown, Some(10)), Choice::Exhausted);
         let ahead = [lagging, resting(SECOND, Some((12, SECOND)))];
         assert_eq!(choose(&ahead, Some(10)), Choice::Wait(SECOND));
-        assert_eq!(choose(&[], Some(10)), Choice::Nobody);
+        assert_eq!(choose(&[], Some(10)), Choice::Exhausted);
     }
 }

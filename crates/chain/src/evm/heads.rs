@@ -1,34 +1,40 @@
-//! What a chain is, and where it is now.
+//! Identifies the chain and fetches its heads.
 //!
-//! Guarantees: heads are those of one node at one time, and the newest block is never below the final one. Leaves to
+//! Guarantees: heads are from one node at one time, and the newest block is never below the final one. Leaves to
 //! others: following them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use alloy_primitives::B256;
 use futures::future::join_all;
 use serde_json::value::RawValue;
 
+use super::error_class::{ErrorClass, classify_error, is_unknown_tag, is_young};
 use super::json::block_ref;
-use super::node::Node;
+use super::node::{Node, UNCLES};
+use super::node_error::NodeError;
 use super::pool::{Pool, number};
-use super::rpc::{Call, Outcome};
-use super::trouble::Trouble;
-use super::turn::Turn;
-use super::wording::{Meaning, is_young, meaning};
+use super::pool_request::PoolRequest;
+use super::rpc::{Call, CallResult};
 use crate::block::BlockRef;
 use crate::error::{Error, Result};
 use crate::source::{ChainInfo, Finality, Heads};
+use crate::verify::VerifyLevel;
 
-/// A node this far behind the newest that is known of is not believed at once.
+/// If a node is further behind the newest known head, another node is asked first.
 const LAG_BLOCKS_MAX: u64 = 3;
 
-/// The most characters of what a node calls itself.
+/// Maximum length of a node's client version.
 const CLIENT_CHARS_MAX: usize = 100;
 
-/// What a node says about itself.
+/// Advice for nodes that do not report final blocks.
+const NO_FINALITY: &str =
+    "do not know the tag `finalized`: set how many confirmations make a block final";
+
+/// What a node reports about itself and its chain.
 #[derive(Debug)]
-struct Introduction {
+struct NodeIdentity {
     chain_id: u64,
     head: u64,
     client: String,
@@ -36,50 +42,57 @@ struct Introduction {
 }
 
 impl Pool {
-    /// Checks all nodes: that one can be reached, that they are of one chain, and how they know of finality.
+    /// Asks all nodes. Checks that one can be reached and that all serve the same chain, and finds out how finality
+    /// is known.
     pub(super) async fn info(&self) -> Result<ChainInfo> {
-        let met = join_all(self.nodes.iter().map(|node| meet(node))).await;
+        let identities = join_all(self.nodes.iter().map(|node| identify(node))).await;
         let mut info: Option<ChainInfo> = None;
-        let mut knows_finalized = false;
-        for (node, met) in self.nodes.iter().zip(met) {
-            let Ok(met) = met else { continue };
-            self.accept(node, met.chain_id)?;
-            node.told_head(met.head);
-            knows_finalized |= met.knows_finalized;
-            let finality = self.settings.confirmations.map_or(Finality::Tags, Finality::Depth);
-            let first = ChainInfo { chain_id: met.chain_id, finality, client: met.client };
+        for (node, identity) in self.nodes.iter().zip(identities) {
+            let Ok(identity) = identity else { continue };
+            self.accept(node, identity.chain_id)?;
+            node.record_head(identity.head);
+            self.knows_finalized.fetch_or(identity.knows_finalized, Ordering::Relaxed);
+            let finality = self.confirmations().map_or(Finality::Tags, Finality::Depth);
+            let first =
+                ChainInfo { chain_id: identity.chain_id, finality, client: identity.client };
             info.get_or_insert(first);
         }
-        let unknown = || self.turn("its chain id".to_owned(), None).verdict(&self.nodes);
-        let info = info.ok_or_else(unknown)?;
-        if info.finality == Finality::Tags && !knows_finalized {
-            let what = format!(
-                "the nodes of {} do not know the tag `finalized`: set how many confirmations make a block final",
-                self.settings.chain
-            );
-            return Err(Error::Invalid { what });
+        let unknown =
+            || self.start_request("its chain id".to_owned(), None).into_error(&self.nodes);
+        let mut info = info.ok_or_else(unknown)?;
+        if self.verify_level() == VerifyLevel::Full {
+            let of_the_chain = self.nodes.iter().filter(|node| node.is_checked());
+            join_all(of_the_chain.map(|node| try_uncles(node))).await;
         }
+        if info.finality == Finality::Tags && !self.knows_finalized.load(Ordering::Relaxed) {
+            let depth = self.depth_without_tags().ok_or_else(|| {
+                let what = format!("the nodes of {} {NO_FINALITY}", self.settings.chain);
+                Error::Invalid { what }
+            })?;
+            info.finality = Finality::Depth(depth);
+        }
+        // Probes an unknown chain at startup, so that checks it cannot pass are reported then.
+        let _ = self.read_options().await;
         Ok(info)
     }
 
-    /// Where the chain is now.
     pub(super) async fn heads(&self) -> Result<Heads> {
-        let mut turn = self.turn("the newest block".to_owned(), None);
-        // By how busy they are, one node might never be asked: fetches between the questions can go to the other.
-        turn.one_by_one = true;
+        let mut request = self.start_request("the newest block".to_owned(), None);
+        // Choosing by load, one node might never be asked, because fetches between two calls can go to the other.
+        request.one_by_one = true;
         let mut best: Option<Heads> = None;
         loop {
-            let Ok((index, node)) = self.next(&mut turn).await else {
-                return self.best_of(best, turn);
+            let Ok((index, node)) = self.next(&mut request).await else {
+                return self.best_of(best, request);
             };
             let heads = match self.heads_of(&node).await {
                 Ok(heads) => heads,
-                Err(trouble) => {
-                    turn.take(index, trouble, true);
+                Err(error) => {
+                    request.record(index, error, true);
                     continue;
                 }
             };
-            node.told_head(heads.latest.number);
+            node.record_head(heads.latest.number);
             if !self.is_behind(&heads) {
                 self.note_finalized(&heads);
                 return Ok(heads);
@@ -87,25 +100,27 @@ impl Pool {
             if best.as_ref().is_none_or(|best| order(best) < order(&heads)) {
                 best = Some(heads);
             }
-            turn.take(index, Trouble::Missing, true);
+            request.record(index, NodeError::Missing, true);
         }
     }
 
-    /// All nodes are behind what is known: the best of them is what there is.
-    fn best_of(&self, best: Option<Heads>, turn: Turn) -> Result<Heads> {
+    /// All nodes are behind the known heads: returns the best of them.
+    fn best_of(&self, best: Option<Heads>, request: PoolRequest) -> Result<Heads> {
         let Some(best) = best else {
-            return Err(turn.verdict(&self.nodes));
+            return Err(request.into_error(&self.nodes));
         };
         let known = self.finalized.load(Ordering::Relaxed);
-        let told = best.finalized.map_or(0, |at| at.number);
-        if told < known {
+        let reported = best.finalized.map_or(0, |at| at.number);
+        // Warns once, not on every poll while it lasts.
+        let is_back = reported < known;
+        if is_back && !self.went_back.swap(true, Ordering::Relaxed) {
             let chain = &self.settings.chain;
-            tracing::warn!(%chain, known, told, "the final block of the chain went back");
+            tracing::warn!(%chain, known, reported, "the nodes report an older final block than before");
         }
         Ok(best)
     }
 
-    /// Whether heads are so far behind what other nodes told that another is asked.
+    /// Whether heads are so far behind those of other nodes that another node is asked.
     fn is_behind(&self, heads: &Heads) -> bool {
         let nodes = self.nodes.iter().zip(self.rests());
         let awake = nodes.filter(|(_, rest)| rest.is_none());
@@ -118,14 +133,57 @@ impl Pool {
     fn note_finalized(&self, heads: &Heads) {
         if let Some(at) = heads.finalized {
             self.finalized.fetch_max(at.number, Ordering::Relaxed);
+            self.went_back.store(false, Ordering::Relaxed);
         }
     }
 
-    async fn heads_of(&self, node: &Arc<Node>) -> Result<Heads, Trouble> {
-        match self.settings.confirmations {
-            None => by_tags(node).await,
-            Some(depth) => by_depth(node, depth).await,
+    async fn heads_of(&self, node: &Arc<Node>) -> Result<Heads, NodeError> {
+        if let Some(depth) = self.confirmations() {
+            return by_depth(node, depth).await;
         }
+        let Some(heads) = by_tags(node).await? else {
+            if self.knows_finalized.load(Ordering::Relaxed) {
+                let why = "it does not know the tag `finalized`, which another node knows";
+                return Err(node.note(NodeError::failed(why)));
+            }
+            let unknown = || NodeError::failed(format!("the nodes {NO_FINALITY}"));
+            let depth = self.depth_without_tags().ok_or_else(|| node.note(unknown()))?;
+            return by_depth(node, depth).await;
+        };
+        self.knows_finalized.store(true, Ordering::Relaxed);
+        let latest = heads.latest.number;
+        let Some(finalized) = heads.finalized.filter(|at| at.number >= latest) else {
+            return Ok(heads);
+        };
+        let profile = self.profile().filter(|profile| profile.takes_blocks_back);
+        if let Some(depth) = profile.and_then(|profile| profile.confirmations) {
+            let finalized = Some(block_at(node, latest.saturating_sub(depth)).await?);
+            return Ok(Heads { finalized, ..heads });
+        }
+        if finalized.number > latest {
+            return Err(node.note(NodeError::failed("its newest block is below its final one")));
+        }
+        Ok(heads)
+    }
+
+    /// Confirmations that make a block final according to the chain's profile, because no node knows the tag. `None`
+    /// if the profile has no value. Once set, the value stays.
+    fn depth_without_tags(&self) -> Option<u64> {
+        let depth = self.profile()?.confirmations?;
+        let mut is_new = false;
+        let depth = *self.depth.get_or_init(|| {
+            is_new = true;
+            depth
+        });
+        if is_new {
+            let chain = self.settings.chain_id.or_else(|| self.chain_id.get().copied());
+            tracing::warn!(
+                chain,
+                confirmations = depth,
+                "the nodes do not know the tag `finalized`, using confirmations; set chain.confirmations to override"
+            );
+        }
+        Some(depth)
     }
 }
 
@@ -137,69 +195,84 @@ pub(super) fn header_by(tag: &str) -> Call {
     Call::new("eth_getBlockByNumber", format!(r#"["{tag}",false]"#))
 }
 
-async fn by_tags(node: &Node) -> Result<Heads, Trouble> {
+/// The blocks of the tags; `None` if the node does not know the tag `finalized`.
+async fn by_tags(node: &Node) -> Result<Option<Heads>, NodeError> {
     let calls = ["latest", "safe", "finalized"].map(header_by).to_vec();
-    let read = |outcomes: &[Outcome<'_>]| {
+    let read = |outcomes: &[CallResult<'_>]| {
         let latest = existing(outcomes.first())?;
-        let (safe, finalized) = (tagged(outcomes.get(1))?, tagged(outcomes.get(2))?);
-        if finalized.is_some_and(|at| at.number > latest.number) {
-            return Err(Trouble::failed("its newest block is below its final one"));
-        }
-        // Some nodes take `safe` from another place than `latest`.
-        let safe = safe.filter(|at| at.number <= latest.number);
-        Ok(Heads { latest, safe, finalized })
+        let Some(finalized) = tagged(outcomes.get(2))? else { return Ok(None) };
+        // Some nodes take `safe` from a different source than `latest`, or do not know it.
+        let safe = tagged(outcomes.get(1))?.flatten().filter(|at| at.number <= latest.number);
+        Ok(Some(Heads { latest, safe, finalized }))
     };
     node.call(calls, read).await
 }
 
-async fn by_depth(node: &Node, depth: u64) -> Result<Heads, Trouble> {
-    let read = |outcomes: &[Outcome<'_>]| existing(outcomes.first());
+async fn by_depth(node: &Node, depth: u64) -> Result<Heads, NodeError> {
+    let read = |outcomes: &[CallResult<'_>]| existing(outcomes.first());
     let latest = node.call(vec![header_by("latest")], read).await?;
     let finalized = match latest.number.checked_sub(depth) {
         None => None,
-        Some(number) => {
-            let at = node.call(vec![header_by(&format!("{number:#x}"))], read).await?;
-            if at.number != number {
-                return Err(Trouble::failed(format!("it gave block {} for {number}", at.number)));
-            }
-            Some(at)
-        }
+        Some(number) => Some(block_at(node, number).await?),
     };
     Ok(Heads { latest, safe: None, finalized })
 }
 
-fn existing(outcome: Option<&Outcome<'_>>) -> Result<BlockRef, Trouble> {
-    let json: Option<&RawValue> = outcome.cloned().transpose()?.flatten();
-    let json = json.ok_or_else(|| Trouble::failed("it has no newest block"))?;
-    block_ref(json).map_err(Trouble::failed)
+async fn block_at(node: &Node, number: u64) -> Result<BlockRef, NodeError> {
+    let read = move |outcomes: &[CallResult<'_>]| {
+        let at = existing(outcomes.first())?;
+        if at.number != number {
+            return Err(NodeError::failed(format!(
+                "it returned block {} instead of {number}",
+                at.number
+            )));
+        }
+        Ok(at)
+    };
+    node.call(vec![header_by(&format!("{number:#x}"))], read).await
 }
 
-/// The block of a tag; none while there is no such block yet.
-fn tagged(outcome: Option<&Outcome<'_>>) -> Result<Option<BlockRef>, Trouble> {
+fn existing(outcome: Option<&CallResult<'_>>) -> Result<BlockRef, NodeError> {
+    let json: Option<&RawValue> = outcome.cloned().transpose()?.flatten();
+    let json = json.ok_or_else(|| NodeError::failed("it returned no newest block"))?;
+    block_ref(json).map_err(NodeError::failed)
+}
+
+/// The block of a tag: `None` if the node does not know the tag, `Some(None)` while there is no such block yet.
+fn tagged(outcome: Option<&CallResult<'_>>) -> Result<Option<Option<BlockRef>>, NodeError> {
     match outcome {
-        Some(Ok(Some(json))) => block_ref(json).map(Some).map_err(Trouble::failed),
-        Some(Ok(None)) | None => Ok(None),
-        Some(Err(error)) if is_young(error) => Ok(None),
-        Some(Err(error)) => Err(Trouble::from(error.clone())),
+        Some(Ok(Some(json))) => block_ref(json).map(|at| Some(Some(at))).map_err(NodeError::failed),
+        Some(Ok(None)) | None => Ok(Some(None)),
+        Some(Err(error)) if is_young(error) => Ok(Some(None)),
+        Some(Err(error)) if is_unknown_tag(error) => Ok(None),
+        Some(Err(error)) => Err(NodeError::from(error.clone())),
     }
 }
 
-async fn meet(node: &Node) -> Result<Introduction, Trouble> {
+async fn identify(node: &Node) -> Result<NodeIdentity, NodeError> {
     let calls = vec![
         Call::new("eth_chainId", "[]"),
         Call::new("eth_blockNumber", "[]"),
         Call::new("web3_clientVersion", "[]"),
         header_by("finalized"),
     ];
-    // Once more for a node that takes no batches, which is known then.
-    let read = |outcomes: &[Outcome<'_>]| introduction(outcomes);
-    match node.call(calls.clone(), read).await {
-        Err(Trouble::NoBatches | Trouble::TooMuch { .. }) => node.call(calls, read).await,
-        other => other,
+    node.call(calls, |outcomes: &[CallResult<'_>]| read_identity(outcomes)).await
+}
+
+/// Requests a nonexistent uncle, to find out whether the node supports the method.
+async fn try_uncles(node: &Node) {
+    let call = Call::new(UNCLES, format!(r#"["{}","0x0"]"#, B256::ZERO));
+    let read = |outcomes: &[CallResult<'_>]| match outcomes.first() {
+        // Any other error shows that the method exists.
+        Some(Err(error)) if classify_error(error) == ErrorClass::NoMethod => Ok(false),
+        _ => Ok(true),
+    };
+    if let Ok(false) = node.call(vec![call], read).await {
+        node.note_no_uncles();
     }
 }
 
-fn introduction(outcomes: &[Outcome<'_>]) -> Result<Introduction, Trouble> {
+fn read_identity(outcomes: &[CallResult<'_>]) -> Result<NodeIdentity, NodeError> {
     let client = match outcomes.get(2) {
         Some(Ok(Some(json))) => serde_json::from_str::<String>(json.get()).unwrap_or_default(),
         _ => String::new(),
@@ -207,15 +280,15 @@ fn introduction(outcomes: &[Outcome<'_>]) -> Result<Introduction, Trouble> {
     let knows_finalized = match outcomes.get(3) {
         Some(Ok(_)) => true,
         Some(Err(error)) => {
-            // Too many requests say nothing about tags.
-            if matches!(meaning(error), Meaning::Throttled | Meaning::Slow) {
-                return Err(Trouble::from(error.clone()));
+            // An unrelated error reveals nothing about tags: the node may answer next time.
+            if !is_young(error) && !is_unknown_tag(error) {
+                return Err(NodeError::from(error.clone()));
             }
             is_young(error)
         }
         None => false,
     };
-    Ok(Introduction {
+    Ok(NodeIdentity {
         chain_id: number(outcomes.first())?,
         head: number(outcomes.get(1))?,
         client: client.chars().filter(|c| !c.is_control()).take(CLIENT_CHARS_MAX).collect(),

@@ -1,8 +1,8 @@
-//! Whether a node is asked at the moment.
+//! Whether a node may be asked now.
 //!
-//! Guarantees: pure; a node that fails rests longer each time, one that lies much longer, and one that answers is
-//! healthy again. While no other node can be asked, none rests longer than [`LAST_NODE_REST_MAX`] after what it rests
-//! for. Leaves to others: what counts as a failure, and which nodes there are.
+//! Guarantees: pure; a node that fails rests longer each time, one that returns false blocks much longer, and one
+//! that answers is healthy again. While no other node can be asked, none rests longer than [`LAST_NODE_REST_MAX`]
+//! from its last error. Leaves to others: what counts as a failure, and which nodes there are.
 
 use std::time::Duration;
 
@@ -16,18 +16,16 @@ const FAILURE: Backoff = Backoff::Exponential {
     jitter_percent: 20,
 };
 
-/// After lies.
+/// After false blocks.
 const LIE: Backoff = Backoff::Exponential {
     first: Duration::from_secs(10),
     max: Duration::from_secs(3600),
     jitter_percent: 20,
 };
 
-/// The longest rest of a node while no other can be asked: to ask in vain once a minute costs less than to stand
-/// still.
+/// Maximum rest of a node while no other can be asked: a failed request a minute costs less than standing still.
 const LAST_NODE_REST_MAX: Duration = Duration::from_secs(60);
 
-/// The health of a node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Health {
     failed_in_a_row: i64,
@@ -37,12 +35,12 @@ pub(super) struct Health {
 }
 
 impl Health {
-    /// How much longer it rests; none if it can be asked.
+    /// Remaining rest; `None` if it can be asked.
     pub(super) fn rest(&self, now: Duration) -> Option<Duration> {
         self.resting_until.checked_sub(now).filter(|rest| !rest.is_zero())
     }
 
-    /// How much longer it rests while no other node can be asked; none if it can be.
+    /// Remaining rest while no other node can be asked; `None` if it can be asked.
     pub(super) fn rest_as_last(&self, now: Duration) -> Option<Duration> {
         let until = self.resting_since.saturating_add(LAST_NODE_REST_MAX).min(self.resting_until);
         until.checked_sub(now).filter(|rest| !rest.is_zero())
@@ -56,7 +54,7 @@ impl Health {
         self.failed_in_a_row = 0;
     }
 
-    /// It failed, and may have said how long it wants to be left alone.
+    /// Records a failure, with the wait that the node requested, if any.
     pub(super) fn failed(
         &mut self,
         now: Duration,
@@ -65,7 +63,7 @@ impl Health {
     ) {
         let asked_for = retry_after.unwrap_or_default();
         if self.rest_as_last(now).is_some() {
-            // Requests that were on their way together fail together: that is one failure.
+            // Concurrent requests fail together: that is one failure.
             if !asked_for.is_zero() {
                 self.rest_for(now, asked_for);
             }
@@ -95,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_failure_rests_longer_and_an_answer_forgives() {
+    fn each_failure_rests_longer_and_an_answer_resets_the_rest() {
         let entropy = SeededEntropy::shared(3);
         let mut health = Health::default();
         let now = Duration::from_secs(1000);
@@ -132,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_node_rests_a_minute_after_whatever_it_did() {
+    fn the_last_node_rests_at_most_a_minute() {
         let minute = Some(Duration::from_secs(60));
         let (day, entropy) = (Duration::from_secs(86_400), SeededEntropy::shared(1));
         let mut throttled = Health::default();
@@ -141,7 +139,7 @@ mod tests {
         assert_eq!(throttled.rest_as_last(Duration::ZERO), minute);
         let later = Duration::from_secs(61);
         assert_eq!(throttled.rest_as_last(later), None);
-        // It was asked then, and says the same again.
+        // It was asked again, and requests the same wait.
         throttled.failed(later, Some(day), &*entropy);
         assert_eq!(throttled.rest_as_last(later), minute);
         let mut liar = Health::default();

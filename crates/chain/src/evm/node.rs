@@ -1,7 +1,7 @@
-//! One node: how it is asked, and what is known of it.
+//! One node: sending requests to it, and its state.
 //!
-//! Guarantees: never more requests at once or per second than its settings say, no answer beyond its limits, and
-//! nothing that it says is shown with the secrets of its address. Leaves to others: which node is asked.
+//! Guarantees: never more requests at once or per second than its settings allow, no answer beyond its limits, and no
+//! text of the node is shown with the secrets of its address. Leaves to others: which node is asked.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,54 +9,54 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use logmill_io::wire::{Answer, Endpoint, Limits, Wire};
-use logmill_io::{Clock, Entropy, compute};
+use logmill_io::wire::{Endpoint, Limits, Wire};
+use logmill_io::{Clock, Entropy};
 use metrics::counter;
 use tokio::sync::Semaphore;
 
-use super::adapt::Size;
+use super::adapt::RequestSize;
+use super::exchange::{accepted, is_broken, read_bodies, unanswered};
 use super::health::Health;
+use super::node_error::{BatchLimit, NodeError};
 use super::pace::Pace;
-use super::rpc::{self, Call, Outcome};
+use super::patience::Patience;
+use super::rpc::{self, Call, CallResult};
 use super::settings::{EvmSettings, NodeSettings};
-use super::trouble::Trouble;
 use crate::source::NodeStatus;
 use crate::verify::Mismatch;
 
-/// Answers up to this size are read in place; larger ones where they hold up no other task.
-const IN_PLACE_BYTES_MAX: usize = 16 * 1024;
-
-/// How many blocks are asked for at once, to begin with.
+/// Initial blocks per request.
 const BLOCKS_FIRST: u64 = 8;
 
-/// How many calls a batch has at most.
+/// Maximum calls per batch.
 const CALLS_MAX: u64 = 100;
 
-/// How many blocks `eth_getLogs` is asked for at once, to begin with and at most.
+/// Initial and maximum blocks per `eth_getLogs`.
 const LOGS_BLOCKS_MAX: u64 = 1000;
 
-/// How many blocks it is asked for logs of some contracts in, to begin with and at most.
+/// Initial and maximum blocks per `eth_getLogs` for some contracts.
 const FOUND_BLOCKS_FIRST: u64 = 1000;
 const FOUND_BLOCKS_MAX: u64 = 10_000;
 
-/// How long a node that lacks a method is taken to lack it. Some are many nodes behind one address.
+/// Time until a missing method is tried again. One address may have many nodes behind it.
 const LACKING: Duration = Duration::from_secs(600);
 
-/// How long a node of another chain is left alone.
 const WRONG_CHAIN_REST: Duration = Duration::from_secs(600);
 
-/// How a node gives receipts.
+/// The method for uncles, which may be missing on chains that never had any.
+pub(super) const UNCLES: &str = "eth_getUncleByBlockHashAndIndex";
+
+/// How receipts are obtained from a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Receipts {
+pub(super) enum ReceiptMethod {
     /// By `eth_getBlockReceipts`.
     OfBlock,
     /// By `eth_getTransactionReceipt`.
     OfTransaction,
-    /// Not at all: `eth_getLogs` must do.
+    /// Not at all; only logs, by `eth_getLogs`.
     Logs,
 }
 
-/// A node.
 pub(super) struct Node {
     pub(super) name: String,
     pub(super) weight: u32,
@@ -68,22 +68,25 @@ pub(super) struct Node {
     limits: Limits,
     permits: Semaphore,
     in_flight: AtomicU64,
+    /// How long missing parts of a block are waited for, where nothing is checked.
+    pub(super) patience: Arc<Patience>,
     state: Mutex<State>,
 }
 
 struct State {
     health: Health,
     pace: Pace,
-    blocks: Size,
-    calls: Size,
-    logs: Size,
-    found: Size,
-    batches: bool,
-    receipts: Receipts,
+    blocks: RequestSize,
+    calls: RequestSize,
+    logs: RequestSize,
+    found: RequestSize,
+    receipts: ReceiptMethod,
     receipts_at: Duration,
+    /// When the method for uncles was found missing.
+    no_uncles_at: Option<Duration>,
     head: Option<(u64, Duration)>,
     checked: bool,
-    /// It gave a header that had its hash.
+    /// It returned a header that matched its hash.
     headers_hash: bool,
     requests: u64,
     failures: u64,
@@ -103,13 +106,13 @@ impl Node {
         let state = State {
             health: Health::default(),
             pace: Pace::new(node.requests_per_second),
-            blocks: Size::new(BLOCKS_FIRST, node.batch_blocks_max),
-            calls: Size::new(CALLS_MAX, CALLS_MAX),
-            logs: Size::new(LOGS_BLOCKS_MAX, LOGS_BLOCKS_MAX),
-            found: Size::new(FOUND_BLOCKS_FIRST, FOUND_BLOCKS_MAX),
-            batches: true,
-            receipts: Receipts::OfBlock,
+            blocks: RequestSize::new(BLOCKS_FIRST, node.batch_blocks_max),
+            calls: RequestSize::new(CALLS_MAX, CALLS_MAX),
+            logs: RequestSize::new(LOGS_BLOCKS_MAX, LOGS_BLOCKS_MAX),
+            found: RequestSize::new(FOUND_BLOCKS_FIRST, FOUND_BLOCKS_MAX),
+            receipts: ReceiptMethod::OfBlock,
             receipts_at: Duration::ZERO,
+            no_uncles_at: None,
             head: None,
             checked: false,
             headers_hash: false,
@@ -123,6 +126,7 @@ impl Node {
             chain: settings.chain.clone(),
             address: node.address.clone(),
             wire,
+            patience: Arc::new(Patience::new(Arc::clone(&clock))),
             clock,
             entropy,
             limits,
@@ -132,135 +136,169 @@ impl Node {
         }
     }
 
-    /// Makes calls, and reads their answers where it holds up no other task. What goes wrong is noted.
+    /// Makes calls and parses the answers, large ones off the async threads. Records errors.
     pub(super) async fn call<T: Send + 'static>(
         &self,
         calls: Vec<Call>,
-        read: impl FnOnce(&[Outcome<'_>]) -> Result<T, Trouble> + Send + 'static,
-    ) -> Result<T, Trouble> {
+        read: impl Fn(&[CallResult<'_>]) -> Result<T, NodeError> + Send + Sync + 'static,
+    ) -> Result<T, NodeError> {
         self.call_within(self.limits.bytes_max, calls, read).await
     }
 
-    /// The same with answers of at most `bytes_max`.
+    /// The same with answers of at most `bytes_max`. A refused batch is retried in halves, down to single calls, and
+    /// the accepted size is remembered.
     pub(super) async fn call_within<T: Send + 'static>(
         &self,
         bytes_max: usize,
         calls: Vec<Call>,
-        read: impl FnOnce(&[Outcome<'_>]) -> Result<T, Trouble> + Send + 'static,
-    ) -> Result<T, Trouble> {
-        let _flight = Flight::of(&self.in_flight);
+        read: impl Fn(&[CallResult<'_>]) -> Result<T, NodeError> + Send + Sync + 'static,
+    ) -> Result<T, NodeError> {
+        let _flight = InFlightGuard::of(&self.in_flight);
         let limits = Limits { bytes_max: bytes_max.min(self.limits.bytes_max), ..self.limits };
-        let done = match self.exchange(&calls, limits).await {
-            Ok(bodies) => read_bodies(bodies, read).await,
-            Err(trouble) => Err(trouble),
+        let read = Arc::new(read);
+        let mut at_once = self.calls_at_once().min(calls.len()).max(1);
+        let mut refused = None;
+        let done = loop {
+            let done = match self.exchange(&calls, at_once, limits).await {
+                Ok(bodies) => read_bodies(bodies, Arc::clone(&read)).await,
+                Err(error) => Err(error),
+            };
+            match done {
+                Err(NodeError::BatchRefused { because, .. }) if at_once > 1 => {
+                    refused = Some((at_once, because));
+                    at_once = if because == BatchLimit::Single { 1 } else { at_once / 2 };
+                }
+                // It was a single call.
+                Err(NodeError::BatchRefused { why, .. }) => {
+                    break Err(NodeError::TooMuch { why, better: None });
+                }
+                done => break done,
+            }
         };
+        self.learn_batch(&done, at_once, refused);
         match done {
             Ok(done) => {
                 self.state().health.answered();
                 Ok(done)
             }
-            Err(trouble) => Err(self.note(trouble)),
+            Err(error) => Err(self.note(error)),
         }
     }
 
-    /// Sends calls in one batch, or one by one where there are none, and gives each body with how many it is for.
+    /// Learns how many calls the node accepts per request, if it accepted these.
+    fn learn_batch<T>(
+        &self,
+        done: &Result<T, NodeError>,
+        at_once: usize,
+        refused: Option<(usize, BatchLimit)>,
+    ) {
+        let count = |calls: usize| u64::try_from(calls).unwrap_or(u64::MAX);
+        let failed = matches!(
+            done,
+            Err(NodeError::Failed { .. } | NodeError::Slow { .. } | NodeError::TooMuch { .. })
+        );
+        let mut state = self.state();
+        match refused {
+            _ if failed => {}
+            None => state.calls.went_well(count(at_once)),
+            Some((asked, BatchLimit::Calls | BatchLimit::Single)) => {
+                state.calls.was_refused(count(asked), count(at_once));
+                drop(state);
+                let (chain, node) = (&self.chain, &self.name);
+                tracing::info!(%chain, %node, calls = at_once, "the node accepts only smaller batches");
+            }
+            Some((asked, BatchLimit::Bytes)) => {
+                state.calls.was_too_much(count(asked), Some(count(at_once)));
+            }
+        }
+    }
+
+    /// Sends calls, `at_once` per request, and returns each body with its number of calls.
     async fn exchange(
         &self,
         calls: &[Call],
+        at_once: usize,
         limits: Limits,
-    ) -> Result<Vec<(Bytes, usize)>, Trouble> {
+    ) -> Result<Vec<(Bytes, usize)>, NodeError> {
         let wait = self.state().pace.take(self.clock.monotonic(), calls.len());
         if !wait.is_zero() {
             self.clock.sleep(wait).await;
         }
         // The semaphore is never closed.
         let _permit = self.permits.acquire().await;
-        let at_once = usize::try_from(self.calls_at_once()).unwrap_or(1);
         let mut bodies = Vec::new();
         for part in calls.chunks(at_once) {
             self.state().requests += 1;
             counter!("logmill_node_requests_total", "chain" => self.chain.clone(), "node" => self.name.clone())
                 .increment(1);
             let answer = self.wire.exchange(rpc::body(part), limits).await;
-            let answer = answer.map_err(Trouble::from).and_then(accepted);
-            let asked = u64::try_from(part.len()).unwrap_or(u64::MAX);
-            match &answer {
-                Err(Trouble::TooMuch { .. }) => self.state().calls.was_too_much(asked, None),
-                Err(_) => {}
-                Ok(_) => self.state().calls.went_well(asked),
+            if answer.as_ref().is_err_and(is_broken) {
+                // A different node may answer at this address later, so its chain id must be checked again.
+                self.state().checked = false;
             }
-            bodies.push((answer?, part.len()));
+            let answer = answer.map_err(|error| unanswered(error, part.len()));
+            bodies.push((accepted(answer?, part.len())?, part.len()));
         }
         Ok(bodies)
     }
 
-    /// How many calls go into one batch.
-    pub(super) fn calls_at_once(&self) -> u64 {
-        let state = self.state();
-        if state.batches { state.calls.now() } else { 1 }
+    fn calls_at_once(&self) -> usize {
+        usize::try_from(self.state().calls.now()).unwrap_or(1)
     }
 
-    /// A batch of this many calls was refused by the words of its answer.
-    pub(super) fn calls_were_too_many(&self, asked: u64) {
-        self.state().calls.was_too_much(asked, None);
+    /// Records an error, and returns it without secrets.
+    pub(super) fn note(&self, error: NodeError) -> NodeError {
+        let error = error.redacted(|text| self.address.redact(text));
+        let error = self.judge(error);
+        self.keep(&error);
+        error
     }
 
-    /// Takes note of what went wrong, and gives it back without secrets.
-    pub(super) fn note(&self, trouble: Trouble) -> Trouble {
-        let trouble = trouble.redacted(|text| self.address.redact(text));
-        let trouble = self.judge(trouble);
-        self.keep(&trouble);
-        trouble
-    }
-
-    /// Fields that we do not know explain no wrong hash where headers had the right one without them.
-    fn judge(&self, trouble: Trouble) -> Trouble {
-        match trouble {
-            Trouble::Unverifiable {
+    /// Unknown fields do not excuse a wrong hash if the node's other headers matched their hashes without them.
+    fn judge(&self, error: NodeError) -> NodeError {
+        match error {
+            NodeError::Unverifiable {
                 number,
                 hash,
                 mismatch: Mismatch::ForeignHeader { computed, claimed, unknown },
             } if self.state().headers_hash => {
                 let mismatch = Mismatch::HeaderHash { computed, claimed, unknown };
-                Trouble::Lie { number, hash, mismatch }
+                NodeError::Lie { number, hash, mismatch }
             }
             other => other,
         }
     }
 
-    /// It gave blocks whose headers have their hashes.
-    pub(super) fn gave_hashed_headers(&self) {
+    /// It returned blocks whose headers match their hashes.
+    pub(super) fn note_hashed_headers(&self) {
         self.state().headers_hash = true;
     }
 
-    fn keep(&self, trouble: &Trouble) {
+    fn keep(&self, error: &NodeError) {
         let now = self.clock.monotonic();
         let mut state = self.state();
-        state.last_error = Some(trouble.why());
-        let retry_after = match trouble {
-            Trouble::Failed { retry_after, .. } => *retry_after,
-            Trouble::Slow { .. } | Trouble::Rpc(_) | Trouble::Unverifiable { .. } => None,
-            Trouble::NoBatches => {
-                state.batches = false;
-                return;
-            }
-            Trouble::Lie { number, hash, mismatch } => {
+        state.last_error = Some(error.why());
+        let retry_after = match error {
+            NodeError::Failed { retry_after, .. } => *retry_after,
+            NodeError::Slow { .. } | NodeError::Rpc(_) | NodeError::Unverifiable { .. } => None,
+            NodeError::Lie { number, hash, mismatch } => {
                 state.health.lied(now, &*self.entropy);
                 drop(state);
                 let (chain, node) = (&self.chain, &self.name);
-                tracing::warn!(%chain, %node, block = number, %hash, %mismatch, "a node gave a false block");
+                tracing::warn!(%chain, %node, block = number, %hash, %mismatch, "a node returned a false block");
                 counter!("logmill_node_lies_total", "chain" => self.chain.clone(), "node" => self.name.clone())
                     .increment(1);
                 return;
             }
-            // These are no reason to leave it alone.
-            Trouble::TooMuch { .. }
-            | Trouble::NoMethod { .. }
-            | Trouble::Missing
-            | Trouble::Pruned
-            | Trouble::Late { .. }
-            | Trouble::Moved
-            | Trouble::Unlinked { .. } => return,
+            // These are no reason to rest.
+            NodeError::TooMuch { .. }
+            | NodeError::BatchRefused { .. }
+            | NodeError::NoMethod { .. }
+            | NodeError::Missing
+            | NodeError::Pruned
+            | NodeError::Late { .. }
+            | NodeError::Moved
+            | NodeError::Unlinked { .. } => return,
         };
         state.failures += 1;
         state.health.failed(now, retry_after, &*self.entropy);
@@ -269,17 +307,17 @@ impl Node {
             .increment(1);
     }
 
-    /// How much longer it rests; none if it can be asked.
+    /// Remaining rest; `None` if it can be asked.
     pub(super) fn rest(&self) -> Option<Duration> {
         self.state().health.rest(self.clock.monotonic())
     }
 
-    /// How much longer it rests while no other node can be asked.
+    /// Remaining rest while no other node can be asked.
     pub(super) fn rest_as_last(&self) -> Option<Duration> {
         self.state().health.rest_as_last(self.clock.monotonic())
     }
 
-    /// How busy it is for its weight; the least busy is asked.
+    /// Load relative to its weight; the node with the lowest is asked.
     pub(super) fn load(&self) -> (u64, u64) {
         // Scaled, so that weights up to this make a difference.
         const SCALE: u64 = 1 << 16;
@@ -289,24 +327,24 @@ impl Node {
         (in_flight.saturating_mul(SCALE) / weight, requests.saturating_mul(SCALE) / weight)
     }
 
-    /// How long it has not told of its head, as a load: who was silent longest is asked, else the least busy.
+    /// Time since it last reported its head, as a load: the node that was silent longest is asked, then the least
+    /// busy.
     pub(super) fn silence(&self) -> (u64, u64) {
         let silent = self.head().map_or(Duration::MAX, |(_, age)| age);
         let silent = u64::try_from(silent.as_nanos()).unwrap_or(u64::MAX);
         (u64::MAX - silent, self.load().1)
     }
 
-    /// The newest block that it told of, and how long ago.
+    /// The newest block it reported, and how long ago.
     pub(super) fn head(&self) -> Option<(u64, Duration)> {
         let now = self.clock.monotonic();
         self.state().head.map(|(head, at)| (head, now.saturating_sub(at)))
     }
 
-    pub(super) fn told_head(&self, head: u64) {
+    pub(super) fn record_head(&self, head: u64) {
         self.state().head = Some((head, self.clock.monotonic()));
     }
 
-    /// How many blocks it is asked for at once.
     pub(super) fn blocks_at_once(&self) -> u64 {
         self.state().blocks.now()
     }
@@ -319,7 +357,7 @@ impl Node {
         self.state().blocks.was_too_much(asked, None);
     }
 
-    /// How many blocks it is asked for logs of at once.
+    /// Blocks per `eth_getLogs` of whole blocks.
     pub(super) fn logs_at_once(&self) -> u64 {
         self.state().logs.now()
     }
@@ -332,7 +370,7 @@ impl Node {
         self.state().logs.was_too_much(asked, better);
     }
 
-    /// In how many blocks it is asked for logs of some contracts at once.
+    /// Blocks per `eth_getLogs` for some contracts.
     pub(super) fn found_at_once(&self) -> u64 {
         self.state().found.now()
     }
@@ -345,41 +383,58 @@ impl Node {
         self.state().found.was_too_much(asked, better);
     }
 
-    /// How it gives receipts.
-    pub(super) fn receipts(&self) -> Receipts {
+    pub(super) fn receipts(&self) -> ReceiptMethod {
         let now = self.clock.monotonic();
         let mut state = self.state();
         if now.saturating_sub(state.receipts_at) >= LACKING {
-            state.receipts = Receipts::OfBlock;
+            state.receipts = ReceiptMethod::OfBlock;
         }
         state.receipts
     }
 
-    /// It lacks the method for `how`; the next less good one is used. False if there is none.
-    pub(super) fn lacks(&self, how: Receipts) -> bool {
+    /// Records that it lacks the method for `how`, and falls back to the next best one. Returns false if there is
+    /// none.
+    pub(super) fn fall_back_from(&self, how: ReceiptMethod) -> bool {
         let next = match how {
-            Receipts::OfBlock => Receipts::OfTransaction,
-            Receipts::OfTransaction => Receipts::Logs,
-            Receipts::Logs => return false,
+            ReceiptMethod::OfBlock => ReceiptMethod::OfTransaction,
+            ReceiptMethod::OfTransaction => ReceiptMethod::Logs,
+            ReceiptMethod::Logs => return false,
         };
         let mut state = self.state();
         state.receipts = next;
         state.receipts_at = self.clock.monotonic();
         drop(state);
-        tracing::info!(chain = %self.chain, node = %self.name, ?next, "the node lacks a method for receipts");
+        let (chain, node) = (&self.chain, &self.name);
+        tracing::info!(%chain, %node, ?next, "the node does not support a method for receipts, using another");
         true
     }
 
-    /// Whether it is known to be of the right chain.
+    pub(super) fn has_uncles(&self) -> bool {
+        let now = self.clock.monotonic();
+        self.state().no_uncles_at.is_none_or(|at| now.saturating_sub(at) >= LACKING)
+    }
+
+    /// Records that it lacks the method for uncles: the uncles hash in a header cannot be checked.
+    pub(super) fn note_no_uncles(&self) {
+        let is_known = self.state().no_uncles_at.replace(self.clock.monotonic()).is_some();
+        if !is_known {
+            tracing::warn!(
+                chain = %self.chain, node = %self.name, method = UNCLES,
+                "the node does not support a method: uncles of its blocks are not checked against their headers"
+            );
+        }
+    }
+
+    /// Whether it is known to serve the right chain.
     pub(super) fn is_checked(&self) -> bool {
         self.state().checked
     }
 
-    pub(super) fn is_of_the_chain(&self) {
+    pub(super) fn mark_checked(&self) {
         self.state().checked = true;
     }
 
-    pub(super) fn is_of_another_chain(&self, why: String) {
+    pub(super) fn mark_wrong_chain(&self, why: String) {
         let now = self.clock.monotonic();
         let mut state = self.state();
         state.failures += 1;
@@ -387,17 +442,16 @@ impl Node {
         state.health.rest_for(now, WRONG_CHAIN_REST);
     }
 
-    /// A text of this node, without the secrets of its address.
+    /// Removes the secrets of its address from a text.
     pub(super) fn redact(&self, text: &str) -> String {
         self.address.redact(text)
     }
 
-    /// What went wrong last.
     pub(super) fn last_error(&self) -> Option<String> {
         self.state().last_error.clone()
     }
 
-    /// What is shown of it; the pool says whether it rests.
+    /// The pool knows whether it rests.
     pub(super) fn status(&self, healthy: bool) -> NodeStatus {
         let state = self.state();
         NodeStatus {
@@ -407,6 +461,7 @@ impl Node {
             requests: state.requests,
             failures: state.failures,
             lies: state.health.lies(),
+            lacks: state.no_uncles_at.map(|_| UNCLES.to_owned()).into_iter().collect(),
             last_error: state.last_error.clone(),
         }
     }
@@ -422,53 +477,18 @@ impl fmt::Debug for Node {
     }
 }
 
-/// Counts a request while it is on its way, also when its future is dropped.
-struct Flight<'a>(&'a AtomicU64);
+/// Counts a request in flight, and uncounts it when its future is dropped.
+struct InFlightGuard<'a>(&'a AtomicU64);
 
-impl<'a> Flight<'a> {
+impl<'a> InFlightGuard<'a> {
     fn of(in_flight: &'a AtomicU64) -> Self {
         in_flight.fetch_add(1, Ordering::Relaxed);
         Self(in_flight)
     }
 }
 
-impl Drop for Flight<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-async fn read_bodies<T: Send + 'static>(
-    bodies: Vec<(Bytes, usize)>,
-    read: impl FnOnce(&[Outcome<'_>]) -> Result<T, Trouble> + Send + 'static,
-) -> Result<T, Trouble> {
-    let bytes: usize = bodies.iter().map(|(body, _)| body.len()).sum();
-    let work = move || {
-        let mut outcomes = Vec::new();
-        for (body, calls) in &bodies {
-            outcomes.extend(rpc::answers(body, *calls)?);
-        }
-        read(&outcomes)
-    };
-    if bytes <= IN_PLACE_BYTES_MAX { work() } else { compute(work).await }
-}
-
-/// The body of an answer, unless its status says that it is none.
-fn accepted(answer: Answer) -> Result<Bytes, Trouble> {
-    let status = answer.status;
-    let mut why = format!("http status {status}");
-    if let Some(wait) = answer.retry_after {
-        why = format!("{why}, Retry-After {} s", wait.as_secs());
-    }
-    // Many nodes give an error of JSON-RPC a status as well, and its words say more.
-    let speaks = matches!(answer.body.trim_ascii_start().first(), Some(b'{' | b'['));
-    match status {
-        200..=299 => Ok(answer.body),
-        429 => Err(Trouble::Failed { why, retry_after: answer.retry_after }),
-        413 => Err(Trouble::TooMuch { why, better: None }),
-        408 | 504 | 524 => Err(Trouble::Slow { why }),
-        400 | 404 | 405 | 500 if speaks => Ok(answer.body),
-        401 | 403 => Err(Trouble::failed(format!("{why}: it does not accept our key"))),
-        _ => Err(Trouble::Failed { why, retry_after: answer.retry_after }),
     }
 }

@@ -1,15 +1,14 @@
-//! Requests per second: when the next ones may go.
+//! Limits the requests per second.
 //!
-//! Guarantees: pure; over any time no more than the rate allows, but for one burst of a second's worth. Leaves to
-//! others: waiting.
+//! Guarantees: pure; never more than the rate allows over any time, except for one burst of a second's worth. Leaves
+//! to others: waiting.
 
 use std::time::Duration;
 
-/// The pace of a node.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     per_second: Option<u32>,
-    /// When all that was let through is paid for.
+    /// When the rate has caught up with all requests so far.
     paid_at: Duration,
 }
 
@@ -18,7 +17,7 @@ impl Pace {
         Self { per_second: per_second.filter(|rate| *rate > 0), paid_at: Duration::ZERO }
     }
 
-    /// Takes `requests` at `now`, and says how long to wait before sending them.
+    /// Counts `requests` at `now`, and returns how long to wait before sending them.
     pub(super) fn take(&mut self, now: Duration, requests: usize) -> Duration {
         let Some(rate) = self.per_second else {
             return Duration::ZERO;

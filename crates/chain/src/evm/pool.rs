@@ -1,10 +1,11 @@
-//! The nodes of a chain as one.
+//! The nodes of a chain as one source.
 //!
-//! Guarantees: all calls for one block go to one node; a block that a node can not give, or gives wrongly, is asked of
-//! the others; a node is asked nothing before it is known to be of the chain. Leaves to others: which blocks.
+//! Guarantees: all calls for one block go to one node; if a node cannot return a block, or returns a false one, the
+//! others are asked; a node is asked nothing else before it is known to serve the chain. Leaves to others: which
+//! blocks.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,36 +15,45 @@ use futures::{StreamExt, stream};
 use logmill_io::Clock;
 
 use super::choice::{Candidate, Choice, choose};
-use super::fetch::{Wanted, fetch};
+use super::fetch::{BlockQuery, fetch};
+use super::level::ProbedLevel;
 use super::node::Node;
-use super::rpc::{Call, Outcome};
+use super::node_error::NodeError;
+use super::pool_request::PoolRequest;
+use super::rpc::{Call, CallResult};
 use super::settings::EvmSettings;
-use super::trouble::Trouble;
-use super::turn::Turn;
 use crate::block::{Block, BlockRef};
 use crate::error::{Error, Result};
+use crate::profile::ChainProfile;
 use crate::verify::Mismatch;
 
-/// The nodes.
 #[derive(Debug)]
 pub(super) struct Pool {
     pub(super) nodes: Vec<Arc<Node>>,
     pub(super) settings: EvmSettings,
     pub(super) clock: Arc<dyn Clock>,
-    /// The id of the chain, once known.
+    /// Set once known.
     pub(super) chain_id: OnceLock<u64>,
-    /// The highest final block that any node told of.
+    /// The highest final block that any node reported.
     pub(super) finalized: AtomicU64,
+    /// Whether it was logged that the final block went back.
+    pub(super) went_back: AtomicBool,
+    /// Used if the chain's profile decides the level.
+    pub(super) level: ProbedLevel,
+    /// Confirmations that make a block final, if neither a setting nor the nodes determine it.
+    pub(super) depth: OnceLock<u64>,
+    /// Whether any node knows the tag `finalized`.
+    pub(super) knows_finalized: AtomicBool,
 }
 
-/// Blocks up to where it went wrong.
-struct Part {
+/// Blocks up to the first error.
+struct FetchedRange {
     blocks: Vec<Block>,
     error: Option<Error>,
 }
 
 impl Pool {
-    /// The blocks of a range, from as many nodes as there are.
+    /// The blocks of a range, from several nodes at once.
     pub(super) async fn blocks(&self, range: Range<u64>) -> Result<Vec<Block>> {
         let parts = stream::iter(self.split(range.clone()))
             .map(|part| async move { (part.clone(), self.part(part, None).await) })
@@ -55,7 +65,7 @@ impl Pool {
             if let (Some(before), Some(first)) = (before, part.blocks.first())
                 && first.at.parent_hash != before
             {
-                // The nodes do not agree: one must be found that goes on from what we have.
+                // The nodes disagree: finds one that continues from the blocks so far.
                 part = self.part(range, Some(before)).await;
             }
             blocks.extend(part.blocks);
@@ -66,7 +76,7 @@ impl Pool {
         Ok(blocks)
     }
 
-    /// Cuts a range into parts that a node may well give at once.
+    /// Splits a range into parts that one request can probably return.
     fn split(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
         let nodes = self.nodes.iter().zip(self.rests());
         let awake = nodes.filter(|(_, rest)| rest.is_none());
@@ -80,71 +90,100 @@ impl Pool {
         })
     }
 
-    /// The blocks of a range, each time from one node; the first follows `after`.
-    async fn part(&self, range: Range<u64>, mut after: Option<B256>) -> Part {
+    /// The blocks of a range, each request to one node; the first block's parent is `after`.
+    async fn part(&self, range: Range<u64>, mut after: Option<B256>) -> FetchedRange {
         let mut blocks: Vec<Block> = Vec::new();
         let mut from = range.start;
-        let mut turn = self.turn(format!("block {from}"), Some(from));
+        let mut request = self.start_request(format!("block {from}"), Some(from));
         while from < range.end {
-            let Ok((index, node)) = self.next(&mut turn).await else {
-                return Part { blocks, error: Some(turn.verdict(&self.nodes)) };
+            let Ok((index, node)) = self.next(&mut request).await else {
+                if self.lower_for(&request) {
+                    request = self.start_request(format!("block {from}"), Some(from));
+                    continue;
+                }
+                return FetchedRange { blocks, error: Some(request.into_error(&self.nodes)) };
             };
             let asked = node.blocks_at_once().min(range.end - from);
-            let at_last_resort = asked == 1 && node.calls_at_once() == 1;
-            let wanted = Wanted::Numbers(from..from + asked);
-            let mut got = fetch(&node, &wanted, self.settings.verify).await;
-            if let (Some(first), Some(before)) = (got.blocks.first(), after)
+            let last_resort = asked == 1;
+            let query = BlockQuery::Numbers(from..from + asked);
+            let mut fetched = fetch(&node, &query, self.read_options().await).await;
+            if let (Some(first), Some(before)) = (fetched.blocks.first(), after)
                 && first.at.parent_hash != before
             {
-                turn.take(index, self.stray(&node, first.at, before), at_last_resort);
+                request.record(index, self.stray(&node, first.at, before), last_resort);
                 continue;
             }
-            self.resize(&node, asked, got.trouble.as_ref());
-            if got.blocks.is_empty() {
-                let unknown = Trouble::failed("it gave no block");
-                let trouble = got.trouble.unwrap_or(unknown);
-                self.take(&mut turn, index, trouble, at_last_resort);
+            self.resize(&node, asked, fetched.error.as_ref());
+            if fetched.blocks.is_empty() {
+                let unknown = NodeError::failed("it returned no block");
+                let error = fetched.error.unwrap_or(unknown);
+                self.record_error(&mut request, index, error, last_resort);
                 continue;
             }
-            after = got.blocks.last().map(|block| block.at.hash);
-            from += u64::try_from(got.blocks.len()).unwrap_or(u64::MAX);
-            blocks.append(&mut got.blocks);
-            turn = self.turn(format!("block {from}"), Some(from));
+            self.passed(&fetched.blocks);
+            after = fetched.blocks.last().map(|block| block.at.hash);
+            from += u64::try_from(fetched.blocks.len()).unwrap_or(u64::MAX);
+            blocks.append(&mut fetched.blocks);
+            request = self.start_request(format!("block {from}"), Some(from));
         }
-        Part { blocks, error: None }
+        FetchedRange { blocks, error: None }
     }
 
-    /// A block by its hash.
     pub(super) async fn block_by_hash(&self, hash: B256) -> Result<Option<Block>> {
-        let mut turn = self.turn(format!("block {hash}"), None);
+        let mut request = self.start_request(format!("block {hash}"), None);
         loop {
-            let (index, node) = match self.next(&mut turn).await {
+            let (index, node) = match self.next(&mut request).await {
                 Ok(next) => next,
-                Err(()) if turn.is_missing() => return Ok(None),
-                Err(()) => return Err(turn.verdict(&self.nodes)),
+                Err(()) if request.is_missing() => return Ok(None),
+                Err(()) if self.lower_for(&request) => {
+                    request = self.start_request(format!("block {hash}"), None);
+                    continue;
+                }
+                Err(()) => return Err(request.into_error(&self.nodes)),
             };
-            let at_last_resort = node.calls_at_once() == 1;
-            let mut got = fetch(&node, &Wanted::Hash(hash), self.settings.verify).await;
-            if let Some(block) = got.blocks.pop() {
+            let mut fetched =
+                fetch(&node, &BlockQuery::Hash(hash), self.read_options().await).await;
+            self.passed(&fetched.blocks);
+            if let Some(block) = fetched.blocks.pop() {
                 return Ok(Some(block));
             }
-            self.resize(&node, 1, got.trouble.as_ref());
-            let trouble = got.trouble.unwrap_or(Trouble::Missing);
-            self.take(&mut turn, index, trouble, at_last_resort);
+            self.resize(&node, 1, fetched.error.as_ref());
+            let error = fetched.error.unwrap_or(NodeError::Missing);
+            self.record_error(&mut request, index, error, true);
         }
     }
 
-    /// Takes what a node said to a question for blocks.
-    fn take(&self, turn: &mut Turn, index: usize, trouble: Trouble, last_resort: bool) {
-        if let Trouble::Late { number, .. } = trouble {
-            let head = self.nodes.get(index).and_then(|node| Some(node.head()?.0));
-            turn.was_late(index, self.clock.monotonic(), number, head);
-        } else {
-            turn.take(index, trouble, last_resort);
+    /// `None` until the chain id is known.
+    pub(super) fn profile(&self) -> Option<ChainProfile> {
+        let id = self.settings.chain_id.or_else(|| self.chain_id.get().copied());
+        id.map(ChainProfile::of)
+    }
+
+    /// Confirmations that make a block final; `None` if the nodes report finality.
+    pub(super) fn confirmations(&self) -> Option<u64> {
+        self.settings.confirmations.or_else(|| self.depth.get().copied())
+    }
+
+    /// Records a node's error for a request for blocks.
+    fn record_error(
+        &self,
+        request: &mut PoolRequest,
+        index: usize,
+        error: NodeError,
+        last_resort: bool,
+    ) {
+        let head = self.nodes.get(index).and_then(|node| Some(node.head()?.0));
+        let now = self.clock.monotonic();
+        match (error, request.number) {
+            (NodeError::Late { number, why }, _) => request.was_late(index, now, number, why, head),
+            (NodeError::Missing, Some(number)) if head.is_some_and(|head| head >= number) => {
+                request.was_missing(index, now, number, head);
+            }
+            (error, _) => request.record(index, self.advise(error), last_resort),
         }
     }
 
-    /// How much longer each node rests. While all do, they rest no longer than the last node may.
+    /// Remaining rest of each node. While all rest, each rests no longer than a last node may.
     pub(super) fn rests(&self) -> Vec<Option<Duration>> {
         let rests: Vec<Option<Duration>> = self.nodes.iter().map(|node| node.rest()).collect();
         if rests.iter().any(Option::is_none) {
@@ -153,48 +192,46 @@ impl Pool {
         self.nodes.iter().map(|node| node.rest_as_last()).collect()
     }
 
-    /// Learns how much a node can be asked for.
-    fn resize(&self, node: &Node, asked: u64, trouble: Option<&Trouble>) {
-        match trouble {
-            Some(Trouble::TooMuch { .. }) => {
+    /// Adapts the number of blocks per request.
+    fn resize(&self, node: &Node, asked: u64, error: Option<&NodeError>) {
+        match error {
+            Some(NodeError::TooMuch { .. } | NodeError::Slow { .. }) => {
                 node.blocks_were_too_many(asked);
-                node.calls_were_too_many(asked.saturating_mul(2));
             }
-            Some(Trouble::Slow { .. }) => node.blocks_were_too_many(asked),
             Some(_) => {}
             None => node.blocks_went_well(asked),
         }
     }
 
-    /// A node is on another branch than the one that we have. Below the final block that is a lie.
-    fn stray(&self, node: &Node, at: BlockRef, before: B256) -> Trouble {
+    /// A node is on a different branch than the blocks so far. Below the final block that makes its block false.
+    fn stray(&self, node: &Node, at: BlockRef, before: B256) -> NodeError {
         let BlockRef { number, hash, parent_hash: parent, .. } = at;
         let chain = &self.settings.chain;
         tracing::warn!(%chain, node = %node.name, block = number, %parent, %before, "a node is on another branch");
         if number <= self.finalized.load(Ordering::Relaxed) {
             let what = format!("it has the parent {parent}, but the block before it is {before}");
-            return node.note(Trouble::Lie {
+            return node.note(NodeError::Lie {
                 number,
                 hash,
                 mismatch: Mismatch::Malformed { what },
             });
         }
-        node.note(Trouble::Unlinked { number, parent, before })
+        node.note(NodeError::Unlinked { number, parent, before })
     }
 
-    /// A question, with all the time that there is for it.
-    pub(super) fn turn(&self, what: String, number: Option<u64>) -> Turn {
+    /// Starts a request with the full time limit.
+    pub(super) fn start_request(&self, what: String, number: Option<u64>) -> PoolRequest {
         let deadline = self.clock.monotonic().saturating_add(self.settings.patience);
-        Turn::new(what, number, deadline)
+        PoolRequest::new(what, number, deadline)
     }
 
-    /// The next node to ask. An error if there is none within the time.
-    pub(super) async fn next(&self, turn: &mut Turn) -> Result<(usize, Arc<Node>), ()> {
-        while turn.attempt() {
-            match choose(&self.candidates(turn), turn.number) {
+    /// The next node to ask; an error if there is none within the time limit.
+    pub(super) async fn next(&self, request: &mut PoolRequest) -> Result<(usize, Arc<Node>), ()> {
+        while request.attempt() {
+            match choose(&self.candidates(request), request.number) {
                 Choice::Ask(index) => {
                     let node = self.nodes.get(index).ok_or(())?;
-                    if self.is_of_the_chain(node).await {
+                    if self.serves_chain(node).await {
                         return Ok((index, Arc::clone(node)));
                     }
                 }
@@ -203,52 +240,53 @@ impl Pool {
                     join_all(nodes.map(|node| ask_head(node))).await;
                 }
                 Choice::Wait(rest) => {
-                    // A little more, so that it is over then.
+                    // A little longer, so that the rest is surely over.
                     let rest = rest.saturating_add(Duration::from_millis(1));
-                    if self.clock.monotonic().saturating_add(rest) > turn.deadline {
+                    if self.clock.monotonic().saturating_add(rest) > request.deadline {
                         return Err(());
                     }
                     self.clock.sleep(rest).await;
                 }
-                Choice::Nobody => return Err(()),
+                Choice::Exhausted => return Err(()),
             }
         }
         Err(())
     }
 
-    fn candidates(&self, turn: &Turn) -> Vec<Candidate> {
+    fn candidates(&self, request: &PoolRequest) -> Vec<Candidate> {
         let now = self.clock.monotonic();
         let nodes = self.nodes.iter().zip(self.rests()).enumerate();
         let candidates = nodes.map(|(index, (node, rest))| Candidate {
-            answered: turn.has_answer_of(index),
-            rest: rest.max(turn.waits_for(index, now)),
+            answered: request.is_answered_by(index),
+            rest: rest.max(request.wait_for(index, now)),
             head: node.head(),
-            load: if turn.one_by_one { node.silence() } else { node.load() },
+            load: if request.one_by_one { node.silence() } else { node.load() },
         });
         candidates.collect()
     }
 
-    /// Whether a node is of the chain; asks it if that is not known yet. What goes wrong is noted.
-    async fn is_of_the_chain(&self, node: &Node) -> bool {
+    /// Whether a node serves the chain; asks it if that is not known yet. Records errors.
+    async fn serves_chain(&self, node: &Node) -> bool {
         if node.is_checked() {
             return true;
         }
         let call = Call::new("eth_chainId", "[]");
-        let Ok(got) = node.call(vec![call], |outcomes| number(outcomes.first())).await else {
+        let Ok(reported) = node.call(vec![call], |outcomes| number(outcomes.first())).await else {
             return false;
         };
-        self.accept(node, got).is_ok()
+        self.accept(node, reported).is_ok()
     }
 
-    /// Takes the chain id that a node told.
-    pub(super) fn accept(&self, node: &Node, got: u64) -> Result<()> {
-        let expected = self.settings.chain_id.unwrap_or_else(|| *self.chain_id.get_or_init(|| got));
-        if got == expected {
-            node.is_of_the_chain();
+    /// Checks the chain id that a node reported.
+    pub(super) fn accept(&self, node: &Node, reported: u64) -> Result<()> {
+        let expected =
+            self.settings.chain_id.unwrap_or_else(|| *self.chain_id.get_or_init(|| reported));
+        if reported == expected {
+            node.mark_checked();
             return Ok(());
         }
-        let error = Error::WrongChain { node: node.name.clone(), expected, got };
-        node.is_of_another_chain(error.to_string());
+        let error = Error::WrongChain { node: node.name.clone(), expected, got: reported };
+        node.mark_wrong_chain(error.to_string());
         Err(error)
     }
 }
@@ -256,14 +294,16 @@ impl Pool {
 async fn ask_head(node: &Node) {
     let call = Call::new("eth_blockNumber", "[]");
     if let Ok(head) = node.call(vec![call], |outcomes| number(outcomes.first())).await {
-        node.told_head(head);
+        node.record_head(head);
     }
 }
 
-/// A number that a node answered.
-pub(super) fn number(outcome: Option<&Outcome<'_>>) -> Result<u64, Trouble> {
+/// Parses a hex number.
+pub(super) fn number(outcome: Option<&CallResult<'_>>) -> Result<u64, NodeError> {
     let json = outcome.cloned().transpose()?.flatten();
-    let json = json.ok_or_else(|| Trouble::failed("null where a number should be"))?;
+    let json = json.ok_or_else(|| NodeError::failed("it returned null instead of a number"))?;
     let number: Result<U64, _> = serde_json::from_str(json.get());
-    number.map(|number| number.to()).map_err(|error| Trouble::failed(format!("no number: {error}")))
+    number
+        .map(|number| number.to())
+        .map_err(|error| NodeError::failed(format!("cannot parse a number: {error}")))
 }

@@ -1,7 +1,9 @@
-//! A node's JSON of receipts and logs. This is where most bytes of a chain pass, so each is looked at once.
+//! Decodes a node's JSON of receipts and logs. Most bytes of a chain pass through here, so each is read once.
 //!
-//! Guarantees: fields that follow from the block are left out, all others are kept in [`Receipt::extra`], as JSON.
-//! Leaves to others: whether the receipts are those of the block.
+//! Guarantees: on chains with Ethereum's rules, fields that follow from the block are dropped, and all others are
+//! kept in [`Receipt::extra`] as JSON. On other chains a receipt is decoded as far as possible, and comes with the
+//! reported JSON, to be compared ([`super::compare`]); only its logs must be readable. Leaves to others: whether the
+//! receipts belong to the block.
 
 use std::fmt;
 
@@ -9,18 +11,24 @@ use alloy_primitives::{Address, B256, Bytes, U64};
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
+use super::compare;
 use crate::block::{Log, Outcome, Receipt, Topics};
+use crate::facts;
 
-/// A receipt, and what the node says that it is of.
+/// A receipt, with the transaction and block that the node assigns it to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NodeReceipt {
-    pub(super) transaction_hash: B256,
+    /// `None` if the node does not report it.
+    pub(super) transaction_hash: Option<B256>,
     pub(super) block_hash: Option<B256>,
     pub(super) receipt: Receipt,
+    /// The node's JSON, if it is to be compared.
+    pub(super) reported: Option<Map<String, Value>>,
 }
 
-/// A log, and what the node says that it is of.
+/// A log, with the transaction and block that the node assigns it to.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct NodeLog {
@@ -29,29 +37,68 @@ pub(super) struct NodeLog {
     pub(super) data: Bytes,
     pub(super) block_hash: B256,
     pub(super) block_number: U64,
-    pub(super) transaction_hash: B256,
-    pub(super) log_index: U64,
+    /// `None` if the node does not report it.
+    pub(super) transaction_hash: Option<B256>,
+    pub(super) log_index: Option<U64>,
 }
 
-/// The receipts of a block.
-pub(super) fn read_all(json: &RawValue) -> Result<Vec<NodeReceipt>, String> {
-    serde_json::from_str(json.get()).map_err(|error| format!("no receipts: {error}"))
+/// Decodes the receipts of a block; with `compared`, they come with the reported JSON.
+pub(super) fn read_all(json: &RawValue, compared: bool) -> Result<Vec<NodeReceipt>, String> {
+    let wrong = |error| format!("cannot parse the receipts: {error}");
+    if !compared {
+        return serde_json::from_str(json.get()).map_err(wrong);
+    }
+    let all: Vec<Option<Map<String, Value>>> = serde_json::from_str(json.get()).map_err(wrong)?;
+    all.into_iter().flatten().map(lenient).collect()
 }
 
-/// One receipt.
-pub(super) fn read(json: &RawValue) -> Result<NodeReceipt, String> {
-    serde_json::from_str(json.get()).map_err(|error| format!("no receipt: {error}"))
+pub(super) fn read(json: &RawValue, compared: bool) -> Result<NodeReceipt, String> {
+    let wrong = |error| format!("cannot parse a receipt: {error}");
+    match compared {
+        false => serde_json::from_str(json.get()).map_err(wrong),
+        true => lenient(serde_json::from_str(json.get()).map_err(wrong)?),
+    }
 }
 
-/// Logs, in the order that the node numbers them in.
+/// Decodes a receipt as far as possible. Unreadable fields differ from the derived ones, so they are kept as
+/// reported.
+fn lenient(reported: Map<String, Value>) -> Result<NodeReceipt, String> {
+    let number = |name| facts::number(&reported, name);
+    let kind = number("type").map_or(0, |kind| u8::try_from(kind).unwrap_or(u8::MAX));
+    let outcome = match (number("status"), facts::field(&reported, "root")) {
+        (Some(status), _) => Outcome::Status(status != 0),
+        (None, Some(root)) => Outcome::StateRoot(root),
+        (None, None) => Outcome::Unknown,
+    };
+    let logs = match reported.get("logs") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(logs)) => logs.iter().map(compare::log).collect::<Result<_, _>>()?,
+        Some(_) => return Err("cannot parse a receipt: its logs are not a list".to_owned()),
+    };
+    let receipt = Receipt {
+        tx_type: kind,
+        outcome,
+        cumulative_gas_used: number("cumulativeGasUsed").unwrap_or(0),
+        logs,
+        extra: None,
+    };
+    Ok(NodeReceipt {
+        transaction_hash: facts::field(&reported, "transactionHash"),
+        block_hash: facts::field(&reported, "blockHash"),
+        receipt,
+        reported: Some(reported),
+    })
+}
+
+/// Returns logs in the node's order, by their log indexes.
 pub(super) fn read_logs(json: &RawValue) -> Result<Vec<NodeLog>, String> {
     let logs: Result<Vec<NodeLog>, _> = serde_json::from_str(json.get());
-    let mut logs = logs.map_err(|error| format!("no logs: {error}"))?;
+    let mut logs = logs.map_err(|error| format!("cannot parse the logs: {error}"))?;
     logs.sort_by_key(|log| (log.block_number, log.log_index));
     Ok(logs)
 }
 
-/// The fields of a receipt that we know.
+/// Known fields of a receipt.
 enum Field {
     TransactionHash,
     BlockHash,
@@ -137,26 +184,27 @@ fn visit<'de, A: MapAccess<'de>>(mut map: A) -> Result<NodeReceipt, A::Error> {
     }
     let kind = u8::try_from(kind.map_or(0, |kind| kind.to::<u64>()));
     let receipt = Receipt {
-        tx_type: kind.map_err(|_| A::Error::custom("a type that is no byte"))?,
+        tx_type: kind.map_err(|_| A::Error::custom("the type does not fit into a byte"))?,
         outcome: outcome(status, root),
         cumulative_gas_used: gas.ok_or_else(|| A::Error::missing_field("cumulativeGasUsed"))?.to(),
         logs: logs.ok_or_else(|| A::Error::missing_field("logs"))?,
         extra: kept(extra),
     };
     let missing = || A::Error::missing_field("transactionHash");
-    Ok(NodeReceipt { transaction_hash: transaction_hash.ok_or_else(missing)?, block_hash, receipt })
+    let transaction_hash = Some(transaction_hash.ok_or_else(missing)?);
+    Ok(NodeReceipt { transaction_hash, block_hash, receipt, reported: None })
 }
 
 fn outcome(status: Option<U64>, root: Option<&RawValue>) -> Outcome {
     if let Some(status) = status {
         return Outcome::Status(status != U64::ZERO);
     }
-    // Some nodes say "0x" or null where there is none.
+    // Some nodes return "0x" or null where there is none.
     let root = root.and_then(|root| serde_json::from_str::<B256>(root.get()).ok());
     root.map_or(Outcome::Unknown, Outcome::StateRoot)
 }
 
-/// The other fields as a JSON object, sorted, so that two nodes that say the same give the same bytes.
+/// The other fields as a JSON object, sorted, so that nodes that report the same produce the same bytes.
 fn kept(mut fields: Vec<(String, &RawValue)>) -> Option<Bytes> {
     fields.retain(|(_, value)| value.get() != "null");
     if fields.is_empty() {
@@ -184,7 +232,7 @@ mod tests {
     const HASH: &str = "0x1111111111111111111111111111111111111111111111111111111111111111";
 
     #[test]
-    fn what_does_not_follow_from_the_block_is_kept_sorted() {
+    fn fields_that_do_not_follow_from_the_block_are_kept_sorted() {
         let json = format!(
             r#"{{"l1Fee":"0x9","transactionHash":"{HASH}","status":"0x1","cumulativeGasUsed":"0x5208","logs":[],
             "from":null,"blobGasPrice":"0x1","type":"0x7e","depositNonce":null,"l1":{{"b":[1]}},"logsBloom":"0x"}}"#

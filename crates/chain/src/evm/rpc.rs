@@ -1,7 +1,7 @@
-//! JSON-RPC: calls out, answers in.
+//! JSON-RPC: encodes calls and decodes responses.
 //!
-//! Guarantees: an answer is that of its call by its id, wherever a node put it in its batch; what a node says is
-//! never longer than [`SAID_CHARS_MAX`] in an error. Leaves to others: what results and errors mean.
+//! Guarantees: answers are matched to calls by id, whatever their order in the batch; an error holds at most
+//! [`MESSAGE_CHARS_MAX`] characters of a node's message. Leaves to others: the meaning of results and errors.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -10,34 +10,36 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// The most characters of a node's message that are kept.
-pub(super) const SAID_CHARS_MAX: usize = 200;
+pub(super) const MESSAGE_CHARS_MAX: usize = 200;
 
-/// A call, with its parameters as JSON.
+/// `params` is JSON.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) method: Cow<'static, str>,
     pub(super) params: String,
 }
 
-/// An error that a node answered with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RpcError {
     pub(super) code: i64,
     pub(super) message: String,
-    /// The range that the node says would work, as Infura tells it.
+    /// The block range that the node suggests, as Infura does.
     pub(super) suggested: Option<(u64, u64)>,
+    /// The error's `data` as JSON, such as the revert data of a contract.
+    pub(super) data: Option<String>,
 }
 
-/// What came back for one call: JSON, or nothing for `null`.
-pub(super) type Outcome<'a> = Result<Option<&'a RawValue>, RpcError>;
+/// The answer to one call; `None` for `null`.
+pub(super) type CallResult<'a> = Result<Option<&'a RawValue>, RpcError>;
 
-/// Why a whole body is no answer.
+/// Why a whole body has no usable answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NoAnswer {
+pub(super) enum BodyError {
     /// One error for all calls.
     Error(RpcError),
-    /// No JSON-RPC.
+    /// Some calls of a batch have no answer.
+    Incomplete(String),
+    /// Not JSON-RPC.
     Malformed(String),
 }
 
@@ -54,7 +56,7 @@ impl Call {
     }
 }
 
-/// The body of a request: a batch, unless there is only one call.
+/// Encodes a request: a batch, unless there is only one call.
 pub(super) fn body(calls: &[Call]) -> Bytes {
     let mut out = String::new();
     if let [call] = calls {
@@ -93,85 +95,94 @@ struct ErrorFields<'a> {
 }
 
 #[derive(Deserialize)]
-struct Suggested<'a> {
+struct SuggestedRange<'a> {
     from: &'a str,
     to: &'a str,
 }
 
-/// The answers in a body, in the order of the calls.
-pub(super) fn answers(body: &[u8], calls: usize) -> Result<Vec<Outcome<'_>>, NoAnswer> {
-    let text = std::str::from_utf8(body).map_err(|_| malformed("an answer that is not UTF-8"))?;
+/// Decodes the answers in a body, in the order of the calls.
+pub(super) fn answers(body: &[u8], calls: usize) -> Result<Vec<CallResult<'_>>, BodyError> {
+    let text = std::str::from_utf8(body).map_err(|_| malformed("the answer is not UTF-8"))?;
     if !text.trim_start().starts_with('[') {
         let response: Response<'_> =
-            serde_json::from_str(text).map_err(|_| malformed("an answer that is not JSON-RPC"))?;
+            serde_json::from_str(text).map_err(|_| malformed("the answer is not JSON-RPC"))?;
         let outcome = outcome(&response);
         return match (outcome, calls) {
             (outcome, 1) => Ok(vec![outcome]),
-            (Err(error), _) => Err(NoAnswer::Error(error)),
-            (Ok(_), _) => Err(malformed("one answer to a batch")),
+            (Err(error), _) => Err(BodyError::Error(error)),
+            (Ok(_), _) => Err(BodyError::Incomplete("it sent one answer to a batch".to_owned())),
         };
     }
     let responses: Vec<Response<'_>> =
-        serde_json::from_str(text).map_err(|_| malformed("an answer that is not JSON-RPC"))?;
+        serde_json::from_str(text).map_err(|_| malformed("the answer is not JSON-RPC"))?;
     // Some nodes refuse a batch with a batch of one error.
     if let ([only], true) = (&responses[..], calls > 1)
         && let Err(error) = outcome(only)
     {
-        return Err(NoAnswer::Error(error));
+        return Err(BodyError::Error(error));
     }
     in_order(&responses, calls)
 }
 
-fn in_order<'a>(responses: &[Response<'a>], calls: usize) -> Result<Vec<Outcome<'a>>, NoAnswer> {
-    let mut ordered: Vec<Option<Outcome<'a>>> = vec![None; calls];
+fn in_order<'a>(
+    responses: &[Response<'a>],
+    calls: usize,
+) -> Result<Vec<CallResult<'a>>, BodyError> {
+    let mut ordered: Vec<Option<CallResult<'a>>> = vec![None; calls];
     for response in responses {
         let id = response.id.and_then(|id| id.get().trim_matches('"').parse::<usize>().ok());
         let slot = id.and_then(|id| ordered.get_mut(id));
-        let slot = slot.ok_or_else(|| malformed("an answer to a call that was not made"))?;
+        let slot = slot.ok_or_else(|| malformed("it answered a call that was not made"))?;
         *slot = Some(outcome(response));
     }
     let all: Option<Vec<_>> = ordered.into_iter().collect();
-    all.ok_or_else(|| malformed("a batch without all answers"))
+    all.ok_or_else(|| BodyError::Incomplete("it did not answer all calls of a batch".to_owned()))
 }
 
-fn outcome<'a>(response: &Response<'a>) -> Outcome<'a> {
+fn outcome<'a>(response: &Response<'a>) -> CallResult<'a> {
     let Some(error) = response.error.filter(|error| error.get() != "null") else {
         return Ok(response.result.filter(|result| result.get() != "null"));
     };
     let fields: Option<ErrorFields<'_>> = serde_json::from_str(error.get()).ok();
     let Some(fields) = fields else {
-        return Err(RpcError { code: 0, message: said(error.get()), suggested: None });
+        return Err(RpcError {
+            code: 0,
+            message: one_line(error.get()),
+            suggested: None,
+            data: None,
+        });
     };
     let suggested = fields.data.and_then(|data| {
-        let range: Suggested<'_> = serde_json::from_str(data.get()).ok()?;
+        let range: SuggestedRange<'_> = serde_json::from_str(data.get()).ok()?;
         Some((quantity(range.from)?, quantity(range.to)?))
     });
-    let message = fields.message.as_deref().map_or_else(|| "no message".to_owned(), said);
-    Err(RpcError { code: fields.code.unwrap_or(0), message, suggested })
+    let message = fields.message.as_deref().map_or_else(|| "no message".to_owned(), one_line);
+    let data = fields.data.filter(|data| data.get() != "null").map(|data| data.get().to_owned());
+    Err(RpcError { code: fields.code.unwrap_or(0), message, suggested, data })
 }
 
-/// A message of a node, on one line and no longer than needed.
-pub(super) fn said(text: &str) -> String {
+/// A node's message on one line, shortened.
+pub(super) fn one_line(text: &str) -> String {
     let printable = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    printable.take(SAID_CHARS_MAX).collect()
+    printable.take(MESSAGE_CHARS_MAX).collect()
 }
 
-/// A number in hexadecimal with its prefix.
+/// Parses a hexadecimal number with its prefix.
 pub(super) fn quantity(text: &str) -> Option<u64> {
     u64::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
 }
 
-fn malformed(what: &str) -> NoAnswer {
-    NoAnswer::Malformed(what.to_owned())
+fn malformed(what: &str) -> BodyError {
+    BodyError::Malformed(what.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(body: &str, calls: usize) -> Result<Vec<Result<Option<String>, RpcError>>, NoAnswer> {
+    fn read(body: &str, calls: usize) -> Result<Vec<Result<Option<String>, RpcError>>, BodyError> {
         let text =
-            |outcome: Outcome<'_>| outcome.map(|json| json.map(|json| json.get().to_owned()));
+            |outcome: CallResult<'_>| outcome.map(|json| json.map(|json| json.get().to_owned()));
         Ok(answers(body.as_bytes(), calls)?.into_iter().map(text).collect())
     }
 
@@ -184,15 +195,19 @@ mod tests {
     #[test]
     fn an_error_is_that_of_its_call_or_of_all() {
         let one = r#"{"id":0,"error":{"code":-32005,"message":"slow\ndown","data":{"from":"0x1","to":"0x9"}}}"#;
-        let error =
-            RpcError { code: -32_005, message: "slow down".to_owned(), suggested: Some((1, 9)) };
+        let error = RpcError {
+            code: -32_005,
+            message: "slow down".to_owned(),
+            suggested: Some((1, 9)),
+            data: Some(r#"{"from":"0x1","to":"0x9"}"#.to_owned()),
+        };
         assert_eq!(read(one, 1), Ok(vec![Err(error.clone())]));
-        assert_eq!(read(one, 2), Err(NoAnswer::Error(error.clone())));
-        assert_eq!(read(&format!("[{one}]"), 2), Err(NoAnswer::Error(error)));
+        assert_eq!(read(one, 2), Err(BodyError::Error(error.clone())));
+        assert_eq!(read(&format!("[{one}]"), 2), Err(BodyError::Error(error)));
     }
 
     #[test]
-    fn what_is_no_answer_is_refused() {
+    fn invalid_answers_are_rejected() {
         let deep = "[".repeat(100_000);
         let cases = [
             "",
@@ -208,7 +223,8 @@ mod tests {
         ];
         for body in cases {
             let answer = read(body, 2);
-            assert!(matches!(answer, Err(NoAnswer::Malformed(_))), "{body:.40}: {answer:?}");
+            let refused = matches!(answer, Err(BodyError::Malformed(_) | BodyError::Incomplete(_)));
+            assert!(refused, "{body:.40}: {answer:?}");
         }
         assert!(answers(&[0xff, 0xfe], 1).is_err());
     }
@@ -218,11 +234,11 @@ mod tests {
         let body =
             format!(r#"{{"id":0,"error":{{"code":1,"message":"{}"}}}}"#, "x".repeat(100_000));
         let answer = answers(body.as_bytes(), 1).expect("an answer").remove(0);
-        assert_eq!(answer.expect_err("an error").message.len(), SAID_CHARS_MAX);
+        assert_eq!(answer.expect_err("an error").message.len(), MESSAGE_CHARS_MAX);
     }
 
     #[test]
-    fn a_method_can_not_break_out_of_its_call() {
+    fn a_method_cannot_break_out_of_its_call() {
         let call = Call { method: Cow::Borrowed("a\",\"x\":\""), params: "[]".to_owned() };
         let json: serde_json::Value = serde_json::from_slice(&body(&[call])).expect("JSON");
         assert_eq!(json["method"], "a\",\"x\":\"");

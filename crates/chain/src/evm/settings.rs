@@ -1,40 +1,39 @@
-//! What is set for an EVM chain and its nodes.
+//! Settings of an EVM chain and its nodes.
 //!
-//! Guarantees: plain data; printed, it shows no secrets. Leaves to others: where it is read from.
+//! Guarantees: plain data; `Debug` shows no secrets. Leaves to others: where they are read from.
 
 use std::time::Duration;
 
 use logmill_io::wire::Endpoint;
 
-use crate::verify::Verify;
+use crate::verify::VerifyLevel;
 
-/// The settings of a chain.
 #[derive(Clone, Debug)]
 pub struct EvmSettings {
-    /// What the chain is called, in logs and metrics.
+    /// Name of the chain in logs and metrics.
     pub chain: String,
-    /// How much of each block is checked.
-    pub verify: Verify,
-    /// The id that the nodes must have; that of the first to answer if none is given.
+    pub verify: VerifyLevel,
+    /// Whether the chain's profile decides the level instead ([`crate::profile`]).
+    pub auto: bool,
+    /// The id that the nodes must have; if `None`, that of the first node to answer.
     pub chain_id: Option<u64>,
-    /// How many blocks on top make a block final, for chains without the tag `finalized`.
+    /// Number of blocks on top that make a block final, for chains without the tag `finalized`.
     pub confirmations: Option<u64>,
-    /// The longest that one request may take.
     pub request_timeout: Duration,
-    /// The largest answer.
     pub response_bytes_max: usize,
-    /// How long a question waits for nodes that rest.
+    /// How long a request waits for resting nodes.
     pub patience: Duration,
-    /// How many requests for blocks are on their way at once, over all nodes.
+    /// Maximum concurrent requests for blocks, over all nodes.
     pub concurrent_max: usize,
 }
 
 impl EvmSettings {
-    /// The settings of a chain of this name, with everything else as it usually is.
+    /// Defaults for everything but the name.
     pub fn new(chain: impl Into<String>) -> Self {
         Self {
             chain: chain.into(),
-            verify: Verify::Full,
+            verify: VerifyLevel::Full,
+            auto: false,
             chain_id: None,
             confirmations: None,
             request_timeout: Duration::from_secs(30),
@@ -45,28 +44,27 @@ impl EvmSettings {
     }
 }
 
-/// The settings of a node.
 #[derive(Clone, Debug)]
 pub struct NodeSettings {
-    /// Where it is asked.
+    /// The URL for requests.
     pub address: Endpoint,
-    /// Where it tells of new blocks; nothing else is taken from there.
+    /// Announces new blocks; used for nothing else.
     pub web_socket: Option<Endpoint>,
-    /// What it is called; host and port if nothing is given.
+    /// Defaults to host and port.
     pub name: Option<String>,
-    /// How much of the work it gets, beside the others.
+    /// Share of the requests, relative to the other nodes.
     pub weight: u32,
-    /// The most calls per second.
+    /// Maximum calls per second.
     pub requests_per_second: Option<u32>,
-    /// The most requests at once.
+    /// Maximum concurrent requests.
     pub concurrent_max: usize,
-    /// The most blocks in one request.
+    /// Maximum blocks per request.
     pub batch_blocks_max: u64,
 }
 
 impl NodeSettings {
-    /// A node at an address, with everything else as it usually is. That of a WebSocket is for new blocks, and the
-    /// same by HTTP is for everything else.
+    /// Defaults for everything but the address. A WebSocket address is used for new blocks, and the same address by
+    /// HTTP for everything else.
     pub fn new(address: Endpoint) -> Self {
         let http = address.as_http();
         let web_socket = (http != address).then_some(address);
@@ -81,7 +79,6 @@ impl NodeSettings {
         }
     }
 
-    /// What it is called.
     pub fn name(&self) -> String {
         self.name.clone().unwrap_or_else(|| self.address.place())
     }

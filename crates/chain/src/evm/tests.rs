@@ -1,4 +1,4 @@
-//! A pool of made-up nodes on a paused clock: every way in which nodes fail, and that blocks are right all the same.
+//! A pool of fake nodes on a paused clock: every way in which nodes fail, and correct blocks in spite of it.
 
 mod blame;
 mod branches;
@@ -17,15 +17,14 @@ use logmill_io::wire::{Endpoint, Wire};
 use logmill_io::{Clock, SeededEntropy, SimClock, Timestamp};
 use serde_json::{Value, json};
 
-use super::{EvmSettings, EvmSource, NodeSettings, Reach};
+use super::{EvmSettings, EvmSource, NodeConnections, NodeSettings};
 use crate::block::Block;
 use crate::error::Error;
 use crate::source::{ChainSource, NodeStatus};
-use crate::verify::{Mismatch, Verify};
+use crate::verify::{Mismatch, VerifyLevel};
 use fake::{FakeChain, FakeNode, Quirks, Tamper};
 
-/// A chain, its nodes, and their clock.
-struct Stage {
+struct PoolFixture {
     source: EvmSource,
     nodes: Vec<Arc<FakeNode>>,
     clock: Arc<dyn Clock>,
@@ -33,24 +32,24 @@ struct Stage {
 
 const LENGTH: u64 = 40;
 
-fn stage(quirks: Vec<Quirks>) -> Stage {
-    stage_of(quirks, |_| {}, |_, _| {})
+fn pool(quirks: Vec<Quirks>) -> PoolFixture {
+    pool_with(quirks, |_| {}, |_, _| {})
 }
 
-fn stage_of(
+fn pool_with(
     quirks: Vec<Quirks>,
     set: impl FnOnce(&mut EvmSettings),
     set_node: impl Fn(usize, &mut NodeSettings),
-) -> Stage {
+) -> PoolFixture {
     let chains = quirks.into_iter().map(|quirks| (FakeChain::new(LENGTH, 0, 0), quirks));
-    stage_with(chains.collect(), set, set_node)
+    pool_of_chains(chains.collect(), set, set_node)
 }
 
-fn stage_with(
+fn pool_of_chains(
     chains: Vec<(FakeChain, Quirks)>,
     set: impl FnOnce(&mut EvmSettings),
     set_node: impl Fn(usize, &mut NodeSettings),
-) -> Stage {
+) -> PoolFixture {
     let clock: Arc<dyn Clock> = SimClock::at(Timestamp(0));
     let mut settings = EvmSettings::new("test");
     set(&mut settings);
@@ -63,20 +62,20 @@ fn stage_with(
         node.name = Some(format!("node{index}"));
         set_node(index, &mut node);
         let wire: Arc<dyn Wire> = fake.clone();
-        reached.push((node, Reach { wire, feed: None }));
+        reached.push((node, NodeConnections { wire, feed: None }));
         nodes.push(fake);
     }
     let entropy = SeededEntropy::shared(1);
-    let source = EvmSource::reached_by(reached, settings, Arc::clone(&clock), &entropy);
-    Stage { source: source.expect("fine settings"), nodes, clock }
+    let source = EvmSource::with_connections(reached, settings, Arc::clone(&clock), &entropy);
+    PoolFixture { source: source.expect("fine settings"), nodes, clock }
 }
 
-impl Stage {
+impl PoolFixture {
     async fn blocks(&self, range: std::ops::Range<u64>) -> Result<Vec<Block>, Error> {
         self.source.blocks(range).await
     }
 
-    /// All blocks, which must be right.
+    /// Fetches all blocks, and checks that none is missing.
     async fn all(&self) -> Vec<Block> {
         let blocks = self.blocks(0..LENGTH).await.expect("blocks");
         let numbers: Vec<u64> = blocks.iter().map(|block| block.at.number).collect();
@@ -88,7 +87,7 @@ impl Stage {
         self.source.nodes().swap_remove(node)
     }
 
-    fn passed(&self) -> Duration {
+    fn elapsed(&self) -> Duration {
         self.clock.monotonic()
     }
 }
@@ -97,7 +96,7 @@ fn tamper(with: impl Fn(&str, &mut Value) + Send + Sync + 'static) -> Option<Tam
     Some(Arc::new(with))
 }
 
-/// Drops the last log of the blocks of a height.
+/// Drops the last log of the block at a height.
 fn drops_a_log(number: u64) -> Quirks {
     let number = json!(format!("{number:#x}"));
     let tamper = tamper(move |method, result| {
@@ -111,14 +110,14 @@ fn drops_a_log(number: u64) -> Quirks {
 
 #[tokio::test(start_paused = true)]
 async fn blocks_come_verified_and_in_order_from_all_nodes() {
-    let stage = stage(vec![Quirks::default(), Quirks::default()]);
-    let blocks = stage.all().await;
-    assert!(blocks.iter().all(|block| block.verified == Verify::Full));
+    let pool = pool(vec![Quirks::default(), Quirks::default()]);
+    let blocks = pool.all().await;
+    assert!(blocks.iter().all(|block| block.verified == VerifyLevel::Full));
     assert!(blocks.windows(2).all(|two| two[1].at.parent_hash == two[0].at.hash));
-    // Numbered by us, whatever the node says.
+    // Numbered by position, whatever the node reports.
     let indexes: Vec<usize> = blocks[5].logs().map(|log| log.log_index).collect();
     assert_eq!(indexes, [0, 1, 2, 3, 4, 5]);
-    for node in &stage.nodes {
+    for node in &pool.nodes {
         assert!(node.calls_of("eth_getBlockByNumber") >= 10);
         let blocks = node.calls_of("eth_getBlockByNumber");
         assert_eq!(
@@ -127,7 +126,7 @@ async fn blocks_come_verified_and_in_order_from_all_nodes() {
             "all calls for a block to one node"
         );
     }
-    assert_eq!(stage.blocks(5..5).await.expect("nothing"), []);
+    assert_eq!(pool.blocks(5..5).await.expect("nothing"), []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,10 +134,10 @@ async fn a_node_that_drops_a_log_is_named_and_another_is_asked() {
     let recorder = metrics_util::debugging::DebuggingRecorder::new();
     let snapshots = recorder.snapshotter();
     let _guard = metrics::set_default_local_recorder(&recorder);
-    let stage = stage(vec![drops_a_log(7), Quirks::default()]);
-    let block = stage.blocks(7..8).await.expect("a block").remove(0);
-    assert_eq!((block.log_count(), block.verified), (3, Verify::Full));
-    let status = stage.status(0);
+    let pool = pool(vec![drops_a_log(7), Quirks::default()]);
+    let block = pool.blocks(7..8).await.expect("a block").remove(0);
+    assert_eq!((block.log_count(), block.verified), (3, VerifyLevel::Full));
+    let status = pool.status(0);
     assert_eq!((status.lies, status.healthy), (1, false));
     let said = status.last_error.expect("an error");
     assert!(said.contains("block 7") && said.contains("logsBloom"), "{said}");
@@ -152,29 +151,29 @@ async fn a_node_that_drops_a_log_is_named_and_another_is_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_every_node_lies_nothing_is_given() {
-    let stage = stage(vec![drops_a_log(7), drops_a_log(7)]);
-    let error = stage.blocks(7..8).await.expect_err("a lie");
+async fn if_every_node_lies_no_block_is_returned() {
+    let pool = pool(vec![drops_a_log(7), drops_a_log(7)]);
+    let error = pool.blocks(7..8).await.expect_err("a lie");
     assert!(
         matches!(error, Error::Mismatch { number: 7, mismatch: Mismatch::LogsBloom { .. }, .. }),
         "{error}"
     );
     assert_eq!(
-        stage.nodes.iter().map(|node| node.calls_of("eth_getBlockReceipts")).sum::<usize>(),
+        pool.nodes.iter().map(|node| node.calls_of("eth_getBlockReceipts")).sum::<usize>(),
         2
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn blocks_before_a_lie_are_given() {
-    let stage = stage(vec![drops_a_log(7)]);
-    let blocks = stage.blocks(3..12).await.expect("some blocks");
+async fn blocks_before_a_false_one_are_returned() {
+    let pool = pool(vec![drops_a_log(7)]);
+    let blocks = pool.blocks(3..12).await.expect("some blocks");
     let numbers: Vec<u64> = blocks.iter().map(|block| block.at.number).collect();
     assert_eq!(numbers, [3, 4, 5, 6]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn lies_of_all_sorts_are_refused() {
+async fn false_blocks_of_every_kind_are_rejected() {
     type Lie = (&'static str, fn(&mut Value));
     let lies: [Lie; 6] = [
         ("eth_getBlockReceipts", |receipts| receipts.as_array_mut().expect("a list").swap(0, 1)),
@@ -190,18 +189,19 @@ async fn lies_of_all_sorts_are_refused() {
                 lie(result);
             }
         });
-        let stage = stage(vec![Quirks { tamper, ..Quirks::default() }, Quirks::default()]);
-        let block = stage.blocks(5..6).await.expect("a block").remove(0);
-        assert_eq!((block.at.number, block.verified), (5, Verify::Full));
-        assert_eq!(stage.status(0).lies, 1);
+        let pool = pool(vec![Quirks { tamper, ..Quirks::default() }, Quirks::default()]);
+        let block = pool.blocks(5..6).await.expect("a block").remove(0);
+        assert_eq!((block.at.number, block.verified), (5, VerifyLevel::Full));
+        assert_eq!(pool.status(0).lies, 1);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_checked_is_not_called_checked() {
-    let stage = stage_of(vec![drops_a_log(7)], |settings| settings.verify = Verify::Off, |_, _| {});
-    let block = stage.blocks(7..8).await.expect("a block").remove(0);
-    assert_eq!((block.log_count(), block.verified), (2, Verify::Off));
+async fn a_block_is_marked_with_the_level_of_its_checks() {
+    let pool =
+        pool_with(vec![drops_a_log(7)], |settings| settings.verify = VerifyLevel::Off, |_, _| {});
+    let block = pool.blocks(7..8).await.expect("a block").remove(0);
+    assert_eq!((block.log_count(), block.verified), (2, VerifyLevel::Off));
     let altered = tamper(|method, result| {
         if method == "eth_getBlockByNumber" {
             result["sendRoot"] = json!("0x1");
@@ -209,10 +209,10 @@ async fn what_is_not_checked_is_not_called_checked() {
         }
     });
     let quirks = Quirks { tamper: altered, ..Quirks::default() };
-    let stage = stage_of(vec![quirks], |settings| settings.verify = Verify::Bloom, |_, _| {});
-    let block = stage.blocks(7..8).await.expect("a block").remove(0);
+    let pool = pool_with(vec![quirks], |settings| settings.verify = VerifyLevel::Bloom, |_, _| {});
+    let block = pool.blocks(7..8).await.expect("a block").remove(0);
     assert!(matches!(block.header, crate::Header::Foreign(_)));
-    assert_eq!(block.verified, Verify::Bloom);
+    assert_eq!(block.verified, VerifyLevel::Bloom);
 }
 
 #[tokio::test(start_paused = true)]
@@ -237,33 +237,33 @@ async fn a_node_may_fail_in_many_ways_and_the_other_is_asked() {
         broken(|quirks| quirks.tamper = tamper(|_, result| *result = json!({"hash": 5}))),
     ];
     for quirks in cases {
-        let stage = stage(vec![quirks, Quirks::default()]);
-        stage.all().await;
-        let status = stage.status(0);
+        let pool = pool(vec![quirks, Quirks::default()]);
+        pool.all().await;
+        let status = pool.status(0);
         assert!(status.failures > 0 && !status.healthy && status.lies == 0, "{status:?}");
-        assert!(stage.status(1).healthy);
+        assert!(pool.status(1).healthy);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_no_node_answers_the_error_says_what_each_said() {
-    let stage = stage(vec![
+async fn if_no_node_answers_the_error_names_the_error_of_each() {
+    let pool = pool(vec![
         Quirks { unreachable: true, ..Quirks::default() },
         Quirks { statuses: vec![(503, None); 1000], ..Quirks::default() },
     ]);
-    let error = stage.blocks(1..2).await.expect_err("nobody");
+    let error = pool.blocks(1..2).await.expect_err("nobody");
     let said = error.to_string();
     assert!(said.contains("node0: ") && said.contains("connection refused"), "{said}");
     assert!(said.contains("node1: http status 503"), "{said}");
     assert_eq!(error.kind(), logmill_io::ErrorKind::Transient);
-    assert!(stage.passed() <= Duration::from_secs(31), "{:?}", stage.passed());
-    assert!(stage.nodes.iter().all(|node| node.requests.lock().unwrap().len() <= 16));
+    assert!(pool.elapsed() <= Duration::from_secs(31), "{:?}", pool.elapsed());
+    assert!(pool.nodes.iter().all(|node| node.requests.lock().unwrap().len() <= 16));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_recovers_is_asked_again() {
-    let stage = stage(vec![Quirks { statuses: vec![(503, None); 3], ..Quirks::default() }]);
-    stage.blocks(1..2).await.expect("a block, in the end");
-    assert!(stage.passed() >= Duration::from_millis(400 + 800 + 1600));
-    assert!(stage.status(0).healthy);
+    let pool = pool(vec![Quirks { statuses: vec![(503, None); 3], ..Quirks::default() }]);
+    pool.blocks(1..2).await.expect("a block, in the end");
+    assert!(pool.elapsed() >= Duration::from_millis(400 + 800 + 1600));
+    assert!(pool.status(0).healthy);
 }

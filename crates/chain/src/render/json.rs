@@ -1,20 +1,20 @@
-//! JSON by hand: quantities, bytes and objects, written into a buffer.
+//! Writes JSON quantities, bytes and objects into a buffer.
 //!
-//! Guarantees: no allocation but the buffer's own growth. Leaves to others: escaping; names are constants of ours.
+//! Guarantees: allocates only to grow the buffer. Leaves to others: escaping; field names are our own constants.
 
 use alloy_primitives::hex;
 
-/// Bytes as `"0x…"`, two digits each.
+/// Writes bytes as `"0x…"`, two digits each.
 pub fn bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(b"\"0x");
     let start = out.len();
     out.resize(start + 2 * bytes.len(), 0);
-    // The room is exactly what is written.
+    // The slice has exactly the size that is written.
     let _ = hex::encode_to_slice(bytes, &mut out[start..]);
     out.push(b'"');
 }
 
-/// A number as `"0x…"`, without leading zeros.
+/// Writes a number as `"0x…"`, without leading zeros.
 pub fn quantity(out: &mut Vec<u8>, number: impl Into<u128>) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let number = number.into();
@@ -27,7 +27,6 @@ pub fn quantity(out: &mut Vec<u8>, number: impl Into<u128>) {
     out.push(b'"');
 }
 
-/// A list.
 pub(super) fn list<T>(out: &mut Vec<u8>, items: &[T], mut write: impl FnMut(&mut Vec<u8>, &T)) {
     out.push(b'[');
     for (position, item) in items.iter().enumerate() {
@@ -39,26 +38,25 @@ pub(super) fn list<T>(out: &mut Vec<u8>, items: &[T], mut write: impl FnMut(&mut
     out.push(b']');
 }
 
-/// An object whose fields are written one after the other.
+/// Writes an object field by field.
 pub(super) struct Object<'o> {
     out: &'o mut Vec<u8>,
     is_empty: bool,
 }
 
 impl<'o> Object<'o> {
-    /// An object without fields yet.
     pub(super) fn open(out: &'o mut Vec<u8>) -> Self {
         out.push(b'{');
         Self { out, is_empty: true }
     }
 
-    /// An object that begins at `start` and whose closing brace was taken away.
+    /// Continues an object that begins at `start` and whose closing brace was removed.
     pub(super) fn reopened(out: &'o mut Vec<u8>, start: usize) -> Self {
         let is_empty = out.len() <= start + 1;
         Self { out, is_empty }
     }
 
-    /// Begins a field; its value is written next.
+    /// Writes the field name and returns the buffer, to write the value.
     pub(super) fn field(&mut self, name: &str) -> &mut Vec<u8> {
         if !self.is_empty {
             self.out.push(b',');
@@ -70,7 +68,6 @@ impl<'o> Object<'o> {
         self.out
     }
 
-    /// Ends the object.
     pub(super) fn close(self) {
         self.out.push(b'}');
     }

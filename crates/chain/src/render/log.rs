@@ -1,47 +1,38 @@
 //! A log as JSON, with its place in the chain.
 //!
-//! Guarantees: no allocation for a log; [`log_bytes_max`] is never exceeded. Leaves to others: which logs.
+//! Guarantees: no allocation per log; a log never exceeds [`log_bytes_max`]. Leaves to others: choosing the logs.
 
 use alloy_primitives::{Address, B256};
 
 use super::json::{bytes, list, quantity};
 
-/// A log with its place in the chain.
 #[derive(Clone, Copy, Debug)]
 pub struct LogFields<'a> {
-    /// The contract that wrote it.
     pub address: &'a Address,
-    /// Its topics.
     pub topics: &'a [B256],
-    /// Its data.
     pub data: &'a [u8],
-    /// The number of its block.
     pub block_number: u64,
-    /// The hash of its block.
     pub block_hash: &'a B256,
-    /// The time of its block, in seconds since 1970.
+    /// Seconds since 1970.
     pub block_timestamp: u64,
-    /// The hash of its transaction.
     pub transaction_hash: &'a B256,
-    /// The position of its transaction in the block.
     pub transaction_index: u64,
-    /// Its own position in the block.
+    /// Position in the block.
     pub log_index: u64,
-    /// Whether its block is not part of the chain any more.
+    /// Whether its block is no longer canonical.
     pub removed: bool,
 }
 
-/// The names, signs and hashes of a log, and its four numbers at their longest.
+/// Names, punctuation and hashes of a log, and its four numbers at their maximum length.
 const FIXED_BYTES: usize = 412;
 /// A topic with its quotes and comma.
 const TOPIC_BYTES: usize = 69;
 
-/// The most bytes that a log of so many topics and bytes of data takes.
+/// Maximum bytes of a rendered log.
 pub fn log_bytes_max(topics: usize, data_bytes: usize) -> usize {
     FIXED_BYTES + TOPIC_BYTES * topics + 2 * data_bytes
 }
 
-/// Writes a log.
 pub fn log(out: &mut Vec<u8>, log: &LogFields<'_>) {
     out.reserve(log_bytes_max(log.topics.len(), log.data.len()));
     out.extend_from_slice(b"{\"address\":");
@@ -73,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_of_logs_stays_within_its_bound() {
+    fn the_largest_log_stays_within_its_bound() {
         let topics = [B256::repeat_byte(0xff); 4];
         for topics in [&topics[..], &[]] {
             let fields = LogFields {

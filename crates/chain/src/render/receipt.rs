@@ -1,67 +1,111 @@
-//! A receipt as JSON. What follows from the block is worked out: gas, price, sender, contract, numbers of logs.
+//! A receipt as JSON, with the fields that follow from the block: gas, price, sender, contract, log indexes.
 //!
-//! Guarantees: fields of the node's that do not follow from the block are passed on and can not take the place of
-//! those that do. Leaves to others: the price of blob gas, which depends on the chain's rules; it is passed on where
-//! the node has told it.
+//! Guarantees: fields of the node's receipt that do not follow from the block are passed on. They replace derived
+//! fields only where the node's answer was compared ([`crate::node_fields`]), which is not done on chains with
+//! Ethereum's rules. Leaves to others: the blob gas price, which depends on the chain's rules; it is passed on where
+//! the node reported it.
 
-use super::json::{Object, bytes, list, quantity};
+use serde_json::{Map, Value};
+
+use super::json::{Object, bytes, quantity};
 use super::log::{LogFields, log};
-use super::{Render, write_value};
+use super::{BlockRenderer, write_value};
 use crate::block::{Block, Outcome, Receipt};
 use crate::error::{Error, Result};
 use crate::facts;
-use crate::sent::Sent;
+use crate::transaction_view::TransactionView;
 
-impl Render<'_> {
-    /// Writes a receipt of the block.
-    pub fn receipt(&self, out: &mut Vec<u8>, position: usize, sent: &Sent) -> Result<()> {
+impl BlockRenderer<'_> {
+    /// Writes a receipt of the block; `null` if the node returned none.
+    pub fn receipt(
+        &self,
+        out: &mut Vec<u8>,
+        position: usize,
+        view: &TransactionView,
+    ) -> Result<()> {
         let block = self.block;
         let receipt = block.receipts.get(position);
-        let receipt = receipt.ok_or_else(|| Error::corrupt("a missing receipt"))?;
-        let transaction = block.transactions.get(position);
-        let hash = transaction.map(|transaction| transaction.hash).unwrap_or_default();
-        let mut fields = Object::open(out);
-        bytes(fields.field("transactionHash"), hash.as_slice());
-        quantity(fields.field("transactionIndex"), number(position));
-        bytes(fields.field("blockHash"), block.at.hash.as_slice());
-        quantity(fields.field("blockNumber"), block.at.number);
-        let created = sent.created();
-        for (name, address) in [("from", sent.from), ("to", sent.to), ("contractAddress", created)]
-        {
-            let out = fields.field(name);
-            match address {
-                Some(address) => bytes(out, address.as_slice()),
-                None => out.extend_from_slice(b"null"),
-            }
+        let receipt = receipt.ok_or_else(|| Error::corrupt("a receipt is missing"))?;
+        if block.lacks_receipt(position) {
+            out.extend_from_slice(b"null");
+            return Ok(());
         }
-        quantity(fields.field("type"), receipt.tx_type);
-        match receipt.outcome {
-            Outcome::Status(success) => quantity(fields.field("status"), u8::from(success)),
-            Outcome::StateRoot(root) => bytes(fields.field("root"), root.as_slice()),
-            Outcome::Unknown => {}
+        let extra = extra(block, receipt, view)?;
+        let mut fields = Fields { object: Object::open(out), extra: &extra };
+        fields.position(block, position);
+        fields.parties(block, position, view);
+        fields.outcome(receipt);
+        fields.put("cumulativeGasUsed", |out| quantity(out, receipt.cumulative_gas_used));
+        let gas_used = block.gas_used(position).unwrap_or(0);
+        fields.put("gasUsed", |out| quantity(out, gas_used));
+        if let Some(price) = view.gas_price {
+            fields.put("effectiveGasPrice", |out| quantity(out, price));
         }
-        quantity(fields.field("cumulativeGasUsed"), receipt.cumulative_gas_used);
-        quantity(fields.field("gasUsed"), block.gas_used(position).unwrap_or(0));
-        if let Some(price) = sent.gas_price {
-            quantity(fields.field("effectiveGasPrice"), price);
+        if let Some(gas) = view.blob_gas_used {
+            fields.put("blobGasUsed", |out| quantity(out, gas));
         }
-        if let Some(gas) = sent.blob_gas_used {
-            quantity(fields.field("blobGasUsed"), gas);
+        fields.put("logsBloom", |out| bytes(out, receipt.bloom().as_slice()));
+        logs(fields.object.field("logs"), block, position, receipt)?;
+        for (name, value) in &extra {
+            write_value(fields.object.field(name), value)?;
         }
-        bytes(fields.field("logsBloom"), receipt.bloom().as_slice());
-        logs(fields.field("logs"), block, position, receipt);
-        extra(&mut fields, receipt, sent)?;
-        fields.close();
+        fields.object.close();
         Ok(())
     }
 }
 
-fn logs(out: &mut Vec<u8>, block: &Block, position: usize, receipt: &Receipt) {
+/// A receipt being written. The fields of `extra` come last, and replace derived ones of the same name.
+struct Fields<'o, 'e> {
+    object: Object<'o>,
+    extra: &'e Map<String, Value>,
+}
+
+impl Fields<'_, '_> {
+    fn put(&mut self, name: &str, write: impl FnOnce(&mut Vec<u8>)) {
+        if !self.extra.contains_key(name) {
+            write(self.object.field(name));
+        }
+    }
+
+    fn position(&mut self, block: &Block, position: usize) {
+        let transaction = block.transactions.get(position);
+        let hash = transaction.map(|transaction| transaction.hash).unwrap_or_default();
+        self.put("transactionHash", |out| bytes(out, hash.as_slice()));
+        self.put("transactionIndex", |out| quantity(out, number(position)));
+        self.put("blockHash", |out| bytes(out, block.at.hash.as_slice()));
+        self.put("blockNumber", |out| quantity(out, block.at.number));
+    }
+
+    fn parties(&mut self, block: &Block, position: usize, view: &TransactionView) {
+        let created = block.created_contract(position, view);
+        for (name, address) in [("from", view.from), ("to", view.to), ("contractAddress", created)]
+        {
+            self.put(name, |out| match address {
+                Some(address) => bytes(out, address.as_slice()),
+                None => out.extend_from_slice(b"null"),
+            });
+        }
+    }
+
+    fn outcome(&mut self, receipt: &Receipt) {
+        self.put("type", |out| quantity(out, receipt.tx_type));
+        match receipt.outcome {
+            Outcome::Status(success) => self.put("status", |out| quantity(out, u8::from(success))),
+            Outcome::StateRoot(root) => self.put("root", |out| bytes(out, root.as_slice())),
+            Outcome::Unknown => {}
+        }
+    }
+}
+
+fn logs(out: &mut Vec<u8>, block: &Block, position: usize, receipt: &Receipt) -> Result<()> {
     let before: usize = block.receipts.iter().take(position).map(|other| other.logs.len()).sum();
     let hash = block.transactions.get(position).map(|transaction| transaction.hash);
     let hash = hash.unwrap_or_default();
-    let mut index = before;
-    list(out, &receipt.logs, |out, written| {
+    out.push(b'[');
+    for (offset, written) in receipt.logs.iter().enumerate() {
+        if offset > 0 {
+            out.push(b',');
+        }
         let fields = LogFields {
             address: &written.address,
             topics: &written.topics,
@@ -71,35 +115,48 @@ fn logs(out: &mut Vec<u8>, block: &Block, position: usize, receipt: &Receipt) {
             block_timestamp: block.at.timestamp,
             transaction_hash: &hash,
             transaction_index: number(position),
-            log_index: number(index),
+            log_index: block.log_index(before + offset).into(),
             removed: false,
         };
-        log(out, &fields);
-        index += 1;
-    });
+        let kept = block.node_fields.get().of_log(before + offset)?;
+        if kept.is_empty() {
+            log(out, &fields);
+            continue;
+        }
+        let mut text = Vec::new();
+        log(&mut text, &fields);
+        let mut merged = facts::object(&text, "a log")?;
+        merged.extend(kept);
+        write_value(out, &merged)?;
+    }
+    out.push(b']');
+    Ok(())
 }
 
-/// What the node's receipt has beside what we know.
-fn extra(fields: &mut Object<'_>, receipt: &Receipt, sent: &Sent) -> Result<()> {
+/// The node's fields that add to or replace derived ones.
+fn extra(block: &Block, receipt: &Receipt, view: &TransactionView) -> Result<Map<String, Value>> {
     let Some(text) = &receipt.extra else {
-        return Ok(());
+        return Ok(Map::new());
     };
-    for (name, value) in &facts::object(text, "a receipt's extra")? {
+    let mut fields = facts::object(text, "a receipt's extra")?;
+    fields.retain(|name, _| {
         let is_ours = match name.as_str() {
+            "logs" => true,
+            // No node uses a field name with characters that JSON escapes.
+            name if name.bytes().any(|byte| byte < b' ' || byte == b'"' || byte == b'\\') => true,
+            _ if block.node_fields.is_compared() => false,
             "transactionHash" | "transactionIndex" | "blockHash" | "blockNumber" | "from"
-            | "to" | "contractAddress" | "type" | "cumulativeGasUsed" | "gasUsed" | "logsBloom"
-            | "logs" => true,
+            | "to" | "contractAddress" | "type" | "cumulativeGasUsed" | "gasUsed" | "logsBloom" => {
+                true
+            }
             "status" | "root" => receipt.outcome != Outcome::Unknown,
-            "effectiveGasPrice" => sent.gas_price.is_some(),
-            "blobGasUsed" => sent.blob_gas_used.is_some(),
-            // A name with signs that JSON escapes is no field of any node.
-            name => name.bytes().any(|sign| sign < b' ' || sign == b'"' || sign == b'\\'),
+            "effectiveGasPrice" => view.gas_price.is_some(),
+            "blobGasUsed" => view.blob_gas_used.is_some(),
+            _ => false,
         };
-        if !is_ours {
-            write_value(fields.field(name), value)?;
-        }
-    }
-    Ok(())
+        !is_ours
+    });
+    Ok(fields)
 }
 
 fn number(position: usize) -> u64 {

@@ -1,4 +1,4 @@
-//! Tests of rendering on made-up blocks; the real ones are replayed over HTTP by the binary's tests.
+//! Tests rendering on synthetic blocks; the binary's tests replay real ones over HTTP.
 
 use alloy_consensus::{SignableTransaction, TxEnvelope, TxLegacy};
 use alloy_eips::eip2718::Encodable2718;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::block::{BlockRef, Log, Outcome, Receipt, Transaction, TransactionForm};
-use crate::verify::Verify;
+use crate::verify::VerifyLevel;
 
 fn sample() -> Block {
     let sign = |nonce, to| {
@@ -64,7 +64,8 @@ fn sample() -> Block {
             receipt(250, vec![log(2), log(3)], Some(r#"{"l1Fee":"0x5","gasUsed":"0x0","a\"b":1}"#)),
             receipt(300, vec![log(4)], Some(r#"{"effectiveGasPrice":"0x1","depositNonce":"0x2"}"#)),
         ],
-        verified: Verify::Off,
+        verified: VerifyLevel::Off,
+        node_fields: crate::KeptFields::default(),
     }
 }
 
@@ -76,9 +77,9 @@ fn rendered(write: impl FnOnce(&mut Vec<u8>) -> Result<()>) -> Value {
 }
 
 #[test]
-fn a_receipt_has_what_follows_from_its_block_and_what_the_node_adds() {
+fn a_receipt_has_derived_fields_and_those_that_the_node_adds() {
     let block = sample();
-    let receipts = rendered(|out| Render::of(&block)?.receipts(out));
+    let receipts = rendered(|out| BlockRenderer::of(&block)?.receipts(out));
     let (first, second, third) = (&receipts[0], &receipts[1], &receipts[2]);
     let sender: Address = serde_json::from_value(first["from"].clone()).expect("an address");
     assert_eq!(first["contractAddress"], json!(sender.create(0)));
@@ -96,8 +97,8 @@ fn a_receipt_has_what_follows_from_its_block_and_what_the_node_adds() {
 #[test]
 fn a_block_has_its_transactions_whole_or_as_hashes() {
     let block = sample();
-    let brief = rendered(|out| Render::of(&block)?.block(out, false));
-    let whole = rendered(|out| Render::of(&block)?.block(out, true));
+    let brief = rendered(|out| BlockRenderer::of(&block)?.block(out, false));
+    let whole = rendered(|out| BlockRenderer::of(&block)?.block(out, true));
     for shown in [&brief, &whole] {
         assert_eq!(shown["hash"], json!(block.at.hash));
         assert_eq!((&shown["number"], &shown["size"]), (&json!("0x5"), &json!("0x258")));
@@ -114,23 +115,23 @@ fn a_block_has_its_transactions_whole_or_as_hashes() {
 }
 
 #[test]
-fn a_foreign_header_is_passed_on_with_what_it_lacks() {
+fn a_foreign_header_is_served_with_the_fields_it_lacks() {
     let mut block = sample();
     let text = r#"{"number":"0x5","l1BlockNumber":"0x7","transactions":["0x00"],"uncles":[]}"#;
     block.header = Header::Foreign(text.as_bytes().to_vec().into());
-    let shown = rendered(|out| Render::of(&block)?.block(out, false));
+    let shown = rendered(|out| BlockRenderer::of(&block)?.block(out, false));
     assert_eq!((&shown["l1BlockNumber"], &shown["size"]), (&json!("0x7"), &json!("0x258")));
     assert_eq!(shown["uncles"], json!([]), "as the node said");
     assert_eq!(shown["transactions"].as_array().map(Vec::len), Some(3));
-    let head = rendered(|out| Render::of(&block)?.header(out));
+    let head = rendered(|out| BlockRenderer::of(&block)?.header(out));
     assert_eq!(head, json!({"number": "0x5", "l1BlockNumber": "0x7", "uncles": []}));
     block.header = Header::Foreign(b"{}".to_vec().into());
-    let shown = rendered(|out| Render::of(&block)?.block(out, false));
+    let shown = rendered(|out| BlockRenderer::of(&block)?.block(out, false));
     assert!(shown["withdrawals"].is_array(), "also from nothing: {shown}");
 }
 
 #[test]
-fn a_price_is_above_the_base_fee_of_a_foreign_header_too() {
+fn the_price_uses_the_base_fee_of_a_foreign_header_too() {
     let mut block = sample();
     let tx = alloy_consensus::TxEip1559 {
         max_fee_per_gas: 90,
@@ -141,7 +142,7 @@ fn a_price_is_above_the_base_fee_of_a_foreign_header_too() {
     block.transactions[0] = Transaction::canonical(TxEnvelope::from(signed).encoded_2718().into());
     for (header, expected) in [(r#"{"baseFeePerGas":"0x5"}"#, json!("0x7")), ("{}", Value::Null)] {
         block.header = Header::Foreign(header.as_bytes().to_vec().into());
-        let receipts = rendered(|out| Render::of(&block)?.receipts(out));
+        let receipts = rendered(|out| BlockRenderer::of(&block)?.receipts(out));
         assert_eq!(receipts[0]["effectiveGasPrice"], expected, "{header}");
     }
 }
@@ -150,11 +151,11 @@ fn a_price_is_above_the_base_fee_of_a_foreign_header_too() {
 fn damaged_parts_are_errors() {
     let mut block = sample();
     block.transactions[0].form = TransactionForm::Canonical(vec![1, 2, 3].into());
-    assert!(Render::of(&block).expect("the header").receipts(&mut Vec::new()).is_err());
+    assert!(BlockRenderer::of(&block).expect("the header").receipts(&mut Vec::new()).is_err());
     let mut block = sample();
     block.receipts[1].extra = Some(b"[".to_vec().into());
-    assert!(Render::of(&block).expect("the header").receipts(&mut Vec::new()).is_err());
+    assert!(BlockRenderer::of(&block).expect("the header").receipts(&mut Vec::new()).is_err());
     let mut block = sample();
     block.header = Header::Canonical(vec![1].into());
-    assert!(Render::of(&block).is_err());
+    assert!(BlockRenderer::of(&block).is_err());
 }

@@ -1,12 +1,12 @@
-//! What people do on a simulated chain, and the logs that it leaves.
+//! The actions on a simulated chain, and their logs.
 //!
-//! Guarantees: each log is encoded as the contracts of its standard do, down to the call that caused it. Leaves to
-//! others: who sends it, and whether amounts are there to be moved: no balance is kept.
+//! Guarantees: each log, and the call that causes it, is encoded as the contracts of its standard do. Leaves to
+//! others: who sends it. Balances are not tracked, so amounts need not be available.
 
 use alloy_primitives::{Address, B256, Bytes, U256, b256};
 
+use super::actors::{Actors, FEE_COLLECTOR, WETH};
 use super::draw::{self, Draw};
-use super::world::{FEE_COLLECTOR, WETH, World};
 use crate::block::{Log, Topics};
 
 /// `Transfer(address,address,uint256)`, of ERC-20 and of ERC-721.
@@ -39,12 +39,12 @@ pub const WITHDRAWAL: B256 =
 pub const FEES_COLLECTED: B256 =
     b256!("0x28a87b6059180e46de5fb9ab35eb043e8fe00ab45afcc7789e3934ecbbcde3ea");
 
-/// The names of events that no standard knows.
+/// Kind of the words that serve as topics of unknown events.
 const EVENTS: u64 = 0xe7e7;
-/// The most items of a batch of NFTs.
+/// Maximum number of items in a batch of NFTs.
 const BATCH_MAX: u64 = 5;
 
-/// A call, and the logs that it left.
+/// A call and its logs.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) to: Option<Address>,
@@ -69,8 +69,8 @@ impl Call {
     }
 }
 
-/// Something that leaves no log: ether that moves, or a contract that is made.
-pub(super) fn quiet(world: &World, draw: &mut Draw) -> Call {
+/// An action without logs: an ether transfer or a contract creation.
+pub(super) fn quiet(actors: &Actors, draw: &mut Draw) -> Call {
     if draw.chance(40) {
         let words: Vec<B256> = (0..2 + draw.below(6)).map(|_| draw.word()).collect();
         return Call {
@@ -81,50 +81,50 @@ pub(super) fn quiet(world: &World, draw: &mut Draw) -> Call {
             logs: Vec::new(),
         };
     }
-    let (to, value) = (world.draw_party(draw), draw.amount());
+    let (to, value) = (actors.draw_party(draw), draw.amount());
     Call { to: Some(to), value, input: Vec::new(), logs: Vec::new() }
 }
 
-/// Something that leaves logs. The shares are about mainnet's, with more collected fees.
-pub(super) fn loud(world: &World, draw: &mut Draw, sender: Address) -> Call {
+/// An action with logs. The shares are about mainnet's, with more collected fees.
+pub(super) fn loud(actors: &Actors, draw: &mut Draw, sender: Address) -> Call {
     match draw.below(100) {
-        0..=37 => transfer(world, draw, sender),
-        38..=47 => approve(world, draw, sender),
-        48..=53 => nft(world, draw, sender),
-        54..=57 => multi_token(world, draw, sender),
-        58..=69 => swap_v2(world, draw, sender),
-        70..=76 => swap_v3(world, draw, sender),
+        0..=37 => transfer(actors, draw, sender),
+        38..=47 => approve(actors, draw, sender),
+        48..=53 => nft(actors, draw, sender),
+        54..=57 => multi_token(actors, draw, sender),
+        58..=69 => swap_v2(actors, draw, sender),
+        70..=76 => swap_v3(actors, draw, sender),
         77..=81 => wrap(draw, sender),
         82..=85 => unwrap_ether(draw, sender),
-        86..=92 => fees(world, draw, sender),
-        _ => other(world, draw, sender),
+        86..=92 => fees(actors, draw, sender),
+        _ => other(actors, draw, sender),
     }
 }
 
-fn transfer(world: &World, draw: &mut Draw, sender: Address) -> Call {
-    let (token, to, amount) = (world.draw_token(draw), world.draw_party(draw), draw.amount());
+fn transfer(actors: &Actors, draw: &mut Draw, sender: Address) -> Call {
+    let (token, to, amount) = (actors.draw_token(draw), actors.draw_party(draw), draw.amount());
     Call::new(token, [0xa9, 0x05, 0x9c, 0xbb], &[to.into_word(), amount.into()])
         .with([moved(token, sender, to, amount)])
 }
 
-fn approve(world: &World, draw: &mut Draw, sender: Address) -> Call {
-    let (token, spender) = (world.draw_token(draw), world.draw_router(draw));
+fn approve(actors: &Actors, draw: &mut Draw, sender: Address) -> Call {
+    let (token, spender) = (actors.draw_token(draw), actors.draw_router(draw));
     let amount = if draw.chance(512) { U256::MAX } else { draw.amount() };
     let log =
         log(token, [APPROVAL, sender.into_word(), spender.into_word()], words(&[amount.into()]));
     Call::new(token, [0x09, 0x5e, 0xa7, 0xb3], &[spender.into_word(), amount.into()]).with([log])
 }
 
-fn nft(world: &World, draw: &mut Draw, sender: Address) -> Call {
-    let (token, to) = (world.draw_collection(draw, false), world.draw_party(draw));
+fn nft(actors: &Actors, draw: &mut Draw, sender: Address) -> Call {
+    let (token, to) = (actors.draw_collection(draw, false), actors.draw_party(draw));
     let id = if draw.chance(200) { draw.word() } else { U256::from(draw.below(10_000)).into() };
     let from = if draw.chance(300) { Address::ZERO } else { sender };
     let log = log(token, [TRANSFER, from.into_word(), to.into_word(), id], Bytes::new());
     Call::new(token, [0x42, 0x84, 0x2e, 0x0e], &[from.into_word(), to.into_word(), id]).with([log])
 }
 
-fn multi_token(world: &World, draw: &mut Draw, sender: Address) -> Call {
-    let (token, to) = (world.draw_collection(draw, true), world.draw_party(draw));
+fn multi_token(actors: &Actors, draw: &mut Draw, sender: Address) -> Call {
+    let (token, to) = (actors.draw_collection(draw, true), actors.draw_party(draw));
     let parties = [sender.into_word(), sender.into_word(), to.into_word()];
     let topics = |topic0| [topic0, parties[0], parties[1], parties[2]];
     let single = [number(draw.below(500)), number(1 + draw.below(20))];
@@ -135,7 +135,7 @@ fn multi_token(world: &World, draw: &mut Draw, sender: Address) -> Call {
     let count = draw.below(BATCH_MAX + 1);
     let drawn: Vec<(B256, B256)> =
         (0..count).map(|_| (number(draw.below(500)), number(1 + draw.below(20)))).collect();
-    // Two offsets, then each list behind its length.
+    // Two offsets, then each list after its length.
     let mut data = vec![number(64), number(96 + 32 * count), number(count)];
     data.extend(drawn.iter().map(|(id, _)| *id));
     data.push(number(count));
@@ -143,8 +143,8 @@ fn multi_token(world: &World, draw: &mut Draw, sender: Address) -> Call {
     call.with([log(token, topics(TRANSFER_BATCH), words(&data))])
 }
 
-fn swap_v2(world: &World, draw: &mut Draw, sender: Address) -> Call {
-    let ((pool, tokens), router) = (world.draw_pool(draw, false), world.draw_router(draw));
+fn swap_v2(actors: &Actors, draw: &mut Draw, sender: Address) -> Call {
+    let ((pool, tokens), router) = (actors.draw_pool(draw, false), actors.draw_router(draw));
     let (paid, got) = (draw.amount(), draw.amount());
     let forth = draw.chance(512);
     let (input_token, output_token) =
@@ -162,10 +162,10 @@ fn swap_v2(world: &World, draw: &mut Draw, sender: Address) -> Call {
     ])
 }
 
-fn swap_v3(world: &World, draw: &mut Draw, sender: Address) -> Call {
-    let ((pool, tokens), router) = (world.draw_pool(draw, true), world.draw_router(draw));
+fn swap_v3(actors: &Actors, draw: &mut Draw, sender: Address) -> Call {
+    let ((pool, tokens), router) = (actors.draw_pool(draw, true), actors.draw_router(draw));
     let (paid, got) = (draw.amount(), draw.amount());
-    // What the pool gives is negative.
+    // Amounts paid out by the pool are negative.
     let state = [
         paid.into(),
         got.wrapping_neg().into(),
@@ -201,11 +201,11 @@ fn unwrap_ether(draw: &mut Draw, sender: Address) -> Call {
 }
 
 /// Fees for an integrator, in ether or in a token.
-fn fees(world: &World, draw: &mut Draw, sender: Address) -> Call {
-    let integrator = world.draw_integrator(draw);
+fn fees(actors: &Actors, draw: &mut Draw, sender: Address) -> Call {
+    let integrator = actors.draw_integrator(draw);
     let (theirs, ours) = (draw.amount(), draw.amount() >> 3usize);
     let native = draw.chance(400);
-    let token = if native { Address::ZERO } else { world.draw_token(draw) };
+    let token = if native { Address::ZERO } else { actors.draw_token(draw) };
     let topics = [FEES_COLLECTED, token.into_word(), integrator.into_word()];
     let collected = log(FEE_COLLECTOR, topics, words(&[theirs.into(), ours.into()]));
     let selector = if native { [0xe0, 0xcb, 0xc5, 0xf2] } else { [0xee, 0xde, 0xd5, 0x4b] };
@@ -217,9 +217,9 @@ fn fees(world: &World, draw: &mut Draw, sender: Address) -> Call {
     call.with([moved(token, sender, FEE_COLLECTOR, theirs + ours), collected])
 }
 
-/// A log of some other event, without topics, with many, or with much data.
-fn other(world: &World, draw: &mut Draw, sender: Address) -> Call {
-    let (contract, kind) = world.draw_other(draw);
+/// A log of an unknown event, without topics, with many, or with much data.
+fn other(actors: &Actors, draw: &mut Draw, sender: Address) -> Call {
+    let (contract, kind) = actors.draw_other(draw);
     let mut topics = Topics::new();
     for position in 0..draw.below(5) {
         topics.push(match position {
@@ -229,20 +229,20 @@ fn other(world: &World, draw: &mut Draw, sender: Address) -> Call {
             _ => number(draw.below(1 << 16)),
         });
     }
-    let words_max = u64::from(world.shape().data_words_max);
+    let words_max = u64::from(actors.shape().data_words_max);
     let mut data = Vec::new();
     for _ in 0..if draw.chance(100) { draw.below(words_max + 1) } else { draw.below(5) } {
         data.extend_from_slice(draw.word().as_slice());
     }
     if draw.chance(100) {
-        // Not whole words either.
+        // Data need not be whole words.
         data.push(kind.to_le_bytes()[0]);
     }
     let log = Log { address: contract, topics, data: data.into() };
     Call::new(contract, [0xc0, 0xde, 0xc0, 0xde], &[number(kind)]).with([log])
 }
 
-/// A token that moved.
+/// The log of a token transfer.
 fn moved(token: Address, from: Address, to: Address, amount: U256) -> Log {
     log(token, [TRANSFER, from.into_word(), to.into_word()], words(&[amount.into()]))
 }

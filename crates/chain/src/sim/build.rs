@@ -1,8 +1,8 @@
-//! Builds a block of a simulated chain: draws what happens, signs it, and makes the header that it has.
+//! Builds a block of a simulated chain: draws actions, signs transactions, and computes the header.
 //!
-//! Guarantees: the block follows from the seed, the shape, its parent and its branch alone, and passes
-//! [`crate::Verify::Full`]. Not kept are the rules that need a state: balances, nonces without gaps, how the base fee
-//! follows. Leaves to others: which block comes after which.
+//! Guarantees: the block follows only from the seed, the shape, its parent and its branch, and passes
+//! [`crate::VerifyLevel::Full`]. Rules that need a state do not hold: balances, gapless nonces, the change of the
+//! base fee. Leaves to others: the order of blocks.
 
 use alloy_consensus::constants::EMPTY_OMMER_ROOT_HASH;
 use alloy_consensus::{Header as EvmHeader, TxType};
@@ -14,120 +14,165 @@ use alloy_trie::root::{ordered_trie_root, ordered_trie_root_with_encoder};
 
 use super::SimSettings;
 use super::action::{self, Call};
+use super::actors::Actors;
 use super::draw::{self, Draw};
 use super::envelope::{self, Envelope};
+use super::extra_transaction::ExtraTransactions;
 use super::shape::Fork;
-use super::world::World;
+use super::sign::Account;
 use crate::block::{Block, BlockRef, Header, Outcome, Receipt, Transaction};
 use crate::body;
-use crate::verify::{Verify, receipts_root};
+use crate::verify::{VerifyLevel, receipts_root};
 
-/// Of 1 024 transactions, those that leave no log although they succeed, and those that fail.
+/// How many of 1 024 transactions succeed without logs, and how many fail.
 const QUIET_SHARE: u64 = 300;
 const FAILED_SHARE: u64 = 40;
-/// Of 1 024 blocks, those in which nothing happens.
+/// How many of 1 024 blocks are empty.
 const EMPTY_SHARE: u64 = 12;
-/// The most withdrawals of a block.
+/// Maximum number of withdrawals in a block.
 const WITHDRAWALS_MAX: u64 = 16;
-/// The gas that a block may use, as far as its transactions do not need more.
+/// Gas limit of a block, unless its transactions need more.
 const GAS_LIMIT: u64 = 60_000_000;
-/// The least gas of a transaction, and of one that calls.
+/// Gas of a transfer, and the additional gas of a call.
 const GAS_BASE: u64 = 21_000;
 const GAS_CALL: u64 = 25_000;
-/// What a blob costs of its own gas.
+/// Blob gas of one blob.
 const GAS_PER_BLOB: u64 = 131_072;
-/// Who proposes blocks.
+/// Proposers of blocks.
 const VALIDATORS: u64 = 7;
 const VALIDATORS_COUNT: u64 = 32;
 const GWEI: u64 = 1_000_000_000;
 
-/// The first block of a chain: nothing in it, and nothing before it.
+/// The first block of a chain: empty and without a parent.
 pub(super) fn genesis(settings: &SimSettings) -> Block {
     let timestamp = settings.genesis_s;
     let parent = BlockRef { timestamp, ..BlockRef::default() };
     let mut draw = Draw::of(&[settings.seed]);
-    assemble(settings, Place { parent, number: 0, timestamp, branch: 0 }, Vec::new(), &mut draw)
+    assemble(
+        settings,
+        BlockPosition { parent, number: 0, timestamp, branch: 0 },
+        Vec::new(),
+        &mut draw,
+    )
 }
 
-/// The block on top of `parent` in a branch.
-pub(super) fn next(settings: &SimSettings, world: &World, parent: BlockRef, branch: u32) -> Block {
+/// Builds the block on top of `parent` in a branch.
+pub(super) fn next(
+    settings: &SimSettings,
+    actors: &Actors,
+    parent: BlockRef,
+    branch: u32,
+    extra: ExtraTransactions,
+) -> Block {
     let number = parent.number + 1;
     let timestamp = parent.timestamp + settings.slot_s;
-    let place = Place { parent, number, timestamp, branch };
+    let place = BlockPosition { parent, number, timestamp, branch };
     let mut draw = Draw::of(&[settings.seed, number, u64::from(branch)]);
-    let done = if draw.chance(EMPTY_SHARE) {
+    let mut done = if draw.chance(EMPTY_SHARE) {
         Vec::new()
     } else {
-        happen(settings, world, place, &mut draw)
+        draw_transactions(settings, actors, place, &mut draw)
     };
+    for added in extra(number, branch) {
+        let (sender, failed) = (actors.draw_sender(&mut draw), false);
+        seal(
+            settings,
+            actors,
+            place,
+            &mut draw,
+            &mut done,
+            DrawnCall { sender, call: added.call(), failed },
+        );
+    }
     assemble(settings, place, done, &mut draw)
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct BlockPosition {
     parent: BlockRef,
     number: u64,
     timestamp: u64,
     branch: u32,
 }
 
-impl Place {
+impl BlockPosition {
     fn base_fee(&self) -> u64 {
         8 * GWEI + Draw::of(&[self.number]).below(20 * GWEI)
     }
 }
 
-/// A transaction that was done.
-struct Done {
+/// A signed transaction and its receipt.
+struct SealedTransaction {
     bytes: Bytes,
     receipt: Receipt,
     blobs: u64,
 }
 
-/// What happens in a block.
-fn happen(settings: &SimSettings, world: &World, place: Place, draw: &mut Draw) -> Vec<Done> {
+/// Draws and signs the transactions of a block.
+fn draw_transactions(
+    settings: &SimSettings,
+    actors: &Actors,
+    place: BlockPosition,
+    draw: &mut Draw,
+) -> Vec<SealedTransaction> {
     let count = draw.around(settings.shape.transactions);
     let mut logs_left = draw.around(settings.shape.logs);
-    let mut cumulative_gas_used = 0;
     let mut done = Vec::with_capacity(count);
     for index in 0..count {
-        let sender = world.draw_sender(draw);
-        // Those that are loud have the logs of the others too.
+        let sender = actors.draw_sender(draw);
+        // Scaled up, because quiet transactions leave their share of logs to the others.
         let share = logs_left * 1024 / 724 / (count - index);
-        let mut call = call(world, draw, sender.address, share);
+        let mut call = call(actors, draw, sender.address, share);
         let failed = draw.chance(FAILED_SHARE);
         if failed {
             call.logs.clear();
         }
         logs_left = logs_left.saturating_sub(call.logs.len());
-        let gas = gas(&call);
-        let envelope = Envelope {
-            chain_id: settings.chain_id,
-            base_fee: place.base_fee(),
-            // Grows with each transaction of an account, though not by one.
-            nonce: place.number * 4096 + u64::try_from(index).unwrap_or(0),
-            gas,
-            fork: settings.shape.fork,
-        };
-        let (tx_type, blobs, bytes) = envelope::seal(&envelope, &call, world, &sender, draw);
-        cumulative_gas_used += gas;
-        done.push(Done {
-            bytes,
-            blobs,
-            receipt: receipt(settings, draw, tx_type, failed, cumulative_gas_used, call),
-        });
+        seal(settings, actors, place, draw, &mut done, DrawnCall { sender, call, failed });
     }
     done
 }
 
-fn call(world: &World, draw: &mut Draw, sender: Address, logs: usize) -> Call {
+/// A call that is to become a transaction.
+struct DrawnCall {
+    sender: Account,
+    call: Call,
+    failed: bool,
+}
+
+/// Signs a call and appends it, with its receipt, to `done`.
+fn seal(
+    settings: &SimSettings,
+    actors: &Actors,
+    place: BlockPosition,
+    draw: &mut Draw,
+    done: &mut Vec<SealedTransaction>,
+    sent: DrawnCall,
+) {
+    let DrawnCall { sender, call, failed } = sent;
+    let gas = gas(&call);
+    let envelope = Envelope {
+        chain_id: settings.chain_id,
+        base_fee: place.base_fee(),
+        // Grows with each transaction of an account, but not by one.
+        nonce: place.number * 4096 + u64::try_from(done.len()).unwrap_or(0),
+        gas,
+        fork: settings.shape.fork,
+    };
+    let (tx_type, blobs, bytes) = envelope::seal(&envelope, &call, actors, &sender, draw);
+    let before = done.last().map_or(0, |done| done.receipt.cumulative_gas_used);
+    let receipt = receipt(settings, draw, tx_type, failed, before + gas, call);
+    done.push(SealedTransaction { bytes, blobs, receipt });
+}
+
+fn call(actors: &Actors, draw: &mut Draw, sender: Address, logs: usize) -> Call {
     if logs == 0 || draw.chance(QUIET_SHARE) {
-        return action::quiet(world, draw);
+        return action::quiet(actors, draw);
     }
-    let mut call = action::loud(world, draw, sender);
+    let mut call = action::loud(actors, draw, sender);
     while call.logs.len() < logs {
-        // One call that does several things, as routers do.
-        call.logs.extend(action::loud(world, draw, sender).logs);
+        // One call that does several things, like those of routers.
+        call.logs.extend(action::loud(actors, draw, sender).logs);
     }
     call
 }
@@ -160,8 +205,13 @@ fn receipt(
     Receipt { tx_type, outcome, cumulative_gas_used, logs: call.logs, extra: None }
 }
 
-/// The block of what was done.
-fn assemble(settings: &SimSettings, place: Place, done: Vec<Done>, draw: &mut Draw) -> Block {
+/// Builds the block from its transactions.
+fn assemble(
+    settings: &SimSettings,
+    place: BlockPosition,
+    done: Vec<SealedTransaction>,
+    draw: &mut Draw,
+) -> Block {
     let blobs: u64 = done.iter().map(|done| done.blobs).sum();
     let (bytes, receipts): (Vec<Bytes>, Vec<Receipt>) =
         done.into_iter().map(|done| (done.bytes, done.receipt)).unzip();
@@ -181,9 +231,10 @@ fn assemble(settings: &SimSettings, place: Place, done: Vec<Done>, draw: &mut Dr
         size: 0,
         transactions: bytes.into_iter().map(Transaction::canonical).collect(),
         receipts,
-        verified: Verify::Off,
+        verified: VerifyLevel::Off,
+        node_fields: crate::KeptFields::default(),
     };
-    // It can not fail: everything in the block is canonical, and there are no uncles.
+    // Cannot fail: everything in the block is canonical, and there are no uncles.
     block.size = body::size_of(&block).unwrap_or(0);
     block
 }
@@ -204,7 +255,7 @@ fn withdrawals(settings: &SimSettings, number: u64, draw: &mut Draw) -> Option<V
 
 fn header(
     settings: &SimSettings,
-    place: Place,
+    place: BlockPosition,
     transactions: &[Bytes],
     receipts: &[Receipt],
     blobs: u64,
@@ -232,7 +283,7 @@ fn header(
         gas_limit: GAS_LIMIT.max(gas_used),
         gas_used,
         timestamp: place.timestamp,
-        // Branches differ even where nothing happens in them.
+        // Makes branches differ even if their blocks are empty.
         extra_data: Bytes::from(format!("sim {} {}", settings.seed, place.branch).into_bytes()),
         mix_hash: draw.word(),
         nonce: if is_prague { B64::ZERO } else { B64::from(draw.bits()) },

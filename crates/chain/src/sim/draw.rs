@@ -1,13 +1,13 @@
-//! Draws for the simulated chain: a small generator, skewed ranks, and names made of numbers.
+//! Random draws for the simulated chain: a small generator, skewed ranks, and words derived from numbers.
 //!
-//! Guarantees: one seed gives one sequence on every machine; no floats. Leaves to others: what is drawn.
+//! Guarantees: a seed produces the same sequence on every machine; no floats. Leaves to others: what is drawn.
 
 use alloy_primitives::{Address, B256, U256};
 
-/// The step of the counter behind [`Draw`].
+/// The increment of the counter behind [`Draw`].
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A generator of numbers (SplitMix64).
+/// A random number generator (SplitMix64).
 #[derive(Clone, Debug)]
 pub(super) struct Draw(u64);
 
@@ -17,47 +17,46 @@ impl Draw {
         Self(parts.iter().fold(STEP, |state, part| mix(state ^ mix(part.wrapping_add(STEP)))))
     }
 
-    /// 64 random bits.
     pub(super) fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(STEP);
         mix(self.0)
     }
 
-    /// A number below `end`, each as likely as the others; zero when `end` is.
+    /// A uniformly distributed number below `end`; zero if `end` is zero.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         let wide = u128::from(self.bits()) * u128::from(end);
         u64::try_from(wide >> 64).unwrap_or(0)
     }
 
-    /// True `share` times of 1 024.
+    /// True in `share` of 1 024 draws.
     pub(super) fn chance(&mut self, share: u64) -> bool {
         self.bits() >> 54 < share
     }
 
-    /// A rank below `end` by Zipf's law, nearly: each octave of ranks is as likely as the others.
+    /// A rank below `end`, approximately by Zipf's law: each octave of ranks is equally likely.
     pub(super) fn rank(&mut self, end: u32) -> u64 {
         let octaves = u64::from(u32::BITS - end.leading_zeros()).max(1);
         let size = 1u64 << self.below(octaves);
         (size + self.below(size) - 1).min(u64::from(end.max(1)) - 1)
     }
 
-    /// A number around `mean`: a half of it up to two and a half, a small one more often.
+    /// A number with this mean, between half and two and a half times of it; small ones are more likely.
     pub(super) fn around(&mut self, mean: u32) -> usize {
         let mean = u64::from(mean);
         // Twice the cube of a draw is a half on average.
         let cube = self.below(1 << 10).pow(3);
-        // Adding a draw before halving and shifting rounds to either side, so that small means are met too.
+        // Adding a draw before halving and shifting rounds randomly, so that small means are exact too.
         let half = (mean + self.below(2)) / 2;
         let rest = (mean * cube + self.below(1 << 29)) >> 29;
         usize::try_from(half + rest).unwrap_or(0)
     }
 
-    /// A word that nobody can name before.
+    /// A random word.
     pub(super) fn word(&mut self) -> B256 {
         words([self.bits(), self.bits(), self.bits(), self.bits()])
     }
 
-    /// An amount: 1 to 11 bytes that matter, a third of them round.
+    /// An amount of up to 11 bytes; one in four is a multiple of a power of ten.
     pub(super) fn amount(&mut self) -> U256 {
         let bits = self.bits();
         let value = (u128::from(self.bits()) << 24) >> (8 * (bits & 7));
@@ -69,12 +68,12 @@ impl Draw {
     }
 }
 
-/// The address that belongs to a number of a kind.
+/// The address derived from a kind and a number.
 pub(super) fn address(seed: u64, kind: u64, number: u64) -> Address {
     Address::from_slice(&word(seed, kind, number)[12..])
 }
 
-/// The word that belongs to a number of a kind.
+/// The word derived from a kind and a number.
 pub(super) fn word(seed: u64, kind: u64, number: u64) -> B256 {
     Draw::of(&[seed, kind, number]).word()
 }

@@ -1,6 +1,6 @@
-//! Wraps a call into a signed transaction of one of the types that its time knows.
+//! Wraps a call into a signed transaction, of a type that the fork permits.
 //!
-//! Guarantees: the bytes are canonical (EIP-2718) and recover to the sender. Leaves to others: what is called.
+//! Guarantees: the bytes are canonical (EIP-2718) and recover to the sender. Leaves to others: the call.
 
 use alloy_consensus::transaction::RlpEcdsaEncodableTx;
 use alloy_consensus::{
@@ -11,17 +11,16 @@ use alloy_eips::eip7702::{Authorization, SignedAuthorization};
 use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256};
 
 use super::action::Call;
+use super::actors::Actors;
 use super::draw::Draw;
 use super::shape::Fork;
 use super::sign::{Account, Signers};
-use super::world::World;
 
-/// What a sender offers above the base fee, at most.
 const TIP_MAX: u64 = 3_000_000_000;
-/// The version of a blob's hash.
+/// Version byte of a blob's hash.
 const BLOB_VERSION: u8 = 1;
 
-/// What a transaction has around its call.
+/// The fields of a transaction besides its call.
 pub(super) struct Envelope {
     pub(super) chain_id: u64,
     pub(super) base_fee: u64,
@@ -30,38 +29,38 @@ pub(super) struct Envelope {
     pub(super) fork: Fork,
 }
 
-/// The type, the number of blobs, and the bytes of a transaction.
+/// Signs a transaction; returns its type, number of blobs, and bytes.
 pub(super) fn seal(
     envelope: &Envelope,
     call: &Call,
-    world: &World,
+    actors: &Actors,
     sender: &Account,
     draw: &mut Draw,
 ) -> (TxType, u64, Bytes) {
     let tip = u128::from(1 + draw.below(TIP_MAX));
     let base = u128::from(envelope.base_fee);
-    let parts = Parts {
+    let draft = TransactionDraft {
         envelope,
         call,
         gas_limit: envelope.gas + envelope.gas / 4 * draw.below(3),
         tip,
-        // Some offer hardly more than they must.
+        // Some offer hardly more than the minimum.
         fee: if draw.chance(300) { base + tip / 2 } else { base * 2 + tip },
     };
-    let signers = world.signers();
+    let signers = actors.signers();
     match tx_type(envelope.fork, call, draw) {
-        TxType::Legacy => (TxType::Legacy, 0, sign(&parts.legacy(draw), signers, sender)),
-        TxType::Eip2930 => (TxType::Eip2930, 0, sign(&parts.eip2930(draw), signers, sender)),
+        TxType::Legacy => (TxType::Legacy, 0, sign(&draft.legacy(draw), signers, sender)),
+        TxType::Eip2930 => (TxType::Eip2930, 0, sign(&draft.eip2930(draw), signers, sender)),
         TxType::Eip4844 => {
-            let tx = parts.eip4844(draw);
+            let tx = draft.eip4844(draw);
             let blobs = u64::try_from(tx.blob_versioned_hashes.len()).unwrap_or(0);
             (TxType::Eip4844, blobs, sign(&tx, signers, sender))
         }
         TxType::Eip7702 => {
-            let tx = parts.eip7702(world, draw);
+            let tx = draft.eip7702(actors, draw);
             (TxType::Eip7702, 0, sign(&tx, signers, sender))
         }
-        _ => (TxType::Eip1559, 0, sign(&parts.eip1559(draw), signers, sender)),
+        _ => (TxType::Eip1559, 0, sign(&draft.eip1559(draw), signers, sender)),
     }
 }
 
@@ -69,7 +68,7 @@ fn tx_type(fork: Fork, call: &Call, draw: &mut Draw) -> TxType {
     let drawn = draw.below(100);
     match fork {
         Fork::Homestead => TxType::Legacy,
-        // Neither blobs nor delegations can make a contract.
+        // Transactions with blobs or delegations cannot create a contract.
         Fork::Prague if drawn < 3 && call.to.is_some() => TxType::Eip4844,
         Fork::Prague if drawn < 6 && call.to.is_some() => TxType::Eip7702,
         Fork::London | Fork::Prague => match drawn {
@@ -91,7 +90,7 @@ fn sign<T: SignableTransaction<Signature> + RlpEcdsaEncodableTx>(
     out.into()
 }
 
-struct Parts<'a> {
+struct TransactionDraft<'a> {
     envelope: &'a Envelope,
     call: &'a Call,
     gas_limit: u64,
@@ -99,9 +98,9 @@ struct Parts<'a> {
     fee: u128,
 }
 
-impl Parts<'_> {
+impl TransactionDraft<'_> {
     fn legacy(&self, draw: &mut Draw) -> TxLegacy {
-        // Before EIP-155 there was no chain id, and afterwards some still leave it out.
+        // Before EIP-155 there was no chain id, and some transactions still omit it.
         let bare = self.envelope.fork == Fork::Homestead || draw.chance(50);
         TxLegacy {
             chain_id: (!bare).then_some(self.envelope.chain_id),
@@ -165,7 +164,7 @@ impl Parts<'_> {
         }
     }
 
-    fn eip7702(&self, world: &World, draw: &mut Draw) -> TxEip7702 {
+    fn eip7702(&self, actors: &Actors, draw: &mut Draw) -> TxEip7702 {
         TxEip7702 {
             chain_id: self.envelope.chain_id,
             nonce: self.envelope.nonce,
@@ -175,20 +174,20 @@ impl Parts<'_> {
             to: self.call.to.unwrap_or_default(),
             value: self.call.value,
             access_list: AccessList::default(),
-            authorization_list: vec![self.authorization(world, draw)],
+            authorization_list: vec![self.authorization(actors, draw)],
             input: self.input(),
         }
     }
 
-    fn authorization(&self, world: &World, draw: &mut Draw) -> SignedAuthorization {
-        let authority = world.draw_sender(draw);
+    fn authorization(&self, actors: &Actors, draw: &mut Draw) -> SignedAuthorization {
+        let authority = actors.draw_sender(draw);
         let authorization = Authorization {
             chain_id: U256::from(self.envelope.chain_id),
-            address: world.draw_router(draw),
+            address: actors.draw_router(draw),
             nonce: self.envelope.nonce,
         };
         let hash = authorization.signature_hash();
-        authorization.into_signed(world.signers().sign(&authority, hash))
+        authorization.into_signed(actors.signers().sign(&authority, hash))
     }
 
     fn access_list(&self, draw: &mut Draw) -> AccessList {

@@ -1,7 +1,7 @@
-//! Writes a simulated chain as era1 files: history with as many logs as one likes.
+//! Writes a simulated chain as era1 files, to get history of any size.
 //!
-//! Guarantees: the files are those of the format, 8 192 blocks each, named by their accumulators. Leaves to others:
-//! removing them.
+//! Guarantees: the files follow the format, with 8 192 blocks each, named by their accumulators. Leaves to
+//! others: removing them.
 
 use std::path::{Path, PathBuf};
 
@@ -12,11 +12,11 @@ use super::SimChain;
 use crate::era1::Writer;
 use crate::error::Result;
 
-/// What a file is called until it is whole.
+/// Name of a file until it is complete.
 const UNFINISHED: &str = "unfinished-era";
 
 impl SimChain {
-    /// Writes all blocks up to the newest into a folder, in files of a network's name. Blocks on the disk, and builds
+    /// Writes all blocks into a folder, in files with the name of a network. Blocks on the disk, and builds
     /// every block.
     pub fn write_era1(&self, folder: &Path, network: &str) -> Result<Vec<PathBuf>> {
         let mut paths = Vec::new();

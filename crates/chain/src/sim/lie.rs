@@ -1,37 +1,30 @@
-//! What nodes do to blocks: lies that a block's own header gives away.
+//! False blocks of nodes, each detectable from the block's own header.
 //!
-//! Guarantees: [`Lie::tell`] changes a block so that [`crate::verify()`] refuses it, or says that there is nothing to
-//! lie about. Leaves to others: who lies, and when.
+//! Guarantees: [`Lie::apply`] changes a block so that [`crate::verify()`] refuses it, or reports that the block
+//! cannot be falsified this way. Leaves to others: which node lies, and when.
 
 use alloy_primitives::{B256, Bytes};
 
 use crate::block::{Block, Log};
 
-/// A way to give a wrong block.
+/// A way to falsify a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// The last log is not there.
+    /// Omits the last log.
     DropLog,
-    /// A log is there that nobody wrote.
     AddLog,
-    /// The data of a log is another.
+    /// Changes the data of a log.
     ChangeLog,
-    /// Two receipts have changed places.
     SwapReceipts,
-    /// The last receipt is not there.
     DropReceipt,
-    /// The last transaction is not there, nor its receipt.
+    /// Omits the last transaction and its receipt.
     DropTransaction,
-    /// The parent is another.
     WrongParent,
-    /// The hash is another.
     WrongHash,
-    /// The time is another.
     WrongTime,
 }
 
 impl Lie {
-    /// All of them.
     pub const ALL: [Self; 9] = [
         Self::DropLog,
         Self::AddLog,
@@ -44,8 +37,8 @@ impl Lie {
         Self::WrongTime,
     ];
 
-    /// Changes a block. False if it has nothing to lie about: then it stays as it is.
-    pub fn tell(self, block: &mut Block) -> bool {
+    /// Falsifies a block. Returns false, and leaves the block unchanged, if that is not possible.
+    pub fn apply(self, block: &mut Block) -> bool {
         match self {
             Self::DropLog => with_logs(block).is_some_and(|logs| logs.pop().is_some()),
             Self::AddLog => block.receipts.last_mut().is_some_and(|receipt| {
@@ -64,7 +57,7 @@ impl Lie {
                 })
             }
             Self::SwapReceipts => {
-                // Gas grows from one to the next, so two receipts always differ.
+                // Cumulative gas grows with each receipt, so two receipts always differ.
                 let enough = block.receipts.len() > 1;
                 if enough {
                     block.receipts.swap(0, 1);

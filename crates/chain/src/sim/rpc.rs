@@ -1,10 +1,10 @@
-//! A simulated chain over JSON-RPC, without the socket: a request goes in as text, the answer comes out as text.
+//! A simulated chain over JSON-RPC, without a socket: request text in, answer text out.
 //!
-//! The JSON is made by the types of `alloy`, apart from how the rest of this crate reads and writes JSON, so that each
-//! checks the other. [`SimNode`] adds what real nodes do wrong.
+//! The JSON is produced by the types of `alloy`, independently of how the rest of this crate reads and writes
+//! JSON, so that each checks the other. [`SimNode`] adds the faults of real nodes.
 //!
-//! Guarantees: every request has an answer, if only an error; nothing in it makes this panic. Leaves to others:
-//! sockets, and the time that answers take.
+//! Guarantees: every request has an answer, which may be an error; no request causes a panic. Leaves to others:
+//! sockets, and delays.
 
 mod filter;
 mod node;
@@ -20,46 +20,44 @@ use filter::{Filter, Span};
 
 pub use node::{NodeFaults, Reply, SimNode};
 
-/// The most requests of a batch.
+/// Maximum number of requests in a batch.
 pub const BATCH_MAX: usize = 1_000;
-/// The most logs of an answer.
+/// Maximum number of logs in an answer.
 pub const LOGS_MAX: usize = 20_000;
-/// The most blocks that are looked through for logs.
+/// Maximum block range of a log query.
 pub const RANGE_MAX: u64 = 100_000;
-/// How far down a transaction is looked for.
+/// How many blocks below the head are searched for a transaction.
 pub const SCAN_MAX: u64 = 10_000;
 
-/// What the node calls itself.
 const CLIENT: &str = "logmill-sim/1";
 
-/// The code of every contract: it stops.
+/// The code of every contract: `STOP`.
 const CODE: &str = "0x00";
 
-/// The answer to a request, or to a batch of them.
+/// Answers a request, or a batch of them.
 pub fn answer(chain: &SimChain, request: &str) -> String {
     let limits = LogLimits::default();
-    View { chain, behind: 0, floor: 0, limits, change: &|block| Some(block) }.answer(request)
+    NodeView { chain, behind: 0, floor: 0, limits, change: &|block| Some(block) }.answer(request)
 }
 
-/// A chain as a node shows it.
-struct View<'a> {
+/// A chain as a node presents it.
+struct NodeView<'a> {
     chain: &'a SimChain,
-    /// How many of the newest blocks it does not have yet.
+    /// How many of the newest blocks it lacks.
     behind: u64,
-    /// The first block that it still has.
+    /// The first block that is not pruned.
     floor: u64,
-    /// How much it gives at a time.
     limits: LogLimits,
-    /// What it makes of a block; none if it hides it.
+    /// Changes a block before it is returned; `None` hides it.
     change: &'a dyn Fn(Block) -> Option<Block>,
 }
 
-/// How many logs a node gives at a time, and what it does when it is asked for more than it has.
+/// Limits of a node for log queries, and whether it reports ranges above its head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LogLimits {
     logs_max: usize,
     blocks_max: u64,
-    /// It says nothing of blocks that it does not have yet.
+    /// Ignores blocks above its head instead of returning an error.
     silent_above_head: bool,
 }
 
@@ -69,23 +67,23 @@ impl Default for LogLimits {
     }
 }
 
-/// Why there is no result.
+/// A JSON-RPC error.
 #[derive(Debug)]
 struct Refusal {
     code: i64,
     message: String,
 }
 
-type Answer = Result<Value, Refusal>;
+type RpcResult = Result<Value, Refusal>;
 
-impl View<'_> {
+impl NodeView<'_> {
     fn answer(&self, request: &str) -> String {
         let answer = match serde_json::from_str::<Value>(request) {
             Err(error) => {
                 response(&Value::Null, Err(refusal(-32_700, format!("parse error: {error}"))))
             }
             Ok(Value::Array(requests)) if requests.is_empty() || requests.len() > BATCH_MAX => {
-                let message = format!("a batch has 1 to {BATCH_MAX} requests");
+                let message = format!("a batch must have 1 to {BATCH_MAX} requests");
                 response(&Value::Null, Err(refusal(-32_600, message)))
             }
             Ok(Value::Array(requests)) => requests.iter().map(|one| self.one(one)).collect(),
@@ -97,12 +95,12 @@ impl View<'_> {
     fn one(&self, request: &Value) -> Value {
         let id = request.get("id").unwrap_or(&Value::Null);
         let Some(method) = request.get("method").and_then(Value::as_str) else {
-            return response(id, Err(refusal(-32_600, "a request names a method")));
+            return response(id, Err(refusal(-32_600, "a request must name a method")));
         };
         response(id, self.call(method, request.get("params").unwrap_or(&Value::Null)))
     }
 
-    fn call(&self, method: &str, params: &Value) -> Answer {
+    fn call(&self, method: &str, params: &Value) -> RpcResult {
         let chain_id = self.chain.settings().chain_id;
         let param = |at: usize| params.get(at).unwrap_or(&Value::Null);
         match method {
@@ -140,7 +138,7 @@ impl View<'_> {
         heads
     }
 
-    fn block(&self, block: Option<Block>, full: &Value) -> Answer {
+    fn block(&self, block: Option<Block>, full: &Value) -> RpcResult {
         match block {
             Some(block) => render::block(&block, full == &Value::Bool(true)).map_err(internal),
             None => Ok(Value::Null),
@@ -175,7 +173,7 @@ impl View<'_> {
         Ok((self.change)(Block::clone(&block)))
     }
 
-    /// The number that a tag or a number in hex stands for.
+    /// The number of a tag or a hex number.
     fn number(&self, tag: &Value) -> Result<u64, Refusal> {
         let heads = self.heads();
         let known = |at: Option<crate::BlockRef>| {
@@ -189,18 +187,18 @@ impl View<'_> {
             Some(text) => {
                 let digits = text.strip_prefix("0x");
                 let number = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-                number.ok_or_else(|| invalid(format!("{text:?} is no block")))
+                number.ok_or_else(|| invalid(format!("{text:?} is not a block")))
             }
-            None => Err(invalid("a block is a tag or a number in hex")),
+            None => Err(invalid("a block must be a tag or a number in hex")),
         }
     }
 
-    /// The part of a transaction in what is made of its block.
+    /// Finds the block of a transaction, renders it, and returns the transaction's part.
     fn of_transaction(
         &self,
         wanted: &Value,
         render: fn(&Block) -> Result<Value, String>,
-    ) -> Answer {
+    ) -> RpcResult {
         let wanted = hash(wanted)?;
         let latest = self.heads().latest.number;
         for number in (latest.saturating_sub(SCAN_MAX).max(self.floor)..=latest).rev() {
@@ -214,15 +212,15 @@ impl View<'_> {
         Ok(Value::Null)
     }
 
-    /// There is no state, so a contract has any code, and everybody else has none.
-    fn code(&self, address: &Value) -> Answer {
+    /// There is no state: every contract has the same code, and other addresses have none.
+    fn code(&self, address: &Value) -> RpcResult {
         let parsed = address.as_str().and_then(|text| text.parse().ok());
-        let address = parsed.ok_or_else(|| invalid("an address has 20 bytes in hex"))?;
-        let code = if self.chain.world().is_contract(address) { CODE } else { "0x" };
+        let address = parsed.ok_or_else(|| invalid("an address must have 20 bytes in hex"))?;
+        let code = if self.chain.actors().is_contract(address) { CODE } else { "0x" };
         Ok(json!(code))
     }
 
-    fn logs(&self, filter: &Value) -> Answer {
+    fn logs(&self, filter: &Value) -> RpcResult {
         let filter = Filter::parse(filter).map_err(invalid)?;
         let mut found = Vec::new();
         for block in self.span(&filter.span)? {
@@ -237,8 +235,8 @@ impl View<'_> {
         serde_json::to_value(found).map_err(|error| internal(error.to_string()))
     }
 
-    /// The blocks that a filter looks through.
-    #[expect(clippy::type_complexity, reason = "the one place that has such a type")]
+    /// The blocks that a filter covers.
+    #[expect(clippy::type_complexity, reason = "only this function has such a type")]
     fn span<'a>(
         &'a self,
         span: &Span,
@@ -264,7 +262,7 @@ impl View<'_> {
     }
 }
 
-fn response(id: &Value, answer: Answer) -> Value {
+fn response(id: &Value, answer: RpcResult) -> Value {
     match answer {
         Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
         Err(Refusal { code, message }) => {
@@ -275,7 +273,7 @@ fn response(id: &Value, answer: Answer) -> Value {
 
 fn hash(value: &Value) -> Result<B256, Refusal> {
     let parsed = value.as_str().and_then(|text| text.parse().ok());
-    parsed.ok_or_else(|| invalid("a hash has 32 bytes in hex"))
+    parsed.ok_or_else(|| invalid("a hash must have 32 bytes in hex"))
 }
 
 fn refusal(code: i64, message: impl Into<String>) -> Refusal {

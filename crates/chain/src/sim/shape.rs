@@ -1,43 +1,41 @@
-//! What a simulated chain is like: how full its blocks are, and by which rules it lives.
+//! The shape of a simulated chain: how full its blocks are, and which fork's rules apply.
 //!
-//! Guarantees: plain data. Leaves to others: drawing blocks of it.
+//! Guarantees: plain data. Leaves to others: generating blocks.
 
-/// How full the blocks of a chain are, and how many take part.
+/// How full the blocks of a chain are, and how many participants there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Transactions per block on average. A block has half of that up to two and a half times of it.
+    /// Average transactions per block. A block has between half and two and a half times as many.
     pub transactions: u32,
-    /// Logs per block on average, spread likewise.
+    /// Average logs per block, with the same spread.
     pub logs: u32,
-    /// How many accounts send transactions.
+    /// Number of accounts that send transactions.
     pub accounts: u32,
-    /// How many other wallets there are.
     pub wallets: u32,
-    /// How many tokens there are, and as many collections of NFTs.
+    /// Number of tokens, and also of NFT collections.
     pub tokens: u32,
-    /// How many pools there are to swap in.
+    /// Number of swap pools.
     pub pools: u32,
-    /// How many integrators collect fees.
+    /// Number of integrators that collect fees.
     pub integrators: u32,
-    /// The most data of a log, in words of 32 bytes.
+    /// Maximum data of a log, in words of 32 bytes.
     pub data_words_max: u32,
-    /// By which rules the chain lives.
     pub fork: Fork,
 }
 
-/// The rules of a time.
+/// Protocol rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fork {
     /// Before Byzantium: legacy transactions, receipts with state roots, proof of work.
     Homestead,
-    /// Transactions of the types 0 to 2, a base fee, proof of work: the last of what era1 files are for.
+    /// Transactions of types 0 to 2, a base fee, proof of work: the last rules that era1 files cover.
     London,
     /// Blobs, withdrawals, delegations, proof of stake.
     Prague,
 }
 
 impl Shape {
-    /// Small blocks, quickly made: 4 transactions and 10 logs each.
+    /// Small blocks that are built quickly: 4 transactions and 10 logs each.
     pub const fn sparse() -> Self {
         Self {
             transactions: 4,
@@ -67,7 +65,7 @@ impl Shape {
         }
     }
 
-    /// The same by other rules.
+    /// The same shape under another fork's rules.
     #[must_use]
     pub const fn at(self, fork: Fork) -> Self {
         Self { fork, ..self }

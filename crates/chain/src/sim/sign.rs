@@ -1,36 +1,34 @@
-//! Signatures for simulated transactions: real ones, that recover to their sender, and quickly made.
+//! Fast signatures for simulated transactions: they are valid and recover to their sender.
 //!
-//! A signature is `s = (z + r·d) / k` for a message `z`, a key `d` and a nonce `k` with the point `r`. What is slow is
-//! the point. A handful of points is taken from signatures that the library made, and serves for all others. That
-//! gives the keys away to anybody who looks, which is why nothing but a simulation may do it.
+//! A signature is `s = (z + r·d) / k` for a message `z`, a key `d` and a nonce `k` with the point `r`.
+//! Computing the point is the slow part. So a handful of points is taken from signatures made by the library,
+//! and reused for all others. This reveals the keys to any observer, so only a simulation may do it.
 //!
-//! Guarantees: every signature is valid, in the lower half of `s`, and the same for the same message and key.
-//! Leaves to others: which keys sign what.
+//! Guarantees: every signature is valid, has a low `s`, and is the same for the same message and key. Leaves to
+//! others: which keys sign what.
 
 use alloy_primitives::{Address, B256, Signature, U256, uint};
 
 use super::draw;
 use crate::signature::{sign, strict_signer};
 
-/// The order of the group: what exponents are counted modulo.
+/// The order of the group; exponents are computed modulo this.
 const ORDER: U256 = uint!(0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141_U256);
-/// How many points serve all signatures of a chain.
+/// Number of points that serve all signatures of a chain.
 const POINTS: u64 = 8;
-/// The kinds of names: keys, and messages that nobody sees.
+/// Kinds of words: keys, and internal messages.
 const KEYS: u64 = 0x5161;
 const MESSAGES: u64 = 0x5162;
 
-/// Who can sign on a chain.
+/// The accounts of a chain.
 #[derive(Clone, Debug)]
 pub(super) struct Signers {
     accounts: Vec<Account>,
     points: Vec<Point>,
 }
 
-/// Somebody with a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Account {
-    /// Their address.
     pub(super) address: Address,
     key: U256,
 }
@@ -44,7 +42,7 @@ struct Point {
 }
 
 impl Signers {
-    /// The accounts of a seed.
+    /// Creates the accounts of a seed.
     pub(super) fn new(seed: u64, count: u32) -> Self {
         let points = (0..POINTS).filter_map(|number| Point::new(seed, number)).collect();
         let mut signers = Self { accounts: Vec::new(), points };
@@ -59,18 +57,17 @@ impl Signers {
         signers
     }
 
-    /// The account of a rank; the ranks begin anew after the last.
+    /// The account with this rank; ranks wrap around after the last account.
     pub(super) fn account(&self, rank: u64) -> Account {
         let count = u64::try_from(self.accounts.len()).unwrap_or(1).max(1);
         let at = usize::try_from(rank % count).unwrap_or(0);
         self.accounts.get(at).copied().unwrap_or(Account { address: Address::ZERO, key: U256::ONE })
     }
 
-    /// The signature of a message by an account.
     pub(super) fn sign(&self, account: &Account, message: B256) -> Signature {
         let z = U256::from_be_bytes(message.0) % ORDER;
         let at = usize::from(message[31]) % self.points.len().max(1);
-        // There are always points: the library refuses only keys that are zero or beyond the order.
+        // There are always points: the library refuses only keys that are zero or above the order.
         let Some(point) = self.points.get(at) else {
             return Signature::new(U256::ONE, U256::ONE, false);
         };
@@ -84,13 +81,13 @@ impl Signers {
 }
 
 impl Point {
-    /// The point behind a signature that the library makes.
+    /// Computes the point of a signature made by the library.
     fn new(seed: u64, number: u64) -> Option<Self> {
         let message = draw::word(seed, MESSAGES, number ^ u64::MAX);
         let secret = key(seed, number);
         let signature = sign(B256::from(secret), message)?;
-        // k = (z + r·d) / s. Where the library took the other half of `s`, this is the opposite nonce, whose point
-        // has the parity that the library noted.
+        // k = (z + r·d) / s. If the library negated `s`, this is the negated nonce, whose point has the parity
+        // that the library recorded.
         let z = U256::from_be_bytes(message.0) % ORDER;
         let sum = z.add_mod(signature.r().mul_mod(secret, ORDER), ORDER);
         let nonce = sum.mul_mod(signature.s().inv_mod(ORDER)?, ORDER);
@@ -98,7 +95,7 @@ impl Point {
     }
 }
 
-/// A key: never zero, and below the order as its highest bit is not set.
+/// Derives a key: never zero, and below the order because its highest bit is not set.
 fn key(seed: u64, number: u64) -> U256 {
     (U256::from_be_bytes(draw::word(seed, KEYS, number).0) >> 1) | U256::ONE
 }
@@ -108,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quick_signatures_recover_to_their_account_and_the_address_is_that_of_the_library() {
+    fn fast_signatures_recover_to_the_same_address_as_those_of_the_library() {
         let signers = Signers::new(7, 3);
         for number in 0..200u64 {
             let account = signers.account(number);

@@ -1,8 +1,8 @@
-//! A simulated chain as a source, with faults that follow a script.
+//! A simulated chain as a source, with scripted faults.
 //!
-//! Guarantees: one seed and one sequence of calls give one sequence of answers; waits are the clock's; what it gives
-//! has been verified, so a lie comes out as [`Error::Mismatch`], as from a pool whose nodes all lie. Leaves to others:
-//! when the chain grows.
+//! Guarantees: the same seed and sequence of calls produce the same answers; waits use the given clock;
+//! returned blocks are verified, so a lie appears as [`Error::Mismatch`], as from a pool whose nodes all lie.
+//! Leaves to others: when the chain grows.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,44 +19,42 @@ use super::lie::Lie;
 use crate::block::Block;
 use crate::error::{Error, Result};
 use crate::source::{ChainInfo, ChainSource, Finality, Heads, NodeStatus};
-use crate::verify::{Verify, verify};
+use crate::verify::{VerifyLevel, verify};
 
-/// What the only node of the source is called.
+/// Name of the source's only node.
 const NODE: &str = "sim";
 
-/// What goes wrong. Nothing by default.
+/// The faults to inject; none by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SimFaults {
-    /// How long an answer takes, at least.
+    /// Minimum delay of an answer.
     pub delay: Duration,
-    /// How much longer it may take; how much does is drawn.
+    /// Upper bound of the extra delay; the actual delay is random.
     pub delay_more: Duration,
-    /// Each call of this number fails; none if 0.
+    /// Every n-th call fails; none if 0.
     pub fail_every: u64,
-    /// Blocks that are not there for so many of the calls that ask for them.
+    /// Missing blocks, each with the number of requests for which it stays missing.
     pub missing: BTreeMap<u64, u64>,
     /// Blocks below this one are pruned.
     pub floor: u64,
-    /// How blocks are lied about.
     pub lie: Option<Lie>,
-    /// Each block of this number is lied about, counted over all answers; all if 0.
+    /// Every n-th returned block is falsified; all if 0.
     pub lie_every: u64,
-    /// Before each call of this number the chain is reorganised; never if 0. Never deeper than what is final.
+    /// Before every n-th call the chain is reorganized, never below the final block; never if 0.
     pub reorg_every: u64,
-    /// How many blocks such a reorg replaces, by one more.
+    /// How many blocks such a reorg replaces; the new branch is one block longer.
     pub reorg_depth: u64,
-    /// How many blocks it is behind the chain.
+    /// How many blocks the source lags behind the chain.
     pub behind: u64,
 }
 
-/// A simulated chain as a source.
 #[derive(Debug)]
 pub struct SimSource {
     chain: SimChain,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     faults: Mutex<SimFaults>,
-    /// The version of the chain that the last heads were of.
+    /// The version of the chain at the last call of `heads`.
     seen: AtomicU64,
     calls: AtomicU64,
     failures: AtomicU64,
@@ -72,7 +70,7 @@ impl SimSource {
             clock,
             entropy,
             faults: Mutex::default(),
-            // No version of the chain: the first wait ends at once, as there may be something new.
+            // Not a version of the chain: the first wait ends immediately, because there may be something new.
             seen: AtomicU64::new(u64::MAX),
             calls: AtomicU64::new(0),
             failures: AtomicU64::new(0),
@@ -81,12 +79,11 @@ impl SimSource {
         })
     }
 
-    /// What goes wrong from now on.
+    /// Replaces the faults from now on.
     pub fn set_faults(&self, faults: SimFaults) {
         *self.script() = faults;
     }
 
-    /// The chain behind it.
     pub fn chain(&self) -> &SimChain {
         &self.chain
     }
@@ -95,7 +92,7 @@ impl SimSource {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What every call goes through.
+    /// Applies the faults that affect every call.
     async fn call(&self, what: &str) -> Result<()> {
         let call = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
         let faults = self.script().clone();
@@ -109,17 +106,17 @@ impl SimSource {
         }
         if is_due(call, faults.fail_every) {
             self.failures.fetch_add(1, Ordering::SeqCst);
-            let why = format!("call {call} fails");
+            let why = format!("injected failure of call {call}");
             return Err(Error::Unavailable { what: what.to_owned(), why });
         }
         Ok(())
     }
 
-    /// Replaces as much as may be.
+    /// Replaces up to `depth` blocks, but no final ones.
     fn reorg(&self, depth: u64) {
         let Heads { latest, finalized, .. } = self.chain.heads();
         let depth = depth.min(latest.number - finalized.map_or(0, |at| at.number));
-        // Refused only if somebody else has changed the chain in between, and then it has changed, as was wanted.
+        // Fails only if another caller changed the chain in between, and then it has changed, as intended.
         let _ = self.chain.reorg(depth, depth + 1);
     }
 
@@ -162,9 +159,9 @@ impl SimSource {
             (faults.lie, faults.lie_every.max(1))
         };
         if let Some(lie) = lie.filter(|_| is_due(count, every)) {
-            lie.tell(&mut block);
+            lie.apply(&mut block);
         }
-        let checked = verify(&mut block, Verify::Full);
+        let checked = verify(&mut block, VerifyLevel::Full);
         checked.map(|()| block).map_err(|mismatch| {
             self.lies.fetch_add(1, Ordering::SeqCst);
             Error::Mismatch { node: NODE.to_owned(), number, hash, mismatch }
@@ -185,7 +182,7 @@ impl ChainSource for SimSource {
 
     async fn heads(&self) -> Result<Heads> {
         self.call("the heads").await?;
-        // Before the heads are read: a change in between is then seen by the next wait.
+        // Before the heads are read, so that the next wait notices a change in between.
         self.seen.store(self.chain.version(), Ordering::SeqCst);
         Ok(self.visible())
     }
@@ -233,12 +230,13 @@ impl ChainSource for SimSource {
             requests: self.calls.load(Ordering::SeqCst),
             failures: self.failures.load(Ordering::SeqCst),
             lies: self.lies.load(Ordering::SeqCst),
+            lacks: Vec::new(),
             last_error: None,
         }]
     }
 }
 
-/// The chain may change while a range is read; what does not link is not given.
+/// The chain may change while a range is read; a block that does not link is not returned.
 fn linked(before: Option<&Block>, block: Block) -> Result<Block> {
     match before {
         Some(before) if before.at.hash != block.at.parent_hash => Err(Error::Unlinked {

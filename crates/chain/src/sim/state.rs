@@ -1,7 +1,7 @@
-//! Which blocks a simulated chain has: those of now, those that a reorg left behind, and the last ones built.
+//! The blocks of a simulated chain: the canonical ones, those that a reorg removed, and the last ones built.
 //!
-//! Guarantees: the blocks of now link by parent hash from 0 on; nothing final is ever replaced. Leaves to others:
-//! building blocks, and telling who waits.
+//! Guarantees: the canonical blocks link by parent hash from block 0 on; final blocks are never replaced.
+//! Leaves to others: building blocks, and notifying waiters.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use crate::block::{Block, BlockRef};
 use crate::error::Result;
 use crate::source::Heads;
 
-/// How many bytes of built blocks a chain keeps, as their sizes say.
+/// Maximum weight of cached blocks, in bytes.
 pub const CACHE_BYTES_MAX: u64 = 32 << 20;
-/// How many blocks a chain remembers of those that it no longer has.
+/// How many removed blocks a chain remembers.
 pub const DEAD_BLOCKS_MAX: usize = 4_096;
 
-/// A block's place and branch: all that it is built from.
+/// A block's reference and branch: enough to build it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) at: BlockRef,
@@ -31,7 +31,7 @@ pub(super) struct State {
     numbers: BTreeMap<B256, usize>,
     dead: BTreeMap<B256, Entry>,
     dead_order: VecDeque<B256>,
-    /// The branches so far; the next reorg begins one more.
+    /// The branches so far; the next reorg starts one more.
     branches: u32,
     finalized: Option<usize>,
     finality_lag: Option<u64>,
@@ -87,7 +87,7 @@ impl State {
         self.advance_finality();
     }
 
-    /// Takes the last blocks off, and gives the branch that comes instead.
+    /// Removes the last blocks and returns the number of the new branch.
     pub(super) fn cut(&mut self, depth: u64) -> Result<u32> {
         let latest = self.latest().number;
         let kept = self.finalized.unwrap_or(0) + 1;
@@ -96,7 +96,7 @@ impl State {
             .and_then(|depth| self.canonical.len().checked_sub(depth).filter(|left| *left >= kept));
         let Some(left) = left else {
             return refused(format!(
-                "{depth} blocks can not be replaced: the newest is {latest}, and what is final below {kept} stays"
+                "cannot replace {depth} blocks: the newest is {latest}, and blocks below {kept} are final"
             ));
         };
         for entry in self.canonical.split_off(left) {
@@ -115,10 +115,10 @@ impl State {
     pub(super) fn set_finalized(&mut self, number: u64) -> Result<()> {
         let at = usize::try_from(number).ok().filter(|at| *at < self.canonical.len());
         let Some(at) = at else {
-            return refused(format!("block {number} can not be final before it exists"));
+            return refused(format!("block {number} cannot become final before it exists"));
         };
         if self.finalized.is_some_and(|now| at < now) {
-            return refused(format!("what is final above {number} stays final"));
+            return refused(format!("cannot move finality back to block {number}"));
         }
         self.finalized = Some(at);
         Ok(())
@@ -132,7 +132,7 @@ impl State {
     pub(super) fn heads(&self) -> Heads {
         let top = self.canonical.len().saturating_sub(1);
         let at = |at: usize| self.canonical.get(at).map(|entry| entry.at);
-        // As on mainnet, the safe block is half way up.
+        // As on mainnet, the safe block is halfway between final and latest.
         let safe = self.finalized.map(|finalized| finalized + (top - finalized.min(top)) / 2);
         Heads {
             latest: self.latest(),
@@ -149,7 +149,7 @@ impl State {
         self.cache.put(block);
     }
 
-    /// Drops all that was built.
+    /// Clears the cache.
     #[cfg(test)]
     pub(super) fn forget(&mut self) {
         self.cache = Cache::default();
@@ -182,7 +182,7 @@ impl Cache {
     }
 }
 
-/// About how much memory a block takes.
+/// Approximate memory of a block.
 fn weight(block: &Block) -> u64 {
     let logs = block.receipts.iter().flat_map(|receipt| &receipt.logs);
     let logs: usize = logs.map(|log| size_of_val(log) + log.data.len()).sum();

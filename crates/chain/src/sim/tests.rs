@@ -9,7 +9,7 @@ use super::*;
 use crate::block::{Outcome, TransactionForm};
 use crate::sender::Sender;
 use crate::stored;
-use crate::verify::{Mismatch, Verify, verify};
+use crate::verify::{Mismatch, VerifyLevel, verify};
 
 fn grown(seed: u64, shape: Shape, blocks: u64) -> SimChain {
     let chain = SimChain::new(seed, shape);
@@ -22,7 +22,7 @@ fn blocks(chain: &SimChain) -> Vec<Arc<Block>> {
 }
 
 #[test]
-fn one_seed_gives_the_same_bytes_and_another_gives_others() {
+fn equal_seeds_produce_equal_bytes_and_others_differ() {
     let bytes = |seed| {
         let chain = grown(seed, Shape::sparse(), 40);
         chain.reorg(5, 8).expect("not final");
@@ -32,9 +32,9 @@ fn one_seed_gives_the_same_bytes_and_another_gives_others() {
     assert_ne!(bytes(3), bytes(4));
 }
 
-/// A chain that anybody can make again: if this changes, every recorded answer does.
+/// A reproducible chain: if this changes, every recorded answer changes.
 #[test]
-fn the_chain_of_seed_1_is_this_one() {
+fn the_chain_of_seed_1_has_a_known_hash() {
     let chain = grown(1, Shape::sparse(), 100);
     assert_eq!(chain.latest().hash.to_string(), HASH_OF_BLOCK_100);
 }
@@ -49,7 +49,7 @@ fn every_block_of_every_fork_verifies_in_full_and_links() {
         let mut parent = B256::ZERO;
         for block in blocks(&chain) {
             let mut block = Block::clone(&block);
-            verify(&mut block, Verify::Full).unwrap_or_else(|error| {
+            verify(&mut block, VerifyLevel::Full).unwrap_or_else(|error| {
                 panic!("{fork:?}, block {}: {error}", block.at.number);
             });
             assert_eq!(block.at.parent_hash, parent);
@@ -57,13 +57,13 @@ fn every_block_of_every_fork_verifies_in_full_and_links() {
         }
     }
     let block = grown(5, Shape::mainnet(), 2).block(2).expect("grown");
-    verify(&mut Block::clone(&block), Verify::Full).expect("a block like mainnet's verifies");
+    verify(&mut Block::clone(&block), VerifyLevel::Full).expect("a block like mainnet's verifies");
 }
 
 #[test]
 fn transactions_are_canonical_and_recover_to_accounts_of_the_chain() {
     let chain = grown(2, Shape::sparse(), 300);
-    let accounts: BTreeSet<_> = (0..16).map(|rank| chain.world().account(rank)).collect();
+    let accounts: BTreeSet<_> = (0..16).map(|rank| chain.actors().account(rank)).collect();
     let mut types = BTreeSet::new();
     for block in blocks(&chain) {
         for (transaction, receipt) in block.transactions.iter().zip(&block.receipts) {
@@ -153,7 +153,7 @@ fn a_reorg_replaces_the_top_and_links_to_what_stays() {
 }
 
 #[test]
-fn what_is_final_is_not_replaced() {
+fn final_blocks_are_not_replaced() {
     let chain = grown(4, Shape::sparse(), 100);
     assert_eq!(chain.heads().finalized.expect("final").number, 36);
     let error = chain.reorg(65, 65).expect_err("final");
@@ -171,17 +171,17 @@ fn what_is_final_is_not_replaced() {
 }
 
 #[test]
-fn every_lie_is_caught_with_its_reason() {
+fn every_lie_is_detected_with_its_reason() {
     let chain = grown(8, Shape::sparse(), 60);
     for lie in Lie::ALL {
         let mut told = 0;
         for block in blocks(&chain) {
             let mut block = Block::clone(&block);
-            if !lie.tell(&mut block) {
+            if !lie.apply(&mut block) {
                 continue;
             }
             told += 1;
-            let mismatch = verify(&mut block, Verify::Full).expect_err("a lie");
+            let mismatch = verify(&mut block, VerifyLevel::Full).expect_err("a lie");
             let expected = match lie {
                 Lie::DropLog | Lie::AddLog => matches!(
                     mismatch,
@@ -204,14 +204,14 @@ fn every_lie_is_caught_with_its_reason() {
                 Lie::WrongTime => matches!(mismatch, Mismatch::Field { field: "timestamp", .. }),
             };
             assert!(expected, "{lie:?}: {mismatch}");
-            assert_eq!(block.verified, Verify::Off);
+            assert_eq!(block.verified, VerifyLevel::Off);
         }
         assert!(told > 10, "{lie:?} was told {told} times");
     }
 }
 
 #[tokio::test]
-async fn who_waits_is_told_of_a_change_and_of_one_that_was_before() {
+async fn waiters_are_notified_of_later_and_earlier_changes() {
     let chain = grown(4, Shape::sparse(), 1);
     let version = chain.version();
     chain.grow(1);

@@ -1,7 +1,8 @@
-//! Why a header or a transaction that a node gave as JSON does not have the hash that the node gave with it.
+//! Explains why a header or transaction in a node's JSON does not match the hash that the node reported.
 //!
-//! Guarantees: what Ethereum's fields alone explain is called false; only fields and types that Ethereum does not have
-//! are taken for those of another chain. Leaves to others: the headers that do have their hash.
+//! Guarantees: a part with only Ethereum's fields is reported as false; only fields and types that Ethereum does not
+//! have, and transactions without a signature, are attributed to another chain. Leaves to others: headers that match
+//! their hash.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +13,12 @@ use serde::de::IgnoredAny;
 use super::Mismatch;
 use crate::evm::transaction;
 
-/// The most names of fields in an error, and the most characters of each.
+/// Limits on the field names in an error: their number, and the characters of each.
 const NAMES_MAX: usize = 8;
 const NAME_CHARS_MAX: usize = 40;
 
 /// Fields of a block that are hashed with its header.
-const HEADER_FIELDS: &[&str] = &[
+pub(crate) const HEADER_FIELDS: &[&str] = &[
     "baseFeePerGas",
     "beneficiary",
     "blobGasUsed",
@@ -45,8 +46,8 @@ const HEADER_FIELDS: &[&str] = &[
     "withdrawalsRoot",
 ];
 
-/// Fields that nodes show with a block and that are not hashed with its header. Those of Arbitrum and of the BNB chain
-/// are among them: their headers are hashed as Ethereum's are.
+/// Fields that nodes show with a block but that are not hashed with its header. They include those of Arbitrum and
+/// the BNB chain, whose headers are hashed like Ethereum's.
 const SHOWN_WITH_BLOCK: &[&str] = &[
     "author",
     "hash",
@@ -62,8 +63,8 @@ const SHOWN_WITH_BLOCK: &[&str] = &[
     "withdrawals",
 ];
 
-/// Fields of a transaction: those of its types, and what nodes show with them.
-const TRANSACTION_FIELDS: &[&str] = &[
+/// Fields of Ethereum's transaction types, and fields that nodes show with a transaction.
+pub(crate) const TRANSACTION_FIELDS: &[&str] = &[
     "accessList",
     "authorizationList",
     "blobVersionedHashes",
@@ -96,7 +97,7 @@ const TRANSACTION_FIELDS: &[&str] = &[
     "yParity",
 ];
 
-/// What is wrong with a header in JSON whose fields do not have the hash `claimed`.
+/// Explains why a header in JSON does not hash to `claimed`.
 pub(crate) fn header(json: &[u8], claimed: B256) -> Mismatch {
     let header: EvmHeader = match serde_json::from_slice(json) {
         Ok(header) => header,
@@ -110,7 +111,7 @@ pub(crate) fn header(json: &[u8], claimed: B256) -> Mismatch {
     Mismatch::ForeignHeader { computed, claimed, unknown }
 }
 
-/// What is wrong with transaction `index` in JSON, whose fields do not have the hash `claimed`.
+/// Explains why transaction `index`, in JSON, does not hash to `claimed`.
 pub(crate) fn transaction(json: &[u8], index: usize, claimed: B256) -> Mismatch {
     let kind = transaction::foreign_type(json);
     if !transaction::is_known_type(kind) {
@@ -122,13 +123,17 @@ pub(crate) fn transaction(json: &[u8], index: usize, claimed: B256) -> Mismatch 
         let what = format!("fields that Logmill does not know ({})", unknown.join(", "));
         return Mismatch::ForeignTransaction { index, what };
     }
+    if transaction::is_unsigned(json) {
+        let what = "an `r` and an `s` that are no signature, as for an impersonated account";
+        return Mismatch::ForeignTransaction { index, what: what.to_owned() };
+    }
     match transaction::encode(json) {
         Ok(bytes) => Mismatch::TransactionHash { index, computed: keccak256(bytes), claimed },
         Err(why) => Mismatch::UnreadableTransaction { index, why },
     }
 }
 
-/// The fields of an object that are in none of the lists, without those that are null.
+/// The non-null fields of an object that are in none of the lists.
 fn unknown_fields(json: &[u8], known: &[&[&str]]) -> Vec<String> {
     let fields: BTreeMap<String, Option<IgnoredAny>> =
         serde_json::from_slice(json).unwrap_or_default();

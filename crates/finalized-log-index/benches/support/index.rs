@@ -1,4 +1,4 @@
-//! What the benchmarks share: an index in memory, and a chain for it.
+//! Shared by the benchmarks: an index in memory, and a chain for it.
 
 use std::sync::Arc;
 
@@ -28,5 +28,5 @@ pub(crate) async fn writer() -> Writer {
     };
     let settings = Settings { cell_blocks: 256, merge_cpu_percent: 100, ..Settings::default() };
     let index = LogIndex::open(stores, settings).await.expect("the index opens");
-    index.writer("benchmark").await.expect("nobody else writes")
+    index.writer("benchmark").await.expect("no other process writes")
 }

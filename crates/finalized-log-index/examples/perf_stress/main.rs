@@ -1,12 +1,12 @@
-//! How fast the index is, and how large: a seeded chain like mainnet goes in, queries of several classes are timed, and
-//! samples of the answers are compared with a scan.
+//! Measures the speed and size of the index: ingests a seeded chain that resembles mainnet, times queries of several
+//! classes, and compares samples of the answers with a scan.
 //!
 //! ```text
 //! cargo run --release -p finalized-log-index --example perf_stress -- --blocks 20000 --logs-per-block 120
 //! ```
 //!
-//! Ingest counts everything until the last chunk is merged and nothing waits any more; making the blocks is not
-//! counted. Absolute times mean little on a shared machine; CPU times, bytes and ratios do.
+//! The time of ingest includes all sealing and merging, but not generating the blocks. Absolute times mean little on
+//! a shared machine; CPU times, bytes and ratios do.
 
 #![expect(
     clippy::disallowed_methods,
@@ -15,7 +15,7 @@
     clippy::print_stdout,
     clippy::print_stderr,
     clippy::cast_precision_loss,
-    reason = "a program that measures: it reads clocks, makes folders, prints, and stops at the first error"
+    reason = "a measuring program: it reads clocks, creates folders, prints, and stops at the first error"
 )]
 
 mod measure;
@@ -35,50 +35,50 @@ use logmill_io::sql::{Durability, SqliteSettings};
 use logmill_io::{OsEntropy, Sql, SystemClock, Tasks};
 use measure::{cpu_seconds, folder_bytes, peak_rss_bytes, topic0_bits_per_log};
 
-/// Fills an index with a chain like mainnet and asks it.
+/// Fills an index with a chain that resembles mainnet and queries it.
 #[derive(Clone, Debug, Parser)]
 struct Options {
-    /// Blocks of the chain.
+    /// Number of blocks.
     #[arg(long, default_value_t = 20_000)]
     blocks: u64,
-    /// Logs per block, on average.
+    /// Average number of logs per block.
     #[arg(long, default_value_t = 120)]
     logs_per_block: u32,
-    /// Queries of each class.
+    /// Number of queries of each class.
     #[arg(long, default_value_t = 2_000)]
     queries: usize,
-    /// Blocks of a cell, a power of two.
+    /// Blocks per cell, a power of two.
     #[arg(long, default_value_t = 8_192)]
     chunk_size: u64,
-    /// The limit of the queries that have one.
+    /// Result limit of the queries that have one.
     #[arg(long, default_value_t = 10_000)]
     max_results: usize,
-    /// Blocks of one durable commit.
+    /// Number of blocks per durable commit.
     #[arg(long, default_value_t = 64)]
     commit_blocks: usize,
-    /// Blocks that are made before they are counted; fewer take less memory.
+    /// Number of blocks generated between measurements; fewer take less memory.
     #[arg(long, default_value_t = 4_096)]
     slice_blocks: u64,
-    /// The chain's seed.
+    /// Seed of the chain.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many workers build chunks of history instead of one writer ingesting; 0 for ingest.
+    /// Number of workers that build chunks of history, instead of one writer that ingests; 0 to ingest.
     #[arg(long, default_value_t = 0)]
     builders: usize,
-    /// Memory for what was read.
+    /// Size of the read cache, in MiB.
     #[arg(long, default_value_t = 64)]
     cache_mib: u64,
-    /// Where to make the index; a temporary folder if not given.
+    /// Folder for the index; a temporary one if not given.
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Prints one JSON object instead of the table.
+    /// Print one JSON object instead of the table.
     #[arg(long)]
     json: bool,
 }
 
-/// What ingest took.
+/// Cost of ingest.
 #[derive(Debug, Default)]
-struct Ingested {
+struct IngestCost {
     logs: u64,
     wall: Duration,
     cpu_s: f64,
@@ -151,13 +151,13 @@ async fn open(options: &Options, folder: &Path) -> LogIndex {
     LogIndex::open(stores, settings).await.expect("the index opens")
 }
 
-/// Adds all blocks, a durable commit each `commit_blocks`, with maintenance beside it.
-async fn ingest(options: &Options, index: &LogIndex, chain: &mut Workload) -> Ingested {
-    let writer = Arc::new(index.writer("perf_stress").await.expect("nobody else writes"));
+/// Adds all blocks in durable commits of `commit_blocks`, with maintenance running concurrently.
+async fn ingest(options: &Options, index: &LogIndex, chain: &mut Workload) -> IngestCost {
+    let writer = Arc::new(index.writer("perf_stress").await.expect("no other process writes"));
     let mut maintenance = Tasks::new();
     let maintained = Arc::clone(&writer);
     maintenance.spawn(async move { maintained.maintain_always().await.map(|_| ()) });
-    let mut done = Ingested::default();
+    let mut done = IngestCost::default();
     let mut left = options.blocks;
     while left > 0 {
         let count = left.min(options.slice_blocks);
@@ -180,18 +180,18 @@ async fn ingest(options: &Options, index: &LogIndex, chain: &mut Workload) -> In
     done
 }
 
-/// Waits until nothing is left to be sealed or merged, so that no work is left out of the count.
+/// Seals and merges everything that is left, so that no work is missing from the measurement.
 async fn settle(writer: &Writer) {
     writer.maintain().await.expect("it works");
 }
 
-/// Builds all cells by several workers.
+/// Builds all cells with several workers.
 async fn build(
     options: &Options,
     index: &LogIndex,
     workload: WorkloadSettings,
     builders: usize,
-) -> Ingested {
+) -> IngestCost {
     let count = usize::try_from(options.blocks).expect("small");
     let blocks: Vec<FinalizedBlock> = Workload::new(workload).take(count).collect();
     let blocks = Arc::new(blocks);
@@ -217,7 +217,7 @@ async fn build(
             Some(built) => built.expect("it works").expect("it is free"),
         }
     }
-    Ingested { logs, wall: started.elapsed(), cpu_s: cpu_seconds() - cpu }
+    IngestCost { logs, wall: started.elapsed(), cpu_s: cpu_seconds() - cpu }
 }
 
 fn print(options: &Options, report: &serde_json::Value) {

@@ -1,4 +1,4 @@
-//! What the system says of this process and of folders.
+//! Measurements of this process and of folders.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,10 +7,10 @@ use finalized_log_index::B256;
 use finalized_log_index::workload::Workload;
 use roaring::RoaringBitmap;
 
-/// Ticks of `/proc/self/stat` in a second; a constant of Linux.
+/// Ticks per second in `/proc/self/stat`; a constant of Linux.
 const TICKS_PER_S: f64 = 100.0;
 
-/// Processor time of this process so far, in its own code and in the system.
+/// CPU time of this process so far, user and system.
 pub(crate) fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("this is Linux");
     let after_name = stat.rsplit(')').next().unwrap_or_default();
@@ -19,7 +19,8 @@ pub(crate) fn cpu_seconds() -> f64 {
     (ticks(11) + ticks(12)) / TICKS_PER_S
 }
 
-/// What exactness of `topic0` costs at log level: the size of the bitmaps of all its values over so many logs.
+/// Cost of indexing `topic0` exactly, per log: the size of the bitmaps of all its values over at least `logs_max`
+/// logs.
 pub(crate) fn topic0_bits_per_log(chain: Workload, logs_max: u32) -> f64 {
     let mut bitmaps: BTreeMap<B256, RoaringBitmap> = BTreeMap::new();
     let mut id = 0;
@@ -38,7 +39,7 @@ pub(crate) fn topic0_bits_per_log(chain: Workload, logs_max: u32) -> f64 {
     bytes as f64 * 8.0 / f64::from(id)
 }
 
-/// The most memory that this process ever had.
+/// Peak memory of this process.
 pub(crate) fn peak_rss_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("this is Linux");
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("it is there");
@@ -46,7 +47,7 @@ pub(crate) fn peak_rss_bytes() -> u64 {
     kib << 10
 }
 
-/// The bytes of all files below a folder.
+/// Total size of all files below a folder.
 pub(crate) fn folder_bytes(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).expect("the folder is there");
     let sizes = entries.map(|entry| {

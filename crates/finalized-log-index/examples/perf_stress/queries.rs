@@ -1,4 +1,4 @@
-//! The classes of queries, how long they take, and whether they are right.
+//! The classes of queries, their times, and checks of their answers.
 
 use std::time::Instant;
 
@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 
 use crate::Options;
 
-/// How many answers of each class are compared with a scan.
+/// Number of answers of each class that are compared with a scan.
 const CHECKED: usize = 3;
-/// Queries of each class that are not counted: a share of those that are.
+/// Warm-up queries of each class, not measured, are this fraction of the measured ones.
 const WARM_UP_SHARE: usize = 10;
 
 const CLASSES: [&str; 8] = [
@@ -24,12 +24,12 @@ const CLASSES: [&str; 8] = [
     "one block by hash",
 ];
 
-/// A spread of numbers that does not repeat soon.
+/// Maps a counter to scattered numbers that do not repeat soon.
 fn spread(n: usize) -> u64 {
     (n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
 }
 
-fn filter(class: usize, n: usize, options: &Options, terms: &Terms, known: &Known) -> Filter {
+fn filter(class: usize, n: usize, options: &Options, terms: &Terms, known: &KnownBlocks) -> Filter {
     let last = options.blocks - 1;
     let window = |length: u64| {
         let start = spread(n) % (options.blocks.saturating_sub(length)).max(1);
@@ -62,15 +62,15 @@ fn filter(class: usize, n: usize, options: &Options, terms: &Terms, known: &Know
     }
 }
 
-/// What is known of some blocks.
-struct Known {
+/// Hashes and addresses of some blocks.
+struct KnownBlocks {
     hashes: Vec<B256>,
-    /// Up to 20 addresses of the logs of one block: popular ones and others, as they come.
+    /// For each block, up to 20 addresses of its logs, popular and rare ones as they come.
     addresses: Vec<Vec<Address>>,
 }
 
-async fn some_blocks(options: &Options, index: &LogIndex) -> Known {
-    let mut known = Known { hashes: Vec::new(), addresses: Vec::new() };
+async fn some_blocks(options: &Options, index: &LogIndex) -> KnownBlocks {
+    let mut known = KnownBlocks { hashes: Vec::new(), addresses: Vec::new() };
     for n in 0..200 {
         let number = spread(n) % options.blocks;
         let page = index.query_finalized(&Filter::range(number..=number)).await;
@@ -90,7 +90,6 @@ async fn some_blocks(options: &Options, index: &LogIndex) -> Known {
     known
 }
 
-/// Times all classes.
 pub(crate) async fn run(options: &Options, index: &LogIndex, terms: &Terms) -> Map<String, Value> {
     if index.coverage().is_empty() {
         return Map::new();
@@ -123,7 +122,7 @@ pub(crate) async fn run(options: &Options, index: &LogIndex, terms: &Terms) -> M
     report
 }
 
-/// Compares some answers of each class with a scan over the chain made anew; how many were compared.
+/// Compares some answers of each class with a scan of the regenerated chain; returns how many.
 pub(crate) async fn check(
     options: &Options,
     index: &LogIndex,
@@ -149,7 +148,7 @@ pub(crate) async fn check(
                 Blocks::Range(range) | Blocks::Covered(range) => range.contains(&block.number),
                 Blocks::Hash(hash) => *hash == block.hash,
             };
-            // A limited answer is the beginning of the whole one.
+            // A limited answer is a prefix of the full one.
             if !inside || filter.max_results.is_some() && scanned.len() >= answer.len() {
                 continue;
             }

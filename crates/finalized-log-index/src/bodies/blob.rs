@@ -1,15 +1,15 @@
-//! A blob of bodies: what is kept of consecutive blocks beside their logs.
+//! A blob of bodies: the bodies of consecutive blocks.
 //!
 //! ```text
 //!   group* │ rows of transactions, in buckets │ directory
 //! ```
 //!
-//! A group is the bodies of some blocks, compressed together. A row is the beginning of a transaction's hash and the
-//! offset of its block, as one number, so that rows in order are found by their number. The directory says where
-//! everything is; every part has a CRC-32C.
+//! A group holds the bodies of some blocks, compressed together. A row is one number: the beginning of a transaction
+//! hash in the high bits, the offset of its block in the low bits; rows are sorted. The directory holds all offsets.
+//! Every part has a CRC-32C.
 //!
-//! Guarantees: the same bodies make the same bytes; a part that was damaged is found before it is used. Leaves to
-//! others: names, and when a blob is large enough ([`super::upload`]).
+//! Guarantees: the same bodies make the same bytes; damage of a part is detected before it is used. Leaves to others:
+//! names, and when a blob is large enough ([`super::upload`]).
 
 use std::ops::Range;
 
@@ -20,33 +20,33 @@ use crate::codec::{Reader, as_u64, put_u64, put_varint, seal, to_usize, unseal};
 use crate::error::{Error, Result};
 use crate::types::{BLOCK_BODY_BYTES_MAX, BlockRange, Body};
 
-/// Bodies are compressed in groups of about so many bytes.
+/// Bodies are compressed in groups of about this size.
 const GROUP_BYTES: usize = 256 << 10;
-/// The rows of one bucket, which is read whole.
+/// Rows per bucket; a bucket is read as a whole.
 const BUCKET_ROWS: usize = 512;
 const ROW_BYTES: usize = 8;
-/// The bits of a row that are the offset of the block.
+/// Low bits of a row, which hold the offset of the block.
 const OFFSET_BITS: u32 = 24;
 const VERSION: u8 = 1;
-/// The most blocks of one blob: what fits the offset of a row.
+/// Maximum number of blocks in a blob, limited by the offset in a row.
 pub(crate) const BLOCKS_MAX: u64 = 1 << OFFSET_BITS;
 
-/// Bodies on their way into a blob.
+/// Builds a blob.
 #[derive(Debug, Default)]
 pub(crate) struct BodiesBuilder {
     first_block: u64,
-    /// The length of each body, and whether there is one.
+    /// Length of each body; none if the block has no body.
     lengths: Vec<Option<usize>>,
-    /// The bodies of the open group.
+    /// Bodies of the open group.
     group: Vec<u8>,
     group_first: usize,
-    groups: Vec<Group>,
+    groups: Vec<BodyGroup>,
     rows: Vec<u64>,
     out: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Group {
+struct BodyGroup {
     at: u64,
     bytes: u64,
     raw_bytes: usize,
@@ -74,7 +74,7 @@ impl BodiesBuilder {
         as_u64(self.lengths.len())
     }
 
-    /// About how many bytes the blob has by now.
+    /// Approximate size of the blob so far.
     pub(crate) fn bytes(&self) -> usize {
         self.out.len() + self.rows.len() * ROW_BYTES
     }
@@ -90,7 +90,7 @@ impl BodiesBuilder {
         self.group.extend_from_slice(&body.bytes);
     }
 
-    /// Whether it is time to compress the open group.
+    /// Whether the open group should be compressed now.
     pub(crate) fn group_is_full(&self) -> bool {
         self.group.len() >= GROUP_BYTES
     }
@@ -103,7 +103,7 @@ impl BodiesBuilder {
         self.out.extend_from_slice(&compress(&group));
         seal(&mut self.out, at);
         let bytes = as_u64(self.out.len() - at);
-        self.groups.push(Group { at: as_u64(at), bytes, raw_bytes: group.len(), first });
+        self.groups.push(BodyGroup { at: as_u64(at), bytes, raw_bytes: group.len(), first });
     }
 
     pub(crate) fn finish(mut self) -> EncodedBodies {
@@ -146,15 +146,15 @@ impl BodiesBuilder {
     }
 }
 
-/// Where everything of a blob is.
+/// Offsets of all parts of a blob.
 #[derive(Debug)]
 pub(crate) struct BodiesDirectory {
-    groups: Vec<Group>,
-    /// For each body, where it starts in its group and its length, and whether there is one.
+    groups: Vec<BodyGroup>,
+    /// Position of each body in its group; none if the block has no body.
     places: Vec<Option<Range<usize>>>,
     rows_at: u64,
     rows: usize,
-    /// The first row of each bucket.
+    /// First row of each bucket.
     fences: Vec<u64>,
 }
 
@@ -163,7 +163,7 @@ impl BodiesDirectory {
         let mut reader = Reader::new(unseal(bytes)?);
         let version = reader.u8()?;
         if version != VERSION {
-            return Err(Error::corrupt(format!("bodies of version {version}")));
+            return Err(Error::corrupt(format!("bodies have the unknown version {version}")));
         }
         let count = reader.count(bytes.len())?;
         let mut lengths = Vec::with_capacity(count);
@@ -175,7 +175,7 @@ impl BodiesDirectory {
         let rows = to_usize(reader.varint()?)?;
         let buckets = rows.div_ceil(BUCKET_ROWS);
         if buckets > reader.remaining() / ROW_BYTES {
-            return Err(Error::corrupt("a directory of bodies with too many rows"));
+            return Err(Error::corrupt("a directory of bodies has too many rows"));
         }
         let fences = (0..buckets).map(|_| reader.u64()).collect::<Result<Vec<_>>>()?;
         reader.end()?;
@@ -184,28 +184,28 @@ impl BodiesDirectory {
     }
 
     pub(crate) fn weight(&self) -> usize {
-        self.groups.len() * size_of::<Group>() + self.places.len() * 24 + self.fences.len() * 8
+        self.groups.len() * size_of::<BodyGroup>() + self.places.len() * 24 + self.fences.len() * 8
     }
 
-    /// The group that holds a body, and where in it; none if there is no body.
+    /// The group that holds a body, and its position there; none if the block has no body.
     pub(crate) fn place(&self, offset: usize) -> Option<(usize, Range<usize>)> {
         let place = self.places.get(offset)?.clone()?;
         let group = self.groups.partition_point(|group| group.first <= offset).checked_sub(1)?;
         Some((group, place))
     }
 
-    /// Which bytes of the blob a group is.
+    /// Byte range of a group.
     pub(crate) fn group(&self, group: usize) -> Range<u64> {
         let group = &self.groups[group];
         group.at..group.at + group.bytes
     }
 
-    /// The bodies of a group, one after the other.
+    /// Decompresses the concatenated bodies of a group.
     pub(crate) fn open_group(&self, group: usize, bytes: &[u8]) -> Result<Bytes> {
         decompress(unseal(bytes)?, self.groups[group].raw_bytes)
     }
 
-    /// Which bytes of the blob are the buckets that may hold a transaction.
+    /// Byte ranges of the buckets that may hold a transaction.
     pub(crate) fn buckets(&self, key: u64) -> Vec<Range<u64>> {
         let (low, high) = (row(key, 0), row(key, BLOCKS_MAX - 1));
         let first = self.fences.partition_point(|fence| *fence <= low).saturating_sub(1);
@@ -221,7 +221,7 @@ impl BodiesDirectory {
     }
 }
 
-/// The offsets of the blocks that a bucket names for a transaction.
+/// Offsets of the blocks that a bucket lists for a transaction.
 pub(crate) fn offsets_in(bucket: &[u8], key: u64) -> Result<Vec<u64>> {
     let (rows, _) = unseal(bucket)?.as_chunks::<ROW_BYTES>();
     let rows = rows.iter().map(|bytes| u64::from_le_bytes(*bytes));
@@ -231,31 +231,34 @@ pub(crate) fn offsets_in(bucket: &[u8], key: u64) -> Result<Vec<u64>> {
 }
 
 fn row(key: u64, offset: u64) -> u64 {
-    debug_assert!(offset < BLOCKS_MAX, "{offset} was to be bounded");
+    debug_assert!(offset < BLOCKS_MAX, "{offset} must be bounded");
     (key >> OFFSET_BITS << OFFSET_BITS) | (offset & (BLOCKS_MAX - 1))
 }
 
-fn decode_groups(reader: &mut Reader<'_>, blocks: usize) -> Result<Vec<Group>> {
+fn decode_groups(reader: &mut Reader<'_>, blocks: usize) -> Result<Vec<BodyGroup>> {
     let count = reader.count(blocks)?;
-    let mut groups: Vec<Group> = Vec::with_capacity(count);
+    let mut groups: Vec<BodyGroup> = Vec::with_capacity(count);
     let mut at = 0_u64;
     for _ in 0..count {
         let bytes = reader.varint()?;
         let first = reader.count(blocks)?;
         if groups.last().map_or(first != 0, |before| before.first >= first) {
-            return Err(Error::corrupt("groups of bodies out of order"));
+            return Err(Error::corrupt("groups of bodies are out of order"));
         }
-        groups.push(Group { at, bytes, raw_bytes: 0, first });
+        groups.push(BodyGroup { at, bytes, raw_bytes: 0, first });
         let end = at.checked_add(bytes);
-        at = end.ok_or_else(|| Error::corrupt("a group of bodies that is too large"))?;
+        at = end.ok_or_else(|| Error::corrupt("a group of bodies is too large"))?;
     }
     Ok(groups)
 }
 
-/// Where each body is in its group; notes how many bytes the groups have.
-fn places(groups: &mut [Group], lengths: &[Option<usize>]) -> Result<Vec<Option<Range<usize>>>> {
+/// Computes the position of each body in its group, and sets the groups' sizes.
+fn places(
+    groups: &mut [BodyGroup],
+    lengths: &[Option<usize>],
+) -> Result<Vec<Option<Range<usize>>>> {
     if groups.is_empty() && !lengths.is_empty() {
-        return Err(Error::corrupt("bodies without a group"));
+        return Err(Error::corrupt("bodies are not in a group"));
     }
     let mut places = Vec::with_capacity(lengths.len());
     let ends: Vec<usize> =
@@ -267,7 +270,7 @@ fn places(groups: &mut [Group], lengths: &[Option<usize>]) -> Result<Vec<Option<
             at += length.unwrap_or(0);
         }
         if at > GROUP_BYTES + BLOCK_BODY_BYTES_MAX {
-            return Err(Error::corrupt("a group of bodies that is too large"));
+            return Err(Error::corrupt("a group of bodies is too large"));
         }
         group.raw_bytes = at;
     }

@@ -1,4 +1,4 @@
-//! Blobs of bodies: what goes in comes out, by number and by transaction, and damage is found.
+//! Blobs of bodies: bodies are found by number and by transaction, and damage is detected.
 
 use alloy_primitives::B256;
 use proptest::prelude::*;
@@ -34,7 +34,7 @@ fn part(bytes: &[u8], range: std::ops::Range<u64>) -> Option<&[u8]> {
     bytes.get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
 }
 
-/// All bodies and the offsets of each transaction, as a reader finds them.
+/// Reads all bodies as a reader would, and looks up every transaction.
 fn read(bytes: &[u8], directory_at: u64, of: &[Option<Body>]) -> Result<Vec<Option<Vec<u8>>>> {
     let at = usize::try_from(directory_at).expect("small");
     let directory = BodiesDirectory::decode(&bytes[at..])?;
@@ -61,7 +61,7 @@ fn read(bytes: &[u8], directory_at: u64, of: &[Option<Body>]) -> Result<Vec<Opti
 
 proptest! {
     #[test]
-    fn bodies_come_back_by_number_and_by_transaction(bodies in bodies()) {
+    fn bodies_are_found_by_number_and_by_transaction(bodies in bodies()) {
         let encoded = built(&bodies);
         prop_assert_eq!(&encoded.blocks, &(1_000..1_000 + u64::try_from(bodies.len()).expect("few")));
         let expected: Vec<Option<Vec<u8>>> =
@@ -70,14 +70,14 @@ proptest! {
     }
 
     #[test]
-    fn a_flipped_bit_is_found(bodies in bodies(), at: prop::sample::Index, bit in 0..8) {
+    fn a_flipped_bit_is_detected(bodies in bodies(), at: prop::sample::Index, bit in 0..8) {
         let encoded = built(&bodies);
         let mut bytes = encoded.bytes.to_vec();
         let at = at.index(bytes.len());
         bytes[at] ^= 1_u8 << bit;
         let expected: Vec<Option<Vec<u8>>> =
             bodies.iter().map(|body| body.as_ref().map(|body| body.bytes.to_vec())).collect();
-        // A bucket that no transaction is looked for in is not read, and so not found out.
+        // Damage of a bucket that no lookup reads stays undetected.
         if let Ok(found) = read(&bytes, encoded.directory_at, &bodies) {
             prop_assert_eq!(found, expected);
         }

@@ -1,23 +1,24 @@
-//! Bodies on their way to the store: blobs are written as they fill, so that memory holds one at most.
+//! Uploads bodies: blobs are written as they fill, so that at most one is in memory.
 //!
-//! Guarantees: nothing written here counts before the chunk is published that names it. Leaves to others: publication
+//! Guarantees: nothing written here counts before the chunk that lists it is published. Leaves to others: publication
 //! ([`crate::publish`]).
 
+use super::TailBodies;
 use super::blob::{BLOCKS_MAX, BodiesBuilder};
 use crate::error::{Error, Result};
-use crate::index::Shared;
+use crate::index::SharedIndex;
 use crate::publish::Attempt;
 use crate::records;
 use crate::records::chunks::BodiesRef;
 use crate::tail::SectionView;
 use crate::types::Body;
 
-/// A blob of bodies is written when it has so many bytes.
+/// A blob of bodies is written when it reaches this size.
 const BLOB_BYTES: usize = 16 << 20;
-/// The most bodies of one scan of the tail.
+/// Page size of scans of the tail.
 const BODIES_PER_SCAN: usize = 16;
 
-/// The bodies of a chunk that is being built.
+/// The bodies of a chunk under construction.
 #[derive(Debug, Default)]
 pub(crate) struct BodiesUpload {
     attempt: Option<Attempt>,
@@ -29,7 +30,7 @@ impl BodiesUpload {
     /// Adds the body of the next block.
     pub(crate) async fn push(
         &mut self,
-        shared: &Shared,
+        shared: &SharedIndex,
         number: u64,
         body: Option<Body>,
     ) -> Result<()> {
@@ -37,7 +38,7 @@ impl BodiesUpload {
             shared.keep_attempt(attempt).await?;
         }
         if self.building.is_none() && self.written.is_empty() && body.is_none() {
-            // No bodies are kept, or none yet: then these blocks have none to be found.
+            // No bodies are kept, or none so far: these blocks need no entry.
             return Ok(());
         }
         let mut building = self.building.take().unwrap_or_else(|| BodiesBuilder::new(number));
@@ -57,12 +58,12 @@ impl BodiesUpload {
         Ok(())
     }
 
-    /// Ends the blob that is being filled, if there is one: the next body opens another.
-    pub(crate) async fn end_blob(&mut self, shared: &Shared) -> Result<()> {
+    /// Ends the current blob, if any; the next body opens another.
+    pub(crate) async fn end_blob(&mut self, shared: &SharedIndex) -> Result<()> {
         self.write(shared).await
     }
 
-    async fn write(&mut self, shared: &Shared) -> Result<()> {
+    async fn write(&mut self, shared: &SharedIndex) -> Result<()> {
         let Some(building) = self.building.take().filter(|building| !building.is_empty()) else {
             return Ok(());
         };
@@ -76,8 +77,11 @@ impl BodiesUpload {
         Ok(())
     }
 
-    /// Writes what is left; gives the attempt that all of it belongs to.
-    pub(crate) async fn finish(mut self, shared: &Shared) -> Result<(Attempt, Vec<BodiesRef>)> {
+    /// Writes the rest; returns the attempt that all blobs belong to.
+    pub(crate) async fn finish(
+        mut self,
+        shared: &SharedIndex,
+    ) -> Result<(Attempt, Vec<BodiesRef>)> {
         self.write(shared).await?;
         let attempt = match self.attempt {
             Some(attempt) => attempt,
@@ -87,12 +91,24 @@ impl BodiesUpload {
     }
 }
 
-impl Shared {
-    /// Writes the bodies of a section of the tail.
+impl TailBodies {
+    /// Refuses a block without a stored body that should have one.
+    fn check_absent(&self, number: u64) -> Result<()> {
+        if !self.has(number) {
+            return Ok(());
+        }
+        let what = format!("the body of block {number} is missing in the tail");
+        Err(Error::corrupt(what).at_block(number))
+    }
+}
+
+impl SharedIndex {
+    /// Writes the bodies of a section of the tail; fails if one of `known` is missing.
     pub(crate) async fn seal_bodies(
         &self,
         section: &SectionView,
         generation: u64,
+        known: &TailBodies,
     ) -> Result<(Attempt, Vec<BodiesRef>)> {
         let mut upload = BodiesUpload::default();
         let mut range = self.keys.bodies_of(generation);
@@ -111,15 +127,19 @@ impl Shared {
                     return Err(Error::corrupt(format!("the body {key} is out of order")));
                 }
                 for absent in next..number {
+                    known.check_absent(absent)?;
                     upload.push(self, absent, None).await?;
                 }
-                let body = records::body::decode(&record.value)?;
+                let body = records::body::decode(&record.value);
+                let body = body.map_err(|error| error.at_block(number))?;
                 upload.push(self, number, Some(body)).await?;
                 next = number + 1;
             }
         }
-        if next > section.blocks.start {
-            for absent in next..section.blocks.end {
+        let has_any = next > section.blocks.start;
+        for absent in next..section.blocks.end {
+            known.check_absent(absent)?;
+            if has_any {
                 upload.push(self, absent, None).await?;
             }
         }

@@ -1,4 +1,4 @@
-//! Chunks come back whole; an edited part with the right checksum is an error or does no harm.
+//! Chunks round-trip; an edited part with a valid checksum is an error or does no harm.
 
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ fn parts(encoded: &EncodedChunk) -> (usize, Directory) {
     (at, directory.expect("just written"))
 }
 
-/// Asks a directory everything.
+/// Calls every method of a directory.
 fn use_all(directory: &Directory) {
     for page in 0..directory.pages() {
         let (ids, bytes) = (directory.page_ids(page), directory.page_bytes(page));
@@ -29,7 +29,7 @@ fn use_all(directory: &Directory) {
 
 proptest! {
     #[test]
-    fn content_comes_back(blocks in blocks()) {
+    fn content_round_trips(blocks in blocks()) {
         let content = content(&blocks);
         let (numbers, run) = (content.blocks(), &content.run);
         let (rows, entries) = (run.blocks.clone(), run.entries.clone());
@@ -69,14 +69,14 @@ proptest! {
     }
 
     #[test]
-    fn a_flipped_bit_in_what_is_read_by_itself_is_found(blocks in blocks(), at: usize) {
+    fn a_flipped_bit_in_a_separately_read_part_is_detected(blocks in blocks(), at: usize) {
         let encoded = encode(content(&blocks));
         let mut bytes = encoded.bytes.to_vec();
         let bit = at % (bytes.len() * 8);
         bytes[bit / 8] ^= 1 << (bit % 8);
         let whole = decode_content(&Bytes::from(bytes), encoded.directory_at);
         let (_, directory) = parts(&encoded);
-        // Pages are passed on as they are; whoever opens one finds its damage.
+        // Pages are copied unopened; opening one detects its damage.
         let in_pages = (8..directory.postings_at).contains(&(as_u64(bit) / 8));
         prop_assert!(in_pages || whole.is_err());
     }

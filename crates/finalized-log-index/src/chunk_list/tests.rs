@@ -1,7 +1,7 @@
-//! What counts as covered, and what may be published.
+//! Tests of coverage and of the rules of publication.
 
 use super::*;
-use crate::section::Before;
+use crate::section::ChunkPrefix;
 
 fn hash(number: u64, branch: u8) -> B256 {
     let mut hash = B256::left_padding_from(&number.to_be_bytes());
@@ -9,7 +9,7 @@ fn hash(number: u64, branch: u8) -> B256 {
     hash
 }
 
-/// A chunk of `blocks` on a branch, whose parent is on the branch `parent`.
+/// A chunk of `blocks` on `branch`, whose parent is on the branch `parent`.
 fn chunk(blocks: BlockRange, parent: u8, branch: u8) -> ChunkEntry {
     ChunkEntry {
         parent_hash: hash(blocks.start.wrapping_sub(1), parent),
@@ -42,19 +42,18 @@ fn tail(start: u64, end: u64, branch: u8) -> TailState {
         end,
         head_hash: hash(end - 1, branch),
         chunk_start: start,
-        before: Before::default(),
+        before: ChunkPrefix::default(),
     }
 }
 
-/// What is covered, for comparing.
 fn covered(list: &ChunkList, tail: Option<&TailState>) -> Vec<(u64, u64)> {
     list.coverage(tail).iter().map(|range| (range.start, range.end)).collect()
 }
 
 fn add(list: &mut ChunkList, entry: ChunkEntry, tail: Option<&TailState>) -> Result<Vec<u64>> {
     match list.plan_add(&Arc::new(entry), &[], tail)? {
-        Planned::Published(_) => Ok(Vec::new()),
-        Planned::Change(change) => {
+        PublishPlan::Published(_) => Ok(Vec::new()),
+        PublishPlan::Change(change) => {
             list.apply(&change)?;
             Ok(change.remove)
         }
@@ -62,7 +61,7 @@ fn add(list: &mut ChunkList, entry: ChunkEntry, tail: Option<&TailState>) -> Res
 }
 
 #[test]
-fn only_what_links_to_an_anchor_is_covered() {
+fn only_chunks_linked_to_an_anchor_are_covered() {
     let mut list = ChunkList::default();
     add(&mut list, chunk(0..10, 0, 0), None).expect("free");
     add(&mut list, chunk(10..20, 0, 0), None).expect("free");
@@ -116,7 +115,7 @@ fn overlaps_are_refused_and_repetition_is_fine() {
 }
 
 #[test]
-fn a_merge_takes_the_place_of_its_pieces() {
+fn a_merged_chunk_replaces_its_pieces() {
     let piece = |blocks: BlockRange, ends_chunk| ChunkEntry {
         chunk_start: 8,
         ends_chunk,
@@ -131,7 +130,7 @@ fn a_merge_takes_the_place_of_its_pieces() {
     assert_eq!(groups.len(), 1);
     let tokens: Vec<u64> = groups[0].iter().map(|entry| entry.token).collect();
     let merged = Arc::new(ChunkEntry { token: 1, ..anchored(chunk(8..16, 0, 0)) });
-    let Ok(Planned::Change(change)) = list.plan_add(&merged, &tokens, None) else {
+    let Ok(PublishPlan::Change(change)) = list.plan_add(&merged, &tokens, None) else {
         panic!("it can be published");
     };
     list.apply(&change).expect("it fits");

@@ -1,10 +1,10 @@
-//! Picking a few logs out of a page, without opening all of it.
+//! Picks a few logs from a page without opening all of it.
 //!
-//! A rare term has one log on a page. Opening the page would decode 127 others; picking passes over their numbers and
-//! decodes only what is asked for.
+//! A rare term has one log on a page. Opening the page would decode 127 others; picking skips their numbers and
+//! decodes only the requested logs.
 //!
-//! Guarantees: gives what [`super::PageView`] would, log by log, for any page that opens; for other bytes an error, or
-//! what could be read, never a panic. Leaves to others: pages of which many logs are wanted.
+//! Guarantees: for a page that opens, returns what [`super::PageView`] would; for other bytes, an error or whatever
+//! could be read, never a panic. Leaves to others: pages of which many logs are needed.
 
 use alloy_primitives::{Address, B256, Bytes};
 
@@ -17,22 +17,22 @@ use crate::words;
 
 const WORD: usize = 32;
 
-/// What is wanted of a page.
+/// Which logs to pick from a page.
 #[derive(Debug)]
-pub(crate) struct Wanted<'w> {
-    /// Which logs, rising.
+pub(crate) struct LogSelection<'w> {
+    /// Positions on the page, ascending.
     pub(crate) positions: &'w [usize],
-    /// How many logs the page must have.
+    /// Number of logs that the page must have.
     pub(crate) logs: usize,
-    /// Of which blocks.
+    /// Only logs of these blocks.
     pub(crate) blocks: &'w BlockRange,
-    /// After which block and log index, if that matters.
+    /// Only logs after this block and log index.
     pub(crate) after: Option<(u64, u32)>,
 }
 
-/// A wanted log, while it is put together.
+/// A picked log under construction.
 #[derive(Clone, Copy, Debug, Default)]
-struct Picked {
+struct PickedLog {
     position: usize,
     block: usize,
     block_number: u64,
@@ -44,10 +44,10 @@ struct Picked {
     refs: [usize; REFS],
 }
 
-/// Appends the wanted logs that match.
+/// Appends the requested logs that match.
 pub(crate) fn pick(
     page: &bytes::Bytes,
-    wanted: &Wanted<'_>,
+    wanted: &LogSelection<'_>,
     terms: &FilterTerms,
     out: &mut Vec<Log>,
 ) -> Result<()> {
@@ -57,10 +57,10 @@ pub(crate) fn pick(
     }
     let packed = unpack(header.stored(page)?, header.packed)?;
     let mut columns = Reader::new(&packed);
-    let mut picked: Vec<Picked> = wanted
+    let mut picked: Vec<PickedLog> = wanted
         .positions
         .iter()
-        .map(|position| Picked { position: *position, ..Picked::default() })
+        .map(|position| PickedLog { position: *position, ..PickedLog::default() })
         .collect();
     let starts = read_blocks(&mut columns, &header, &mut picked)?;
     read_txs(&mut columns, &header, &starts, &mut picked)?;
@@ -81,11 +81,11 @@ pub(crate) fn pick(
     Ok(())
 }
 
-/// Which block each wanted log is in; gives where the logs of each block start.
+/// Finds the block of each picked log; returns where the logs of each block start.
 fn read_blocks(
     columns: &mut Reader<'_>,
     header: &Header,
-    picked: &mut [Picked],
+    picked: &mut [PickedLog],
 ) -> Result<Vec<usize>> {
     let mut starts = Vec::with_capacity(header.blocks);
     let (mut number, mut timestamp, mut at, mut next) = (0_u64, 0, 0_usize, 0);
@@ -109,7 +109,7 @@ fn read_txs(
     columns: &mut Reader<'_>,
     header: &Header,
     starts: &[usize],
-    picked: &mut [Picked],
+    picked: &mut [PickedLog],
 ) -> Result<()> {
     let (mut index, mut at, mut next, mut block) = (0_u32, 0_usize, 0, 0);
     for tx in 0..header.txs {
@@ -136,7 +136,7 @@ fn read_log_indexes(
     columns: &mut Reader<'_>,
     header: &Header,
     starts: &[usize],
-    picked: &mut [Picked],
+    picked: &mut [PickedLog],
 ) -> Result<()> {
     let (mut index, mut block, mut next) = (0_u32, 0, 0);
     for position in 0..header.logs {
@@ -155,7 +155,7 @@ fn read_log_indexes(
     Ok(())
 }
 
-fn read_refs(columns: &mut Reader<'_>, header: &Header, picked: &mut [Picked]) -> Result<()> {
+fn read_refs(columns: &mut Reader<'_>, header: &Header, picked: &mut [PickedLog]) -> Result<()> {
     let counts = columns.take(header.logs)?;
     let has = |count: u8, column: usize| usize::from(count) >= column;
     for log in picked.iter_mut() {
@@ -174,14 +174,14 @@ fn read_refs(columns: &mut Reader<'_>, header: &Header, picked: &mut [Picked]) -
             let high = if width == 2 { references[at + 1] } else { 0 };
             log.refs[column] = usize::from(u16::from_le_bytes([references[at], high]));
             if log.refs[column] >= header.terms.len() {
-                return Err(Error::corrupt("a log refers to a term that is not there"));
+                return Err(Error::corrupt("a log refers to a missing term"));
             }
         }
     }
     Ok(())
 }
 
-fn retain_matching(picked: &mut Vec<Picked>, page: &[u8], header: &Header, terms: &FilterTerms) {
+fn retain_matching(picked: &mut Vec<PickedLog>, page: &[u8], header: &Header, terms: &FilterTerms) {
     picked.retain(|log| {
         log.topics >= terms.topics_min
             && terms.clauses.iter().all(|(column, wanted)| {
@@ -191,8 +191,12 @@ fn retain_matching(picked: &mut Vec<Picked>, page: &[u8], header: &Header, terms
     });
 }
 
-/// The data of each wanted log.
-fn read_data(columns: &mut Reader<'_>, header: &Header, picked: &[Picked]) -> Result<Vec<Bytes>> {
+/// Decodes the data of each picked log.
+fn read_data(
+    columns: &mut Reader<'_>,
+    header: &Header,
+    picked: &[PickedLog],
+) -> Result<Vec<Bytes>> {
     let last = picked.last().map_or(0, |log| log.position);
     let mut lengths = Vec::with_capacity(header.logs);
     for _ in 0..header.logs {
@@ -205,7 +209,7 @@ fn read_data(columns: &mut Reader<'_>, header: &Header, picked: &[Picked]) -> Re
             words::skip(columns, *length)?;
             continue;
         }
-        // The encoding bounds the length, but not before it has been passed over.
+        // The encoding bounds the length, but only after it has been skipped once.
         words::skip(&mut columns.clone(), *length)?;
         let mut bytes = Vec::with_capacity(*length);
         words::decode(columns, *length, &mut bytes)?;
@@ -217,7 +221,7 @@ fn read_data(columns: &mut Reader<'_>, header: &Header, picked: &[Picked]) -> Re
     Ok(data)
 }
 
-fn whole(page: &[u8], header: &Header, log: &Picked, data: Bytes) -> Log {
+fn whole(page: &[u8], header: &Header, log: &PickedLog, data: Bytes) -> Log {
     let hash = |at: usize, number: usize| {
         B256::from_slice(&page[at + number * WORD..at + (number + 1) * WORD])
     };

@@ -1,4 +1,4 @@
-//! Pages come back log by log; whatever else they are given is an error, never a panic.
+//! Pages round-trip log by log; any other bytes are an error, never a panic.
 
 use alloy_primitives::Address;
 use proptest::prelude::*;
@@ -20,14 +20,13 @@ fn all_logs(blocks: &[FinalizedBlock]) -> Vec<Log> {
     logs.collect()
 }
 
-/// All logs of a page.
 fn logs_of(view: &PageView) -> Vec<Log> {
     let mut logs = Vec::new();
     view.logs(&(0..view.len()).collect::<Vec<_>>(), &mut logs);
     logs
 }
 
-/// Asks a page everything.
+/// Calls every method of a page.
 fn use_all(view: &PageView, filter: &Filter) {
     let logs = logs_of(view);
     let mut matching: Vec<usize> = (0..view.len()).collect();
@@ -39,7 +38,7 @@ fn use_all(view: &PageView, filter: &Filter) {
     }
 }
 
-/// Picks from a page what its open view gives.
+/// Checks that picking returns the same logs as the open view.
 fn pick_all(page: &Bytes, filter: &Filter) {
     let Ok(view) = PageView::open(page.clone()) else {
         return;
@@ -48,8 +47,12 @@ fn pick_all(page: &Bytes, filter: &Filter) {
     let terms = FilterTerms::of(filter);
     for step in [1, 2, 7, 50] {
         let positions: Vec<usize> = (0..view.len()).step_by(step).collect();
-        let wanted =
-            Wanted { positions: &positions, logs: view.len(), blocks: &(0..u64::MAX), after: None };
+        let wanted = LogSelection {
+            positions: &positions,
+            logs: view.len(),
+            blocks: &(0..u64::MAX),
+            after: None,
+        };
         let mut picked = Vec::new();
         pick(page, &wanted, &terms, &mut picked).expect("it opens");
         let expected = positions.iter().map(|position| logs[*position].clone());
@@ -60,7 +63,7 @@ fn pick_all(page: &Bytes, filter: &Filter) {
 
 proptest! {
     #[test]
-    fn logs_come_back(blocks in blocks(), address in word(), topic in word()) {
+    fn logs_round_trip(blocks in blocks(), address in word(), topic in word()) {
         let pages = content(&blocks).run.pages;
         let views: Vec<PageView> =
             pages.iter().map(|page| PageView::open(page.bytes.clone()).expect("written")).collect();
@@ -101,7 +104,7 @@ proptest! {
             let positions: Vec<usize> = (0..128).collect();
             let logs = usize::try_from(page.logs).expect("small");
             let wanted =
-                Wanted { positions: &positions[..logs], logs, blocks: &(0..9), after: None };
+                LogSelection { positions: &positions[..logs], logs, blocks: &(0..9), after: None };
             let _ = pick(&edited, &wanted, &FilterTerms::of(&filter), &mut Vec::new());
         }
     }
@@ -116,14 +119,14 @@ proptest! {
             use_all(&view, &Filter::range(0..=0));
         }
         for logs in [1, 2, 128] {
-            let wanted = Wanted { positions: &[0], logs, blocks: &(0..9), after: None };
+            let wanted = LogSelection { positions: &[0], logs, blocks: &(0..9), after: None };
             let terms = FilterTerms::of(&Filter::range(0..=0));
             let _ = pick(&sealed, &wanted, &terms, &mut Vec::new());
         }
     }
 
     #[test]
-    fn a_flipped_bit_or_a_lost_end_is_found(blocks in blocks(), at: usize) {
+    fn a_flipped_bit_or_a_lost_end_is_detected(blocks in blocks(), at: usize) {
         for page in content(&blocks).run.pages {
             let mut bytes = page.bytes.to_vec();
             let bit = at % (bytes.len() * 8);

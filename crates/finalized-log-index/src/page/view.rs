@@ -1,8 +1,7 @@
-//! Opening a page: checked once, then read log by log.
+//! Opens a page: all checks happen once, then logs are read one by one.
 //!
-//! Guarantees: after [`PageView::open`] nothing can fail but the memory of the machine; whatever bytes it is
-//! given, it neither panics nor reads beyond them, and never allocates more than a bound that its own length
-//! sets. Leaves to others: caching.
+//! Guarantees: after [`PageView::open`] succeeds, reading cannot fail. For any input, opening neither panics nor
+//! reads beyond the bytes, and allocates no more than a bound set by their length. Leaves to others: caching.
 
 use std::borrow::Cow;
 
@@ -15,24 +14,23 @@ use crate::filter::Filter;
 use crate::types::{BLOCK_DATA_BYTES_MAX, BlockLog, Log, TOPICS_MAX, Topics};
 use crate::words;
 
-/// The most bytes that the packed columns of a page can have: one block's data and the small columns.
+/// Maximum size of the packed columns of a page: one block's data and the small columns.
 const PACKED_BYTES_MAX: usize = BLOCK_DATA_BYTES_MAX * 2;
 const WORD: usize = 32;
 
-/// An open page.
 #[derive(Debug)]
 pub(crate) struct PageView {
-    /// The page itself: hashes and terms are read where they are.
+    /// The page itself; hashes and terms are read in place.
     page: bytes::Bytes,
     header: Header,
     blocks: Vec<ViewBlock>,
     tx_indexes: Vec<u32>,
     logs: Vec<ViewLog>,
-    /// The packed columns, of which the data is read where it is.
+    /// The packed columns; data is read in place.
     packed: Vec<u8>,
 }
 
-/// Where the significant bytes of a term are.
+/// Position of the significant bytes of a term.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TermAt {
     start: u32,
@@ -56,13 +54,13 @@ struct ViewLog {
     data_at: u32,
 }
 
-/// What comes before the packed columns, and where it is.
+/// The part before the packed columns, with offsets.
 #[derive(Debug)]
 pub(super) struct Header {
     pub(super) logs: usize,
     pub(super) blocks: usize,
     pub(super) txs: usize,
-    /// The length of the packed columns.
+    /// Length of the packed columns after decompression.
     pub(super) packed: usize,
     stored_at: usize,
     stored: usize,
@@ -78,7 +76,7 @@ impl Header {
         let mut reader = Reader::new(body);
         let version = reader.u8()?;
         if version != VERSION {
-            return Err(Error::corrupt(format!("a page of version {version}")));
+            return Err(Error::corrupt(format!("a page has the unknown version {version}")));
         }
         let logs = reader.count(PAGE_LOGS_MAX)?;
         let blocks = reader.count(logs)?;
@@ -107,10 +105,10 @@ impl Header {
         })
     }
 
-    /// The packed columns as they are stored.
+    /// The packed columns as stored, possibly compressed.
     pub(super) fn stored<'p>(&self, page: &'p [u8]) -> Result<&'p [u8]> {
         let stored = page.get(self.stored_at..self.stored_at + self.stored);
-        stored.ok_or_else(|| Error::corrupt("a page that is too short"))
+        stored.ok_or_else(|| Error::corrupt("a page is too short"))
     }
 
     /// The significant bytes of a term.
@@ -129,7 +127,7 @@ fn read_term_places(reader: &mut Reader<'_>, body: usize, count: usize) -> Resul
     for _ in 0..count {
         let length = bytes.get(at).copied().unwrap_or(u8::MAX);
         if usize::from(length) > WORD {
-            return Err(Error::corrupt(format!("a term of {length} bytes")));
+            return Err(Error::corrupt(format!("a term has {length} bytes")));
         }
         terms.push(TermAt { start: as_u32(start + at + 1), length });
         at += 1 + usize::from(length);
@@ -139,7 +137,6 @@ fn read_term_places(reader: &mut Reader<'_>, body: usize, count: usize) -> Resul
 }
 
 impl PageView {
-    /// Opens a page.
     pub(crate) fn open(page: bytes::Bytes) -> Result<Self> {
         let header = Header::read(&page)?;
         let packed = unpack(header.stored(&page)?, header.packed)?.into_owned();
@@ -153,22 +150,22 @@ impl PageView {
         Ok(Self { header, blocks, tx_indexes, logs, packed, page })
     }
 
-    /// How many logs there are.
+    /// Number of logs.
     pub(crate) fn len(&self) -> usize {
         self.logs.len()
     }
 
-    /// The number of the block of a log.
+    /// Block number of a log.
     pub(crate) fn block_number(&self, position: usize) -> u64 {
         self.blocks[usize::from(self.logs[position].block)].number
     }
 
-    /// The block and index of a log, by which logs are ordered.
+    /// Block number and log index, which order logs.
     pub(crate) fn place(&self, position: usize) -> (u64, u32) {
         (self.block_number(position), self.logs[position].log_index)
     }
 
-    /// The hash of the transaction of a log.
+    /// Transaction hash of a log.
     pub(crate) fn transaction_hash(&self, position: usize) -> B256 {
         self.hash_at(self.header.tx_hashes_at, self.logs[position].tx)
     }
@@ -189,7 +186,7 @@ impl PageView {
         word
     }
 
-    /// Appends whole logs. Their data shares one allocation.
+    /// Appends complete logs. Their data shares one allocation.
     pub(crate) fn logs(&self, positions: &[usize], out: &mut Vec<Log>) {
         let lengths = positions.iter().map(|position| length_of(&self.logs[*position]));
         let mut data = Vec::with_capacity(lengths.sum());
@@ -227,12 +224,12 @@ impl PageView {
 
     fn append_data(&self, log: &ViewLog, out: &mut Vec<u8>) {
         let at = usize::try_from(log.data_at).unwrap_or(usize::MAX);
-        // Passed over once when the page was opened, so it can be read.
+        // Opening the page has skipped it once, so it can be decoded.
         let decoded = words::decode(&mut Reader::new(&self.packed[at..]), length_of(log), out);
-        debug_assert!(decoded.is_ok(), "the data was passed over before");
+        debug_assert!(decoded.is_ok(), "opening the page has skipped it");
     }
 
-    /// Which of these logs match.
+    /// Retains the positions whose logs match.
     pub(crate) fn matching(&self, terms: &FilterTerms, positions: &mut Vec<usize>) {
         positions.retain(|position| usize::from(self.logs[*position].topics) >= terms.topics_min);
         for (column, wanted) in &terms.clauses {
@@ -254,14 +251,14 @@ impl PageView {
     }
 }
 
-/// For so few logs of a page it is not worth comparing each of its terms.
+/// For this many logs or fewer, comparing every term of the page is not worth it.
 const FEW_LOGS: usize = 32;
 
 fn length_of(log: &ViewLog) -> usize {
     usize::try_from(log.data_length).unwrap_or(usize::MAX)
 }
 
-/// The terms of a filter as pages hold them.
+/// The terms of a filter, encoded as in pages.
 #[derive(Clone, Debug)]
 pub(crate) struct FilterTerms {
     /// The column, and the significant bytes of each alternative.
@@ -287,20 +284,20 @@ impl FilterTerms {
     }
 }
 
-/// The packed columns; as they are if they were stored plain.
+/// Decompresses the packed columns, unless they were stored plain.
 pub(super) fn unpack(stored: &[u8], length: usize) -> Result<Cow<'_, [u8]>> {
     if stored.len() == length {
         return Ok(Cow::Borrowed(stored));
     }
     let unpacked = lz4_flex::block::decompress(stored, length)
-        .map_err(|error| Error::corrupt(format!("a page that does not unpack: {error}")))?;
+        .map_err(|error| Error::corrupt(format!("cannot decompress a page: {error}")))?;
     if unpacked.len() != length {
         return Err(Error::corrupt(format!("a page of {} bytes, not {length}", unpacked.len())));
     }
     Ok(Cow::Owned(unpacked))
 }
 
-/// Gives the next `count` logs, of which there must be some, to their block or transaction.
+/// Returns the next `count` logs, at least one, which belong to one block or transaction.
 fn assign<'l>(logs: &'l mut [ViewLog], at: &mut usize, count: u64) -> Result<&'l mut [ViewLog]> {
     let end = at.checked_add(to_usize(count)?).filter(|end| *end <= logs.len() && *end > *at);
     let Some(end) = end else {
@@ -348,7 +345,7 @@ fn read_txs(reader: &mut Reader<'_>, count: usize, logs: &mut [ViewLog]) -> Resu
         let assigned = assign(logs, &mut at, reader.varint()?)?;
         let block = assigned[0].block;
         if assigned.iter().any(|log| log.block != block) {
-            return Err(Error::corrupt("a transaction in two blocks"));
+            return Err(Error::corrupt("a transaction is in two blocks"));
         }
         let opens_block = block_before != Some(block);
         let before = if opens_block { 0 } else { indexes.last().copied().unwrap_or(0) };
@@ -374,7 +371,7 @@ fn read_log_indexes(reader: &mut Reader<'_>, logs: &mut [ViewLog]) -> Result<()>
             None => Some(gap),
             Some(before) => before.log_index.checked_add(1).and_then(|next| next.checked_add(gap)),
         };
-        log.log_index = index.ok_or_else(|| Error::corrupt("a log index that is too large"))?;
+        log.log_index = index.ok_or_else(|| Error::corrupt("a log index is too large"))?;
         before = Some(*log);
     }
     Ok(())
@@ -397,7 +394,7 @@ fn read_terms(reader: &mut Reader<'_>, term_count: usize, logs: &mut [ViewLog]) 
             let high = bytes.get(1).copied().unwrap_or(0);
             let reference = u16::from_le_bytes([bytes[0], high]);
             if usize::from(reference) >= term_count {
-                return Err(Error::corrupt("a log refers to a term that is not there"));
+                return Err(Error::corrupt("a log refers to a missing term"));
             }
             log.refs[column] = reference;
         }

@@ -1,11 +1,11 @@
-//! Running a query: source by source, page by page, in order.
+//! Runs a query: source by source, page by page, in order.
 //!
-//! A chunk whose blob is gone was merged or pruned since the snapshot was taken, or is lost. The list is read
-//! again: if the chunk is still listed it is lost, the index is degraded and the query fails; else the rest is
-//! planned anew, after the last log that was given out.
+//! If the blob of a chunk is gone, the chunk was merged or pruned since the snapshot was taken, or it is lost. The
+//! list is read again: if the chunk is still listed, it is lost, the index becomes degraded and the query fails; else
+//! the rest is planned again, starting after the last log returned.
 //!
-//! Guarantees: logs come in order, each once, also when the plan is made anew. Between two reads it looks at the
-//! deadline; dropping it stops it. Leaves to others: limits ([`super::Collected`]).
+//! Guarantees: logs come in order, each once, even after a new plan. The deadline is checked between reads; dropping
+//! the execution stops it. Leaves to others: limits ([`super::PageCollector`]).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,74 +18,73 @@ use bytes::Bytes;
 use crate::codec::as_u64;
 use crate::error::{Error, Result};
 use crate::filter::{Blocks, Filter};
-use crate::index::{Shared, Snapshot};
-use crate::metric;
-use crate::page::{FilterTerms, Wanted, pick};
-use crate::query::Accepted;
+use crate::index::{SharedIndex, Snapshot};
+use crate::page::{FilterTerms, LogSelection, pick};
+use crate::query::AcceptedQuery;
 use crate::query::explain::{ExplainedClause, ExplainedSource, Explanation};
 use crate::query::ids::Ids;
 use crate::query::plan::{Clause, Strategy, estimate, plan};
-use crate::query::source::{Opened, Source};
+use crate::query::source::{OpenSource, Source};
 use crate::terms::Group;
 use crate::types::{BlockRange, Log};
 
-/// The most pages that a scan reads at once.
+/// Maximum number of pages that a scan reads at once.
 const PAGES_PER_READ: usize = 32;
-/// Pages that are at most so far apart are read together: what lies between them costs less than another read.
+/// Pages at most this far apart are read together: the bytes between them cost less than another read.
 const PAGE_GAP_MAX: usize = 2;
-/// Up to so many logs of a page are picked; for more it is opened.
+/// Up to this many logs are picked from a page; for more it is opened.
 const PICKED_MAX: usize = 16;
-/// How often a query is planned anew before it gives up.
+/// How often a query is planned again before it fails.
 const REPLANS_MAX: u64 = 100;
 
-/// A query that runs.
+/// A running query.
 #[derive(Debug)]
 pub(crate) struct Execution {
-    /// Tells the lines of this query in the log from others'.
+    /// Identifies this query in log lines.
     pub(crate) query_id: u64,
-    shared: Arc<Shared>,
+    shared: Arc<SharedIndex>,
     clauses: Vec<Clause>,
     terms: FilterTerms,
-    /// The block that is asked for, if it is one by its hash.
+    /// The requested block, if the filter names it by hash.
     block_hash: Option<B256>,
-    accepted: Accepted,
-    /// What is still to be looked at, in order.
+    accepted: AcceptedQuery,
+    /// Sources still to be read, in order.
     ahead: VecDeque<(Source, BlockRange)>,
-    current: Option<Current>,
-    /// The place of the last log that was given out.
+    current: Option<CurrentSource>,
+    /// Block and index of the last log returned.
     last: Option<(u64, u32)>,
     explanation: Explanation,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for SharedIndex {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Shared({})", self.settings.prefix)
+        write!(f, "SharedIndex({})", self.settings.prefix)
     }
 }
 
-/// A source that is being read.
+/// The source that is being read.
 #[derive(Debug)]
-struct Current {
+struct CurrentSource {
     source: Source,
-    opened: Opened,
+    opened: OpenSource,
     blocks: BlockRange,
-    todo: Todo,
+    todo: PendingRead,
 }
 
 #[derive(Debug)]
-enum Todo {
+enum PendingRead {
     /// All of these pages.
     Scan(Range<usize>),
-    /// These ids, rising, from a position on.
+    /// These ids, ascending, from a position on.
     Ids(Vec<u32>, usize),
 }
 
 impl Execution {
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<SharedIndex>,
         snapshot: &Snapshot,
         filter: &Filter,
-        accepted: Accepted,
+        accepted: AcceptedQuery,
     ) -> Self {
         let ahead = sources(snapshot, &accepted.ranges);
         Self {
@@ -105,12 +104,12 @@ impl Execution {
         }
     }
 
-    /// The blocks that the query looks at.
+    /// Blocks that the query searches.
     pub(crate) fn looked_at(&self) -> Vec<BlockRange> {
         self.accepted.ranges.clone()
     }
 
-    /// What was done.
+    /// Returns the figures collected so far.
     pub(crate) fn explain(self) -> Explanation {
         self.explanation
     }
@@ -130,10 +129,8 @@ impl Execution {
                     return Ok(Some(logs));
                 }
                 Ok(Step::Done) => return Ok(None),
-                Err(Error::ChunkMissing { chunk }) => self.replan(chunk).await?,
-                Err(error @ Error::Corrupt { .. }) => {
-                    self.shared.note_corruption(&error, self.reading());
-                    return Err(error);
+                Err(error @ (Error::ChunkMissing { .. } | Error::Corrupt { .. })) => {
+                    self.replan(error).await?;
                 }
                 Err(error) => return Err(error),
             }
@@ -164,7 +161,7 @@ impl Execution {
     }
 
     /// Opens a source and decides how to read it.
-    async fn open(&mut self, source: Source, blocks: BlockRange) -> Result<Current> {
+    async fn open(&mut self, source: Source, blocks: BlockRange) -> Result<CurrentSource> {
         let reader = &self.shared.reader;
         let opened = source.open(reader).await?;
         let pages = opened.pages_of(&blocks);
@@ -179,32 +176,32 @@ impl Execution {
             candidates: 0,
             matched: 0,
         };
-        let mut todo = Todo::Scan(0..0);
+        let mut todo = PendingRead::Scan(0..0);
         if !pages.is_empty() && self.accepted.scan_only {
             shown.strategy = Strategy::Scan;
-            todo = Todo::Scan(pages);
+            todo = PendingRead::Scan(pages);
         } else if !pages.is_empty() {
             let ids = opened.page_ids(pages.start).start..opened.page_ids(pages.end - 1).end;
             let found = self.look_up(&opened, &ids, &mut shown).await?;
             shown.strategy = plan(&estimates(&shown), pages.len());
             todo = match &shown.strategy {
                 Strategy::Nothing => todo,
-                Strategy::Scan => Todo::Scan(pages),
+                Strategy::Scan => PendingRead::Scan(pages),
                 Strategy::Index(order) => {
                     let left = self.intersect(&opened, &ids, order, found).await?;
                     shown.candidates = left.len();
-                    Todo::Ids(left.to_vec(), 0)
+                    PendingRead::Ids(left.to_vec(), 0)
                 }
             };
         }
         self.explanation.sources.push(shown);
-        Ok(Current { source, opened, blocks, todo })
+        Ok(CurrentSource { source, opened, blocks, todo })
     }
 
-    /// What the source knows of each clause; the rest is not asked once one can not match.
+    /// Looks up the terms of each clause; stops at a clause that cannot match.
     async fn look_up(
         &self,
-        opened: &Opened,
+        opened: &OpenSource,
         ids: &Range<u32>,
         shown: &mut ExplainedSource,
     ) -> Result<Vec<Vec<Group>>> {
@@ -217,7 +214,7 @@ impl Execution {
                     query_id = self.query_id,
                     stream_id = format_args!("{}/{term}", clause.kind),
                     found = group.is_some(),
-                    "looked up"
+                    "looked up a term"
                 );
                 groups.extend(group);
             }
@@ -237,10 +234,10 @@ impl Execution {
         Ok(found)
     }
 
-    /// The ids that are in all clauses of `order`.
+    /// The ids that match all clauses of `order`.
     async fn intersect(
         &self,
-        opened: &Opened,
+        opened: &OpenSource,
         range: &Range<u32>,
         order: &[usize],
         mut found: Vec<Vec<Group>>,
@@ -256,7 +253,7 @@ impl Execution {
                 None => ids,
                 Some(left) => left.intersect(&ids),
             };
-            metric::candidates(label(self.clauses[*clause].kind), ids.len());
+            self.shared.metrics.candidates(label(self.clauses[*clause].kind), ids.len());
             let is_empty = ids.is_empty();
             left = Some(ids);
             if is_empty {
@@ -266,7 +263,7 @@ impl Execution {
         Ok(left.unwrap_or(Ids::Few(Vec::new())))
     }
 
-    /// The attempt of the chunk that is being read, if it is one.
+    /// Token of the chunk that is being read, if it is a chunk.
     fn reading(&self) -> Option<u64> {
         let source = match &self.current {
             Some(current) => Some(&current.source),
@@ -275,8 +272,8 @@ impl Execution {
         source.and_then(Source::token)
     }
 
-    /// Makes a new plan for what is left, unless the missing chunk is still listed.
-    async fn replan(&mut self, chunk: String) -> Result<()> {
+    /// Makes a new plan for what is left, unless the missing or damaged chunk is still listed.
+    async fn replan(&mut self, error: Error) -> Result<()> {
         self.explanation.replans += 1;
         let gone = self.reading();
         {
@@ -284,10 +281,9 @@ impl Execution {
             self.shared.follow(&mut followed).await?;
         }
         let snapshot = self.shared.readable()?;
-        let listed = gone.is_some_and(|token| snapshot.list.by_token(token).is_some());
+        let listed = gone.is_none_or(|token| snapshot.list.by_token(token).is_some());
         if listed || self.explanation.replans > REPLANS_MAX {
-            let error = Error::ChunkMissing { chunk };
-            self.shared.note_corruption(&error, gone);
+            self.shared.note_corruption(&snapshot, &error, gone, None);
             return Err(error);
         }
         if let Some(hash) = self.block_hash
@@ -321,17 +317,17 @@ enum Step {
     Done,
 }
 
-impl Current {
-    /// Reads the next pages, with the positions that are wanted of each; and whether that was all.
+impl CurrentSource {
+    /// Reads the next pages, with the candidate positions of each; also returns whether they were the last ones.
     async fn read(
         &mut self,
-        shared: &Shared,
+        shared: &SharedIndex,
         shown: Option<&mut ExplainedSource>,
     ) -> Result<(Vec<ReadPage>, bool)> {
         let wanted = self.next_pages();
         let finished = match &self.todo {
-            Todo::Scan(pages) => pages.start >= pages.end,
-            Todo::Ids(ids, position) => *position >= ids.len(),
+            PendingRead::Scan(pages) => pages.start >= pages.end,
+            PendingRead::Ids(ids, position) => *position >= ids.len(),
         };
         let pages: Vec<usize> = wanted.iter().map(|(page, _)| *page).collect();
         let bytes = match &pages[..] {
@@ -341,7 +337,7 @@ impl Current {
         if let Some(shown) = shown {
             shown.pages_read += as_u64(pages.len());
             shown.bytes_read += pages.iter().map(|page| self.opened.page_bytes(*page)).sum::<u64>();
-            if matches!(self.todo, Todo::Scan(_)) {
+            if matches!(self.todo, PendingRead::Scan(_)) {
                 let ids = pages.iter().map(|page| self.opened.page_ids(*page));
                 shown.candidates += ids.map(|ids| u64::from(ids.end - ids.start)).sum::<u64>();
             }
@@ -351,16 +347,16 @@ impl Current {
         Ok((read.collect(), finished))
     }
 
-    /// The next pages to read, near each other, with the positions of candidates; all of them in a scan.
+    /// The next pages to read, near each other, with the positions of candidates; no positions in a scan.
     fn next_pages(&mut self) -> Vec<(usize, Option<Vec<usize>>)> {
         let mut next: Vec<(usize, Option<Vec<usize>>)> = Vec::new();
         match &mut self.todo {
-            Todo::Scan(pages) => {
+            PendingRead::Scan(pages) => {
                 let end = pages.end.min(pages.start + PAGES_PER_READ);
                 next.extend((pages.start..end).map(|page| (page, None)));
                 pages.start = end;
             }
-            Todo::Ids(ids, position) => {
+            PendingRead::Ids(ids, position) => {
                 while next.len() < PAGES_PER_READ
                     && let Some(first) = ids.get(*position)
                 {
@@ -381,7 +377,7 @@ impl Current {
         next
     }
 
-    /// The logs of pages that match, after the last one given out.
+    /// The matching logs of these pages, after the last one returned.
     fn matching(
         &self,
         terms: &FilterTerms,
@@ -393,7 +389,7 @@ impl Current {
             if let Some(positions) = positions.as_ref().filter(|list| list.len() <= PICKED_MAX) {
                 let ids = self.opened.page_ids(page);
                 let logs = usize::try_from(ids.end - ids.start).unwrap_or(usize::MAX);
-                let wanted = Wanted { positions, logs, blocks: &self.blocks, after };
+                let wanted = LogSelection { positions, logs, blocks: &self.blocks, after };
                 pick(&bytes, &wanted, terms, &mut found)
                     .map_err(|error| self.opened.named(error))?;
                 continue;
@@ -412,16 +408,16 @@ impl Current {
     }
 }
 
-/// A page that was read.
 #[derive(Debug)]
 struct ReadPage {
     page: usize,
     bytes: Bytes,
-    /// Which of its logs are candidates; all in a scan.
+    /// Positions of the candidates; none in a scan, where all logs are.
     positions: Option<Vec<usize>>,
 }
 
-/// The chunks and sections that hold blocks of the ranges, in order. Chunks first: what has just been sealed is both.
+/// The chunks and sections that hold blocks of the ranges, in order. Chunks first: a section that has just been
+/// sealed is in both.
 pub(crate) fn sources(
     snapshot: &Snapshot,
     ranges: &[BlockRange],

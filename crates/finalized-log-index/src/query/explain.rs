@@ -1,6 +1,6 @@
-//! What a query did: the plan of each source and the work done, for people and tests.
+//! Explains a query: the plan of each source and the work done, for operators and tests.
 //!
-//! Guarantees: the figures are counted while the query runs. Leaves to others: showing them.
+//! Guarantees: the figures are counted while the query runs. Leaves to others: displaying them.
 
 use std::time::Duration;
 
@@ -10,36 +10,36 @@ use crate::types::BlockRange;
 /// How a query was answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explanation {
-    /// The chunks and sections that were looked at, in order.
+    /// The chunks and sections that were read, in order.
     pub sources: Vec<ExplainedSource>,
-    /// How many logs were found.
+    /// Number of logs returned.
     pub results: u64,
-    /// How often the plan was made anew because a chunk was merged away meanwhile.
+    /// How often the query was planned again because a chunk was merged or pruned.
     pub replans: u64,
-    /// How long it took.
+    /// Duration of the query.
     pub took: Duration,
 }
 
-/// How one chunk or section was answered.
+/// How one chunk or section was searched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplainedSource {
-    /// The wanted blocks of it.
+    /// Its blocks that the query asked for.
     pub blocks: BlockRange,
-    /// Whether it is a section of the tail.
+    /// True for a section of the tail, false for a chunk.
     pub in_tail: bool,
-    /// What was decided; the numbers are positions in `clauses`.
+    /// How it was read; the numbers are positions in `clauses`.
     pub strategy: Strategy,
-    /// The clauses, in the order of the filter.
+    /// In the order of the filter.
     pub clauses: Vec<ExplainedClause>,
-    /// The pages that can hold logs of the wanted blocks.
+    /// Number of pages that may hold logs of `blocks`.
     pub pages_in_range: usize,
-    /// The pages that were read.
+    /// Number of pages read.
     pub pages_read: u64,
-    /// Their bytes.
+    /// Total size of the pages read.
     pub bytes_read: u64,
-    /// The logs that the index left to be compared; all of the pages in a scan.
+    /// Number of logs compared with the filter; in a scan, all logs of the pages.
     pub candidates: u64,
-    /// How many matched.
+    /// Number of logs that matched.
     pub matched: u64,
 }
 
@@ -48,21 +48,21 @@ pub struct ExplainedSource {
 pub struct ExplainedClause {
     /// `addr` or `topic0` … `topic3`.
     pub kind: String,
-    /// How many alternatives it has.
+    /// Number of alternatives.
     pub terms: usize,
-    /// How many of them the source knows.
+    /// Number of alternatives that occur in the source.
     pub terms_found: usize,
-    /// About how many logs of the range have one.
+    /// Estimated number of logs in the range that match one.
     pub estimate: u64,
 }
 
 impl Explanation {
-    /// The pages that were read.
+    /// Number of pages read from all sources.
     pub fn pages_read(&self) -> u64 {
         self.sources.iter().map(|source| source.pages_read).sum()
     }
 
-    /// The logs that were compared with the filter.
+    /// Number of logs compared with the filter, in all sources.
     pub fn candidates(&self) -> u64 {
         self.sources.iter().map(|source| source.candidates).sum()
     }

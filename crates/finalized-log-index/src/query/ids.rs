@@ -1,20 +1,19 @@
-//! Sets of local log ids: small ones as lists, large ones as bitmaps.
+//! Sets of local log ids: small ones as sorted lists, large ones as bitmaps.
 //!
-//! Guarantees: the operations of sets. A small set is intersected with a large one by looking each of its ids up,
-//! not by building another bitmap. Leaves to others: where the ids come from.
+//! Guarantees: set semantics. Intersecting a small set with a large one looks up each id and builds no new bitmap.
+//! Leaves to others: where the ids come from.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use roaring::RoaringBitmap;
 
-/// Up to so many ids are kept as a list.
+/// Up to this many ids are kept as a list.
 const FEW_MAX: usize = 4_096;
 
-/// A set of ids.
 #[derive(Clone, Debug)]
 pub(crate) enum Ids {
-    /// Rising.
+    /// Ascending.
     Few(Vec<u32>),
     /// Shared with the cache.
     Many(Arc<RoaringBitmap>),
@@ -32,7 +31,6 @@ impl Ids {
         self.len() == 0
     }
 
-    /// All ids of several sets.
     pub(crate) fn union(mut sets: Vec<Self>) -> Self {
         if sets.len() == 1 {
             return sets.remove(0);
@@ -54,7 +52,6 @@ impl Ids {
         Self::Many(Arc::new(all))
     }
 
-    /// The ids within a range.
     pub(crate) fn clip(self, range: &Range<u32>) -> Self {
         match self {
             Self::Few(mut ids) => {
@@ -77,7 +74,6 @@ impl Ids {
         }
     }
 
-    /// The ids that are in both.
     pub(crate) fn intersect(self, other: &Self) -> Self {
         match (self, other) {
             (Self::Few(mut ids), Self::Many(bitmap)) => {
@@ -95,7 +91,7 @@ impl Ids {
         }
     }
 
-    /// The ids, rising.
+    /// Ascending.
     pub(crate) fn to_vec(&self) -> Vec<u32> {
         match self {
             Self::Few(ids) => ids.clone(),
@@ -126,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn they_behave_like_sets(
+        fn ids_behave_like_sets(
             sets in sets(),
             many: [bool; 5],
             start in 0_u32..300,

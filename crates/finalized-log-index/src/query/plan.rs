@@ -1,26 +1,25 @@
-//! Planning: how to answer a filter within one chunk or section. Pure.
+//! Plans how to search one chunk or section. Pure.
 //!
-//! Each clause (the address, each topic position) is estimated from the counts of its terms and the share of their
-//! id bounds that lies in the wanted range. The most selective clause goes first. A clause that would rule out hardly
-//! any page is not looked up at all: every page that is read is compared with the whole filter anyway. When pages
-//! would be read nearly all, they are simply scanned.
+//! The number of matches of each clause (the address, each topic position) is estimated from the counts of its terms
+//! and the part of their id bounds that lies in the requested range. The most selective clause goes first. A clause
+//! that would exclude hardly any page is not used: every page that is read is compared with the whole filter anyway.
+//! If nearly all pages would be read, they are scanned.
 //!
-//! Guarantees: a plan never changes the answer, only the work. Leaves to others: doing it
-//! ([`super::execute`]).
+//! Guarantees: a plan never changes the answer, only the work. Leaves to others: execution ([`super::execute`]).
 
 use std::ops::Range;
 
 use crate::term::{Fingerprint, Kind};
 use crate::terms::Group;
 
-/// With so few pages in the range, the index is not looked at.
+/// With at most this many pages in the range, the index is not used.
 const SCAN_PAGES_MAX: usize = 4;
-/// With so many candidates per page, nearly every page has one.
+/// With this many candidates per page, nearly every page has one.
 const DENSE_PER_PAGE: u64 = 3;
-/// With so few candidates left, further clauses are left to the exact match.
+/// With at most this many candidates, further clauses are left to the exact match.
 const FEW_CANDIDATES: u64 = 16;
 
-/// One position of a filter.
+/// One position of a filter, with its alternatives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Clause {
     pub(crate) kind: Kind,
@@ -28,7 +27,7 @@ pub(crate) struct Clause {
 }
 
 impl Clause {
-    /// The clauses of a filter; a position where anything goes is none.
+    /// The clauses of a filter, without positions that match anything.
     pub(crate) fn of(filter: &crate::filter::Filter) -> Vec<Self> {
         let mut clauses = Vec::new();
         if !filter.addresses.is_empty() {
@@ -53,22 +52,22 @@ fn distinct(terms: impl Iterator<Item = Fingerprint>) -> Vec<Fingerprint> {
     terms
 }
 
-/// How a source is answered.
+/// How a source is searched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Strategy {
     /// Nothing can match.
     Nothing,
-    /// All pages of the range are read.
+    /// Read all pages of the range.
     Scan,
-    /// These clauses are looked up, in this order, and the pages of what is left are read.
+    /// Look up these clauses, in this order, and read the pages of the ids that remain.
     Index(Vec<usize>),
 }
 
-/// About how many ids of a range a term has.
+/// Estimated number of ids that a term has in a range.
 pub(crate) fn estimate(group: &Group, ids: &Range<u32>) -> u64 {
     match group {
         Group::Ids(list) => crate::codec::as_u64(list.iter().filter(|id| ids.contains(id)).count()),
-        Group::Stored(stored) => {
+        Group::Bitmap(stored) => {
             let low = stored.min.max(ids.start);
             let high = (stored.max + 1).min(ids.end);
             if low >= high {
@@ -80,7 +79,7 @@ pub(crate) fn estimate(group: &Group, ids: &Range<u32>) -> u64 {
     }
 }
 
-/// Chooses, from the estimate of each clause and the number of pages in the range.
+/// Chooses a strategy from the estimate of each clause and the number of pages in the range.
 pub(crate) fn plan(estimates: &[u64], pages: usize) -> Strategy {
     if pages == 0 || estimates.contains(&0) {
         return Strategy::Nothing;
@@ -104,7 +103,7 @@ pub(crate) fn plan(estimates: &[u64], pages: usize) -> Strategy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::terms::Stored;
+    use crate::terms::BitmapRef;
 
     #[test]
     fn the_most_selective_clause_goes_first_and_dense_ones_are_left_out() {
@@ -126,7 +125,7 @@ mod tests {
 
     #[test]
     fn estimates_follow_counts_and_bounds() {
-        let stored = |count, min, max| Group::Stored(Stored { count, min, max, bytes: 0..1 });
+        let stored = |count, min, max| Group::Bitmap(BitmapRef { count, min, max, bytes: 0..1 });
         assert_eq!(estimate(&stored(100, 0, 999), &(0..1_000)), 100);
         assert_eq!(estimate(&stored(100, 0, 999), &(0..500)), 50);
         assert_eq!(estimate(&stored(100, 500, 999), &(0..500)), 0);

@@ -1,6 +1,6 @@
-//! Sources of logs: a published chunk, or a section of the tail, behind one face.
+//! Sources of logs: a published chunk or a section of the tail, behind one interface.
 //!
-//! Guarantees: both answer the same questions in the same terms. Leaves to others: which questions.
+//! Guarantees: both kinds answer the same lookups. Leaves to others: which lookups to make.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,22 +19,20 @@ use crate::term::Fingerprint;
 use crate::terms::Group;
 use crate::types::BlockRange;
 
-/// A chunk or a section.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     Chunk(Arc<ChunkEntry>),
     Section(Arc<SectionView>),
 }
 
-/// A source that was opened.
 #[derive(Debug)]
-pub(crate) enum Opened {
+pub(crate) enum OpenSource {
     Chunk { entry: Arc<ChunkEntry>, directory: Arc<Directory> },
     Section(Arc<SectionView>),
 }
 
 impl Source {
-    /// The attempt of a chunk.
+    /// Token of a chunk; none for a section.
     pub(crate) fn token(&self) -> Option<u64> {
         match self {
             Self::Chunk(entry) => Some(entry.token),
@@ -42,19 +40,19 @@ impl Source {
         }
     }
 
-    pub(crate) async fn open(&self, reader: &ChunkReader) -> Result<Opened> {
+    pub(crate) async fn open(&self, reader: &ChunkReader) -> Result<OpenSource> {
         match self {
             Self::Chunk(entry) => {
                 let directory = reader.directory(entry).await?;
-                Ok(Opened::Chunk { entry: Arc::clone(entry), directory })
+                Ok(OpenSource::Chunk { entry: Arc::clone(entry), directory })
             }
-            Self::Section(section) => Ok(Opened::Section(Arc::clone(section))),
+            Self::Section(section) => Ok(OpenSource::Section(Arc::clone(section))),
         }
     }
 }
 
-impl Opened {
-    /// The pages that can hold logs of these blocks.
+impl OpenSource {
+    /// Pages that may hold logs of these blocks.
     pub(crate) fn pages_of(&self, blocks: &BlockRange) -> Range<usize> {
         match self {
             Self::Chunk { directory, .. } => directory.pages_of(blocks),
@@ -62,7 +60,7 @@ impl Opened {
         }
     }
 
-    /// How many pages there are.
+    /// Number of pages.
     pub(crate) fn page_count(&self) -> usize {
         match self {
             Self::Chunk { directory, .. } => directory.pages(),
@@ -70,7 +68,7 @@ impl Opened {
         }
     }
 
-    /// The ids of a page.
+    /// Ids of the logs on a page.
     pub(crate) fn page_ids(&self, page: usize) -> Range<u32> {
         match self {
             Self::Chunk { directory, .. } => directory.page_ids(page),
@@ -81,7 +79,7 @@ impl Opened {
         }
     }
 
-    /// The page of an id.
+    /// The page that holds an id.
     pub(crate) fn page_of(&self, id: u32) -> usize {
         match self {
             Self::Chunk { directory, .. } => directory.page_of(id),
@@ -89,7 +87,7 @@ impl Opened {
         }
     }
 
-    /// The bytes of a page.
+    /// Size of a page.
     pub(crate) fn page_bytes(&self, page: usize) -> u64 {
         match self {
             Self::Chunk { directory, .. } => {
@@ -100,7 +98,7 @@ impl Opened {
         }
     }
 
-    /// What is known of a term.
+    /// Looks up a term.
     pub(crate) async fn group(
         &self,
         reader: &ChunkReader,
@@ -115,18 +113,18 @@ impl Opened {
         }
     }
 
-    /// The ids of a group.
+    /// All ids of a group, read from its bitmap if necessary.
     pub(crate) async fn ids(&self, reader: &ChunkReader, group: Group) -> Result<Ids> {
         match (self, group) {
             (_, Group::Ids(ids)) => Ok(Ids::Few(ids)),
-            (Self::Chunk { entry, directory }, Group::Stored(stored)) => {
+            (Self::Chunk { entry, directory }, Group::Bitmap(stored)) => {
                 Ok(Ids::Many(reader.bitmap(entry, directory, &stored).await?))
             }
-            (Self::Section(_), Group::Stored(_)) => Ok(Ids::Few(Vec::new())),
+            (Self::Section(_), Group::Bitmap(_)) => Ok(Ids::Few(Vec::new())),
         }
     }
 
-    /// A page.
+    /// Reads a page.
     pub(crate) async fn page(&self, reader: &ChunkReader, page: usize) -> Result<Bytes> {
         match self {
             Self::Chunk { entry, directory } => reader.page(entry, directory, page).await,
@@ -134,7 +132,7 @@ impl Opened {
         }
     }
 
-    /// Pages near each other, in rising order.
+    /// Reads nearby pages, in ascending order.
     pub(crate) async fn pages(&self, reader: &ChunkReader, pages: &[usize]) -> Result<Vec<Bytes>> {
         match self {
             Self::Chunk { entry, directory } => reader.pages(entry, directory, pages).await,
@@ -145,7 +143,7 @@ impl Opened {
         }
     }
 
-    /// Opens a page that was read.
+    /// Opens a page and checks that it belongs to this source.
     pub(crate) fn view(&self, page: usize, bytes: Bytes) -> Result<PageView> {
         let view = PageView::open(bytes).map_err(|error| self.named(error))?;
         let ids = self.page_ids(page);
@@ -158,7 +156,6 @@ impl Opened {
         }
     }
 
-    /// Whether a block is one of this source's.
     fn holds(&self, block: u64) -> bool {
         match self {
             Self::Chunk { directory, .. } => directory.blocks.contains(&block),
@@ -166,10 +163,10 @@ impl Opened {
         }
     }
 
-    /// An error that says where the damage is.
+    /// Adds the name of the chunk to an error.
     pub(crate) fn named(&self, error: Error) -> Error {
         match self {
-            Self::Chunk { entry, .. } => error.within(&name_of(entry)),
+            Self::Chunk { entry, .. } => error.in_chunk(&name_of(entry)),
             Self::Section(_) => error,
         }
     }

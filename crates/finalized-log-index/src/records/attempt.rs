@@ -1,8 +1,8 @@
-//! The records `build/TOKEN`: an attempt to build a chunk, which may publish as long as its record is there.
+//! The records `build/TOKEN`: a build attempt, which may publish while its record exists.
 //!
-//! The commit that publishes deletes the record on condition that it is still the same. So whoever deletes it
-//! first, the publication or garbage collection, decides, and a blob whose attempt has no record any more and
-//! which is not published never will be.
+//! The commit that publishes deletes the record, on condition that it is unchanged. Publication and garbage
+//! collection therefore race for the deletion, and the first one wins: an unpublished blob whose attempt has no
+//! record will never be published.
 //!
 //! Guarantees: those of [`super`]. Leaves to others: when an attempt is given up ([`crate::gc`]).
 
@@ -16,7 +16,7 @@ use crate::error::Result;
 const VERSION: u8 = 1;
 const WHAT: &str = "the record of a build attempt";
 
-/// Until when, in the store's time, nobody else gives the attempt up.
+/// `until` is store time; garbage collection leaves the attempt alone until then.
 pub(crate) fn encode(until: Timestamp) -> Bytes {
     let mut out = begin(VERSION);
     put_u64(&mut out, until.millis().cast_unsigned());

@@ -1,4 +1,4 @@
-//! The records `body/GENERATION-NUMBER`: the body of one block of the tail, until it is sealed.
+//! The records `body/GENERATION-NUMBER`: the body of one block of the tail, kept until the block is sealed.
 //!
 //! Guarantees: those of [`super`]. Leaves to others: bodies of sealed blocks ([`crate::bodies`]).
 

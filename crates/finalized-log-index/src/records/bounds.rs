@@ -1,7 +1,7 @@
-//! The record `bounds`: where sections end, the same for all who ever write this index.
+//! The record `bounds`: where sections end, the same for every writer of this index.
 //!
-//! Guarantees: two programs with different bounds never write one index. Leaves to others: what the bounds
-//! mean ([`crate::section`]).
+//! Guarantees: programs with different bounds never write the same index. Leaves to others: the meaning of the bounds
+//! ([`crate::section`]).
 
 use bytes::Bytes;
 

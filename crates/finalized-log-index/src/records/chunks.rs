@@ -1,10 +1,10 @@
 //! The records of publication: `chunks`, `chg/SEQ` and `ckp/SEQ`.
 //!
-//! `chunks` holds the number of the last change. Each change says which entries came and which went; every so
-//! many changes a checkpoint lists all entries. A reader at change *n* follows by reading *n + 1* and so on, or
-//! starts anew from a checkpoint.
+//! `chunks` holds the number of the last change. A change lists the entries that were added and removed; from time to
+//! time a checkpoint lists all entries. A reader at change *n* follows by reading *n + 1* and so on, or starts from a
+//! checkpoint.
 //!
-//! Guarantees: those of [`super`]. Leaves to others: which changes make sense ([`crate::chunk_list`]).
+//! Guarantees: those of [`super`]. Leaves to others: which changes are valid ([`crate::chunk_list`]).
 
 use std::sync::Arc;
 
@@ -19,64 +19,64 @@ use crate::error::{Error, Result};
 use crate::types::BlockRange;
 
 const VERSION: u8 = 1;
-/// Version of the record `chunks` that is written; version 1 lacks the number of replacements.
+/// Version of the record `chunks` that is written; version 1 has no number of replacements.
 const HEAD_VERSION: u8 = 2;
-/// The most entries of one record; a hundred chains of a billion blocks have fewer.
+/// Maximum number of entries in a record; a hundred chains of a billion blocks have fewer.
 const ENTRIES_MAX: usize = 10_000_000;
-/// The most blobs of bodies of one chunk: each but the last is of some megabytes.
+/// Maximum number of bodies blobs of a chunk; each but the last has some megabytes.
 const BODIES_MAX: usize = 65_536;
 
 /// A published chunk or piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkEntry {
-    /// Its blocks.
+    /// Blocks whose logs it holds.
     pub blocks: BlockRange,
-    /// The hash of the block before the first.
+    /// Parent hash of the first block.
     pub parent_hash: B256,
-    /// The hash of the last block.
+    /// Hash of the last block.
     pub last_hash: B256,
-    /// How many logs it holds.
+    /// Number of logs in it.
     pub logs: u32,
-    /// How many terms are filed in it: of its logs, transactions and blocks.
+    /// Number of terms filed in it: those of its logs, transactions and blocks.
     pub values: u64,
-    /// How many bytes of its blob are there to find logs, not to hold them.
+    /// Bytes of its blob that serve to find logs, not to hold them.
     pub index_bytes: u64,
-    /// The attempt that built it; part of its blob's name.
+    /// Token of the attempt that built it; part of its blob's name.
     pub token: u64,
-    /// The length of its blob.
+    /// Length of its blob.
     pub bytes: u64,
-    /// The BLAKE3 of its blob.
+    /// BLAKE3 hash of its blob.
     pub blake3: [u8; 32],
-    /// Where the directory starts in its blob.
+    /// Offset of the directory in its blob.
     pub directory_at: u64,
-    /// Where the chunk starts of which this is a piece; its own start if it is none.
+    /// First block of the chunk that it is a piece of; its own first block if it is a whole chunk.
     pub chunk_start: u64,
-    /// Whether that chunk ends with it.
+    /// Whether it is the last piece of that chunk.
     pub ends_chunk: bool,
-    /// Whether its blocks are known to be canonical by themselves: sealed from the tail, or holding a configured
-    /// anchor. Others count only when parent hashes link them to one that is.
+    /// Whether its blocks are known to be canonical: it was sealed from the tail, or holds a configured anchor. Other
+    /// entries count only if parent hashes link them to an anchored one.
     pub anchored: bool,
-    /// The blobs of the bodies of its blocks, lowest first; none if no bodies are kept.
+    /// Blobs with the bodies of its blocks, lowest blocks first; empty if no bodies are kept.
     pub bodies: Vec<BodiesRef>,
 }
 
-/// A blob of bodies that is published with a chunk.
+/// A blob of bodies, published together with a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BodiesRef {
-    /// The blocks whose bodies it holds.
+    /// Blocks whose bodies it holds.
     pub blocks: BlockRange,
-    /// The attempt that built it; part of its name.
+    /// Token of the attempt that built it; part of its name.
     pub token: u64,
-    /// Its length.
+    /// Length of the blob.
     pub bytes: u64,
-    /// Where the directory starts in it.
+    /// Offset of the directory in the blob.
     pub directory_at: u64,
-    /// Its BLAKE3.
+    /// BLAKE3 hash of the blob.
     pub blake3: [u8; 32],
 }
 
 impl BodiesRef {
-    /// The name of its blob, below the prefix of the index's blobs.
+    /// `prefix` is that of all blob names of the index.
     pub(crate) fn blob_name(&self, prefix: &str) -> Result<BlobName> {
         bodies_name(prefix, &self.blocks, self.token)
     }
@@ -94,22 +94,22 @@ impl BodiesRef {
         let start = reader.u64()?;
         let length = reader.varint()?;
         let end = start.checked_add(length).filter(|_| (1..=CHUNK_BLOCKS_MAX).contains(&length));
-        let end = end.ok_or_else(|| Error::corrupt("bodies of impossible blocks"))?;
+        let end = end.ok_or_else(|| Error::corrupt("an entry of bodies has impossible blocks"))?;
         let (token, bytes, directory_at) = (reader.u64()?, reader.u64()?, reader.u64()?);
         if directory_at >= bytes {
-            return Err(Error::corrupt("an entry of bodies that contradicts itself"));
+            return Err(Error::corrupt("an entry of bodies contradicts itself"));
         }
         Ok(Self { blocks: start..end, token, bytes, directory_at, blake3: reader.array()? })
     }
 }
 
 impl ChunkEntry {
-    /// Whether this is a part of a chunk that is to be merged with others.
+    /// Whether this is a piece that will be merged with others into a chunk.
     pub fn is_piece(&self) -> bool {
         self.chunk_start != self.blocks.start || !self.ends_chunk
     }
 
-    /// The name of its blob, below the prefix of the index's blobs.
+    /// `prefix` is that of all blob names of the index.
     pub(crate) fn blob_name(&self, prefix: &str) -> Result<BlobName> {
         blob_name(prefix, &self.blocks, self.token)
     }
@@ -141,7 +141,7 @@ impl ChunkEntry {
         let end = start.checked_add(length).filter(|_| (1..=CHUNK_BLOCKS_MAX).contains(&length));
         let chunk_start = start.checked_sub(reader.varint()?);
         let (Some(end), Some(chunk_start)) = (end, chunk_start) else {
-            return Err(Error::corrupt("a chunk entry with impossible blocks"));
+            return Err(Error::corrupt("a chunk entry has impossible blocks"));
         };
         let flags = reader.u8()?;
         let logs = reader.u32()?;
@@ -152,7 +152,7 @@ impl ChunkEntry {
         let bodies = if flags & 4 == 0 { 0 } else { reader.count(BODIES_MAX)? };
         let bodies = (0..bodies).map(|_| BodiesRef::decode(reader)).collect::<Result<Vec<_>>>()?;
         if flags > 7 || directory_at >= bytes {
-            return Err(Error::corrupt("a chunk entry that contradicts itself"));
+            return Err(Error::corrupt("a chunk entry contradicts itself"));
         }
         Ok(Self {
             blocks: start..end,
@@ -173,32 +173,31 @@ impl ChunkEntry {
     }
 }
 
-/// The name of the blob of an attempt.
+/// Name of the chunk or piece blob that an attempt writes.
 pub(crate) fn blob_name(prefix: &str, blocks: &BlockRange, token: u64) -> Result<BlobName> {
     let name = format!("{prefix}{:016x}-{:016x}-{token:016x}", blocks.start, blocks.end);
     Ok(BlobName::new(name)?)
 }
 
-/// The name of a blob of bodies of an attempt.
+/// Name of a bodies blob that an attempt writes.
 pub(crate) fn bodies_name(prefix: &str, blocks: &BlockRange, token: u64) -> Result<BlobName> {
     let name = format!("{prefix}{:016x}-{:016x}-bodies-{token:016x}", blocks.start, blocks.end);
     Ok(BlobName::new(name)?)
 }
 
-/// The attempt of a blob's name.
+/// Parses the attempt's token from a blob name.
 pub(crate) fn token_of(name: &BlobName) -> Option<u64> {
     let digits = name.as_str().rsplit('-').next().filter(|digits| digits.len() == 16)?;
     u64::from_str_radix(digits, 16).ok()
 }
 
-/// The record `chunks`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChunksHead {
-    /// The number of the last change; 0 before the first.
+    /// Number of the last change; 0 before the first.
     pub(crate) seq: u64,
-    /// The number of the change of which there is a checkpoint; 0 if there is none.
+    /// Number of the change at which the last checkpoint was written; 0 if there is none.
     pub(crate) checkpoint: u64,
-    /// The number of the last replacement of stored blocks; 0 before the first.
+    /// Number of the last replacement of stored blocks; 0 before the first.
     pub(crate) replacements: u64,
 }
 
@@ -215,7 +214,7 @@ impl ChunksHead {
         let (version, mut reader) =
             open_versions(bytes, VERSION..=HEAD_VERSION, "the record of chunks")?;
         let (seq, checkpoint) = (reader.u64()?, reader.u64()?);
-        // Version 1 was written before any replacement was recorded.
+        // Version 1 was written before replacements were recorded.
         let replacements = if version == VERSION { 0 } else { reader.u64()? };
         reader.end()?;
         let head = Self { seq, checkpoint, replacements };
@@ -226,14 +225,13 @@ impl ChunksHead {
     }
 }
 
-/// A change of what is published; with everything in `add`, a checkpoint.
+/// A change of the published entries; a checkpoint is one with all entries in `add`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// What came.
     pub(crate) add: Vec<Arc<ChunkEntry>>,
-    /// The attempts whose chunks went.
+    /// Tokens of the entries that were removed.
     pub(crate) remove: Vec<u64>,
-    /// Below which block nothing is kept.
+    /// Lowest block that is kept.
     pub(crate) floor: u64,
 }
 

@@ -1,7 +1,7 @@
 //! The records `repl/SEQ`: stored final blocks that were removed, or whose content was replaced.
 //!
-//! Everything that was computed from such blocks is wrong from this record on. Consumers keep the number of the last
-//! replacement that they have applied, and compare it with [`crate::LogIndex::last_replacement`].
+//! Everything computed from such blocks is wrong from this record on. Consumers store the number of the last
+//! replacement they have applied and compare it with [`crate::LogIndex::last_replacement`].
 //!
 //! Guarantees: those of [`super`]; numbers are contiguous from 1, and a record is written in the commit that changes
 //! the blocks. Leaves to others: when blocks may be replaced ([`crate::replace`], [`crate::health`]).
@@ -17,40 +17,40 @@ use crate::types::BlockRange;
 
 const VERSION: u8 = 1;
 const WHAT: &str = "the record of a replacement";
-/// Longest reason that is kept, in bytes.
+/// Longer reasons are cut.
 const REASON_BYTES_MAX: usize = 4_096;
-/// The most hashes of one record.
+/// Maximum number of hashes in a record.
 pub(crate) const OLD_HASHES_MAX: usize = 1_024;
 
 /// Stored final blocks that were removed, or whose content was replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replacement {
-    /// Its number; the first is 1, and there are no gaps.
+    /// Number of the replacement, from 1 without gaps.
     pub seq: u64,
-    /// The blocks that changed.
+    /// The affected blocks.
     pub blocks: BlockRange,
-    /// What happened to them.
+    /// Whether they were removed or changed.
     pub kind: ReplacementKind,
-    /// Hashes the blocks had before: of the last blocks of the range, lowest first, at most 1 024. Fewer, or none,
-    /// where they could not be read.
+    /// Previous hashes of the last blocks of the range, lowest first, at most 1 024. Shorter or empty if they could
+    /// not be read.
     pub old_hashes: Vec<B256>,
-    /// Why, for people.
+    /// Text for the operator.
     pub reason: String,
-    /// When, in the store's time.
+    /// Store time of the commit.
     pub at: Timestamp,
 }
 
-/// What happened to replaced blocks.
+/// What a replacement did to its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplacementKind {
-    /// They were removed. Blocks that come in their place may have the same hashes or others.
+    /// Removed. Blocks that are added in their place may have the same or different hashes.
     Removed,
-    /// They have the same hashes, and other content.
+    /// Same hashes, different content.
     Content,
 }
 
 impl Replacement {
-    /// The hash that a block had before, if it is recorded.
+    /// The previous hash of a block, if it is recorded.
     pub fn old_hash(&self, number: u64) -> Option<B256> {
         let first = self.blocks.end - as_u64(self.old_hashes.len());
         let position = usize::try_from(number.checked_sub(first)?).ok()?;
@@ -81,7 +81,7 @@ impl Replacement {
         let kind = match reader.u8()? {
             1 => ReplacementKind::Removed,
             2 => ReplacementKind::Content,
-            other => return Err(Error::corrupt(format!("{WHAT} of the kind {other}"))),
+            other => return Err(Error::corrupt(format!("{WHAT} has the unknown kind {other}"))),
         };
         let at = Timestamp(reader.u64()?.cast_signed());
         let count = reader.count(OLD_HASHES_MAX)?;

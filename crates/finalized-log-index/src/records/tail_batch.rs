@@ -1,10 +1,10 @@
-//! The records `tail/FIRST`: the blocks of one commit, as pages.
+//! The records `tail/GENERATION-FIRST`: the blocks of one commit, as pages.
 //!
-//! The pages are those that the section cut meanwhile and the one that is still open, so no log is encoded only to
-//! be stored here. The first page may begin with logs of the commit before, which are passed over when read.
+//! The record holds the pages that the section cut during the commit, and the open page; no log is encoded only for
+//! this record. The first page may begin with logs of the previous commit; decoding skips them.
 //!
-//! Guarantees: those of [`super`]; the blocks that come back are those that went in. Leaves to others: the
-//! order of batches ([`crate::recover`]).
+//! Guarantees: those of [`super`]; decoding returns the encoded blocks. Leaves to others: the order of batches
+//! ([`crate::follow`]).
 
 use alloy_primitives::B256;
 use bytes::Bytes;
@@ -19,10 +19,9 @@ use crate::types::FinalizedBlock;
 
 const VERSION: u8 = 2;
 const WHAT: &str = "a batch of the tail";
-/// The most blocks of one batch.
 pub(crate) const BATCH_BLOCKS_MAX: usize = 4_096;
 
-/// What is stored of a commit.
+/// Content of the record.
 #[derive(Debug)]
 pub(crate) struct TailBatch<'b> {
     pub(crate) first_block: u64,
@@ -62,7 +61,7 @@ impl TailBatch<'_> {
     }
 }
 
-/// The blocks of a batch, without their bodies, and what is known of those.
+/// Returns the blocks without their bodies, and the keys of the bodies.
 pub(crate) fn decode(bytes: &[u8]) -> Result<(Vec<FinalizedBlock>, BodyKeys)> {
     let mut reader = open(bytes, VERSION, WHAT)?;
     let first_block = reader.u64()?;
@@ -76,7 +75,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(Vec<FinalizedBlock>, BodyKeys)> {
         let timestamp = reader.offset_from(before)?;
         wanted.push(to_usize(reader.varint()?)?);
         let number = first_block.checked_add(as_u64(position));
-        let number = number.ok_or_else(|| Error::corrupt(format!("{WHAT} beyond all blocks")))?;
+        let number = number.ok_or_else(|| {
+            Error::corrupt(format!("{WHAT} has a block number that is too large"))
+        })?;
         let (logs, body) = (Vec::new(), None);
         blocks.push(FinalizedBlock { number, hash, parent_hash, timestamp, logs, body });
         (parent_hash, before) = (hash, timestamp);
@@ -92,9 +93,10 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(Vec<FinalizedBlock>, BodyKeys)> {
                 continue;
             };
             let block = usize::try_from(offset).ok().and_then(|offset| blocks.get_mut(offset));
-            let block = block.ok_or_else(|| Error::corrupt(format!("{WHAT} has foreign logs")))?;
+            let block =
+                block.ok_or_else(|| Error::corrupt(format!("{WHAT} has logs of other blocks")))?;
             if log.block_hash != block.hash {
-                return Err(Error::corrupt(format!("{WHAT} has foreign logs")));
+                return Err(Error::corrupt(format!("{WHAT} has logs of other blocks")));
             }
             block.logs.push(log.log);
         }

@@ -1,6 +1,6 @@
-//! The record `tail`: the indexed head, and from where on blocks are in the tail.
+//! The record `tail`: the indexed head, and where the tail starts.
 //!
-//! It is the visibility barrier of ingest: a block is indexed when the commit that moves the head to it is.
+//! It is the visibility barrier of ingest: a block is indexed once the commit that moves the head to it succeeds.
 //!
 //! Guarantees: those of [`super`]. Leaves to others: when it is written ([`crate::writer`]).
 
@@ -10,34 +10,47 @@ use bytes::Bytes;
 use super::{begin, end, hash, open};
 use crate::codec::{put_u32, put_u64};
 use crate::error::{Error, Result};
-use crate::section::Before;
+use crate::section::ChunkPrefix;
 use crate::term::ID_MAX;
 
 const VERSION: u8 = 1;
 const WHAT: &str = "the record of the tail";
 
-/// What the record says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TailState {
-    /// The epoch of the writer that wrote it.
+    /// Epoch of the writer that wrote the record.
     pub(crate) epoch: u64,
-    /// Raised when the tail is thrown away, so that its records are none of the next tail's.
+    /// Raised when the tail is discarded, so that old tail records do not belong to the next tail.
     pub(crate) generation: u64,
-    /// The first block of the tail; everything between it and the head is in it.
+    /// First block of the tail, which holds every block from here to the head.
     pub(crate) start: u64,
-    /// The hash of the block before.
+    /// Parent hash of block `start`.
     pub(crate) start_parent: B256,
-    /// One above the highest indexed block; equals `start` when the tail is empty.
+    /// The indexed head plus one; equals `start` when the tail is empty.
     pub(crate) end: u64,
-    /// The hash of the highest indexed block, or of the one before the first.
+    /// Hash of the indexed head, or `start_parent` if the tail is empty.
     pub(crate) head_hash: B256,
-    /// Where the chunk of the first block of the tail starts.
+    /// First block of the chunk to which block `start` belongs.
     pub(crate) chunk_start: u64,
-    /// How much of that chunk lies before the tail.
-    pub(crate) before: Before,
+    /// Size of the part of that chunk that lies before the tail.
+    pub(crate) before: ChunkPrefix,
 }
 
 impl TailState {
+    /// An empty tail of generation 0, whose first block will be `start`.
+    pub(crate) fn empty(start: u64, start_parent: B256) -> Self {
+        Self {
+            epoch: 0,
+            generation: 0,
+            start,
+            start_parent,
+            end: start,
+            head_hash: start_parent,
+            chunk_start: start,
+            before: ChunkPrefix::default(),
+        }
+    }
+
     pub(crate) fn encode(&self) -> Bytes {
         let mut out = begin(VERSION);
         put_u64(&mut out, self.epoch);
@@ -56,7 +69,7 @@ impl TailState {
         let (epoch, generation) = (reader.u64()?, reader.u64()?);
         let (start, end) = (reader.u64()?, reader.u64()?);
         let (chunk_start, page_bytes) = (reader.u64()?, reader.u64()?);
-        let before = Before { logs: reader.u32()?, page_bytes };
+        let before = ChunkPrefix { logs: reader.u32()?, page_bytes };
         let (start_parent, head_hash) = (hash(&mut reader)?, hash(&mut reader)?);
         reader.end()?;
         if end < start || chunk_start > start || before.logs > ID_MAX {

@@ -1,4 +1,4 @@
-//! Every record comes back as it was, a flipped bit is found, and an edited one with the right checksum does no harm.
+//! Every record round-trips, a flipped bit is detected, and an edited record with a valid checksum does no harm.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use proptest::prelude::*;
 use super::*;
 use crate::bodies::{BodyKeys, TransactionAt};
 use crate::records::chunks::{BodiesRef, Change, ChunkEntry, ChunksHead};
-use crate::records::degraded::{Cause, Degraded};
+use crate::records::degraded::{Cause, DamagedBlocks, Degradation};
 use crate::records::replacement::{Replacement, ReplacementKind};
 use crate::records::tail_batch::TailBatch;
 use crate::records::tail_state::TailState;
 use crate::samples::{Edit, blocks, content, edits, resealed, word};
-use crate::section::{Before, Bounds};
+use crate::section::{Bounds, ChunkPrefix};
 use crate::tail::Tail;
 use crate::term::ID_MAX;
 use crate::types::{Body, FinalizedBlock};
 
-/// What came in comes back; what was damaged does not; what was edited may, if it makes sense.
+/// The record round-trips, a damaged one does not decode, and an edited one decodes or fails without a panic.
 fn check<T: PartialEq + std::fmt::Debug>(
     value: &T,
     bytes: &[u8],
@@ -52,7 +52,7 @@ fn state() -> impl Strategy<Value = TailState> {
                 end: start + length,
                 head_hash,
                 chunk_start: start.saturating_sub(piece),
-                before: Before { logs, page_bytes },
+                before: ChunkPrefix { logs, page_bytes },
             }
         },
     )
@@ -105,12 +105,12 @@ fn batch(blocks: &[FinalizedBlock], bodies: &BodyKeys) -> Bytes {
 
 proptest! {
     #[test]
-    fn the_state_of_the_tail(state in state(), edits in edits(), at: usize) {
+    fn tail_state_round_trips(state in state(), edits in edits(), at: usize) {
         check(&state, &state.encode(), TailState::decode, &edits, at);
     }
 
     #[test]
-    fn a_batch_of_the_tail(blocks in blocks(), edits in edits(), at: usize) {
+    fn tail_batch_round_trips(blocks in blocks(), edits in edits(), at: usize) {
         let with_body = blocks.iter().filter(|block| block.timestamp % 3 != 0);
         let with_body: Vec<u64> = with_body.map(|block| block.number).collect();
         let place = |block: &u64| TransactionAt { key: block.wrapping_mul(77), block: *block };
@@ -118,7 +118,7 @@ proptest! {
         let bodies = BodyKeys { blocks: with_body, transactions };
         let bytes = batch(&blocks, &bodies);
         check(&(blocks, bodies), &bytes, tail_batch::decode, &edits, at);
-        // What decodes can be appended, whatever it was.
+        // Everything that decodes can be appended.
         if let Ok((edited, _)) = tail_batch::decode(&resealed(&bytes, &edits))
             && let Some(first) = edited.first()
         {
@@ -130,7 +130,7 @@ proptest! {
                 end: first.number,
                 head_hash: first.parent_hash,
                 chunk_start: first.number,
-                before: Before::default(),
+                before: ChunkPrefix::default(),
             };
             let bounds = Bounds { cell_blocks: 16, chunk_logs: 200, piece_logs: 70 };
             Tail::new(bounds, &start).append(&edited);
@@ -138,7 +138,7 @@ proptest! {
     }
 
     #[test]
-    fn a_change_of_the_chunks(
+    fn chunk_change_round_trips(
         add in prop::collection::vec(entry(), 0..5),
         remove in prop::collection::vec(any::<u64>(), 0..5),
         floor: u64,
@@ -150,7 +150,7 @@ proptest! {
     }
 
     #[test]
-    fn the_head_of_the_chunks(
+    fn chunks_head_round_trips(
         seq: u64,
         before: u64,
         kept: u64,
@@ -163,28 +163,44 @@ proptest! {
     }
 
     #[test]
-    fn an_attempt(until: i64, edits in edits(), at: usize) {
+    fn attempt_round_trips(until: i64, edits in edits(), at: usize) {
         let until = Timestamp(until);
         check(&until, &attempt::encode(until), attempt::decode, &edits, at);
     }
 
     #[test]
-    fn the_bounds(cell_blocks: u64, chunk_logs: u32, piece_logs: u32, edits in edits(), at: usize) {
+    fn bounds_round_trip(
+        cell_blocks: u64,
+        chunk_logs: u32,
+        piece_logs: u32,
+        edits in edits(),
+        at: usize,
+    ) {
         let bounds = Bounds { cell_blocks, chunk_logs, piece_logs };
         check(&bounds, &bounds::encode(&bounds), bounds::decode, &edits, at);
     }
 
     #[test]
-    fn a_degradation(cause in 0..4_usize, reason in "\\PC{0,80}", edits in edits(), at: usize) {
+    fn degradation_round_trips(
+        cause in 0..4_usize,
+        reason in "\\PC{0,80}",
+        start in 0..u64::MAX / 2,
+        length in 1_u64..1 << 40,
+        count in 0..4_usize,
+        edits in edits(),
+        at: usize,
+    ) {
         let causes =
             [Cause::FinalityViolation, Cause::Corruption, Cause::Backlog, Cause::Metadata];
         let cause = causes[cause];
-        let degraded = Degraded { cause, reason };
-        check(&degraded, &degraded.encode(), Degraded::decode, &edits, at);
+        let blocks = start..start + length;
+        let damaged = vec![DamagedBlocks { blocks, what: reason.clone() }; count];
+        let degraded = Degradation { cause, reason, damaged };
+        check(&degraded, &degraded.encode(), Degradation::decode, &edits, at);
     }
 
     #[test]
-    fn a_replacement(
+    fn replacement_round_trips(
         seq in 1..u64::MAX,
         start in 0..u64::MAX / 2,
         length in 1_u64..1 << 40,
@@ -209,7 +225,7 @@ proptest! {
     }
 
     #[test]
-    fn a_body(
+    fn body_round_trips(
         bytes in prop::collection::vec(any::<u8>(), 0..3_000),
         transactions in prop::collection::vec(word(), 0..5),
         edits in edits(),
@@ -231,12 +247,12 @@ proptest! {
         let _ = body::decode(&sealed);
         let _ = attempt::decode(&sealed);
         let _ = bounds::decode(&sealed);
-        let _ = Degraded::decode(&sealed);
+        let _ = Degradation::decode(&sealed);
         let _ = Replacement::decode(&sealed);
     }
 
     #[test]
-    fn keys_order_as_their_numbers_do(one: u64, other: u64) {
+    fn keys_sort_like_their_numbers(one: u64, other: u64) {
         let keys = Keys::new("p");
         prop_assert_eq!(keys.change(one) < keys.change(other), one < other);
         prop_assert_eq!(number_of(&keys.change(one)).expect("a number"), one);
@@ -248,7 +264,7 @@ proptest! {
 }
 
 #[test]
-fn a_head_of_the_chunks_written_before_there_were_replacements_is_read() {
+fn a_chunks_head_of_version_1_is_read() {
     let mut old = begin(1);
     crate::codec::put_u64(&mut old, 7);
     crate::codec::put_u64(&mut old, 5);
@@ -257,8 +273,8 @@ fn a_head_of_the_chunks_written_before_there_were_replacements_is_read() {
 }
 
 #[test]
-fn a_long_reason_is_cut_between_letters() {
-    let degraded = Degraded { cause: Cause::Corruption, reason: "ä".repeat(5_000) };
-    let kept = Degraded::decode(&degraded.encode()).expect("just written").reason;
+fn a_long_reason_is_cut_between_characters() {
+    let degraded = Degradation::new(Cause::Corruption, "ä".repeat(5_000));
+    let kept = Degradation::decode(&degraded.encode()).expect("just written").reason;
     assert!(kept.len() <= 4_096 && kept.chars().all(|letter| letter == 'ä'));
 }

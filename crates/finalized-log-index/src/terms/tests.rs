@@ -1,4 +1,4 @@
-//! Term indexes come back whole, group by group, and damage is found.
+//! Term indexes round-trip group by group, and damage is detected.
 
 use alloy_primitives::B256;
 use proptest::prelude::*;
@@ -34,7 +34,7 @@ fn lookup(encoded: &EncodedTerms, fingerprint: Fingerprint) -> Vec<u32> {
     match find(&encoded.buckets[range], fingerprint, encoded.bucket_bits).expect("encoded") {
         None => Vec::new(),
         Some(Group::Ids(ids)) => ids,
-        Some(Group::Stored(stored)) => {
+        Some(Group::Bitmap(stored)) => {
             let small = |number: u64| usize::try_from(number).expect("small");
             let range = small(stored.bytes.start)..small(stored.bytes.end);
             let bitmap = read_bitmap(&encoded.postings[range], &stored).expect("encoded");
@@ -86,12 +86,12 @@ fn a_shift_moves_every_id() {
 
 proptest! {
     #[test]
-    fn entries_come_back(pairs in prop::collection::vec((0_u32..40, 0_u32..500), 0..600)) {
+    fn entries_round_trip(pairs in prop::collection::vec((0_u32..40, 0_u32..500), 0..600)) {
         check(&pairs);
     }
 
     #[test]
-    fn a_flipped_bit_is_found(
+    fn a_flipped_bit_is_detected(
         pairs in prop::collection::vec((0_u32..9, 0_u32..500), 1..400),
         at: usize,
     ) {
@@ -120,7 +120,7 @@ proptest! {
             prop_assert!(ids.is_sorted() && ids.iter().all(|id| *id <= ID_MAX));
         }
         let whole = find(&encoded.buckets[at(0)..at(1)], fingerprint(term), encoded.bucket_bits);
-        if let Some(Group::Stored(stored)) = whole.expect("encoded") {
+        if let Some(Group::Bitmap(stored)) = whole.expect("encoded") {
             let small = |number: u64| usize::try_from(number).expect("small");
             let range = small(stored.bytes.start)..small(stored.bytes.end);
             let bitmap = crate::samples::resealed(&encoded.postings[range], &edits);
@@ -138,7 +138,7 @@ proptest! {
         let mut sealed = bytes;
         seal(&mut sealed, 0);
         let _ = find(&sealed, fingerprint(term), 0);
-        let stored = Stored { count: 1, min: 0, max: 0, bytes: 0..1 };
+        let stored = BitmapRef { count: 1, min: 0, max: 0, bytes: 0..1 };
         let _ = read_bitmap(&sealed, &stored);
     }
 }

@@ -1,48 +1,46 @@
-//! Draws for the workload: a small generator, skewed ranks, and names made of numbers.
+//! Random draws of the workload: a small generator, skewed ranks, and addresses and hashes derived from numbers.
 //!
-//! Guarantees: the same seed gives the same draws on every machine, without floating point. Leaves to others:
-//! what is drawn, and how often.
+//! Guarantees: the same seed produces the same draws on every machine, without floating point. Leaves to others: what
+//! is drawn, and how often.
 
 use alloy_primitives::{Address, B256};
 
-/// The step of the counter behind [`Draw`].
+/// Increment of the counter behind [`Draw`].
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A generator of random numbers (SplitMix64): one addition and one mix a draw.
+/// Random number generator (SplitMix64): one addition and one mix per draw.
 #[derive(Clone, Debug)]
 pub(super) struct Draw(u64);
 
 impl Draw {
-    /// The sequence of a seed.
     pub(super) fn new(seed: u64) -> Self {
         Self(mix(seed ^ STEP))
     }
 
-    /// 64 random bits.
     pub(super) fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(STEP);
         mix(self.0)
     }
 
-    /// A number below `end`, each as likely as the others.
+    /// Uniformly distributed below `end`.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
     }
 
-    /// True `share` times of 1 024.
+    /// True with probability `share` / 1 024.
     pub(super) fn chance(&mut self, share: u64) -> bool {
         self.bits() >> 54 < share
     }
 
-    /// One of the choices.
+    /// Picks one of the choices uniformly.
     pub(super) fn pick<'a, T, const N: usize>(&mut self, choices: &'a [T; N]) -> &'a T {
         const { assert!(N.is_power_of_two() && N <= 1 << 16) };
         let at = usize::from((self.bits() >> 48) as u16);
         &choices[at & (N - 1)]
     }
 
-    /// A rank by the octaves' weights: within an octave each is as likely as the others. With equal weights that
-    /// is Zipf's law; the first octave has the ranks 0 and up.
+    /// A rank whose octave follows the weights, uniform within the octave. With equal weights this is Zipf's law.
+    /// Rank 0 is the only one in octave 0.
     pub(super) fn rank(&mut self, octaves: &Octaves) -> u64 {
         let bits = self.bits();
         let octave = octaves.0[usize::from((bits >> 56) as u8)];
@@ -50,18 +48,18 @@ impl Draw {
         (size | (bits & (size - 1))) - 1
     }
 
-    /// A hash that nobody can name before.
+    /// A random hash, not derivable from a number.
     pub(super) fn hash(&mut self) -> B256 {
         words([self.bits(), self.bits(), self.bits(), self.bits()])
     }
 }
 
-/// For each of 256 equally likely draws, the octave of a rank.
+/// The octave of a rank for each of 256 equally likely draws.
 #[derive(Clone, Debug)]
 pub(super) struct Octaves([u8; 256]);
 
 impl Octaves {
-    /// Octaves from `first` on, each with `decay` of 256 parts of the weight of the one before.
+    /// Octaves from `first` on, each with `decay` / 256 of the weight of the previous one.
     pub(super) fn new(first: u8, count: u8, decay: u64) -> Self {
         let mut weights = Vec::new();
         let mut weight: u64 = 1 << 32;
@@ -83,7 +81,7 @@ impl Octaves {
     }
 }
 
-/// The address that belongs to a number.
+/// Derives an address from a number.
 pub(super) fn address(key: u64) -> Address {
     let mut bytes = [0; 20];
     bytes[..8].copy_from_slice(&mix(key).to_le_bytes());
@@ -92,12 +90,12 @@ pub(super) fn address(key: u64) -> Address {
     Address::from(bytes)
 }
 
-/// The hash that belongs to a number.
+/// Derives a hash from a number.
 pub(super) fn hash(key: u64) -> B256 {
     words([mix(key), mix(key ^ STEP), mix(key.wrapping_add(STEP)), mix(!key)])
 }
 
-/// Spreads a number over 64 bits, each number to one of its own.
+/// Bijective mix of 64 bits.
 pub(super) fn mix(key: u64) -> u64 {
     let key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let key = (key ^ (key >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,8 +1,8 @@
-//! What mainnet's logs look like: which events, by which contracts, with which topics and data.
+//! The shape of mainnet's logs: which events, by which contracts, with which topics and data.
 //!
-//! The shares are those of 51 consecutive blocks around 18 426 253: `Transfer` 45.6 %, `Approval` 7.8 %, V2 `Sync`
-//! 7.7 %, V2 `Swap` 7.5 %, `Deposit` 4.1 %, `Withdrawal` 3.5 %, V3 `Swap` 2.5 %; WETH 18.8 % and USDT 8.0 % of the
-//! logs; data of 69 bytes on average and 3 328 at most.
+//! The proportions are those of 51 consecutive blocks around 18 426 253: `Transfer` 45.6 %, `Approval` 7.8 %, V2
+//! `Sync` 7.7 %, V2 `Swap` 7.5 %, `Deposit` 4.1 %, `Withdrawal` 3.5 %, V3 `Swap` 2.5 %; WETH 18.8 % and USDT 8.0 % of
+//! the logs; data of 69 bytes on average and 3 328 at most.
 //!
 //! Leaves to others: blocks and transactions.
 
@@ -26,7 +26,7 @@ const WITHDRAWAL: B256 =
 pub(super) const WETH: Address = address!("0xc02aaa39b223fe8d0a0e5c4f27ead9083c756cc2");
 const USDT: Address = address!("0xdac17f958d2ee523a2206206994597c13d831ec7");
 
-/// The kinds of numbers that names are made of: the high bits of a key.
+/// Kinds of keys from which addresses and hashes are derived: the high bits of a key.
 const TOKENS: u64 = 1 << 56;
 const POOLS: u64 = 2 << 56;
 const OTHERS: u64 = 3 << 56;
@@ -37,10 +37,9 @@ const ONE_OFF_WALLETS: u64 = 7 << 56;
 const ONE_OFF_TOPICS: u64 = 8 << 56;
 const ABSENT_TOPICS: u64 = 9 << 56;
 
-/// Wallets that the chain knew before the first block.
+/// Wallets that existed before the first block.
 const WALLETS_BEFORE: u64 = 1 << 20;
 
-/// What a log tells.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Transfer,
@@ -54,7 +53,7 @@ enum Event {
     Other,
 }
 
-/// How many logs of 1 024 are of each event; the rest is [`Event::Other`].
+/// Number of logs of each event out of 1 024; the rest is [`Event::Other`].
 const EVENT_SHARES: [(Event, usize); 8] = [
     (Event::Transfer, 431),
     (Event::TransferNft, 36),
@@ -66,11 +65,11 @@ const EVENT_SHARES: [(Event, usize); 8] = [
     (Event::Withdrawal, 36),
 ];
 
-/// Of 1 024 transfers, those of the two largest tokens.
+/// Transfers of the two largest tokens, out of 1 024.
 const WETH_SHARE: u64 = 230;
 const USDT_SHARE: u64 = 164;
 
-/// Draws logs one after the other, and remembers which wallets and hashes there were.
+/// Draws logs one by one, and counts the wallets and hashes used so far.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     seed: u64,
@@ -81,7 +80,7 @@ pub(super) struct Shape {
     kinds: Octaves,
     hot_wallets: Octaves,
     ages: Octaves,
-    /// Wallets that came since the first block and may come again.
+    /// Wallets that appeared since the first block and may return.
     wallets_new: u64,
     wallets_one_off: u64,
     topics_one_off: u64,
@@ -95,7 +94,7 @@ impl Shape {
             *slot = event;
         }
         Self {
-            // The low half alone, so that the kinds in the high bits of a key stay apart.
+            // Shifted, so that the kinds in the high bits of a key stay distinct.
             seed: draw::mix(seed) >> 8,
             events,
             tokens: Octaves::new(1, 15, 198),
@@ -110,7 +109,7 @@ impl Shape {
         }
     }
 
-    /// One log: its contract and its topics; its data is added to `data`.
+    /// Draws one log: returns its contract and topics, and appends its data to `data`.
     pub(super) fn log(
         &mut self,
         draw: &mut Draw,
@@ -154,7 +153,7 @@ impl Shape {
         (contract, topics)
     }
 
-    /// A log of some other event: one of hundreds of kinds, each with its own number of topics and words.
+    /// A log of another event: one of hundreds of kinds, each with its own number of topics and words.
     fn any(
         &mut self,
         draw: &mut Draw,
@@ -188,7 +187,7 @@ impl Shape {
         self.other(draw)
     }
 
-    /// Someone who takes part: the sender, a hot wallet or contract, one seen not long ago, or one never again.
+    /// A participant: the sender, a hot wallet or contract, a recent wallet, or one that never returns.
     fn party(&mut self, draw: &mut Draw, sender: B256) -> B256 {
         match draw.bits() >> 60 {
             0..=4 => sender,
@@ -198,7 +197,7 @@ impl Shape {
         }
     }
 
-    /// Someone who gets something: as [`Self::party`], or a wallet that was never there before and may come again.
+    /// A recipient: like [`Self::party`], or a new wallet that may return.
     fn receiver(&mut self, draw: &mut Draw, sender: B256) -> B256 {
         if !draw.chance(100) {
             return self.party(draw, sender);
@@ -207,7 +206,7 @@ impl Shape {
         self.wallet(self.wallets_new - 1 + WALLETS_BEFORE)
     }
 
-    /// Who sends a transaction.
+    /// The sender of a transaction.
     pub(super) fn sender(&mut self, draw: &mut Draw) -> B256 {
         if draw.chance(200) { self.hot_wallet(draw) } else { self.known_wallet(draw) }
     }
@@ -216,7 +215,7 @@ impl Shape {
         self.party_name(HOT_WALLETS, draw.rank(&self.hot_wallets))
     }
 
-    /// The later a wallet came, the likelier it comes again.
+    /// The more recent a wallet is, the more likely it returns.
     fn known_wallet(&self, draw: &mut Draw) -> B256 {
         let newest = WALLETS_BEFORE + self.wallets_new;
         self.wallet(newest - 1 - draw.rank(&self.ages))
@@ -263,23 +262,22 @@ impl Shape {
         self.party_name(WALLETS, number)
     }
 
-    /// The token of a rank after WETH and USDT.
+    /// The token with this rank after WETH and USDT.
     pub(super) fn token_of_rank(&self, rank: u64) -> Address {
         self.contract(TOKENS, rank)
     }
 
-    /// One of the wallets that came since the first block, if any did.
+    /// One of the wallets that appeared since the first block, if any.
     pub(super) fn new_wallet(&self, n: u64) -> Option<B256> {
         Some(self.wallet(WALLETS_BEFORE + draw::mix(n).checked_rem(self.wallets_new)?))
     }
 
-    /// One of the hashes that were there once, if any was.
+    /// One of the hashes that occurred once, if any.
     pub(super) fn past_one_off_topic(&self, n: u64) -> Option<B256> {
         let number = draw::mix(n).checked_rem(self.topics_one_off)?;
         Some(draw::hash(ONE_OFF_TOPICS | self.seed ^ number))
     }
 
-    /// A topic that is in no log.
     pub(super) fn absent_topic(&self, n: u64) -> B256 {
         draw::hash(ABSENT_TOPICS | self.seed ^ n)
     }
@@ -292,12 +290,12 @@ fn small(draw: &mut Draw, end: u64) -> B256 {
     B256::from(word)
 }
 
-/// An NFT's number: usually small, sometimes a hash.
+/// Id of an NFT: usually small, sometimes a hash.
 fn token_id(draw: &mut Draw) -> B256 {
     if draw.chance(200) { draw.hash() } else { small(draw, 10_000) }
 }
 
-/// An amount: 1 to 11 bytes that matter, a third of them round.
+/// An amount with up to 11 significant bytes; a quarter of them are round.
 fn amount(draw: &mut Draw, data: &mut Vec<u8>) {
     let bits = draw.bits();
     let value = u128::from(draw.bits()) << 24 | u128::from(bits >> 40);
@@ -314,7 +312,7 @@ fn amounts(draw: &mut Draw, data: &mut Vec<u8>, count: usize) {
     }
 }
 
-/// Bytes behind an offset and a length, half of them padding, as calls and signatures are.
+/// Words of dynamic data, half of them mostly zeros, as in calls and signatures.
 fn blob(draw: &mut Draw, data: &mut Vec<u8>, words_max: u64) {
     for word in 0..draw.below(words_max) {
         if word & 1 == 0 {

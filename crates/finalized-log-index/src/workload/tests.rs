@@ -1,4 +1,4 @@
-//! The workload is the same for the same seed, and has mainnet's shape.
+//! The workload is deterministic and has mainnet's shape.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ fn chain(seed: u64) -> Workload {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_chain() {
+fn the_same_seed_generates_the_same_chain() {
     let of = |seed| chain(seed).take(20).collect::<Vec<_>>();
     assert_eq!(of(1), of(1));
     assert_ne!(of(1)[0].hash, of(2)[0].hash);
@@ -71,7 +71,7 @@ fn wallets_and_hashes_are_hot_rare_or_once() {
 }
 
 #[test]
-fn terms_occur_as_often_as_they_say() {
+fn terms_occur_as_often_as_documented() {
     let mut chain = chain(5);
     assert_eq!(chain.terms().rare_wallet(0), None);
     let blocks: Vec<_> = chain.by_ref().take(300).collect();
@@ -90,7 +90,7 @@ fn terms_occur_as_often_as_they_say() {
     }
 }
 
-/// Fails unless `part` of `all` is in the range, in thousandths.
+/// Fails unless `part / all`, in thousandths, is in the range.
 #[track_caller]
 fn assert_share(what: &str, part: usize, all: usize, thousandths: std::ops::Range<usize>) {
     let share = part * 1_000 / all;

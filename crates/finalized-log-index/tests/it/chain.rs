@@ -5,7 +5,6 @@ use finalized_log_index::{
     Topics,
 };
 
-/// A small generator of random numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Dice(u64);
 
@@ -31,25 +30,25 @@ impl Dice {
     }
 }
 
-/// How terms are spread over logs.
+/// How terms are distributed over logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Skew {
-    /// Every term about as often.
+    /// Every term is about equally frequent.
     Even,
-    /// A few terms in nearly all logs.
+    /// A few terms are in nearly all logs.
     Hot,
-    /// Terms that occur once.
+    /// Most terms occur once.
     OneOff,
-    /// Terms that occur in one stretch of blocks only.
+    /// Each term occurs only in one stretch of blocks.
     Bursts,
-    /// Nearly no logs at all.
+    /// There are hardly any logs.
     Sparse,
 }
 
 pub(crate) const SKEWS: [Skew; 5] =
     [Skew::Even, Skew::Hot, Skew::OneOff, Skew::Bursts, Skew::Sparse];
 
-/// How many different terms there are, so that filters hit.
+/// Number of different terms; small, so that filters match.
 const TERMS: u64 = 12;
 
 fn term(dice: &mut Dice, skew: Skew, block: u64, log: u64) -> u64 {
@@ -133,7 +132,7 @@ pub(crate) fn block_hash(number: u64, branch: &str) -> B256 {
     B256::from(*blake3::hash(format!("block {number} {branch}").as_bytes()).as_bytes())
 }
 
-/// A chain of `count` blocks from `first` on.
+/// A chain of `count` blocks, starting at `first`.
 pub(crate) fn chain(seed: u64, skew: Skew, first: u64, count: u64) -> Vec<FinalizedBlock> {
     let mut dice = Dice::new(seed);
     (first..first + count)
@@ -148,7 +147,7 @@ pub(crate) fn chain(seed: u64, skew: Skew, first: u64, count: u64) -> Vec<Finali
         .collect()
 }
 
-/// The body of a block: every third chain has none.
+/// The body of a block; every third chain has no bodies.
 pub(crate) fn body(seed: u64, number: u64) -> Option<Body> {
     let hash = blake3::hash(format!("body {seed} {number}").as_bytes());
     let word = hash.as_bytes();
@@ -160,12 +159,12 @@ pub(crate) fn body(seed: u64, number: u64) -> Option<Body> {
         .then(|| Body { bytes: bytes.into(), transactions: transactions.collect() })
 }
 
-/// The hash of a transaction of a body.
+/// Hash of a transaction of a body.
 pub(crate) fn body_transaction(seed: u64, number: u64, index: u64) -> B256 {
     B256::from(*blake3::hash(format!("tx {seed} {number} {index}").as_bytes()).as_bytes())
 }
 
-/// Fails unless the bodies of these blocks, which are covered, are found by number and by transaction.
+/// Checks that the bodies of these blocks, which are covered, are found by number and by transaction.
 pub(crate) async fn check_bodies<'b>(
     index: &LogIndex,
     blocks: impl Iterator<Item = &'b FinalizedBlock>,
@@ -174,7 +173,7 @@ pub(crate) async fn check_bodies<'b>(
         let found = index.body(block.number).await?;
         let expected = block.body.as_ref().map(|body| body.bytes.clone());
         if found.is_none() && !index.coverage().iter().any(|r| r.contains(&block.number)) {
-            // Pruned meanwhile.
+            // Pruned in the meantime.
             continue;
         }
         assert_eq!(found, expected, "the body of block {}", block.number);
@@ -207,7 +206,7 @@ pub(crate) fn scan(blocks: &[FinalizedBlock], filter: &Filter) -> Vec<Log> {
     all.collect()
 }
 
-/// Written apart from `Filter::matches`, so that a mistake there shows.
+/// Written independently of `Filter::matches`, to reveal a mistake there.
 fn naive_match(filter: &Filter, log: &BlockLog) -> bool {
     if !filter.addresses.is_empty() && !filter.addresses.contains(&log.address) {
         return false;

@@ -1,5 +1,5 @@
-//! The crash matrix of the index: for each operation of a life on its stores, fail there, lose the answer there, die
-//! just before or just after it; then restart, finish, and compare with the life that nothing disturbed.
+//! The crash matrix of the index. For each store operation of a scenario: fail there, lose the reply there, crash
+//! just before or just after it; then restart, finish, and compare with the undisturbed run.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use finalized_log_index::{FinalizedBlock, LogIndex, Stores};
 use logmill_io::blob::MemoryBlobs;
 use logmill_io::meta::MemoryMeta;
 use logmill_io::{
-    Clock, Entropy, Fault, Faults, Faulty, SeededEntropy, SimClock, Timestamp, millis,
+    Clock, Entropy, Fault, Faults, FaultyStore, SeededEntropy, SimClock, Timestamp, millis,
 };
 
 use crate::chain::Dice;
@@ -15,13 +15,13 @@ use crate::life::{self, PAUSE, collect, finish, image, live, look};
 
 const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
 
-/// Stores in memory whose time can be moved.
-pub(crate) struct Ground {
+/// In-memory stores with a clock that can be moved.
+pub(crate) struct MemoryStores {
     pub(crate) clock: Arc<SimClock>,
     pub(crate) stores: Stores,
 }
 
-impl Ground {
+impl MemoryStores {
     pub(crate) fn new(seed: u64) -> Self {
         let clock = SimClock::at(Timestamp(1_790_000_000_000));
         let entropy: Arc<dyn Entropy> = SeededEntropy::shared(seed);
@@ -35,12 +35,12 @@ impl Ground {
         Self { clock, stores }
     }
 
-    /// The stores as a process sees them that faults reach.
+    /// The stores as seen by a process that is subject to faults.
     pub(crate) fn through(&self, faults: &Arc<Faults>) -> Stores {
         let (meta, blobs) = (Arc::clone(&self.stores.meta), Arc::clone(&self.stores.blobs));
         Stores {
-            meta: Arc::new(Faulty::new(meta, Arc::clone(faults))),
-            blobs: Arc::new(Faulty::new(blobs, Arc::clone(faults))),
+            meta: Arc::new(FaultyStore::new(meta, Arc::clone(faults))),
+            blobs: Arc::new(FaultyStore::new(blobs, Arc::clone(faults))),
             ..self.stores.clone()
         }
     }
@@ -50,29 +50,29 @@ impl Ground {
     }
 }
 
-async fn reader(ground: &Ground) -> LogIndex {
-    LogIndex::open(ground.stores.clone(), life::settings()).await.expect("it opens")
+async fn reader(memory: &MemoryStores) -> LogIndex {
+    LogIndex::open(memory.stores.clone(), life::settings()).await.expect("it opens")
 }
 
 async fn run(faults: &Arc<Faults>, blocks: &[FinalizedBlock]) -> String {
-    let ground = Ground::new(5);
-    let reader = reader(&ground).await;
-    let disturbed = ground.through(faults);
+    let memory = MemoryStores::new(5);
+    let reader = reader(&memory).await;
+    let disturbed = memory.through(faults);
     let mut steps = 0;
     let after_step = async || {
         steps += 1;
-        // Whenever the process is gone, and now and then before.
+        // Whenever the process has crashed, and occasionally before.
         if faults.crashed() || steps % 4 == 0 {
             look(&reader, blocks).await;
         }
     };
     live(&disturbed, blocks, || faults.crashed(), after_step).await;
-    ground.pause();
-    finish(&ground.stores, blocks).await;
-    ground.pause();
-    collect(&ground.stores).await;
+    memory.pause();
+    finish(&memory.stores, blocks).await;
+    memory.pause();
+    collect(&memory.stores).await;
     look(&reader, blocks).await;
-    image(&ground.stores, blocks).await
+    image(&memory.stores, blocks).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -94,39 +94,39 @@ async fn an_index_survives_a_fault_at_every_operation() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_index_that_crashes_again_and_again_is_finished_all_the_same() {
+async fn an_index_that_crashes_repeatedly_ends_in_the_same_state() {
     let blocks = life::blocks();
     let undisturbed = run(&Faults::none(), &blocks).await;
     for seed in 0..u64::from(logmill_io::proof_cases(60)) {
         let mut dice = Dice::new(seed);
-        let ground = Ground::new(seed);
-        let reader = reader(&ground).await;
+        let memory = MemoryStores::new(seed);
+        let reader = reader(&memory).await;
         for _ in 0..1_000 {
             let fault = if dice.one_in(2) { Fault::CrashBefore } else { Fault::CrashAfter };
             let faults = Faults::at(dice.below(150), fault);
-            let disturbed = ground.through(&faults);
+            let disturbed = memory.through(&faults);
             live(&disturbed, &blocks, || faults.crashed(), async || {}).await;
             look(&reader, &blocks).await;
             if dice.one_in(3) {
-                ground.pause();
+                memory.pause();
             }
             if !faults.crashed() {
                 break;
             }
         }
-        ground.pause();
-        finish(&ground.stores, &blocks).await;
-        ground.pause();
-        collect(&ground.stores).await;
-        assert_eq!(image(&ground.stores, &blocks).await, undisturbed, "seed {seed}");
+        memory.pause();
+        finish(&memory.stores, &blocks).await;
+        memory.pause();
+        collect(&memory.stores).await;
+        assert_eq!(image(&memory.stores, &blocks).await, undisturbed, "seed {seed}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_life_has_all_that_is_to_be_disturbed() {
+async fn the_scenario_merges_and_prunes_and_keeps_a_tail() {
     let blocks = life::blocks();
-    let ground = Ground::new(5);
-    let writer = life::write(&ground.stores).await.expect("it opens");
+    let memory = MemoryStores::new(5);
+    let writer = life::write(&memory.stores).await.expect("it opens");
     let mut merged = 0;
     for number in 0..life::STEPS {
         merged += writer.maintain().await.expect("it works").merged;

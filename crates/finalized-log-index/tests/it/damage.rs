@@ -1,5 +1,7 @@
-//! Damage anywhere in any record or blob: the right answer or an error that says what is damaged, never another answer
-//! and never a panic.
+//! Damage anywhere in any record or blob leads to the right answer or to an error that names the damage, never to a
+//! wrong answer or a panic.
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use finalized_log_index::{
@@ -9,20 +11,20 @@ use futures::stream::iter;
 use logmill_io::{BlobName, Condition, ErrorKind, Key, KeyRange, MetaStoreExt};
 
 use crate::chain::{check_bodies, scan};
-use crate::crash_matrix::Ground;
+use crate::crash_matrix::MemoryStores;
 use crate::life::{self, filters};
 
-/// Of blobs, one byte in so many; of records, each.
+/// Of blobs, every ninth byte is damaged; of records, every byte.
 const BLOB_STRIDE: usize = 9;
 const FIRST: u64 = 6;
 const BLOCKS: usize = 20;
 
 /// An index with a chunk of history, a chunk, pieces and a tail.
-async fn small() -> (Ground, Vec<FinalizedBlock>) {
-    let ground = Ground::new(7);
+async fn small() -> (MemoryStores, Vec<FinalizedBlock>) {
+    let memory = MemoryStores::new(7);
     let all = life::blocks();
     let blocks = all[usize::try_from(FIRST).expect("small")..][..BLOCKS].to_vec();
-    let writer = life::write(&ground.stores).await.expect("it opens");
+    let writer = life::write(&memory.stores).await.expect("it opens");
     for some in blocks[3..].chunks(4) {
         writer.ingest_finalized_blocks(some).await.expect("they follow");
     }
@@ -33,10 +35,10 @@ async fn small() -> (Ground, Vec<FinalizedBlock>) {
     writer.collect_garbage(GcMode::Delete).await.expect("it works");
     let health = writer.index().health();
     assert!(health.chunks > 2 && health.tail_blocks > 0, "{health:?}");
-    (ground, blocks)
+    (memory, blocks)
 }
 
-/// Opens and asks everything; gives the error, if there was one.
+/// Opens the index and runs every kind of query; returns the last error, if any.
 async fn ask(stores: &Stores, blocks: &[FinalizedBlock]) -> Result<(), Error> {
     let index = LogIndex::open(stores.clone(), life::settings()).await?;
     let last = FIRST + BLOCKS as u64 - 1;
@@ -101,7 +103,7 @@ async fn all_blobs(stores: &Stores) -> Vec<(BlobName, Bytes)> {
     all
 }
 
-/// Damage of a blob is found where it matters, and named.
+/// Checks that the error of a damaged blob names it; returns whether there was an error.
 fn check_named(name: &BlobName, outcome: Result<(), Error>) -> bool {
     let Err(error) = outcome else {
         return false;
@@ -113,9 +115,9 @@ fn check_named(name: &BlobName, outcome: Result<(), Error>) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_damaged_blob_never_gives_a_wrong_answer() {
-    let (ground, blocks) = small().await;
-    let stores = &ground.stores;
+async fn a_damaged_blob_never_leads_to_a_wrong_answer() {
+    let (memory, blocks) = small().await;
+    let stores = &memory.stores;
     ask(stores, &blocks).await.expect("nothing is damaged yet");
     let (mut found, mut tried) = (0, 0);
     for (name, bytes) in all_blobs(stores).await {
@@ -129,14 +131,14 @@ async fn a_damaged_blob_never_gives_a_wrong_answer() {
         replace(stores, &name, &bytes).await;
     }
     ask(stores, &blocks).await.expect("all is mended");
-    // Buckets that no filter asks for, and the magic, may be damaged unseen.
+    // Damage of buckets that no filter needs, and of the magic, may go unnoticed.
     assert!(found * 10 > tried * 7, "{found} of {tried} were seen");
 }
 
 #[tokio::test(start_paused = true)]
 async fn swapped_blobs_are_not_taken_for_each_other() {
-    let (ground, blocks) = small().await;
-    let stores = &ground.stores;
+    let (memory, blocks) = small().await;
+    let stores = &memory.stores;
     let all = all_blobs(stores).await;
     for (one, its) in &all {
         for (other, others) in &all {
@@ -159,8 +161,8 @@ async fn put(stores: &Stores, key: &Key, value: &Bytes) {
 
 #[tokio::test(start_paused = true)]
 async fn a_damaged_record_is_found_when_the_index_is_opened() {
-    let (ground, blocks) = small().await;
-    let stores = &ground.stores;
+    let (memory, blocks) = small().await;
+    let stores = &memory.stores;
     let records = stores.meta.scan(&KeyRange::all(), 1_000).await.expect("it scans");
     let ours = records.into_iter().filter(|(key, _)| !key.to_string().starts_with("lease/"));
     for (key, record) in ours {
@@ -172,8 +174,13 @@ async fn a_damaged_record_is_found_when_the_index_is_opened() {
         stores.meta.delete(key.clone(), Condition::Any).await.expect("it works");
         match ask(stores, &blocks).await {
             Err(error) => assert!(matches!(error, Error::Corrupt { .. }), "{key}: {error:?}"),
-            // Without it, the bounds are those that the index is opened with.
-            Ok(()) => assert!(key.to_string().ends_with("/bounds"), "{key} is missed"),
+            // Both records may be missing: the bounds are written again on opening, and the next writer draws an
+            // identity.
+            Ok(()) => {
+                let may_lack = ["/bounds", "/identity"];
+                let may_lack = may_lack.iter().any(|end| key.to_string().ends_with(end));
+                assert!(may_lack, "{key} is missed");
+            }
         }
         put(stores, &key, &record.value).await;
     }
@@ -182,8 +189,8 @@ async fn a_damaged_record_is_found_when_the_index_is_opened() {
 
 #[tokio::test(start_paused = true)]
 async fn swapped_records_are_not_taken_for_each_other() {
-    let (ground, blocks) = small().await;
-    let stores = &ground.stores;
+    let (memory, blocks) = small().await;
+    let stores = &memory.stores;
     for prefix in ["logindex/tail/", "logindex/chg/"] {
         let records = stores.meta.scan(&KeyRange::prefix(prefix), 1_000).await.expect("it scans");
         for pair in records.windows(2) {
@@ -203,9 +210,9 @@ async fn swapped_records_are_not_taken_for_each_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn records_that_are_damaged_under_an_open_index_stop_its_reads_until_they_are_mended() {
-    let (ground, blocks) = small().await;
-    let stores = &ground.stores;
+async fn records_damaged_under_an_open_index_stop_its_reads_until_they_are_repaired() {
+    let (memory, blocks) = small().await;
+    let stores = &memory.stores;
     let index = LogIndex::open(stores.clone(), life::settings()).await.expect("it opens");
     let head = blocks[blocks.len() - 1].number;
     let all = Filter::range(blocks[0].number..=head);
@@ -226,9 +233,9 @@ async fn records_that_are_damaged_under_an_open_index_stop_its_reads_until_they_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_damaged_chunk_does_not_keep_an_index_that_warms_up_from_opening() {
-    let (ground, blocks) = small().await;
-    let stores = &ground.stores;
+async fn a_damaged_chunk_does_not_prevent_an_index_that_warms_up_from_opening() {
+    let (memory, blocks) = small().await;
+    let stores = &memory.stores;
     let index = LogIndex::open(stores.clone(), life::settings()).await.expect("it opens");
     let newest = index.chunks().last().expect("there is one").blocks.clone();
     let blobs = all_blobs(stores).await;
@@ -237,8 +244,16 @@ async fn a_damaged_chunk_does_not_keep_an_index_that_warms_up_from_opening() {
     replace(stores, name, &bytes.slice(..bytes.len() - 9)).await;
     let warm = Settings { warm_chunks: 3, ..life::settings() };
     let index = LogIndex::open(stores.clone(), warm).await.expect("it opens all the same");
-    let degraded = index.health().degraded.expect("health says so");
-    assert_eq!(degraded.cause, Cause::Corruption);
+    // The chunk is read in the background.
+    let mut degraded = None;
+    for _ in 0..1_000 {
+        degraded = index.health().degraded;
+        if degraded.is_some() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(degraded.expect("health says so").cause, Cause::Corruption);
     let before = Filter::range(blocks[0].number..=blocks[0].number);
     index.query_finalized(&before).await.expect("another chunk");
 }

@@ -1,4 +1,4 @@
-//! Whatever happens in between, a query answers what a scan over all blocks does.
+//! After any sequence of operations, a query returns what a scan over all blocks would.
 
 use finalized_log_index::{Filter, FinalizedBlock, GcMode, LogIndex, Writer};
 use futures::TryStreamExt;
@@ -6,7 +6,7 @@ use futures::stream::iter;
 use proptest::prelude::*;
 
 use crate::chain::{Dice, SKEWS, chain, filter, scan};
-use crate::world::World;
+use crate::fixture::StoreFixture;
 
 /// Compares random queries with the scan.
 pub(crate) async fn compare(
@@ -56,16 +56,16 @@ async fn page_by_page(index: &LogIndex, filter: &Filter, expected: &[finalized_l
     panic!("the pages do not end");
 }
 
-/// One random life of an index: batches of all sizes, maintenance, garbage collection, restarts, history.
+/// A random scenario: batches of all sizes, maintenance, garbage collection, restarts, history.
 async fn live(seed: u64, skew: usize, count: u64, queries: usize) {
     let mut dice = Dice::new(seed);
     let first = if dice.one_in(2) { 0 } else { dice.below(100) };
     let blocks = chain(seed, SKEWS[skew], first, count);
-    let world = World::new(seed);
-    // The writer starts somewhere; what lies below is history.
+    let fixture = StoreFixture::new(seed);
+    // The writer starts at a random block; the blocks below are history.
     let start = usize::try_from(dice.below(count)).expect("small");
     let (history, live) = blocks.split_at(start);
-    let mut writer = world.write().await;
+    let mut writer = fixture.write().await;
     let mut done = 0;
     while done < live.len() {
         let batch = usize::try_from(1 + dice.below(9)).expect("small").min(live.len() - done);
@@ -75,33 +75,33 @@ async fn live(seed: u64, skew: usize, count: u64, queries: usize) {
             writer.ingest_finalized_blocks(&live[done..done + batch]).await.expect("they follow");
         }
         done += batch;
-        writer = disturb(&world, writer, &mut dice).await;
+        writer = disturb(&fixture, writer, &mut dice).await;
         if dice.one_in(4) {
             compare(writer.index(), &live[..done], &mut dice, 1).await;
         }
     }
     build_history(&writer, history, &mut dice).await;
     compare(writer.index(), &blocks, &mut dice, queries).await;
-    let reader = world.open().await;
+    let reader = fixture.open().await;
     compare(&reader, &blocks, &mut dice, queries).await;
     let whole = first..first + count;
     assert_eq!(reader.coverage(), std::slice::from_ref(&whole));
 }
 
-async fn disturb(world: &World, writer: Writer, dice: &mut Dice) -> Writer {
+async fn disturb(fixture: &StoreFixture, writer: Writer, dice: &mut Dice) -> Writer {
     match dice.below(12) {
         0 | 1 => drop(writer.maintain().await.expect("it works")),
         2 => drop(writer.seal_next().await.expect("it works")),
         3 => drop(writer.merge_next().await.expect("it works")),
         4 => drop(writer.collect_garbage(GcMode::Delete).await.expect("it works")),
         5 => drop(writer.collect_garbage(GcMode::DryRun).await.expect("it works")),
-        6 | 7 => return world.write().await,
+        6 | 7 => return fixture.write().await,
         _ => {}
     }
     writer
 }
 
-/// Builds what lies below the tail, in random pieces and order.
+/// Builds the blocks below the tail, in random parts and order.
 async fn build_history(writer: &Writer, history: &[FinalizedBlock], dice: &mut Dice) {
     let mut parts: Vec<&[FinalizedBlock]> = Vec::new();
     let mut rest = history;
@@ -124,7 +124,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(logmill_io::proof_cases(150)))]
 
     #[test]
-    fn every_answer_is_that_of_a_scan(seed: u64, skew in 0_usize..5, count in 1_u64..150) {
+    fn every_answer_equals_a_scan(seed: u64, skew in 0_usize..5, count in 1_u64..150) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(live(seed, skew, count, 12));
     }

@@ -1,4 +1,4 @@
-//! A writer that was replaced and wakes up can publish nothing, whatever it tries.
+//! A writer that lost its lease and continues cannot publish anything.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use logmill_io::{ErrorKind, KeyRange};
 
 use super::life::{self, check_answers};
 
-/// Stores that several processes share, and their time.
-pub(crate) trait Place {
-    /// The stores, as a new process would open them.
+/// Stores that several processes share, with a clock that can be moved.
+pub(crate) trait SharedStores {
+    /// Opens the stores as a new process would.
     fn open(&self) -> impl Future<Output = Stores>;
-    /// Moves the time of the stores.
+    /// Moves the clock of the stores.
     fn advance(&self, by: Duration);
 }
 
-/// What an old writer may try.
+/// An operation that an old writer may try.
 #[derive(Clone, Copy, Debug)]
-enum Try {
+enum WriteAttempt {
     Ingest,
     IngestBatch,
     Contradict,
@@ -36,54 +36,56 @@ enum Try {
     Renew,
 }
 
-const TRIES: [Try; 13] = [
-    Try::Ingest,
-    Try::IngestBatch,
-    Try::Contradict,
-    Try::Seal,
-    Try::Merge,
-    Try::Maintain,
-    Try::Collect,
-    Try::Count,
-    Try::Prune,
-    Try::Keep,
-    Try::Rebuild,
-    Try::Discard,
-    Try::Renew,
+const TRIES: [WriteAttempt; 13] = [
+    WriteAttempt::Ingest,
+    WriteAttempt::IngestBatch,
+    WriteAttempt::Contradict,
+    WriteAttempt::Seal,
+    WriteAttempt::Merge,
+    WriteAttempt::Maintain,
+    WriteAttempt::Collect,
+    WriteAttempt::Count,
+    WriteAttempt::Prune,
+    WriteAttempt::Keep,
+    WriteAttempt::Rebuild,
+    WriteAttempt::Discard,
+    WriteAttempt::Renew,
 ];
 
-/// How many blocks the old writer adds, and how many the new one.
+/// Number of blocks that the old and the new writer add.
 const OLD: usize = 20;
 const NEW: usize = 40;
 
-async fn attempt(writer: &Writer, blocks: &[FinalizedBlock], what: Try) -> Result<()> {
+async fn attempt(writer: &Writer, blocks: &[FinalizedBlock], what: WriteAttempt) -> Result<()> {
     let next = &blocks[OLD];
     match what {
-        Try::Ingest => drop(writer.ingest_finalized_block(next.clone()).await?),
-        Try::IngestBatch => drop(writer.ingest_finalized_blocks(&blocks[OLD..OLD + 3]).await?),
-        Try::Contradict => {
+        WriteAttempt::Ingest => drop(writer.ingest_finalized_block(next.clone()).await?),
+        WriteAttempt::IngestBatch => {
+            drop(writer.ingest_finalized_blocks(&blocks[OLD..OLD + 3]).await?);
+        }
+        WriteAttempt::Contradict => {
             let foreign = FinalizedBlock { parent_hash: B256::repeat_byte(9), ..next.clone() };
             writer.ingest_finalized_block(foreign).await?;
         }
-        Try::Seal => drop(writer.seal_next().await?),
-        Try::Merge => drop(writer.merge_next().await?),
-        Try::Maintain => drop(writer.maintain().await?),
-        Try::Collect => drop(writer.collect_garbage(GcMode::Delete).await?),
-        Try::Count => drop(writer.collect_garbage(GcMode::DryRun).await?),
-        Try::Prune => drop(writer.prune_below(16).await?),
-        Try::Keep => writer.resolve(Resolution::Keep).await?,
-        Try::Rebuild => writer.resolve(Resolution::RebuildFrom(3)).await?,
-        Try::Discard => {
+        WriteAttempt::Seal => drop(writer.seal_next().await?),
+        WriteAttempt::Merge => drop(writer.merge_next().await?),
+        WriteAttempt::Maintain => drop(writer.maintain().await?),
+        WriteAttempt::Collect => drop(writer.collect_garbage(GcMode::Delete).await?),
+        WriteAttempt::Count => drop(writer.collect_garbage(GcMode::DryRun).await?),
+        WriteAttempt::Prune => drop(writer.prune_below(16).await?),
+        WriteAttempt::Keep => writer.resolve(Resolution::Keep).await?,
+        WriteAttempt::Rebuild => writer.resolve(Resolution::RebuildFrom(3)).await?,
+        WriteAttempt::Discard => {
             let token = writer.index().chunks()[0].token;
             writer.resolve(Resolution::Discard(token)).await?;
         }
-        Try::Renew => writer.renew().await?,
+        WriteAttempt::Renew => writer.renew().await?,
     }
     Ok(())
 }
 
-/// All records and blobs, without what an attempt to build leaves for garbage collection: its own record and a blob
-/// that nothing lists.
+/// All records and blobs, except what a build attempt leaves for garbage collection: its own record and an unlisted
+/// blob.
 async fn dump(stores: &Stores, prefix: &str) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     let attempts = format!("{prefix}/build/");
@@ -106,8 +108,8 @@ async fn dump(stores: &Stores, prefix: &str) -> BTreeMap<String, Vec<u8>> {
     all
 }
 
-/// Replaces a writer and lets it try one thing.
-async fn replaced(place: &impl Place, what: Try, busy: bool) {
+/// Replaces a writer, then lets the old one try an operation.
+async fn replaced(place: &impl SharedStores, what: WriteAttempt, busy: bool) {
     let blocks = life::blocks();
     let prefix = format!("fence-{what:?}-{busy}");
     let settings = Settings { prefix: prefix.clone(), ..life::settings() };
@@ -132,11 +134,11 @@ async fn replaced(place: &impl Place, what: Try, busy: bool) {
     assert_eq!(error.kind(), ErrorKind::Fenced, "{what:?}: {error:?}");
     assert_eq!(dump(&stores, &prefix).await, before, "{what:?}");
     assert_eq!(old.index().health().degraded, None, "{what:?}: to stand by is not to be degraded");
-    // It may go on as a reader.
+    // It may continue as a reader.
     old.index().refresh().await.expect("it can be followed");
     check_answers(old.index(), &blocks).await.expect("all is there");
     assert_eq!(old.index().coverage(), new.index().coverage());
-    // And what it left behind goes.
+    // Garbage collection removes what it left behind.
     place.advance(Duration::from_secs(400));
     new.renew().await.expect("it is held");
     place.advance(Duration::from_secs(400));
@@ -148,8 +150,8 @@ async fn replaced(place: &impl Place, what: Try, busy: bool) {
     check_answers(new.index(), &blocks).await.expect("all is there");
 }
 
-/// Everything that a fenced-out writer may try, while the new one was idle or busy.
-pub(crate) async fn all_tries(place: &impl Place) {
+/// All operations that a fenced writer may try, while the new one is idle or busy.
+pub(crate) async fn all_tries(place: &impl SharedStores) {
     for what in TRIES {
         for busy in [false, true] {
             replaced(place, what, busy).await;

@@ -1,14 +1,14 @@
-//! The fence on stores in memory; `crates/sim` has it on databases.
+//! The fencing tests on in-memory stores; `crates/sim` runs them on databases.
 
 use std::time::Duration;
 
 use finalized_log_index::Stores;
 use logmill_io::millis;
 
-use crate::crash_matrix::Ground;
-use crate::fence::{Place, all_tries};
+use crate::crash_matrix::MemoryStores;
+use crate::fence::{SharedStores, all_tries};
 
-impl Place for Ground {
+impl SharedStores for MemoryStores {
     async fn open(&self) -> Stores {
         self.stores.clone()
     }
@@ -19,6 +19,6 @@ impl Place for Ground {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fenced_out_writer_publishes_nothing_and_is_not_degraded() {
-    all_tries(&Ground::new(3)).await;
+async fn a_fenced_writer_publishes_nothing_and_is_not_degraded() {
+    all_tries(&MemoryStores::new(3)).await;
 }

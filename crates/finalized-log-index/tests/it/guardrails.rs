@@ -1,4 +1,4 @@
-//! What waits for garbage collection is counted; too much of it slows ingest down, and growing further stops it.
+//! Garbage is counted; too much of it throttles ingest, and if it keeps growing, ingest stops.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use futures::stream::iter;
 use logmill_io::{BlobName, BlobStore, Clock};
 
 use crate::chain::{Skew, chain};
-use crate::world::{World, small};
+use crate::fixture::{StoreFixture, small};
 
 async fn orphan(blobs: &Arc<dyn BlobStore>, number: u64) {
     let name = format!("logindex/chunks/{number:016x}-{number:016x}-{number:016x}");
@@ -27,7 +27,7 @@ async fn ingest_takes(writer: &Writer, clock: &Arc<dyn Clock>, number: u64) -> D
 }
 
 #[test]
-fn the_defaults_are_those_of_the_document() {
+fn the_defaults_match_the_specification() {
     let defaults = Settings::default();
     assert_eq!(defaults.guardrails.max_orphan_chunk_bytes, 32 << 30);
     assert_eq!(defaults.guardrails.max_orphan_manifest_segments, 500_000);
@@ -37,13 +37,13 @@ fn the_defaults_are_those_of_the_document() {
 
 #[tokio::test(start_paused = true)]
 async fn garbage_first_slows_ingest_and_then_stops_it() {
-    let mut world = World::new(5);
+    let mut fixture = StoreFixture::new(5);
     let throttle = Duration::from_secs(3);
     let guardrails =
         Guardrails { max_orphan_chunk_bytes: 1_500, throttle, ..Guardrails::default() };
-    world.settings = Settings { guardrails, ..small() };
-    let (blobs, clock) = (&world.stores.blobs, &world.stores.clock);
-    let writer = world.write().await;
+    fixture.settings = Settings { guardrails, ..small() };
+    let (blobs, clock) = (&fixture.stores.blobs, &fixture.stores.clock);
+    let writer = fixture.write().await;
     orphan(blobs, 1).await;
     writer.collect_garbage(GcMode::DryRun).await.expect("below the limit");
     assert!(ingest_takes(&writer, clock, 0).await < throttle);
@@ -68,29 +68,48 @@ async fn garbage_first_slows_ingest_and_then_stops_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stale_records_of_a_tail_that_was_thrown_away_are_counted_and_deleted() {
-    let world = World::new(6);
-    let writer = world.write().await;
+async fn ingest_seals_by_itself_when_the_tail_is_too_long() {
+    let fixture = StoreFixture::new(7);
+    let writer = fixture.write().await;
+    let blocks = chain(1, Skew::Hot, 0, 400);
+    // Four pieces, what follows the last complete one, and the block that came last.
+    let largest = blocks.iter().map(|block| block.logs.len() as u64).max().expect("blocks");
+    let logs_max = 5 * u64::from(fixture.settings.piece_logs) + largest;
+    let mut logs = 0;
+    for block in &blocks {
+        writer.ingest_finalized_block(block.clone()).await.expect("it follows");
+        logs += block.logs.len() as u64;
+        let sealed: u64 = writer.index().chunks().iter().map(|chunk| u64::from(chunk.logs)).sum();
+        assert!(logs - sealed <= logs_max, "{} logs at block {}", logs - sealed, block.number);
+    }
+    assert!(logs > 2 * logs_max, "there were more: {logs}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn stale_records_of_a_discarded_tail_are_counted_and_deleted() {
+    let fixture = StoreFixture::new(6);
+    let writer = fixture.write().await;
     for block in chain(1, Skew::Sparse, 0, 5) {
         writer.ingest_finalized_block(block).await.expect("it follows");
     }
     writer.resolve(Resolution::RebuildFrom(0)).await.expect("it works");
     let report = writer.collect_garbage(GcMode::DryRun).await.expect("it works");
-    // Of each block its batch and its body.
+    // Each block has a batch and a body.
     assert_eq!(report.stale_tail_records, 10);
     writer.collect_garbage(GcMode::Delete).await.expect("it works");
     let report = writer.collect_garbage(GcMode::DryRun).await.expect("it works");
     assert_eq!(report.stale_tail_records, 0);
 }
 
-/// More changes than a checkpoint has: who follows from far behind starts anew, and old changes can go.
+/// More changes than fit between checkpoints: a reader far behind starts from a checkpoint, and old changes can be
+/// deleted.
 #[tokio::test(start_paused = true)]
 async fn a_reader_follows_over_checkpoints_and_without_old_changes() {
-    let mut world = World::new(8);
+    let mut fixture = StoreFixture::new(8);
     let first = chain(1, Skew::Sparse, 0, 1).pop().expect("one");
-    world.settings.anchors = vec![(0, first.hash)];
-    let early: LogIndex = world.open().await;
-    let writer = world.write().await;
+    fixture.settings.anchors = vec![(0, first.hash)];
+    let early: LogIndex = fixture.open().await;
+    let writer = fixture.write().await;
     let blocks = chain(1, Skew::Sparse, 0, 2_300);
     for block in &blocks[..2_200] {
         let range = block.number..block.number + 1;
@@ -100,7 +119,7 @@ async fn a_reader_follows_over_checkpoints_and_without_old_changes() {
     let report = writer.collect_garbage(GcMode::Delete).await.expect("it works");
     assert!(report.stale_changes >= 1_000, "{report:?}");
     let whole = 0..2_200;
-    early.refresh().await.expect("it starts anew from a checkpoint");
+    early.refresh().await.expect("it starts from a checkpoint");
     assert_eq!(early.coverage(), std::slice::from_ref(&whole));
-    assert_eq!(world.open().await.coverage(), std::slice::from_ref(&whole));
+    assert_eq!(fixture.open().await.coverage(), std::slice::from_ref(&whole));
 }

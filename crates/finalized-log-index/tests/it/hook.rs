@@ -1,4 +1,4 @@
-//! Stores that let somebody else act just before each of their operations.
+//! Stores that run an action just before each of their operations.
 
 use std::fmt;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use logmill_io::{
 
 type Action = Box<dyn Fn(u64) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// What is done before the operation of each number, the first being 0.
+/// The action is called before each operation with its number, starting at 0.
 pub(crate) struct Hook {
     operations: AtomicU64,
     action: Action,
@@ -28,16 +28,19 @@ impl Hook {
         Arc::new(Self { operations: AtomicU64::new(0), action: Box::new(action) })
     }
 
-    /// How many operations have come by.
+    /// Number of operations so far.
     pub(crate) fn operations(&self) -> u64 {
         self.operations.load(Ordering::SeqCst)
     }
 
-    /// The stores, with the hook before them.
+    /// Wraps the stores with this hook.
     pub(crate) fn before(self: &Arc<Self>, stores: &Stores) -> Stores {
         Stores {
-            meta: Arc::new(Hooked { store: Arc::clone(&stores.meta), hook: Arc::clone(self) }),
-            blobs: Arc::new(Hooked { store: Arc::clone(&stores.blobs), hook: Arc::clone(self) }),
+            meta: Arc::new(HookedStore { store: Arc::clone(&stores.meta), hook: Arc::clone(self) }),
+            blobs: Arc::new(HookedStore {
+                store: Arc::clone(&stores.blobs),
+                hook: Arc::clone(self),
+            }),
             ..stores.clone()
         }
     }
@@ -54,13 +57,13 @@ impl fmt::Debug for Hook {
 }
 
 #[derive(Debug)]
-struct Hooked<S> {
+struct HookedStore<S> {
     store: S,
     hook: Arc<Hook>,
 }
 
 #[async_trait::async_trait]
-impl MetaStore for Hooked<Arc<dyn MetaStore>> {
+impl MetaStore for HookedStore<Arc<dyn MetaStore>> {
     async fn get(&self, key: &Key) -> Result<Option<Record>> {
         self.hook.act().await;
         self.store.get(key).await
@@ -83,7 +86,7 @@ impl MetaStore for Hooked<Arc<dyn MetaStore>> {
 }
 
 #[async_trait::async_trait]
-impl BlobStore for Hooked<Arc<dyn BlobStore>> {
+impl BlobStore for HookedStore<Arc<dyn BlobStore>> {
     async fn put(&self, name: &BlobName, bytes: Bytes) -> Result<()> {
         self.hook.act().await;
         self.store.put(name, bytes).await

@@ -1,6 +1,7 @@
-//! One life of an index, in steps: ingest, seal, merge, history, pruning, garbage collection; and what is left of it.
+//! A scenario of an index, in steps: ingest, seal, merge, history, pruning, garbage collection; and an image of its
+//! result.
 //!
-//! The same life is led undisturbed and disturbed at every store operation, on every kind of store.
+//! The same scenario runs undisturbed and with a fault at every store operation, on every kind of store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,13 +15,13 @@ use logmill_io::KeyRange;
 
 use super::chain::{Skew, address, chain, check_bodies, scan, word};
 
-/// How many blocks are history, built by workers.
+/// Number of blocks of history, built by workers.
 const HISTORY: usize = 20;
-/// What is pruned in the end.
+/// The last step prunes below this block.
 const PRUNED_BELOW: u64 = 8;
-/// The parts in which history is built: not in order, and not aligned.
+/// Parts in which history is built: neither in order nor aligned.
 const PARTS: [Range<usize>; 3] = [12..HISTORY, 0..5, 5..12];
-/// How long after a crash the next process starts: by then all attempts of the last one are over.
+/// Time between a crash and the next process: by then all attempts of the crashed one have expired.
 pub(crate) const PAUSE: Duration = Duration::from_secs(3_600);
 
 /// Bounds so small that 56 blocks have several cells, chunks and pieces.
@@ -58,10 +59,10 @@ async fn build(index: &LogIndex, blocks: &[FinalizedBlock]) -> Result<()> {
     index.build_chunk(range, iter(blocks.iter().cloned().map(Ok))).await.map(drop)
 }
 
-/// How many steps a life has.
+/// Number of steps of the scenario.
 pub(crate) const STEPS: usize = 12;
 
-/// One step of it; each can be repeated.
+/// Runs one step; each step is idempotent.
 pub(crate) async fn step(writer: &Writer, blocks: &[FinalizedBlock], number: usize) -> Result<()> {
     let live = &blocks[HISTORY..];
     match number {
@@ -91,7 +92,7 @@ pub(crate) async fn step(writer: &Writer, blocks: &[FinalizedBlock], number: usi
     Ok(())
 }
 
-/// Leads the life until it is over or the process is dead; what fails for another reason is tried again.
+/// Runs the scenario until it is complete or the process has crashed; retries steps that fail for other reasons.
 pub(crate) async fn live(
     stores: &Stores,
     blocks: &[FinalizedBlock],
@@ -117,7 +118,7 @@ pub(crate) async fn live(
     panic!("step {next} does not come to an end");
 }
 
-/// A new process does all that is not done, and once more what is.
+/// A new process does all steps that are missing, and repeats those that are done.
 pub(crate) async fn finish(stores: &Stores, blocks: &[FinalizedBlock]) {
     let writer = write(stores).await.expect("it opens");
     for block in &blocks[HISTORY..HISTORY + 3] {
@@ -131,7 +132,7 @@ pub(crate) async fn finish(stores: &Stores, blocks: &[FinalizedBlock]) {
     writer.prune_below(PRUNED_BELOW).await.expect("it works");
 }
 
-/// Takes away what attempts left that are over by now.
+/// Collects the garbage of attempts that have expired.
 pub(crate) async fn collect(stores: &Stores) {
     let writer = write(stores).await.expect("it opens");
     writer.collect_garbage(GcMode::Delete).await.expect("it works");
@@ -156,7 +157,7 @@ pub(crate) fn filters(blocks: &[FinalizedBlock], first: u64, last: u64) -> Vec<F
     ]
 }
 
-/// Compares every covered range with the scan.
+/// Compares the answers for every covered range with the scan.
 pub(crate) async fn check_answers(index: &LogIndex, blocks: &[FinalizedBlock]) -> Result<usize> {
     let mut logs = 0;
     for range in index.coverage() {
@@ -171,7 +172,7 @@ pub(crate) async fn check_answers(index: &LogIndex, blocks: &[FinalizedBlock]) -
     Ok(logs)
 }
 
-/// A reader elsewhere: first with what it saw last, then with what is there now.
+/// Checks a reader in another process, first with its old snapshot, then with a current one.
 pub(crate) async fn look(reader: &LogIndex, blocks: &[FinalizedBlock]) {
     let allowed = |error: &Error| matches!(error, Error::NotCovered { .. } | Error::Pruned { .. });
     match check_answers(reader, blocks).await {
@@ -184,7 +185,7 @@ pub(crate) async fn look(reader: &LogIndex, blocks: &[FinalizedBlock]) {
     assert!(covered.windows(2).all(|pair| pair[0].end < pair[1].start), "{covered:?}");
 }
 
-/// What counts in the end, whoever wrote it: coverage, answers, and the contents of chunks by their blocks.
+/// The observable result, regardless of the writer: coverage, answers, and the content of chunks by their blocks.
 pub(crate) async fn image(stores: &Stores, blocks: &[FinalizedBlock]) -> String {
     let index = LogIndex::open(stores.clone(), settings()).await.expect("it opens");
     let logs = check_answers(&index, blocks).await.expect("all is there");

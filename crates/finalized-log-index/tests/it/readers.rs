@@ -1,4 +1,5 @@
-//! Readers beside a writer, in another process: whatever happens between two of their operations, they see one moment.
+//! Readers in another process, beside a writer: whatever happens between two of their operations, they see one
+//! snapshot.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -9,15 +10,15 @@ use futures::stream::iter;
 use futures::{StreamExt, TryStreamExt};
 
 use crate::chain::scan;
-use crate::crash_matrix::Ground;
+use crate::crash_matrix::MemoryStores;
 use crate::hook::Hook;
 use crate::life::{self, STEPS, check_answers, look, step, write};
 
 #[tokio::test(start_paused = true)]
 async fn a_reader_is_right_between_any_two_operations_of_the_writer() {
-    let ground = Ground::new(4);
+    let memory = MemoryStores::new(4);
     let blocks = Arc::new(life::blocks());
-    let reader = LogIndex::open(ground.stores.clone(), life::settings()).await.expect("it opens");
+    let reader = LogIndex::open(memory.stores.clone(), life::settings()).await.expect("it opens");
     let hook = {
         let blocks = Arc::clone(&blocks);
         Hook::new(move |_| {
@@ -25,18 +26,19 @@ async fn a_reader_is_right_between_any_two_operations_of_the_writer() {
             Box::pin(async move { look(&reader, &blocks).await })
         })
     };
-    let writer = write(&hook.before(&ground.stores)).await.expect("it opens");
+    let writer = write(&hook.before(&memory.stores)).await.expect("it opens");
     for number in 0..STEPS {
         step(&writer, &blocks, number).await.expect("nothing is in the way");
     }
     assert!(hook.operations() > 100, "{hook:?}");
 }
 
-/// Two steps of the life happen just before the operation `at` of a reader that follows; gives how many it had.
+/// Runs two steps of the scenario just before operation `at` of a reader that follows; returns the number of
+/// operations of opening.
 async fn follow_while(first: usize, at: u64) -> u64 {
-    let ground = Ground::new(4);
+    let memory = MemoryStores::new(4);
     let blocks = Arc::new(life::blocks());
-    let writer = Arc::new(write(&ground.stores).await.expect("it opens"));
+    let writer = Arc::new(write(&memory.stores).await.expect("it opens"));
     for number in 0..first {
         step(&writer, &blocks, number).await.expect("nothing is in the way");
     }
@@ -55,10 +57,10 @@ async fn follow_while(first: usize, at: u64) -> u64 {
             })
         })
     };
-    let stores = hook.before(&ground.stores);
+    let stores = hook.before(&memory.stores);
     let reader = LogIndex::open(stores.clone(), life::settings()).await.expect("it opens");
     let opened = hook.operations();
-    // One that was open before, and one that opens meanwhile.
+    // A reader that was already open, and one that opens now.
     for reader in [Some(reader), None] {
         start.store(hook.operations(), SeqCst);
         let reader = match reader {
@@ -75,7 +77,7 @@ async fn follow_while(first: usize, at: u64) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_follows_while_the_writer_moves_on_sees_one_moment() {
+async fn a_reader_that_follows_while_the_writer_moves_on_sees_one_snapshot() {
     for first in 0..STEPS {
         let mut at = 0;
         while at < follow_while(first, at).await {
@@ -87,13 +89,13 @@ async fn a_reader_that_follows_while_the_writer_moves_on_sees_one_moment() {
 #[tokio::test(start_paused = true)]
 async fn a_block_that_is_sealed_while_a_reader_follows_is_not_seen_twice() {
     let blocks = life::blocks();
-    // One batch that no seal deletes before all of it is sealed, so that the tail can be read however late.
+    // One batch, which no seal deletes before all of it is sealed, so that the tail can still be read late.
     for at in 0..9 {
         for opens in [false, true] {
-            let ground = Ground::new(4);
-            let writer = Arc::new(write(&ground.stores).await.expect("it opens"));
+            let memory = MemoryStores::new(4);
+            let writer = Arc::new(write(&memory.stores).await.expect("it opens"));
             let settings = life::settings();
-            let known = LogIndex::open(ground.stores.clone(), settings.clone()).await;
+            let known = LogIndex::open(memory.stores.clone(), settings.clone()).await;
             drop(known.expect("it opens"));
             writer.ingest_finalized_blocks(&blocks).await.expect("they follow");
             let armed = Arc::new(AtomicU64::new(u64::MAX));
@@ -109,7 +111,7 @@ async fn a_block_that_is_sealed_while_a_reader_follows_is_not_seen_twice() {
                     })
                 })
             };
-            let stores = hook.before(&ground.stores);
+            let stores = hook.before(&memory.stores);
             if opens {
                 armed.store(at, SeqCst);
             }
@@ -128,18 +130,18 @@ async fn a_block_that_is_sealed_while_a_reader_follows_is_not_seen_twice() {
 async fn the_process_of_a_writer_that_was_replaced_reads_what_the_new_one_wrote() {
     let blocks = life::blocks();
     for builds in [false, true] {
-        let ground = Ground::new(4);
-        let old = write(&ground.stores).await.expect("it opens");
+        let memory = MemoryStores::new(4);
+        let old = write(&memory.stores).await.expect("it opens");
         old.ingest_finalized_blocks(&blocks[10..40]).await.expect("they follow");
-        let new = LogIndex::open(ground.stores.clone(), life::settings()).await.expect("it opens");
-        ground.pause();
+        let new = LogIndex::open(memory.stores.clone(), life::settings()).await.expect("it opens");
+        memory.pause();
         let new = new.writer("two").await.expect("the old one's lease is over");
         new.ingest_finalized_blocks(&blocks[40..]).await.expect("they follow");
         new.maintain().await.expect("it works");
-        // It does not know yet that it was replaced.
+        // The old writer does not know yet that it was replaced.
         if builds {
             let history = iter(blocks[..10].iter().cloned().map(Ok));
-            old.index().build_chunk(0..10, history).await.expect("anybody may build");
+            old.index().build_chunk(0..10, history).await.expect("any process may build");
         } else {
             old.index().refresh().await.expect("it can be followed");
         }
@@ -161,8 +163,8 @@ async fn a_slow_reader_whose_chunks_were_merged_away_plans_again() {
     let mut replanned = 0;
     for filter in filters {
         for at in 0..40 {
-            let ground = Ground::new(4);
-            let writer = Arc::new(write(&ground.stores).await.expect("it opens"));
+            let memory = MemoryStores::new(4);
+            let writer = Arc::new(write(&memory.stores).await.expect("it opens"));
             writer.ingest_finalized_blocks(&blocks[..50]).await.expect("they follow");
             while writer.seal_next().await.expect("it works") {}
             let start = Arc::new(AtomicU64::new(u64::MAX));
@@ -178,7 +180,7 @@ async fn a_slow_reader_whose_chunks_were_merged_away_plans_again() {
                     })
                 })
             };
-            let stores = hook.before(&ground.stores);
+            let stores = hook.before(&memory.stores);
             let reader = LogIndex::open(stores, life::settings()).await.expect("it opens");
             start.store(hook.operations() + at, SeqCst);
             let before = hook.operations();
@@ -191,17 +193,17 @@ async fn a_slow_reader_whose_chunks_were_merged_away_plans_again() {
             }
         }
     }
-    assert!(replanned > 10, "plans were made anew {replanned} times");
+    assert!(replanned > 10, "only {replanned} queries were planned again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_goes_on_where_it_was_when_its_chunks_are_gone() {
+async fn a_stream_resumes_where_it_was_when_its_chunks_are_gone() {
     let blocks = life::blocks();
-    let ground = Ground::new(4);
-    let writer = write(&ground.stores).await.expect("it opens");
+    let memory = MemoryStores::new(4);
+    let writer = write(&memory.stores).await.expect("it opens");
     writer.ingest_finalized_blocks(&blocks[..50]).await.expect("they follow");
     while writer.seal_next().await.expect("it works") {}
-    let reader = LogIndex::open(ground.stores.clone(), life::settings()).await.expect("it opens");
+    let reader = LogIndex::open(memory.stores.clone(), life::settings()).await.expect("it opens");
     let filter = Filter::range(0..=49);
     let mut stream = Box::pin(reader.query_stream(filter.clone()));
     let mut logs = stream.next().await.expect("there is some").expect("all is there");
@@ -211,14 +213,14 @@ async fn a_stream_goes_on_where_it_was_when_its_chunks_are_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lookups_find_what_was_merged_away_since() {
+async fn lookups_find_blocks_whose_chunks_were_merged() {
     let blocks = life::blocks();
-    let ground = Ground::new(4);
-    let writer = write(&ground.stores).await.expect("it opens");
+    let memory = MemoryStores::new(4);
+    let writer = write(&memory.stores).await.expect("it opens");
     writer.ingest_finalized_blocks(&blocks[..50]).await.expect("they follow");
     while writer.seal_next().await.expect("it works") {}
     let open =
-        async || LogIndex::open(ground.stores.clone(), life::settings()).await.expect("it opens");
+        async || LogIndex::open(memory.stores.clone(), life::settings()).await.expect("it opens");
     let readers = [open().await, open().await, open().await, open().await];
     disturb(&writer).await;
     let block = blocks.iter().find(|block| block.logs.len() > 5).expect("there is one");
@@ -234,15 +236,15 @@ async fn lookups_find_what_was_merged_away_since() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_whose_blocks_were_pruned_or_thrown_away_is_told_so() {
+async fn a_reader_of_pruned_or_discarded_blocks_gets_an_error() {
     let blocks = life::blocks();
     for pruned in [true, false] {
-        let ground = Ground::new(4);
-        let writer = write(&ground.stores).await.expect("it opens");
+        let memory = MemoryStores::new(4);
+        let writer = write(&memory.stores).await.expect("it opens");
         writer.ingest_finalized_blocks(&blocks[..50]).await.expect("they follow");
         writer.maintain().await.expect("it works");
         let settings = life::settings();
-        let reader = LogIndex::open(ground.stores.clone(), settings).await.expect("it opens");
+        let reader = LogIndex::open(memory.stores.clone(), settings).await.expect("it opens");
         if pruned {
             assert!(writer.prune_below(20).await.expect("it works") > 0);
         } else {

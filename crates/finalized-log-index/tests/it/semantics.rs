@@ -1,4 +1,4 @@
-//! What a filter, a limit, a block and a range mean, and which errors say that they mean nothing.
+//! The semantics of filters, limits, blocks and ranges, and the errors for invalid ones.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use finalized_log_index::{
 };
 use futures::future::join_all;
 use futures::stream::iter;
-use logmill_io::{ErrorKind, Faults, Faulty};
+use logmill_io::{ErrorKind, Faults, FaultyStore};
 
 use crate::chain::{address, block_hash, scan, word};
-use crate::crash_matrix::Ground;
+use crate::crash_matrix::MemoryStores;
 use crate::hook::Hook;
 use crate::life::{self, check_answers};
 
@@ -27,11 +27,11 @@ async fn writer(stores: &Stores, settings: &Settings) -> Writer {
     open(stores, settings).await.writer("one").await.expect("it is free")
 }
 
-/// An index of 6 … 55 with history at 0 … 3: there is a gap.
-async fn with_a_gap(ground: &Ground, settings: &Settings) -> (Writer, Vec<FinalizedBlock>) {
+/// An index of blocks 6 … 55 with history at 0 … 3, so that there is a gap.
+async fn with_a_gap(memory: &MemoryStores, settings: &Settings) -> (Writer, Vec<FinalizedBlock>) {
     let blocks = life::blocks();
     let settings = Settings { anchors: vec![(0, blocks[0].hash)], ..settings.clone() };
-    let writer = writer(&ground.stores, &settings).await;
+    let writer = writer(&memory.stores, &settings).await;
     writer.ingest_finalized_blocks(&blocks[6..]).await.expect("they follow");
     writer.maintain().await.expect("it works");
     let part = iter(blocks[..4].iter().cloned().map(Ok));
@@ -40,9 +40,9 @@ async fn with_a_gap(ground: &Ground, settings: &Settings) -> (Writer, Vec<Finali
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_range_outside_of_coverage_is_an_error_that_says_what_is_covered() {
-    let ground = Ground::new(1);
-    let (writer, blocks) = with_a_gap(&ground, &life::settings()).await;
+async fn a_range_outside_of_coverage_is_an_error_that_lists_the_covered_ranges() {
+    let memory = MemoryStores::new(1);
+    let (writer, blocks) = with_a_gap(&memory, &life::settings()).await;
     let index = writer.index();
     assert_eq!(index.coverage(), [0..4, 6..56]);
     assert_eq!(index.indexed_finalized_head().expect("it is fine"), Some(55));
@@ -66,10 +66,10 @@ async fn a_range_outside_of_coverage_is_an_error_that_says_what_is_covered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pruned_history_says_so() {
-    let ground = Ground::new(1);
+async fn queries_of_pruned_history_fail_as_pruned() {
+    let memory = MemoryStores::new(1);
     let blocks = life::blocks();
-    let writer = writer(&ground.stores, &life::settings()).await;
+    let writer = writer(&memory.stores, &life::settings()).await;
     writer.ingest_finalized_blocks(&blocks).await.expect("they follow");
     writer.maintain().await.expect("it works");
     let below = writer.index().chunks().iter().filter(|chunk| chunk.blocks.end <= 20).count();
@@ -92,9 +92,9 @@ async fn pruned_history_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nonsense_is_refused_by_name() {
-    let ground = Ground::new(1);
-    let (writer, _) = with_a_gap(&ground, &life::settings()).await;
+async fn invalid_filters_and_unknown_hashes_have_their_own_errors() {
+    let memory = MemoryStores::new(1);
+    let (writer, _) = with_a_gap(&memory, &life::settings()).await;
     let reversed =
         Filter { blocks: Blocks::Range(RangeInclusive::new(9, 8)), ..Filter::range(0..=0) };
     let five = Filter::range(6..=9).topic(4, word(1));
@@ -103,7 +103,7 @@ async fn nonsense_is_refused_by_name() {
         assert!(matches!(error, Error::InvalidFilter { .. }), "{error:?}");
         assert_eq!(error.kind(), ErrorKind::Invalid);
     }
-    // Unknown, and known but not covered.
+    // One hash is unknown, the other one known but not covered.
     for hash in [B256::repeat_byte(7), block_hash(5, "main")] {
         let error = writer.index().query_finalized(&Filter::block_hash(hash)).await;
         match error {
@@ -115,17 +115,17 @@ async fn nonsense_is_refused_by_name() {
 
 #[tokio::test(start_paused = true)]
 async fn too_many_alternatives_are_refused_or_scanned() {
-    let ground = Ground::new(1);
+    let memory = MemoryStores::new(1);
     let blocks = life::blocks();
     let strict = Settings { max_or_terms: 3, ..life::settings() };
-    let writer = writer(&ground.stores, &strict).await;
+    let writer = writer(&memory.stores, &strict).await;
     writer.ingest_finalized_blocks(&blocks).await.expect("they follow");
     writer.maintain().await.expect("it works");
     let topics = |count: u64| (0..count).fold(Filter::range(0..=55), |f, n| f.topic(1, word(n)));
     let addresses =
         |count: u64| (0..count).fold(Filter::range(0..=55), |f, n| f.address(address(2 * n)));
     let scanning = Settings { broad_policy: BroadPolicy::BlockScan, ..strict };
-    let scanning = open(&ground.stores, &scanning).await;
+    let scanning = open(&memory.stores, &scanning).await;
     for filter in [topics(3), addresses(3), topics(4), addresses(4)] {
         let expected = scan(&blocks, &filter);
         let broad = filter.topics.iter().any(|t| t.len() > 3) || filter.addresses.len() > 3;
@@ -144,21 +144,21 @@ async fn too_many_alternatives_are_refused_or_scanned() {
 
 #[tokio::test(start_paused = true)]
 async fn a_query_ends_at_its_deadline() {
-    let ground = Ground::new(1);
+    let memory = MemoryStores::new(1);
     let blocks = life::blocks();
-    let fast = writer(&ground.stores, &life::settings()).await;
+    let fast = writer(&memory.stores, &life::settings()).await;
     fast.ingest_finalized_blocks(&blocks).await.expect("they follow");
     fast.maintain().await.expect("it works");
     let slow = Faults::slow(Duration::from_secs(1));
-    let blobs = Arc::new(Faulty::new(Arc::clone(&ground.stores.blobs), slow));
-    let stores = Stores { blobs, ..ground.stores.clone() };
+    let blobs = Arc::new(FaultyStore::new(Arc::clone(&memory.stores.blobs), slow));
+    let stores = Stores { blobs, ..memory.stores.clone() };
     let settings = Settings { query_deadline: Duration::from_secs(3), ..life::settings() };
     let index = open(&stores, &settings).await;
     let started = tokio::time::Instant::now();
     let outcome = index.query_finalized(&Filter::range(0..=55)).await;
     assert!(matches!(outcome, Err(Error::DeadlineExceeded { limit_ms: 3_000 })), "{outcome:?}");
     assert!(started.elapsed() < Duration::from_secs(6), "{:?}", started.elapsed());
-    // Who gives up earlier stops it by dropping it, and the next query starts afresh.
+    // A caller that gives up earlier drops the query; the next query starts from scratch.
     let filter = Filter::range(20..=55);
     let query = index.query_finalized(&filter);
     let dropped = tokio::time::timeout(Duration::from_millis(1_500), query);
@@ -167,13 +167,13 @@ async fn a_query_ends_at_its_deadline() {
     assert_eq!(page.logs, scan(&blocks, &Filter::range(50..=51)));
 }
 
-/// Every way in which a block may fail to follow.
+/// All ways in which a block may fail to follow.
 #[tokio::test(start_paused = true)]
 async fn only_the_next_block_follows() {
-    let ground = Ground::new(1);
+    let memory = MemoryStores::new(1);
     let blocks = life::blocks();
-    let writer = writer(&ground.stores, &life::settings()).await;
-    // Genesis may be the first.
+    let writer = writer(&memory.stores, &life::settings()).await;
+    // The first block may be genesis.
     let outcomes = writer.ingest_finalized_blocks(&blocks[..5]).await.expect("they follow");
     assert_eq!(outcomes, [IngestOutcome::Indexed; 5]);
     let gap = writer.ingest_finalized_block(blocks[6].clone()).await;
@@ -206,10 +206,10 @@ async fn only_the_next_block_follows() {
 async fn a_first_block_must_fit_anchored_history() {
     let blocks = life::blocks();
     for fits in [true, false] {
-        let ground = Ground::new(1);
+        let memory = MemoryStores::new(1);
         let anchors = vec![(4, blocks[4].hash)];
         let settings = Settings { anchors, ..life::settings() };
-        let writer = writer(&ground.stores, &settings).await;
+        let writer = writer(&memory.stores, &settings).await;
         let part = iter(blocks[..10].iter().cloned().map(Ok));
         writer.index().build_chunk(0..10, part).await.expect("it is free");
         assert_eq!(writer.index().coverage(), std::slice::from_ref(&(0..10)));
@@ -228,22 +228,22 @@ async fn a_first_block_must_fit_anchored_history() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn history_counts_once_it_is_anchored_and_never_against_an_anchor() {
-    let ground = Ground::new(1);
+async fn history_is_covered_once_anchored_and_never_contradicts_an_anchor() {
+    let memory = MemoryStores::new(1);
     let blocks = life::blocks();
     let settings = Settings { anchors: vec![(4, B256::repeat_byte(4))], ..life::settings() };
-    let contradicted = open(&ground.stores, &settings).await;
+    let contradicted = open(&memory.stores, &settings).await;
     let part = || iter(blocks[..10].iter().cloned().map(Ok));
     let refused = contradicted.build_chunk(0..10, part()).await;
     assert!(matches!(refused, Err(Error::InvalidBlock { number: 4, .. })), "{refused:?}");
-    let index = open(&ground.stores, &life::settings()).await;
+    let index = open(&memory.stores, &life::settings()).await;
     index.build_chunk(0..10, part()).await.expect("it is free");
     assert!(index.coverage().is_empty(), "nothing vouches for it yet");
     assert_eq!(index.health().chunks_unanchored, 1);
     let writer = index.writer("one").await.expect("it is free");
     writer.ingest_finalized_block(blocks[10].clone()).await.expect("it follows");
     assert_eq!(index.coverage(), std::slice::from_ref(&(0..11)), "the tail vouches for it now");
-    // The same again is fine; others are not.
+    // Building the same blocks again is fine; building others is not.
     index.build_chunk(0..10, part()).await.expect("the same bytes");
     let other = index.build_chunk(2..9, iter(blocks[2..9].iter().cloned().map(Ok))).await;
     assert!(matches!(other, Err(Error::Unpublishable { .. })), "{other:?}");
@@ -251,15 +251,16 @@ async fn history_counts_once_it_is_anchored_and_never_against_an_anchor() {
     assert!(matches!(short, Err(Error::Invalid { .. })), "{short:?}");
 }
 
-/// How many operations 48 blocks take that come together, and how long, with a store that takes 10 ms for each.
+/// Ingests 48 blocks concurrently with a store that takes 10 ms per operation; returns the number of operations and
+/// the time.
 async fn together(commit_wait: Duration) -> (u64, Duration) {
-    let ground = Ground::new(1);
+    let memory = MemoryStores::new(1);
     let blocks = life::blocks();
     let faults = Faults::slow(Duration::from_millis(10));
     let (chunk_logs, piece_logs) = (10_000, 10_000);
     let settings =
         Settings { commit_blocks: 16, commit_wait, chunk_logs, piece_logs, ..life::settings() };
-    let writer = writer(&ground.through(&faults), &settings).await;
+    let writer = writer(&memory.through(&faults), &settings).await;
     let before = (faults.operations(), tokio::time::Instant::now());
     let calls = blocks[..48].iter().map(|block| writer.ingest_finalized_block(block.clone()));
     for outcome in join_all(calls).await {
@@ -267,7 +268,7 @@ async fn together(commit_wait: Duration) -> (u64, Duration) {
     }
     let took = (faults.operations() - before.0, before.1.elapsed());
     check_answers(writer.index(), &blocks).await.expect("all is there");
-    // One that does not follow spoils nobody else's block.
+    // A block that does not follow does not affect the other blocks of its commit.
     let calls = [&blocks[48..52], &blocks[54..55]].concat();
     let outcomes = join_all(calls.into_iter().map(|b| writer.ingest_finalized_block(b))).await;
     assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 4);
@@ -276,27 +277,27 @@ async fn together(commit_wait: Duration) -> (u64, Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn blocks_that_come_together_share_commits() {
-    // The first finds an empty queue and goes alone; the others come while it is under way.
+async fn concurrent_blocks_share_commits() {
+    // The first call finds an empty queue and commits alone; the others arrive while it is in progress.
     let (operations, took) = together(Duration::ZERO).await;
     assert!(operations <= 4, "{operations} operations");
     assert!(took < Duration::from_millis(60), "{took:?}");
-    // Who may wait for others goes with them.
+    // With `commit_wait`, the first call waits for the others.
     let (operations, took) = together(Duration::from_millis(30)).await;
     assert!(operations <= 3, "{operations} operations");
     assert!(took < Duration::from_millis(80), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_log_of_several_megabytes_is_given_back_whole() {
-    let ground = Ground::new(1);
+async fn a_log_of_several_megabytes_is_returned_completely() {
+    let memory = MemoryStores::new(1);
     let mut blocks = life::blocks();
     let with_logs = blocks.iter_mut().find(|block| block.logs.len() > 4).expect("there is one");
     let data: Vec<u8> =
         (0..5_000_000_u32).map(|n| (n.wrapping_mul(n) >> 9).to_le_bytes()[0]).collect();
     with_logs.logs[2].data = Bytes::from(data);
     let (number, topic) = (with_logs.number, with_logs.logs[2].address);
-    let writer = writer(&ground.stores, &life::settings()).await;
+    let writer = writer(&memory.stores, &life::settings()).await;
     for some in blocks.chunks(9) {
         writer.ingest_finalized_blocks(some).await.expect("they follow");
     }
@@ -304,21 +305,21 @@ async fn a_log_of_several_megabytes_is_given_back_whole() {
     for _ in 0..2 {
         let page = writer.index().query_finalized(&filter).await.expect("it is covered");
         assert!(page.logs == scan(&blocks, &filter));
-        let reader = open(&ground.stores, &life::settings()).await;
+        let reader = open(&memory.stores, &life::settings()).await;
         let page = reader.query_finalized(&filter).await.expect("it is covered");
         assert!(page.logs == scan(&blocks, &filter));
         writer.maintain().await.expect("it works");
     }
 }
 
-/// The first block of a tail comes just before the operation `at` of a builder, or the other way round; gives whether
-/// it came at all.
+/// Adds the first block of a tail just before operation `at` of a builder, or the other way round; returns whether
+/// operation `at` was reached.
 async fn race(at: u64, builder_is_hooked: bool) -> bool {
-    let ground = Ground::new(1);
+    let memory = MemoryStores::new(1);
     let blocks = Arc::new(life::blocks());
     let settings = life::settings();
-    let writer = Arc::new(writer(&ground.stores, &settings).await);
-    let other = open(&ground.stores, &settings).await;
+    let writer = Arc::new(writer(&memory.stores, &settings).await);
+    let other = open(&memory.stores, &settings).await;
     let armed = Arc::new(AtomicU64::new(u64::MAX));
     let hook = {
         let (armed, blocks) = (Arc::clone(&armed), Arc::clone(&blocks));
@@ -339,7 +340,7 @@ async fn race(at: u64, builder_is_hooked: bool) -> bool {
             })
         })
     };
-    let hooked = open(&hook.before(&ground.stores), &settings).await;
+    let hooked = open(&hook.before(&memory.stores), &settings).await;
     if builder_is_hooked {
         armed.store(hook.operations() + at, SeqCst);
         let part = iter(blocks[..10].iter().cloned().map(Ok));
@@ -353,7 +354,7 @@ async fn race(at: u64, builder_is_hooked: bool) -> bool {
         assert!(first.as_ref().err().is_none_or(conflict), "{first:?}");
     }
     let came = hook.operations() > armed.load(SeqCst);
-    let reader = open(&ground.stores, &settings).await;
+    let reader = open(&memory.stores, &settings).await;
     let chunks = reader.chunks();
     let tail = reader.health().tail_blocks;
     let in_both = tail > 0 && chunks.iter().any(|chunk| chunk.blocks.end > 5);

@@ -1,4 +1,4 @@
-//! Mistakes that an earlier index of this kind really made, each as a test, in the order in which they are recorded.
+//! Mistakes that an earlier index of this kind made, each as a test, in the order of their record.
 
 use finalized_log_index::{
     Address, B256, BlockLog, Error, Filter, FinalizedBlock, GcMode, LogIndex, Settings, Topics,
@@ -8,10 +8,10 @@ use futures::stream::iter;
 use logmill_io::{KeyRange, Timestamp};
 
 use crate::chain::{block_hash, scan, transaction_hash, word};
-use crate::crash_matrix::Ground;
+use crate::crash_matrix::MemoryStores;
 use crate::life::{self, check_answers, write};
 
-/// Blocks of one log each, whose topic is `topic(number)`; none where that is none.
+/// Blocks with one log each, whose topic is `topic(number)`; without a log where that is none.
 fn one_topic(
     numbers: std::ops::RangeInclusive<u64>,
     topic: impl Fn(u64) -> Option<u64>,
@@ -35,8 +35,8 @@ fn one_topic(
     numbers.map(block).collect()
 }
 
-async fn indexed(ground: &Ground, blocks: &[FinalizedBlock]) -> Writer {
-    let writer = write(&ground.stores).await.expect("it opens");
+async fn indexed(memory: &MemoryStores, blocks: &[FinalizedBlock]) -> Writer {
+    let writer = write(&memory.stores).await.expect("it opens");
     for some in blocks.chunks(200) {
         writer.ingest_finalized_blocks(some).await.expect("they follow");
     }
@@ -50,14 +50,15 @@ async fn count(index: &LogIndex, filter: &Filter) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn trap_1_a_rare_signature_among_frequent_ones_is_found_everywhere() {
-    // 7 occurs three times: in the first, a middle and the last block; 9 everywhere but in two of those and one more.
+    // 7 occurs three times, in the first, a middle and the last block; 9 occurs everywhere but there and in one more
+    // block.
     let topic = |number: u64| match number {
         1 | 1_300 | 2_600 => Some(7),
         700 => Some(8),
         _ => Some(9),
     };
     let blocks = one_topic(1..=2_600, topic);
-    let writer = indexed(&Ground::new(1), &blocks).await;
+    let writer = indexed(&MemoryStores::new(1), &blocks).await;
     let all = || Filter::range(1..=2_600);
     assert_eq!(count(writer.index(), &all().topic(0, word(7))).await, 3);
     assert_eq!(count(writer.index(), &all().topic(0, word(7)).topic(0, word(9))).await, 2_599);
@@ -68,7 +69,7 @@ async fn trap_1_a_rare_signature_among_frequent_ones_is_found_everywhere() {
 #[tokio::test(start_paused = true)]
 async fn trap_2_a_range_from_zero_finds_what_is_there() {
     let blocks = one_topic(1..=90, |_| Some(9));
-    let writer = indexed(&Ground::new(1), &blocks).await;
+    let writer = indexed(&MemoryStores::new(1), &blocks).await;
     let clipped = writer.index().query_finalized(&Filter::covered(0..=u64::MAX)).await;
     let clipped = clipped.expect("what is covered is asked for");
     assert_eq!(clipped.logs.len(), 90);
@@ -83,9 +84,9 @@ async fn trap_2_a_range_from_zero_finds_what_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn trap_3_empty_blocks_at_the_ends_of_a_range_bring_nothing_in() {
+async fn trap_3_empty_blocks_at_the_ends_of_a_range_add_no_logs() {
     let blocks = one_topic(0..=99, |number| (number % 3 == 1).then_some(9));
-    let writer = indexed(&Ground::new(1), &blocks).await;
+    let writer = indexed(&MemoryStores::new(1), &blocks).await;
     for from in 0..60 {
         for to in from..60 {
             for filter in [Filter::range(from..=to), Filter::range(from..=to).topic(0, word(9))] {
@@ -98,40 +99,40 @@ async fn trap_3_empty_blocks_at_the_ends_of_a_range_bring_nothing_in() {
 
 #[tokio::test(start_paused = true)]
 async fn trap_4_a_listed_chunk_that_is_missing_is_an_error_and_others_are_not_read() {
-    let ground = Ground::new(1);
+    let memory = MemoryStores::new(1);
     let blocks = one_topic(0..=99, |number| Some(number % 4));
-    let writer = indexed(&ground, &blocks).await;
+    let writer = indexed(&memory, &blocks).await;
     let chunks = writer.index().chunks();
     let gone = &chunks[1];
-    for blob in ground.stores.blobs.list("", None, 100).await.expect("it lists") {
+    for blob in memory.stores.blobs.list("", None, 100).await.expect("it lists") {
         if blob.name.as_str().ends_with(&format!("{:016x}", gone.token)) {
-            ground.stores.blobs.delete(&blob.name).await.expect("it works");
+            memory.stores.blobs.delete(&blob.name).await.expect("it works");
         }
     }
     let filter = Filter::range(0..=99).topic(0, word(3));
     let error = writer.index().query_finalized(&filter).await.expect_err("it is needed");
     assert!(matches!(error, Error::ChunkMissing { .. }), "{error:?}");
-    // Only what the range needs is read.
+    // Only the chunks that the range needs are read.
     let before = Filter::range(0..=gone.blocks.start - 1).topic(0, word(3));
     let explained = writer.index().explain(&before).await.expect("it is not needed");
     assert_eq!(explained.sources.len(), 1);
     assert_eq!(explained.results, scan(&blocks, &before).len() as u64);
 }
 
-/// The records that a commit writes.
-async fn records(ground: &Ground) -> Vec<String> {
-    let all = ground.stores.meta.scan(&KeyRange::all(), 10_000).await.expect("it scans");
+/// Keys and versions of all records.
+async fn records(memory: &MemoryStores) -> Vec<String> {
+    let all = memory.stores.meta.scan(&KeyRange::all(), 10_000).await.expect("it scans");
     all.into_iter().map(|(key, record)| format!("{key} {:?}", record.version)).collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn trap_5_and_6_a_block_costs_two_records_however_many_signatures_and_chunks_there_are() {
-    let ground = Ground::new(1);
+    let memory = MemoryStores::new(1);
     let blocks = one_topic(0..=400, Some);
-    let writer = indexed(&ground, &blocks[..400]).await;
-    let before = records(&ground).await;
+    let writer = indexed(&memory, &blocks[..400]).await;
+    let before = records(&memory).await;
     writer.ingest_finalized_block(blocks[400].clone()).await.expect("it follows");
-    let after = records(&ground).await;
+    let after = records(&memory).await;
     let written: Vec<_> = after.iter().filter(|record| !before.contains(record)).collect();
     assert_eq!(written.len(), 2, "{written:?}");
     assert!(written.iter().all(|record| record.contains("/tail")), "{written:?}");
@@ -143,21 +144,21 @@ async fn trap_7_chunks_are_the_same_however_blocks_were_grouped_and_whenever_the
     let mut images = Vec::new();
     for grouping in [1, 3, 7, 56] {
         for restarts in [false, true] {
-            let ground = Ground::new(grouping);
-            let mut writer = write(&ground.stores).await.expect("it opens");
+            let memory = MemoryStores::new(grouping);
+            let mut writer = write(&memory.stores).await.expect("it opens");
             let size = usize::try_from(grouping).expect("small");
             for some in blocks.chunks(size) {
                 writer.ingest_finalized_blocks(some).await.expect("they follow");
-                ground.pause();
+                memory.pause();
                 if restarts {
                     drop(writer);
-                    writer = write(&ground.stores).await.expect("it opens");
+                    writer = write(&memory.stores).await.expect("it opens");
                     writer.maintain().await.expect("it works");
                 }
             }
             writer.maintain().await.expect("it works");
             writer.collect_garbage(GcMode::Delete).await.expect("it works");
-            images.push(life::image(&ground.stores, &blocks).await);
+            images.push(life::image(&memory.stores, &blocks).await);
         }
     }
     assert!(images[0].contains("0,"), "there are chunks");
@@ -166,12 +167,12 @@ async fn trap_7_chunks_are_the_same_however_blocks_were_grouped_and_whenever_the
 
 #[tokio::test(start_paused = true)]
 async fn trap_7_history_and_merged_pieces_are_the_same_bytes() {
-    let ground = Ground::new(1);
+    let memory = MemoryStores::new(1);
     let blocks = life::blocks();
-    let writer = indexed(&ground, &blocks).await;
+    let writer = indexed(&memory, &blocks).await;
     let anchors = vec![(0, blocks[0].hash)];
     let settings = Settings { prefix: "history".to_owned(), anchors, ..life::settings() };
-    let built = LogIndex::open(ground.stores.clone(), settings).await.expect("it opens");
+    let built = LogIndex::open(memory.stores.clone(), settings).await.expect("it opens");
     built.build_chunk(0..48, iter(blocks.iter().cloned().map(Ok))).await.expect("it is free");
     let sealed = writer.index().chunks();
     let whole: Vec<_> = sealed.iter().filter(|chunk| !chunk.is_piece()).collect();
@@ -184,15 +185,15 @@ async fn trap_7_history_and_merged_pieces_are_the_same_bytes() {
 
 #[tokio::test(start_paused = true)]
 async fn trap_8_garbage_collection_leaves_a_chunk_that_is_about_to_be_published() {
-    let ground = Ground::new(1);
+    let memory = MemoryStores::new(1);
     let blocks = life::blocks();
-    let writer = write(&ground.stores).await.expect("it opens");
+    let writer = write(&memory.stores).await.expect("it opens");
     writer.ingest_finalized_blocks(&blocks[20..]).await.expect("they follow");
     let (collector, started) = (std::sync::Arc::new(writer), std::sync::Arc::new(()));
     for late in [false, true] {
-        // Collects garbage before each operation of the builder; in the second round its time is over by then.
+        // Collects garbage before each operation of the builder; in the second round its attempt has expired by then.
         let hook = {
-            let (collector, clock) = (collector.clone(), ground.clock.clone());
+            let (collector, clock) = (collector.clone(), memory.clock.clone());
             let started = started.clone();
             crate::hook::Hook::new(move |_| {
                 let (collector, clock) = (collector.clone(), clock.clone());
@@ -206,7 +207,7 @@ async fn trap_8_garbage_collection_leaves_a_chunk_that_is_about_to_be_published(
                 })
             })
         };
-        let stores = hook.before(&ground.stores);
+        let stores = hook.before(&memory.stores);
         let builder = LogIndex::open(stores, life::settings()).await.expect("it opens");
         let range = if late { 0..10 } else { 10..20 };
         let part = &blocks[usize::try_from(range.start).expect("small")..];
@@ -221,52 +222,52 @@ async fn trap_8_garbage_collection_leaves_a_chunk_that_is_about_to_be_published(
     index.refresh().await.expect("it can be followed");
     assert_eq!(index.coverage(), std::slice::from_ref(&(10..56)));
     check_answers(index, &blocks).await.expect("all is there");
-    ground.pause();
+    memory.pause();
     collector.collect_garbage(GcMode::Delete).await.expect("it is held");
-    let blobs = ground.stores.blobs.list("", None, 100).await.expect("it lists");
+    let blobs = memory.stores.blobs.list("", None, 100).await.expect("it lists");
     let listed: usize = index.chunks().iter().map(|chunk| 1 + chunk.bodies.len()).sum();
     assert_eq!(blobs.len(), listed);
 }
 
 #[tokio::test(start_paused = true)]
 async fn trap_9_the_lease_is_in_the_store_and_only_one_holds_it() {
-    let ground = Ground::new(1);
+    let memory = MemoryStores::new(1);
     let open =
-        async || LogIndex::open(ground.stores.clone(), life::settings()).await.expect("it opens");
+        async || LogIndex::open(memory.stores.clone(), life::settings()).await.expect("it opens");
     let one = open().await.writer("a").await.expect("it is free");
     let refused = open().await.writer("b").await;
     assert!(matches!(refused, Err(Error::Standby)), "{refused:?}");
-    let lease = ground.stores.meta.get(&"lease/logindex/writer".into()).await.expect("it reads");
-    assert!(lease.is_some(), "a record says who writes");
-    ground.pause();
+    let lease = memory.stores.meta.get(&"lease/logindex/writer".into()).await.expect("it reads");
+    assert!(lease.is_some(), "a record names the lease holder");
+    memory.pause();
     let two = open().await.writer("b").await.expect("it has ended");
     assert!(two.epoch() > one.epoch());
     assert!(matches!(one.renew().await, Err(Error::Standby)));
     two.release().await.expect("it is held");
     let three = open().await.writer("c").await.expect("it was given back");
     assert!(three.epoch() > 2);
-    assert!(ground.stores.meta.now().await.expect("it works") > Timestamp(0));
+    assert!(memory.stores.meta.now().await.expect("it works") > Timestamp(0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_dead_builder_left_while_the_clock_was_a_year_ahead_is_garbage() {
+async fn attempts_of_a_dead_builder_whose_clock_was_a_year_ahead_are_garbage() {
     const YEAR_MS: i64 = 365 * 24 * 3_600_000;
     let blocks = life::blocks();
     let mut left_behind = 0;
     for operation in 0.. {
-        let ground = Ground::new(1);
-        let writer = write(&ground.stores).await.expect("it opens");
+        let memory = MemoryStores::new(1);
+        let writer = write(&memory.stores).await.expect("it opens");
         writer.ingest_finalized_blocks(&blocks[20..]).await.expect("they follow");
-        ground.clock.jump(YEAR_MS);
+        memory.clock.jump(YEAR_MS);
         let faults = logmill_io::Faults::at(operation, logmill_io::Fault::CrashAfter);
         let built = async {
-            let builder = LogIndex::open(ground.through(&faults), life::settings()).await?;
+            let builder = LogIndex::open(memory.through(&faults), life::settings()).await?;
             builder.build_chunk(10..20, iter(blocks[10..].iter().cloned().map(Ok))).await
         };
         if built.await.is_ok() {
             break;
         }
-        ground.clock.jump(-YEAR_MS);
+        memory.clock.jump(-YEAR_MS);
         let report = writer.collect_garbage(GcMode::Delete).await.expect("it is held");
         assert_eq!(report.chunks_in_flight, 0, "dead at operation {operation}");
         left_behind += report.attempts_given_up;

@@ -1,11 +1,10 @@
-//! What every kind of [`BlobStore`] must do: one suite for all of them, and for any S3 server before it is
-//! trusted with data.
+//! Tests that every [`BlobStore`] must pass, and any S3 server before it is trusted with data.
 //!
-//! Guarantees: a store whose conditional writes lose races is rejected with near certainty, since it would
-//! have to keep its luck over [`RACE_ROUNDS`] rounds of [`RACE_WRITERS`] writers. The names of a run are under
-//! a folder drawn from entropy and are removed at its end, so the suite can run against a bucket in use.
+//! Guarantees: a store whose conditional writes lose races is rejected with near certainty, since it would have
+//! to be lucky in [`RACE_ROUNDS`] rounds of [`RACE_WRITERS`] writers. A run uses names in a random folder and
+//! removes them at its end, so it can run against a bucket in use.
 //!
-//! Leaves to others: what survives a crash, which needs a process to kill.
+//! Leaves to others: crash safety, which needs a process to kill.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -22,40 +21,39 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::task::Tasks;
 use crate::violation::Violation;
 
-/// How many names are fought for.
+/// Number of races.
 pub const RACE_ROUNDS: usize = 40;
-/// How many writers fight for each.
+/// Number of writers in each race.
 pub const RACE_WRITERS: usize = 16;
-/// Longer than any buffer on the way, so that a store that does not publish at once shows it.
+/// Larger than any buffer on the way, so that a store that publishes a blob in parts is detected.
 const LARGE_BYTES: usize = 5 << 20;
-/// How many look for a blob while it is being written.
+/// Number of readers that poll for a blob while it is being written.
 const READERS: usize = 3;
-/// The page of the walk that removes what a run has left.
+/// Page size of the clean-up after a run.
 const SWEEP_PAGE: usize = 100;
 
-/// What a case gives.
 pub type Outcome<T = ()> = Result<T, Violation>;
 
-/// One promise, tried.
+/// Tests one guarantee.
 pub type Case = for<'t> fn(&'t Trial) -> BoxFuture<'t, Outcome>;
 
-/// All cases by name, in the order in which they are run: first what is simple, then what matters most.
+/// All cases by name, in the order in which they run: simple ones first, then the most important.
 pub const CASES: &[(&str, Case)] = &[
     ("a missing blob is none", |t| Box::pin(a_missing_blob_is_none(t))),
-    ("a blob comes back as it was put", |t| Box::pin(a_blob_comes_back_as_it_was_put(t))),
-    ("the same bytes again are fine", |t| Box::pin(the_same_bytes_again_are_fine(t))),
+    ("a blob is read as it was put", |t| Box::pin(a_blob_is_read_as_it_was_put(t))),
+    ("the same bytes can be put again", |t| Box::pin(the_same_bytes_can_be_put_again(t))),
     ("other bytes conflict", |t| Box::pin(other_bytes_conflict(t))),
     ("a range is exact", |t| Box::pin(a_range_is_exact(t))),
     ("a range beyond the end is refused", |t| Box::pin(a_range_beyond_the_end_is_refused(t))),
     ("a deleted name is free", |t| Box::pin(a_deleted_name_is_free(t))),
     ("one writer wins each race", |t| Box::pin(one_writer_wins_each_race(t))),
-    ("names do not touch", |t| Box::pin(names_do_not_touch(t))),
+    ("names are independent", |t| Box::pin(names_are_independent(t))),
     ("lists are in order", |t| Box::pin(lists_are_in_order(t))),
     ("equal writers all succeed", |t| Box::pin(equal_writers_all_succeed(t))),
-    ("a blob appears whole", |t| Box::pin(a_blob_appears_whole(t))),
+    ("a blob appears completely", |t| Box::pin(a_blob_appears_completely(t))),
 ];
 
-/// Runs all cases; gives the first violation.
+/// Runs all cases; returns the first violation.
 pub async fn run(store: &Arc<dyn BlobStore>, entropy: &dyn Entropy) -> Outcome {
     for (case, _) in CASES {
         run_case(store, entropy, case).await?;
@@ -63,7 +61,7 @@ pub async fn run(store: &Arc<dyn BlobStore>, entropy: &dyn Entropy) -> Outcome {
     Ok(())
 }
 
-/// Runs the case of that name.
+/// Runs the case with this name.
 ///
 /// # Panics
 /// If there is no such case.
@@ -77,7 +75,7 @@ pub async fn run_case(store: &Arc<dyn BlobStore>, entropy: &dyn Entropy, case: &
     outcome.and(swept)
 }
 
-/// A store on trial, with a folder of names that nobody else uses.
+/// A store under test, with a folder of names that no other process uses.
 #[derive(Debug)]
 pub struct Trial {
     store: Arc<dyn BlobStore>,
@@ -90,27 +88,24 @@ impl Trial {
         Err(Violation::new(self.case, what))
     }
 
-    /// Takes what the store must give.
+    /// Unwraps an answer that must be `Ok`.
     fn given<T>(&self, doing: &str, answer: Result<T>) -> Outcome<T> {
         let failed = |error: Error| format!("it failed to {doing}: {}", error.chain());
         answer.map_err(|error| Violation::new(self.case, failed(error)))
     }
 
-    /// Takes the error that the store must give.
+    /// Checks that the answer is an error of this kind.
     fn refused<T>(&self, doing: &str, answer: Result<T>, kind: ErrorKind) -> Outcome {
         match answer {
             Err(error) if error.kind() == kind => Ok(()),
             Err(error) => self.given(doing, Err(error)),
-            Ok(_) => self.violated(format!("it took a request to {doing}, which is {kind:?}")),
+            Ok(_) => self
+                .violated(format!("it accepted a request to {doing}, which must fail as {kind:?}")),
         }
     }
 
     fn same<T: PartialEq>(&self, what: &str, found: &T, wanted: &T) -> Outcome {
-        if found == wanted {
-            Ok(())
-        } else {
-            self.violated(format!("{what} is not as it should be"))
-        }
+        if found == wanted { Ok(()) } else { self.violated(format!("{what} is wrong")) }
     }
 
     fn name(&self, name: &str) -> Outcome<BlobName> {
@@ -125,7 +120,7 @@ impl Trial {
         self.given(&format!("delete {name}"), self.store.delete(name).await)
     }
 
-    /// Checks what a get gives.
+    /// Checks the result of a get.
     async fn holds(&self, name: &BlobName, wanted: Option<&Bytes>) -> Outcome {
         let found = self.given(&format!("get {name}"), self.store.get(name).await)?;
         self.same(&format!("the blob {name}"), &found.as_ref(), &wanted)
@@ -141,7 +136,6 @@ impl Trial {
         self.given(&format!("list {prefix}"), self.store.list(&prefix, after, limit).await)
     }
 
-    /// Removes all blobs of the trial.
     async fn sweep(&self) -> Outcome {
         loop {
             let page = self.list("", None, SWEEP_PAGE).await?;
@@ -173,8 +167,8 @@ pub async fn a_missing_blob_is_none(trial: &Trial) -> Outcome {
     trial.same("the list of nothing", &listed, &Vec::new())
 }
 
-/// Blobs of no, one and many bytes.
-pub async fn a_blob_comes_back_as_it_was_put(trial: &Trial) -> Outcome {
+/// Blobs of zero, one and many bytes.
+pub async fn a_blob_is_read_as_it_was_put(trial: &Trial) -> Outcome {
     for length in [0, 1, 1000, LARGE_BYTES] {
         let name = trial.name(&format!("of-{length}"))?;
         let bytes = body(length % 7, length);
@@ -186,8 +180,7 @@ pub async fn a_blob_comes_back_as_it_was_put(trial: &Trial) -> Outcome {
     Ok(())
 }
 
-/// A put that is repeated.
-pub async fn the_same_bytes_again_are_fine(trial: &Trial) -> Outcome {
+pub async fn the_same_bytes_can_be_put_again(trial: &Trial) -> Outcome {
     for length in [0, 100] {
         let name = trial.name(&format!("of-{length}"))?;
         let bytes = body(1, length);
@@ -199,7 +192,7 @@ pub async fn the_same_bytes_again_are_fine(trial: &Trial) -> Outcome {
     Ok(())
 }
 
-/// Other bytes of the same length, of another length, and none at all.
+/// Other bytes of the same length, of another length, and none.
 pub async fn other_bytes_conflict(trial: &Trial) -> Outcome {
     let name = trial.name("taken")?;
     let bytes = body(1, 100);
@@ -212,7 +205,7 @@ pub async fn other_bytes_conflict(trial: &Trial) -> Outcome {
     Ok(())
 }
 
-/// Ranges at the start, in the middle, at the end, of all, and of nothing.
+/// Ranges at the start, in the middle, at the end, of everything, and empty ones.
 pub async fn a_range_is_exact(trial: &Trial) -> Outcome {
     let bytes = body(3, 1000);
     let (name, empty) = (trial.name("some")?, trial.name("empty")?);
@@ -230,7 +223,7 @@ pub async fn a_range_is_exact(trial: &Trial) -> Outcome {
     trial.same("the range of nothing", &found, &Some(Bytes::new()))
 }
 
-/// Ranges that end or even start beyond the end, and one that runs backwards.
+/// Ranges that end or start beyond the end, and a reversed one.
 pub async fn a_range_beyond_the_end_is_refused(trial: &Trial) -> Outcome {
     let name = trial.name("some")?;
     trial.put(&name, &body(3, 1000)).await?;
@@ -243,7 +236,7 @@ pub async fn a_range_beyond_the_end_is_refused(trial: &Trial) -> Outcome {
     Ok(())
 }
 
-/// Delete, delete again, and put something else.
+/// Deletes, deletes again, and puts other bytes.
 pub async fn a_deleted_name_is_free(trial: &Trial) -> Outcome {
     let name = trial.name("a/b")?;
     for seed in 0..3 {
@@ -260,12 +253,12 @@ pub async fn a_deleted_name_is_free(trial: &Trial) -> Outcome {
     Ok(())
 }
 
-/// Names that a careless mapping to files or keys would mix up, in the order of their bytes.
+/// Names that a careless mapping to files or keys would confuse, in byte order.
 const NEIGHBOURS: [&str; 12] =
     ["A", "a", "a-", "a-b", "a-b/c", "a.b", "a/-", "a/b", "a/b/c", "a0", "a_b", "b"];
 
-/// Each name holds its own bytes, and loses only those.
-pub async fn names_do_not_touch(trial: &Trial) -> Outcome {
+/// Each name has its own bytes, and a delete removes only those.
+pub async fn names_are_independent(trial: &Trial) -> Outcome {
     for (seed, name) in NEIGHBOURS.iter().enumerate() {
         trial.put(&trial.name(name)?, &body(seed, 50)).await?;
     }
@@ -280,10 +273,10 @@ pub async fn names_do_not_touch(trial: &Trial) -> Outcome {
     Ok(())
 }
 
-/// Every prefix, start and limit, against a plain filter over the names; then page by page.
+/// Compares every prefix, start and limit with a plain filter over the names; then lists page by page.
 pub async fn lists_are_in_order(trial: &Trial) -> Outcome {
     let mut all = BTreeSet::new();
-    // Put in an order that is not that of the names.
+    // Not in the order of the names.
     for name in NEIGHBOURS.iter().rev() {
         trial.put(&trial.name(name)?, &body(0, 1)).await?;
         all.insert(*name);
@@ -316,7 +309,7 @@ async fn listed(
     let short = |meta: &BlobMeta| meta.name.as_str().strip_prefix(&trial.folder).map(str::to_owned);
     match metas.iter().map(short).collect() {
         Some(names) => Ok(names),
-        None => trial.violated("a list gave a name of another prefix"),
+        None => trial.violated("a list returned a name with another prefix"),
     }
 }
 
@@ -340,7 +333,6 @@ async fn pages_make_the_whole(trial: &Trial) -> Outcome {
     Ok(())
 }
 
-/// Many writers of the same bytes at once.
 pub async fn equal_writers_all_succeed(trial: &Trial) -> Outcome {
     for round in 0..RACE_ROUNDS / 4 {
         let name = trial.name(&format!("shared/{round}"))?;
@@ -355,8 +347,8 @@ pub async fn equal_writers_all_succeed(trial: &Trial) -> Outcome {
     Ok(())
 }
 
-/// Readers that look while a large blob is being written see nothing of it, or all of it.
-pub async fn a_blob_appears_whole(trial: &Trial) -> Outcome {
+/// Readers see nothing or all of a large blob while it is being written.
+pub async fn a_blob_appears_completely(trial: &Trial) -> Outcome {
     let name = trial.name("large")?;
     let bytes = body(5, LARGE_BYTES);
     let is_written = Arc::new(AtomicBool::new(false));
@@ -387,13 +379,13 @@ pub async fn a_blob_appears_whole(trial: &Trial) -> Outcome {
     trial.holds(&name, Some(&bytes)).await
 }
 
-/// Many writers of different bytes at once, many times: one put succeeds, all others conflict, and
-/// everybody, from the end of his own put on, reads the bytes of the winner.
+/// Many concurrent writers of different bytes, many times: one put succeeds, all others conflict, and after its
+/// own put every writer reads the winner's bytes.
 pub async fn one_writer_wins_each_race(trial: &Trial) -> Outcome {
     let mut won = Vec::new();
     for round in 0..RACE_ROUNDS {
         let name = trial.name(&format!("race/{round}"))?;
-        // Bytes of one length in every second round, so that a mixture of two blobs would also be seen.
+        // All of one length in every second round, so that a mixture of two blobs is detected too.
         let of = |writer| body(writer, 20_000 + (round % 2) * writer);
         let finishes = race(trial, &name, of).await?;
         let mut winners = Vec::new();
@@ -409,8 +401,9 @@ pub async fn one_writer_wins_each_race(trial: &Trial) -> Outcome {
             return trial.violated(format!("round {round} had the winners {winners:?}"));
         };
         if reads.iter().any(|read| *read != of(winner)) {
-            return trial
-                .violated(format!("in round {round} not everybody read the winner's bytes"));
+            return trial.violated(format!(
+                "in round {round} some writers did not read the winner's bytes"
+            ));
         }
         won.push((name, of(winner)));
     }
@@ -420,16 +413,19 @@ pub async fn one_writer_wins_each_race(trial: &Trial) -> Outcome {
     Ok(())
 }
 
-/// What a writer saw.
-struct Finish {
+struct RaceResult {
     writer: usize,
     put: Result<()>,
-    /// What was there when the put had ended.
+    /// The blob after the put.
     read: Result<Bytes>,
 }
 
-/// Lets all writers put at the same moment, each its bytes.
-async fn race(trial: &Trial, name: &BlobName, of: impl Fn(usize) -> Bytes) -> Outcome<Vec<Finish>> {
+/// Makes all writers put their bytes at the same time.
+async fn race(
+    trial: &Trial,
+    name: &BlobName,
+    of: impl Fn(usize) -> Bytes,
+) -> Outcome<Vec<RaceResult>> {
     let start = Arc::new(Barrier::new(RACE_WRITERS));
     let mut writers = Tasks::new();
     for writer in 0..RACE_WRITERS {
@@ -439,7 +435,7 @@ async fn race(trial: &Trial, name: &BlobName, of: impl Fn(usize) -> Bytes) -> Ou
             start.wait().await;
             let put = store.put(&name, bytes).await;
             let read = store.read(&name).await;
-            Finish { writer, put, read }
+            RaceResult { writer, put, read }
         });
     }
     let mut finishes = Vec::new();

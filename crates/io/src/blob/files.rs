@@ -1,21 +1,18 @@
 //! Blobs as files under one folder.
 //!
-//! The blob `a/b` is the file `a+/b`: folders carry a mark that no name may hold, so that `a` and `a/b` can
-//! both exist, as they can in an object store. A blob is first written to a temporary file (its name starts
-//! with `.put-`, which no blob's can) and synced; then a hard link gives it its name, which fails if the name
-//! is taken; then the folders on its way are synced. The link is the visibility barrier, the last sync the
+//! The blob `a/b` is the file `a+/b`: folder names carry a mark that no blob name may contain, so that `a` and
+//! `a/b` can both exist, as in an object store. A blob is first written to a temporary file (its name starts
+//! with `.put-`, which no blob's can) and synced. Then a hard link creates the final name and fails if it is
+//! taken. Then the folders on the path are synced. The link is the visibility barrier, the last sync the
 //! durability barrier.
 //!
-//! Guarantees: those of the trait, also between processes that share the folder. After a failed sync nobody
-//! knows what the disk holds, and a second sync may wrongly succeed, so the handle answers everything with
-//! [`Error::Poisoned`] from then on. What a crashed writer left behind is never listed, and is removed by a
-//! later [`FileBlobs::open`].
+//! Guarantees: those of the trait, also between processes that share the folder. After a failed sync the
+//! content of the disk is unknown, and a second sync may wrongly succeed, so the handle answers everything with
+//! [`Error::Poisoned`] from then on. Leftovers of a crashed writer are never listed, and a later
+//! [`FileBlobs::open`] removes them. Only the owner can read the files.
 //!
-//! Nobody but the owner can read any of it.
-//!
-//! Leaves to others: the choice of a file system that has hard links and tells upper from lower case, and
-//! removing empty folders: removing one could race with a put that has just found it there, and names share
-//! few folders.
+//! Leaves to others: the choice of a case-sensitive file system with hard links. Empty folders stay: removing
+//! one could race with a put that has just found it, and names share few folders.
 
 mod open_files;
 
@@ -41,27 +38,25 @@ use crate::error::{Error, Result};
 use crate::private;
 use crate::sql::Durability;
 
-/// Ends the name of every folder.
+/// Suffix of every folder name.
 const FOLDER_MARK: char = '+';
-/// Starts the name of every temporary file.
+/// Prefix of every temporary file's name.
 const TEMPORARY: &str = ".put-";
-/// A temporary file older than this has no writer any more.
+/// The writer of a temporary file that is older is gone.
 const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(3600);
-/// How often a put starts anew because the blob in its way was deleted before it could be compared.
+/// How often a put restarts because the existing blob was deleted before it could be compared.
 const PUT_ATTEMPTS_MAX: usize = 8;
 
-/// Blobs as files under one folder.
 pub struct FileBlobs {
     folder: Arc<Folder>,
 }
 
 impl FileBlobs {
-    /// Opens the store under `root`, making the folder if it is not there. Blocks on the disk.
+    /// Opens the store under `root`; creates the folder if it does not exist. Blocks on the disk.
     pub fn open(root: impl Into<PathBuf>) -> Result<Arc<dyn BlobStore>> {
         Self::open_with(root, Durability::Full)
     }
 
-    /// [`FileBlobs::open`] with less durability.
     pub fn open_with(
         root: impl Into<PathBuf>,
         durability: Durability,
@@ -77,7 +72,7 @@ impl FileBlobs {
         Ok(Arc::new(Self { folder: Arc::new(folder) }))
     }
 
-    /// Runs blocking work where it holds up no other task; refuses if a sync has failed.
+    /// Runs blocking work where it delays no other task; refuses if a sync has failed.
     async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Folder) -> Result<T> + Send + 'static,
@@ -91,7 +86,7 @@ impl FileBlobs {
             Ok(outcome) => outcome,
             Err(join) if join.is_panic() => std::panic::resume_unwind(join.into_panic()),
             Err(join) => Err(Error::File {
-                doing: "finish what was begun, as the program is stopping, in",
+                doing: "finish an operation during shutdown in",
                 path: self.folder.root.clone(),
                 source: std::io::Error::other(join),
             }),
@@ -139,17 +134,17 @@ impl BlobStore for FileBlobs {
         after: Option<&BlobName>,
         limit: usize,
     ) -> Result<Vec<BlobMeta>> {
-        let wanted = Wanted { prefix: prefix.to_owned(), after: after.cloned() };
+        let wanted = ListQuery { prefix: prefix.to_owned(), after: after.cloned() };
         self.run(move |folder| folder.list(&wanted, limit.min(LIST_LIMIT_MAX))).await
     }
 }
 
-/// The blocking half.
+/// The blocking implementation.
 struct Folder {
     root: PathBuf,
     durability: Durability,
-    /// Whether a sync failed. Folders are synced under this lock: the system reports a failed write-back
-    /// once, to one of those who ask, and nobody may acknowledge between that report and the poisoning.
+    /// Whether a sync failed. Folders are synced under this lock: the system reports a failed write-back only
+    /// once, to one caller of sync, and no put may be acknowledged between that report and the poisoning.
     poisoned: Mutex<bool>,
     open_files: OpenFiles,
 }
@@ -159,9 +154,9 @@ impl Folder {
         let missing = self.root.ancestors().take_while(|folder| !folder.exists()).count();
         private::create_folder(&self.root).map_err(at("create the folder", &self.root))?;
         private::narrow_tree(&self.root)?;
-        // At least one: whoever made the root may have died before the sync.
+        // At least one: the process that created the root may have crashed before the sync.
         let parents = self.root.ancestors().skip(1).take(missing.max(1));
-        // The last parent of a relative path is the empty one, which is the current folder.
+        // The last parent of a relative path is empty and means the current folder.
         let is_current = |folder: &Path| folder.as_os_str().is_empty();
         self.sync_folders(parents.map(|f| if is_current(f) { Path::new(".") } else { f }))
     }
@@ -172,7 +167,7 @@ impl Folder {
                 continue;
             }
             let path = entry.path();
-            // No age can be told from a clock that went back; a later open finds the file again.
+            // If the clock was set back, the age is unknown; a later open removes the file.
             let modified = entry.metadata().and_then(|meta| meta.modified());
             let age = modified.ok().and_then(|at| at.elapsed().ok()).unwrap_or_default();
             if age > TEMPORARY_AGE_MAX {
@@ -198,7 +193,7 @@ impl Folder {
         self.root.join(name.as_str().replace('/', &format!("{FOLDER_MARK}/")))
     }
 
-    /// The folders from the one that holds `path` up to the root.
+    /// The folders from the parent of `path` up to the root.
     fn folders_of<'p>(&self, path: &'p Path) -> impl Iterator<Item = &'p Path> {
         path.ancestors().skip(1).take_while(|folder| folder.starts_with(&self.root))
     }
@@ -207,7 +202,7 @@ impl Folder {
         let path = self.path(name);
         let parent = path.parent().unwrap_or(&self.root);
         for _ in 0..PUT_ATTEMPTS_MAX {
-            // Looking first spares the writing when a put is repeated.
+            // Checking first avoids the write when a put is repeated.
             let there = match self.holds(&path, bytes)? {
                 Some(same) => same,
                 None => {
@@ -221,16 +216,17 @@ impl Folder {
             if !there {
                 return Err(taken(name));
             }
-            // Also when the blob was there before: its writer, or whoever made the folders, may not have
-            // come to this point yet.
+            // Also if the blob existed before: its writer, or the process that created the folders, may not
+            // have synced them yet.
             return self.sync_folders(self.folders_of(&path));
         }
         Err(Error::Conflict { what: format!("the blob {name}") })
     }
 
-    /// Whether the file holds just these bytes, if it exists.
+    /// Whether the file has exactly these bytes; `None` if it does not exist.
     fn holds(&self, path: &Path, bytes: &[u8]) -> Result<Option<bool>> {
-        let found = unless_missing(fs::metadata(path)).map_err(at("look at the blob", path))?;
+        let found = unless_missing(fs::metadata(path))
+            .map_err(at("read the metadata of the blob", path))?;
         match found {
             None => Ok(None),
             Some(metadata) if metadata.len() != bytes.len() as u64 => Ok(Some(false)),
@@ -238,11 +234,11 @@ impl Folder {
         }
     }
 
-    fn write_temporary(&self, bytes: &[u8]) -> Result<Temporary> {
+    fn write_temporary(&self, bytes: &[u8]) -> Result<TemporaryFile> {
         let path = self.root.join(format!("{TEMPORARY}{:016x}", OsEntropy.next_u64()));
         let mut file =
             private::create_file(&path).map_err(at("create the temporary file", &path))?;
-        let temporary = Temporary { path };
+        let temporary = TemporaryFile { path };
         file.write_all(bytes).map_err(at("write the temporary file", &temporary.path))?;
         if self.durability == Durability::Full {
             file.sync_all().map_err(|error| self.poison("sync", &temporary.path, error))?;
@@ -283,7 +279,7 @@ impl Folder {
         let Some(file) = opened else {
             return Ok(None);
         };
-        let length = file.metadata().map_err(at("look at the blob", &path))?.len();
+        let length = file.metadata().map_err(at("read the metadata of the blob", &path))?.len();
         if range.end > length {
             return Err(beyond_the_end(name, range, length));
         }
@@ -306,44 +302,45 @@ impl Folder {
         self.sync_folders(self.folders_of(&path).take(1))
     }
 
-    /// A walk in the order of full names. Within a folder that is not the order of the entries: a folder `a`
-    /// stands for names that begin with `a/`, and `a-b` and `a.b` come before those, `a0` after.
-    fn list(&self, wanted: &Wanted, limit: usize) -> Result<Vec<BlobMeta>> {
+    /// Walks the tree in the order of full names. That is not the order of a folder's entries: a folder `a`
+    /// stands for names that start with `a/`, and `a-b` and `a.b` sort before those, `a0` after.
+    fn list(&self, wanted: &ListQuery, limit: usize) -> Result<Vec<BlobMeta>> {
         let mut found = Vec::new();
-        // What is still to be visited, the next one last.
-        let mut ahead = self.visits("", wanted)?;
+        // Entries still to visit, the next one last.
+        let mut ahead = self.matching_entries("", wanted)?;
         while found.len() < limit {
             match ahead.pop() {
                 None => break,
-                Some(Visit { name, .. }) if name.ends_with('/') => {
-                    ahead.append(&mut self.visits(&name, wanted)?);
+                Some(FolderEntry { name, .. }) if name.ends_with('/') => {
+                    ahead.append(&mut self.matching_entries(&name, wanted)?);
                 }
-                Some(Visit { name, path }) => found.extend(blob_meta(name, &path)?),
+                Some(FolderEntry { name, path }) => found.extend(blob_meta(name, &path)?),
             }
         }
         Ok(found)
     }
 
-    /// The wanted entries of one folder (its name empty or ending in a slash), in falling order.
-    fn visits(&self, folder: &str, wanted: &Wanted) -> Result<Vec<Visit>> {
+    /// The matching entries of one folder (its name is empty or ends in a slash), in descending order.
+    fn matching_entries(&self, folder: &str, wanted: &ListQuery) -> Result<Vec<FolderEntry>> {
         let path = self.root.join(folder.replace('/', &format!("{FOLDER_MARK}/")));
-        let mut visits = Vec::new();
+        let mut matching = Vec::new();
         for entry in entries(&path)? {
-            visits.extend(visit(folder, &entry)?.filter(|visit| wanted.reaches(&visit.name)));
+            matching
+                .extend(read_entry(folder, &entry)?.filter(|found| wanted.reaches(&found.name)));
         }
-        visits.sort_unstable_by(|a, b| b.name.cmp(&a.name));
-        Ok(visits)
+        matching.sort_unstable_by(|a, b| b.name.cmp(&a.name));
+        Ok(matching)
     }
 }
 
-/// Which names a list asks for.
-struct Wanted {
+/// The names that a list asks for.
+struct ListQuery {
     prefix: String,
     after: Option<BlobName>,
 }
 
-impl Wanted {
-    /// Whether `name` is asked for or, if it ends in a slash, could hold names that are.
+impl ListQuery {
+    /// Whether `name` matches or, if it ends in a slash, may contain names that do.
     fn reaches(&self, name: &str) -> bool {
         let is_folder = name.ends_with('/');
         let matches = name.starts_with(&self.prefix) || is_folder && self.prefix.starts_with(name);
@@ -354,16 +351,16 @@ impl Wanted {
     }
 }
 
-/// An entry of a folder: a blob, or, its name ending in a slash, a folder.
-struct Visit {
+/// An entry of a folder: a blob, or a folder if its name ends in a slash.
+struct FolderEntry {
     name: String,
     path: PathBuf,
 }
 
-/// What an entry of `folder` is; nothing if it is not ours.
-fn visit(folder: &str, entry: &DirEntry) -> Result<Option<Visit>> {
+/// Classifies an entry of `folder`; `None` if it is not ours.
+fn read_entry(folder: &str, entry: &DirEntry) -> Result<Option<FolderEntry>> {
     let path = entry.path();
-    let kind = entry.file_type().map_err(at("look at", &path))?;
+    let kind = entry.file_type().map_err(at("read the metadata of", &path))?;
     let file_name = entry.file_name();
     let Some(file_name) = file_name.to_str() else {
         return Ok(None);
@@ -373,33 +370,34 @@ fn visit(folder: &str, entry: &DirEntry) -> Result<Option<Visit>> {
         None if kind.is_file() && segment_is_fine(file_name) => format!("{folder}{file_name}"),
         _ => return Ok(None),
     };
-    Ok(Some(Visit { name, path }))
+    Ok(Some(FolderEntry { name, path }))
 }
 
-/// What a list says of one blob; nothing if it was deleted meanwhile.
+/// `None` if the blob was deleted meanwhile.
 fn blob_meta(name: String, path: &Path) -> Result<Option<BlobMeta>> {
     let name = BlobName::new(name)?;
-    let metadata = unless_missing(fs::metadata(path)).map_err(at("look at the blob", path))?;
+    let metadata =
+        unless_missing(fs::metadata(path)).map_err(at("read the metadata of the blob", path))?;
     Ok(metadata.map(|metadata| BlobMeta { name, bytes: metadata.len() }))
 }
 
-/// A file that is removed when its writer is done with it, one way or the other.
-struct Temporary {
+/// A temporary file, removed on drop.
+struct TemporaryFile {
     path: PathBuf,
 }
 
-impl Drop for Temporary {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        // If this fails the file is a left-over like that of a crashed writer, and goes the same way.
+        // If this fails, a later open removes the file as a leftover.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Gives the temporary file its name; whether that name was free.
-fn publish(temporary: &Temporary, path: &Path) -> Result<bool> {
+/// Links the temporary file to its final name; returns whether that name was free.
+fn publish(temporary: &TemporaryFile, path: &Path) -> Result<bool> {
     match fs::hard_link(&temporary.path, path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
-        linked => linked.map(|()| true).map_err(at("give its name to the blob", path)),
+        linked => linked.map(|()| true).map_err(at("link the blob", path)),
     }
 }
 

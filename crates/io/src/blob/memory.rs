@@ -1,6 +1,6 @@
-//! Blobs in memory: the reference that the other kinds are compared with, and the store of quick tests.
+//! Blobs in memory: the reference for the other implementations, and the store of quick tests.
 //!
-//! Guarantees: those of the trait, by one lock. Leaves to others: durability; there is none.
+//! Guarantees: those of the trait, by one lock. There is no durability.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,14 +16,12 @@ use super::{
 };
 use crate::error::Result;
 
-/// Blobs in memory.
 #[derive(Default)]
 pub struct MemoryBlobs {
     blobs: Mutex<BTreeMap<BlobName, Bytes>>,
 }
 
 impl MemoryBlobs {
-    /// An empty store.
     pub fn shared() -> Arc<dyn BlobStore> {
         Arc::new(Self::default())
     }
@@ -33,7 +31,7 @@ impl MemoryBlobs {
     }
 }
 
-/// Says how many blobs there are, not what they hold: gigabytes in a log help nobody.
+/// Prints the number of blobs, not their contents, which may be gigabytes.
 impl fmt::Debug for MemoryBlobs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "MemoryBlobs({} blobs)", self.blobs().len())

@@ -1,15 +1,15 @@
-//! Blobs in a bucket of S3 or of a store that speaks like it.
+//! Blobs in a bucket of S3 or a compatible store.
 //!
-//! The blob `n` is the object `<prefix>/n`, or `n` without a prefix. A put is one request with
-//! `If-None-Match: *`, however large the blob is: a multipart upload could not carry the condition, and one
-//! request may hold 5 GiB, five times our largest blob.
+//! The blob `n` is the object `<prefix>/n`, or `n` without a prefix. A put is one request with `If-None-Match:
+//! *`, regardless of size: a multipart upload could not carry the condition, and one request may have 5 GiB,
+//! five times our largest blob.
 //!
-//! Guarantees: those of the trait, as far as the server keeps its own: an object appears whole, a
-//! conditional put has one winner, and lists are in the order of bytes (checked here). [`super::conformance`]
-//! tells whether a server does. An answer that was lost is asked for again, which is safe: if the first
-//! request had arrived, the second finds its own bytes.
+//! Guarantees: those of the trait, provided that the server publishes objects atomically, lets exactly one
+//! conditional put win, and lists in byte order (checked here). [`super::conformance`] tests whether a server
+//! does. A request whose answer was lost is retried, which is safe: if the first request was processed, the
+//! second finds its own bytes.
 //!
-//! Leaves to others: making the bucket, and keeping other objects out of the prefix.
+//! Leaves to others: creating the bucket, and keeping other objects out of the prefix.
 
 use std::fmt;
 use std::ops::Range;
@@ -30,42 +30,39 @@ use super::{
     BlobMeta, BlobName, BlobStore, LIST_LIMIT_MAX, beyond_the_end, taken, validate_put,
     validate_range,
 };
-use crate::error::{Error, Result, chain};
+use crate::error::{Error, Result, error_chain};
 
-/// How often one request is tried again.
+/// Maximum retries of one request.
 const RETRIES_MAX: usize = 5;
-/// How long after its first try a request may still be tried again.
+/// Time after the first try during which a request may be retried.
 const RETRY_WINDOW: Duration = Duration::from_secs(30);
-/// The first wait before a request is tried again; it doubles up to the last.
+/// Delay before the first retry; it doubles up to `RETRY_WAIT_LAST`.
 const RETRY_WAIT_FIRST: Duration = Duration::from_millis(50);
 const RETRY_WAIT_LAST: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Enough for the largest blob at 2 MB/s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(600);
-/// How often a put starts anew because the object in its way was gone before it could be compared, or was
-/// still being written.
+/// How often a put restarts because the existing object was deleted before it could be compared, or was still
+/// being written.
 const PUT_ATTEMPTS_MAX: u32 = 8;
-/// The wait before the second attempt of a put; it doubles with each.
+/// Delay before the second attempt of a put; it doubles with each.
 const PUT_WAIT_FIRST: Duration = Duration::from_millis(10);
-/// How many pages one list may take; more than one only if the prefix holds foreign objects.
+/// Maximum pages of one list; more than one is needed only if the prefix contains foreign objects.
 const LIST_PAGES_MAX: usize = 1_000;
 
-/// Where the bucket is and who we are there.
 #[derive(Clone)]
 pub struct S3Settings {
-    /// The bucket, which must exist.
+    /// Must exist.
     pub bucket: String,
-    /// The address of the server, such as `https://s3.example.com`; that of Amazon if there is none.
+    /// URL of the server, such as `https://s3.example.com`; `None` for Amazon.
     pub endpoint: Option<String>,
-    /// The region that requests are signed for.
+    /// Region for which requests are signed.
     pub region: String,
-    /// The public half of the credentials.
     pub access_key: String,
-    /// The secret half of the credentials.
     pub secret_key: String,
-    /// The folder of the bucket that is ours; empty for all of it.
+    /// Folder of the bucket that we use; empty for the whole bucket.
     pub prefix: String,
-    /// Whether the endpoint may be plain `http`, over which anybody on the way can read the blobs.
+    /// Whether the endpoint may be plain `http`, which exposes the blobs to everyone on the network path.
     pub allow_http: bool,
 }
 
@@ -84,7 +81,7 @@ impl fmt::Debug for S3Settings {
 }
 
 impl S3Settings {
-    /// What every key begins with: nothing, or a folder with its slash.
+    /// Prefix of every key: empty, or a folder with its slash.
     fn key_prefix(&self) -> Result<String> {
         match self.prefix.trim_end_matches('/') {
             "" => Ok(String::new()),
@@ -100,12 +97,11 @@ impl S3Settings {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "the S3 endpoint {endpoint:?}: it starts with https://, or with http:// if that is allowed"
+            "the S3 endpoint {endpoint:?} must start with https://, or with http:// if that is allowed"
         )))
     }
 }
 
-/// Blobs in a bucket.
 pub struct S3Blobs {
     bucket: String,
     key_prefix: String,
@@ -113,7 +109,7 @@ pub struct S3Blobs {
 }
 
 impl S3Blobs {
-    /// A store over the bucket; sends nothing yet.
+    /// Creates a client for the bucket; sends no request yet.
     pub fn connect(settings: S3Settings) -> Result<Arc<dyn BlobStore>> {
         settings.validate_endpoint()?;
         let key_prefix = settings.key_prefix()?;
@@ -143,7 +139,7 @@ impl S3Blobs {
 
     async fn head(&self, name: &BlobName) -> Result<Option<ObjectMeta>> {
         let head = self.store.head(&self.key(name)).await;
-        unless_missing(head).map_err(at("look at", name))
+        unless_missing(head).map_err(at("read the metadata of", name))
     }
 
     async fn find(&self, name: &BlobName) -> Result<Option<GetResult>> {
@@ -151,7 +147,7 @@ impl S3Blobs {
         unless_missing(found).map_err(at("get", name))
     }
 
-    /// Whether the object holds just these bytes, if it exists.
+    /// Whether the object has exactly these bytes; `None` if it does not exist.
     async fn holds(&self, name: &BlobName, bytes: &Bytes) -> Result<Option<bool>> {
         match self.find(name).await? {
             None => Ok(None),
@@ -160,7 +156,7 @@ impl S3Blobs {
         }
     }
 
-    /// What is wrong with a range that the server refused: servers answer one beyond the end in many ways.
+    /// The error for a range that the server refused; servers report a range beyond the end in many ways.
     async fn refused_range(
         &self,
         name: &BlobName,
@@ -173,7 +169,7 @@ impl S3Blobs {
         }
     }
 
-    /// Pages until `limit` names of ours are found, or there are no more.
+    /// Reads pages until it has `limit` of our names, or there are no more.
     async fn list_ours(
         &self,
         prefix: &str,
@@ -199,12 +195,12 @@ impl S3Blobs {
             }
         }
         Err(Error::invalid(format!(
-            "the bucket {} holds too many foreign objects under {prefix:?}: give Logmill a prefix of its own",
+            "the bucket {} holds too many foreign objects under {prefix:?}: give Logmill its own prefix",
             self.bucket
         )))
     }
 
-    /// The name of an object; nothing if it is not one of ours.
+    /// The blob name of an object; `None` if it is not ours.
     fn name(&self, object: &ObjectMeta) -> Option<BlobName> {
         let name = object.location.as_ref().strip_prefix(&self.key_prefix)?;
         BlobName::new(name).ok()
@@ -238,7 +234,7 @@ impl BlobStore for S3Blobs {
         for attempt in 0..PUT_ATTEMPTS_MAX {
             let put = self.store.put_opts(&key, bytes.clone().into(), PutMode::Create.into()).await;
             match put {
-                // Amazon also answers so while another put or a delete is under way.
+                // Amazon also answers this while another put or a delete is in progress.
                 Err(AlreadyExists { .. } | Precondition { .. }) => {}
                 put => return put.map(|_| ()).map_err(at("put", name)),
             }
@@ -313,10 +309,10 @@ fn unless_missing<T>(outcome: object_store::Result<T>) -> object_store::Result<O
     }
 }
 
-/// Whether it is the bucket that is missing: the status is the same, and a mistyped bucket must not pass for
-/// an empty one.
+/// Whether the bucket is missing: the status is the same as for a missing object, and a mistyped bucket must
+/// not look like an empty one.
 fn names_the_bucket(error: &dyn std::error::Error) -> bool {
-    chain(error).contains("NoSuchBucket")
+    error_chain(error).contains("NoSuchBucket")
 }
 
 fn at(doing: &'static str, name: impl fmt::Display) -> impl FnOnce(object_store::Error) -> Error {

@@ -1,8 +1,8 @@
-//! What every kind of [`MetaStore`] must do; the words of the trait as cases.
+//! Tests that every [`MetaStore`] must pass: the guarantees of the trait as cases.
 //!
-//! Run it against a new kind with [`run`]. It writes only keys and fences below a prefix of its own, so that it
-//! can run against a store that holds other things. It must reject a store whose conditional writes lose races,
-//! so the racing cases run many rounds with many writers.
+//! Run them against a new implementation with [`run`]. They write only keys and fences under their own prefix,
+//! so they can run against a store with other data. They must reject a store whose conditional writes lose
+//! races, so the racing cases run many rounds with many writers.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -16,23 +16,23 @@ use crate::entropy::Entropy;
 use crate::error::{ErrorKind, Result};
 use crate::violation::Violation;
 
-/// Writers that race for one key.
+/// Number of writers that race for one key.
 const RACERS: usize = 16;
-/// How often they do.
+/// Number of races.
 const ROUNDS: usize = 25;
 
-/// Runs all cases; the first thing that is wrong ends it.
+/// Runs all cases; stops at the first violation.
 pub async fn run(store: &Arc<dyn MetaStore>, entropy: &dyn Entropy) -> Result<(), Violation> {
     let suite = Suite { store, prefix: format!("conformance/{:016x}/", entropy.next_u64()) };
     suite.records().await?;
     suite.conditions().await?;
-    suite.versions_never_come_back().await?;
+    suite.versions_are_never_reused().await?;
     suite.batches_are_atomic().await?;
     suite.checks().await?;
     suite.scans().await?;
     suite.limits().await?;
     suite.fences().await?;
-    suite.time_goes_on().await?;
+    suite.the_clock_does_not_go_back().await?;
     suite.one_of_many_inserts_wins().await?;
     suite.no_increment_is_lost().await?;
     suite.two_checks_do_not_pass_each_other().await?;
@@ -92,7 +92,7 @@ impl Suite<'_> {
         fails(case, senseless, ErrorKind::Invalid)
     }
 
-    async fn versions_never_come_back(&self) -> Case {
+    async fn versions_are_never_reused(&self) -> Case {
         let case = "a version is never used twice";
         let key = self.key("versions");
         let mut seen = BTreeSet::new();
@@ -101,7 +101,7 @@ impl Suite<'_> {
             let put = self.store.put(key.clone(), "same value", condition).await;
             let Version(version) = works(case, put)?;
             if !seen.insert(version) {
-                return Err(Violation::new(case, format!("version {version} came back")));
+                return Err(Violation::new(case, format!("version {version} was reused")));
             }
             works(case, self.store.delete(key.clone(), Condition::Any).await)?;
         }
@@ -109,7 +109,7 @@ impl Suite<'_> {
     }
 
     async fn batches_are_atomic(&self) -> Case {
-        let case = "a batch happens whole or not at all";
+        let case = "a batch happens completely or not at all";
         let (a, b, c) = (self.key("batch/a"), self.key("batch/b"), self.key("batch/c"));
         works(case, self.store.put(c.clone(), "old", Condition::Any).await)?;
         let batch = || {
@@ -132,7 +132,7 @@ impl Suite<'_> {
     }
 
     async fn checks(&self) -> Case {
-        let case = "a check looks and changes nothing";
+        let case = "a check changes nothing";
         let (key, other) = (self.key("check/a"), self.key("check/b"));
         let version = works(case, self.store.put(key.clone(), "1", Condition::Any).await)?;
         let good = Batch::new()
@@ -148,7 +148,7 @@ impl Suite<'_> {
     }
 
     async fn scans(&self) -> Case {
-        let case = "a scan gives the keys of its range in the order of their bytes";
+        let case = "a scan returns the keys of its range in byte order";
         let names: [&[u8]; 7] = [b"", b"\x00", b"\x00\xff", b"a", b"a/b", b"\xfe", b"\xff\xff"];
         let prefix = self.key("scan/");
         let keys: Vec<Key> =
@@ -180,7 +180,7 @@ impl Suite<'_> {
     }
 
     async fn limits(&self) -> Case {
-        let case = "what is too large or makes no sense is refused";
+        let case = "oversized and invalid requests are refused";
         let long = Key::from(vec![b'k'; KEY_BYTES_MAX + 1]);
         fails(case, self.store.put(long, "", Condition::Any).await, ErrorKind::Invalid)?;
         let twice = Batch::new()
@@ -230,8 +230,8 @@ impl Suite<'_> {
         works(case, write(5).await).map(|_| ())
     }
 
-    async fn time_goes_on(&self) -> Case {
-        let case = "the store's clock goes on";
+    async fn the_clock_does_not_go_back(&self) -> Case {
+        let case = "the store's clock does not go back";
         let first = works(case, self.store.now().await)?;
         let second = works(case, self.store.now().await)?;
         if second < first || first.millis() <= 0 {
@@ -303,7 +303,7 @@ impl Suite<'_> {
             let (left, right) =
                 tokio::join!(self.store.commit(batch(&a, &b)), self.store.commit(batch(&b, &a)));
             if left.is_ok() && right.is_ok() {
-                return Err(Violation::new(case, format!("both did in round {round}")));
+                return Err(Violation::new(case, format!("both happened in round {round}")));
             }
         }
         Ok(())
@@ -339,13 +339,13 @@ fn fails<T>(case: &'static str, result: Result<T>, wanted: ErrorKind) -> Case {
     match result {
         Err(error) if error.kind() == wanted => Ok(()),
         Err(error) => {
-            Err(Violation::new(case, format!("{wanted:?} expected, not {}", error.chain())))
+            Err(Violation::new(case, format!("expected {wanted:?}, got: {}", error.chain())))
         }
-        Ok(_) => Err(Violation::new(case, format!("{wanted:?} expected, and it worked"))),
+        Ok(_) => Err(Violation::new(case, format!("expected {wanted:?}, but it succeeded"))),
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it reads like a sentence at fifty places")]
+#[expect(clippy::needless_pass_by_value, reason = "fifty call sites stay short")]
 fn same<T: PartialEq + Debug>(case: &'static str, found: T, wanted: T) -> Case {
     if found == wanted {
         return Ok(());

@@ -1,6 +1,6 @@
-//! Records in memory: the reference that the other kinds are compared with, and the store of quick tests.
+//! Records in memory: the reference for the other implementations, and the store of quick tests.
 //!
-//! Guarantees: those of the trait, by one lock. Leaves to others: durability; there is none.
+//! Guarantees: those of the trait, by one lock. There is no durability.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -13,7 +13,6 @@ use crate::clock::{Clock, Timestamp};
 use crate::entropy::Entropy;
 use crate::error::{Error, Result};
 
-/// Records in memory.
 #[derive(Debug)]
 pub struct MemoryMeta {
     clock: Arc<dyn Clock>,
@@ -28,7 +27,6 @@ struct State {
 }
 
 impl MemoryMeta {
-    /// An empty store.
     pub fn shared(clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Arc<dyn MetaStore> {
         Arc::new(Self { clock, entropy, state: Mutex::default() })
     }
@@ -115,7 +113,7 @@ impl State {
     }
 }
 
-/// Whether a range can hold no key; `BTreeMap::range` panics on those.
+/// Whether a range cannot contain any key; `BTreeMap::range` panics on such ranges.
 fn is_empty(range: &KeyRange) -> bool {
     match (&range.start, &range.end) {
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,

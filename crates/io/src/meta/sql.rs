@@ -1,13 +1,13 @@
-//! Records in SQL tables, on SQLite and on PostgreSQL.
+//! Records in SQL tables, on SQLite and PostgreSQL.
 //!
 //! | table | columns |
 //! |---|---|
 //! | `meta_record` | `key` primary key, `value`, `version` |
 //! | `meta_fence` | `name` primary key, `counter` |
 //!
-//! Guarantees: those of the trait. A batch is one transaction; the fence is read with a lock that a take-over has
-//! to wait for. A check that a key is absent inserts it and takes it back, because only the unique index can keep
-//! another transaction from inserting it meanwhile.
+//! Guarantees: those of the trait. A batch is one transaction; the fence is read with a lock that a take-over
+//! has to wait for. A check for absence inserts the key and deletes it again, because only the unique index can
+//! keep another transaction from inserting it meanwhile.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -20,7 +20,6 @@ use crate::error::{Error, Result};
 use crate::params;
 use crate::sql::{Migration, Migrations, Row, Sql, Tx, Value};
 
-/// The tables of this store.
 pub(crate) static MIGRATIONS: Migrations = Migrations {
     component: "store",
     list: &[Migration {
@@ -43,7 +42,8 @@ pub(crate) static MIGRATIONS: Migrations = Migrations {
     }, Migration {
         name: "bounded_amounts",
         statements: "",
-        // Not STRICT, so that it is inlined; the overflow takes its argument, or it would be evaluated with the plan.
+        // Not STRICT, so that it can be inlined. The overflow function takes an argument; otherwise the planner
+        // would evaluate it.
         postgres_only: "
             CREATE FUNCTION amount_overflow(numeric) RETURNS numeric LANGUAGE plpgsql IMMUTABLE AS
                 'BEGIN RAISE numeric_value_out_of_range USING MESSAGE = ''an amount of more than 320 bits''; END';
@@ -55,14 +55,12 @@ pub(crate) static MIGRATIONS: Migrations = Migrations {
     }],
 };
 
-/// Records in a database.
 #[derive(Debug)]
 pub struct SqlMeta {
     sql: Sql,
 }
 
 impl SqlMeta {
-    /// The records of this database.
     pub fn shared(sql: Sql) -> Arc<dyn MetaStore> {
         Arc::new(Self { sql })
     }
@@ -110,7 +108,7 @@ impl MetaStore for SqlMeta {
 
     async fn commit(&self, batch: Batch) -> Result<Vec<Option<Version>>> {
         batch.validate()?;
-        // Drawn once, so that an attempt that is run again writes the same.
+        // Drawn once, so that a retried transaction writes the same versions.
         let versions: Vec<Option<Version>> = batch
             .ops
             .iter()
@@ -144,7 +142,7 @@ fn record(row: &Row, column: usize) -> Result<Record> {
     Ok(Record { value: row.blob(column)?, version: Version(row.int(column + 1)?) })
 }
 
-/// The operations of a batch by statement, so that each statement runs once for all of its keys.
+/// The operations of a batch grouped by statement, so that each statement runs once for all its keys.
 struct Plan {
     steps: Vec<Step>,
 }
@@ -152,7 +150,7 @@ struct Plan {
 struct Step {
     text: &'static str,
     sets: Vec<Vec<Value>>,
-    /// What each set is about, for the error if it changes nothing; none if that is fine.
+    /// The object of each set, for the error if it changes nothing; `None` if it may change nothing.
     must_change: Option<Vec<String>>,
 }
 
@@ -161,7 +159,7 @@ impl Plan {
         let mut steps: Vec<Step> = Vec::new();
         let mut ordered: Vec<(&Op, Option<Version>)> =
             ops.iter().zip(versions.iter().copied()).collect();
-        // One order for all writers, or two batches could each wait for the other.
+        // All writers use one order; otherwise two batches could deadlock.
         ordered.sort_by_key(|(op, _)| op.key());
         for (op, version) in ordered {
             for (text, set, must_change) in statements(op, version) {
@@ -170,7 +168,6 @@ impl Plan {
                     None => {
                         let must_change = must_change.as_ref().map(|_| Vec::new());
                         steps.push(Step { text, sets: Vec::new(), must_change });
-                        // Just pushed.
                         let last = steps.len() - 1;
                         &mut steps[last]
                     }

@@ -1,18 +1,18 @@
 //! Exact amounts: signed integers of up to 320 bits, stored so that both engines sort and sum them exactly.
 //!
-//! A token amount has 256 bits; sums of them need more, and differences need a sign. PostgreSQL keeps an
-//! amount as `NUMERIC`. SQLite has no such type, so there it is a blob whose byte order is the numeric order:
+//! A token amount has 256 bits; sums need more, and differences need a sign. PostgreSQL stores an amount as
+//! `NUMERIC`. SQLite has no such type, so there it is a blob whose byte order is the numeric order:
 //!
 //! | byte 0 | then |
 //! |---|---|
 //! | `0x80 + n`, n = bytes of the magnitude (0 to 40) | zero or positive: the magnitude, big-endian, no leading zero |
 //! | `0x7f - n` | negative: every byte of the magnitude inverted |
 //!
-//! and `amount_add`, `amount_sum` and `amount_text` are functions that we register. In statement text they
-//! read the same on both engines.
+//! `amount_add`, `amount_sum` and `amount_text` are functions that we register. Statements use them the same
+//! way on both engines.
 //!
-//! Guarantees: a round trip gives the same number; comparing encodings compares numbers; arithmetic that
-//! would leave the 320 bits is an error, never a wrong number. Leaves to others: decimals and units.
+//! Guarantees: a round trip returns the same number; comparing encodings compares numbers; arithmetic that
+//! would exceed 320 bits is an error, never a wrong number. Leaves to others: decimals and units.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -22,7 +22,6 @@ use ruint::Uint;
 
 use crate::error::{Error, Result};
 
-/// The most bytes that a magnitude has.
 const MAGNITUDE_BYTES_MAX: usize = 40;
 const ZERO_TAG: u8 = 0x80;
 
@@ -36,28 +35,24 @@ pub struct Amount {
 }
 
 impl Amount {
-    /// Nothing.
     pub const ZERO: Self = Self { negative: false, magnitude: Magnitude::ZERO };
-    /// The largest.
     pub const MAX: Self = Self { negative: false, magnitude: Magnitude::MAX };
-    /// The smallest.
     pub const MIN: Self = Self { negative: true, magnitude: Magnitude::MAX };
 
     fn new(negative: bool, magnitude: Magnitude) -> Self {
         Self { negative: negative && !magnitude.is_zero(), magnitude }
     }
 
-    /// A positive amount from big-endian bytes, as chains write them; none if it has over 320 bits.
+    /// A positive amount from big-endian bytes, as chains encode them; `None` if it exceeds 320 bits.
     pub fn from_be_bytes(bytes: &[u8]) -> Option<Self> {
         Magnitude::try_from_be_slice(bytes).map(|magnitude| Self::new(false, magnitude))
     }
 
-    /// Whether it is below zero.
     pub fn is_negative(self) -> bool {
         self.negative
     }
 
-    /// The sum, none if it does not fit.
+    /// The sum; `None` if it does not fit.
     pub fn checked_add(self, other: Self) -> Option<Self> {
         if self.negative == other.negative {
             let sum = self.magnitude.checked_add(other.magnitude)?;
@@ -68,14 +63,14 @@ impl Amount {
         Some(Self::new(larger.negative, larger.magnitude - smaller.magnitude))
     }
 
-    /// The sum, or the end of the range that it would have left.
+    /// The sum; `MIN` or `MAX` if it does not fit.
     #[must_use]
     pub fn saturating_add(self, other: Self) -> Self {
         let end = if self.negative { Self::MIN } else { Self::MAX };
         self.checked_add(other).unwrap_or(end)
     }
 
-    /// The bytes that SQLite stores; their order is the order of the numbers.
+    /// The bytes stored in SQLite; their order is the order of the numbers.
     pub fn encode(self) -> Vec<u8> {
         let bytes = self.magnitude.to_be_bytes_trimmed_vec();
         let length = u8::try_from(bytes.len()).unwrap_or(u8::MAX);
@@ -90,7 +85,7 @@ impl Amount {
         encoded
     }
 
-    /// The amount of stored bytes.
+    /// Decodes the bytes stored in SQLite.
     pub fn decode(encoded: &[u8]) -> Result<Self> {
         let bad = || Error::corrupt(format!("an amount of {} bytes", encoded.len()));
         let (tag, rest) = encoded.split_first().ok_or_else(bad)?;
@@ -106,7 +101,7 @@ impl Amount {
             Magnitude::try_from_be_slice(rest)
         };
         let amount = Self::new(negative, magnitude.ok_or_else(bad)?);
-        // One number has one encoding, or equal amounts would not compare equal.
+        // A number must have only one encoding; otherwise equal amounts would not compare equal.
         if amount.encode() == encoded { Ok(amount) } else { Err(bad()) }
     }
 
@@ -127,7 +122,7 @@ impl Amount {
         header.iter().chain(&digits).flat_map(|word| word.to_be_bytes()).collect()
     }
 
-    /// Reads PostgreSQL's binary `NUMERIC`; fractions, infinities and too large numbers are refused.
+    /// Reads PostgreSQL's binary `NUMERIC`; rejects fractions, infinities and numbers that are too large.
     pub(super) fn from_numeric(raw: &[u8]) -> Result<Self> {
         let bad = |what: &str| Error::corrupt(format!("a NUMERIC that is {what}"));
         let words: Vec<u16> =
@@ -208,7 +203,7 @@ impl fmt::Debug for Amount {
 impl FromStr for Amount {
     type Err = Error;
 
-    /// Reads decimal digits with an optional minus sign; nothing else.
+    /// Accepts decimal digits with an optional minus sign, nothing else.
     fn from_str(text: &str) -> Result<Self> {
         let bad = || Error::invalid(format!("{text:?} is not a whole number of at most 320 bits"));
         let (negative, digits) = match text.strip_prefix('-') {
@@ -223,7 +218,7 @@ impl FromStr for Amount {
     }
 }
 
-/// Registers the functions that statements use on amounts.
+/// Registers the SQL functions on amounts.
 pub(super) fn register(connection: &rusqlite::Connection) -> rusqlite::Result<()> {
     use rusqlite::functions::FunctionFlags;
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
@@ -282,7 +277,7 @@ impl rusqlite::functions::Aggregate<Option<Amount>, Option<Vec<u8>>> for AmountS
         _: &mut rusqlite::functions::Context<'_>,
         sum: Option<Option<Amount>>,
     ) -> rusqlite::Result<Option<Vec<u8>>> {
-        // Like SQL's own sum: nothing summed is NULL, not zero.
+        // Like SQL's own sum: the sum of no rows is NULL, not zero.
         Ok(sum.flatten().map(Amount::encode))
     }
 }

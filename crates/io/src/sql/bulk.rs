@@ -1,9 +1,9 @@
 //! Many rows at once: prepared statements on SQLite, binary `COPY` through a staging table on PostgreSQL.
 //!
-//! Guarantees: the rows of one call have the effect of inserting them one by one with the conflict clause, in any
-//! order; with a clause that updates, no key may stand twice in one call (PostgreSQL refuses it, so we refuse it on
-//! both engines); without a clause a key that is there already is an error. Leaves to others: what to do on a conflict,
-//! written in the common notation.
+//! Guarantees: one call has the effect of inserting its rows one by one with the conflict clause, in any order.
+//! With a clause that updates, keys must be distinct within one call (PostgreSQL requires it, so we refuse
+//! duplicates on both engines). Without a clause an existing key is an error. Leaves to others: the conflict
+//! clause, in the common notation.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -18,19 +18,15 @@ use super::postgres::failed;
 use super::{Tx, TxEngine, Value};
 use crate::error::{Error, Result};
 
-/// Fewer rows than this are not worth a staging table.
+/// Fewer rows are not worth a staging table.
 const COPY_ROWS_MIN: usize = 64;
 
-/// The type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnType {
-    /// `BIGINT`.
     Int,
     /// `{name}` or `TEXT`.
     Text,
-    /// `{bytes}`.
     Blob,
-    /// `{amount}`.
     Amount,
 }
 
@@ -45,17 +41,15 @@ impl ColumnType {
     }
 }
 
-/// An insert of many rows into one table.
 #[derive(Clone, Debug)]
 pub struct Bulk {
-    /// The table.
     pub table: Cow<'static, str>,
-    /// Its columns, in the order of the values of each row. `Int` columns may be narrower in the table.
+    /// In the order of the values of each row. `Int` columns may be narrower in the table.
     pub columns: Cow<'static, [(&'static str, ColumnType)]>,
-    /// How many of the first columns are the key that may conflict.
+    /// Number of leading columns that form the key.
     pub key_columns: usize,
-    /// What stands after `ON CONFLICT (key)`: `DO NOTHING`, or `DO UPDATE SET … [WHERE …]`; empty if no key is there
-    /// already, which is fastest.
+    /// The clause after `ON CONFLICT (key)`: `DO NOTHING`, or `DO UPDATE SET … [WHERE …]`; empty if no key
+    /// exists yet, which is fastest.
     pub on_conflict: Cow<'static, str>,
 }
 
@@ -86,7 +80,7 @@ impl Bulk {
         )
     }
 
-    /// The name of the staging table: one for each table and choice of columns, and never too long.
+    /// Name of the staging table: one per table and choice of columns, with a bounded length.
     fn stage(&self) -> String {
         let mut hasher = DefaultHasher::new();
         self.table.hash(&mut hasher);
@@ -99,7 +93,7 @@ impl Bulk {
     fn validate(&self, rows: &[Vec<Value>]) -> Result<()> {
         if let Some(row) = rows.iter().find(|row| row.len() != self.columns.len()) {
             return Err(Error::invalid(format!(
-                "a row of {} values for {} columns of {}",
+                "a row has {} values for {} columns of {}",
                 row.len(),
                 self.columns.len(),
                 self.table
@@ -109,10 +103,10 @@ impl Bulk {
             return Ok(());
         }
         let mut seen = HashSet::with_capacity(rows.len());
-        let twice = rows.iter().find(|row| !seen.insert(KeyOf(&row[..self.key_columns])));
+        let twice = rows.iter().find(|row| !seen.insert(RowKey(&row[..self.key_columns])));
         twice.map_or(Ok(()), |row| {
             Err(Error::invalid(format!(
-                "the key {:?} stands twice in one bulk write to {}",
+                "the key {:?} occurs twice in one bulk write to {}",
                 &row[..self.key_columns],
                 self.table
             )))
@@ -121,9 +115,9 @@ impl Bulk {
 }
 
 #[derive(PartialEq, Eq)]
-struct KeyOf<'a>(&'a [Value]);
+struct RowKey<'a>(&'a [Value]);
 
-impl Hash for KeyOf<'_> {
+impl Hash for RowKey<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         for value in self.0 {
             match value {
@@ -138,7 +132,7 @@ impl Hash for KeyOf<'_> {
 }
 
 impl Tx {
-    /// Inserts many rows; gives how many were inserted or updated.
+    /// Inserts many rows; returns how many were inserted or updated.
     pub async fn bulk(&self, bulk: &Bulk, rows: impl Into<Arc<[Vec<Value>]>>) -> Result<u64> {
         let rows = rows.into();
         bulk.validate(&rows)?;
@@ -160,12 +154,15 @@ async fn copy(client: &deadpool_postgres::Object, bulk: &Bulk, rows: &[Vec<Value
     let columns: Vec<String> =
         bulk.columns.iter().map(|(name, ty)| format!("{name} {}", ty.postgres().1)).collect();
     let stage = bulk.stage();
-    // The staging table belongs to the connection and is emptied by the end of every transaction.
+    // The staging table belongs to the connection and is emptied at the end of every transaction.
     let create = format!(
         "CREATE TEMP TABLE IF NOT EXISTS {stage} ({}) ON COMMIT DELETE ROWS; TRUNCATE {stage}",
         columns.join(", ")
     );
-    client.batch_execute(&create).await.map_err(|source| failed("make a staging table", source))?;
+    client
+        .batch_execute(&create)
+        .await
+        .map_err(|source| failed("create a staging table", source))?;
     copy_into(client, &stage, bulk, rows).await?;
     let names = bulk.names();
     let merge = format!(

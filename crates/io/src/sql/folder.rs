@@ -1,10 +1,9 @@
 //! The data folder: one process writes, others may read.
 //!
-//! The writer holds an exclusive lock on `logmill.lock` for as long as it lives; the operating system lets go of it
-//! when the process dies, however it dies, so there is nothing to clean up.
+//! The writer holds an exclusive lock on `logmill.lock` as long as it runs. The operating system releases the
+//! lock when the process ends, even after a crash, so there is nothing to clean up.
 //!
-//! Guarantees: two writers never have the same folder; nobody but its owner can look into it. Leaves to others: what
-//! is in it.
+//! Guarantees: a folder never has two writers, and only its owner can read it. Leaves to others: its content.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -16,7 +15,7 @@ use crate::private;
 
 const LOCK_FILE: &str = "logmill.lock";
 
-/// A folder that this process alone may write, until it is dropped.
+/// A folder that only this process may write, until it is dropped.
 #[derive(Debug)]
 pub struct DataFolder {
     path: PathBuf,
@@ -24,7 +23,7 @@ pub struct DataFolder {
 }
 
 impl DataFolder {
-    /// Creates the folder if need be and takes it, or says who has it.
+    /// Creates the folder if it does not exist and locks it; the error names the process that holds the lock.
     pub fn take(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         private::create_folder(&path).map_err(|source| Error::File {
@@ -61,13 +60,12 @@ impl DataFolder {
         Ok(Self { path, _lock: lock })
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Narrows the modes of our files: an earlier version made them as the user's mask said.
+/// Narrows the modes of our files: an earlier version created them with the user's umask.
 fn narrow_files(folder: &Path) -> Result<()> {
     let failed = |source| Error::File { doing: "list", path: folder.to_owned(), source };
     for entry in std::fs::read_dir(folder).map_err(failed)? {
@@ -88,7 +86,7 @@ fn write_holder(lock: &mut File) -> std::io::Result<()> {
 
 fn holder(lock: &mut File) -> Option<u32> {
     let mut text = String::new();
-    // Only a hint for the message: a file that can not be read or parsed gives none.
+    // Only a hint for the message: if the file cannot be read or parsed, there is none.
     lock.take(32).read_to_string(&mut text).ok()?;
     text.trim().parse().ok()
 }
@@ -98,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_writer_is_refused_by_name_and_may_come_later() {
+    fn a_second_writer_is_refused_until_the_first_has_ended() {
         let root = std::env::temp_dir().join(format!("logmill-folder-{}", std::process::id()));
         let first = DataFolder::take(&root).expect("free");
         let refused = DataFolder::take(&root).expect_err("taken");

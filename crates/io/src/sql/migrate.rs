@@ -1,9 +1,9 @@
 //! Migrations: numbered statements that bring the tables of one component up to date, on both engines.
 //!
-//! Guarantees: what is missing runs once, in order, in one transaction together with its history, also when several
-//! processes start at the same time; a database whose tables are newer than this program is refused before anything
-//! is touched; a migration that was changed after it had been applied is refused too. Leaves to others: the
-//! statements, which are written in the common notation of [`super::dialect`].
+//! Guarantees: missing migrations run once, in order, in one transaction together with their history, even if
+//! several processes start at the same time. A database whose tables are newer than this program is refused
+//! before anything changes; so is a migration that was edited after it had been applied. Leaves to others: the
+//! statements, in the common notation of [`super::dialect`].
 
 use deadpool_postgres::Object;
 use refinery_core::{Migration as Applied, Runner, Target};
@@ -14,23 +14,21 @@ use super::postgres::{Postgres, failed};
 use super::{Engine, Sql};
 use crate::error::{Error, Result};
 
-/// The tables of one component.
 #[derive(Clone, Copy, Debug)]
 pub struct Migrations {
-    /// Whose tables; part of the name of the history table.
+    /// Owner of the tables; part of the name of the history table.
     pub component: &'static str,
     /// In order of their numbers, from 1.
     pub list: &'static [Migration],
 }
 
-/// One step.
 #[derive(Clone, Copy, Debug)]
 pub struct Migration {
     /// What it does, in `snake_case`.
     pub name: &'static str,
-    /// The statements, in the common notation.
+    /// In the common notation.
     pub statements: &'static str,
-    /// What PostgreSQL alone needs besides.
+    /// Additional statements for PostgreSQL.
     pub postgres_only: &'static str,
 }
 
@@ -51,16 +49,19 @@ impl Migrations {
             }
             Applied::unapplied(&format!("V{}__{}", index + 1, migration.name), &statements)
         });
-        let migrations: Vec<Applied> =
-            migrations.collect::<Result<_, _>>().map_err(|error| self.failed(error))?;
-        // Grouped, or a crash between a migration and its history would leave it done and not known.
+        let migrations: Vec<Applied> = migrations
+            .collect::<Result<_, _>>()
+            .map_err(|error| self.failed("the program", error))?;
+        // Grouped: otherwise a crash between a migration and its history entry would leave it applied but
+        // unrecorded.
         let mut runner = Runner::new(&migrations).set_target(Target::Latest).set_grouped(true);
         runner.set_migration_table_name(self.history_table());
         Ok(runner)
     }
 
-    fn failed(&self, source: refinery_core::Error) -> Error {
-        Error::Migration { component: self.component, source: Box::new(source) }
+    fn failed(&self, database: &str, source: refinery_core::Error) -> Error {
+        let database = database.to_owned();
+        Error::Migration { component: self.component, database, source: Box::new(source) }
     }
 
     fn accept(&self, found: Option<i64>) -> Result<()> {
@@ -80,7 +81,10 @@ impl Sql {
         loop {
             let migrated = match &*self.engine {
                 Engine::Sqlite(sqlite) => {
-                    sqlite.call(move |connection| migrate_sqlite(connection, migrations)).await?
+                    let name = sqlite.name().to_owned();
+                    let migrate =
+                        move |connection: &mut _| migrate_sqlite(connection, &name, migrations);
+                    sqlite.call(migrate).await?
                 }
                 Engine::Postgres(postgres) => migrate_postgres(postgres, migrations).await,
             };
@@ -91,8 +95,8 @@ impl Sql {
         }
     }
 
-    /// Refuses tables that are newer, and tables that are older or missing, without changing anything: for
-    /// handles that only read.
+    /// Refuses tables of another version, or missing ones, without changing anything: for handles that only
+    /// read.
     pub async fn expect_migrated(&self, migrations: &'static Migrations) -> Result<()> {
         let text = format!("SELECT max(version) FROM {}", migrations.history_table());
         let found = match self.query(&text, Vec::new()).await {
@@ -115,10 +119,10 @@ impl Sql {
 }
 
 async fn migrate_postgres(postgres: &Postgres, migrations: &'static Migrations) -> Result<()> {
-    // Out of the pool for good: the lock and the lifted limit end with the connection, also when the caller goes
-    // away half-way.
+    // Removed from the pool permanently: the lock and the lifted time limit end with the connection, even if
+    // the caller is dropped halfway.
     let mut client = Object::take(postgres.client().await?);
-    // Several processes that start together take turns.
+    // Processes that start at the same time take turns.
     let lock = format!(
         "SELECT pg_advisory_lock(hashtext(current_schema() || '.{}')); SET statement_timeout = 0",
         migrations.history_table()
@@ -126,35 +130,51 @@ async fn migrate_postgres(postgres: &Postgres, migrations: &'static Migrations) 
     client.batch_execute(&lock).await.map_err(|source| failed("lock for migrations", source))?;
     let table = migrations.history_table();
     let exists = client.query_one("SELECT to_regclass($1) IS NOT NULL", &[&table]).await;
-    if exists.map_err(|source| failed("look for the history", source))?.get(0) {
+    if exists.map_err(|source| failed("check for the migration history", source))?.get(0) {
         let newest = format!("SELECT max(version)::bigint FROM {table}");
         let row = client.query_one(&newest, &[]).await;
-        migrations.accept(row.map_err(|source| failed("read the history", source))?.get(0))?;
+        migrations
+            .accept(row.map_err(|source| failed("read the migration history", source))?.get(0))?;
     }
     let runner = migrations.runner(Dialect::Postgres { skew_ms: 0 })?;
     let client: &mut tokio_postgres::Client = &mut client;
-    runner.run_async(client).await.map(|_| ()).map_err(|error| migrations.failed(error))
+    runner
+        .run_async(client)
+        .await
+        .map(|_| ())
+        .map_err(|error| migrations.failed("PostgreSQL", error))
 }
 
-fn migrate_sqlite(connection: &mut Connection, migrations: &'static Migrations) -> Result<()> {
-    let before = sqlite_version(connection, migrations)?;
+fn migrate_sqlite(
+    connection: &mut Connection,
+    name: &str,
+    migrations: &'static Migrations,
+) -> Result<()> {
+    let before = sqlite_version(connection, name, migrations)?;
     migrations.accept(before)?;
-    // A transaction that reads first could not become a writer beside another one.
+    // A transaction that starts with a read could not become a writer next to another one.
     connection.set_transaction_behavior(TransactionBehavior::Immediate);
     let failed = match migrations.runner(Dialect::Sqlite)?.run(connection) {
         Ok(_) => return Ok(()),
-        Err(error) => migrations.failed(error),
+        Err(error) => migrations.failed(name, error),
     };
-    if sqlite_version(connection, migrations)? == before {
+    if sqlite_version(connection, name, migrations)? == before {
         return Err(failed);
     }
-    // Another process was faster: its history kept ours from being written, and nothing of ours happened.
-    migrate_sqlite(connection, migrations)
+    // Another process was faster: its history entry kept ours from being written, so none of ours took effect.
+    migrate_sqlite(connection, name, migrations)
 }
 
-/// The version of the tables, none if there are none.
-fn sqlite_version(connection: &Connection, migrations: &Migrations) -> Result<Option<i64>> {
-    let at = |source| Error::Sqlite { doing: "read the history of migrations".to_owned(), source };
+/// The version of the tables; `None` if they do not exist.
+fn sqlite_version(
+    connection: &Connection,
+    name: &str,
+    migrations: &Migrations,
+) -> Result<Option<i64>> {
+    let at = |source| {
+        let doing = format!("read the history of migrations on {name}");
+        Error::Sqlite { doing, source }
+    };
     let table = migrations.history_table();
     let exists = "SELECT count(*) > 0 FROM sqlite_master WHERE name = ?1";
     let exists: bool = connection.query_row(exists, [&table], |row| row.get(0)).map_err(at)?;

@@ -1,8 +1,8 @@
 //! PostgreSQL: a bounded pool of connections.
 //!
-//! Guarantees: a broken connection is replaced, so work goes on after the server restarts; a transaction whose
-//! caller goes away is rolled back by closing its connection; an error while a commit was under way says that
-//! its outcome is in doubt. Leaves to others: retries, rewriting, and what to do about doubt.
+//! Guarantees: a broken connection is replaced, so work continues after the server restarts; the transaction of
+//! a dropped caller is rolled back by closing its connection; an error during a commit reports that its outcome
+//! is in doubt. Leaves to others: retries, rewriting, and handling the doubt.
 
 use std::time::Duration;
 
@@ -16,50 +16,48 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, NoTls, Statement};
 
 use super::presence::Absences;
-use super::{Answer, Durability, Row, Value, dialect};
+use super::{Durability, Row, StatementResult, Value, dialect};
 use crate::clock::millis;
 use crate::error::{Error, Result};
 
-/// How long a caller waits for a free connection.
+/// Maximum wait for a free connection.
 const WAIT_MAX: Duration = Duration::from_secs(10);
-/// How long making a connection may take.
+/// Time limit for connecting.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// How long one statement may run on the server.
+/// Time limit for one statement on the server.
 const STATEMENT_MAX: Duration = Duration::from_secs(60);
-/// How long the server waits for the next statement of a transaction. A machine that lost its power holds its locks,
-/// that of a fence among them, for no longer than this.
+/// How long the server waits for the next statement of a transaction. A client that lost power holds its locks,
+/// including that of a fence, for no longer than this.
 const IDLE_IN_TRANSACTION_MAX: Duration = Duration::from_secs(10);
-/// How long an unanswered packet is waited for before the connection counts as broken, at both ends.
+/// How long either end waits for the acknowledgement of a packet before the connection counts as broken.
 const UNANSWERED_MAX: Duration = Duration::from_secs(10);
-/// After how long without a packet the other end is asked whether it is there, how often, and how many times: a machine
-/// that lost its power or its network holds its locks for no longer than 11 s.
+/// TCP keepalive: idle time before the first probe, interval and number of probes. A client that lost power or
+/// network holds its locks for at most 11 s.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 const KEEPALIVE_RETRIES: u32 = 3;
-/// Executions on the way to the server at once.
+/// Maximum number of pipelined executions.
 const PIPELINE_MAX: usize = 512;
 
-/// How to reach a PostgreSQL database.
 #[derive(Clone)]
 pub struct PostgresSettings {
     /// `postgresql://user:password@host:port/database`, or `key=value` pairs.
     pub url: String,
-    /// The schema that holds the tables; created when missing. None for the connection's default.
+    /// Schema of the tables; created if missing. `None` for the connection's default.
     pub schema: Option<String>,
-    /// The most connections of this process.
+    /// Size of this process's pool.
     pub connections: usize,
     /// Whether a commit waits for the server's disk.
     pub durability: Durability,
 }
 
 impl PostgresSettings {
-    /// The usual settings.
     pub fn new(url: impl Into<String>) -> Self {
         Self { url: url.into(), schema: None, connections: 8, durability: Durability::Full }
     }
 }
 
-/// The address may hold a password.
+/// Omits the URL, which may contain a password.
 impl std::fmt::Debug for PostgresSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PostgresSettings")
@@ -70,7 +68,6 @@ impl std::fmt::Debug for PostgresSettings {
     }
 }
 
-/// An open PostgreSQL database.
 #[derive(Debug)]
 pub(super) struct Postgres {
     pool: Pool,
@@ -81,11 +78,11 @@ pub(super) struct Postgres {
 
 impl Postgres {
     pub(super) async fn connect(settings: &PostgresSettings) -> Result<Self> {
-        // Not with the reason: it may quote what it stumbled over, which may be a part of the password.
+        // Without the cause: it may quote a part of the password.
         let mut config: Config = settings.url.parse().map_err(|_| {
             Error::invalid(
-                "the database address can not be read: postgresql://user:password@host:port/database, \
-                 special characters as %XX, or key=value pairs are expected",
+                "cannot parse the database URL: expected postgresql://user:password@host:port/database with \
+                 special characters as %XX, or key=value pairs",
             )
         })?;
         if config.get_application_name().is_none() {
@@ -107,15 +104,15 @@ impl Postgres {
         );
         let pool = Pool::builder(manager)
             .max_size(settings.connections)
-            // The one that was used last: the server's process behind it has everything at hand.
+            // The connection used last: its server process has warm caches.
             .queue_mode(QueueMode::Lifo)
             .wait_timeout(Some(WAIT_MAX))
             .create_timeout(Some(CONNECT_MAX))
             .runtime(Runtime::Tokio1)
             .post_create(Hook::async_fn(|client, _| {
                 Box::pin(async move {
-                    // Half of the cost of a small statement is planning it; the plans of ours do not depend
-                    // on the parameters.
+                    // Planning is half of the cost of a small statement; our plans do not depend on the
+                    // parameters.
                     client
                         .batch_execute("SET plan_cache_mode = force_generic_plan")
                         .await
@@ -123,7 +120,7 @@ impl Postgres {
                 })
             }))
             .build()
-            .map_err(|error| Error::invalid(format!("the database pool: {error}")))?;
+            .map_err(|error| Error::invalid(format!("cannot create the database pool: {error}")))?;
         let connections = settings.connections;
         let postgres = Self { pool, config, connections, absences: Absences::default() };
         // Fail now, with a clear reason, rather than at the first statement.
@@ -131,12 +128,11 @@ impl Postgres {
         Ok(postgres)
     }
 
-    /// The address, for a connection of one's own.
+    /// For connections outside the pool.
     pub(super) fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The owners that were not there.
     pub(super) fn absences(&self) -> &Absences {
         &self.absences
     }
@@ -154,20 +150,23 @@ impl Postgres {
                 waited_ms: millis(CONNECT_MAX).unsigned_abs(),
                 connections: self.connections,
             },
-            other => Error::invalid(format!("the database pool: {other}")),
+            other => Error::invalid(format!("cannot use the database pool: {other}")),
         })
     }
 
-    /// One statement in a transaction of its own.
-    pub(super) async fn one(&self, text: &str, params: &[Value]) -> Result<Answer> {
+    /// Runs one statement in its own transaction.
+    pub(super) async fn one(&self, text: &str, params: &[Value]) -> Result<StatementResult> {
         let client = self.client().await?;
         let statement = prepare(&client, text).await?;
         run(&client, &statement, text, params).await.map_err(|error| doubt_if_lost(error, text))
     }
 
-    /// Statements in a transaction of their own, sent and answered as one statement: each answer that the server
-    /// sends by itself wakes this process, and on a busy machine that costs more than the statement.
-    pub(super) async fn together(&self, statements: &[super::Statement]) -> Result<Vec<Answer>> {
+    /// Runs statements in one transaction, sent and answered as one statement: each separate answer of the
+    /// server would wake this process, which costs more than the statement on a busy machine.
+    pub(super) async fn together(
+        &self,
+        statements: &[super::Statement],
+    ) -> Result<Vec<StatementResult>> {
         if let [(text, params)] = statements {
             return Ok(vec![self.one(text, params).await?]);
         }
@@ -189,7 +188,7 @@ impl Postgres {
     }
 
     pub(super) async fn begin(&self) -> Result<PostgresTx> {
-        // Before it begins: a caller who is dropped while waiting must not return an open transaction to the pool.
+        // Created before BEGIN: a caller dropped while waiting must not return an open transaction to the pool.
         let tx = PostgresTx { client: Mutex::new(Some(self.client().await?)) };
         let begun = tx.client().await?.batch_execute("BEGIN").await;
         begun.map_err(|source| failed("BEGIN", source))?;
@@ -197,7 +196,7 @@ impl Postgres {
     }
 }
 
-/// Settings that every connection starts with.
+/// Options that every connection starts with.
 fn session_options(given: Option<&str>, settings: &PostgresSettings) -> Result<String> {
     let mut options = given.unwrap_or_default().to_owned();
     let commit = match settings.durability {
@@ -214,7 +213,7 @@ fn session_options(given: Option<&str>, settings: &PostgresSettings) -> Result<S
         ("tcp_keepalives_count", u64::from(KEEPALIVE_RETRIES)),
     ];
     for (name, value) in keepalive {
-        // What the operator says in the address wins.
+        // Options in the operator's URL take precedence.
         if !given.unwrap_or_default().contains(name) {
             options.push_str(&format!(" -c {name}={value}"));
         }
@@ -223,7 +222,7 @@ fn session_options(given: Option<&str>, settings: &PostgresSettings) -> Result<S
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
         if schema.is_empty() || schema.len() > 63 || !schema.bytes().all(plain) {
             return Err(Error::invalid(format!(
-                "the schema name {schema:?}: lower-case letters, digits and underscores, at most 63"
+                "invalid schema name {schema:?}: expected 1 to 63 lower-case letters, digits and underscores"
             )));
         }
         options.push_str(&format!(" -c search_path={schema}"));
@@ -240,36 +239,37 @@ async fn create_schema(config: &Config, schema: &str) -> Result<()> {
     if let Err(error) = &created
         && error.code() == Some(&tokio_postgres::error::SqlState::UNIQUE_VIOLATION)
     {
-        // Two processes started at once: the other one made it.
+        // Two processes started at once, and the other one created it.
         created = client.batch_execute(&text).await;
     }
     drop(client);
-    // The connection ends by itself once its client is gone; how it ended does not matter.
+    // The connection ends once its client is gone; its result does not matter.
     drop(driver.await);
     created.map_err(|source| failed(&text, source))
 }
 
-/// A transaction on a connection of its own.
+/// A transaction on its own connection.
 #[derive(Debug)]
 pub(super) struct PostgresTx {
     client: Mutex<Option<Object>>,
 }
 
 impl PostgresTx {
-    /// The connection, for as long as the guard lives.
+    /// Locks the connection until the guard is dropped.
     pub(super) async fn client(&self) -> Result<MappedMutexGuard<'_, Object>> {
         let client = self.client.lock().await;
-        MutexGuard::try_map(client, Option::as_mut)
-            .map_err(|_| Error::TransactionOver { why: "it was committed or rolled back before" })
+        MutexGuard::try_map(client, Option::as_mut).map_err(|_| Error::TransactionOver {
+            why: "it has already been committed or rolled back",
+        })
     }
 
-    pub(super) async fn one(&self, text: &str, params: &[Value]) -> Result<Answer> {
+    pub(super) async fn one(&self, text: &str, params: &[Value]) -> Result<StatementResult> {
         let client = self.client().await?;
         let statement = prepare(&client, text).await?;
         run(&client, &statement, text, params).await
     }
 
-    /// Runs one statement for each set of parameters, many on the way at once.
+    /// Runs one statement for each set of parameters, pipelined.
     pub(super) async fn many(&self, text: &str, sets: &[Vec<Value>]) -> Result<Vec<u64>> {
         let client = self.client().await?;
         let statement = prepare(&client, text).await?;
@@ -282,13 +282,13 @@ impl PostgresTx {
     }
 
     pub(super) async fn end(&self, commit: bool) -> Result<()> {
-        // Out of reach at once: a statement of another handle would run after the transaction.
+        // Taken first: otherwise a statement of another handle could run after the transaction.
         let mut closing = Self { client: Mutex::new(self.client.lock().await.take()) };
         let text = if commit { "COMMIT" } else { "ROLLBACK" };
         let ended = closing.client().await?.batch_execute(text).await;
         if ended.is_ok() {
-            // Only after the answer: a caller dropped while waiting for it must not return an open transaction
-            // to the pool.
+            // Only after the answer: a caller dropped while waiting must not return an open transaction to the
+            // pool.
             closing.client.get_mut().take();
         }
         let ended = ended.map_err(|source| failed(text, source));
@@ -299,7 +299,7 @@ impl PostgresTx {
 impl Drop for PostgresTx {
     fn drop(&mut self) {
         if let Some(client) = self.client.get_mut().take() {
-            // Never back into the pool: closing the connection is what rolls the transaction back.
+            // Never return it to the pool: closing the connection rolls the transaction back.
             drop(Object::take(client));
         }
     }
@@ -309,9 +309,9 @@ async fn prepare(client: &Object, text: &str) -> Result<Statement> {
     client.prepare_cached(text).await.map_err(|source| failed(text, source))
 }
 
-/// Hands each row to the statement that it is of: the one whose columns, which begin at its start, are not all null.
-fn split(answer: Answer, starts: &[usize]) -> Vec<Answer> {
-    let mut answers = vec![Answer::default(); starts.len()];
+/// Assigns each row to its statement: the one whose first column, at its start, is not null.
+fn split(answer: StatementResult, starts: &[usize]) -> Vec<StatementResult> {
+    let mut answers = vec![StatementResult::default(); starts.len()];
     for Row(mut values) in answer.rows {
         for (answer, start) in answers.iter_mut().zip(starts).rev() {
             let columns = values.split_off(*start);
@@ -329,17 +329,17 @@ async fn run(
     statement: &Statement,
     text: &str,
     params: &[Value],
-) -> Result<Answer> {
+) -> Result<StatementResult> {
     if statement.columns().is_empty() {
         let changed = client.execute_raw(statement, params).await;
         let changed = changed.map_err(|source| failed(text, source))?;
-        return Ok(Answer { rows: Vec::new(), changed });
+        return Ok(StatementResult { rows: Vec::new(), changed });
     }
     let params: Vec<&(dyn ToSql + Sync)> =
         params.iter().map(|value| value as &(dyn ToSql + Sync)).collect();
     let found = client.query(statement, &params).await.map_err(|source| failed(text, source))?;
     let rows = found.iter().map(|row| read(row, text)).collect::<Result<Vec<_>>>()?;
-    Ok(Answer { changed: rows.len() as u64, rows })
+    Ok(StatementResult { changed: rows.len() as u64, rows })
 }
 
 fn read(row: &tokio_postgres::Row, text: &str) -> Result<Row> {
@@ -352,7 +352,7 @@ pub(super) fn failed(text: &str, source: tokio_postgres::Error) -> Error {
     Error::Postgres { doing: text.to_owned(), source }
 }
 
-/// A statement that commits and whose connection broke may have happened.
+/// If the connection broke during a statement that commits, the commit may have happened.
 fn doubt_if_lost(error: Error, doing: &str) -> Error {
     match &error {
         Error::Postgres { source, .. } if lost(source) => {
@@ -362,7 +362,7 @@ fn doubt_if_lost(error: Error, doing: &str) -> Error {
     }
 }
 
-/// The socket broke, or something between us and the server (a pooler) says that its connection did.
+/// The socket broke, or an intermediary (a pooler) reports that its connection did.
 fn lost(error: &tokio_postgres::Error) -> bool {
     let told = error.code().is_some_and(|code| code.code().starts_with("08"));
     told || crate::error::connection_lost(error)

@@ -1,21 +1,23 @@
-//! Presence: how a process that shares a PostgreSQL database proves that it is alive, and how others see that it is
-//! not.
+//! Presence: how processes that share a PostgreSQL database prove that they are alive, and detect that others
+//! are not.
 //!
-//! A process draws a number, takes a shared advisory lock of that number in the session on which it also listens for
-//! wake-ups, and puts the number at the end of the owner name under which it holds leases and jobs. PostgreSQL releases
-//! the lock when the session ends, however the process died. Another process that wants a lease looks for the lock:
+//! A process draws a number and takes a shared advisory lock with that number, in the session that also listens
+//! for wake-ups. It appends the number to the owner name under which it holds leases and jobs. PostgreSQL
+//! releases the lock when the session ends, however the process died. A process that wants a lease checks for
+//! the lock:
 //!
 //! ```text
 //!   owner "logmill-17-5f…~0a1b2c3d" ──▶ advisory lock (CLASS, 0x0a1b2c3d) in pg_locks? ──▶ alive
 //!                                                   └── missing for GRACE ──▶ gone
 //! ```
 //!
-//! Guarantees: an owner whose name carries no number, or whose session is alive, is never gone. One whose session ended
-//! is gone after [`GRACE`], in which a process that only lost its connection connects again. A wrong verdict costs
-//! availability, never correctness: taking over goes through fences and tokens, which refuse the old owner's writes.
+//! Guarantees: an owner whose name has no number, or whose session is alive, is never considered gone. An owner
+//! whose session ended is gone after [`GRACE`]; a process that only lost its connection reconnects within that
+//! time. A wrong verdict costs availability, never correctness: a take-over goes through fences and tokens,
+//! which refuse the old owner's writes.
 //!
-//! Leaves to others: keeping the session ([`super::Wakes`]), and taking over (`work`). On SQLite nobody is ever gone:
-//! there the folder's lock proves it ([`super::DataFolder`]).
+//! Leaves to others: keeping the session ([`super::Wakes`]), and taking over (`work`). On SQLite no owner is
+//! ever gone: there the lock of the folder proves it ([`super::DataFolder`]).
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -29,19 +31,19 @@ use crate::params;
 
 /// The first half of the key of all presence locks: "LGML".
 const CLASS: i32 = 0x4c47_4d4c;
-/// What separates the name of an owner from the number of its lock.
+/// Separates the name of an owner from the number of its lock.
 const MARK: char = '~';
-/// How long the lock of a process must be missing before it counts as gone. A connection that broke is made again
-/// after [`super::wake::RECONNECT_WAIT`].
+/// How long the lock of a process must be missing before the process counts as gone. A broken connection is
+/// reopened after [`super::wake::RECONNECT_WAIT`].
 const GRACE: Duration = Duration::from_secs(3);
-/// How often whoever waits for an owner's lease looks for its lock.
+/// How often a process that waits for an owner's lease should check its lock.
 pub const PRESENCE_LOOK: Duration = Duration::from_secs(2);
-/// Two looks further apart than this say nothing about the time between them.
+/// Two checks further apart say nothing about the time between them.
 const LOOK_GAP_MAX: Duration = Duration::from_secs(30);
-/// Owners whose locks are missing, remembered at most.
+/// Maximum number of remembered owners whose locks are missing.
 const ABSENT_MAX: usize = 1_024;
 
-/// The number of a process's presence lock; positive.
+/// Number of a process's presence lock; positive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PresenceId(i32);
 
@@ -50,7 +52,7 @@ impl PresenceId {
         Self(i32::try_from(random >> 33).unwrap_or(1).max(1))
     }
 
-    /// The owner name that carries this number.
+    /// Returns the owner name with this number.
     pub(super) fn owner(self, name: &str) -> String {
         format!("{name}{MARK}{:08x}", self.0)
     }
@@ -60,15 +62,16 @@ impl PresenceId {
         i32::from_str_radix(number, 16).ok().filter(|number| *number > 0).map(Self)
     }
 
-    /// Takes the lock in this session. It is shared: an earlier session of the same process may not have ended yet.
+    /// Takes the lock in this session. It is shared, because an earlier session of the same process may not
+    /// have ended yet.
     pub(super) async fn lock(self, client: &Client) -> Result<()> {
         let text = "SELECT pg_advisory_lock_shared($1, $2)";
         client.query(text, &[&CLASS, &self.0]).await.map_err(failed)?;
         Ok(())
     }
 
-    /// Whether this session has the lock. It has not if something between us and the server, such as a pooler in
-    /// transaction mode, hands every statement to another session.
+    /// Whether this session has the lock. It does not if an intermediary, such as a pooler in transaction mode,
+    /// assigns every statement to another session.
     pub(super) async fn is_held(self, client: &Client) -> Result<bool> {
         let text = "
             SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted
@@ -84,12 +87,12 @@ fn failed(source: tokio_postgres::Error) -> Error {
     Error::Postgres { doing: "prove that this process is alive".to_owned(), source }
 }
 
-/// Since when the locks of owners are missing, and when that was last seen; on the monotonic clock.
+/// Since when each owner's lock is missing, and when that was last checked; on the monotonic clock.
 #[derive(Debug, Default)]
 pub(super) struct Absences(Mutex<BTreeMap<PresenceId, (Duration, Duration)>>);
 
 impl Absences {
-    /// Notes a look at an owner's lock; returns whether the owner is gone.
+    /// Records a check of an owner's lock; returns whether the owner is gone.
     fn note(&self, id: PresenceId, is_present: bool, now: Duration) -> bool {
         let mut absent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if is_present {
@@ -114,8 +117,8 @@ impl Sql {
         matches!(&*self.engine, Engine::Postgres(_))
     }
 
-    /// Whether the process that goes by this owner name is known to have ended. Only a caller that looks again within
-    /// seconds finds out: the first look never says so.
+    /// Whether the process with this owner name is known to have ended. The first call always returns false:
+    /// callers must call again within seconds.
     pub async fn is_gone(&self, owner: &str) -> Result<bool> {
         let Engine::Postgres(postgres) = &*self.engine else { return Ok(false) };
         let Some(id) = PresenceId::of_owner(owner) else { return Ok(false) };
@@ -136,7 +139,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn an_owner_carries_its_number_and_others_carry_none() {
+    fn an_owner_name_contains_its_number_and_other_names_none() {
         let id = PresenceId::from_random(u64::MAX);
         assert_eq!(PresenceId::of_owner(&id.owner("logmill-1-2")), Some(id));
         assert_eq!(PresenceId::from_random(0), PresenceId(1));
@@ -158,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn two_looks_far_apart_do_not_make_an_absence() {
+    fn two_checks_far_apart_do_not_prove_an_absence() {
         let (absences, id) = (Absences::default(), PresenceId(7));
         assert!(!absences.note(id, false, SECOND));
         assert!(!absences.note(id, false, 100 * SECOND), "it may have been there in between");

@@ -1,7 +1,8 @@
-//! Whether a database answers.
+//! Checks whether a database answers.
 //!
-//! Guarantees: a probe asks once and does not retry, so that it reports what is wrong now; it writes nothing. It also
-//! fails if the handle refuses to go on, or if SQLite's writer thread is gone. Leaves to others: how long to wait.
+//! Guarantees: a probe asks once without retries, so that it reports the current state; it writes nothing. It
+//! also fails if the handle is poisoned, or if SQLite's writer thread is gone. Leaves to others: how long to
+//! wait.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use super::{Engine, Sql};
 use crate::error::Result;
 
 impl Sql {
-    /// Asks the database for something trivial, once.
+    /// Sends the database a trivial query, once.
     pub async fn probe(&self) -> Result<()> {
         let text: Arc<str> = Arc::from("SELECT 1");
         let asked = async {

@@ -1,26 +1,26 @@
-//! SQLite: one file, one thread that writes, and a few connections that read.
+//! SQLite: one file, one writer thread, and a few reading connections.
 //!
 //! ```text
-//!   statement ──▶ channel ──▶ writer thread ──▶ file (WAL)
+//!   statement ──▶ channel ──▶ lanes ──▶ writer thread ──▶ file (WAL)
 //!   query     ──────────────▶ reader pool   ──▶ file (WAL, read-only)
 //! ```
 //!
-//! Statements that arrive while the writer is busy are committed together, each in a savepoint of its own, so
-//! that many callers share one sync. A transaction has the writer for itself from its begin to its end; a caller
-//! who goes away in the middle is rolled back.
+//! Statements that arrive while the writer is busy are committed together, each caller in its own savepoint, so
+//! that many callers share one sync. A transaction has exclusive use of the writer from begin to end; if its
+//! caller is dropped, it is rolled back. Waiting commands are served in turn by lane ([`lanes`]).
 //!
-//! In the `inline` mode there are no threads: everything runs on the caller's, which is what a simulation on a
-//! paused clock needs.
+//! In `inline` mode there are no threads: everything runs on the caller's thread, as a simulation with a paused
+//! clock needs.
 //!
-//! A file that holds less than its sidecar remembers ([`sidecar`]) is not opened. When the last handle is dropped, the
-//! write-ahead log is copied back, so that a clean stop leaves none.
+//! A file that holds less than its sidecar remembers ([`sidecar`]) is not opened. When the last handle is
+//! dropped, the write-ahead log is copied back, so that a clean stop leaves none.
 //!
-//! Guarantees: a commit that has returned is on disk under [`Durability::Full`]; after a failed write or sync the
-//! handle refuses everything. Leaves to others: retries, rewriting, one writing process per folder
+//! Guarantees: under [`Durability::Full`] a commit that has returned is on disk; after a failed write or sync
+//! the handle refuses everything. Leaves to others: retries, rewriting, one writing process per folder
 //! ([`crate::sql::DataFolder`]).
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver as Ended, sync_channel};
+use std::sync::mpsc::{Receiver as ThreadEnd, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,43 +28,45 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::{OwnedMutexGuard, mpsc, oneshot};
 
-use super::{Answer, Durability, Statement, Value};
+use super::{Durability, Statement, StatementResult, Value};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::private;
 use health::Health;
+use lanes::Lanes;
 use readers::Readers;
 use sidecar::Sidecar;
-use writer::{Call, Command, Step, Unit, WriteConnection, alone, begin, end, run, write_loop};
+use writer::{
+    Call, Command, StatementGroup, Step, WriteConnection, alone, begin, end, run, write_loop,
+};
 
 mod health;
+mod lanes;
 mod readers;
 mod sidecar;
 mod writer;
 
-/// Statements waiting for the writer thread, at most.
+/// Maximum number of statements waiting for the writer thread.
 const WAITING_MAX: usize = 1_024;
-/// How long SQLite itself waits for another process's lock.
+/// How long SQLite waits for the lock of another process.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const STATEMENT_CACHE: usize = 256;
-/// How long the write-ahead log gets before it is copied back: 64 MiB.
+/// Size at which the write-ahead log is copied back: 64 MiB.
 const CHECKPOINT_PAGES: u32 = 16_384;
 
-/// How long the last handle waits for the writer thread to copy the write-ahead log back.
+/// How long dropping the last handle waits for the writer thread to copy the write-ahead log back.
 const CLOSE_MAX: Duration = Duration::from_secs(10);
 
-/// How to open a SQLite database.
 #[derive(Clone, Debug)]
 pub struct SqliteSettings {
-    /// The file; none for a database in memory.
+    /// `None` for a database in memory.
     pub path: Option<PathBuf>,
-    /// Whether a commit waits for the disk.
     pub durability: Durability,
     /// Run on the caller's thread, for simulations.
     pub inline: bool,
     /// Refuse all writes, and create nothing.
     pub read_only: bool,
-    /// Open a database that holds less than its sidecar remembers, and forget what is missing.
+    /// Open a database even if it holds less than its sidecar remembers, and reset the sidecar.
     pub accept_loss: bool,
 }
 
@@ -84,7 +86,10 @@ impl SqliteSettings {
         let Some(path) = &self.path else { return Ok(()) };
         match check_step_back(path) {
             Err(error @ Error::SteppedBack { .. }) if self.accept_loss && !self.read_only => {
-                tracing::warn!(error = error.chain(), "the loss is accepted");
+                tracing::warn!(
+                    error = error.chain(),
+                    "opening a database that has lost commits, because the loss is accepted"
+                );
                 Ok(())
             }
             checked => checked,
@@ -108,23 +113,28 @@ pub fn check_step_back(path: &Path) -> Result<()> {
     sidecar::check(path)
 }
 
-/// An open SQLite database.
+/// [`check_step_back`]; also reads the whole file and refuses one that is malformed.
+pub fn check_database(path: &Path) -> Result<()> {
+    sidecar::check(path)?;
+    sidecar::check_pages(path)
+}
+
 #[derive(Debug)]
 pub(super) struct Sqlite {
     writer: Writer,
     readers: Option<Readers>,
     health: Arc<Health>,
-    /// Says when the writer thread has ended.
-    ended: Option<Mutex<Ended<()>>>,
+    /// Disconnected when the writer thread has ended.
+    ended: Option<Mutex<ThreadEnd<()>>>,
 }
 
 impl Drop for Sqlite {
-    /// Waits until the write-ahead log was copied back: at the end of the program nothing else would.
+    /// Waits until the write-ahead log is copied back; the process may exit right after.
     fn drop(&mut self) {
         self.readers = None;
         self.writer = Writer::Closed;
         if let Some(ended) = self.ended.take() {
-            // The thread drops its end when it is done.
+            // The thread drops its sender when it is done.
             let ended = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
             let _ = ended.recv_timeout(CLOSE_MAX);
         }
@@ -132,9 +142,8 @@ impl Drop for Sqlite {
 }
 
 enum Writer {
-    Thread(mpsc::Sender<Command>),
+    Thread(mpsc::Sender<(u64, Command)>),
     Inline(Arc<tokio::sync::Mutex<WriteConnection>>),
-    /// The handle is being dropped.
     Closed,
 }
 
@@ -155,7 +164,7 @@ impl Sqlite {
         let health = Arc::new(Health::new(name));
         settings.check_step_back()?;
         if let Some(path) = settings.path.as_ref().filter(|_| !settings.read_only) {
-            // SQLite gives a new file the mode of the user's mask, and its log the mode of the file.
+            // SQLite would create the file with the user's umask; its log gets the mode of the file.
             private::touch(path)?;
         }
         let mut connection = health.check(connect(settings, clock, settings.read_only), "open")?;
@@ -177,7 +186,7 @@ impl Sqlite {
         std::thread::Builder::new()
             .name("sqlite-writer".to_owned())
             .spawn(move || {
-                write_loop(connection, receiver, durability, &thread_health);
+                write_loop(connection, Lanes::new(receiver), durability, &thread_health);
                 drop::<std::sync::mpsc::SyncSender<()>>(running);
             })
             .map_err(|source| Error::File {
@@ -190,7 +199,12 @@ impl Sqlite {
         Ok(Self { writer: Writer::Thread(sender), readers, health, ended })
     }
 
-    /// Whether the handle may be used, and its writer thread runs.
+    /// Path of the file, for messages.
+    pub(super) fn name(&self) -> &str {
+        self.health.name()
+    }
+
+    /// Checks that the handle is not poisoned and that its writer thread runs.
     pub(super) fn usable(&self) -> Result<()> {
         self.health.usable()?;
         match &self.writer {
@@ -199,20 +213,29 @@ impl Sqlite {
         }
     }
 
-    /// One statement in a transaction of its own.
-    pub(super) async fn one(&self, text: Arc<str>, params: Vec<Value>) -> Result<Answer> {
-        let answers = self.together(vec![(text, params)]).await?;
+    /// Runs one statement in its own transaction.
+    pub(super) async fn one(
+        &self,
+        lane: u64,
+        text: Arc<str>,
+        params: Vec<Value>,
+    ) -> Result<StatementResult> {
+        let answers = self.together(lane, vec![(text, params)]).await?;
         Ok(answers.into_iter().next().unwrap_or_default())
     }
 
-    /// Statements in a transaction of their own.
-    pub(super) async fn together(&self, statements: Vec<Statement>) -> Result<Vec<Answer>> {
+    /// Runs statements in one transaction.
+    pub(super) async fn together(
+        &self,
+        lane: u64,
+        statements: Vec<Statement>,
+    ) -> Result<Vec<StatementResult>> {
         self.health.usable()?;
         match &self.writer {
             Writer::Thread(sender) => {
                 let (answer, answered) = oneshot::channel();
-                let command = Command::Unit(Unit { statements, answer });
-                sender.send(command).await.map_err(|_| gone())?;
+                let command = Command::StatementGroup(StatementGroup { statements, answer });
+                sender.send((lane, command)).await.map_err(|_| gone())?;
                 answered.await.map_err(|_| gone())?
             }
             Writer::Inline(connection) => {
@@ -223,17 +246,21 @@ impl Sqlite {
         }
     }
 
-    /// One query that sees the last commit.
-    pub(super) async fn query(&self, text: Arc<str>, params: Vec<Value>) -> Result<Answer> {
+    /// Runs one query, which sees the last commit.
+    pub(super) async fn query(
+        &self,
+        text: Arc<str>,
+        params: Vec<Value>,
+    ) -> Result<StatementResult> {
         let Some(readers) = &self.readers else {
-            return self.one(text, params).await;
+            return self.one(0, text, params).await;
         };
         self.health.usable()?;
         let health = Arc::clone(&self.health);
         readers.with(move |connection| health.check(run(connection, &text, &params), &text)).await
     }
 
-    /// Runs `call` alone on the writing connection.
+    /// Runs `call` with exclusive use of the writing connection.
     pub(super) async fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce(&mut Connection) -> T + Send + 'static,
@@ -243,7 +270,7 @@ impl Sqlite {
         match &self.writer {
             Writer::Thread(sender) => {
                 let (boxed, answered) = boxed(call);
-                sender.send(Command::Call(boxed)).await.map_err(|_| gone())?;
+                sender.send((0, Command::Call(boxed))).await.map_err(|_| gone())?;
                 answered.await.map_err(|_| gone())?
             }
             Writer::Inline(connection) => call(&mut *connection.lock().await),
@@ -251,14 +278,25 @@ impl Sqlite {
         }
     }
 
-    pub(super) async fn begin(&self) -> Result<SqliteTx> {
+    /// Rewrites the file and empties its log.
+    pub(super) async fn erase_deleted(&self) -> Result<()> {
+        let health = Arc::clone(&self.health);
+        let erase = |connection: &mut Connection| -> rusqlite::Result<()> {
+            connection.execute_batch("VACUUM")?;
+            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        };
+        self.call(move |connection| health.check(erase(connection), "VACUUM")).await?
+    }
+
+    pub(super) async fn begin(&self, lane: u64) -> Result<SqliteTx> {
         self.health.usable()?;
         let health = Arc::clone(&self.health);
         match &self.writer {
             Writer::Thread(sender) => {
                 let (begun, has_begun) = oneshot::channel();
                 let (step, steps) = mpsc::channel(1);
-                sender.send(Command::Begin { begun, steps }).await.map_err(|_| gone())?;
+                let command = Command::Begin { begun, steps };
+                sender.send((lane, command)).await.map_err(|_| gone())?;
                 has_begun.await.map_err(|_| gone())??;
                 Ok(SqliteTx { session: Session::Thread(step), health })
             }
@@ -273,7 +311,7 @@ impl Sqlite {
     }
 }
 
-/// A transaction that has the writer for itself.
+/// A transaction with exclusive use of the writer.
 #[derive(Debug)]
 pub(super) struct SqliteTx {
     session: Session,
@@ -286,26 +324,26 @@ enum Session {
     Inline(Mutex<InlineTx>),
 }
 
-/// Rolls back when it is dropped before its end.
+/// Rolls back if it is dropped before its end.
 #[derive(Debug)]
 struct InlineTx(Option<OwnedMutexGuard<WriteConnection>>);
 
 impl Drop for InlineTx {
     fn drop(&mut self) {
         if let Some(connection) = self.0.take() {
-            // Nothing can be done about a failure here, and the next BEGIN would show it.
+            // A failure cannot be handled here; the next BEGIN would report it.
             let _ = connection.execute_batch("ROLLBACK");
         }
     }
 }
 
 impl SqliteTx {
-    pub(super) async fn one(&self, text: Arc<str>, params: Vec<Value>) -> Result<Answer> {
+    pub(super) async fn one(&self, text: Arc<str>, params: Vec<Value>) -> Result<StatementResult> {
         let health = Arc::clone(&self.health);
         self.call(move |connection| within(connection, &text, &params, &health)).await?
     }
 
-    /// Runs one statement for each set of parameters; gives how many rows each changed.
+    /// Runs one statement for each set of parameters; returns how many rows each changed.
     pub(super) async fn many(&self, text: Arc<str>, sets: Arc<[Vec<Value>]>) -> Result<Vec<u64>> {
         let health = Arc::clone(&self.health);
         self.call(move |connection| many(connection, &text, &sets, &health)).await?
@@ -346,21 +384,21 @@ impl SqliteTx {
     }
 }
 
-/// One statement of a transaction, unless SQLite has given the transaction up (a full disk): it would commit by
-/// itself then.
+/// Runs one statement of a transaction, unless SQLite has aborted the transaction (full disk): the statement
+/// would then commit by itself.
 fn within(
     connection: &Connection,
     text: &str,
     params: &[Value],
     health: &Health,
-) -> Result<Answer> {
+) -> Result<StatementResult> {
     if connection.is_autocommit() {
         return Err(over());
     }
     health.check(run(connection, text, params), text)
 }
 
-/// One statement of a transaction, for each set of parameters.
+/// Runs one statement of a transaction for each set of parameters.
 fn many(
     connection: &Connection,
     text: &str,
@@ -386,7 +424,7 @@ fn boxed<T: Send + 'static>(
     call: impl FnOnce(&mut Connection) -> T + Send + 'static,
 ) -> (Call, oneshot::Receiver<T>) {
     let (answer, answered) = oneshot::channel();
-    // A caller who went away does not want the answer.
+    // A dropped caller does not need the answer.
     let boxed = Box::new(move |connection: &mut Connection| drop(answer.send(call(connection))));
     (boxed, answered)
 }
@@ -396,7 +434,7 @@ fn gone() -> Error {
 }
 
 fn over() -> Error {
-    Error::TransactionOver { why: "it was committed, rolled back or given up before" }
+    Error::TransactionOver { why: "it has already been committed, rolled back or aborted" }
 }
 
 fn connect(
@@ -417,7 +455,8 @@ fn connect(
     };
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE);
-    // Plans must not depend on parameters, or SQLite compiles a cached statement anew for every other value.
+    // Plans must not depend on parameters; otherwise SQLite recompiles a cached statement whenever a value
+    // changes.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     if read_only {
         connection.pragma_update(None, "query_only", true)?;

@@ -1,7 +1,7 @@
-//! Values that go into statements and rows that come out, the same for both engines.
+//! Parameters of statements and rows of answers, the same for both engines.
 //!
-//! Guarantees: a value that is read with the wrong type, or is missing, is an error that names the column.
-//! Leaves to others: what the values mean. There are no floats on purpose.
+//! Guarantees: reading a value with the wrong type, or a missing one, is an error that names the column. Leaves
+//! to others: what the values mean. There are deliberately no floats.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
@@ -10,23 +10,17 @@ use super::amount::Amount;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 
-/// One value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Nothing.
     Null,
-    /// A whole number.
     Int(i64),
-    /// Text.
     Text(String),
-    /// Bytes.
     Blob(Bytes),
-    /// An exact amount.
     Amount(Amount),
 }
 
 impl Value {
-    /// A list for `json_list($n)`: what a statement needs of many rows, in one value.
+    /// A list for `json_list($n)`: the values of many rows in one parameter.
     pub fn json(list: &serde_json::Value) -> Self {
         Self::Text(list.to_string())
     }
@@ -80,7 +74,6 @@ macro_rules! params {
     };
 }
 
-/// One row of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row(pub(super) Vec<Value>);
 
@@ -94,12 +87,10 @@ impl Row {
         Error::corrupt(format!("column {column} of a row is {found}, not {wanted}"))
     }
 
-    /// Whether a column is null.
     pub fn is_null(&self, column: usize) -> bool {
         matches!(self.0.get(column), None | Some(Value::Null))
     }
 
-    /// A whole number.
     pub fn int(&self, column: usize) -> Result<i64> {
         match self.value(column)? {
             Value::Int(value) => Ok(*value),
@@ -107,27 +98,23 @@ impl Row {
         }
     }
 
-    /// A whole number or nothing.
     pub fn opt_int(&self, column: usize) -> Result<Option<i64>> {
         if self.is_null(column) { Ok(None) } else { self.int(column).map(Some) }
     }
 
-    /// A count or size.
+    /// A non-negative integer.
     pub fn count(&self, column: usize) -> Result<u64> {
         u64::try_from(self.int(column)?).map_err(|_| self.wrong(column, "a count"))
     }
 
-    /// A moment.
     pub fn time(&self, column: usize) -> Result<Timestamp> {
         self.int(column).map(Timestamp)
     }
 
-    /// A moment or nothing.
     pub fn opt_time(&self, column: usize) -> Result<Option<Timestamp>> {
         Ok(self.opt_int(column)?.map(Timestamp))
     }
 
-    /// Text.
     pub fn text(&self, column: usize) -> Result<&str> {
         match self.value(column)? {
             Value::Text(value) => Ok(value),
@@ -135,12 +122,10 @@ impl Row {
         }
     }
 
-    /// Text or nothing.
     pub fn opt_text(&self, column: usize) -> Result<Option<&str>> {
         if self.is_null(column) { Ok(None) } else { self.text(column).map(Some) }
     }
 
-    /// Bytes.
     pub fn blob(&self, column: usize) -> Result<Bytes> {
         match self.value(column)? {
             Value::Blob(value) => Ok(value.clone()),
@@ -148,22 +133,19 @@ impl Row {
         }
     }
 
-    /// Bytes or nothing.
     pub fn opt_blob(&self, column: usize) -> Result<Option<Bytes>> {
         if self.is_null(column) { Ok(None) } else { self.blob(column).map(Some) }
     }
 
-    /// An exact amount.
     pub fn amount(&self, column: usize) -> Result<Amount> {
         match self.value(column)? {
             Value::Amount(value) => Ok(*value),
-            // SQLite knows no amounts, only their bytes.
+            // SQLite stores amounts as bytes.
             Value::Blob(bytes) => Amount::decode(bytes),
             _ => Err(self.wrong(column, "an amount")),
         }
     }
 
-    /// An exact amount or nothing.
     pub fn opt_amount(&self, column: usize) -> Result<Option<Amount>> {
         if self.is_null(column) { Ok(None) } else { self.amount(column).map(Some) }
     }
@@ -191,8 +173,8 @@ impl rusqlite::types::FromSql for Value {
         match value {
             ValueRef::Null => Ok(Self::Null),
             ValueRef::Integer(value) => Ok(Self::Int(value)),
-            // What we never write is damage. As bytes it is refused by whoever wants something else, and who reads the
-            // row can say which one it is.
+            // A value that we never write is damage. Returned as bytes, it is rejected when the row is read,
+            // where the error can name the row.
             ValueRef::Text(bytes) => Ok(match std::str::from_utf8(bytes) {
                 Ok(text) => Self::Text(text.to_owned()),
                 Err(_) => Self::Blob(Bytes::copy_from_slice(bytes)),
@@ -203,10 +185,10 @@ impl rusqlite::types::FromSql for Value {
     }
 }
 
-type Boxed = Box<dyn std::error::Error + Sync + Send>;
+type BoxError = Box<dyn std::error::Error + Sync + Send>;
 
-/// PostgreSQL can not store it in text, so SQLite must not either.
-fn without_nul(text: &str) -> Result<(), Boxed> {
+/// PostgreSQL cannot store NUL in text, so SQLite must not either.
+fn without_nul(text: &str) -> Result<(), BoxError> {
     if text.contains('\0') {
         Err("text with a NUL character; bytes may hold it".into())
     } else {
@@ -215,7 +197,7 @@ fn without_nul(text: &str) -> Result<(), Boxed> {
 }
 
 impl ToSql for Value {
-    fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Result<IsNull, Boxed> {
+    fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Result<IsNull, BoxError> {
         match (self, ty) {
             (Self::Null, _) => return Ok(IsNull::Yes),
             (Self::Int(value), &Type::INT8) => out.put_i64(*value),
@@ -244,7 +226,7 @@ impl ToSql for Value {
 }
 
 impl<'a> FromSql<'a> for Value {
-    fn from_sql(ty: &Type, raw: &'a [u8]) -> Result<Self, Boxed> {
+    fn from_sql(ty: &Type, raw: &'a [u8]) -> Result<Self, BoxError> {
         Ok(match *ty {
             Type::INT8 => Self::Int(i64::from_sql(ty, raw)?),
             Type::INT4 => Self::Int(i32::from_sql(ty, raw)?.into()),
@@ -257,7 +239,7 @@ impl<'a> FromSql<'a> for Value {
         })
     }
 
-    fn from_sql_null(_: &Type) -> Result<Self, Boxed> {
+    fn from_sql_null(_: &Type) -> Result<Self, BoxError> {
         Ok(Self::Null)
     }
 

@@ -1,14 +1,15 @@
-//! Wake-ups: telling other tasks and other processes that there is something to do.
+//! Wake-ups: signal other tasks and processes that there is work.
 //!
-//! In one process a wake-up is a signal in memory. Over PostgreSQL it also goes out as `NOTIFY`, outside of any
-//! transaction and at most once per [`NOTIFY_INTERVAL`] and topic (inside a transaction `NOTIFY` makes commits take
-//! turns), and comes in through a connection of its own that is made anew whenever it breaks. A message is the mark
-//! of its sender, a colon and the topic: whoever sent it has been woken already. The same connection holds the lock by
-//! which the process proves that it is alive ([`super::presence`]), and is checked every [`CHECK_INTERVAL`].
+//! Within a process a wake-up is a signal in memory. Over PostgreSQL it is also sent as `NOTIFY`, outside of
+//! any transaction and at most once per [`NOTIFY_INTERVAL`] and topic (inside a transaction `NOTIFY` serializes
+//! commits). It is received through a separate connection, which is reopened whenever it breaks. A message is
+//! the mark of its sender, a colon and the topic; the sender ignores its own messages, because it has already
+//! been woken. The same connection holds the lock that proves the process alive ([`super::presence`]), and is
+//! checked every [`CHECK_INTERVAL`].
 //!
-//! Guarantees: a wake-up that is sent after a waiter was made and before it waits is not lost in this process;
-//! [`Waiter::wait`] consumes every wake-up that came before it. Over the network a wake-up may be lost: whoever
-//! waits has a slow poll behind it. A process that is idle does nothing here.
+//! Guarantees: within this process, a wake-up sent after a waiter was created and before it waits is not lost;
+//! [`Waiter::wait`] consumes all earlier wake-ups. Over the network a wake-up may be lost, so waiters also need
+//! a slow poll. An idle process does no work here.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -26,15 +27,15 @@ use crate::error::{Error, Result};
 use crate::params;
 use crate::task::Tasks;
 
-/// How often a process sends at most.
+/// Minimum time between two sends of a process.
 const NOTIFY_INTERVAL: Duration = Duration::from_millis(5);
-/// Different topics that are waited for or waiting to be sent, at most.
+/// Maximum number of topics that have waiters, and of topics waiting to be sent.
 const TOPICS_MAX: usize = 1_024;
-/// How long after a connection broke it is made again.
+/// Delay before a broken connection is reopened.
 pub(super) const RECONNECT_WAIT: Duration = Duration::from_secs(1);
-/// How often the connection that holds the proof of life is checked, and how long it may take to answer.
+/// How often the connection that holds the presence lock is checked, and how long an answer may take.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// How long a process waits for its proof of life before it goes on without.
+/// How long a process waits for its presence lock before it continues without.
 const PROOF_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// A channel of wake-ups with any number of topics. Clones are handles to the same one.
@@ -48,18 +49,19 @@ pub struct Wakes {
 
 #[derive(Debug)]
 struct Hub {
-    /// Who sends: this process, among all that share the channel. None if nobody else can hear it.
+    /// Identifies this process among all that share the channel. `None` if no other process can receive its
+    /// messages.
     mark: Option<u64>,
     topics: Mutex<HashMap<String, watch::Sender<u64>>>,
     outgoing: Mutex<Vec<String>>,
     send: Notify,
-    /// What the listening connection must hold, and whether it does.
+    /// The lock that the listening connection must hold, and whether it does.
     presence: watch::Sender<Option<PresenceId>>,
     is_present: watch::Sender<bool>,
 }
 
 impl Wakes {
-    /// A channel over the database, so that all processes that share it hear each other.
+    /// Opens a channel over the database, shared by all processes that use it.
     pub async fn over(sql: &Sql, channel: &'static str) -> Result<Self> {
         let shared = matches!(&*sql.engine, Engine::Postgres(_));
         let hub = Arc::new(Hub {
@@ -75,15 +77,16 @@ impl Wakes {
             let (listening, ready) = tokio::sync::oneshot::channel();
             tasks.spawn(listen(sql.clone(), channel, Arc::clone(&hub), listening));
             tasks.spawn(send(sql.clone(), channel, Arc::clone(&hub)));
-            // From here on nothing is missed; a server that is down now is waited for in the background.
+            // From here on nothing is missed; if the server is down now, the task keeps trying in the
+            // background.
             drop(ready.await);
         }
         Ok(Self { hub, clock: Arc::clone(&sql.clock), _tasks: Arc::new(Mutex::new(tasks)) })
     }
 
-    /// Proves from here on, for as long as any handle lives, that this process is alive; returns the owner name under
-    /// which it holds things, which begins with `name`. Where nobody shares the database, or the proof does not come
-    /// about, that is `name` itself, and others wait for its leases to end.
+    /// Starts to prove that this process is alive, as long as any handle exists. Returns the owner name under
+    /// which the process should hold leases and jobs; it starts with `name`. If the database is not shared, or
+    /// the proof fails, it is `name` itself, and other processes wait for its leases to end.
     pub async fn prove_alive(&self, name: &str) -> String {
         let Some(mark) = self.hub.mark else { return name.to_owned() };
         let id = PresenceId::from_random(mark);
@@ -98,13 +101,13 @@ impl Wakes {
             return id.owner(name);
         }
         tracing::warn!(
-            "no session that proves this process alive: others will wait for its leases"
+            "cannot prove that this process is alive: others will wait for its leases to end"
         );
         self.hub.presence.send_replace(None);
         name.to_owned()
     }
 
-    /// Wakes whoever waits for the topic, in this process and in all others.
+    /// Wakes all waiters of the topic, in this process and in all others.
     pub fn wake(&self, topic: &str) {
         self.hub.deliver(topic);
         if self.hub.mark.is_none() {
@@ -117,33 +120,31 @@ impl Wakes {
         }
     }
 
-    /// Somebody who waits for a topic.
     pub fn waiter(&self, topic: &str) -> Result<Waiter> {
         let mut topics = self.hub.topics.lock().unwrap_or_else(PoisonError::into_inner);
         if topics.len() >= TOPICS_MAX && !topics.contains_key(topic) {
-            return Err(Error::invalid(format!("more than {TOPICS_MAX} topics to wait for")));
+            return Err(Error::invalid(format!("waiters for more than {TOPICS_MAX} topics")));
         }
         let sender = topics.entry(topic.to_owned()).or_insert_with(|| watch::channel(0).0);
         Ok(Waiter { receiver: sender.subscribe() })
     }
 }
 
-/// Waits for one topic.
 #[derive(Debug)]
 pub struct Waiter {
     receiver: watch::Receiver<u64>,
 }
 
 impl Waiter {
-    /// Completes once the topic was woken since the last time.
+    /// Completes once the topic was woken since the last call.
     pub async fn wait(&mut self) {
         if self.receiver.changed().await.is_err() {
-            // The channel is gone, so nothing will ever come.
+            // The channel is closed, so no wake-up can come.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Forgets what came so far.
+    /// Discards all wake-ups so far.
     pub fn clear(&mut self) {
         self.receiver.mark_unchanged();
     }
@@ -157,7 +158,7 @@ impl Hub {
         }
     }
 
-    /// Wakes by a message of another process.
+    /// Handles a message from the channel.
     fn receive(&self, message: &str) {
         let (mark, topic) = message.split_once(':').unwrap_or_default();
         if u64::from_str_radix(mark, 16).ok() != self.mark {
@@ -165,7 +166,7 @@ impl Hub {
         }
     }
 
-    /// After a broken connection anything may have been missed.
+    /// Wakes all topics: while the connection was broken, any message may have been missed.
     fn deliver_all(&self) {
         let topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
         for sender in topics.values() {
@@ -184,8 +185,8 @@ async fn send(sql: Sql, channel: &'static str, hub: Arc<Hub>) {
             let message = format!("{mark:016x}:{topic}");
             let sent = sql.execute("SELECT pg_notify($1, $2)", params![channel, message]).await;
             if let Err(error) = sent {
-                // The others' slow poll finds the work.
-                tracing::debug!(channel, error = error.chain(), "wake-up not sent");
+                // Other processes find the work with their slow poll.
+                tracing::debug!(channel, error = error.chain(), "cannot send a wake-up");
             }
         }
         sql.clock.sleep(NOTIFY_INTERVAL).await;
@@ -205,9 +206,16 @@ async fn listen(
         if let Err(error) = ended {
             if was_present {
                 let error = error.chain();
-                tracing::warn!(error, "lost the session that proves this process alive");
+                tracing::warn!(
+                    error,
+                    "lost the session that proves this process alive, reconnecting"
+                );
             } else {
-                tracing::debug!(channel, error = error.chain(), "listening was interrupted");
+                tracing::debug!(
+                    channel,
+                    error = error.chain(),
+                    "lost the connection for wake-ups, reconnecting"
+                );
             }
         }
         ready.take();
@@ -225,7 +233,7 @@ async fn listen_once(
         return Ok(());
     };
     let at = |source| Error::Postgres { doing: format!("listen on {channel}"), source };
-    // A server that hangs accepts a connection and then says nothing.
+    // A server that hangs accepts the connection but does not answer.
     let connect = async { postgres.config().connect(NoTls).await.map_err(at) };
     let (client, mut connection) = in_time(&sql.clock, "connect to listen", connect).await?;
     let start = async {
@@ -233,7 +241,7 @@ async fn listen_once(
         in_time(&sql.clock, "listen", listen).await?;
         hub.deliver_all();
         drop(ready.take());
-        // The client must live for the connection to stay open.
+        // Dropping the client would close the connection.
         keep_present(&client, hub, &sql.clock).await
     };
     let receive = async {
@@ -251,11 +259,11 @@ async fn listen_once(
     }
 }
 
-/// Holds the proof of life on this connection, once there is one to hold, until the connection fails.
+/// Holds the presence lock on this connection, once it is requested, until the connection fails.
 async fn keep_present(client: &Client, hub: &Hub, clock: &Arc<dyn Clock>) -> Result<()> {
     let mut wanted = hub.presence.subscribe();
     let Ok(Some(id)) = wanted.wait_for(Option::is_some).await.map(|id| *id) else {
-        // Not reached: the hub outlives its connection.
+        // Unreachable: the hub outlives its connection.
         return std::future::pending().await;
     };
     in_time(clock, "take the lock of this process", id.lock(client)).await?;
@@ -274,7 +282,7 @@ async fn keep_present(client: &Client, hub: &Hub, clock: &Arc<dyn Clock>) -> Res
     }
 }
 
-/// An answer that does not come is a connection that is lost.
+/// Treats a missing answer as a lost connection.
 async fn in_time<T>(
     clock: &Arc<dyn Clock>,
     doing: &'static str,

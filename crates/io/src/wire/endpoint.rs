@@ -1,7 +1,7 @@
-//! Where a server is: a URL or a socket, printed without its secrets.
+//! The address of a server: a URL or a socket, printed without its secrets.
 //!
-//! Guarantees: [`Endpoint`] prints as scheme, host and port; credentials, path and query of it are printed nowhere,
-//! and [`Endpoint::redact`] takes them out of texts that a server gave ([`secrets`]). Leaves to others: connecting.
+//! Guarantees: [`Endpoint`] prints as scheme, host and port; its credentials, path and query are never printed,
+//! and [`Endpoint::redact`] removes them from texts of a server ([`secrets`]). Leaves to others: connecting.
 
 mod secrets;
 
@@ -13,10 +13,8 @@ use reqwest::Url;
 use crate::error::{Error, Result};
 use secrets::Secrets;
 
-/// The most characters that an address may have.
 const ADDRESS_LENGTH_MAX: usize = 4096;
 
-/// How a server is spoken to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
     /// `http://` or `https://`.
@@ -27,7 +25,6 @@ pub enum Scheme {
     Ipc,
 }
 
-/// The address of a server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint {
     form: Form,
@@ -40,7 +37,7 @@ enum Form {
 }
 
 impl Endpoint {
-    /// Reads an address. An error does not repeat it.
+    /// Parses an address. The error does not repeat it.
     pub fn parse(address: &str) -> Result<Self> {
         let address = address.trim();
         if address.is_empty() || address.len() > ADDRESS_LENGTH_MAX {
@@ -51,18 +48,18 @@ impl Endpoint {
         if let Some(path) = path {
             return Self::socket(path);
         }
-        // A URL parser takes the first word of the path for the host then, and a host is shown.
+        // A URL parser would take the first segment of the path for the host, and hosts are printed.
         if address.contains(":///") {
-            return Err(Error::invalid("an address without a host"));
+            return Err(Error::invalid("the address has no host"));
         }
         let url = Url::parse(address)
-            .map_err(|error| Error::invalid(format!("an address that is no URL: {error}")))?;
+            .map_err(|error| Error::invalid(format!("not a valid URL: {error}")))?;
         if !matches!(url.scheme(), "http" | "https" | "ws" | "wss") {
             let expected = "expected http, https, ws, wss or ipc";
-            return Err(Error::invalid(format!("an address of an unknown scheme: {expected}")));
+            return Err(Error::invalid(format!("the address has an unknown scheme: {expected}")));
         }
         if url.host_str().is_none_or(str::is_empty) {
-            return Err(Error::invalid("an address without a host"));
+            return Err(Error::invalid("the address has no host"));
         }
         Ok(Self { form: Form::Url(url) })
     }
@@ -70,12 +67,11 @@ impl Endpoint {
     fn socket(path: &str) -> Result<Self> {
         if !(path.starts_with('/') || path.starts_with('.')) {
             let expected = "expected a URL, or a path that starts with / or .";
-            return Err(Error::invalid(format!("an address without a scheme: {expected}")));
+            return Err(Error::invalid(format!("the address has no scheme: {expected}")));
         }
         Ok(Self { form: Form::Path(PathBuf::from(path)) })
     }
 
-    /// How it is spoken to.
     pub fn scheme(&self) -> Scheme {
         match &self.form {
             Form::Path(_) => Scheme::Ipc,
@@ -84,7 +80,7 @@ impl Endpoint {
         }
     }
 
-    /// Host and port, or the name of the socket's file: what may be shown.
+    /// Host and port, or the file name of the socket: safe to show.
     pub fn place(&self) -> String {
         match &self.form {
             Form::Path(path) => path
@@ -98,7 +94,7 @@ impl Endpoint {
         }
     }
 
-    /// The same address by HTTP, if it is one of a WebSocket.
+    /// The same address with an HTTP scheme, if it is a WebSocket address.
     #[must_use]
     pub fn as_http(&self) -> Self {
         let Form::Url(url) = &self.form else {
@@ -117,7 +113,7 @@ impl Endpoint {
         }
     }
 
-    /// A text of the server, without the secrets of this address.
+    /// Removes the secrets of this address from a text of the server.
     pub fn redact(&self, text: &str) -> String {
         match &self.form {
             Form::Url(url) => Secrets::of(url).redact(text),
@@ -140,8 +136,8 @@ impl Endpoint {
     }
 }
 
-/// Refuses an address with control characters: a URL parser drops some of them, and asks for something else then. The
-/// error names the character and its place, and repeats nothing of the address.
+/// Refuses an address with control characters: a URL parser drops some of them and would then request something
+/// else. The error names the character and its position, and repeats nothing of the address.
 pub(super) fn refuse_control_characters(address: &str) -> Result<()> {
     let Some((position, found)) = address.chars().enumerate().find(|(_, c)| c.is_control()) else {
         return Ok(());
@@ -194,14 +190,14 @@ mod tests {
             ("ipc:///run/geth/geth.ipc", "ipc://geth.ipc"),
         ];
         for (address, shown) in cases {
-            let endpoint = Endpoint::parse(address).expect("a fine address");
+            let endpoint = Endpoint::parse(address).expect("a valid address");
             assert_eq!(endpoint.to_string(), shown);
             assert_eq!(format!("{endpoint:?}"), shown);
         }
     }
 
     #[test]
-    fn wrong_addresses_are_refused_without_repeating_them() {
+    fn invalid_addresses_are_refused_without_repeating_them() {
         for address in
             ["", "ftp://host/SECRET", "node.example/SECRET", "http:///SECRET?", "http://"]
         {
@@ -211,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_character_in_an_address_is_named_with_its_place() {
+    fn a_control_character_in_an_address_is_named_with_its_position() {
         for (address, said) in [
             ("http://node.example/a\nb", "character 22 is U+000A (line feed)"),
             ("http://no\tde.example/", "character 10 is U+0009 (tab)"),
@@ -227,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_web_socket_address_has_one_of_http() {
+    fn a_web_socket_address_converts_to_http() {
         let endpoint = Endpoint::parse("wss://u:p@node.example:99/key").expect("fine");
         assert_eq!(endpoint.as_http(), Endpoint::parse("https://u:p@node.example:99/key").unwrap());
         let plain = Endpoint::parse("http://node.example/key").expect("fine");
@@ -236,7 +232,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_a_server_repeats_of_the_address_is_taken_out(
+        fn secrets_that_a_server_repeats_are_removed(
             user in "[a-z]{3,8}", pass in "[A-Z0-9]{6,12}", key in "[a-f0-9]{16,32}", token in "[A-Za-z0-9]{12,20}",
         ) {
             let address = format!("https://{user}q:{pass}@host.example/v2/{key}?token={token}");

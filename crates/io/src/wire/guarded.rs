@@ -1,13 +1,13 @@
-//! An HTTP client for addresses that strangers chose: metadata of tokens, webhooks of customers.
+//! An HTTP client for URLs from untrusted sources: token metadata, customers' webhooks.
 //!
-//! Such an address may point at anything: at the machine itself, at its neighbours, at the service where a cloud keeps
-//! credentials. So a host is resolved here, all its addresses are looked at, and the connection goes to
-//! just these; a redirect is a new address like any other.
+//! Such a URL may point anywhere: at this machine, at its network, at the metadata service where a cloud keeps
+//! credentials. So this client resolves a host itself, checks all its addresses, and connects only to these. A
+//! redirect is checked like any other URL.
 //!
-//! Guarantees: only `http` and `https`, only the ports that are set, no credentials in an address, no address that is
-//! not public ([`is_public`]) unless it is allowed by name or network; no proxy, no cookies, no decompression; a body
-//! is cut off at its limit while it arrives, and one deadline holds for all hops together. Errors name host and port
-//! alone. Leaves to others: what a status or a body means, trying again.
+//! Guarantees: only `http` and `https`, only the configured ports, no credentials in a URL, no address that is
+//! not public ([`is_public`]) unless it is allowed by name or network; no proxy, no cookies, no decompression.
+//! A body is cut off at its limit while it arrives, and one deadline applies to all hops together. Errors
+//! contain only host and port. Leaves to others: what a status or a body means, and retries.
 
 use std::error::Error as _;
 use std::fmt;
@@ -35,49 +35,50 @@ mod resolve;
 mod tests;
 
 pub use net::{Net, is_public};
-pub use resolve::{Allowed, Names};
-use resolve::{Barred, Gate, SystemNames};
+use resolve::{AddressRefusal, Gate, SystemResolver};
+pub use resolve::{AllowedTarget, NameResolver};
 
-/// The longest until a connection stands.
+/// Time limit for connecting.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// How long an idle connection is kept.
 const IDLE_MAX: Duration = Duration::from_secs(20);
-/// What is allocated for a body before any of it has come.
+/// Maximum allocation for a body before any of it has arrived.
 const BODY_FIRST_MAX: usize = 64 << 10;
-/// The longest address.
 const URL_LENGTH_MAX: usize = 8 << 10;
-/// The longest content type that is kept.
+/// Longer content types are ignored.
 const CONTENT_TYPE_LENGTH_MAX: usize = 256;
 
-/// What a guarded client may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuardedSettings {
-    /// The ports that may be asked; all if none is given.
+    /// Permitted ports; empty for all.
     pub ports: Vec<u16>,
-    /// How many redirects of one request are followed.
+    /// Maximum number of redirects per request.
     pub redirects_max: u32,
-    /// What may be reached although it is not public.
-    pub allowed: Vec<Allowed>,
-    /// How many idle connections to one host are kept.
+    /// Hosts and networks that may be reached although they are not public.
+    pub allowed: Vec<AllowedTarget>,
+    /// The configuration key of `allowed`, if there is one: a refusal names it.
+    pub allowed_setting: Option<&'static str>,
     pub idle_per_host_max: usize,
 }
 
 impl Default for GuardedSettings {
     fn default() -> Self {
-        Self { ports: vec![80, 443], redirects_max: 3, allowed: Vec::new(), idle_per_host_max: 2 }
+        Self {
+            ports: vec![80, 443],
+            redirects_max: 3,
+            allowed: Vec::new(),
+            allowed_setting: None,
+            idle_per_host_max: 2,
+        }
     }
 }
 
-/// What came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fetched {
-    /// The status.
+pub struct GuardedResponse {
     pub status: u16,
-    /// How long the server asks to be left alone.
+    /// The server's `Retry-After`.
     pub retry_after: Option<Duration>,
-    /// What the body is said to be.
+    /// The server's `Content-Type`.
     pub content_type: Option<String>,
-    /// The body.
     pub body: Bytes,
 }
 
@@ -91,18 +92,19 @@ pub struct GuardedClient {
 }
 
 impl GuardedClient {
-    /// A client that asks the machine for the addresses of names.
+    /// A client that uses the system's resolver.
     pub fn new(clock: Arc<dyn Clock>, settings: GuardedSettings) -> Result<Self> {
-        Self::with_names(clock, settings, Arc::new(SystemNames))
+        Self::with_names(clock, settings, Arc::new(SystemResolver))
     }
 
-    /// A client that asks somebody else for them.
+    /// A client with another resolver.
     pub fn with_names(
         clock: Arc<dyn Clock>,
         settings: GuardedSettings,
-        names: Arc<dyn Names>,
+        names: Arc<dyn NameResolver>,
     ) -> Result<Self> {
-        let gate = Gate { names, allowed: settings.allowed.clone().into() };
+        let (allowed, setting) = (settings.allowed.clone().into(), settings.allowed_setting);
+        let gate = Gate { names, allowed, setting };
         let client = reqwest::Client::builder()
             .dns_resolver(Arc::new(gate.clone()))
             .redirect(Policy::none())
@@ -117,32 +119,32 @@ impl GuardedClient {
             .pool_max_idle_per_host(settings.idle_per_host_max)
             .user_agent(concat!("logmill/", env!("CARGO_PKG_VERSION")))
             .build()
-            .map_err(|source| failed("make a client", "http", source))?;
+            .map_err(|source| failed("create a client", "http", source))?;
         Ok(Self { client, gate, settings: Arc::new(settings), clock })
     }
 
-    /// Gets what is at an address, over redirects if there are some, whatever its last status.
-    pub async fn get(&self, url: &str, accept: &str, limits: Limits) -> Result<Fetched> {
+    /// Gets a URL, following redirects; returns the last answer, whatever its status.
+    pub async fn get(&self, url: &str, accept: &str, limits: Limits) -> Result<GuardedResponse> {
         let url = parsed(url)?;
         let accept = header(accept)?;
         let work = self.hops(url, accept, limits.bytes_max);
         within(&*self.clock, "get by guarded http", limits.timeout, work).await
     }
 
-    /// Refuses an address that could never be asked, without looking its name up; gives host and port.
+    /// Refuses a URL that could never be requested, without resolving its name; returns host and port.
     pub fn check_address(&self, url: &str) -> Result<String> {
         refuse_control_characters(url)?;
         self.check(&parsed(url)?)
     }
 
-    /// Posts a body, and gives what came back, whatever its status. A redirect is an answer like any other.
+    /// Posts a body and returns the answer, whatever its status. Redirects are not followed.
     pub async fn post(
         &self,
         url: &str,
         headers: &[(&str, &str)],
         body: Bytes,
         limits: Limits,
-    ) -> Result<Fetched> {
+    ) -> Result<GuardedResponse> {
         let request = posting(url, headers, body)?;
         let work = async {
             let (place, response) = self.send(request).await?;
@@ -151,22 +153,22 @@ impl GuardedClient {
         within(&*self.clock, "post by guarded http", limits.timeout, work).await
     }
 
-    /// Posts a body to somebody of whose answer the status is what counts: of the answer's body no more is read than
-    /// its limit, and one that is longer, late, broken or compressed is no error.
+    /// Posts a body to a server whose status alone matters: reads at most the limit of the answer's body, and a
+    /// body that is longer, late, broken or compressed is not an error.
     pub async fn post_for_status(
         &self,
         url: &str,
         headers: &[(&str, &str)],
         body: Bytes,
         limits: Limits,
-    ) -> Result<Fetched> {
+    ) -> Result<GuardedResponse> {
         let request = posting(url, headers, body)?;
         let started = self.clock.monotonic();
         let sent = self.send(request);
         let (_, mut response) =
             within(&*self.clock, "post by guarded http", limits.timeout, sent).await?;
         let headers = response.headers();
-        let mut fetched = Fetched {
+        let mut fetched = GuardedResponse {
             status: response.status().as_u16(),
             retry_after: retry_after(headers, self.clock.now()),
             content_type: content_type(headers),
@@ -186,7 +188,12 @@ impl GuardedClient {
         Ok(fetched)
     }
 
-    async fn hops(&self, url: Url, accept: HeaderValue, bytes_max: usize) -> Result<Fetched> {
+    async fn hops(
+        &self,
+        url: Url,
+        accept: HeaderValue,
+        bytes_max: usize,
+    ) -> Result<GuardedResponse> {
         let mut url = url;
         for hop in 0.. {
             let mut request = Request::new(Method::GET, url.clone());
@@ -201,23 +208,23 @@ impl GuardedClient {
             }
             url = next;
         }
-        // The range above has no end.
+        // Unreachable: the range above has no end.
         Err(Error::invalid("no request was made"))
     }
 
-    /// Sends one request after looking at where it goes; gives that place as it may be shown.
+    /// Checks the destination and sends one request; returns host and port with the response.
     async fn send(&self, mut request: Request) -> Result<(String, Response)> {
         let place = self.check(request.url())?;
         request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         let response = self.client.execute(request).await;
         let response = response.map_err(|source| match barred(&source) {
             Some(barred) => Error::Refused { place: place.clone(), why: barred.why },
-            None => failed("ask", &place, source),
+            None => failed("send a request to", &place, source),
         })?;
         Ok((place, response))
     }
 
-    /// Refuses what is wrong with an address before any name is looked up.
+    /// Refuses an invalid URL before any name is resolved; returns host and port.
     fn check(&self, url: &Url) -> Result<String> {
         let host = url.host_str().unwrap_or_default();
         let port = url.port_or_known_default().unwrap_or_default();
@@ -227,17 +234,21 @@ impl GuardedClient {
             return refused("neither http nor https");
         }
         if host.is_empty() {
-            return refused("there is no host");
+            return refused("the URL has no host");
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return refused("there are credentials in the address");
+            return refused("the URL contains credentials");
         }
         if !self.settings.ports.is_empty() && !self.settings.ports.contains(&port) {
-            return refused("the port is not one of those that may be asked");
+            return refused("the port is not one of the permitted ports");
         }
-        // Connecting to an address asks no resolver, so it is looked at here.
+        // No resolver is involved in connecting to a literal address, so it is checked here.
         let literal: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
-        if let Some(Err(barred)) = literal.map(|address| self.gate.check(None, address)) {
+        let checked = match literal {
+            Some(address) => self.gate.check(None, address),
+            None => self.gate.check_name(host),
+        };
+        if let Err(barred) = checked {
             return refused(&barred.why);
         }
         Ok(place)
@@ -250,19 +261,20 @@ impl fmt::Debug for GuardedClient {
     }
 }
 
-/// Reads an address. An error does not repeat it.
+/// Parses a URL. The error does not repeat it.
 fn parsed(url: &str) -> Result<Url> {
     if url.len() > URL_LENGTH_MAX {
-        return Err(Error::invalid(format!("an address of more than {URL_LENGTH_MAX} bytes")));
+        return Err(Error::invalid(format!("the URL has more than {URL_LENGTH_MAX} bytes")));
     }
-    Url::parse(url).map_err(|error| Error::invalid(format!("an address that is no URL: {error}")))
+    Url::parse(url).map_err(|error| Error::invalid(format!("not a valid URL: {error}")))
 }
 
 fn posting(url: &str, headers: &[(&str, &str)], body: Bytes) -> Result<Request> {
     let mut request = Request::new(Method::POST, parsed(url)?);
     for (name, value) in headers {
-        let name: HeaderName =
-            name.parse().map_err(|_| Error::invalid(format!("{name:?} is no name of a header")))?;
+        let name: HeaderName = name
+            .parse()
+            .map_err(|_| Error::invalid(format!("{name:?} is not a valid header name")))?;
         request.headers_mut().insert(name, header(value)?);
     }
     *request.body_mut() = Some(body.into());
@@ -270,10 +282,11 @@ fn posting(url: &str, headers: &[(&str, &str)], body: Bytes) -> Result<Request> 
 }
 
 fn header(value: &str) -> Result<HeaderValue> {
-    HeaderValue::from_str(value).map_err(|_| Error::invalid("a header that can not be sent"))
+    HeaderValue::from_str(value)
+        .map_err(|_| Error::invalid("a header value has characters that cannot be sent"))
 }
 
-/// Where an answer sends us, if it does.
+/// The target of a redirect, if the response is one.
 fn redirect(place: &str, from: &Url, response: &Response) -> Result<Option<Url>> {
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
         return Ok(None);
@@ -283,7 +296,7 @@ fn redirect(place: &str, from: &Url, response: &Response) -> Result<Option<Url>>
     };
     let location = location.to_str().ok().filter(|location| location.len() <= URL_LENGTH_MAX);
     let next = location.and_then(|location| from.join(location).ok());
-    let why = "a redirect to nowhere".to_owned();
+    let why = "a redirect to an invalid URL".to_owned();
     next.map(Some).ok_or_else(|| Error::Refused { place: place.to_owned(), why })
 }
 
@@ -292,7 +305,7 @@ async fn read(
     mut response: Response,
     bytes_max: usize,
     now: Timestamp,
-) -> Result<Fetched> {
+) -> Result<GuardedResponse> {
     let headers = response.headers();
     if is_compressed(headers) {
         let why = "the body is compressed, which was not asked for".to_owned();
@@ -313,10 +326,10 @@ async fn read(
         }
         body.extend_from_slice(&chunk);
     }
-    Ok(Fetched { status, retry_after, content_type, body: body.freeze() })
+    Ok(GuardedResponse { status, retry_after, content_type, body: body.freeze() })
 }
 
-/// Reads the beginning of a body, as far as there is one.
+/// Reads the beginning of a body, up to the limit.
 async fn read_begin(response: &mut Response, bytes_max: usize, begun: &mut BytesMut) {
     while let Ok(Some(chunk)) = response.chunk().await {
         let room = bytes_max.saturating_sub(begun.len());
@@ -341,11 +354,11 @@ fn content_type(headers: &HeaderMap) -> Option<String> {
     (said.len() <= CONTENT_TYPE_LENGTH_MAX).then(|| said.to_owned())
 }
 
-/// What the gate said, if it was the gate that made a request fail.
-fn barred(error: &reqwest::Error) -> Option<Barred> {
+/// The gate's refusal, if the gate made the request fail.
+fn barred(error: &reqwest::Error) -> Option<AddressRefusal> {
     let mut cause = error.source();
     while let Some(error) = cause {
-        if let Some(barred) = error.downcast_ref::<Barred>() {
+        if let Some(barred) = error.downcast_ref::<AddressRefusal>() {
             return Some(barred.clone());
         }
         cause = error.source();

@@ -1,7 +1,8 @@
-//! JSON by HTTP: one body out, one body in.
+//! JSON over HTTP: one body out, one body in.
 //!
-//! Guarantees: redirects are answers like any other, proxies of the environment are not used, a body is cut off at
-//! its limit while it arrives, and errors carry the place of a server alone. Leaves to others: statuses.
+//! Guarantees: redirects are returned like other answers, proxies from the environment are not used, a body is
+//! cut off at its limit while it arrives, and errors contain only host and port. Leaves to others: what a
+//! status means.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,23 +14,22 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE, DATE, HeaderMap, HeaderValue, RETRY_
 use reqwest::redirect::Policy;
 
 use super::endpoint::{Endpoint, Scheme};
-use super::{Answer, Limits, Wire, within};
+use super::{Limits, Wire, WireResponse, within};
 use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Result};
 
-/// How many idle connections to one host are kept.
 const IDLE_PER_HOST_MAX: usize = 16;
 
-/// How long an idle connection is kept: less than servers usually do.
+/// How long an idle connection is kept: shorter than servers usually keep theirs.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
-/// The longest until a connection stands.
+/// Time limit for connecting.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// The longest rest that a server may ask for; more is taken as this.
+/// Longer `Retry-After` waits are cut to this.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
-/// What is allocated for a body before any of it has come.
+/// Maximum allocation for a body before any of it has arrived.
 const BODY_FIRST_MAX: usize = 1 << 20;
 
 /// A client with its connections. Cheap to clone.
@@ -40,7 +40,6 @@ pub struct HttpClient {
 }
 
 impl HttpClient {
-    /// A client without connections yet.
     pub fn new(clock: Arc<dyn Clock>) -> Result<Self> {
         let client = reqwest::Client::builder()
             .redirect(Policy::none())
@@ -52,18 +51,23 @@ impl HttpClient {
             .tcp_nodelay(true)
             .user_agent(concat!("logmill/", env!("CARGO_PKG_VERSION")))
             .build()
-            .map_err(|source| failed("make a client", "http", source))?;
+            .map_err(|source| failed("create a client", "http", source))?;
         Ok(Self { client, clock })
     }
 
-    /// Posts JSON, and gives what came back, whatever its status.
-    pub async fn post_json(&self, to: &Endpoint, body: Bytes, limits: Limits) -> Result<Answer> {
+    /// Posts JSON and returns the answer, whatever its status.
+    pub async fn post_json(
+        &self,
+        to: &Endpoint,
+        body: Bytes,
+        limits: Limits,
+    ) -> Result<WireResponse> {
         within(&*self.clock, "post by http", limits.timeout, self.post(to, body, limits)).await
     }
 
-    async fn post(&self, to: &Endpoint, body: Bytes, limits: Limits) -> Result<Answer> {
+    async fn post(&self, to: &Endpoint, body: Bytes, limits: Limits) -> Result<WireResponse> {
         let (Some(url), Scheme::Http) = (to.url(), to.scheme()) else {
-            return Err(Error::invalid(format!("{to} is not spoken to by http")));
+            return Err(Error::invalid(format!("{to} is not an HTTP address")));
         };
         let place = to.place();
         let request = self.client.post(url.clone());
@@ -87,7 +91,7 @@ impl HttpClient {
             }
             body.extend_from_slice(&chunk);
         }
-        Ok(Answer { status, retry_after, body: body.freeze() })
+        Ok(WireResponse { status, retry_after, body: body.freeze() })
     }
 }
 
@@ -97,7 +101,7 @@ impl fmt::Debug for HttpClient {
     }
 }
 
-/// A server that is posted to.
+/// A server that receives JSON by HTTP POST.
 #[derive(Clone, Debug)]
 pub struct HttpWire {
     client: HttpClient,
@@ -105,7 +109,6 @@ pub struct HttpWire {
 }
 
 impl HttpWire {
-    /// The server at `to`.
     pub fn new(client: HttpClient, to: Endpoint) -> Self {
         Self { client, to }
     }
@@ -113,13 +116,13 @@ impl HttpWire {
 
 #[async_trait]
 impl Wire for HttpWire {
-    async fn exchange(&self, body: Bytes, limits: Limits) -> Result<Answer> {
+    async fn exchange(&self, body: Bytes, limits: Limits) -> Result<WireResponse> {
         self.client.post_json(&self.to, body, limits).await
     }
 }
 
-/// How long a server asks to be left alone: for so many seconds, or until a moment. That is one of its own clock if the
-/// answer says what that shows, and else of ours; one that has passed is no wait.
+/// The wait that a `Retry-After` header asks for, given in seconds or as a date. A date is compared with the
+/// server's `Date` header or, without one, with our clock; a past date means no wait.
 pub(super) fn retry_after(headers: &HeaderMap<HeaderValue>, now: Timestamp) -> Option<Duration> {
     let asked = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = match asked.parse() {
@@ -139,7 +142,7 @@ fn date(headers: &HeaderMap<HeaderValue>) -> Option<SystemTime> {
 }
 
 fn failed(doing: &'static str, place: &str, source: reqwest::Error) -> Error {
-    // Without the URL, which is where keys are.
+    // Without the URL, which may contain keys.
     Error::Http { doing, place: place.to_owned(), source: source.without_url() }
 }
 
@@ -161,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_may_ask_for_seconds_or_name_a_moment() {
+    fn retry_after_may_be_seconds_or_a_date() {
         check("120", None, Some(120));
         check("1000000", None, Some(3_600));
         check("Thu, 01 Jan 2026 00:02:00 GMT", None, Some(120));
@@ -173,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_is_as_if_nothing_was_asked() {
+    fn an_invalid_retry_after_is_ignored() {
         for wrong in ["", "-1", "1.5", "soon", "99999999999999999999999", "2026-01-01T00:02:00Z"] {
             check(wrong, None, None);
         }

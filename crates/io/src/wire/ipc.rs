@@ -1,9 +1,10 @@
-//! JSON by a Unix socket, as nodes offer it to programs on their own machine.
+//! JSON over a Unix socket, as nodes offer it to local programs.
 //!
-//! A connection carries one request at a time; more requests take more connections, and a few idle ones are kept. One
-//! that failed in any way is dropped, so an answer can not be taken for that of another request.
+//! A connection carries one request at a time; concurrent requests use several connections, and a few idle ones
+//! are kept. A connection with any failure is dropped, so an answer cannot be mistaken for that of another
+//! request.
 //!
-//! Guarantees: an answer is one JSON value, at most as large as allowed. Leaves to others: what it says.
+//! Guarantees: an answer is one JSON value, at most as large as allowed. Leaves to others: its meaning.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,17 +16,15 @@ use tokio::net::UnixStream;
 
 use super::endpoint::Endpoint;
 use super::json_end::JsonEnd;
-use super::{Answer, Limits, Wire, within};
+use super::{Limits, Wire, WireResponse, within};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 
-/// How many idle connections are kept.
 const IDLE_MAX: usize = 8;
 
-/// What is read at once.
+/// Buffer space reserved for each read.
 const READ_BYTES: usize = 64 * 1024;
 
-/// A server behind a Unix socket.
 pub struct IpcWire {
     to: Endpoint,
     clock: Arc<dyn Clock>,
@@ -33,12 +32,12 @@ pub struct IpcWire {
 }
 
 impl IpcWire {
-    /// The server at `to`, not connected yet.
+    /// Does not connect yet.
     pub fn new(to: Endpoint, clock: Arc<dyn Clock>) -> Self {
         Self { to, clock, idle: Mutex::new(Vec::new()) }
     }
 
-    async fn ask(&self, body: Bytes, limits: Limits) -> Result<Answer> {
+    async fn ask(&self, body: Bytes, limits: Limits) -> Result<WireResponse> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut stream = match idle {
             Some(stream) if is_open(&stream) => stream,
@@ -49,7 +48,7 @@ impl IpcWire {
         if idle.len() < IDLE_MAX {
             idle.push(stream);
         }
-        Ok(Answer { status: 200, retry_after: None, body: answer })
+        Ok(WireResponse { status: 200, retry_after: None, body: answer })
     }
 
     async fn connect(&self) -> Result<UnixStream> {
@@ -90,8 +89,7 @@ impl IpcWire {
     }
 }
 
-/// Whether an idle connection has nothing to say: neither its end nor a late answer, but for the line ends after
-/// the last one.
+/// Whether an idle connection is still open and has no unread bytes, except line ends after the last answer.
 fn is_open(stream: &UnixStream) -> bool {
     let mut left = [0; 16];
     match stream.try_read(&mut left) {
@@ -103,8 +101,8 @@ fn is_open(stream: &UnixStream) -> bool {
 
 #[async_trait]
 impl Wire for IpcWire {
-    async fn exchange(&self, body: Bytes, limits: Limits) -> Result<Answer> {
-        within(&*self.clock, "ask by ipc", limits.timeout, self.ask(body, limits)).await
+    async fn exchange(&self, body: Bytes, limits: Limits) -> Result<WireResponse> {
+        within(&*self.clock, "send a request by ipc", limits.timeout, self.ask(body, limits)).await
     }
 }
 

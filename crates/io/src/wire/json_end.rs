@@ -1,8 +1,8 @@
-//! Where a JSON value ends in a stream of bytes.
+//! Finds the end of a JSON value in a stream of bytes.
 //!
-//! Guarantees: pure, linear, and no stack for depth. Leaves to others: whether the value is well formed.
+//! Guarantees: pure, linear, and without recursion. Leaves to others: whether the value is well formed.
 
-/// Looks for the end of one object or array, piece by piece.
+/// Searches for the end of one object or array, piece by piece.
 #[derive(Debug, Default)]
 pub(super) struct JsonEnd {
     depth: u64,
@@ -11,7 +11,7 @@ pub(super) struct JsonEnd {
 }
 
 impl JsonEnd {
-    /// The position after the value's last byte, if it is in this piece.
+    /// Returns the position after the value's last byte, if it is in this piece.
     pub(super) fn find(&mut self, piece: &[u8]) -> Option<usize> {
         for (at, &byte) in piece.iter().enumerate() {
             if self.in_string {
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_is_found_however_the_value_is_cut() {
+    fn the_end_is_found_wherever_the_value_is_split() {
         let cases = [r#"{"a":[1,{"b":"}]\"{"}],"c":"\\"}"#, "[]", r#" [{"x":"]"}] "#];
         for text in cases {
             let whole = JsonEnd::default().find(text.as_bytes()).expect("an end");

@@ -1,7 +1,7 @@
-//! Texts by WebSocket: what a server sends by itself.
+//! Texts pushed by a server over a WebSocket.
 //!
-//! Guarantees: a message is at most as large as allowed; a frame that can not be read is an error of its connection.
-//! Leaves to others: connecting again.
+//! Guarantees: a message is at most as large as allowed; a frame that cannot be read is an error of its
+//! connection. Leaves to others: reconnecting.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,23 +15,22 @@ use tokio_tungstenite::tungstenite::{self, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_config};
 
 use super::endpoint::{Endpoint, Scheme};
-use super::{Feed, Limits, Texts, within};
+use super::{Feed, Limits, TextStream, within};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 
-/// A server that is listened to.
 pub struct WebSocketFeed {
     to: Endpoint,
     clock: Arc<dyn Clock>,
 }
 
 impl WebSocketFeed {
-    /// The server at `to`, not connected yet.
+    /// Does not connect yet.
     pub fn new(to: Endpoint, clock: Arc<dyn Clock>) -> Self {
         Self { to, clock }
     }
 
-    async fn connect(&self, hello: String, limits: Limits) -> Result<Box<dyn Texts>> {
+    async fn connect(&self, hello: String, limits: Limits) -> Result<Box<dyn TextStream>> {
         let (Some(url), Scheme::WebSocket) = (self.to.url(), self.to.scheme()) else {
             return Err(Error::invalid(format!("{} is not a WebSocket", self.to)));
         };
@@ -49,9 +48,9 @@ impl WebSocketFeed {
 
 #[async_trait]
 impl Feed for WebSocketFeed {
-    async fn open(&self, hello: String, limits: Limits) -> Result<Box<dyn Texts>> {
+    async fn open(&self, hello: String, limits: Limits) -> Result<Box<dyn TextStream>> {
         let connect = self.connect(hello, limits);
-        within(&*self.clock, "open a web socket", limits.timeout, connect).await
+        within(&*self.clock, "open a WebSocket", limits.timeout, connect).await
     }
 }
 
@@ -67,9 +66,9 @@ struct Connection {
 }
 
 #[async_trait]
-impl Texts for Connection {
+impl TextStream for Connection {
     async fn next(&mut self) -> Result<Option<Bytes>> {
-        // Pings are answered by the stream itself while it is read.
+        // The stream answers pings itself while it is read.
         while let Some(message) = self.stream.next().await {
             match message.map_err(|source| failed("read from", &self.place, source))? {
                 Message::Text(text) => return Ok(Some(Bytes::from(text))),
@@ -83,10 +82,10 @@ impl Texts for Connection {
 }
 
 fn failed(doing: &'static str, place: &str, source: tungstenite::Error) -> Error {
-    // A refused handshake comes with the whole answer, which may repeat the address.
+    // The error of a refused handshake contains the whole response, which may repeat the URL.
     let source: Box<dyn std::error::Error + Send + Sync> = match source {
         tungstenite::Error::Http(answer) => format!("http status {}", answer.status()).into(),
-        tungstenite::Error::Url(_) => "a URL that can not be connected to".into(),
+        tungstenite::Error::Url(_) => "cannot connect to this URL".into(),
         other => Box::new(other),
     };
     Error::Socket { doing, place: place.to_owned(), source }

@@ -1,58 +1,62 @@
-//! `logmill collect`: what can be asked of the collector.
+//! The command line of `logmill collect`.
 //!
-//! Guarantees: every flag that is a setting stands for a key of the configuration. Leaves to others: collecting.
+//! Guarantees: every flag that is a setting stands for a configuration key. Leaves to others: collecting
+//! ([`crate::collect`]).
 
 use clap::Args;
 
-/// Settings that most people give by hand, and what this process is to do.
+/// Flags for the settings that are most often set by hand, and the mode of this process.
 #[derive(Args, Default)]
 pub(crate) struct Collect {
-    /// A node of the chain; may be given several times; same as --set chain.rpc_urls=URL,URL
+    /// URL of a node; repeatable; same as --set chain.rpc_urls=URL,URL
     #[arg(long, value_name = "URL")]
     rpc_url: Vec<String>,
-    /// The id of the chain; same as --set chain.id=N
+    /// Chain id; same as --set chain.id=N
     #[arg(long, value_name = "N")]
     active_chain: Option<u64>,
-    /// The contract; same as --set collect.contract_address=ADDRESS
+    /// Contract whose events to collect, or several, comma-separated; same as --set collect.contract_address=ADDRESS
     #[arg(long, value_name = "ADDRESS")]
     contract_address: Option<String>,
-    /// The event as Solidity writes it; same as --set collect.event=SIGNATURE
+    /// Event in Solidity syntax; repeatable; same as --set collect.event=SIGNATURE;SIGNATURE
     #[arg(long, value_name = "SIGNATURE")]
-    event: Option<String>,
-    /// The first block that is wanted; same as --set collect.start_point=N
+    event: Vec<String>,
+    /// First block to collect; same as --set collect.start_point=N
     #[arg(long, value_name = "N")]
     start_point: Option<u64>,
-    /// How many blocks one job has; same as --set collect.batch_size=N
+    /// Blocks per job; same as --set collect.batch_size=N
     #[arg(long, value_name = "N")]
     batch_size: Option<u64>,
-    /// How many blocks on top make a block final; same as --set chain.confirmations=N
+    /// Number of confirmations that make a block final; same as --set chain.confirmations=N
     #[arg(long, value_name = "N")]
     confirmations: Option<u64>,
-    /// How many jobs this process does at a time; same as --set collect.workers=N
+    /// Concurrent jobs of this process; same as --set collect.workers=N
     #[arg(long, value_name = "N")]
     workers: Option<u64>,
-    /// The port of the API; same as --set collect.api_port=N
+    /// Port of the API; same as --set collect.api_port=N
     #[arg(long, value_name = "N")]
     api_port: Option<u16>,
-    /// Collect, and serve no API
+    /// Only collect, and serve no API
     #[arg(long, conflicts_with = "api_only")]
     pub(crate) worker_only: bool,
-    /// Serve what is collected, and collect nothing
+    /// Only serve the API, and collect nothing
     #[arg(long)]
     pub(crate) api_only: bool,
-    /// Say how far collecting is, and end; with an error if ranges are missing that nobody could collect
+    /// Print the progress of collecting and exit; exit code 1 if ranges are missing whose attempts have all failed
     #[arg(long, conflicts_with_all = ["worker_only", "api_only", "redrive"])]
     pub(crate) check: bool,
-    /// Have ranges that nobody could collect tried again, and end
+    /// Retry ranges whose attempts have all failed, and exit
     #[arg(long, conflicts_with_all = ["worker_only", "api_only"])]
     pub(crate) redrive: bool,
-    /// Start although the database holds less than it once did, and go on without what is missing
+    /// Serve new tables even if changed settings leave one of them without rows
+    #[arg(long, conflicts_with_all = ["api_only", "check", "redrive"])]
+    pub(crate) allow_empty: bool,
+    /// Start even if the database holds less than it once did, and continue without the missing data
     #[arg(long)]
     pub(crate) accept_loss: bool,
 }
 
 impl Collect {
-    /// The keys that these flags stand for, and their values.
+    /// The given flags as configuration keys and values.
     pub(crate) fn settings(&self) -> Vec<(String, String)> {
         let urls = (!self.rpc_url.is_empty()).then(|| self.rpc_url.join(","));
         let number = |number: Option<u64>| number.map(|number| number.to_string());
@@ -61,13 +65,12 @@ impl Collect {
             ("chain.id", number(self.active_chain)),
             ("chain.confirmations", number(self.confirmations)),
             ("collect.contract_address", self.contract_address.clone()),
-            ("collect.event", self.event.clone()),
+            ("collect.event", (!self.event.is_empty()).then(|| self.event.join(";"))),
             ("collect.start_point", number(self.start_point)),
             ("collect.batch_size", number(self.batch_size)),
             ("collect.workers", number(self.workers)),
             ("collect.api_port", number(self.api_port.map(u64::from))),
         ];
-        let given = all.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
-        given.collect()
+        all.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
     }
 }

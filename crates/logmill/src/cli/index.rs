@@ -1,19 +1,19 @@
 //! The command line of `logmill index …`.
 //!
-//! Guarantees: addresses, topics, tokens and limits are checked before anything is opened. Leaves to others: doing it
-//! ([`crate::index`]).
+//! Guarantees: addresses, topics, tokens and limits are checked before anything is opened. Leaves to others: running
+//! the commands ([`crate::index`]).
 
 use clap::{Args, Subcommand};
 use finalized_log_index::{Address, B256, TOPICS_MAX};
 
-/// The most logs of one answer: each is kept in memory until all are there.
+/// Maximum of `--limit`: all listed logs are held in memory.
 const LOGS_MAX: usize = 1_000_000;
 
-/// Those that only look read the index beside the process that writes it; those that change something need it for
-/// themselves.
+/// Commands that only read open the index beside the process that writes it; those that change something need the
+/// writer lease.
 #[derive(Subcommand)]
 pub(crate) enum Index {
-    /// Show how the log index of a chain is, or of all chains: what it covers, and whether it refuses to go on
+    /// Show the log index of one chain or of all chains: which final blocks it covers, and whether it is degraded
     Status {
         #[command(flatten)]
         chain: Chain,
@@ -21,105 +21,105 @@ pub(crate) enum Index {
         #[arg(long)]
         json: bool,
     },
-    /// List the logs of a range of blocks, or say how they were found
+    /// List the logs of a range of blocks, or explain how they were found
     Logs(Logs),
-    /// Delete chunks that nothing refers to, and records that nobody needs any more
+    /// Delete unreferenced chunks and records that are no longer needed
     Gc {
         #[command(flatten)]
         chain: Chain,
-        /// Only count them
+        /// Only count the garbage
         #[arg(long)]
         dry_run: bool,
     },
-    /// Remove history: the chunks that lie wholly below a block
+    /// Remove history: all chunks that lie completely below a block
     Prune {
-        /// The first block that stays
+        /// First block to keep
         #[arg(long, value_name = "BLOCK")]
         below: u64,
         #[command(flatten)]
         chain: Chain,
-        /// Only say what would be removed
+        /// Only print what would be removed
         #[arg(long)]
         dry_run: bool,
     },
-    /// Decide about a log index that refuses to go on
+    /// Resolve a degraded log index
     #[command(subcommand)]
     Resolve(Resolve),
 }
 
-/// Which index is meant.
+/// Selects an index.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct Chain {
-    /// The chain's id; not needed if there is an index of one chain only
+    /// Chain id; may be omitted if there is an index of only one chain
     #[arg(long = "chain", value_name = "ID")]
     pub(crate) id: Option<u64>,
 }
 
-/// The ways out of a degraded index.
+/// Decisions that end the degraded state of an index.
 #[derive(Subcommand)]
 pub(crate) enum Resolve {
-    /// The index is right, what came was wrong: go on as it is
+    /// Keep the index unchanged and continue: the index is right, the conflicting block was wrong
     Keep {
         #[command(flatten)]
-        how: How,
+        args: ResolveArgs,
     },
-    /// Throw away everything from a block on, with the chunk that holds it, to ingest it again
+    /// Discard everything from a block on, including the chunk that contains it, and ingest it again
     RebuildFrom {
-        /// The first block that is wrong
+        /// First wrong block
         block: u64,
         #[command(flatten)]
-        how: How,
+        args: ResolveArgs,
     },
-    /// Throw away one damaged chunk; its blocks are not covered until they are built again
+    /// Discard one damaged chunk; its blocks are not covered until they are ingested again
     Discard {
-        /// The chunk's token: sixteen hexadecimal digits, as errors and `index status` name it
+        /// Token of the chunk: sixteen hexadecimal digits, as printed by errors and `index status`
         #[arg(value_parser = token)]
         token: u64,
         #[command(flatten)]
-        how: How,
+        args: ResolveArgs,
     },
 }
 
-/// What all ways out have in common.
+/// Arguments that all decisions share.
 #[derive(Args, Clone, Copy)]
-pub(crate) struct How {
+pub(crate) struct ResolveArgs {
     #[command(flatten)]
     pub(crate) chain: Chain,
-    /// Only say what would be done
+    /// Only print what would be done
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
 
-/// Which logs.
+/// Selects logs, and the form of the output.
 #[derive(Args)]
 pub(crate) struct Logs {
-    /// The first block
+    /// First block
     #[arg(long, value_name = "BLOCK")]
     pub(crate) from: u64,
-    /// The last block
+    /// Last block
     #[arg(long, value_name = "BLOCK")]
     pub(crate) to: u64,
-    /// Only logs of this contract; given several times, of one of them
+    /// Only logs of this contract; repeatable, and then logs of any of them
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub(crate) address: Vec<Address>,
-    /// Only logs with this topic at a position from 0 to 3; given several times for a position, with one of them
+    /// Only logs with this topic at a position from 0 to 3; repeatable, and then any of the topics given for a position
     #[arg(long, value_name = "POSITION=TOPIC", value_parser = topic)]
     pub(crate) topic: Vec<(usize, B256)>,
-    /// The most logs to list; a block is listed whole or not at all
+    /// Maximum number of logs to list; the logs of a block are never split
     #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = limit)]
     pub(crate) limit: usize,
     #[command(flatten)]
     pub(crate) chain: Chain,
-    /// Say how the logs were found, instead of listing them
+    /// Explain how the logs were found, instead of listing them
     #[arg(long)]
     pub(crate) explain: bool,
-    /// Print JSON, logs as `eth_getLogs` does
+    /// Print JSON, with logs in the format of `eth_getLogs`
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 fn address(text: &str) -> Result<Address, String> {
-    text.parse().map_err(|_| "an address of 40 hexadecimal digits is needed".to_owned())
+    text.parse().map_err(|_| "expected an address of 40 hexadecimal digits".to_owned())
 }
 
 fn topic(text: &str) -> Result<(usize, B256), String> {
@@ -128,7 +128,7 @@ fn topic(text: &str) -> Result<(usize, B256), String> {
         position.zip(topic.trim().parse().ok())
     });
     parsed.ok_or_else(|| {
-        "a position from 0 to 3, an equals sign and 64 hexadecimal digits are needed".to_owned()
+        "expected POSITION=TOPIC: a position from 0 to 3, and 64 hexadecimal digits".to_owned()
     })
 }
 
@@ -136,12 +136,12 @@ fn token(text: &str) -> Result<u64, String> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     let plain = digits.len() == 16 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     let parsed = plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten();
-    parsed.ok_or_else(|| "sixteen hexadecimal digits are needed".to_owned())
+    parsed.ok_or_else(|| "expected sixteen hexadecimal digits".to_owned())
 }
 
 fn limit(text: &str) -> Result<usize, String> {
     let limit = text.parse().ok().filter(|limit| (1..=LOGS_MAX).contains(limit));
-    limit.ok_or_else(|| format!("a number from 1 to {LOGS_MAX} is needed"))
+    limit.ok_or_else(|| format!("expected a number from 1 to {LOGS_MAX}"))
 }
 
 #[cfg(test)]
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn topics_are_read_with_their_position() {
+    fn topics_are_parsed_with_their_position() {
         let word = format!("0x{}", "ab".repeat(32));
         assert_eq!(topic(&format!("3={word}")), Ok((3, B256::repeat_byte(0xab))));
         for text in ["", "1", &word, &format!("4={word}"), "0=0xab", &format!("-1={word}")] {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_sixteen_digits() {
+    fn a_token_has_sixteen_digits() {
         assert_eq!(token("00000000000000ff"), Ok(255));
         assert_eq!(token("0x00000000000000ff"), Ok(255));
         for text in ["", "ff", "+0000000000000ff", "00000000000000fg", "0000000000000000ff"] {

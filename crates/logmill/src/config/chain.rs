@@ -1,29 +1,27 @@
-//! The sections `[chain]` and `[ingest]`: which chain is followed, by which nodes, and how.
+//! The sections `[chain]` and `[ingest]`: which chain to follow, through which nodes, and how.
 //!
-//! Guarantees: what passes [`Chain::fault`] and [`Ingest::fault`] can be started; no error repeats a node's address.
-//! Leaves to others: reaching the nodes ([`crate::chains`]).
+//! Guarantees: settings that pass [`Chain::fault`] and [`Ingest::fault`] can be used; no error contains a node's
+//! address. Leaves to others: connecting to the nodes ([`crate::chains`]).
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use logmill_chain::Verify;
+use logmill_chain::VerifyLevel;
 use logmill_chain::evm::{EvmSettings, NodeSettings};
 use logmill_io::wire::{Endpoint, Scheme};
 use logmill_pipeline::ingest::{IngestSettings, Roles};
 use serde::Deserialize;
 
-use super::{Fault, TIME_MS_MAX, count, given, within};
+use super::{InvalidKey, TIME_MS_MAX, count, non_empty, within};
 
-/// The most workers of one kind.
 const WORKERS_MAX: u64 = 1_000;
-/// The most blocks of one fetch.
+/// Maximum blocks per fetch.
 const BATCH_MAX: u64 = 10_000;
-/// The most blocks of the tip: each is held in memory.
+/// Maximum blocks of the tip: each is held in memory.
 const UNFINAL_MAX: u64 = 1 << 20;
-/// The most confirmations that make sense.
 const CONFIRMATIONS_MAX: u64 = 1 << 20;
 
-/// Which chain is followed.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Chain {
@@ -31,12 +29,33 @@ pub(crate) struct Chain {
     historic_rpc_urls: String,
     era1: String,
     id: u64,
-    verify: Verify,
+    verify: VerifySetting,
     confirmations: u64,
     request_timeout_ms: u64,
 }
 
-/// How it is followed.
+/// [`VerifyLevel`] as written in the configuration.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum VerifySetting {
+    Auto,
+    Full,
+    Bloom,
+    Off,
+}
+
+impl VerifySetting {
+    /// The level; `None` if it depends on the chain.
+    fn level(self) -> Option<VerifyLevel> {
+        match self {
+            Self::Auto => None,
+            Self::Full => Some(VerifyLevel::Full),
+            Self::Bloom => Some(VerifyLevel::Bloom),
+            Self::Off => Some(VerifyLevel::Off),
+        }
+    }
+}
+
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Ingest {
@@ -57,7 +76,7 @@ pub(crate) struct Ingest {
     pub(crate) audit_blocks_per_second: u64,
 }
 
-/// Whether senders of transactions are stored.
+/// Whether the senders of transactions are stored with them.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Senders {
@@ -67,35 +86,35 @@ enum Senders {
 }
 
 impl Chain {
-    /// Whether any source is named.
+    /// Whether a node or an era1 folder is configured.
     pub(crate) fn is_given(&self) -> bool {
         !self.rpc_urls.is_empty() || !self.era1.is_empty()
     }
 
-    /// The nodes that the head is followed by.
+    /// The nodes through which the head is followed.
     pub(crate) fn nodes(&self) -> Result<Vec<NodeSettings>, String> {
         nodes(&self.rpc_urls)
     }
 
-    /// The nodes that history is fetched from, if they are others.
+    /// The nodes that history is fetched from; empty if they are the same.
     pub(crate) fn historic_nodes(&self) -> Result<Vec<NodeSettings>, String> {
         nodes(&self.historic_rpc_urls)
     }
 
-    /// The folder of history files.
+    /// The folder of era1 files.
     pub(crate) fn era1(&self) -> Option<PathBuf> {
-        given(&self.era1).map(PathBuf::from)
+        non_empty(&self.era1).map(PathBuf::from)
     }
 
-    /// The id that the chain must have.
+    /// The id that the nodes must report; `None` accepts any.
     pub(crate) fn id(&self) -> Option<u64> {
         (self.id != 0).then_some(self.id)
     }
 
-    /// How nodes are asked.
     pub(crate) fn evm(&self) -> EvmSettings {
         EvmSettings {
-            verify: self.verify,
+            verify: self.verify.level().unwrap_or(VerifyLevel::Full),
+            auto: self.verify.level().is_none(),
             chain_id: self.id(),
             confirmations: (self.confirmations != 0).then_some(self.confirmations),
             request_timeout: Duration::from_millis(self.request_timeout_ms),
@@ -103,20 +122,20 @@ impl Chain {
         }
     }
 
-    pub(super) fn fault(&self) -> Option<Fault> {
+    pub(super) fn fault(&self) -> Option<InvalidKey> {
         let faults = [
             self.nodes().err().map(|why| ("chain.rpc_urls", why)),
             self.historic_nodes().err().map(|why| ("chain.historic_rpc_urls", why)),
             within("chain.confirmations", self.confirmations, 0, CONFIRMATIONS_MAX),
             within("chain.request_timeout_ms", self.request_timeout_ms, 1, TIME_MS_MAX),
             (self.rpc_urls.is_empty() && !self.historic_rpc_urls.is_empty()).then(|| {
-                let why = "nodes of history need nodes of the head beside them (chain.rpc_urls)";
+                let why = "needs chain.rpc_urls too: nodes for history cannot be used without nodes for the head";
                 ("chain.historic_rpc_urls", why.to_owned())
             }),
             (self.rpc_urls.is_empty() && !self.era1.is_empty() && self.id == 0).then(|| {
                 (
                     "chain.id",
-                    "files do not say which chain they are of: it must be given".to_owned(),
+                    "must be set: era1 files do not contain the chain id".to_owned(),
                 )
             }),
         ];
@@ -125,7 +144,7 @@ impl Chain {
 }
 
 impl Ingest {
-    /// How ingest works, in a process that derives tables or does not.
+    /// `derives`: whether this process derives tables.
     pub(super) fn settings(&self, derives: bool) -> IngestSettings {
         IngestSettings {
             latest_workers: self.latest_worker_count,
@@ -146,17 +165,16 @@ impl Ingest {
         }
     }
 
-    /// The lowest block that history is to have, if it is this process that brings it.
+    /// The lowest block of history to fetch, if this process fetches history.
     pub(crate) fn lowest(&self) -> Option<u64> {
         self.history.then_some(self.history_stop_height)
     }
 
-    /// What this process is to do.
     pub(crate) fn roles(&self) -> Roles {
         Roles { forward: self.forward, history: self.history }
     }
 
-    pub(super) fn fault(&self) -> Option<Fault> {
+    pub(super) fn fault(&self) -> Option<InvalidKey> {
         let faults = [
             within("ingest.latest_worker_count", count(self.latest_worker_count), 1, WORKERS_MAX),
             within("ingest.latest_batch_size", self.latest_batch_size, 1, BATCH_MAX),
@@ -173,21 +191,23 @@ impl Ingest {
     }
 }
 
-/// Nodes as they are written: addresses with commas between, each with options after it.
+/// Parses a comma-separated list of nodes: each an address, then options.
 fn nodes(text: &str) -> Result<Vec<NodeSettings>, String> {
-    let given = text.split(',').map(str::trim).filter(|node| !node.is_empty());
-    given.enumerate().map(|(position, text)| node(text, position)).collect()
+    let nodes = text.split(',').map(str::trim).filter(|node| !node.is_empty());
+    nodes.enumerate().map(|(position, text)| node(text, position)).collect()
 }
 
 fn node(text: &str, position: usize) -> Result<NodeSettings, String> {
     let at = |what: String| format!("node {}: {what}", position + 1);
     let mut words = text.split_whitespace();
-    let address = Endpoint::parse(words.next().unwrap_or_default());
-    let mut node = NodeSettings::new(address.map_err(|error| at(error.to_string()))?);
+    let address = words.next().unwrap_or_default();
+    let endpoint = Endpoint::parse(address).map_err(|error| at(error.to_string()))?;
+    let mut node = NodeSettings::new(endpoint);
+    node.web_socket = node.web_socket.or_else(|| socket_of_this_machine(address));
     for option in words {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         let number = || value.parse::<u32>().ok().filter(|number| *number > 0);
-        let number = || number().ok_or_else(|| at(format!("{name} needs a number above 0")));
+        let number = || number().ok_or_else(|| at(format!("{name} must be a number above 0")));
         match name {
             "weight" => node.weight = number()?,
             "rps" => node.requests_per_second = Some(number()?),
@@ -195,13 +215,14 @@ fn node(text: &str, position: usize) -> Result<NodeSettings, String> {
             "ws" => {
                 let to = Endpoint::parse(value).map_err(|error| at(format!("ws: {error}")))?;
                 if to.scheme() != Scheme::WebSocket {
-                    return Err(at("ws needs an address of ws or wss".to_owned()));
+                    return Err(at("ws must be a ws:// or wss:// address".to_owned()));
                 }
                 node.web_socket = Some(to);
             }
             _ => {
                 return Err(at(
-                    "options are weight=N, rps=N, concurrent=N and ws=ADDRESS".to_owned()
+                    "unknown option; known are weight=N, rps=N, concurrent=N and ws=ADDRESS"
+                        .to_owned(),
                 ));
             }
         }
@@ -209,8 +230,23 @@ fn node(text: &str, position: usize) -> Result<NodeSettings, String> {
     Ok(node)
 }
 
-/// Nodes as they may be shown: without credentials, paths and queries.
-pub(super) fn shown_nodes(text: &str) -> String {
+/// WebSocket address of a node on this machine, for notifications of new blocks. Development nodes, and Logmill, serve
+/// WebSockets at their HTTP address; a node without one does no harm. Remote nodes may charge for connections, so they
+/// are not tried without a setting.
+fn socket_of_this_machine(address: &str) -> Option<Endpoint> {
+    let rest = address.strip_prefix("http://")?;
+    let place = rest.split(['/', '?', '#']).next()?.rsplit('@').next()?;
+    let is_port = |port: &str| port.bytes().all(|digit| digit.is_ascii_digit());
+    let host =
+        place.rsplit_once(':').filter(|(_, port)| is_port(port)).map_or(place, |(host, _)| host);
+    let is_loopback = |ip: IpAddr| ip.is_loopback();
+    let ip = host.trim_matches(['[', ']']).parse();
+    let is_here = host == "localhost" || ip.is_ok_and(is_loopback);
+    is_here.then(|| Endpoint::parse(&format!("ws://{rest}")).ok())?
+}
+
+/// Nodes without credentials, paths and queries.
+pub(super) fn redacted_nodes(text: &str) -> String {
     match nodes(text) {
         Ok(nodes) => {
             nodes.iter().map(|node| node.address.to_string()).collect::<Vec<_>>().join(",")
@@ -224,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_are_read_with_their_options() {
+    fn nodes_are_parsed_with_their_options() {
         let read = nodes("http://a:1/key, https://b/ weight=3 rps=20 concurrent=2 ws=wss://b/ws,");
         let read = read.expect("fine");
         assert_eq!(read.len(), 2);
@@ -232,6 +268,19 @@ mod tests {
         assert_eq!((read[1].weight, read[1].requests_per_second), (3, Some(20)));
         assert_eq!(read[1].concurrent_max, 2);
         assert!(read[1].web_socket.is_some());
+        assert!(read[0].web_socket.is_none());
+        for (here, address) in [
+            (true, "http://127.0.0.1:8545"),
+            (true, "http://localhost/key"),
+            (true, "http://user:pass@[::1]:8545/"),
+            (false, "http://localhost.example:8545"),
+            (false, "https://127.0.0.1:8545"),
+            (false, "http://10.0.0.1:8545/127.0.0.1"),
+            (false, "http://127.0.0.1@node.example/"),
+        ] {
+            let node = nodes(address).expect("fine").remove(0);
+            assert_eq!(node.web_socket.is_some(), here, "{address}");
+        }
         assert_eq!(nodes("").expect("none").len(), 0);
     }
 
@@ -247,8 +296,8 @@ mod tests {
         ] {
             let why = nodes(text).expect_err(text);
             assert!(!why.contains("SECRETKEY"), "{why}");
-            assert!(!shown_nodes(text).contains("SECRETKEY"));
+            assert!(!redacted_nodes(text).contains("SECRETKEY"));
         }
-        assert_eq!(shown_nodes("http://me:pw@a:1/KEY,ws://b/x?k=v"), "http://a:1,http://b:80");
+        assert_eq!(redacted_nodes("http://me:pw@a:1/KEY,ws://b/x?k=v"), "http://a:1,http://b:80");
     }
 }

@@ -1,6 +1,7 @@
 //! The section `[derive]`: which tables are derived, and how.
 //!
-//! Guarantees: what passes [`Derive::fault`] can be started. Leaves to others: deriving ([`logmill_pipeline::derive`]).
+//! Guarantees: settings that pass [`Derive::fault`] can be used. Leaves to others: deriving
+//! ([`logmill_pipeline::derive`]).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,17 +13,16 @@ use logmill_pipeline::derive::DeriveSettings;
 use logmill_pipeline::derive::decoded::TokenSettings;
 use serde::Deserialize;
 
-use super::{Fault, TIME_MS_MAX, within};
+use super::{InvalidKey, TIME_MS_MAX, within};
 
-/// The most blocks of one chunk.
+/// Maximum blocks per transaction.
 const CHUNK_MAX: u64 = 100_000;
-/// The most rows of one transaction: they are held in memory.
+/// Maximum rows per transaction: they are held in memory.
 const ROWS_MAX: u64 = 10_000_000;
 
-/// What stands for the contracts that are known without being named.
+/// Placeholder for all built-in contracts.
 const KNOWN: &str = "known";
 
-/// Which tables are derived, and how.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Derive {
@@ -41,7 +41,7 @@ pub(crate) struct Derive {
     processors: Processors,
 }
 
-/// Which processors run.
+/// Whether each processor and async worker runs.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Processors {
@@ -63,7 +63,6 @@ pub(crate) struct Processors {
 }
 
 impl Derive {
-    /// How tables are derived.
     pub(crate) fn settings(&self) -> DeriveSettings {
         DeriveSettings {
             live: self.live,
@@ -78,12 +77,12 @@ impl Derive {
         }
     }
 
-    /// Whether anything is derived, if the process derives at all.
+    /// Whether this process derives tables, unless it is `raw_only`.
     pub(super) fn is_on(&self) -> bool {
         self.live || self.history
     }
 
-    /// Whether a processor runs.
+    /// Whether a processor or async worker runs, by its name.
     pub(crate) fn enables(&self, processor: &str) -> bool {
         let on = &self.processors;
         match processor {
@@ -106,7 +105,7 @@ impl Derive {
         }
     }
 
-    /// How the items of collections are asked for.
+    /// Settings for fetching the metadata of NFT items.
     pub(crate) fn items(&self) -> ItemSettings {
         let list = |text: &str| {
             let urls = text.split(',').map(str::trim).filter(|url| !url.is_empty());
@@ -117,7 +116,7 @@ impl Derive {
         ItemSettings { gateways, ..ItemSettings::default() }
     }
 
-    /// How the token transfers of a chain are read.
+    /// Settings for decoding the token transfers of a chain.
     pub(crate) fn tokens(&self, chain_id: u64) -> TokenSettings {
         let known = TokenSettings::known();
         let of = |text: &str, known: &BTreeSet<Address>| {
@@ -135,7 +134,7 @@ impl Derive {
         }
     }
 
-    pub(super) fn fault(&self) -> Option<Fault> {
+    pub(super) fn fault(&self) -> Option<InvalidKey> {
         let faults = [
             within("derive.live_chunk", self.live_chunk, 1, CHUNK_MAX),
             within("derive.head_backfill_blocks", self.head_backfill_blocks, 0, CHUNK_MAX),
@@ -151,30 +150,30 @@ impl Derive {
     }
 }
 
-/// A contract that is named, or all that are known; on one chain or on all.
+/// A contract, or all built-in ones (`None`); on one chain, or on all (`None`).
 #[derive(Clone, Copy)]
-struct Named {
+struct ContractSelector {
     chain_id: Option<u64>,
     contract: Option<Address>,
 }
 
-/// The contracts of a list with commas between.
-fn contracts(text: &str) -> Result<Vec<Named>, String> {
+/// Parses a comma-separated list of contracts.
+fn contracts(text: &str) -> Result<Vec<ContractSelector>, String> {
     let all = text.split(',').map(str::trim).filter(|one| !one.is_empty());
     let named = |one: &str| {
         let (chain_id, contract) = match one.split_once(':') {
             None => (None, one),
             Some((chain, contract)) => {
                 let id = chain.trim().parse::<u64>();
-                let id = id.map_err(|_| format!("{chain:?} is no chain's id"))?;
+                let id = id.map_err(|_| format!("{chain:?} is not a chain id"))?;
                 (Some(id), contract.trim())
             }
         };
         if contract == KNOWN {
-            return Ok(Named { chain_id, contract: None });
+            return Ok(ContractSelector { chain_id, contract: None });
         }
         let why = |_| format!("{contract:?} is neither an address nor {KNOWN:?}");
-        Ok(Named { chain_id, contract: Some(contract.parse::<Address>().map_err(why)?) })
+        Ok(ContractSelector { chain_id, contract: Some(contract.parse::<Address>().map_err(why)?) })
     };
     all.map(named).collect()
 }

@@ -1,30 +1,29 @@
-//! The section `[index]`: what an operator may say about the log index, in the units of a config file.
+//! The section `[index]`: settings of the log index.
 //!
-//! Guarantees: what passes [`Index::fault`] is accepted by the index. Leaves to others: what each setting does
-//! ([`finalized_log_index::Settings`]).
+//! Guarantees: settings that pass [`Index::fault`] are accepted by the index. Leaves to others: the meaning of each
+//! setting ([`finalized_log_index::Settings`]).
 
 use std::time::Duration;
 
 use finalized_log_index::{BroadPolicy, Guardrails};
 use serde::Deserialize;
 
-use super::{Fault, TIME_MS_MAX, count, within};
+use super::{InvalidKey, TIME_MS_MAX, count, within};
 
 const CELL_BLOCKS_MAX: u64 = 1 << 20;
-/// The most logs of a chunk: twice what a full cell of mainnet holds, and below what the index can number.
+/// Twice the logs of a full mainnet cell, and below what the index can number.
 const CHUNK_LOGS_MAX: u64 = 8 << 20;
 const COMMIT_BLOCKS_MAX: u64 = 4_096;
-/// More alternatives than any request of a bounded size can hold.
+/// More alternatives than any request within the default body limit can hold.
 const OR_TERMS_MAX: u64 = 1 << 20;
 /// A tebibyte.
 const CACHE_MIB_MAX: u64 = 1 << 20;
-/// Shorter leases are lost to a machine that is busy for a moment.
+/// A machine that is briefly busy would lose a shorter lease.
 const LEASE_MS_MIN: u64 = 500;
-/// The part of a lease in which its holder does not trust it any more.
+/// The holder stops trusting its lease when one part in this many is left.
 const LEASE_MARGIN_PART: u64 = 6;
 const WARM_CHUNKS_MAX: u64 = 1_000_000;
 
-/// How the log index works.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Index {
@@ -36,7 +35,7 @@ pub(super) struct Index {
     lease_ms: u64,
     build_ms: u64,
     max_or_terms: usize,
-    broad_policy: Broad,
+    broad_policy: BroadPolicyName,
     query_deadline_ms: u64,
     cache_mib: u64,
     warm_chunks: usize,
@@ -44,15 +43,15 @@ pub(super) struct Index {
     guardrails: Limits,
 }
 
-/// [`BroadPolicy`] as it is written.
+/// [`BroadPolicy`] as written in the configuration.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Broad {
+enum BroadPolicyName {
     Error,
     BlockScan,
 }
 
-/// How much may wait for garbage collection.
+/// Limits of what may wait for garbage collection.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Limits {
@@ -63,7 +62,7 @@ struct Limits {
 }
 
 impl Index {
-    /// What the index is opened with, all but its prefix.
+    /// Settings of the index, except for its prefix.
     pub(super) fn settings(&self) -> finalized_log_index::Settings {
         let limits = &self.guardrails;
         finalized_log_index::Settings {
@@ -77,8 +76,8 @@ impl Index {
             build_ttl: Duration::from_millis(self.build_ms),
             max_or_terms: self.max_or_terms,
             broad_policy: match self.broad_policy {
-                Broad::Error => BroadPolicy::Error,
-                Broad::BlockScan => BroadPolicy::BlockScan,
+                BroadPolicyName::Error => BroadPolicy::Error,
+                BroadPolicyName::BlockScan => BroadPolicy::BlockScan,
             },
             query_deadline: Duration::from_millis(self.query_deadline_ms),
             cache_bytes: self.cache_mib << 20,
@@ -94,12 +93,12 @@ impl Index {
         }
     }
 
-    /// The first key whose value is out of bounds, and why.
-    pub(super) fn fault(&self) -> Option<Fault> {
+    /// The first key with an invalid value, and the reason.
+    pub(super) fn fault(&self) -> Option<InvalidKey> {
         let limits = &self.guardrails;
         let (chunk_logs, piece_logs) = (u64::from(self.chunk_logs), u64::from(self.piece_logs));
         let uneven = (!self.cell_blocks.is_power_of_two())
-            .then(|| ("index.cell_blocks", format!("{} is no power of two", self.cell_blocks)));
+            .then(|| ("index.cell_blocks", format!("{} is not a power of two", self.cell_blocks)));
         let faults = [
             within("index.cell_blocks", self.cell_blocks, 1, CELL_BLOCKS_MAX),
             uneven,

@@ -1,11 +1,11 @@
-//! Layers: the sources of the configuration, laid over each other one key at a time.
+//! Merges the sources of the configuration, one key at a time.
 //!
-//! A key is set in the table of all keys, and the table is read as [`Settings`] at once: so an error names the
-//! very key that caused it, and the source that said so.
+//! After each key is set, the whole table is parsed as [`Settings`], so that an error names the key that caused it and
+//! the source of its value.
 //!
-//! Guarantees: no key that is not in the default file can be set; every key can be set by every source. A list is
-//! written as text with commas between, or, like a table whose names are the operator's own, as TOML. Leaves to others:
-//! bounds ([`super::Settings::fault`]).
+//! Guarantees: only keys of the default file can be set; every source can set every key. Outside a file, a list is
+//! written as text with commas, or as TOML like the tables with free names. Leaves to others: bounds
+//! ([`super::Settings::fault`]).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,9 +15,9 @@ use toml::{Table, Value};
 use super::{DEFAULTS, Settings, secret};
 use crate::error::{Error, Result};
 
-/// What the variable of a key starts with.
+/// Prefix of the variables that set keys.
 const PREFIX: &str = "LOGMILL_";
-/// Variables that other programs share or that our ancestors had; ours win over them.
+/// Variables shared with other programs or known from Logmill's predecessors; variables with [`PREFIX`] override them.
 const OTHER_VARIABLES: &[(&str, &str)] = &[
     ("LOG_LEVEL", "log.level"),
     ("LATEST_WORKER_COUNT", "ingest.latest_worker_count"),
@@ -65,13 +65,13 @@ const OTHER_VARIABLES: &[(&str, &str)] = &[
     ("DRY_RUN", "meter.delivery.dry_run"),
 ];
 
-/// Tables whose names are the operator's own; each is one value, set as a whole.
+/// Tables whose keys the operator chooses; each is one value and set as a whole.
 const OPEN_TABLES: [&str; 1] = ["meter.events"];
 
-/// Of these, those that are one of a few words.
+/// The keys of [`OTHER_VARIABLES`] whose value is one of a few words.
 const WORDS: [&str; 2] = ["log.level", "collect.app_env"];
 
-/// All keys with their values so far, and where those that were set came from.
+/// All keys with their current values, and the sources of those that were set.
 pub(super) struct Layers {
     table: Table,
     origins: BTreeMap<String, String>,
@@ -96,7 +96,7 @@ impl Layers {
         for &(name, key) in OTHER_VARIABLES {
             if let Some(text) = variables.get(name).filter(|text| !text.is_empty()) {
                 let origin = format!("the variable {name}");
-                // Words are meant, however they are written; addresses and events are not words.
+                // Words are accepted in any case; addresses and events keep theirs.
                 let is_word = matches!(slot(&mut self.table, key), Some(Value::Boolean(_)))
                     || WORDS.contains(&key);
                 let lower = text.to_ascii_lowercase();
@@ -115,7 +115,7 @@ impl Layers {
             let origin = || format!("the variable {name}");
             match keys.get(name) {
                 Some(key) => self.set_text(key, text, &origin())?,
-                // Other variables with our prefix may be somebody's own; one of a section is a typing error.
+                // Other variables with the prefix may belong to the user; one with the name of a section is a typo.
                 None if sections.iter().any(|section| name.starts_with(section)) => {
                     return Err(Error::UnknownKey {
                         origin: "the environment".to_owned(),
@@ -132,6 +132,10 @@ impl Layers {
         flags.iter().try_for_each(|(key, text)| self.set_text(key, text, "the command line"))
     }
 
+    pub(super) fn table(&self) -> &Table {
+        &self.table
+    }
+
     pub(super) fn settings(&self) -> Result<Settings> {
         Settings::try_from_table(&self.table).map_err(|error| Error::BadValue {
             origin: "the configuration".to_owned(),
@@ -140,7 +144,7 @@ impl Layers {
         })
     }
 
-    /// Sets a key that a file names which a setting names, unless another source said something.
+    /// Sets a key from a file that a setting refers to, unless another source has set the key.
     pub(super) fn add_named(&mut self, key: &str, value: Value, origin: &str) -> Result<()> {
         match self.origins.contains_key(key) {
             true => Ok(()),
@@ -148,23 +152,24 @@ impl Layers {
         }
     }
 
-    /// Where the value of a key came from.
+    /// The source of a key's value.
     pub(super) fn origin(&self, key: &str) -> String {
         self.origins.get(key).map_or("the defaults", String::as_str).to_owned()
     }
 
-    pub(super) fn shown(&self) -> Result<String> {
+    pub(super) fn redacted_toml(&self) -> Result<String> {
         let mut table = self.table.clone();
         for (key, value) in self.leaves() {
             if let Some(slot) = slot(&mut table, &key) {
                 *slot = match value {
-                    Value::String(text) => Value::String(secret::hidden(&key, &text)),
-                    other => secret::hidden_list(&key, other),
+                    Value::String(text) => Value::String(secret::redact(&key, &text)),
+                    other => secret::redact_list(&key, other),
                 };
             }
         }
         let mut shown =
-            "# The effective configuration. All that is not named here is a default.\n".to_owned();
+            "# The effective configuration. Keys that are not listed here have their defaults.\n"
+                .to_owned();
         for (key, origin) in &self.origins {
             shown.push_str(&format!("# {key}: {origin}\n"));
         }
@@ -173,7 +178,7 @@ impl Layers {
         Ok(format!("{shown}\n{text}"))
     }
 
-    /// Sets a key from text, read as its default is.
+    /// Sets a key from text, parsed as the type of its default.
     fn set_text(&mut self, key: &str, text: &str, origin: &str) -> Result<()> {
         let value = match slot(&mut self.table, key) {
             Some(Value::Integer(_)) => text.parse().map(Value::Integer).ok(),
@@ -182,7 +187,7 @@ impl Layers {
             Some(Value::Array(_) | Value::Table(_)) => toml_value(text),
             _ => None,
         };
-        // Text where a number should be fails below, with a message that says so.
+        // Text that is not of that type fails below, with a suitable message.
         self.set(key, value.unwrap_or_else(|| Value::String(text.to_owned())), origin)
     }
 
@@ -192,15 +197,29 @@ impl Layers {
         let empty_section = value.as_table().is_some_and(Table::is_empty);
         let fits = |known: &&mut Value| !known.is_table() || empty_section || is_open;
         let Some(known) = known.filter(fits) else {
+            // A table in the place of a value: the error names the known setting, not the table's unknown keys.
+            let above = key.rsplit_once('.').map(|(above, _)| above);
+            let above =
+                above.filter(|above| slot(&mut self.table, above).is_some_and(|it| !it.is_table()));
+            if let Some((above, why)) = above.and_then(|above| Some((above, expected(above)?))) {
+                let (origin, key) = (origin.to_owned(), above.to_owned());
+                return Err(Error::BadValue { origin, key, why: why.to_owned() });
+            }
             return Err(Error::UnknownKey { origin: origin.to_owned(), key: key.to_owned() });
         };
         if known.is_table() && !is_open {
             return Ok(());
         }
+        // False for a list in the place of a table, or the reverse.
+        let has_shape = known.same_type(&value);
         *known = value;
         if let Err(error) = Settings::try_from_table(&self.table) {
-            // What serde says may hold the value.
-            let why = secret::needed(key).unwrap_or_else(|| error.message());
+            // The message of serde may contain the value.
+            let why = match secret::expected_form(key) {
+                Some(expected_form) => expected_form,
+                None if has_shape => error.message(),
+                None => expected(key).unwrap_or_else(|| error.message()),
+            };
             let (origin, key, why) = (origin.to_owned(), key.to_owned(), why.trim().to_owned());
             return Err(Error::BadValue { origin, key, why });
         }
@@ -216,13 +235,13 @@ impl Layers {
 }
 
 impl Settings {
-    fn try_from_table(table: &Table) -> Result<Self, toml::de::Error> {
+    pub(super) fn try_from_table(table: &Table) -> Result<Self, toml::de::Error> {
         table.clone().try_into()
     }
 }
 
-/// The keys of a table, those of its tables with the table's name before them; empty and open tables as themselves.
-fn flatten(before: &str, table: &Table, found: &mut Vec<(String, Value)>) {
+/// Collects the dotted keys of a table and its subtables; an empty or open table is one value.
+pub(super) fn flatten(before: &str, table: &Table, found: &mut Vec<(String, Value)>) {
     for (name, value) in table {
         let key = if before.is_empty() { name.clone() } else { format!("{before}.{name}") };
         match value {
@@ -234,25 +253,51 @@ fn flatten(before: &str, table: &Table, found: &mut Vec<(String, Value)>) {
     }
 }
 
-/// Texts with commas between.
+/// The expected form of a setting that is easily written wrong, with an example; `None` where the parser's error is
+/// clear enough.
+fn expected(key: &str) -> Option<&'static str> {
+    secret::expected_form(key).or(match key {
+        "meter.events" => Some(
+            "expected a table of event types, each with an operation, for example [meter.events] with \
+             \"api.calls\" = { op = \"sum\" }",
+        ),
+        "meter.rules" => Some(
+            "expected a list of tables, for example [[meter.rules]] with name = \"transfers\", event = \
+             \"Transfer(address indexed from, address indexed to, uint256 value)\", event_type = \
+             \"transfers\" and customer = \"from\"",
+        ),
+        "meter.alerts" => Some(
+            "expected a list of tables, for example [[meter.alerts]] with name = \"quota\", event_type = \
+             \"api.calls\", period = \"monthly\" and thresholds = [\"1000\"]",
+        ),
+        "meter.periods" => Some(
+            "expected a list of names and tables, for example periods = [\"daily\", { name = \
+             \"billing\", anchor = \"2026-01-15T00:00\", length = \"1 month\" }]",
+        ),
+        _ => None,
+    })
+}
+
+/// Parses comma-separated texts.
 fn list(text: &str) -> Value {
     let texts = text.split(',').map(str::trim).filter(|text| !text.is_empty());
     Value::Array(texts.map(|text| Value::String(text.to_owned())).collect())
 }
 
-/// A value as a file would have it.
+/// Parses a TOML value.
 fn toml_value(text: &str) -> Option<Value> {
     format!("it = {text}").parse::<Table>().ok()?.remove("it")
 }
 
-fn slot<'a>(table: &'a mut Table, key: &str) -> Option<&'a mut Value> {
+/// The value of a dotted key.
+pub(super) fn slot<'a>(table: &'a mut Table, key: &str) -> Option<&'a mut Value> {
     match key.split_once('.') {
         Some((section, rest)) => slot(table.get_mut(section)?.as_table_mut()?, rest),
         None => table.get_mut(key),
     }
 }
 
-/// What is wrong and in which line, without the line itself, which may hold a secret.
+/// A syntax error with the line number, but without the line, which may contain a secret.
 fn syntax(origin: &str, text: &str, error: &toml::de::Error) -> Error {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = before.matches('\n').count() + 1;

@@ -1,14 +1,14 @@
-//! The section `[meter]`: what usage is metered, how it is aggregated, and who is told.
+//! The section `[meter]`: what usage is metered, how it is aggregated, and where webhooks go.
 //!
-//! Guarantees: what passes [`Meter::fault`] can be metered; a secret is printed by nothing. Leaves to others: metering
-//! ([`logmill_meter`]), opening it ([`crate::meter`]).
+//! Guarantees: settings that pass [`Meter::fault`] can be used; no secret is printed. Leaves to others: metering
+//! ([`logmill_meter`]), starting it ([`crate::meter`]).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use alloy_primitives::Address;
-use logmill_io::wire::guarded::{Allowed, Net};
+use logmill_io::wire::guarded::{AllowedTarget, Net};
 use logmill_io::wire::{Endpoint, Scheme};
 use logmill_meter::period::PeriodKind;
 use logmill_meter::settings::{AlertRule, EventType};
@@ -17,24 +17,21 @@ use logmill_pipeline::processors::usage::{UsageRule, UsageWorker};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::secret::{Secret, hidden_path};
-use super::{Fault, RETENTION_HOURS_MAX, TIME_MS_MAX, count, within};
+use super::secret::{Secret, redact_path};
+use super::{InvalidKey, RETENTION_HOURS_MAX, TIME_MS_MAX, count, within};
 use crate::error::{Error, Result};
 
-/// The most events of a batch: they are held in memory.
+/// Maximum events per batch: they are held in memory.
 const BATCH_MAX: u64 = 100_000;
-/// The most metadata of an event.
 const METADATA_BYTES_MAX: u64 = 1 << 20;
-/// The deepest metadata: it is read by a function that calls itself.
+/// Maximum nesting of metadata, which is read recursively.
 const METADATA_DEPTH_MAX: u64 = 64;
-/// The most groups of a meter.
 const GROUPS_MAX: u64 = 1_000_000;
-/// The longest grace: a month.
+/// Maximum grace: a month.
 const GRACE_MS_MAX: u64 = 31 * TIME_MS_MAX;
-/// The most webhooks of the configuration; those of the API are not limited by it.
+/// Maximum webhooks in the configuration; it does not limit those made through the API.
 const WEBHOOKS_MAX: usize = 1_000;
 
-/// What usage is metered, and how.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Meter {
@@ -57,13 +54,13 @@ pub(crate) struct Meter {
     pub(crate) delivery: Delivery,
 }
 
-/// Which event of chains is usage.
+/// Which contract event is usage of which customer.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rule {
     name: String,
     event: String,
-    /// On which chains; on all if there are none.
+    /// Empty for all chains.
     #[serde(default)]
     chains: Vec<u64>,
     #[serde(default)]
@@ -82,7 +79,6 @@ pub(crate) struct Rule {
     dimensions: BTreeMap<String, String>,
 }
 
-/// A webhook that the configuration names.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Webhook {
@@ -90,7 +86,7 @@ pub(crate) struct Webhook {
     pub(crate) enabled: bool,
     pub(crate) url: String,
     pub(crate) secret: Secret,
-    /// The kinds of messages that it gets; all if there are none.
+    /// The message types to send; empty for all.
     #[serde(default)]
     pub(crate) events: Vec<String>,
 }
@@ -99,7 +95,6 @@ fn yes() -> bool {
     true
 }
 
-/// How webhooks are delivered.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Delivery {
@@ -127,7 +122,7 @@ impl Rule {
     }
 }
 
-/// What the seed's `systemconfig.json` may say.
+/// The format of the seed's `systemconfig.json`.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct SystemConfig {
@@ -137,7 +132,7 @@ struct SystemConfig {
 }
 
 impl Meter {
-    /// How usage is metered; none if no event types are known.
+    /// Settings of the meter; `None` without event types, which disables metering.
     pub(crate) fn settings(&self) -> Option<logmill_meter::Settings> {
         (!self.events.is_empty()).then(|| self.all())
     }
@@ -163,61 +158,62 @@ impl Meter {
         }
     }
 
-    /// Which event types usage of chains is of, and of which chains; of all if none is named.
+    /// The event types of the usage rules, each with the chains of its rules; empty for all chains.
     fn chain_types(&self) -> BTreeMap<String, Vec<u64>> {
         let mut types: BTreeMap<String, Vec<u64>> = BTreeMap::new();
         for rule in &self.rules {
             types.entry(rule.event_type.clone()).or_default().extend(&rule.chains);
         }
-        // One rule for all chains is enough.
+        // A rule for all chains overrides the lists of the others.
         for rule in self.rules.iter().filter(|rule| rule.chains.is_empty()) {
             types.insert(rule.event_type.clone(), Vec::new());
         }
         types
     }
 
-    /// What finds the usage of a chain; none if there is no rule for it.
+    /// The worker that finds the usage of a chain; `None` without a rule for the chain.
     pub(crate) fn usage(&self, chain_id: u64) -> Option<UsageWorker> {
         let here = |rule: &&Rule| rule.chains.is_empty() || rule.chains.contains(&chain_id);
         let rules: Vec<UsageRule> = self.rules.iter().filter(here).map(Rule::rule).collect();
         UsageWorker::new(rules).ok()
     }
 
-    /// What is wrong with the rules.
-    fn rules_fault(&self) -> Option<Fault> {
+    fn rules_fault(&self) -> Option<InvalidKey> {
         let fault = |why: String| Some(("meter.rules", why));
         if self.rules.is_empty() {
             return None;
         }
         for rule in &self.rules {
             let Some(known) = self.events.get(&rule.event_type) else {
-                return fault(format!("{}: there is no event type {}", rule.name, rule.event_type));
+                return fault(format!("{}: unknown event type {}", rule.name, rule.event_type));
             };
             let decimals = rule.token_decimals.values().chain([&rule.decimals]).max().copied();
             if decimals.is_some_and(|decimals| decimals > known.scale) {
                 let name = &rule.event_type;
-                return fault(format!("{}: {name} takes {} decimals", rule.name, known.scale));
+                return fault(format!(
+                    "{}: {name} allows at most {} decimals",
+                    rule.name, known.scale
+                ));
             }
         }
         let all = self.rules.iter().map(Rule::rule).collect();
         UsageWorker::new(all).err().and_then(|error| fault(error.to_string()))
     }
 
-    /// The webhooks that the configuration names.
     pub(crate) fn webhooks(&self) -> &[Webhook] {
         &self.webhooks
     }
 
-    /// The file that says more, if one is named.
+    /// Path of the `systemconfig.json`, if set.
     pub(super) fn systemconfig(&self) -> Option<&Path> {
         let path = self.systemconfig.as_path();
         (!path.as_os_str().is_empty()).then_some(path)
     }
 
-    /// As the seed's `systemconfig.json` has it, without secrets.
-    pub(crate) fn shown(&self) -> Value {
+    /// The settings in the format of the seed's `systemconfig.json`, without secrets.
+    pub(crate) fn redacted_json(&self) -> Value {
         let webhooks = self.webhooks.iter().map(|webhook| {
-            let url = hidden_path(&webhook.url);
+            let url = redact_path(&webhook.url);
             json!({"enabled": webhook.enabled, "url": url, "events": webhook.events})
         });
         json!({
@@ -230,7 +226,7 @@ impl Meter {
         })
     }
 
-    pub(super) fn fault(&self) -> Option<Fault> {
+    pub(super) fn fault(&self) -> Option<InvalidKey> {
         let faults = [
             within("meter.grace_ms", self.grace_ms, 0, GRACE_MS_MAX),
             within("meter.max_chain_wait_hours", self.max_chain_wait_hours, 0, RETENTION_HOURS_MAX),
@@ -273,31 +269,36 @@ impl Meter {
         faults.into_iter().flatten().next()
     }
 
-    /// Periods have names of their own, and a zone that is one.
-    fn period_fault(&self) -> Option<Fault> {
+    /// Checks the time zone, and that the names of periods are unique.
+    fn period_fault(&self) -> Option<InvalidKey> {
         if let Err(error) = logmill_meter::period::Calendar::new(&self.zone) {
             return Some(("meter.zone", error.to_string()));
         }
         let names: Vec<&str> = self.periods.iter().map(PeriodKind::name).collect();
         let is_twice = |(at, name): (usize, &&str)| names[..at].contains(name);
         let twice = names.iter().enumerate().find(|(at, name)| is_twice((*at, name)));
-        twice.map(|(_, name)| ("meter.periods", format!("{name} is there twice")))
+        twice.map(|(_, name)| ("meter.periods", format!("{name} is listed twice")))
     }
 
-    /// What is wrong with a webhook, said without any part of it.
+    /// The reason why a webhook is invalid, without any part of its URL or secret.
     fn webhook_fault(&self) -> Option<String> {
         if self.webhooks.len() > WEBHOOKS_MAX {
-            return Some(format!("there are more than {WEBHOOKS_MAX}"));
+            return Some(format!("more than {WEBHOOKS_MAX} webhooks"));
         }
         for (position, webhook) in self.webhooks.iter().enumerate() {
             let at = |why: &str| Some(format!("webhook {}: {why}", position + 1));
             match Endpoint::parse(&webhook.url) {
                 Ok(address) if address.scheme() == Scheme::Http => {}
-                _ => return at("its url is no address of http or https"),
+                _ => return at("its url is not an http or https address"),
             }
-            // What it says of a secret is no part of it.
+            // The error does not contain any part of the secret.
             if let Err(error) = logmill_meter::webhooks::Secret::parse(webhook.secret.expose()) {
                 return at(&error.to_string());
+            }
+            let mut kinds = webhook.events.iter();
+            let unknown = kinds.find_map(|kind| logmill_meter::webhooks::check_kind(kind).err());
+            if let Some(error) = unknown {
+                return at(&format!("events: {error}"));
             }
         }
         None
@@ -305,7 +306,7 @@ impl Meter {
 }
 
 impl Delivery {
-    /// How webhooks are delivered; a delivery is a job like others, and stays with a process for as long as they do.
+    /// Settings of deliveries. A delivery is a job like any other, so it gets their lease, but at least its timeout.
     pub(crate) fn settings(&self, lease: Duration) -> WebhookSettings {
         let hours = |hours: u64| Duration::from_secs(hours.saturating_mul(3_600));
         let (usual, timeout) = (WebhookSettings::default(), Duration::from_millis(self.timeout_ms));
@@ -319,26 +320,26 @@ impl Delivery {
         }
     }
 
-    /// What may be reached although it is not public.
-    pub(crate) fn allowed(&self) -> Result<Vec<Allowed>, String> {
+    /// Hosts and networks that webhooks may reach although they are not public.
+    pub(crate) fn allowed(&self) -> Result<Vec<AllowedTarget>, String> {
         let allowed = self.allowed.iter().map(|text| {
             let is_net = text.contains(['/', ':']) || text.parse::<std::net::IpAddr>().is_ok();
             match is_net {
-                true => Net::parse(text).map(Allowed::Net).map_err(|error| error.to_string()),
-                false if text.is_empty() => Err("a host has a name".to_owned()),
-                false => Ok(Allowed::Host(text.clone())),
+                true => Net::parse(text).map(AllowedTarget::Net).map_err(|error| error.to_string()),
+                false if text.is_empty() => Err("a host must have a name".to_owned()),
+                false => Ok(AllowedTarget::Host(text.clone())),
             }
         });
         allowed.collect()
     }
 }
 
-/// What a `systemconfig.json` says: keys of the configuration and their values.
+/// Reads a `systemconfig.json` as keys of the configuration and their values.
 pub(super) fn read_systemconfig(
     origin: &str,
     text: &str,
 ) -> Result<Vec<(&'static str, toml::Value)>> {
-    // What serde says may hold a secret.
+    // The message of serde may contain a secret.
     let wrong = |why: String| Error::BadValue {
         origin: origin.to_owned(),
         key: "systemconfig.json".to_owned(),
@@ -346,7 +347,7 @@ pub(super) fn read_systemconfig(
     };
     let read: SystemConfig = serde_json::from_str(text).map_err(|error| {
         let (line, column) = (error.line(), error.column());
-        wrong(format!("line {line}, column {column}: periods, events and webhooks are expected"))
+        wrong(format!("line {line}, column {column}: expected periods, events and webhooks"))
     })?;
     let keys = [
         ("meter.periods", read.periods),
@@ -357,7 +358,7 @@ pub(super) fn read_systemconfig(
     for (key, value) in keys {
         let Some(value) = value else { continue };
         let value = toml::Value::try_from(value);
-        found.push((key, value.map_err(|_| wrong(format!("{key}: a null is in it")))?));
+        found.push((key, value.map_err(|_| wrong(format!("{key}: null is not allowed")))?));
     }
     Ok(found)
 }

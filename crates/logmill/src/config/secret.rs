@@ -1,23 +1,22 @@
-//! Secrets of the configuration: which keys hold them, and how they are shown.
+//! Secrets of the configuration: which keys hold them, and how they are redacted.
 //!
-//! Guarantees: what [`hidden`] gives holds no password, also when the address is malformed. Leaves to others: not
-//! printing what was not hidden.
+//! Guarantees: the text that [`redact`] returns contains no password, even if the address is malformed. Leaves to
+//! others: redacting values before they are printed.
 
 use std::fmt;
 
 use serde::Deserialize;
 use toml::Value;
 
-/// Stands where a secret was.
+/// Replaces a secret.
 const HIDDEN: &str = "***";
 
-/// A secret among settings. It can not be printed by accident.
+/// A secret setting, which cannot be printed by accident.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Secret(String);
 
 impl Secret {
-    /// The secret itself, for who needs it.
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }
@@ -29,27 +28,47 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What a key needs whose value must not be part of an error; none if it may be.
-pub(super) fn needed(key: &str) -> Option<&'static str> {
+/// The expected form of a key whose value must not appear in an error; `None` if the value may appear.
+pub(super) fn expected_form(key: &str) -> Option<&'static str> {
     match key {
-        "database.url"
-        | "blobs.secret_key"
-        | "chain.rpc_urls"
-        | "chain.historic_rpc_urls"
-        | "server.keys"
-        | "secrets.keys" => Some("text is needed"),
-        "meter.webhooks" => Some(
-            "a list of tables is needed, each with url and secret, and maybe enabled and events",
+        "database.url" => Some(
+            "expected one string, for example url = \"postgresql://USER:PASSWORD@HOST/DATABASE\"",
         ),
+        "blobs.secret_key" => Some("expected one string, for example secret_key = \"SECRET\""),
+        "chain.rpc_urls" => Some(
+            "expected one string, with commas between URLs, for example \
+             rpc_urls = \"http://127.0.0.1:8545,https://node.example.com\"",
+        ),
+        "chain.historic_rpc_urls" => Some(
+            "expected one string, with commas between URLs, for example \
+             historic_rpc_urls = \"http://127.0.0.1:8545,https://node.example.com\"",
+        ),
+        "server.keys" => Some(
+            "expected one string, with commas between keys of the form NAME:SECRET:SCOPES, for example \
+             keys = \"billing:16-OR-MORE-CHARACTERS:usage+read,ops:16-OR-MORE-CHARACTERS:admin\"",
+        ),
+        "secrets.keys" => Some(
+            "expected one string, with commas between keys, the first of which encrypts, for example \
+             keys = \"NEW-KEY,OLD-KEY\"; `logmill secrets generate` prints a new key",
+        ),
+        "meter.webhooks" => Some(
+            "expected a list of tables, each with url and secret, and optionally enabled and events, for \
+             example [[meter.webhooks]] with url = \"https://example.com/hook\" and secret = \"SECRET\"",
+        ),
+        super::chains::KEY => Some("expected a list of tables, each with id and rpc_urls"),
         _ => None,
     }
 }
 
-/// The value of a key as it may be shown.
-pub(super) fn hidden(key: &str, value: &str) -> String {
+/// The value of a key with secrets redacted.
+pub(super) fn redact(key: &str, value: &str) -> String {
     match key {
-        "database.url" => hidden_url(value),
-        "chain.rpc_urls" | "chain.historic_rpc_urls" => super::chain::shown_nodes(value),
+        "database.url" => redact_url(value),
+        "blobs.endpoint" | "derive.ipfs_gateways" | "derive.arweave_gateways" => {
+            let each = value.split(',').map(str::trim).filter(|url| !url.is_empty());
+            each.map(redact_path).collect::<Vec<_>>().join(",")
+        }
+        "chain.rpc_urls" | "chain.historic_rpc_urls" => super::chain::redacted_nodes(value),
         "blobs.secret_key" | "server.keys" | "secrets.keys" if !value.is_empty() => {
             HIDDEN.to_owned()
         }
@@ -57,17 +76,19 @@ pub(super) fn hidden(key: &str, value: &str) -> String {
     }
 }
 
-/// The value of a key that is not text as it may be shown: without the secrets in its tables.
-pub(super) fn hidden_list(key: &str, mut value: Value) -> Value {
-    if key != "meter.webhooks" {
-        return value;
+/// The value of a key that is not text, with the secrets in its tables redacted.
+pub(super) fn redact_list(key: &str, mut value: Value) -> Value {
+    match key {
+        "meter.webhooks" => {}
+        super::chains::KEY => return super::chains::redact(value),
+        _ => return value,
     }
     for entry in value.as_array_mut().into_iter().flatten() {
         for (name, value) in entry.as_table_mut().into_iter().flatten() {
-            // An address may hold a password, and its path may be all that keeps others out.
+            // A URL may contain a password, and its path may be the only protection.
             match (name.as_str(), &*value) {
                 ("secret", _) => *value = Value::String(HIDDEN.to_owned()),
-                ("url", Value::String(url)) => *value = Value::String(hidden_path(url)),
+                ("url", Value::String(url)) => *value = Value::String(redact_path(url)),
                 _ => {}
             }
         }
@@ -76,32 +97,32 @@ pub(super) fn hidden_list(key: &str, mut value: Value) -> Value {
 }
 
 /// An address without credentials, path and query.
-pub(crate) fn hidden_path(url: &str) -> String {
+pub(crate) fn redact_path(url: &str) -> String {
     match logmill_io::wire::Endpoint::parse(url) {
         Ok(endpoint) => endpoint.to_string(),
         Err(_) => HIDDEN.to_owned(),
     }
 }
 
-/// What is wrong with a database address, said without any part of it.
+/// The reason why a database address is invalid, without any part of it.
 pub(super) fn url_fault(url: &str) -> Option<&'static str> {
     if url.is_empty() {
         return None;
     }
     let Some(("postgresql" | "postgres", rest)) = url.split_once("://") else {
-        return Some("it starts with postgresql://, or is empty for SQLite");
+        return Some("must start with postgresql://, or be empty for SQLite");
     };
     let user_and_password = rest.rsplit_once('@').map_or("", |(before, _)| before);
-    // Otherwise a part of the password would be taken for the host, and be named in an error.
-    if user_and_password.contains(|sign: char| "/?#@".contains(sign) || sign.is_whitespace()) {
+    // Unescaped, a part of the password would be parsed as the host and appear in an error.
+    if user_and_password.contains(|c: char| "/?#@".contains(c) || c.is_whitespace()) {
         return Some(
-            "in user and password the signs / ? # @ and spaces are written %2F %3F %23 %40 %20",
+            "write the characters / ? # @ and space in user and password as %2F %3F %23 %40 %20",
         );
     }
     None
 }
 
-fn hidden_url(url: &str) -> String {
+fn redact_url(url: &str) -> String {
     if url.is_empty() {
         return String::new();
     }
@@ -130,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_password_is_shown() {
+    fn no_password_is_printed() {
         for (url, shown) in [
             ("", ""),
             ("postgresql://h/d", "postgresql://h/d"),
@@ -143,13 +164,18 @@ mod tests {
             ("postgresql://me:ti@ger@h/d", "***"),
             ("host=h password=tiger", "***"),
         ] {
-            assert_eq!(hidden("database.url", url), shown, "{url}");
+            assert_eq!(redact("database.url", url), shown, "{url}");
         }
-        assert_eq!(hidden("blobs.secret_key", "tiger"), "***");
-        assert_eq!(hidden("blobs.secret_key", ""), "");
-        assert_eq!(hidden("server.keys", "me:tiger:read"), "***");
-        assert_eq!(hidden("secrets.keys", "tiger"), "***");
-        assert_eq!(hidden("blobs.bucket", "b"), "b");
+        assert_eq!(redact("blobs.secret_key", "tiger"), "***");
+        assert_eq!(redact("blobs.secret_key", ""), "");
+        assert_eq!(redact("server.keys", "me:tiger:read"), "***");
+        assert_eq!(redact("secrets.keys", "tiger"), "***");
+        assert_eq!(redact("blobs.bucket", "b"), "b");
+        assert_eq!(redact("blobs.endpoint", "https://AK:SK@s3.example"), "https://s3.example:443");
+        assert_eq!(redact("blobs.endpoint", ""), "");
+        let gateways = "https://a.example/KEY, https://b.example";
+        let shown = redact("derive.ipfs_gateways", gateways);
+        assert_eq!(shown, "https://a.example:443,https://b.example:443");
     }
 
     #[test]

@@ -1,20 +1,20 @@
-//! Tests of the configuration as a whole: which source wins, and what is refused by which name.
+//! Tests of the whole configuration: which source wins, and which key an error names.
 
 use super::*;
 
-/// The outcome of variables and flags, without any file.
+/// Loads a configuration from variables and flags, without a file.
 fn load(variables: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Config> {
     let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
-    let given = Given {
+    let sources = ConfigSources {
         file: None,
         environment: variables.iter().map(owned).collect(),
         flags: flags.iter().map(owned).collect(),
     };
-    Config::load(&given)
+    Config::load(&sources)
 }
 
 fn refused(variables: &[(&str, &str)], flags: &[(&str, &str)]) -> String {
-    logmill_io::chain(&load(variables, flags).err().expect("it is refused"))
+    logmill_io::error_chain(&load(variables, flags).err().expect("it is refused"))
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn the_defaults_are_complete_and_valid() {
 }
 
 #[test]
-fn a_flag_wins_over_a_variable_and_that_over_a_file() {
+fn flags_override_variables_and_variables_override_the_file() {
     let mut layers = Layers::defaults().expect("the defaults");
     let file = "[work]\nslots = 11\nlease_ms = 111000\n[log]\nlevel = \"warn\"\n";
     layers.add_file(Path::new("f.toml"), file).expect("a fine file");
@@ -58,13 +58,12 @@ fn every_key_has_a_variable() {
 }
 
 #[test]
-fn unknown_keys_are_refused_by_name_and_source() {
+fn an_unknown_key_is_refused_with_its_source() {
     let file = |text| Layers::defaults().expect("the defaults").add_file(Path::new("f.toml"), text);
     for (text, key) in [
         ("[database]\naddress = \"x\"\n", "database.address"),
         ("datum = 1\n", "datum"),
         ("[metrics]\n", "metrics"),
-        ("[database.url]\nx = 1\n", "database.url.x"),
         ("database = 1\n", "database"),
         ("[index]\nprefix = \"x\"\n", "index.prefix"),
         ("[index.guardrails]\nthrottle = 1\n", "index.guardrails.throttle"),
@@ -96,34 +95,67 @@ fn the_log_index_accepts_the_largest_and_smallest_of_all_settings() {
 }
 
 #[test]
-fn bad_values_are_refused_by_name_and_source() {
+fn an_invalid_value_is_refused_with_its_key_and_source() {
     for (key, value, why) in [
         ("work.slots", "many", "invalid type: string \"many\", expected usize"),
-        ("work.slots", "0", "0 is not within 1 and 1000"),
+        ("work.slots", "0", "0 is not between 1 and 1000"),
         ("work.slots", "-1", "invalid value: integer `-1`, expected usize"),
-        ("work.lease_ms", "5", "5 is not within 100 and 86400000"),
-        ("work.slow_poll_ms", "60001", "60001 is not within 1 and 60000"),
+        ("work.lease_ms", "5", "5 is not between 100 and 86400000"),
+        ("work.slow_poll_ms", "60001", "60001 is not between 1 and 60000"),
         ("database.durability", "fast", "unknown variant `fast`, expected `full` or `relaxed`"),
-        ("database.schema", "A", "\"A\": lower-case letters, digits and underscores, at most 63"),
-        ("index.cell_blocks", "1000", "1000 is no power of two"),
-        ("index.cell_blocks", "0", "0 is not within 1 and 1048576"),
-        ("index.piece_logs", "2000000", "2000000 is not within 1 and 1048576"),
+        (
+            "database.schema",
+            "A",
+            "\"A\": expected at most 63 lower-case letters, digits and underscores",
+        ),
+        ("index.cell_blocks", "1000", "1000 is not a power of two"),
+        ("index.cell_blocks", "0", "0 is not between 1 and 1048576"),
+        ("index.piece_logs", "2000000", "2000000 is not between 1 and 1048576"),
         ("index.broad_policy", "scan", "unknown variant `scan`, expected `error` or `block_scan`"),
         ("index.guardrails.throttle_ms", "-1", "invalid value: integer `-1`, expected u64"),
         ("server.listen", "here", "\"here\" is not an address and port"),
-        ("server.keys", "me:short:read", "a secret has at least 16 signs"),
-        ("rpc.max_results", "0", "0 is not within 1 and 1000000"),
+        ("server.keys", "me:short:read", "a secret needs at least 16 characters"),
+        ("rpc.max_results", "0", "0 is not between 1 and 1000000"),
         ("blobs.kind", "s3", ""),
-        ("data", "", "a folder is needed"),
+        ("data", "", "must name a folder"),
     ] {
-        let said = refused(&[], &[(key, value)]);
+        let message = refused(&[], &[(key, value)]);
         let expected = if key == "blobs.kind" {
-            "the defaults: blobs.bucket: blobs of kind s3 need it".to_owned()
+            "the defaults: blobs.bucket: must be set if blobs.kind is s3".to_owned()
         } else {
             format!("the command line: {key}: {why}")
         };
-        assert_eq!(said, expected);
+        assert_eq!(message, expected);
     }
+}
+
+#[test]
+fn a_value_of_the_wrong_form_is_refused_with_an_example_and_without_its_secrets() {
+    let file = |text| Layers::defaults().expect("the defaults").add_file(Path::new("f.toml"), text);
+    for (text, key, example) in [
+        ("[server]\nkeys = [\"me:tiger:read\"]\n", "server.keys", "NAME:SECRET:SCOPES"),
+        (
+            "[[server.keys]]\nname = \"me\"\nsecret = \"tiger\"\n",
+            "server.keys",
+            "keys = \"billing:",
+        ),
+        ("[server.keys]\nme = \"tiger\"\n", "server.keys", "keys = \"billing:"),
+        ("[secrets]\nkeys = [\"tiger\"]\n", "secrets.keys", "logmill secrets generate"),
+        ("[chain]\nrpc_urls = [\"http://me:tiger@h\"]\n", "chain.rpc_urls", "rpc_urls = \"http"),
+        ("[database.url]\nhost = \"tiger\"\n", "database.url", "postgresql://"),
+        ("[meter.webhooks]\nurl = \"http://tiger\"\n", "meter.webhooks", "[[meter.webhooks]]"),
+        ("[meter]\nevents = [\"api.calls\"]\n", "meter.events", "{ op = \"sum\" }"),
+        ("[meter.rules]\nname = \"r\"\n", "meter.rules", "[[meter.rules]]"),
+        ("[meter.alerts]\nname = \"a\"\n", "meter.alerts", "[[meter.alerts]]"),
+        ("[meter]\nperiods = \"daily\"\n", "meter.periods", "periods = ["),
+    ] {
+        let message = file(text).expect_err(text).to_string();
+        assert!(message.starts_with(&format!("f.toml: {key}: ")), "{text}: {message}");
+        assert!(message.contains(example) && !message.contains("tiger"), "{text}: {message}");
+    }
+    // If the form is right, the error of the parser is the best one.
+    let message = file("[meter.events]\n\"api.calls\" = { op = \"total\" }\n").expect_err("no op");
+    assert!(message.to_string().contains("total"), "{message}");
 }
 
 #[test]
@@ -144,10 +176,10 @@ fn s3_needs_credentials_and_a_safe_address() {
 }
 
 #[test]
-fn no_secret_is_in_an_error_or_in_what_is_shown() {
+fn no_secret_is_in_an_error_or_in_the_printed_configuration() {
     let url = "postgresql://me:tiger@h/d";
     let config = load(&[("LOGMILL_DATABASE_URL", url), ("LOGMILL_BLOBS_SECRET_KEY", "tiger")], &[]);
-    let shown = config.expect("fine").shown().expect("shown");
+    let shown = config.expect("fine").redacted_toml().expect("shown");
     assert!(shown.contains("postgresql://me:***@h/d") && !shown.contains("tiger"), "{shown}");
     for url in ["tiger", "postgresql://me:ti#tiger@h/d"] {
         assert!(!refused(&[("LOGMILL_DATABASE_URL", url)], &[]).contains("tiger"));
@@ -155,7 +187,7 @@ fn no_secret_is_in_an_error_or_in_what_is_shown() {
     let mut layers = Layers::defaults().expect("the defaults");
     for text in ["[blobs]\nsecret_key = 77123\n", "[blobs]\nsecret_key = 77123 77123\n"] {
         let error = layers.add_file(Path::new("f.toml"), text).expect_err("refused");
-        assert!(!logmill_io::chain(&error).contains("77123"), "{error}");
+        assert!(!logmill_io::error_chain(&error).contains("77123"), "{error}");
     }
 }
 
@@ -167,16 +199,19 @@ fn a_syntax_error_names_file_and_line() {
 }
 
 #[test]
-fn beyond_this_machine_keys_are_needed() {
+fn an_address_that_other_machines_can_reach_needs_keys() {
     let open = [("server.listen", "0.0.0.0:8645")];
-    let said = refused(&[], &open);
-    assert!(said.starts_with("the defaults: server.keys: 0.0.0.0:8645 can be reached"), "{said}");
+    let message = refused(&[], &open);
+    assert!(
+        message.starts_with("the defaults: server.keys: other machines can reach 0.0.0.0:8645"),
+        "{message}"
+    );
     let keys = ("server.keys", "me:0123456789abcdef:read");
     let settings = load(&[], &[open[0], keys]).expect("with keys").settings;
     assert!(!settings.server.limits().keys.is_empty());
     assert!(load(&[], &[("server.listen", "[::1]:1")]).is_ok(), "this machine alone");
     assert!(load(&[], &[("server.listen", "")]).expect("fine").settings.server.listen().is_none());
-    let shown = load(&[], &[keys]).expect("fine").shown().expect("shown");
+    let shown = load(&[], &[keys]).expect("fine").redacted_toml().expect("shown");
     assert!(!shown.contains("0123456789abcdef"), "{shown}");
 }
 
@@ -257,7 +292,7 @@ fn the_variables_of_the_derivers_have_their_defaults_and_are_honoured() {
 }
 
 #[test]
-fn token_contracts_are_those_that_are_known_or_named_and_change_the_tables_of_their_chain_alone() {
+fn token_contracts_are_built_in_or_named_and_affect_only_the_tables_of_their_chain() {
     use alloy_primitives::address;
     use logmill_pipeline::derive::decoded::TokenSettings;
     use logmill_pipeline::processors;
@@ -278,7 +313,7 @@ fn token_contracts_are_those_that_are_known_or_named_and_change_the_tables_of_th
     assert_eq!(tokens(&one, 137).wrapped_native, more);
     assert_eq!(tokens(&one, 1), *known);
     assert_eq!(tokens("137:known", 1).wrapped_native, [].into());
-    // What the tables are made by follows, on the chain that is meant and for those that read transfers.
+    // The parameters of processors change with it: only on the named chain, and only those that read transfers.
     let changed = |chain_id: u64| -> Vec<&'static str> {
         let before = processors::Settings::of_chain(chain_id);
         let after = processors::Settings { tokens: tokens(&one, chain_id), ..before.clone() };
@@ -290,14 +325,14 @@ fn token_contracts_are_those_that_are_known_or_named_and_change_the_tables_of_th
     assert!(changed(137).contains(&"token_worker") && !changed(137).contains(&"evm_worker"));
     for wrong in ["0x1", "known,weth", "x:known", "137:", ":0x00", "-1:known"] {
         for key in ["derive.wrapped_native_tokens", "derive.early_nfts"] {
-            let said = refused(&[], &[(key, wrong)]);
-            assert!(said.contains(key), "{wrong}: {said}");
+            let message = refused(&[], &[(key, wrong)]);
+            assert!(message.contains(key), "{wrong}: {message}");
         }
     }
 }
 
 #[test]
-fn senders_are_stored_where_tables_are_derived_unless_said_otherwise() {
+fn senders_are_stored_if_tables_are_derived_unless_set_otherwise() {
     let check = |flags: &[(&str, &str)], expected: bool| {
         let settings = load(&[], flags).expect("fine").settings;
         assert_eq!(settings.ingest().store_senders, expected, "{flags:?}");
@@ -315,7 +350,7 @@ fn senders_are_stored_where_tables_are_derived_unless_said_otherwise() {
     assert!(refused(&[], &[("ingest.senders", "node")]).contains("ingest.senders"));
 }
 
-/// The variables of a collector, but for those that are named.
+/// The job of a collector with all its variables, except for `without`, and with those of `instead`.
 fn collecting(without: &str, instead: &[(&str, &str)]) -> Result<super::collect::Job> {
     let all = [
         ("RPC_URL", "https://rpc.example/v1/SeCrEt"),
@@ -364,20 +399,24 @@ fn the_variables_of_the_collector_are_those_of_the_seed_with_its_defaults() {
 }
 
 #[test]
-fn what_the_collector_lacks_is_named_by_its_variable() {
-    let said = |without: &str, instead: &[(&str, &str)]| {
+fn an_error_about_a_missing_collector_setting_names_its_variable() {
+    let message = |without: &str, instead: &[(&str, &str)]| {
         let error = collecting(without, instead).expect_err("it is refused");
-        logmill_io::chain(&error)
+        logmill_io::error_chain(&error)
     };
     for name in ["RPC_URL", "ACTIVE_CHAIN", "CONTRACT_ADDRESS", "START_POINT"] {
-        let said = said(name, &[]);
-        assert!(said.starts_with(&format!("{name}: it is missing")), "{said}");
+        let message = message(name, &[]);
+        let expected = format!("invalid chain config: {name} is not set");
+        assert!(message.starts_with(&expected), "{message}");
     }
-    let start = said("START_POINT", &[("START_POINT", "soon")]);
-    assert_eq!(start, "START_POINT: it must be a number of a block, not \"soon\"");
-    assert!(said("START_POINT", &[("START_POINT", "-1")]).starts_with("START_POINT: "));
-    let contract = said("CONTRACT_ADDRESS", &[("CONTRACT_ADDRESS", "0x12")]);
-    assert!(contract.starts_with("CONTRACT_ADDRESS: \"0x12\""), "{contract}");
+    let start = message("START_POINT", &[("START_POINT", "soon")]);
+    assert!(start.contains("START_POINT must be a number"), "{start}");
+    assert!(start.contains("not \"soon\""), "{start}");
+    assert!(
+        message("START_POINT", &[("START_POINT", "-1")]).contains("START_POINT must be a number")
+    );
+    let contract = message("CONTRACT_ADDRESS", &[("CONTRACT_ADDRESS", "0x12")]);
+    assert!(contract.contains("CONTRACT_ADDRESS names \"0x12\""), "{contract}");
     for (name, value) in [
         ("ACTIVE_CHAIN", "polygon"),
         ("BATCH_SIZE", "many"),
@@ -385,33 +424,44 @@ fn what_the_collector_lacks_is_named_by_its_variable() {
         ("APP_ENV", "staging"),
         ("DEV_MULTIPLE_WORKERS", "maybe"),
     ] {
-        let said = said(name, &[(name, value)]);
-        assert!(said.starts_with(&format!("the variable {name}: ")), "{said}");
+        let message = message(name, &[(name, value)]);
+        assert!(message.starts_with(&format!("the variable {name}: ")), "{message}");
     }
-    assert!(said("", &[("BATCH_SIZE", "0")]).contains("collect.batch_size"));
-    let url = said("RPC_URL", &[("RPC_URL", "ftp://rpc.example/SeCrEt")]);
+    assert!(message("", &[("BATCH_SIZE", "0")]).contains("collect.batch_size"));
+    let url = message("RPC_URL", &[("RPC_URL", "ftp://rpc.example/SeCrEt")]);
     assert!(url.contains("RPC_URL") && !url.contains("SeCrEt"), "{url}");
 }
 
 #[test]
-fn an_address_and_an_event_keep_their_letters_and_a_start_may_be_a_number() {
+fn addresses_and_events_keep_their_case_and_a_start_may_be_a_number() {
     let url = [("RPC_URL", "https://rpc.example/v1/SeCrEt")];
     let nodes = load(&url, &[]).expect("fine").settings.chain.nodes().expect("a node");
     assert_eq!(nodes.len(), 1);
-    assert!(!load(&url, &[]).expect("fine").shown().expect("TOML").contains("SeCrEt"));
+    assert!(!load(&url, &[]).expect("fine").redacted_toml().expect("TOML").contains("SeCrEt"));
     let event = "event FeesCollected(address indexed Token)";
     assert_eq!(load(&[("EVENT", event)], &[]).expect("fine").settings.collect.event, event);
+    let events = |text: &str| {
+        let settings = load(&[("EVENT", text)], &[]).expect("fine").settings;
+        settings.collect.events().into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(events(""), [""], "fees");
+    assert_eq!(
+        events(" event A(uint256 x) ; event B();; event A(uint256 x);"),
+        ["event A(uint256 x)", "event B()"]
+    );
+    let many: Vec<String> = (0..17).map(|number| format!("event E{number}()")).collect();
+    assert!(load(&[("EVENT", &many.join(";"))], &[]).is_err(), "too many");
     let mut layers = Layers::defaults().expect("the defaults");
     layers.add_file(Path::new("f.toml"), "[collect]\nstart_point = 5\n").expect("fine");
     layers.settings().expect("fine");
 }
 
 #[test]
-fn whoever_has_a_mongo_uri_is_told_where_tables_are() {
+fn a_mongo_uri_causes_a_warning_that_says_where_tables_are() {
     let config = load(&[("MONGO_URI", "mongodb://me:sesame@h/d")], &[]).expect("fine");
-    let said = config.warnings.concat();
-    assert!(said.contains("MONGO_URI") && said.contains("database.url"), "{said}");
-    assert!(!said.contains("sesame"));
+    let message = config.warnings.concat();
+    assert!(message.contains("MONGO_URI") && message.contains("database.url"), "{message}");
+    assert!(!message.contains("sesame"));
     assert!(load(&[], &[]).expect("fine").warnings.is_empty());
 }
 
@@ -465,21 +515,21 @@ fn meters_are_configured_in_a_file_by_variables_and_by_flags() {
 }
 
 #[test]
-fn what_is_wrong_with_a_meter_is_named() {
+fn an_error_about_the_meter_names_the_key_and_the_reason() {
     for (key, value, why) in [
         ("meter.events", r#"{ a = { op = "total" } }"#, "unknown variant `total`"),
         ("meter.events", r#"{ a = { op = "sum", colour = 1 } }"#, "unknown field `colour`"),
         ("meter.events", r#"{ a = { op = "sum", scale = 99 } }"#, "scale is 99"),
-        ("meter.events", "a", "invalid type: string"),
+        ("meter.events", "a", "expected a table of event types"),
         ("meter.periods", "daily,minutely", "minutely"),
-        ("meter.periods", "daily,daily", "daily is there twice"),
-        ("meter.zone", "Mars/Base", "no time zone"),
-        ("meter.max_batch", "0", "not within 1 and"),
-        ("meter.delivery.allowed", "10.0.0.0/99", "no network"),
+        ("meter.periods", "daily,daily", "daily is listed twice"),
+        ("meter.zone", "Mars/Base", "is not a time zone"),
+        ("meter.max_batch", "0", "not between 1 and"),
+        ("meter.delivery.allowed", "10.0.0.0/99", "is not a network"),
         ("meter.event", "x", "unknown key"),
     ] {
-        let said = refused(&[], &[(key, value)]);
-        assert!(said.contains(key) && said.contains(why), "{key}={value}: {said}");
+        let message = refused(&[], &[(key, value)]);
+        assert!(message.contains(key) && message.contains(why), "{key}={value}: {message}");
     }
     assert!(refused(&[("LOGMILL_METER_EVENT", "x")], &[]).contains("LOGMILL_METER_EVENT"));
     let set = load(&[("DRY_RUN", "true")], &[]).unwrap().settings;
@@ -488,13 +538,39 @@ fn what_is_wrong_with_a_meter_is_named() {
 }
 
 #[test]
-fn no_secret_of_a_webhook_is_shown() {
+fn fees_of_a_chain_without_a_known_or_configured_contract_are_assumed() {
+    let assumed = |chain_id: u64, flags: &[(&str, &str)]| {
+        let settings = load(&[], flags).expect("fine").settings;
+        settings.collect.assumed_fees(&settings, chain_id)
+    };
+    let said = assumed(31_337, &[]).expect("nothing is known of it");
+    assert!(said.contains("chain 31337") && said.contains("collect.contract_address"), "{said}");
+    assert_eq!(assumed(137, &[]), None, "its contract is known");
+    let contract = ("collect.contract_address", "0xbd6c7b0d2f68c2b7805d88388319cfb6ecb50ea9");
+    assert_eq!(assumed(31_337, &[contract]), None, "its contract is configured");
+    let of_another = assumed(31_337, &[contract, ("chain.id", "137")]);
+    assert!(of_another.is_some(), "the contract of another chain");
+}
+
+#[test]
+fn a_webhook_of_an_unknown_kind_of_message_is_refused_with_the_known_ones() {
+    let with = |events: &str| {
+        format!(r#"[{{ url = "https://example.com/", secret = "0123456789abcdef", {events} }}]"#)
+    };
+    load(&[], &[("meter.webhooks", &with(r#"events = ["alert.triggered"]"#))]).expect("a kind");
+    let said = refused(&[], &[("meter.webhooks", &with(r#"events = ["alert.fired"]"#))]);
+    assert!(said.contains("webhook 1: events: no such kind of message"), "{said}");
+    assert!(said.contains(&logmill_meter::webhooks::MESSAGE_KINDS.join(", ")), "{said}");
+}
+
+#[test]
+fn no_webhook_secret_is_printed() {
     let webhooks = r#"[{ url = "https://example.com/sesame", secret = "sesame-0123456789" }]"#;
     let config = load(&[("LOGMILL_METER_WEBHOOKS", webhooks)], &[]).unwrap();
-    let shown = config.shown().unwrap();
+    let shown = config.redacted_toml().unwrap();
     assert!(shown.contains("example.com") && !shown.contains("sesame"), "{shown}");
     assert!(!format!("{:?}", config.settings.meter).contains("sesame-"));
-    assert!(!config.settings.meter.shown().to_string().contains("sesame"));
+    assert!(!config.settings.meter.redacted_json().to_string().contains("sesame"));
     for wrong in [
         r#"[{ url = "https://example.com/", secret = "sesame" }]"#,
         r#"[{ url = "sesame", secret = "0123456789abcdef" }]"#,
@@ -502,8 +578,8 @@ fn no_secret_of_a_webhook_is_shown() {
         r#"[{ url = "https://example.com/", secret = "sesame", colour = "sesame" }]"#,
         "sesame",
     ] {
-        let said = refused(&[], &[("meter.webhooks", wrong)]);
-        assert!(said.contains("meter.webhooks"), "{said}");
-        assert!(!said.contains("sesame") && !said.contains("77123"), "{said}");
+        let message = refused(&[], &[("meter.webhooks", wrong)]);
+        assert!(message.contains("meter.webhooks"), "{message}");
+        assert!(!message.contains("sesame") && !message.contains("77123"), "{message}");
     }
 }

@@ -1,7 +1,7 @@
-//! The command's end: one request over one connection, within a time.
+//! The client: one request over one connection, within a time limit.
 //!
-//! Guarantees: an answer is read whole and within a limit, or the error says that the change may have happened.
-//! Leaves to others: whether there is a server at all ([`crate::jobs::Jobs::open`]).
+//! Guarantees: a response is read completely and within a size limit, or the error says that the change may
+//! have happened. Leaves to others: whether there is a server at all ([`crate::jobs::Jobs::open`]).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use hyper_util::rt::TokioIo;
 use logmill_io::{Clock, Tasks};
 use tokio::net::UnixStream;
 
-use super::{ANSWER_BYTES_MAX, ANSWER_TIME_MAX, Problem, socket};
+use super::{ANSWER_BYTES_MAX, ANSWER_TIME_MAX, ErrorBody, socket};
 use crate::error::{Error, Result};
 use crate::jobs::change::Change;
 
-/// A connection to the server of a data folder.
+/// Connection to the server of a data folder.
 pub(crate) struct Client {
     stream: UnixStream,
     path: PathBuf,
@@ -26,18 +26,18 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects; fails at once if nobody listens.
+    /// Connects; fails at once if no server listens.
     pub(crate) async fn connect(folder: &Path, clock: Arc<dyn Clock>) -> Result<Self> {
         let stream = socket::connect(folder).await?;
         Ok(Self { stream, path: socket::path(folder), clock })
     }
 
-    /// Has the server make a change.
-    pub(crate) async fn send<C: Change>(self, change: &C) -> Result<C::Answer> {
+    /// Asks the server to make a change.
+    pub(crate) async fn send<C: Change>(self, change: &C) -> Result<C::Outcome> {
         let clock = Arc::clone(&self.clock);
         tokio::select! {
             biased;
-            answer = self.exchange(change) => answer,
+            outcome = self.exchange(change) => outcome,
             () = clock.sleep(ANSWER_TIME_MAX) => {
                 let waited_ms = u64::try_from(ANSWER_TIME_MAX.as_millis()).unwrap_or(u64::MAX);
                 Err(Error::NoAnswerInTime { waited_ms })
@@ -45,7 +45,7 @@ impl Client {
         }
     }
 
-    async fn exchange<C: Change>(self, change: &C) -> Result<C::Answer> {
+    async fn exchange<C: Change>(self, change: &C) -> Result<C::Outcome> {
         let Self { stream, path, .. } = self;
         let failed = |source| Error::Http { path: path.clone(), source };
         let body = serde_json::to_vec(change).map_err(garbled)?;
@@ -56,7 +56,7 @@ impl Client {
             .map_err(garbled)?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
-        // Ends with this function; how the connection ended shows in the answer.
+        // Ends with this function; a broken connection shows in the response.
         let mut driver = Tasks::new();
         driver.spawn(async move { drop(connection.await) });
         let response = sender.send_request(request).await.map_err(failed)?;
@@ -66,7 +66,7 @@ impl Client {
         if status == StatusCode::OK {
             return serde_json::from_slice(&body).map_err(garbled);
         }
-        let problem: Problem = serde_json::from_slice(&body)
+        let problem: ErrorBody = serde_json::from_slice(&body)
             .map_err(|error| Error::Garbled { what: format!("status {status}: {error}") })?;
         Err(Error::Refused { message: problem.error, hint: problem.hint })
     }

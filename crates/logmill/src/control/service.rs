@@ -1,7 +1,7 @@
-//! The server's end: one route per change, limits on all of them, one place that turns errors into answers.
+//! The server side: one route per change, limits on all of them, one place that turns errors into responses.
 //!
-//! Guarantees: every answer is JSON; a request that takes too long is dropped and answered; after the stop
-//! signal requests under way are answered, for a bounded time. Leaves to others: who may connect
+//! Guarantees: every response is JSON. A request that takes too long is dropped and answered with an error. After the
+//! stop signal, requests under way are answered, for a bounded time. Leaves to others: which users may connect
 //! ([`super::socket`]).
 
 use std::future::Future;
@@ -22,52 +22,54 @@ use logmill_work::Queue;
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 
-use super::{Problem, REQUEST_BYTES_MAX, REQUEST_TIME_MAX, socket};
+use super::{ErrorBody, REQUEST_BYTES_MAX, REQUEST_TIME_MAX, socket};
 use crate::error::{Error, Result};
 use crate::jobs::change::{Cancel, Change, Enqueue, Pause, Purge, Redrive, Resume};
 use crate::output;
 use crate::stores;
 
-/// The most requests at a time; others wait, within their own time.
+/// Maximum number of concurrent requests; others wait, within their own time limit.
 const REQUESTS_MAX: usize = 64;
 /// How long a stop waits for requests under way.
 const STOP_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// A socket that is listened on.
+/// A listening socket.
 pub(crate) struct Control {
     listener: UnixListener,
     folder: PathBuf,
 }
 
 impl Control {
-    /// Listens in a folder that this process has; requests wait until [`serve`].
+    /// Listens in a folder whose lock this process holds; requests wait until [`serve`].
     pub(crate) fn listen(folder: &DataFolder) -> Result<Self> {
         let listener = socket::listen(folder)?;
         Ok(Self { listener, folder: folder.path().to_path_buf() })
     }
 
-    /// Where it listens.
     pub(crate) fn path(&self) -> PathBuf {
         socket::path(&self.folder)
     }
 }
 
-/// The queues that changes are made to.
+/// The queues to which changes are applied.
 #[derive(Clone)]
 pub(crate) struct Queues {
     pub(crate) all: Queue,
-    /// Jobs about usage, if they are in a database of their own.
+    /// Usage jobs, if they are in a database of their own.
     pub(crate) usage: Option<Queue>,
+    /// Jobs stored beside tables, if they are in a database of their own.
+    pub(crate) tables: Option<Queue>,
 }
 
 impl Queues {
     fn of(&self, kind: &str) -> &Queue {
         let usage = self.usage.as_ref().filter(|_| stores::meter::has_jobs_of(kind));
-        usage.unwrap_or(&self.all)
+        let tables = self.tables.as_ref().filter(|_| stores::tables::has_jobs_of(kind));
+        usage.or(tables).unwrap_or(&self.all)
     }
 }
 
-/// Serves until what `stop` gives completes, then takes the socket away.
+/// Serves until the future returned by `stop` completes, then removes the socket.
 pub(crate) async fn serve<S>(control: Control, queues: Queues, stop: impl Fn() -> S) -> Result<()>
 where
     S: Future<Output = ()> + Send + 'static,
@@ -82,7 +84,7 @@ where
     let served = tokio::select! {
         biased;
         served = serving.into_future() => served,
-        // A client that sends nothing must not hold up the stop.
+        // A client that sends nothing must not delay the stop.
         () = late => Ok(()),
     };
     socket::remove(&folder);
@@ -99,9 +101,9 @@ fn router(queues: Queues) -> Router {
         .route(Purge::PATH, post(change::<Purge>))
         .route(Pause::PATH, post(change::<Pause>))
         .route(Resume::PATH, post(change::<Resume>))
-        .fallback(async || problem(StatusCode::NOT_FOUND, "there is nothing here"))
+        .fallback(async || error_response(StatusCode::NOT_FOUND, "no such path"))
         .method_not_allowed_fallback(async || {
-            problem(StatusCode::METHOD_NOT_ALLOWED, "changes are sent with POST")
+            error_response(StatusCode::METHOD_NOT_ALLOWED, "use POST")
         })
         .layer(from_fn_with_state(limits, within_limits))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
@@ -114,25 +116,28 @@ async fn change<C: Change>(
 ) -> Response {
     let Json(change) = match body {
         Ok(body) => body,
-        Err(rejection) => return problem(rejection.status(), &rejection.body_text()),
+        Err(rejection) => return error_response(rejection.status(), &rejection.body_text()),
     };
     match change.apply(queues.of(change.kind())).await {
-        Ok(answer) => Json(answer).into_response(),
+        Ok(outcome) => Json(outcome).into_response(),
         Err(error) => {
             let status = status(error.kind());
             if status.is_server_error() {
                 let error = output::brief(&error.chain());
-                tracing::warn!(path = C::PATH, error, "a change failed");
+                tracing::warn!(path = C::PATH, error, "a change of jobs failed");
             }
             let error = Error::from(error);
             let hint = error.hint().map(str::to_owned);
-            (status, Json(Problem { error: output::brief(&logmill_io::chain(&error)), hint }))
+            (
+                status,
+                Json(ErrorBody { error: output::brief(&logmill_io::error_chain(&error)), hint }),
+            )
                 .into_response()
         }
     }
 }
 
-/// What every request shares.
+/// Limits shared by all requests.
 #[derive(Clone)]
 struct Limits {
     clock: Arc<dyn Clock>,
@@ -141,7 +146,7 @@ struct Limits {
 
 async fn within_limits(State(limits): State<Limits>, request: Request, next: Next) -> Response {
     let run = async {
-        // Never closed, so a permit always comes.
+        // The semaphore is never closed, so a permit always comes.
         let _permit = limits.requests.acquire().await;
         next.run(request).await
     };
@@ -149,8 +154,9 @@ async fn within_limits(State(limits): State<Limits>, request: Request, next: Nex
         biased;
         response = run => response,
         () = limits.clock.sleep(REQUEST_TIME_MAX) => {
-            let said = format!("not done within {} s; a part may be", REQUEST_TIME_MAX.as_secs());
-            problem(StatusCode::SERVICE_UNAVAILABLE, &said)
+            let limit_s = REQUEST_TIME_MAX.as_secs();
+            let error = format!("not completed within {limit_s} s; the change may or may not have happened");
+            error_response(StatusCode::SERVICE_UNAVAILABLE, &error)
         }
     }
 }
@@ -165,6 +171,6 @@ fn status(kind: ErrorKind) -> StatusCode {
     }
 }
 
-fn problem(status: StatusCode, error: &str) -> Response {
-    (status, Json(Problem { error: error.to_owned(), hint: None })).into_response()
+fn error_response(status: StatusCode, error: &str) -> Response {
+    (status, Json(ErrorBody { error: error.to_owned(), hint: None })).into_response()
 }

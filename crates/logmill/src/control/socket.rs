@@ -1,9 +1,8 @@
-//! The socket file: where it is, how it is made, and how it goes away.
+//! The socket file: its path, creation and removal.
 //!
-//! Guarantees: nobody but the owner can connect, from the first moment on: the mode is set between bind and
-//! listen. A file left behind by a server that died is replaced, by whoever has the folder's lock and by nobody
-//! else. A folder whose path is too long for a socket's address is reached through the folder's own handle.
-//! Leaves to others: speaking.
+//! Guarantees: only the owner can connect, because the mode is set between bind and listen. A file left behind by a
+//! dead server is replaced only by the process that holds the folder's lock. If the path is too long for a socket
+//! address, the socket is reached through a handle to the folder. Leaves to others: the protocol.
 
 use std::fs::{File, Permissions};
 use std::io::ErrorKind;
@@ -17,17 +16,16 @@ use tokio::net::{UnixListener, UnixSocket, UnixStream};
 use crate::error::{Error, Result};
 
 const NAME: &str = "control.sock";
-/// The longest path in a socket's address: 108 bytes, one of them zero.
+/// Maximum path length in a socket address: 108 bytes including the terminating zero.
 const ADDRESS_BYTES_MAX: usize = 107;
-/// Clients that may wait to be accepted.
+/// Maximum number of clients that wait to be accepted.
 const BACKLOG: u32 = 64;
 
-/// Where the socket of a folder is.
 pub(super) fn path(folder: &Path) -> PathBuf {
     folder.join(NAME)
 }
 
-/// Listens in a folder that this process has.
+/// Listens in a folder whose lock this process holds.
 #[expect(
     clippy::disallowed_methods,
     reason = "the socket file belongs to the server, not to a store"
@@ -35,29 +33,28 @@ pub(super) fn path(folder: &Path) -> PathBuf {
 pub(super) fn listen(folder: &DataFolder) -> Result<UnixListener> {
     let path = path(folder.path());
     let failed = |doing| failed(doing, &path);
-    // Nobody listens there: whoever did had the lock that we have now.
+    // No process listens there: a listener would hold the lock that we hold now.
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed("replace")(error)),
         _ => {}
     }
     let address = Address::of(folder.path())?;
-    let socket = UnixSocket::new_stream().map_err(failed("make"))?;
+    let socket = UnixSocket::new_stream().map_err(failed("create"))?;
     socket.bind(&address.path).map_err(failed("bind"))?;
     std::fs::set_permissions(&path, Permissions::from_mode(0o600)).map_err(failed("protect"))?;
     socket.listen(BACKLOG).map_err(failed("listen on"))
 }
 
-/// Takes the file away when the server stops.
+/// Removes the file when the server stops.
 #[expect(
     clippy::disallowed_methods,
     reason = "the socket file belongs to the server, not to a store"
 )]
 pub(super) fn remove(folder: &Path) {
-    // The next server would replace it anyway.
+    // On failure the next server replaces it.
     let _ = std::fs::remove_file(path(folder));
 }
 
-/// Connects to the server of a folder.
 pub(super) async fn connect(folder: &Path) -> Result<UnixStream> {
     let address = Address::of(folder)?;
     UnixStream::connect(&address.path).await.map_err(failed("connect to", &path(folder)))
@@ -84,7 +81,7 @@ impl Address {
         let handles = Path::new("/proc/self/fd");
         if !handles.exists() {
             let why = format!(
-                "its path has more than {ADDRESS_BYTES_MAX} bytes: use a shorter data folder"
+                "its path is longer than {ADDRESS_BYTES_MAX} bytes: use a data folder with a shorter path"
             );
             return Err(failed("reach", &path)(std::io::Error::new(
                 ErrorKind::InvalidFilename,

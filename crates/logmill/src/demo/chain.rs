@@ -1,7 +1,7 @@
-//! A chain: followed, reorganized under us, filled backwards, asked, and checked again.
+//! A chain: followed, reorganized, filled backwards, queried, and verified.
 //!
 //! Guarantees: every answer is compared with a scan of the chain's own blocks. Leaves to others: real nodes; the
-//! chain is made from a seed, in this process.
+//! chain is generated from a seed, in this process.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,9 +25,9 @@ use crate::output;
 
 const BLOCKS: u64 = 1_500;
 const REORG_DEPTH: u64 = 5;
-/// Small, so that there is history to be filled.
+/// Small, so that there is history to fill.
 const CELL_BLOCKS: u64 = 256;
-/// How long anything may take.
+/// Time limit for each step.
 const WAIT_MAX: Duration = Duration::from_secs(120);
 const LOOK_WAIT: Duration = Duration::from_millis(20);
 
@@ -38,20 +38,20 @@ pub(super) async fn show(folder: &Path, queue: &Queue) -> Result<(Chain, SimChai
     let chain = open(folder, sim.settings().chain_id, &clock).await?;
     let ingest = ingest(&chain, &sim, queue, &clock);
     let (stop, stopped) = watch::channel(false);
-    let told = || {
+    let stop_requested = || {
         let mut stopped = stopped.clone();
         async move {
-            // A sender that is gone has stopped too.
+            // A dropped sender means stop too.
             let _ = stopped.wait_for(|stopped| *stopped).await;
         }
     };
     let shown = async {
         let shown = follow_and_ask(&chain, &sim, &*clock).await;
-        // Nobody listening means that ingest has ended.
+        // Without a receiver ingest has ended.
         let _ = stop.send(true);
         shown
     };
-    let (ran, shown) = futures::future::join(ingest.run(told), shown).await;
+    let (ran, shown) = futures::future::join(ingest.run(stop_requested), shown).await;
     ran?;
     Ok((chain, sim, shown?))
 }
@@ -78,7 +78,7 @@ fn ingest(chain: &Chain, sim: &SimChain, queue: &Queue, clock: &Arc<dyn Clock>) 
         runner: RunnerSettings::new("", "demo", 1),
         roles: Roles { forward: true, history: true },
         owner: "demo".to_owned(),
-        progress: Arc::new(Progress::new(Arc::clone(clock))),
+        progress: Arc::new(Progress::new(Arc::clone(clock), chain.chain_id())),
         auditor: Arc::new(Auditor::new(chain.clone(), Arc::clone(clock), 0)),
         clock: Arc::clone(clock),
     }
@@ -107,19 +107,19 @@ async fn follow_and_ask(chain: &Chain, sim: &SimChain, clock: &dyn Clock) -> Res
                 && usize::try_from(found.log.log_index) == Ok(*index)
                 && found.log.data == log.data
         });
-    check(same, || format!("{} logs of fees, but {} were expected", found.len(), expected.len()))?;
+    check(same, || format!("found {} fee logs, expected {}", found.len(), expected.len()))?;
     let report = audit(chain, 0..head, |_| {}).await?;
-    check(report.is_clean() && report.verified > 0, || format!("the audit says {report:?}"))?;
+    check(report.is_clean() && report.verified > 0, || format!("the audit found {report:?}"))?;
     Ok(format!(
         "chain: {head} blocks and {logs} logs followed, verified and filled backwards in {}, a reorg of {REORG_DEPTH} \
-         blocks survived; {} fee events found as by a scan, {} stored blocks verified again",
+         blocks survived; {} fee events found, the same as by a scan, {} stored blocks verified again",
         output::duration(filled),
         found.len(),
         report.verified,
     ))
 }
 
-/// Waits until everything is stored and the head is the chain's.
+/// Waits until everything is stored and the stored head is the chain's head.
 async fn wait_for(chain: &Chain, sim: &SimChain, clock: &dyn Clock, what: &str) -> Result<()> {
     let end = clock.monotonic() + WAIT_MAX;
     loop {
@@ -128,7 +128,7 @@ async fn wait_for(chain: &Chain, sim: &SimChain, clock: &dyn Clock, what: &str) 
             return Ok(());
         }
         check(clock.monotonic() < end, || {
-            format!("the chain is not {what} within {} s", WAIT_MAX.as_secs())
+            format!("the chain was not {what} within {} s", WAIT_MAX.as_secs())
         })?;
         clock.sleep(LOOK_WAIT).await;
     }

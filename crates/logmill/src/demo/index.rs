@@ -1,6 +1,6 @@
-//! The log index: blocks of a chain like mainnet go in, and its answers are those of a scan.
+//! The log index: stores blocks of a chain like mainnet, and returns what a scan returns.
 //!
-//! Guarantees: what it found is compared with all logs that went in. Leaves to others: real chains.
+//! Guarantees: results are compared with all stored logs. Leaves to others: real chains.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::output;
 
 const BLOCKS: usize = 300;
 const BLOCKS_PER_COMMIT: usize = 64;
-/// The number in errors: the demo's chain is no real one.
+/// The chain id in errors: the demo's chain is not a real one.
 const CHAIN: u64 = 0;
 
 pub(super) async fn show(folder: &Path) -> Result<String> {
@@ -57,8 +57,8 @@ async fn fill_and_ask(
     let same = found.iter().map(|log| &log.log).eq(expected.iter().copied());
     let logs = all().count();
     let text = format!(
-        "index: {logs} logs of {} blocks, {} sealed into a chunk; a query finds the {} of one contract as a scan \
-         does, and one beyond the head is refused",
+        "index: {logs} logs of {} blocks, {} sealed into a chunk; a query finds the {} of one contract, the same as \
+         a scan, and a query beyond the head is refused",
         blocks.len(),
         if maintained.sealed == 1 { "those of 256" } else { "none" },
         found.len()
@@ -67,6 +67,6 @@ async fn fill_and_ask(
     let sealed = check(maintained.sealed == 1, || format!("{maintained:?}"));
     let checked = sealed
         .and_then(|()| check(same, || "the index and a scan differ".to_owned()))
-        .and_then(|()| check(refused, || "an unknown block was answered".to_owned()));
+        .and_then(|()| check(refused, || "a query beyond the head was answered".to_owned()));
     Ok(checked.map(|()| text))
 }

@@ -1,7 +1,7 @@
-//! Jobs: a few thousand, some of which fail, one of which panics and one of which can not be done.
+//! Jobs: a few thousand, some of which fail, one of which panics and one of which cannot succeed.
 //!
-//! Guarantees: counted both by the handler, as effects, and by the queue, as states. Leaves to others:
-//! processes that die, which the tests of the work kernel show with `kill -9`.
+//! Guarantees: the handler counts effects, the queue counts states, and both are compared. Leaves to others: processes
+//! that die, which the tests of the work kernel cover with `kill -9`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use logmill_io::Tasks;
 use logmill_work::{
-    Backoff, Failure, Handler, NewJob, Outcome, Queue, Runner, RunnerSettings, Running, State,
+    Backoff, Failure, Handler, NewJob, Outcome, Queue, Runner, RunnerSettings, RunningJob, State,
 };
 use tokio::sync::watch;
 
@@ -21,11 +21,11 @@ use crate::output;
 
 const KIND: &str = "demo.job";
 const JOBS: u64 = 3_000;
-/// Every so many jobs, one fails at its first attempt.
+/// One of this many jobs fails at its first attempt.
 const FAILING_EVERY: u64 = 20;
 /// This one panics at its first attempt.
 const PANICS: u64 = 777;
-/// This one fails always.
+/// This one always fails.
 const HOPELESS: u64 = 1_234;
 const ATTEMPTS_MAX: u32 = 3;
 const SLOTS: usize = 64;
@@ -38,8 +38,10 @@ pub(super) async fn show(queue: &Queue) -> Result<String> {
     let jobs: Vec<NewJob> = (0..JOBS).map(job).collect();
     let created = queue.enqueue_many(&jobs).await?;
     let again = queue.enqueue_many(&jobs).await?;
-    check((created, again) == (JOBS, 0), || format!("{created} and then {again} jobs were new"))?;
-    let handler = Arc::new(Demo::default());
+    check((created, again) == (JOBS, 0), || {
+        format!("{created} jobs were created first, then {again} more")
+    })?;
+    let handler = Arc::new(DemoHandler::default());
     let settings = RunnerSettings {
         backoff: Backoff::Linear { step: RETRY_WAIT },
         ..RunnerSettings::new(KIND, "demo", SLOTS)
@@ -64,7 +66,7 @@ fn job(number: u64) -> NewJob {
     job
 }
 
-/// Shows how it goes until nothing is left to do.
+/// Prints progress until nothing is left to do.
 async fn watch_progress(queue: &Queue) -> Result<()> {
     for _ in 0..LOOKS_MAX {
         let counts = counts(queue).await?;
@@ -92,13 +94,13 @@ async fn counts(queue: &Queue) -> Result<BTreeMap<State, u64>> {
     Ok(ours.map(|counts| (counts.state, counts.jobs)).collect())
 }
 
-async fn verify(queue: &Queue, handler: &Demo) -> Result<String> {
+async fn verify(queue: &Queue, handler: &DemoHandler) -> Result<String> {
     let counts = counts(queue).await?;
     let wanted = BTreeMap::from([(State::Done, JOBS - 1), (State::Dead, 1)]);
     check(counts == wanted, || format!("the jobs ended as {counts:?}"))?;
     let effects = handler.effects.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let once = effects.len() as u64 == JOBS - 1 && effects.values().all(|times| *times == 1);
-    check(once, || "a job took effect not exactly once".to_owned())?;
+    check(once, || "a job did not take effect exactly once".to_owned())?;
     let failed = handler.failed.load(Ordering::SeqCst);
     let dead = queue.list(KIND, State::Dead, None, 1).await?;
     let attempts = dead.first().map_or(0, |job| job.attempts);
@@ -106,28 +108,28 @@ async fn verify(queue: &Queue, handler: &Demo) -> Result<String> {
         format!("a dead letter after {attempts} attempts")
     })?;
     check(queue.redrive(KIND, &format!("{HOPELESS:06}")).await?, || {
-        "nothing to redrive".to_owned()
+        "the dead letter could not be redriven".to_owned()
     })?;
     Ok(format!(
         "jobs: {JOBS} enqueued twice and created once, {} done with one effect each, {failed} failed attempts \
-         tried again (one was a panic), 1 dead letter after {attempts} attempts, redriven",
+         retried (one was a panic), 1 dead letter after {attempts} attempts, redriven",
         JOBS - 1
     ))
 }
 
 #[derive(Default)]
-struct Demo {
+struct DemoHandler {
     /// How often each job took effect.
     effects: Mutex<BTreeMap<u64, u64>>,
-    /// Attempts that failed and were tried again.
+    /// Attempts that failed and were retried.
     failed: AtomicU64,
 }
 
 #[async_trait]
-impl Handler for Demo {
-    async fn run(&self, running: Running) -> Result<Outcome, Failure> {
+impl Handler for DemoHandler {
+    async fn run(&self, running: RunningJob) -> Result<Outcome, Failure> {
         let key = &running.claim.key;
-        let number: u64 = key.parse().map_err(|_| Failure::for_good("a key that is no number"))?;
+        let number: u64 = key.parse().map_err(|_| Failure::for_good("the key is not a number"))?;
         let first = running.claim.attempt == 1;
         if number == HOPELESS {
             return Err(Failure::again("this one always fails"));

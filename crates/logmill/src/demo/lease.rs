@@ -1,4 +1,4 @@
-//! Leases: a holder that was replaced can write nothing, however sure of itself it is.
+//! Leases: a holder that was replaced cannot write, even if it does not know that it was replaced.
 //!
 //! Guarantees: the refusal comes from the store, inside the write. Leaves to others: what is written under a lease.
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use logmill_io::meta::SqlMeta;
 use logmill_io::{Batch, Condition, ErrorKind, MetaStore};
-use logmill_work::{Held, Lease, LeaseSettings, Queue};
+use logmill_work::{HeldLease, Lease, LeaseSettings, Queue};
 
 use super::check;
 use crate::error::{Error, Result};
@@ -25,13 +25,15 @@ pub(super) async fn show(queue: &Queue) -> Result<String> {
         Lease::new(Arc::clone(&store), Arc::clone(queue.sql().clock()), "demo", owner, settings)
     };
     let (old, new) = (lease("old"), lease("new"));
-    let held = old.acquire().await?.ok_or_else(|| free("at first"))?;
+    let held = old.acquire().await?.ok_or_else(|| not_acquired("at first"))?;
     check(new.acquire().await?.is_none(), || "a held lease was given away".to_owned())?;
     let taken = take_over(queue, &new).await?;
     check(taken.epoch() == held.epoch() + 1, || {
         format!("epoch {} follows {}", taken.epoch(), held.epoch())
     })?;
-    check(!old.is_trusted(&held), || "the old holder trusts a lease that ended".to_owned())?;
+    check(!old.is_trusted(&held), || {
+        "the old holder still trusts a lease that has ended".to_owned()
+    })?;
     let stale = write(&*store, &held).await;
     let fenced = stale.is_err_and(|error| error.kind() == ErrorKind::Fenced);
     check(fenced, || "the old holder could write".to_owned())?;
@@ -50,22 +52,22 @@ pub(super) async fn show(queue: &Queue) -> Result<String> {
     ))
 }
 
-/// Asks until the lease has ended.
-async fn take_over(queue: &Queue, lease: &Lease) -> Result<Held> {
+/// Retries until the lease has ended.
+async fn take_over(queue: &Queue, lease: &Lease) -> Result<HeldLease> {
     for _ in 0..TAKES_MAX {
         if let Some(held) = lease.acquire().await? {
             return Ok(held);
         }
         queue.sql().clock().sleep(TAKE_WAIT).await;
     }
-    Err(free("after its end"))
+    Err(not_acquired("after its end"))
 }
 
-async fn write(store: &dyn MetaStore, held: &Held) -> logmill_io::Result<()> {
+async fn write(store: &dyn MetaStore, held: &HeldLease) -> logmill_io::Result<()> {
     let batch = Batch::new().put("demo/record", "value", Condition::Any).fenced(held.fence());
     store.commit(batch).await.map(|_| ())
 }
 
-fn free(when: &str) -> Error {
-    Error::Demo { what: format!("the lease could not be had {when}") }
+fn not_acquired(when: &str) -> Error {
+    Error::Demo { what: format!("the lease could not be acquired {when}") }
 }

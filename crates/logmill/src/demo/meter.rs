@@ -1,4 +1,4 @@
-//! Meters: usage that is sent twice and counts once, a correction, and a recount.
+//! Metering: usage that is sent twice and counts once, a correction, and a recount.
 //!
 //! Guarantees: every figure is compared with a sum of what was sent. Leaves to others: HTTP and webhooks.
 
@@ -11,10 +11,10 @@ use logmill_io::sql::SqliteSettings;
 use logmill_io::wire::{GuardedClient, GuardedSettings};
 use logmill_io::{Clock, OsEntropy, Sql, SystemClock, Timestamp};
 use logmill_meter::correct::{Change, Correction};
-use logmill_meter::event::{Event, Incoming, Sender};
+use logmill_meter::event::{Event, RawEvent, Sender};
 use logmill_meter::period::BUCKET_MS;
 use logmill_meter::query::{BY_CUSTOMER, Query};
-use logmill_meter::record::{Arrived, Outcome};
+use logmill_meter::record::{Outcome, ReceivedEvent};
 use logmill_meter::settings::{EventType, Op};
 use logmill_meter::webhooks::{WebhookSettings, Webhooks};
 use logmill_meter::{Meter, Settings};
@@ -43,7 +43,7 @@ pub(super) async fn show(folder: &Path) -> Result<String> {
             let events = (first..first + PER_BATCH).map(|number| event(&meter, &clock, number));
             let outcomes = meter.record(events.collect::<Result<Vec<_>>>()?).await?;
             check(outcomes.iter().all(|outcome| *outcome == expected), || {
-                format!("events from {first} on are not all {expected:?}")
+                format!("not all events from {first} on are {expected:?}")
             })?;
         }
     }
@@ -64,8 +64,8 @@ pub(super) async fn show(folder: &Path) -> Result<String> {
         format!("a recount of {} events finds {:?}", recounted.events, recounted.differences)
     })?;
     Ok(format!(
-        "meters: {EVENTS} events of {CUSTOMERS} customers sent twice and counted once in {}; sums are exact, an event \
-         that is cancelled is gone from them, and a recount finds the same",
+        "meters: {EVENTS} events of {CUSTOMERS} customers sent twice and counted once in {}; sums are exact, a \
+         cancelled event no longer counts, and a recount finds the same",
         output::duration(took),
     ))
 }
@@ -86,21 +86,21 @@ fn customer(number: u64) -> String {
     format!("customer-{}", number % CUSTOMERS)
 }
 
-fn event(meter: &Meter, clock: &Arc<dyn Clock>, number: u64) -> Result<Arrived> {
-    let received = clock.now();
+fn event(meter: &Meter, clock: &Arc<dyn Clock>, number: u64) -> Result<ReceivedEvent> {
+    let received_at = clock.now();
     let sent = json!({
         "eventType": EVENT_TYPE, "customerId": customer(number), "value": number, "id": number.to_string(),
     });
     let text = sent.to_string();
-    let incoming: Incoming<'_> = serde_json::from_str(&text)
+    let raw: RawEvent<'_> = serde_json::from_str(&text)
         .map_err(|error| Error::Internal { what: format!("usage: {error}") })?;
-    let sender = Sender { source: SOURCE, now: received, entropy: &OsEntropy };
-    let checked = incoming.check(meter.settings(), None, &sender).and_then(Event::in_time);
+    let sender = Sender { source: SOURCE, now: received_at, entropy: &OsEntropy };
+    let checked = raw.check(meter.settings(), None, &sender).and_then(Event::in_time);
     let event = checked.map_err(|wrongs| Error::Demo { what: wrongs.join("; ") })?;
-    Ok(Arrived { event, received })
+    Ok(ReceivedEvent { event, received_at })
 }
 
-/// What is metered is the sum of all that was sent, but for one that was cancelled.
+/// Compares the metered usage with the sum of all events sent, except a cancelled one.
 async fn check_sums(
     meter: &Meter,
     clock: &Arc<dyn Clock>,

@@ -1,6 +1,6 @@
 //! Tables: everything derived from the chain's blocks, twice, and compared with a scan.
 //!
-//! Guarantees: the sums are compared with what the blocks say. Leaves to others: the chain ([`super::chain`]).
+//! Guarantees: the sums are compared with the blocks. Leaves to others: the chain ([`super::chain`]).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -42,13 +42,13 @@ pub(super) async fn show(folder: &Path, chain: &Chain, sim: &SimChain) -> Result
     derive().await?;
     let (expected, again) = (scanned(sim), fees(&reader).await?);
     check(first == expected && again == expected, || {
-        format!("fees of {} integrators, but {} were expected", first.len(), expected.len())
+        format!("found fees of {} integrators, expected {}", first.len(), expected.len())
     })?;
     let (transfers, holdings) =
         (count(&reader, &FT_TRANSFERS).await?, count(&reader, &FT_HOLDINGS).await?);
     Ok(format!(
         "tables: {} processors derived {transfers} token transfers and {holdings} holdings in {}; fees of {} \
-         integrators are what a scan finds, also after deriving again",
+         integrators equal those of a scan, also after deriving again",
         processors::all(&settings).len(),
         output::duration(took),
         expected.len(),
@@ -62,7 +62,7 @@ async fn count(reader: &Reader, table: &'static Table) -> Result<u64> {
     Ok(reader.query(text, Vec::new()).await?.row()?.count(0)?)
 }
 
-/// What every integrator earned, as text.
+/// Earnings of every integrator, as text.
 async fn fees(reader: &Reader) -> Result<BTreeMap<Address, String>> {
     let text = |source: &dyn Fn(&'static Table, &Select<'_>) -> String| {
         format!(
@@ -74,13 +74,15 @@ async fn fees(reader: &Reader) -> Result<BTreeMap<Address, String>> {
     let mut fees = BTreeMap::new();
     for row in reader.query(text, Vec::new()).await?.rows {
         let address = Address::try_from(&row.blob(0)?[..]);
-        let address = address.map_err(|_| Error::Internal { what: "an address".to_owned() })?;
+        let address = address.map_err(|_| Error::Internal {
+            what: "a stored address is not 20 bytes long".to_owned(),
+        })?;
         fees.insert(address, row.text(1)?.to_owned());
     }
     Ok(fees)
 }
 
-/// The same from the chain's own blocks.
+/// The same computed from the chain's own blocks.
 fn scanned(sim: &SimChain) -> BTreeMap<Address, String> {
     let mut sums: BTreeMap<Address, U256> = BTreeMap::new();
     for block in (0..=sim.latest().number).filter_map(|number| sim.block(number)) {

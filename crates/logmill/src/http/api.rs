@@ -1,4 +1,4 @@
-//! The read API: what is stored and derived of a chain, as JSON, under `/api/v1/{chain}/…`.
+//! The read API: stored and derived data of a chain as JSON, under `/api/v1/{chain}/…`.
 //!
 //! ```text
 //!   path, query ─▶ call (parameters checked) ─▶ handler ─▶ lists and rows of tables ─▶ JSON, with `asOf`
@@ -6,18 +6,18 @@
 //!                       └───── once more if the tip changed meanwhile ◀─────┘
 //! ```
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | [`endpoint`], [`param`], [`record`] | declarations: of paths, of what they take, of what they give |
-//! | [`openapi`] | the document that these make |
-//! | [`call`], [`error`] | a request, its answer, and every error |
+//! | [`endpoint`], [`param`], [`record`] | declarations of paths, their parameters and their responses |
+//! | [`openapi`] | the document generated from them |
+//! | [`call`], [`error`] | a request, its response, and every error |
 //! | [`list`], [`position`] | pages, and the cursors between them |
-//! | [`data`] | derived tables at one moment, and whether they have all there is |
+//! | [`data`] | derived tables at one moment, and whether they are complete |
 //! | the others | one resource each |
 //!
-//! Guarantees: an answer of derived tables is of one branch of the chain; every statement is bounded by a limit in the
-//! order of an index; bad input is never an error of ours; time and requests under way are bounded. Leaves to others:
-//! whole blocks and logs (JSON-RPC), changing anything. `docs/api.md` tells clients of it.
+//! Guarantees: an answer from derived tables reflects one branch of the chain; every statement has a limit and follows
+//! the order of an index; bad input never causes a server error; duration and concurrency are bounded. Leaves to
+//! others: whole blocks and logs (JSON-RPC), and all changes. `docs/api.md` describes it for clients.
 
 mod accounts;
 mod blocks;
@@ -38,6 +38,7 @@ mod param;
 #[cfg(test)]
 pub(super) mod plans;
 mod position;
+mod reconciliation;
 mod record;
 mod staking;
 mod status;
@@ -55,18 +56,17 @@ use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::Shared;
-use super::auth::{Refused, Scope};
+use super::ServerState;
+use super::auth::{KeyRejection, Scope};
 use call::Call;
 use endpoint::Endpoint;
 use error::{ApiError, ApiResult};
 
-/// How often a request is worked on while the tip changes under it.
+/// Maximum number of attempts for a request while the tip changes.
 const ATTEMPTS_MAX: usize = 3;
 
-/// Every path.
 fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
     let all = [
         blocks::ENDPOINTS,
@@ -81,13 +81,13 @@ fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
         contracts::ENDPOINTS,
         staking::ENDPOINTS,
         fees::ENDPOINTS,
+        reconciliation::ENDPOINTS,
         status::ENDPOINTS,
     ];
     all.into_iter().flatten()
 }
 
-/// The routes of the read API.
-pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
+pub(super) fn routes(shared: &Arc<ServerState>) -> Router<Arc<ServerState>> {
     let mut api = Router::new();
     for endpoint in endpoints() {
         let answer = move |state, path, query| answer(state, endpoint, path, query);
@@ -95,41 +95,57 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
     }
     let api = api
         .route_layer(from_fn_with_state(Arc::clone(shared), guard))
-        .fallback(async || nothing())
+        .fallback(async || not_found())
         .method_not_allowed_fallback(async || ApiError::no_method());
     Router::new()
         .nest("/api/v1/{chain}", api)
         .route("/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], document())))
 }
 
-/// What a path is answered with that is none.
-pub(super) fn nothing() -> Response {
-    ApiError::not_found("there is nothing here").into_response()
+/// The response for an unknown path.
+pub(super) fn not_found() -> Response {
+    ApiError::not_found("no such path; the API is described at /openapi.json").into_response()
 }
 
-/// What a path is answered with whose handler broke off.
-pub(super) fn failed() -> Response {
-    ApiError::internal("a handler panicked").into_response()
+/// The response after a handler panicked.
+pub(super) fn internal_error() -> Response {
+    ApiError::internal("request handler panicked").into_response()
 }
 
-/// The OpenAPI document, as text.
 pub(super) fn document() -> &'static str {
     static DOCUMENT: LazyLock<String> = LazyLock::new(|| format!("{:#}\n", openapi::document()));
     &DOCUMENT
 }
 
-/// Lets nobody past without the key that is needed.
-async fn guard(State(shared): State<Arc<Shared>>, request: HttpRequest, next: Next) -> Response {
+/// Short description of the service, served at `/` as JSON.
+pub(super) fn about() -> Value {
+    let document = openapi::document();
+    let paths = document["paths"].as_object().map(|paths| paths.keys().collect::<Vec<_>>());
+    json!({
+        "service": "logmill",
+        "version": env!("CARGO_PKG_VERSION"),
+        "description": "Indexes chains, derives tables, meters usage and serves all of it.",
+        "openapi": "/openapi.json",
+        "paths": paths,
+    })
+}
+
+/// Rejects requests without a key of the required scope.
+async fn guard(
+    State(shared): State<Arc<ServerState>>,
+    request: HttpRequest,
+    next: Next,
+) -> Response {
     match shared.limits.keys.check(request.headers(), Scope::Read) {
         Ok(_) => next.run(request).await,
         Err(refused) => {
             metrics::counter!("logmill_http_refused_total").increment(1);
             match refused {
-                Refused::Unknown => ApiError::unauthorized().into_response(),
-                Refused::Forbidden => {
-                    ApiError::forbidden("the key does not allow this").into_response()
+                KeyRejection::Unknown => ApiError::unauthorized().into_response(),
+                KeyRejection::Forbidden => {
+                    ApiError::forbidden("the key does not have the required scope").into_response()
                 }
-                Refused::Foreign => ApiError::forbidden(super::FOREIGN).into_response(),
+                KeyRejection::Foreign => ApiError::forbidden(super::FOREIGN).into_response(),
             }
         }
     }
@@ -138,9 +154,9 @@ async fn guard(State(shared): State<Arc<Shared>>, request: HttpRequest, next: Ne
 type PathParams = Result<Path<BTreeMap<String, String>>, PathRejection>;
 type QueryParams = Result<Query<Vec<(String, String)>>, QueryRejection>;
 
-/// Answers a request: in time, and once there is room to work on it.
+/// Answers a request within the time limit, once a request slot is free.
 async fn answer(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     endpoint: &'static Endpoint,
     path: PathParams,
     query: QueryParams,
@@ -154,7 +170,7 @@ async fn answer(
         biased;
         answer = answered => answer,
         () = shared.clock.sleep(shared.rpc.limits().timeout) => {
-            Err(ApiError::unavailable("not in time: too many requests at the moment, or too much asked"))
+            Err(ApiError::unavailable("timed out: too many requests at the moment, or the request is too expensive"))
         }
     };
     let took = shared.clock.monotonic().saturating_sub(started);
@@ -169,7 +185,7 @@ async fn answer(
 }
 
 async fn respond(
-    shared: &Shared,
+    shared: &ServerState,
     endpoint: &'static Endpoint,
     path: PathParams,
     query: QueryParams,
@@ -178,26 +194,31 @@ async fn respond(
     let Query(query) = query.map_err(|_| ApiError::unreadable())?;
     let chain = path.get("chain").and_then(|chain| chain.parse::<u64>().ok());
     let served = chain.and_then(|chain| shared.chains.get(chain));
-    let (served, _) = served.ok_or_else(ApiError::no_chain)?;
+    let (served, _) = served.ok_or_else(|| match shared.chains.is_awaited() {
+        true => ApiError::unavailable(
+            "the chain id is not known yet: no node has answered since the start; retry later",
+        ),
+        false => ApiError::no_chain(),
+    })?;
     let mut call = Call::read(served, endpoint, &path, query)?;
     for _ in 0..ATTEMPTS_MAX {
-        call.look().await?;
+        call.load_data().await?;
         if let Some(json) = attempt(&call).await? {
             return Ok(json);
         }
     }
-    Err(ApiError::unavailable("the chain changes faster than this can be read"))
+    Err(ApiError::unavailable("the chain changed repeatedly while it was read: retry"))
 }
 
-/// Answers a call; none if the tip changed meanwhile.
+/// Answers a call; `None` if the tip changed meanwhile.
 async fn attempt(call: &Call) -> ApiResult<Option<Value>> {
     let endpoint = call.endpoint;
     let mut as_of = match call.some_data() {
         Some(data) if !endpoint.needs.is_empty() => data.as_of(endpoint.needs)?,
         _ => blocks::as_of(&call.served.chain.view().await?),
     };
-    let stale = call.some_data().and_then(|data| data.stale(&endpoint.processors()));
-    if let Some(reason) = stale {
+    let incomplete = call.some_data().and_then(|data| data.incomplete(&endpoint.processors()));
+    if let Some(reason) = incomplete {
         as_of["complete"] = false.into();
         as_of["reason"] = reason.into();
     }

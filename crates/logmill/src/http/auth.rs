@@ -1,36 +1,45 @@
-//! API keys: who may ask what.
+//! API keys and their scopes.
 //!
-//! Guarantees: secrets are kept and compared as hashes, in a time that tells nothing of them, and are never shown or
-//! logged. Without keys everybody on this machine may ask, and [`crate::http::serve`] serves nobody else; a page of
-//! another site that a browser shows here is somebody else. Leaves to others: which path needs which scope.
+//! Guarantees: secrets are kept and compared as hashes, in constant time, and are never shown or logged. Without keys
+//! every client on this machine has access, and [`crate::http::serve_with_health`] serves no other. A page of another
+//! site in a local browser counts as foreign unless its origin is allowed ([`super::cors`]). Leaves to others: which
+//! path needs which scope.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 
 use axum::http::HeaderMap;
-use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, SEC_WEBSOCKET_PROTOCOL};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use logmill_meter::settings::check_name;
 use logmill_meter::sources::ConfiguredKey;
 
-/// The header of a key, if it is not `Authorization: Bearer`.
+use super::cors::Origins;
+
+/// Header of a key, as an alternative to `Authorization: Bearer`.
 const KEY_HEADER: &str = "x-apikey";
-/// The header in which browsers tell whose page asks.
+/// WebSocket subprotocol that is chosen if the client offers it.
+pub(super) const PROTOCOL: &str = "logmill.v1";
+/// Prefix of a WebSocket subprotocol that carries a key, because pages cannot set headers of a WebSocket. The secret
+/// follows in base64url without padding, because subprotocols allow few characters.
+const KEY_PROTOCOL: &str = "logmill.key.";
+/// Header in which browsers report the site of the requesting page.
 const SITE_HEADER: &str = "sec-fetch-site";
-/// Shorter secrets can be guessed.
-const SECRET_SIGNS_MIN: usize = 16;
-/// How much of a hash tells keys apart.
+/// Minimum length of a secret; shorter ones can be guessed.
+const SECRET_CHARS_MIN: usize = 16;
+/// Length of the fingerprint that distinguishes keys.
 const FINGERPRINT_BYTES: usize = 16;
-/// The most keys.
 const KEYS_MAX: usize = 10_000;
 
-/// What a key allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// To ask.
+    /// Read data.
     Read,
-    /// To send usage.
+    /// Send usage.
     Usage,
-    /// To change how the server works; all of the others too.
+    /// Change how the server works; includes the other scopes.
     Admin,
 }
 
@@ -39,7 +48,7 @@ impl Scope {
         [Self::Read, Self::Usage, Self::Admin].into_iter().find(|scope| scope.name() == name)
     }
 
-    /// The name that people write.
+    /// Name in the settings.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -49,9 +58,9 @@ impl Scope {
     }
 }
 
-/// All keys.
+/// All keys, and the origins whose pages have access.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct Keys(Vec<Key>);
+pub(crate) struct Keys(Vec<Key>, Origins);
 
 #[derive(Clone, PartialEq, Eq)]
 struct Key {
@@ -59,12 +68,12 @@ struct Key {
     /// `blake3::Hash` compares in constant time.
     secret: blake3::Hash,
     scopes: Vec<Scope>,
-    /// As who it sends usage, if the configuration says so.
+    /// Source of the usage it sends, if configured.
     source: Option<String>,
 }
 
 impl Key {
-    /// What tells this secret from others and does not lead back to it.
+    /// Identifies this secret without revealing it.
     fn fingerprint(&self) -> String {
         let hash = blake3::derive_key("logmill api key fingerprint", self.secret.as_bytes());
         hash[..FINGERPRINT_BYTES].iter().map(|byte| format!("{byte:02x}")).collect()
@@ -81,51 +90,50 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// There is no key, or a wrong one.
+pub(crate) enum KeyRejection {
+    /// No key, or an unknown one.
     Unknown,
-    /// The key does not allow this.
+    /// The key lacks the required scope.
     Forbidden,
-    /// There are no keys, and a page of another site asks.
+    /// No keys are configured, and the request comes from a page of another site.
     Foreign,
 }
 
 impl Keys {
-    /// Of a setting: `NAME:SECRET:SCOPES` or `NAME:SECRET:SCOPES:SOURCE`, with commas between.
+    /// Parses a setting: `NAME:SECRET:SCOPES` or `NAME:SECRET:SCOPES:SOURCE`, separated by commas.
     pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
         let mut keys: Vec<Key> = Vec::new();
         for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
-            // A source may have colons, as addresses and names of chains do.
+            // A source may contain colons, as addresses and chain names do.
             let mut parts = entry.splitn(4, ':');
             let (Some(name), Some(secret), Some(scopes), source) =
                 (parts.next(), parts.next(), parts.next(), parts.next())
             else {
                 return Err(
-                    "a key is NAME:SECRET:SCOPES or NAME:SECRET:SCOPES:SOURCE, and several have commas between",
+                    "a key must be NAME:SECRET:SCOPES or NAME:SECRET:SCOPES:SOURCE, with commas between keys",
                 );
             };
             if source.is_some_and(|source| check_name("source", source).is_err()) {
-                return Err("a source has 1 to 200 bytes and no control characters");
+                return Err("a source must have 1 to 200 bytes and no control characters");
             }
             if name.is_empty() || keys.iter().any(|key| key.name == name) {
-                return Err("every key has a name of its own");
+                return Err("every key needs a name that no other key has");
             }
-            if secret.len() < SECRET_SIGNS_MIN {
-                return Err("a secret has at least 16 signs");
+            if secret.len() < SECRET_CHARS_MIN {
+                return Err("a secret needs at least 16 characters");
             }
             let scopes: Option<Vec<Scope>> = scopes.split('+').map(Scope::of_name).collect();
             let scopes =
-                scopes.ok_or("the scopes of a key are read, usage and admin, with + between")?;
+                scopes.ok_or("the scopes of a key must be read, usage or admin, joined by +")?;
             let secret = blake3::hash(secret.as_bytes());
             let source = source.map(str::to_owned);
             keys.push(Key { name: name.to_owned(), secret, scopes, source });
         }
         if keys.len() > KEYS_MAX {
-            return Err("there are more than 10000 keys");
+            return Err("too many keys, at most 10000");
         }
-        Ok(Self(keys))
+        Ok(Self(keys, Origins::default()))
     }
 
     /// The keys that may send usage, for [`logmill_meter::Meter::sync_key_sources`].
@@ -139,35 +147,50 @@ impl Keys {
         configured.collect()
     }
 
-    /// Whether there are none, so that everybody may ask.
+    /// The same keys, with origins whose pages have access.
+    pub(crate) fn with_origins(self, origins: Origins) -> Self {
+        Self(self.0, origins)
+    }
+
+    pub(super) fn origins(&self) -> &Origins {
+        &self.1
+    }
+
+    /// Without keys, every client on this machine has access.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether a request with these headers may do what needs a scope; gives the name of its key.
-    pub(crate) fn check(&self, headers: &HeaderMap, scope: Scope) -> Result<Option<&str>, Refused> {
+    /// Whether a request with these headers has a scope. Returns the name of its key.
+    pub(crate) fn check(
+        &self,
+        headers: &HeaderMap,
+        scope: Scope,
+    ) -> Result<Option<&str>, KeyRejection> {
         if self.is_empty() {
-            return if is_foreign(headers) { Err(Refused::Foreign) } else { Ok(None) };
+            let is_foreign = is_foreign(headers, &self.1);
+            return if is_foreign { Err(KeyRejection::Foreign) } else { Ok(None) };
         }
-        let given = secret_of(headers).ok_or(Refused::Unknown)?;
-        let given = blake3::hash(given);
-        // All are compared, so that the time does not tell which one it was.
+        let given = secret_of(headers).ok_or(KeyRejection::Unknown)?;
+        let given = blake3::hash(&given);
+        // Compares all keys, so that the duration does not reveal which one matched.
         let mut found = None;
         for key in &self.0 {
             if key.secret == given {
                 found = Some(key);
             }
         }
-        let key = found.ok_or(Refused::Unknown)?;
+        let key = found.ok_or(KeyRejection::Unknown)?;
         match key.allows(scope) {
             true => Ok(Some(&key.name)),
-            false => Err(Refused::Forbidden),
+            false => Err(KeyRejection::Forbidden),
         }
     }
 }
 
-/// Whether a browser asks for a page of another site, or by a name that another site gave this machine.
-fn is_foreign(headers: &HeaderMap) -> bool {
+/// Whether a browser sends this request for a page of another site that is not allowed, or under a host name that
+/// another site pointed at this machine (DNS rebinding).
+fn is_foreign(headers: &HeaderMap, origins: &Origins) -> bool {
     let text = |value: Option<&axum::http::HeaderValue>| {
         value.map(|value| value.to_str().unwrap_or_default().to_owned())
     };
@@ -176,10 +199,11 @@ fn is_foreign(headers: &HeaderMap) -> bool {
         !origin.split_once("://").is_some_and(|(_, authority)| is_local(authority))
     });
     let of_other_site = text(headers.get(SITE_HEADER)).is_some_and(|site| site == "cross-site");
-    by_other_name || of_other_origin || of_other_site
+    let is_allowed = origins.allowed(headers).is_some();
+    by_other_name || (!is_allowed && (of_other_origin || of_other_site))
 }
 
-/// Whether a host, perhaps with a port, is this machine.
+/// Whether a host, with or without a port, is this machine.
 fn is_local(authority: &str) -> bool {
     let host = match authority.strip_prefix('[') {
         Some(rest) => rest.split_once(']').map_or(rest, |(host, _)| host),
@@ -191,13 +215,20 @@ fn is_local(authority: &str) -> bool {
         || host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
-fn secret_of(headers: &HeaderMap) -> Option<&[u8]> {
+fn secret_of(headers: &HeaderMap) -> Option<Cow<'_, [u8]>> {
     if let Some(key) = headers.get(KEY_HEADER) {
-        return Some(key.as_bytes());
+        return Some(Cow::Borrowed(key.as_bytes()));
     }
-    let (scheme, secret) =
-        headers.get(AUTHORIZATION)?.as_bytes().split_at_checked("bearer ".len())?;
-    scheme.eq_ignore_ascii_case(b"bearer ").then_some(secret.trim_ascii())
+    if let Some(given) = headers.get(AUTHORIZATION) {
+        let (scheme, secret) = given.as_bytes().split_at_checked("bearer ".len())?;
+        let secret = Cow::Borrowed(secret.trim_ascii());
+        return scheme.eq_ignore_ascii_case(b"bearer ").then_some(secret);
+    }
+    let offered = headers.get_all(SEC_WEBSOCKET_PROTOCOL).into_iter();
+    let offered = offered.filter_map(|value| value.to_str().ok());
+    let mut offered = offered.flat_map(|value| value.split(',')).map(str::trim);
+    let secret = offered.find_map(|name| name.strip_prefix(KEY_PROTOCOL))?;
+    URL_SAFE_NO_PAD.decode(secret).ok().map(Cow::Owned)
 }
 
 #[cfg(test)]
@@ -212,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_opens_what_its_scopes_say_and_nothing_else() {
+    fn a_key_allows_exactly_its_scopes() {
         let keys = "me:0123456789abcdef:read, boss:fedcba9876543210:read+admin, \
             app:aaaaaaaaaaaaaaaa:usage, both:bbbbbbbbbbbbbbbb:usage+read";
         let keys = Keys::parse(keys).expect("four keys");
@@ -220,20 +251,40 @@ mod tests {
             ("authorization", "Bearer 0123456789abcdef", Scope::Read, Ok(Some("me"))),
             ("authorization", "bearer 0123456789abcdef", Scope::Read, Ok(Some("me"))),
             ("x-apikey", "0123456789abcdef", Scope::Read, Ok(Some("me"))),
-            ("x-apikey", "0123456789abcdef", Scope::Admin, Err(Refused::Forbidden)),
-            ("x-apikey", "0123456789abcdef", Scope::Usage, Err(Refused::Forbidden)),
+            ("x-apikey", "0123456789abcdef", Scope::Admin, Err(KeyRejection::Forbidden)),
+            ("x-apikey", "0123456789abcdef", Scope::Usage, Err(KeyRejection::Forbidden)),
             ("x-apikey", "fedcba9876543210", Scope::Admin, Ok(Some("boss"))),
             ("x-apikey", "fedcba9876543210", Scope::Usage, Ok(Some("boss"))),
             ("x-apikey", "aaaaaaaaaaaaaaaa", Scope::Usage, Ok(Some("app"))),
-            ("x-apikey", "aaaaaaaaaaaaaaaa", Scope::Read, Err(Refused::Forbidden)),
+            ("x-apikey", "aaaaaaaaaaaaaaaa", Scope::Read, Err(KeyRejection::Forbidden)),
             ("x-apikey", "bbbbbbbbbbbbbbbb", Scope::Usage, Ok(Some("both"))),
             ("x-apikey", "bbbbbbbbbbbbbbbb", Scope::Read, Ok(Some("both"))),
-            ("x-apikey", "bbbbbbbbbbbbbbbb", Scope::Admin, Err(Refused::Forbidden)),
-            ("x-apikey", "0123456789abcde", Scope::Read, Err(Refused::Unknown)),
-            ("x-apikey", "", Scope::Read, Err(Refused::Unknown)),
-            ("authorization", "Basic 0123456789abcdef", Scope::Read, Err(Refused::Unknown)),
-            ("authorization", "Bearer", Scope::Read, Err(Refused::Unknown)),
-            ("cookie", "0123456789abcdef", Scope::Read, Err(Refused::Unknown)),
+            ("x-apikey", "bbbbbbbbbbbbbbbb", Scope::Admin, Err(KeyRejection::Forbidden)),
+            ("x-apikey", "0123456789abcde", Scope::Read, Err(KeyRejection::Unknown)),
+            ("x-apikey", "", Scope::Read, Err(KeyRejection::Unknown)),
+            ("authorization", "Basic 0123456789abcdef", Scope::Read, Err(KeyRejection::Unknown)),
+            ("authorization", "Bearer", Scope::Read, Err(KeyRejection::Unknown)),
+            ("cookie", "0123456789abcdef", Scope::Read, Err(KeyRejection::Unknown)),
+            // As pages do, which cannot set headers of a WebSocket.
+            (
+                "sec-websocket-protocol",
+                "logmill.v1, logmill.key.MDEyMzQ1Njc4OWFiY2RlZg",
+                Scope::Read,
+                Ok(Some("me")),
+            ),
+            (
+                "sec-websocket-protocol",
+                "logmill.key.MDEyMzQ1Njc4OWFiY2RlZg",
+                Scope::Admin,
+                Err(KeyRejection::Forbidden),
+            ),
+            (
+                "sec-websocket-protocol",
+                "logmill.key.0123456789abcdef",
+                Scope::Read,
+                Err(KeyRejection::Unknown),
+            ),
+            ("sec-websocket-protocol", "0123456789abcdef", Scope::Read, Err(KeyRejection::Unknown)),
         ] {
             assert_eq!(keys.check(&headers(name, value), scope), expected, "{name}: {value}");
         }
@@ -242,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_not_keys_are_refused() {
+    fn malformed_keys_are_refused() {
         for text in [
             "me",
             "me:0123456789abcdef",
@@ -276,6 +327,29 @@ mod tests {
     }
 
     #[test]
+    fn pages_of_allowed_origins_have_access_but_not_under_another_host_name() {
+        let origins = Origins::parse("https://app.example").expect("one");
+        let keys = Keys::default().with_origins(origins);
+        for (given, expected) in [
+            (&[("origin", "https://app.example"), ("sec-fetch-site", "cross-site")][..], Ok(None)),
+            (&[("origin", "https://app.example"), ("host", "localhost")][..], Ok(None)),
+            (&[("origin", "https://evil.example")][..], Err(KeyRejection::Foreign)),
+            // A page without an origin may belong to any site, and a host name may have been rebound.
+            (&[("sec-fetch-site", "cross-site")][..], Err(KeyRejection::Foreign)),
+            (
+                &[("origin", "https://app.example"), ("host", "rebound.example")][..],
+                Err(KeyRejection::Foreign),
+            ),
+        ] {
+            let headers = given.iter().map(|(name, value)| {
+                (axum::http::HeaderName::from_static(name), value.parse().expect("a header"))
+            });
+            let headers: HeaderMap = headers.collect();
+            assert_eq!(keys.check(&headers, Scope::Read), expected, "{given:?}");
+        }
+    }
+
+    #[test]
     fn without_keys_pages_of_other_sites_are_refused() {
         let none = Keys::default();
         let keys = Keys::parse("one:0123456789abcdef:read").expect("keys");
@@ -304,10 +378,14 @@ mod tests {
             ("user-agent", "curl/8", false),
         ] {
             let given = headers(name, value);
-            let expected = if foreign { Err(Refused::Foreign) } else { Ok(None) };
+            let expected = if foreign { Err(KeyRejection::Foreign) } else { Ok(None) };
             assert_eq!(none.check(&given, Scope::Admin), expected, "{name}: {value}");
-            // With keys it is the key that counts.
-            assert_eq!(keys.check(&given, Scope::Read), Err(Refused::Unknown), "{name}: {value}");
+            // If keys are configured, only the key counts.
+            assert_eq!(
+                keys.check(&given, Scope::Read),
+                Err(KeyRejection::Unknown),
+                "{name}: {value}"
+            );
         }
     }
 }

@@ -1,47 +1,54 @@
-//! Connections: accepting them, and letting go of those that waste our time.
+//! Connections: accepts them, and drops those that waste the server's time.
 //!
-//! Guarantees: never more connections than allowed; a client that does not send its request in time, or takes what is
-//! sent more slowly than [`RATE_BYTES_MIN`] in [`RATE_WINDOW`], is dropped; after the stop signal requests under way
-//! are answered, for a bounded time. Leaves to others: what is answered, and who makes room for whom
-//! ([`super::admission`]).
+//! Guarantees: never more connections than allowed; a client that does not send its request in time is dropped; after
+//! the stop signal, requests in progress are still answered, for a bounded time. HTTP/2 is used with clients that start
+//! with it (prior knowledge), with limits on streams and resets. Leaves to others: the answers, which connections make
+//! room ([`super::admission`]), and clients that do not read ([`super::paced_stream`]).
 
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::FutureExt;
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
-use hyper::header::UPGRADE;
-use hyper::server::conn::http1;
+use hyper::header::{CONNECTION, HOST, HeaderValue, UPGRADE};
+use hyper::server::conn::{http1, http2};
 use hyper::service::{Service, service_fn};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use logmill_io::{Clock, Tasks};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::admission::{Admission, Place, Slot};
+use super::admission::{Admission, Slot};
+use super::paced_stream::{InputState, PacedStream};
+use super::unread::{UnreadAnswer, UnreadAnswers};
 
-/// The largest head of a request.
 const HEAD_BYTES_MAX: usize = 64 << 10;
-/// How long a stop waits for requests under way.
+/// Time that a stop allows for requests in progress.
 const STOP_TIME_MAX: Duration = Duration::from_secs(5);
-/// How long to wait after a connection could not be accepted, as when there are too many open files.
+/// Wait after a failed accept, for example with too many open files.
 const ACCEPT_WAIT: Duration = Duration::from_millis(100);
-/// While there is something to send, at least this much is taken in each window.
-const RATE_BYTES_MIN: usize = 16 << 10;
-const RATE_WINDOW: Duration = Duration::from_secs(20);
+/// Maximum number of concurrent HTTP/2 streams of a connection.
+const STREAMS_MAX: u32 = 64;
+/// Maximum number of streams that the client reset before they were accepted; more end the connection.
+const RESETS_PENDING_MAX: usize = 20;
+/// Maximum number of streams reset because of client errors; more end the connection.
+const RESETS_MAX: usize = 64;
+/// Ping interval of an idle HTTP/2 connection, and the time in which the client must respond.
+const HTTP2_PING: Duration = Duration::from_secs(30);
+const HTTP2_PONG: Duration = Duration::from_secs(20);
 
-/// Accepts and serves until it is told to stop.
+/// Accepts and serves connections until stopped.
 pub(super) async fn accept(
     listener: TcpListener,
     router: Router,
@@ -50,7 +57,7 @@ pub(super) async fn accept(
     mut stop: watch::Receiver<bool>,
 ) {
     let mut tasks: Tasks<()> = Tasks::new();
-    // Accepted, and without a place: only for one that is there does another make room.
+    // An accepted connection without a place. Another is closed only once this one exists.
     let mut arrived = None;
     loop {
         let accepted = async {
@@ -61,21 +68,21 @@ pub(super) async fn accept(
         };
         tokio::select! {
             biased;
-            () = told(&mut stop) => break,
+            () = stop_requested(&mut stop) => break,
             Some(_) = tasks.join_next() => {}
             permit = accepted => match (permit, arrived.take()) {
                 (Ok(Some(permit)), Some((stream, peer))) => {
-                    let place = admission.admit(permit, peer.ip());
+                    let permit = admission.admit(permit, peer.ip());
                     let connection = ConnectionService {
                         peer: peer.ip(),
                         admission: Arc::clone(&admission),
                         router: router.clone(),
                     };
-                    let paced = Paced::new(stream, Arc::clone(&clock), place);
-                    tasks.spawn(connection.serve(paced, stop.clone()));
+                    let paced = PacedStream::new(stream, Arc::clone(&clock), permit);
+                    tasks.spawn(Arc::new(connection).serve(paced, stop.clone()));
                 }
                 (Err(error), _) => {
-                    tracing::debug!(%error, "a connection was not accepted");
+                    tracing::debug!(%error, "cannot accept a connection, retrying");
                     clock.sleep(ACCEPT_WAIT).await;
                 }
                 (Ok(_), _) => break,
@@ -83,7 +90,7 @@ pub(super) async fn accept(
         }
     }
     drop(listener);
-    // All of them: WebSockets, which are tasks of their own, too.
+    // Waits for all connections, including WebSockets, which are separate tasks.
     tokio::select! {
         biased;
         () = admission.empty() => {}
@@ -91,13 +98,11 @@ pub(super) async fn accept(
     }
 }
 
-/// Completes when the server stops.
-pub(super) async fn told(stop: &mut watch::Receiver<bool>) {
-    // A sender that is gone has stopped too.
+pub(super) async fn stop_requested(stop: &mut watch::Receiver<bool>) {
+    // A dropped sender also means stop.
     let _ = stop.wait_for(|stopped| *stopped).await;
 }
 
-/// What answers the requests of one connection.
 struct ConnectionService {
     peer: IpAddr,
     admission: Arc<Admission>,
@@ -105,80 +110,222 @@ struct ConnectionService {
 }
 
 impl ConnectionService {
-    async fn serve(self, paced: Paced, mut stop: watch::Receiver<bool>) {
-        let (slot, dropped) = (paced.place.slot(), paced.place.dropped());
-        let header_timeout = self.admission.limits().header_timeout;
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(header_timeout)
-            .max_buf_size(HEAD_BYTES_MAX)
-            .serve_connection(
-                TokioIo::new(paced),
-                service_fn(|request| self.answer(slot.clone(), request)),
-            )
-            .with_upgrades();
-        let mut connection = pin!(connection);
-        let serving = async {
-            tokio::select! {
-                biased;
-                served = connection.as_mut() => served,
-                () = told(&mut stop) => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            }
-        };
-        let served = tokio::select! {
+    async fn serve(self: Arc<Self>, paced: PacedStream, stop: watch::Receiver<bool>) {
+        let dropped = paced.permit.dropped();
+        tokio::select! {
             biased;
-            served = serving => served,
-            // What is dropped here closes the socket.
-            () = dropped => return,
-        };
-        if let Err(error) = served {
-            // A client that went away, or spoke no HTTP.
-            tracing::debug!(%error, "a connection ended");
+            served = self.speak(paced, stop) => if let Err(error) = served {
+                // The client disconnected or did not speak HTTP.
+                tracing::debug!(%error, "connection ended with an error");
+            },
+            // Dropping the future closes the socket.
+            () = dropped => {}
         }
     }
 
-    /// Answers one request, and says how far it is.
+    /// Serves the HTTP version that the client uses, until either side ends the connection.
+    async fn speak(
+        self: Arc<Self>,
+        mut paced: PacedStream,
+        mut stop: watch::Receiver<bool>,
+    ) -> Result<(), hyper::Error> {
+        let is_http2 = tokio::select! {
+            biased;
+            is_http2 = paced.begins_with_http2() => is_http2,
+            () = stop_requested(&mut stop) => return Ok(()),
+        };
+        match is_http2 {
+            Ok(true) => self.speak_http2(paced, stop).await,
+            Ok(false) => self.speak_http1(paced, stop).await,
+            // The client disconnected.
+            Err(_) => Ok(()),
+        }
+    }
+
+    async fn speak_http1(
+        self: Arc<Self>,
+        paced: PacedStream,
+        mut stop: watch::Receiver<bool>,
+    ) -> Result<(), hyper::Error> {
+        let (slot, input) = (paced.permit.slot(), paced.input.clone());
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.admission.limits().header_timeout)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .serve_connection(
+                TokioIo::new(paced),
+                service_fn(|request| {
+                    let exchange = Exchange::new(slot.clone(), input.clone(), None);
+                    self.answer(exchange, request)
+                }),
+            )
+            .with_upgrades();
+        let mut connection = pin!(connection);
+        tokio::select! {
+            biased;
+            served = connection.as_mut() => served,
+            () = stop_requested(&mut stop) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        }
+    }
+
+    async fn speak_http2(
+        self: Arc<Self>,
+        paced: PacedStream,
+        mut stop: watch::Receiver<bool>,
+    ) -> Result<(), hyper::Error> {
+        metrics::counter!("logmill_http2_connections_total").increment(1);
+        let slot = paced.permit.slot();
+        let limit = self.admission.limits().body_timeout;
+        let unread = UnreadAnswers::new(self.admission.clock(), limit);
+        let answers = unread.clone();
+        let service = service_fn(move |request| {
+            let (service, answers) = (Arc::clone(&self), Some(answers.clone()));
+            let exchange = Exchange::new(slot.clone(), InputState::default(), answers);
+            async move { service.answer(exchange, request).await }
+        });
+        let connection = http2::Builder::new(StreamTasks::default())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS_MAX)
+            .max_pending_accept_reset_streams(RESETS_PENDING_MAX)
+            .max_local_error_reset_streams(RESETS_MAX)
+            .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
+            .keep_alive_interval(HTTP2_PING)
+            .keep_alive_timeout(HTTP2_PONG)
+            .serve_connection(TokioIo::new(paced), service);
+        let mut connection = pin!(connection);
+        tokio::select! {
+            biased;
+            served = connection.as_mut() => served,
+            () = unread.overdue() => {
+                let reason = "unread_answer";
+                metrics::counter!("logmill_http_connections_dropped_total", "reason" => reason)
+                    .increment(1);
+                Ok(())
+            }
+            () = stop_requested(&mut stop) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        }
+    }
+
+    /// Answers one request and reports its progress.
     async fn answer(
         &self,
-        slot: Slot,
-        request: Request<Incoming>,
+        exchange: Exchange,
+        mut request: Request<Incoming>,
     ) -> Result<Response<Body>, Infallible> {
-        slot.receives();
-        if request.headers().contains_key(UPGRADE) && !slot.may_upgrade() {
-            let why = "there are too many WebSockets (server.max_websockets)";
-            let refused = super::problem(StatusCode::SERVICE_UNAVAILABLE, why);
-            return Ok(refused.map(|body| Body::new(ResponseBody { body, slot })));
+        let (slot, input) = (exchange.slot.clone(), exchange.input.clone());
+        if input.head().is_ambiguous() {
+            let why = "a request must not have both Content-Length and Transfer-Encoding";
+            return Ok(exchange.refusal(super::problem(StatusCode::BAD_REQUEST, why)));
         }
+        if request.headers().contains_key(UPGRADE) && !slot.may_upgrade() {
+            let why = "too many WebSockets are open (server.max_websockets)";
+            let refused = super::problem(StatusCode::SERVICE_UNAVAILABLE, why);
+            return Ok(exchange.response(refused));
+        }
+        name_host(&mut request);
         let client = self.admission.limits().client(self.peer, request.headers());
         let path = request.uri().path().to_owned();
-        let request = request.map(|body| Body::new(RequestBody::new(body, slot.clone())));
+        let request = request.map(|body| Body::new(RequestBody::new(body, slot.clone(), input)));
         let answer = TowerToHyperService::new(self.router.clone()).call(request).await?;
         let status = answer.status();
         if status == StatusCode::SWITCHING_PROTOCOLS {
             slot.upgraded();
         }
         if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
-            tracing::debug!(%client, path, status = status.as_u16(), "a request was refused");
+            tracing::debug!(%client, path, status = status.as_u16(), "request refused");
         }
-        Ok(answer.map(|body| Body::new(ResponseBody { body, slot })))
+        Ok(exchange.response(answer))
     }
 }
 
-/// The body of a request, whose end is noted.
+/// Copies the authority of an HTTP/2 request to the `Host` header of HTTP/1, so that it is checked in one place.
+fn name_host(request: &mut Request<Incoming>) {
+    let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
+    if let Some(authority) = authority
+        && !request.headers().contains_key(HOST)
+        && let Ok(host) = HeaderValue::from_str(&authority)
+    {
+        request.headers_mut().insert(HOST, host);
+    }
+}
+
+/// One request, until its response is sent or abandoned.
+struct Exchange {
+    slot: Slot,
+    input: InputState,
+    /// For HTTP/2: the responses that the client does not read.
+    unread: Option<UnreadAnswers>,
+}
+
+impl Exchange {
+    fn new(slot: Slot, input: InputState, unread: Option<UnreadAnswers>) -> Self {
+        slot.receives();
+        // A new request proves that the rest of the previous one was read.
+        input.has_unread.store(false, Ordering::SeqCst);
+        Self { slot, input, unread }
+    }
+
+    fn response(self, response: Response<Body>) -> Response<Body> {
+        let unread = self.unread.as_ref().map(UnreadAnswers::add);
+        response.map(|body| Body::new(ResponseBody { body, unread, _exchange: self }))
+    }
+
+    /// A response after which the connection cannot be parsed any further.
+    fn refusal(self, mut response: Response<Body>) -> Response<Body> {
+        self.input.has_unread.store(true, Ordering::SeqCst);
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        self.response(response)
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.slot.answered();
+        self.input.head().restart();
+    }
+}
+
+/// The stream tasks of one connection, which end with it.
+#[derive(Clone, Default)]
+struct StreamTasks(Arc<Mutex<Tasks<()>>>);
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for StreamTasks {
+    fn execute(&self, stream: F) {
+        let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Removes finished tasks, so that there are never more tasks than streams.
+        while let Some(Some(_)) = tasks.join_next().now_or_never() {}
+        tasks.spawn(stream);
+    }
+}
+
+/// Request body that reports its end.
 struct RequestBody {
     body: Incoming,
     slot: Slot,
+    input: InputState,
+    /// Whether the end was reported: no more of it will come or is needed.
+    is_reported: bool,
 }
 
 impl RequestBody {
-    fn new(body: Incoming, slot: Slot) -> Self {
-        if body.is_end_stream() {
-            slot.works();
+    fn new(body: Incoming, slot: Slot, input: InputState) -> Self {
+        let mut request = Self { body, slot, input, is_reported: false };
+        if request.body.is_end_stream() {
+            request.report_end();
         }
-        Self { body, slot }
+        request
+    }
+
+    fn report_end(&mut self) {
+        if !std::mem::replace(&mut self.is_reported, true) {
+            self.slot.works();
+        }
     }
 }
 
@@ -192,7 +339,7 @@ impl hyper::body::Body for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         if !matches!(frame, Some(Ok(_))) || self.body.is_end_stream() {
-            self.slot.works();
+            self.report_end();
         }
         Poll::Ready(frame)
     }
@@ -208,15 +355,19 @@ impl hyper::body::Body for RequestBody {
 
 impl Drop for RequestBody {
     fn drop(&mut self) {
-        // Nobody wants the rest of it.
-        self.slot.works();
+        // The rest of the body is not needed.
+        if !self.is_reported {
+            self.input.has_unread.store(true, Ordering::SeqCst);
+        }
+        self.report_end();
     }
 }
 
-/// The body of an answer, whose end is noted.
+/// Response body that reports its end.
 struct ResponseBody {
     body: Body,
-    slot: Slot,
+    unread: Option<UnreadAnswer>,
+    _exchange: Exchange,
 }
 
 impl hyper::body::Body for ResponseBody {
@@ -227,7 +378,11 @@ impl hyper::body::Body for ResponseBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if let Some(unread) = &self.unread {
+            unread.waits(polled.is_ready());
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -236,179 +391,5 @@ impl hyper::body::Body for ResponseBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-impl Drop for ResponseBody {
-    fn drop(&mut self) {
-        self.slot.answered();
-    }
-}
-
-/// A connection that must take what is sent at a least rate.
-struct Paced {
-    stream: TcpStream,
-    clock: Arc<dyn Clock>,
-    /// While something waits to be sent: the end of the window, and how much was taken in it.
-    window: Option<(BoxFuture<'static, ()>, usize)>,
-    place: Place,
-}
-
-impl Paced {
-    fn new(stream: TcpStream, clock: Arc<dyn Clock>, place: Place) -> Self {
-        // Answers are written whole or in large pieces: waiting for more only delays them.
-        let _ = stream.set_nodelay(true);
-        Self { stream, clock, window: None, place }
-    }
-
-    /// Looks at the pace, given what the stream did with a write of so many bytes.
-    fn pace(
-        &mut self,
-        context: &mut Context<'_>,
-        given: usize,
-        written: Poll<io::Result<usize>>,
-    ) -> Poll<io::Result<usize>> {
-        match &written {
-            Poll::Ready(Ok(bytes)) => {
-                let taken = self.window.as_ref().map_or(0, |(_, taken)| *taken) + bytes;
-                if *bytes == given || taken >= RATE_BYTES_MIN {
-                    // Nothing waits any more, or enough was taken.
-                    if self.window.take().is_some() {
-                        self.place.slot().stalled(false);
-                    }
-                } else if let Some((_, before)) = &mut self.window {
-                    *before = taken;
-                }
-                return written;
-            }
-            Poll::Ready(Err(_)) => return written,
-            Poll::Pending => {}
-        }
-        if self.window.is_none() {
-            self.place.slot().stalled(true);
-        }
-        let clock = &self.clock;
-        let (end, _) = self.window.get_or_insert_with(|| (clock.sleep(RATE_WINDOW), 0));
-        ready!(end.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads too slowly")))
-    }
-}
-
-impl AsyncRead for Paced {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Paced {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.pace(context, bytes.len(), written)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let given = parts.iter().map(|part| part.len()).sum();
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
-        self.pace(context, given, written)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::disallowed_methods, reason = "a test listens and connects itself")]
-mod tests {
-    use super::*;
-    use crate::http::admission::ConnectionLimits;
-    use tokio::io::AsyncWriteExt;
-
-    /// A clock whose waits end when they are told to.
-    #[derive(Debug)]
-    struct Told(Arc<tokio::sync::Notify>);
-
-    impl Clock for Told {
-        fn now(&self) -> logmill_io::Timestamp {
-            logmill_io::Timestamp(0)
-        }
-
-        fn monotonic(&self) -> Duration {
-            Duration::ZERO
-        }
-
-        fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
-            let told = Arc::clone(&self.0);
-            Box::pin(async move { told.notified().await })
-        }
-    }
-
-    async fn place(clock: &Arc<dyn Clock>) -> Place {
-        let admission = Admission::new(ConnectionLimits::default(), Arc::clone(clock));
-        admission.admit(admission.room().await.expect("a place"), [127, 0, 0, 1].into())
-    }
-
-    #[tokio::test]
-    async fn a_client_that_takes_nothing_for_a_whole_window_is_dropped() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let client = TcpStream::connect(address).await.expect("connected");
-        let (stream, _) = listener.accept().await.expect("accepted");
-        let end = Arc::new(tokio::sync::Notify::new());
-        let clock: Arc<dyn Clock> = Arc::new(Told(Arc::clone(&end)));
-        let mut paced = Paced::new(stream, Arc::clone(&clock), place(&clock).await);
-        let piece = vec![0; 1 << 20];
-        // The window begins when the buffers are full.
-        end.notify_one();
-        let mut outcome = Ok(());
-        for _ in 0..1_000 {
-            outcome = paced.write_all(&piece).await;
-            if outcome.is_err() {
-                break;
-            }
-        }
-        let error = outcome.expect_err("it does not read");
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        drop(client);
-    }
-
-    #[tokio::test]
-    async fn a_client_that_takes_its_time_but_takes_is_kept() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let client = TcpStream::connect(address).await.expect("connected");
-        let (stream, _) = listener.accept().await.expect("accepted");
-        let clock: Arc<dyn Clock> = Arc::new(Told(Arc::new(tokio::sync::Notify::new())));
-        let mut paced = Paced::new(stream, Arc::clone(&clock), place(&clock).await);
-        let writing = async {
-            paced.write_all(&vec![0; 32 << 20]).await.expect("all is taken");
-            paced.shutdown().await.expect("closed");
-        };
-        let reading = async {
-            let mut client = client;
-            let taken = tokio::io::copy(&mut client, &mut tokio::io::sink()).await;
-            assert_eq!(taken.expect("read"), 32 << 20);
-        };
-        tokio::join!(writing, reading);
     }
 }

@@ -1,9 +1,9 @@
-//! `Content-Encoding` of requests: bodies that are compressed with gzip, as senders of usage and of JSON-RPC do.
+//! `Content-Encoding` of requests: gzip bodies, as senders of usage and of JSON-RPC use them.
 //!
-//! Guarantees: a body is decompressed as it is read, so nothing is done before a handler asks for it; at most
-//! [`STEP_BYTES`] of it are decompressed at once, and never more than the limit of bodies is taken, compressed or not.
-//! An encoding that is not known is answered with 415, which names those that are. Leaves to others: the limit on what
-//! comes out, and how long it may take ([`super::read_body`]).
+//! Guarantees: a body is decompressed as it is read, so no work is done before a handler reads it; at most
+//! [`STEP_BYTES`] of it are decompressed at once, and never more than the body limit is read, compressed or not. An
+//! unknown encoding is a 415 that names the supported ones. Leaves to others: the limit on the decompressed size and on
+//! the time ([`super::read_body`]).
 
 use std::io::Write;
 use std::sync::Arc;
@@ -20,31 +20,24 @@ use futures::StreamExt;
 use futures::stream::unfold;
 use http_body_util::LengthLimitError;
 
-use super::{Shared, problem};
+use super::{ServerState, problem};
 
-/// How many compressed bytes are decompressed at once. They may become a thousand times as many.
+/// Maximum number of compressed bytes decompressed at once. They may expand a thousandfold.
 const STEP_BYTES: usize = 1 << 10;
 
-/// What is wrong with a compressed body.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BodyEncodingError {
-    /// It is not what its header says.
-    #[error("the body is not gzip, as its Content-Encoding says: {0}")]
+    #[error("the body is not gzip although its Content-Encoding says so: {0}")]
     NotGzip(std::io::Error),
-    /// It goes on for too long.
     #[error("the compressed body has more than {max} bytes")]
-    TooLong {
-        /// The most that are read.
-        max: usize,
-    },
-    /// It could not be received.
+    TooLong { max: usize },
     #[error("the body could not be received: {0}")]
     Receive(axum::Error),
 }
 
-/// Decompresses the body of a request that says that it is compressed.
-pub(super) async fn decompressed(
-    State(shared): State<Arc<Shared>>,
+/// Decompresses the body of a request with a `Content-Encoding`.
+pub(super) async fn decompress_request(
+    State(shared): State<Arc<ServerState>>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -53,24 +46,27 @@ pub(super) async fn decompressed(
         Encoding::Gzip => {
             let headers = request.headers_mut();
             headers.remove(CONTENT_ENCODING);
-            // It is that of the compressed body.
+            // It is the length of the compressed body.
             headers.remove(CONTENT_LENGTH);
             let max = shared.limits.max_body_bytes;
             let body = std::mem::take(request.body_mut());
-            *request.body_mut() = gunzipped(body, max);
+            *request.body_mut() = gunzip_body(body, max);
         }
         Encoding::Unknown(name) => return unknown(&name),
     }
     next.run(request).await
 }
 
-/// Why a body could not be read, told apart: it is too large, it is not what it says, or it did not come.
+pub(super) fn too_large(max: usize) -> Response {
+    problem(StatusCode::PAYLOAD_TOO_LARGE, &format!("the body has more than {max} bytes"))
+}
+
+/// The response for a body that is too large, wrongly encoded or incomplete.
 pub(super) fn unreadable(error: &axum::Error, max: usize) -> Response {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = cause {
         if error.is::<LengthLimitError>() {
-            let why = format!("the body has more than {max} bytes");
-            return problem(StatusCode::PAYLOAD_TOO_LARGE, &why);
+            return too_large(max);
         }
         match error.downcast_ref::<BodyEncodingError>() {
             Some(BodyEncodingError::Receive(_)) | None => cause = error.source(),
@@ -82,14 +78,13 @@ pub(super) fn unreadable(error: &axum::Error, max: usize) -> Response {
             }
         }
     }
-    problem(StatusCode::BAD_REQUEST, "the body could not be received whole")
+    problem(StatusCode::BAD_REQUEST, "the body was not received completely")
 }
 
-/// How a body is encoded.
 enum Encoding {
     Identity,
     Gzip,
-    /// With what it is called.
+    /// The value of the header.
     Unknown(String),
 }
 
@@ -105,7 +100,7 @@ impl Encoding {
         match (applied.next(), applied.next()) {
             (None, _) => Self::Identity,
             (Some("gzip" | "x-gzip"), None) => Self::Gzip,
-            // Nor what is compressed twice.
+            // A body that is compressed twice is not supported either.
             _ => Self::Unknown(names),
         }
     }
@@ -113,25 +108,26 @@ impl Encoding {
 
 fn unknown(name: &str) -> Response {
     let name: String = name.chars().filter(|c| !c.is_control()).take(40).collect();
-    let why =
-        format!("Content-Encoding {name:?} is not known: send the body as it is, or with gzip");
+    let why = format!(
+        "Content-Encoding {name:?} is not supported: send the body uncompressed or with gzip"
+    );
     let known = [(ACCEPT_ENCODING, "gzip, identity")];
     (known, problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, &why)).into_response()
 }
 
-/// A body in the middle of being decompressed.
+/// A body that is being decompressed.
 struct Gunzip {
     body: BodyDataStream,
-    /// Received, and not yet decompressed.
+    /// Received, not yet decompressed.
     input: Bytes,
     decoder: MultiGzDecoder<Vec<u8>>,
-    /// How many more compressed bytes may come.
+    /// Number of compressed bytes that may still come.
     left: usize,
     max: usize,
     is_over: bool,
 }
 
-fn gunzipped(body: Body, max: usize) -> Body {
+fn gunzip_body(body: Body, max: usize) -> Body {
     let gunzip = Gunzip {
         body: body.into_data_stream(),
         input: Bytes::new(),
@@ -147,7 +143,7 @@ fn gunzipped(body: Body, max: usize) -> Body {
 }
 
 impl Gunzip {
-    /// The next piece that is not empty; nothing at the end, or after what went wrong.
+    /// The next non-empty piece; `None` at the end or after an error.
     async fn next(&mut self) -> Option<Result<Bytes, BodyEncodingError>> {
         while !self.is_over {
             match self.step().await {
@@ -177,10 +173,10 @@ impl Gunzip {
             self.left = left.ok_or(BodyEncodingError::TooLong { max: self.max })?;
         }
         let step = self.input.len().min(STEP_BYTES);
-        // A decoder may take less than it is given.
+        // A decoder may consume less than its input.
         let taken = self.decoder.write(&self.input[..step]).map_err(BodyEncodingError::NotGzip)?;
         if taken == 0 && step > 0 {
-            let why = std::io::Error::other("bytes follow after its end");
+            let why = std::io::Error::other("unexpected bytes after the end");
             return Err(BodyEncodingError::NotGzip(why));
         }
         self.input.advance(taken);
@@ -209,16 +205,16 @@ mod tests {
     }
 
     async fn read(compressed: Vec<u8>, max: usize) -> Result<Vec<u8>, String> {
-        // In small pieces, as a network brings them.
+        // In small pieces, as they come from a network.
         let pieces: Vec<_> = compressed.chunks(7).map(<[u8]>::to_vec).map(Bytes::from).collect();
         let pieces = pieces.into_iter().map(Ok::<_, std::convert::Infallible>);
-        let body = gunzipped(Body::from_stream(futures::stream::iter(pieces)), max);
+        let body = gunzip_body(Body::from_stream(futures::stream::iter(pieces)), max);
         let bytes = to_bytes(body, max).await;
-        bytes.map(|bytes| bytes.to_vec()).map_err(|error| logmill_io::chain(&error))
+        bytes.map(|bytes| bytes.to_vec()).map_err(|error| logmill_io::error_chain(&error))
     }
 
     #[tokio::test]
-    async fn what_was_compressed_comes_out_whole() {
+    async fn a_compressed_body_is_decompressed_completely() {
         let text = b"[1,2,3]".repeat(10_000);
         assert_eq!(read(gzip(&text[..]), 1 << 20).await, Ok(text));
         assert_eq!(read(gzip(&b""[..]), 1000).await, Ok(Vec::new()));
@@ -228,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_cut_changed_or_not_gzip_is_refused() {
+    async fn a_truncated_changed_or_uncompressed_body_is_refused() {
         let whole = gzip(&b"{\"a\":1}".repeat(50)[..]);
         let cut = whole[..whole.len() - 3].to_vec();
         let mut changed = whole.clone();
@@ -248,7 +244,7 @@ mod tests {
         assert!(bomb.len() < 80 << 10, "it is small: {}", bomb.len());
         let error = read(bomb, 1 << 20).await.expect_err("too large");
         assert!(error.contains("length limit exceeded"), "{error}");
-        // Nothing comes out of members that are empty, however many there are.
+        // Empty gzip members produce no output, however many there are.
         let empty = gzip(&b""[..]).repeat(100_000);
         let error = read(empty, 1 << 20).await.expect_err("too long");
         assert!(error.contains("more than 1048576 bytes"), "{error}");

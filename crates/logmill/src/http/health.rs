@@ -1,6 +1,6 @@
-//! The listener of its own for load balancers and monitors, which connections of others cannot fill.
+//! The separate listener for load balancers and monitors, which other connections cannot fill.
 //!
-//! Guarantees: it serves health, readiness and metrics, and nothing else. Leaves to others: what they say
+//! Guarantees: it serves health, readiness and metrics, and nothing else. Leaves to others: their content
 //! ([`super::operator`]).
 
 use std::sync::Arc;
@@ -12,10 +12,9 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::get;
 
 use super::admission::ConnectionLimits;
-use super::{Shared, caught, guard, operator, problem};
+use super::{ServerState, guard, operator, panics, problem};
 
-/// What is needed to see how a process is.
-pub(super) fn router(shared: &Arc<Shared>) -> Router {
+pub(super) fn router(shared: &Arc<ServerState>) -> Router {
     let guarded = Router::new()
         .route("/metrics", get(operator::metrics))
         .route_layer(from_fn_with_state(Arc::clone(shared), guard));
@@ -25,11 +24,11 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router {
         .route("/ready/{service}", get(operator::service_ready))
         .merge(guarded)
         .fallback(async || problem(StatusCode::NOT_FOUND, "this listener serves health alone"))
-        .layer(from_fn(caught::caught))
+        .layer(from_fn(panics::catch_panics))
         .with_state(Arc::clone(shared))
 }
 
-/// Few ask for health, and all at once.
+/// Health checks come from few clients, which may connect all at once.
 pub(super) fn limits() -> ConnectionLimits {
     ConnectionLimits {
         max_connections: 64,

@@ -1,39 +1,41 @@
-//! Metering over HTTP: usage comes in, aggregates and live figures go out.
+//! Metering over HTTP: receives usage, serves aggregates and live values.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | [`route`] | declarations: of paths, who may use them, what they take and give |
-//! | [`openapi`] | what these add to the OpenAPI document |
-//! | [`batch`] | JSON of events, single and many, read and checked |
+//! | [`route`] | declarations of paths, their scopes, parameters and responses |
+//! | [`openapi`] | their part of the OpenAPI document |
+//! | [`batch`] | parses and checks JSON of one or many events |
 //! | [`send`] | `POST /usage…`: recording |
-//! | [`ask`], [`show`] | parameters and cursors; events and aggregates as JSON |
+//! | [`params`], [`json`] | parameters and cursors; events and aggregates as JSON |
 //! | [`list`] | `GET /events…`, `GET /aggregations…` |
 //! | [`correct`] | cancelling and amending one event |
 //! | [`corrections`] | `GET /corrections`: usage of replaced blocks |
-//! | [`once`] | requests with an `Idempotency-Key`, and bodies |
+//! | [`creation`] | requests with an `Idempotency-Key`, and their bodies |
 //! | [`query`] | `GET /meters/query` |
-//! | [`trigger`] | `POST /aggregations/trigger`, and the small ones |
+//! | [`trend`] | `GET /meters/trend` |
+//! | [`trigger`] | `POST /aggregations/trigger`, and the small routes |
 //! | [`webhooks`] | `/webhooks/…`: endpoints and deliveries |
-//! | [`audit`] | what `/status` says of stored usage |
+//! | [`audit`] | the audit of stored usage in `/status` |
 //! | [`stream`] | the WebSocket of live values |
 //!
-//! Guarantees: bodies, batches, pages, time and requests under way are bounded; every error of the meter becomes a
-//! status here ([`failed`]), with a body `{"error": …}`; nothing that was not recorded is answered with 201. Leaves
-//! to others: metering ([`logmill_meter`]). `docs/metering.md` tells clients of it.
+//! Guarantees: bodies, batches, pages, time and concurrent requests are bounded; every error of the meter becomes a
+//! status here ([`failed`]), with a body `{"error": …}`; 201 is returned only for recorded usage. Leaves to others:
+//! metering ([`logmill_meter`]). `docs/metering.md` describes it for clients.
 
-mod ask;
 pub(super) mod audit;
 mod batch;
 mod correct;
 mod corrections;
+mod creation;
+mod json;
 mod list;
-mod once;
 pub(super) mod openapi;
+mod params;
 mod query;
 mod route;
 mod send;
-mod show;
 mod stream;
+mod trend;
 mod trigger;
 mod webhooks;
 
@@ -48,38 +50,35 @@ use axum::response::{IntoResponse, Response};
 use logmill_io::ErrorKind;
 use serde_json::Value;
 
-use ask::Params;
+use params::Params;
 use route::Route;
 
-use super::{Scope, Shared, problem, refusal};
+use super::{Scope, ServerState, problem, refusal};
 use crate::meter::Usage;
 use crate::output;
 
-/// The source of events that name none, where there are no keys.
+/// Source of events that name none, if no keys are configured.
 const LOCAL: &str = "local";
-/// After how many seconds it is worth trying again what can not be done now.
+/// Seconds after which a client should retry a temporary failure.
 const RETRY: [(HeaderName, &str); 1] = [(RETRY_AFTER, "1")];
 
-/// Metering as it is served.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Metering {
-    /// None if no event types are configured.
+    /// `None` if no event types are configured.
     pub(crate) usage: Option<Usage>,
-    /// What is configured, without secrets.
+    /// The metering configuration, without secrets.
     pub(crate) config: Value,
 }
 
-/// Who asks.
 #[derive(Clone, Debug)]
 struct Caller {
-    /// The name of the key.
+    /// Name of the key.
     name: Arc<str>,
-    /// The source of events that it sends without one.
+    /// Source of events that are sent without one.
     source: Arc<str>,
 }
 
-/// The routes of metering.
-pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
+pub(super) fn routes(shared: &Arc<ServerState>) -> Router<Arc<ServerState>> {
     let mut all = Router::new();
     for route in route::all() {
         let one = Router::new().route(route.path, (route.handler)());
@@ -89,9 +88,9 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
     all
 }
 
-/// Lets nobody past without the key that is needed, or with parameters that there are not; tells who it is.
+/// Rejects requests without a key of the required scope or with unknown parameters, and attaches the caller.
 async fn guard(
-    FromState((shared, route)): FromState<(Arc<Shared>, &'static Route)>,
+    FromState((shared, route)): FromState<(Arc<ServerState>, &'static Route)>,
     mut request: HttpRequest,
     next: Next,
 ) -> Response {
@@ -107,22 +106,22 @@ async fn guard(
     next.run(request).await
 }
 
-fn caller(shared: &Shared, headers: &HeaderMap, scope: Scope) -> Caller {
+fn caller(shared: &ServerState, headers: &HeaderMap, scope: Scope) -> Caller {
     let name = shared.limits.keys.check(headers, scope).ok().flatten().unwrap_or(LOCAL);
     let sources = shared.metering.usage.as_ref().map(|usage| &usage.sources);
     let source = sources.and_then(|sources| sources.of(name));
     Caller { name: name.into(), source: source.unwrap_or_else(|| name.into()) }
 }
 
-/// Usage, if any is metered.
-fn usage(shared: &Shared) -> Result<&Usage, Response> {
+/// The meter; an error response if no event types are configured.
+fn usage(shared: &ServerState) -> Result<&Usage, Response> {
     shared.metering.usage.as_ref().ok_or_else(|| {
         problem(StatusCode::SERVICE_UNAVAILABLE, "Service misconfigured: no event types available")
     })
 }
 
-/// Works on a request once there is room for it, and within the time that any request has.
-async fn answered(shared: &Shared, work: impl Future<Output = Response>) -> Response {
+/// Processes a request once a request slot is free, within the time limit of all requests.
+async fn respond(shared: &ServerState, work: impl Future<Output = Response>) -> Response {
     let work = async {
         // The semaphore is never closed.
         let _room = shared.requests.acquire().await;
@@ -132,7 +131,7 @@ async fn answered(shared: &Shared, work: impl Future<Output = Response>) -> Resp
         biased;
         answer = work => answer,
         () = shared.clock.sleep(shared.rpc.limits().timeout) => {
-            busy("not in time: it may or may not have been done")
+            busy("timed out: the request may or may not have been executed")
         }
     }
 }
@@ -147,7 +146,7 @@ fn failed(error: &logmill_meter::Error) -> Response {
         kind => {
             tracing::warn!(error = output::brief(&error.chain()), "a request about usage failed");
             match kind {
-                ErrorKind::Transient => busy("not at the moment: try again"),
+                ErrorKind::Transient => busy("temporarily unavailable: try again"),
                 ErrorKind::Corrupt => problem(StatusCode::INTERNAL_SERVER_ERROR, &damaged(error)),
                 _ => problem(StatusCode::INTERNAL_SERVER_ERROR, "Internal server error"),
             }
@@ -155,16 +154,18 @@ fn failed(error: &logmill_meter::Error) -> Response {
     }
 }
 
-/// What is said of stored usage that is not what was written.
+/// The error text for damaged stored usage.
 fn damaged(error: &logmill_meter::Error) -> String {
     match error {
-        logmill_meter::Error::DamagedEvent { .. } => error.to_string(),
+        logmill_meter::Error::DamagedEvent { .. } | logmill_meter::Error::DamagedName { .. } => {
+            error.to_string()
+        }
         _ => "stored usage is damaged: the log says where; see docs/runbooks/damaged-usage.md"
             .to_owned(),
     }
 }
 
-/// Not now, but perhaps in a moment.
+/// A temporary failure.
 fn busy(why: &str) -> Response {
     (RETRY, problem(StatusCode::SERVICE_UNAVAILABLE, why)).into_response()
 }

@@ -1,7 +1,7 @@
-//! What operators and their machines ask: `/health`, `/ready`, `/status`, `/ws/status`, `/metrics`.
+//! Endpoints for operators and monitoring: `/health`, `/ready`, `/status`, `/ws/status`, `/metrics`.
 //!
-//! Guarantees: `/health` answers as long as the process does; `/status` never calls ready what `/ready` does not;
-//! nothing here shows a secret. Leaves to others: what ready means ([`crate::readiness`]).
+//! Guarantees: `/health` responds as long as the process runs; `/status` never reports ready what `/ready` does not;
+//! nothing here shows a secret. Leaves to others: the definition of ready ([`crate::readiness`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,38 +12,42 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Json, Response};
 use bytes::Bytes;
+use logmill_pipeline::span::BlockSpan;
 use serde_json::{Value, json};
 
 use super::socket::Session;
-use super::{Shared, metering};
+use super::{ServerState, metering};
 use crate::readiness::{Reason, Service, Verdict};
-use crate::rpc::Served;
-use crate::rpc::subscriptions::Next;
+use crate::rpc::ServedChain;
+use crate::rpc::subscriptions::SocketAction;
 
-/// How often `/ws/status` tells the status.
+/// Interval of the messages on `/ws/status`.
 const STATUS_EVERY: Duration = Duration::from_secs(3);
-/// The most intervals of coverage that are shown.
+/// Maximum number of coverage intervals shown.
 const INTERVALS_MAX: usize = 1_000;
-/// The format of Prometheus.
+/// Prometheus text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-pub(super) async fn health(State(shared): State<Arc<Shared>>) -> Response {
+pub(super) async fn health(State(shared): State<Arc<ServerState>>) -> Response {
     let now = jiff::Timestamp::from_millisecond(shared.clock.now().millis());
     let timestamp = now.map(|now| now.to_string()).unwrap_or_default();
     Json(json!({"status": "ok", "timestamp": timestamp})).into_response()
 }
 
-pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> Response {
+pub(super) async fn ready(State(shared): State<Arc<ServerState>>) -> Response {
     answer(shared.readiness.verdict(None))
 }
 
 pub(super) async fn service_ready(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     Path(name): Path<String>,
 ) -> Response {
     match Service::ALL.into_iter().find(|service| service.name() == name) {
         Some(service) => answer(shared.readiness.verdict(Some(service))),
-        None => super::problem(StatusCode::NOT_FOUND, "the services are rpc, tables and meter"),
+        None => super::problem(
+            StatusCode::NOT_FOUND,
+            "no such service; the services are rpc, tables and meter",
+        ),
     }
 }
 
@@ -55,38 +59,37 @@ fn answer(verdict: Verdict) -> Response {
     (status, Json(verdict)).into_response()
 }
 
-pub(super) async fn status(State(shared): State<Arc<Shared>>) -> Response {
-    Json(shown(&shared).await).into_response()
+pub(super) async fn status(State(shared): State<Arc<ServerState>>) -> Response {
+    Json(status_json(&shared).await).into_response()
 }
 
-/// A client of `/ws/status`, which is told the status again and again.
 pub(super) struct StatusSession {
-    shared: Arc<Shared>,
-    told: bool,
+    shared: Arc<ServerState>,
+    has_sent: bool,
 }
 
 impl StatusSession {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, told: false }
+    pub(super) fn new(shared: Arc<ServerState>) -> Self {
+        Self { shared, has_sent: false }
     }
 }
 
 impl Session for StatusSession {
-    async fn hear(&mut self, _: Bytes) -> Option<Utf8Bytes> {
+    async fn receive(&mut self, _: Bytes) -> Option<Utf8Bytes> {
         None
     }
 
-    async fn next(&mut self) -> Next {
-        if self.told {
+    async fn next(&mut self) -> SocketAction {
+        if self.has_sent {
             self.shared.clock.sleep(STATUS_EVERY).await;
         }
-        let status = json!({"type": "status", "payload": shown(&self.shared).await});
-        self.told = true;
-        Next::Send(vec![status.to_string().into()])
+        let status = json!({"type": "status", "payload": status_json(&self.shared).await});
+        self.has_sent = true;
+        SocketAction::Send(vec![status.to_string().into()])
     }
 }
 
-async fn shown(shared: &Shared) -> Value {
+async fn status_json(shared: &ServerState) -> Value {
     let mut chains = Vec::new();
     let verdict = shared.readiness.verdict(None);
     for (served, _) in shared.chains.all() {
@@ -101,27 +104,27 @@ async fn shown(shared: &Shared) -> Value {
         "uptime_seconds": uptime.as_secs(),
         "ready": verdict.ready,
         "reasons": verdict.reasons,
+        "warnings": verdict.warnings,
         "services": serde_json::Map::from_iter(services),
         "chains": chains,
     });
     if let Some(collecting) = &shared.collecting {
-        status["collector"] = collecting.shown().await;
+        status["collector"] = collecting.status_json().await;
     }
     if let Some(usage) = &shared.metering.usage {
-        status["usage_audit"] = metering::audit::shown(usage).await;
+        status["usage_audit"] = metering::audit::status_json(usage).await;
     }
     status
 }
 
-async fn chain(served: &Served, verdict: &Verdict) -> Value {
+async fn chain(served: &ServedChain, verdict: &Verdict) -> Value {
     let chain_id = served.chain.chain_id();
-    // What is not about one chain is about all of them.
+    // A reason without a chain concerns all chains.
     let concerns = |reason: &&Reason| reason.chain_id.is_none_or(|id| id == chain_id);
     let reasons: Vec<&Reason> = verdict.reasons.iter().filter(concerns).collect();
     let covered = served.chain.covered();
     let newest = covered.len().saturating_sub(INTERVALS_MAX);
-    let shown =
-        covered[newest..].iter().map(|range| json!({"start": range.start, "end": range.end}));
+    let shown = covered[newest..].iter().map(|range| json!(BlockSpan::of(range.start, range.end)));
     let mut status = json!({
         "chain_id": chain_id,
         "ready": reasons.is_empty(),
@@ -143,15 +146,15 @@ async fn chain(served: &Served, verdict: &Verdict) -> Value {
             status["finalized"] = json!(block(view.finalized()));
         }
         Err(error) => {
-            let error = crate::output::brief(&logmill_io::chain(&error));
-            tracing::warn!(error, "a chain can not be read");
-            status["error"] = json!("it can not be read; the log says why");
+            let error = crate::output::brief(&logmill_io::error_chain(&error));
+            tracing::warn!(error, "cannot read the chain");
+            status["error"] = json!("the chain cannot be read; the log says why");
         }
     }
     status
 }
 
-pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+pub(super) async fn metrics(State(shared): State<Arc<ServerState>>) -> Response {
     let Some(recorder) = &shared.metrics else {
         return super::problem(StatusCode::NOT_FOUND, "metrics are not recorded");
     };

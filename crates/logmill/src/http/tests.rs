@@ -1,4 +1,4 @@
-//! Serving, over real sockets on this machine: calls, errors, limits, conformance, live changes, keys.
+//! HTTP tests over real sockets on this machine: calls, errors, limits, conformance, live changes, keys.
 
 #![allow(
     clippy::disallowed_methods,
@@ -7,10 +7,23 @@
 
 mod access;
 mod api;
+mod browsers;
 mod calls;
+mod chain_bytes;
+mod collected;
+mod compressed;
 mod conformance;
 mod fees;
-mod ground;
+mod http2;
 mod live;
 mod metering;
+mod node;
+mod other_chains;
+mod passed_on;
+mod prices;
 mod random;
+mod strict;
+mod syncing;
+mod test_server;
+mod uncles;
+mod wrong_http;

@@ -1,4 +1,4 @@
-//! Looking after a log index: garbage collection, and pruning of history.
+//! Maintenance of a log index: garbage collection, and pruning of history.
 //!
 //! Guarantees: a dry run changes no data. Leaves to others: when to run, and healing ([`super::resolve`]).
 
@@ -18,7 +18,9 @@ pub(super) async fn gc(settings: &Settings, chain: Chain, dry_run: bool) -> Resu
         output::table(&report_rows(&report))?;
         let degraded = writer.index().health().degraded;
         if degraded.is_some_and(|degraded| degraded.cause == Cause::Backlog) && report.deleted {
-            output::line("next: `logmill index resolve keep`, as garbage had stopped ingest")?;
+            output::line(
+                "next: run `logmill index resolve keep`, because garbage had stopped ingest",
+            )?;
         }
         Ok(())
     })
@@ -30,7 +32,7 @@ fn report_rows(report: &GcReport) -> Vec<Vec<String>> {
     let rows = [
         ("orphan chunks", report.orphan_chunks.len().to_string()),
         ("orphan chunk bytes", report.orphan_chunk_bytes.to_string()),
-        ("attempts given up", report.attempts_given_up.to_string()),
+        ("abandoned attempts", report.attempts_given_up.to_string()),
         ("stale changes", report.stale_changes.to_string()),
         ("stale tail records", report.stale_tail_records.to_string()),
         ("chunks in flight, kept", report.chunks_in_flight.to_string()),
@@ -39,7 +41,7 @@ fn report_rows(report: &GcReport) -> Vec<Vec<String>> {
     rows.map(|(name, value)| vec![name.to_owned(), value]).to_vec()
 }
 
-/// Removes the chunks that lie wholly below a block.
+/// Removes the chunks that lie completely below a block.
 pub(super) async fn prune(
     settings: &Settings,
     chain: Chain,
@@ -59,23 +61,23 @@ pub(super) async fn prune(
         output::line(&format!(
             "done: {removed} chunks removed; queries below {floor} are refused"
         ))?;
-        output::line("next: `logmill index gc` deletes their bytes")
+        output::line("next: run `logmill index gc` to delete their bytes")
     })
     .await
 }
 
-/// Says what would go; how many chunks.
+/// Prints what would be removed; returns the number of chunks.
 fn plan_prune(index: &LogIndex, below: u64) -> Result<usize> {
     let head = index.health().head;
     if head.is_none_or(|head| below > head) {
         let head =
-            head.map_or("nothing is indexed".to_owned(), |head| format!("the head is {head}"));
-        return Err(bad_argument("--below", format!("{below} leaves nothing: {head}")));
+            head.map_or("no block is indexed".to_owned(), |head| format!("the head is {head}"));
+        return Err(bad_argument("--below", format!("{below} would remove everything: {head}")));
     }
     let chunks = index.chunks();
     let going: Vec<_> = chunks.iter().filter(|chunk| chunk.blocks.end <= below).collect();
     let (Some(first), Some(last)) = (going.first(), going.last()) else {
-        output::line(&format!("no chunk lies wholly below block {below}: nothing to prune"))?;
+        output::line(&format!("no chunk lies completely below block {below}: nothing to prune"))?;
         return Ok(0);
     };
     let bytes: u64 = going.iter().map(|chunk| chunk.bytes).sum();

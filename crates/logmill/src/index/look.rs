@@ -1,10 +1,10 @@
-//! Looking at a log index: how it is, and what is in it.
+//! Reading a log index: its status and its logs.
 //!
-//! Guarantees: nothing is changed, and nobody is waited for. JSON has stable names; logs are those of
-//! `eth_getLogs`. Leaves to others: what an answer means ([`finalized_log_index`]).
+//! Guarantees: nothing is changed, and no other process is waited for. JSON has stable names; logs are in the format of
+//! `eth_getLogs`. Leaves to others: query semantics ([`finalized_log_index`]).
 
 use finalized_log_index::{
-    Cause, Degraded, ExplainedClause, ExplainedSource, Explanation, Filter, HealthReport, Log,
+    Cause, Degradation, ExplainedClause, ExplainedSource, Explanation, Filter, HealthReport, Log,
     LogPage, Strategy,
 };
 use logmill_pipeline::sighting::Sighting;
@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::output::{self, one_line};
 use crate::stores::index::IndexStores;
 
-/// How indexes are: that of a chain, or all.
+/// Prints the status of one index, or of all.
 pub(super) async fn status(settings: &Settings, chain: Chain, json: bool) -> Result<()> {
     let stores = IndexStores::open_to_read(settings).await?.without_warm_up();
     let chains = match chain.id {
@@ -26,17 +26,17 @@ pub(super) async fn status(settings: &Settings, chain: Chain, json: bool) -> Res
         Some(_) => Vec::new(),
     };
     let chains = if chains.len() > 1 { chains } else { vec![stores.choose(chain.id).await?] };
-    let mut shown = Vec::new();
+    let mut indexes = Vec::new();
     for chain in chains {
         let health = stores.index(chain).await?.health();
-        shown.push((chain, health, stores.sightings(chain).read().await?));
+        indexes.push((chain, health, stores.sightings(chain).read().await?));
     }
     if json {
         let indexes: Vec<Status> =
-            shown.iter().map(|(chain, health, seen)| Status::new(*chain, health, seen)).collect();
+            indexes.iter().map(|(chain, health, seen)| Status::new(*chain, health, seen)).collect();
         return output::json(&json!({ "indexes": indexes }));
     }
-    for (position, (chain, health, seen)) in shown.iter().enumerate() {
+    for (position, (chain, health, seen)) in indexes.iter().enumerate() {
         if position > 0 {
             output::line("")?;
         }
@@ -49,9 +49,9 @@ pub(super) async fn status(settings: &Settings, chain: Chain, json: bool) -> Res
 struct Status {
     chain: u64,
     degraded: Option<Value>,
-    /// How many stored blocks the audit of the server has found damaged.
+    /// Damaged stored blocks that the server's audit has found.
     damaged_blocks: u64,
-    /// The chain's head as the process that writes last saw it, and how long ago.
+    /// The chain's head as the writing process last saw it, and how long ago.
     head_seen: Option<Value>,
     head: Option<u64>,
     /// Both ends included.
@@ -113,7 +113,7 @@ fn status_rows(chain: u64, health: &HealthReport, seen: Option<&Sighting>) -> Ve
     match &health.degraded {
         None if damaged > 0 => {
             rows.push(("state", format!("damaged: the audit found {damaged} damaged blocks")));
-            let way_out = "`logmill verify` names them, `logmill repair` fetches them again";
+            let way_out = "`logmill verify` lists them, `logmill repair` fetches them again";
             rows.push(("way out", way_out.to_owned()));
         }
         None => rows.push(("state", "healthy".to_owned())),
@@ -125,21 +125,22 @@ fn status_rows(chain: u64, health: &HealthReport, seen: Option<&Sighting>) -> Ve
     let seen = seen
         .map_or("never".to_owned(), |seen| format!("{} ({} s ago)", seen.head, seen.age.as_secs()));
     rows.extend([
-        ("head", or_none(health.head)),
+        // The index holds final blocks only; the newest blocks of the chain are in the tip.
+        ("final head", or_none(health.head)),
         ("head of the chain", seen),
-        ("covered blocks", coverage),
+        ("covered final blocks", coverage),
         ("pruned below", or_none((health.pruned_below > 0).then_some(health.pruned_below))),
         ("chunks", health.chunks.to_string()),
         ("unanchored chunks", health.chunks_unanchored.to_string()),
         ("tail blocks", health.tail_blocks.to_string()),
-        ("logs", health.logs.to_string()),
+        ("logs of final blocks", health.logs.to_string()),
         ("bytes of chunks", health.bytes.to_string()),
         ("writer epoch", health.writer_epoch.to_string()),
     ]);
     rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect()
 }
 
-fn degraded_rows(degraded: &Degraded) -> [(&'static str, String); 4] {
+fn degraded_rows(degraded: &Degradation) -> [(&'static str, String); 4] {
     let (cause, stopped, way_out) = match degraded.cause {
         Cause::FinalityViolation => (
             "finality violation",
@@ -168,20 +169,20 @@ fn degraded_rows(degraded: &Degraded) -> [(&'static str, String); 4] {
     ]
 }
 
-/// The logs of a range of blocks, or how they were found.
-pub(super) async fn logs(settings: &Settings, asked: Logs) -> Result<()> {
-    let (chain, index) = open_to_read(settings, asked.chain).await?;
-    let mut filter = Filter::range(asked.from..=asked.to).limit(asked.limit);
-    filter.addresses = asked.address;
-    for (position, topic) in asked.topic {
+/// Prints the logs of a range of blocks, or how they were found.
+pub(super) async fn logs(settings: &Settings, args: Logs) -> Result<()> {
+    let (chain, index) = open_to_read(settings, args.chain).await?;
+    let mut filter = Filter::range(args.from..=args.to).limit(args.limit);
+    filter.addresses = args.address;
+    for (position, topic) in args.topic {
         filter = filter.topic(position, topic);
     }
-    if asked.explain {
+    if args.explain {
         let explanation = of(chain, index.explain(&filter)).await?;
-        return explain(&explanation, asked.json);
+        return explain(&explanation, args.json);
     }
     let page = of(chain, index.query_finalized(&filter)).await?;
-    if asked.json {
+    if args.json {
         let logs: Vec<Value> = page.logs.iter().map(log_json).collect();
         return output::json(&json!({ "logs": logs, "next": page.next }));
     }
@@ -206,15 +207,15 @@ fn log_table(page: &LogPage) -> Result<()> {
     output::table(&rows)?;
     match page.next {
         Some(next) => output::note(&format!(
-            "{} logs, and there are more: go on with --from {next}",
+            "{} logs; there are more, continue with --from {next}",
             page.logs.len()
         )),
-        None => output::note(&format!("{} logs, and no more", page.logs.len())),
+        None => output::note(&format!("{} logs; there are no more", page.logs.len())),
     }
     Ok(())
 }
 
-/// A log as a node gives it.
+/// A log in the format of a node.
 fn log_json(log: &Log) -> Value {
     let topics: Vec<String> = log.log.topics.iter().map(|topic| format!("{topic:#x}")).collect();
     json!({
@@ -259,7 +260,7 @@ fn explain(explanation: &Explanation, json: bool) -> Result<()> {
     ))
 }
 
-/// What was decided for one source: the clauses in the order in which they were looked up.
+/// The plan for one source: the clauses in the order in which they were looked up.
 fn plan(source: &ExplainedSource) -> String {
     let clause = |position: &usize| {
         source.clauses.get(*position).map_or_else(String::new, |clause| {

@@ -1,89 +1,153 @@
-//! The operator's ways out of a degraded log index.
+//! Operator decisions that end the degraded state of a log index.
 //!
-//! Each says what it will do (`plan:`), what it did (`done:`) and what comes next (`next:`).
+//! Each command prints what it will do (`plan:`), what it did (`done:`) and what comes next (`next:`).
 //!
-//! Guarantees: a dry run ends after the plan and changes nothing; a way out is one commit, so it happened or it did
-//! not. Leaves to others: which is right, which a person decides (docs/runbooks).
+//! Guarantees: a dry run ends after the plan and changes nothing; a decision is one commit, so it happened or it did
+//! not. Where a server writes the index, the server carries it out, as a job. Leaves to others: which decision is
+//! right, which the operator judges (docs/runbooks).
 
-use finalized_log_index::{Cause, LogIndex, Resolution, Writer};
+use std::cmp::Ordering;
+use std::time::Duration;
+
+use finalized_log_index::{Cause, LogIndex, RebuildPlan, Resolution, Writer};
+
+use logmill_io::{Entropy, OsEntropy};
+use logmill_pipeline::resolve;
 
 use super::{bad_argument, blocks, of, open_to_read, with_writer};
-use crate::cli::index::{How, Resolve};
+use crate::cli::index::{Chain, Resolve, ResolveArgs};
 use crate::config::Settings;
 use crate::error::{Error, Result};
+use crate::jobs;
 use crate::output;
+use crate::stores;
 
-/// What is about to be done.
+/// ResolveArgs long a server may take to carry out a decision.
+const SERVER_WITHIN: Duration = Duration::from_secs(60);
+
 struct Plan {
     resolution: Resolution,
-    /// What it does, in words.
-    said: String,
-    /// What comes after it.
+    /// What will be done.
+    description: String,
+    /// What the operator should do next.
     next: String,
 }
 
-/// Plans one way out, and takes it unless it is a dry run.
+/// Plans a decision, and carries it out unless it is a dry run.
 pub(super) async fn run(settings: &Settings, resolve: Resolve) -> Result<()> {
-    let (resolution, How { chain, dry_run }) = match resolve {
-        Resolve::Keep { how } => (Resolution::Keep, how),
-        Resolve::RebuildFrom { block, how } => (Resolution::RebuildFrom(block), how),
-        Resolve::Discard { token, how } => (Resolution::Discard(token), how),
+    let (resolution, ResolveArgs { chain, dry_run }) = match resolve {
+        Resolve::Keep { args } => (Resolution::Keep, args),
+        Resolve::RebuildFrom { block, args } => (Resolution::RebuildFrom(block), args),
+        Resolve::Discard { token, args } => (Resolution::Discard(token), args),
     };
     if dry_run {
         let (chain, index) = open_to_read(settings, chain).await?;
         return match plan(chain, &index, resolution)? {
-            Some(plan) => output::line(&format!("plan: {}", plan.said)),
+            Some(plan) => output::line(&format!("plan: {}", plan.description)),
             None => output::line(NOTHING),
         };
     }
-    with_writer(settings, chain, async |chain, writer| {
+    let here = with_writer(settings, chain, async |chain, writer| {
         match plan(chain, writer.index(), resolution)? {
             Some(plan) => carry_out(chain, writer, &plan).await,
             None => output::line(NOTHING),
         }
-    })
-    .await
+    });
+    match here.await {
+        Err(error) if is_written(&error) => {
+            through_server(settings, chain, resolution, error).await
+        }
+        outcome => outcome,
+    }
 }
 
-const NOTHING: &str = "the index is not degraded: there is nothing to resolve";
+/// Whether a server holds the data folder, or writes the index.
+fn is_written(error: &Error) -> bool {
+    match error {
+        Error::FolderNeeded { .. } => true,
+        Error::Index { source, .. } => matches!(**source, finalized_log_index::Error::Standby),
+        _ => false,
+    }
+}
+
+/// Has the server that writes the index carry it out; `refusal` is returned if there is none.
+async fn through_server(
+    settings: &Settings,
+    chain: Chain,
+    resolution: Resolution,
+    refusal: Error,
+) -> Result<()> {
+    let (chain, index) = open_to_read(settings, chain).await?;
+    let kind = resolve::kind(chain);
+    let queue = stores::open_to_read(settings).await?;
+    if !queue.has_runner(&kind).await? {
+        return Err(refusal);
+    }
+    let Some(plan) = plan(chain, &index, resolution)? else {
+        return output::line(NOTHING);
+    };
+    output::line(&format!("plan: {}", plan.description))?;
+    let mark = format!("{:x}", OsEntropy.mark());
+    let job = resolve::job(chain, resolution, index.last_replacement(), &mark)?;
+    jobs::run_on_server(settings, job, Some(SERVER_WITHIN)).await?;
+    of(chain, index.refresh()).await?;
+    report(&index, &plan)
+}
+
+const NOTHING: &str = "the index is not degraded: nothing to resolve";
 
 async fn carry_out(chain: u64, writer: &Writer, plan: &Plan) -> Result<()> {
-    // First, so that whoever interrupts it knows what it was about.
-    output::line(&format!("plan: {}", plan.said))?;
+    // First, so that an operator who interrupts it knows what was about to happen.
+    output::line(&format!("plan: {}", plan.description))?;
     of(chain, writer.resolve(plan.resolution)).await?;
-    let health = writer.index().health();
+    report(writer.index(), plan)
+}
+
+/// Prints what was done, and what comes next.
+fn report(index: &LogIndex, plan: &Plan) -> Result<()> {
+    let health = index.health();
     let covered: Vec<String> = health.coverage.iter().map(blocks).collect();
     let covered = if covered.is_empty() { "nothing".to_owned() } else { covered.join(", ") };
-    output::line(&format!("done: the index is no longer degraded, and covers {covered}"))?;
+    match health.degraded {
+        None => {
+            output::line(&format!("done: the index is no longer degraded, and covers {covered}"))?;
+        }
+        Some(left) => output::line(&format!(
+            "done: the index covers {covered}, and is still degraded: {}",
+            left.reason
+        ))?,
+    }
     output::line(&format!("next: {}", plan.next))
 }
 
-/// What a resolution does to this index; none if it does nothing.
+/// The effect of a resolution on this index; `None` if it has none.
 fn plan(chain: u64, index: &LogIndex, resolution: Resolution) -> Result<Option<Plan>> {
-    let (said, next) = match resolution {
+    let (description, next) = match resolution {
         Resolution::Keep => match index.health().degraded {
             None => return Ok(None),
             Some(degraded) => (
-                "go on with the index as it is, and change nothing in it".to_owned(),
+                "continue with the index as it is, without changes".to_owned(),
                 after_keep(degraded.cause).to_owned(),
             ),
         },
         Resolution::RebuildFrom(block) => plan_rebuild(index, block)?,
         Resolution::Discard(token) => plan_discard(chain, index, token)?,
     };
-    Ok(Some(Plan { resolution, said, next }))
+    Ok(Some(Plan { resolution, description, next }))
 }
 
 fn after_keep(cause: Cause) -> &'static str {
     match cause {
         Cause::FinalityViolation => {
-            "make sure that the source of the contradicting block is not asked again, or the index stops again"
+            "make sure that the source of the contradicting block is no longer used, or the index will stop again"
         }
         Cause::Corruption => {
-            "queries that need the damaged bytes still fail, and writes stop again when they meet them, \
-             unless what was damaged was restored"
+            "queries that need the damaged bytes still fail, and writes stop again when they need them, \
+             unless the bytes were restored"
         }
-        Cause::Metadata => "reads and writes stop again unless the damaged record was restored",
+        Cause::Metadata => {
+            "reads and writes will stop again unless the damaged record was restored"
+        }
         Cause::Backlog => "run `logmill index gc` more often, or raise index.guardrails",
     }
 }
@@ -91,35 +155,74 @@ fn after_keep(cause: Cause) -> &'static str {
 fn plan_rebuild(index: &LogIndex, block: u64) -> Result<(String, String)> {
     let head = index.health().head;
     let Some(plan) = index.plan_rebuild(block) else {
-        return Err(bad_argument("BLOCK", "nothing is indexed yet".to_owned()));
+        return Err(bad_argument("BLOCK", "no block is indexed yet".to_owned()));
     };
     if let Some(head) = head.filter(|head| block > *head) {
-        let why = format!("{block} is above the head {head}: nothing is there to throw away");
+        let why = format!("{block} is above the head {head}: there is nothing to discard");
         return Err(bad_argument("BLOCK", why));
     }
     let first = plan.first_block;
-    let said = format!(
-        "throw away all blocks from {first} on: {} chunks, {} blocks of the tail, {} logs",
-        plan.chunks, plan.tail_blocks, plan.logs
+    let description = format!(
+        "discard all blocks from {first} on{}: {} chunks, {} blocks of the tail, {} logs",
+        why_another_first(block, &plan),
+        plan.chunks,
+        plan.tail_blocks,
+        plan.logs
     );
     let next = format!(
-        "ingest goes on with block {first}, from a source that is right; then `logmill index status`, and \
-         `logmill index gc` to delete what was thrown away"
+        "let ingest continue with block {first}, from a correct source; then check `logmill index status`, and \
+         run `logmill index gc` to delete the discarded chunks"
     );
-    Ok((said, next))
+    Ok((description, next))
+}
+
+/// Why a rebuild does not begin with the block that was named; empty if it does.
+fn why_another_first(block: u64, plan: &RebuildPlan) -> String {
+    let first = plan.first_block;
+    match block.cmp(&first) {
+        Ordering::Equal => String::new(),
+        Ordering::Less => {
+            format!(" (block {block} is not stored, and {first} is the next that is)")
+        }
+        Ordering::Greater => {
+            let part = if plan.chunks > 0 { "a chunk" } else { "the tail" };
+            format!(
+                " (block {block} is in {part}, which begins with {first} and can only go whole)"
+            )
+        }
+    }
 }
 
 fn plan_discard(chain: u64, index: &LogIndex, token: u64) -> Result<(String, String)> {
     let chunks = index.chunks();
     let Some(chunk) = chunks.iter().find(|chunk| chunk.token == token) else {
-        let what = format!("there is no chunk of attempt {token:016x}");
+        let what = format!("no chunk with the token {token:016x}");
         return Err(Error::of_index(chain)(finalized_log_index::Error::Invalid { what }));
     };
     let range = blocks(&chunk.blocks);
-    let said = format!("throw away the chunk of blocks {range}: {} logs", chunk.logs);
+    let description = format!("discard the chunk of blocks {range}: {} logs", chunk.logs);
     let next = format!(
-        "blocks {range} are not covered, and queries for them are refused, until they are built again; \
-         `logmill index gc` deletes the damaged bytes"
+        "blocks {range} are not covered, and queries for them are refused, until they are ingested again; \
+         run `logmill index gc` to delete the damaged bytes"
     );
-    Ok((said, next))
+    Ok((description, next))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rebuild_that_begins_elsewhere_says_why() {
+        let why = |block: u64, chunks: usize| {
+            let plan = RebuildPlan { first_block: 128, chunks, tail_blocks: 7, logs: 9 };
+            why_another_first(block, &plan)
+        };
+        assert_eq!(why(128, 1), "");
+        let chunk = " (block 130 is in a chunk, which begins with 128 and can only go whole)";
+        assert_eq!(why(130, 1), chunk);
+        let tail = " (block 130 is in the tail, which begins with 128 and can only go whole)";
+        assert_eq!(why(130, 0), tail);
+        assert_eq!(why(120, 1), " (block 120 is not stored, and 128 is the next that is)");
+    }
 }

@@ -1,7 +1,7 @@
-//! Changes to jobs: one type each, which is its request, its answer, its endpoint, and what it does.
+//! Changes to jobs: one type each, with its request, outcome, endpoint and effect.
 //!
-//! Guarantees: the command line and the server make a change by the same code. Every change may be made again without
-//! harm. Leaves to others: the ways a change can go ([`super::Jobs`], [`crate::control`]).
+//! Guarantees: the command line and the server apply a change by the same code. Every change can be repeated safely.
+//! Leaves to others: the paths of a change ([`super::Jobs`], [`crate::control`]).
 
 use std::future::Future;
 use std::time::Duration;
@@ -13,36 +13,32 @@ use serde_json::value::RawValue;
 
 use crate::error::Error;
 
-/// Something that is done to jobs.
+/// A change to jobs.
 pub(crate) trait Change: Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// Its endpoint.
+    /// Path of its endpoint.
     const PATH: &'static str;
-    /// What came of it.
-    type Answer: Serialize + DeserializeOwned + Send;
+    type Outcome: Serialize + DeserializeOwned + Send;
 
-    /// The kind of the jobs that it is about.
+    /// The kind of the affected jobs.
     fn kind(&self) -> &str;
 
-    /// Does it.
-    fn apply(&self, queue: &Queue) -> impl Future<Output = Result<Self::Answer>> + Send;
+    fn apply(&self, queue: &Queue) -> impl Future<Output = Result<Self::Outcome>> + Send;
 }
 
-/// Enqueues one job.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Enqueue {
     kind: String,
     key: String,
-    /// Passed on as it was written.
+    /// Kept as it was written.
     payload: Box<RawValue>,
     #[serde(default)]
     priority: i32,
 }
 
-/// What became of an enqueued job.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
-pub(crate) enum Enqueued {
+pub(crate) enum EnqueueOutcome {
     Created,
     Revived,
     Exists { state: String },
@@ -67,26 +63,25 @@ impl Enqueue {
 
 impl Change for Enqueue {
     const PATH: &'static str = "/api/v1/jobs/enqueue";
-    type Answer = Enqueued;
+    type Outcome = EnqueueOutcome;
 
     fn kind(&self) -> &str {
         &self.kind
     }
 
-    async fn apply(&self, queue: &Queue) -> Result<Enqueued> {
+    async fn apply(&self, queue: &Queue) -> Result<EnqueueOutcome> {
         let mut job = NewJob::new(self.kind.as_str(), self.key.as_str(), self.payload.get());
         job.priority = self.priority;
         Ok(match queue.enqueue(&job).await? {
-            logmill_work::Enqueued::Created => Enqueued::Created,
-            logmill_work::Enqueued::Revived => Enqueued::Revived,
-            logmill_work::Enqueued::Exists(state) => {
-                Enqueued::Exists { state: state.name().to_owned() }
+            logmill_work::EnqueueResult::Created => EnqueueOutcome::Created,
+            logmill_work::EnqueueResult::Revived => EnqueueOutcome::Revived,
+            logmill_work::EnqueueResult::Exists(state) => {
+                EnqueueOutcome::Exists { state: state.name().to_owned() }
             }
         })
     }
 }
 
-/// Takes a job out of the queue.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Cancel {
@@ -95,25 +90,25 @@ pub(crate) struct Cancel {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Cancelled {
-    /// False if it had finished before.
+pub(crate) struct CancelOutcome {
+    /// False if the job had finished before.
     pub(crate) cancelled: bool,
 }
 
 impl Change for Cancel {
     const PATH: &'static str = "/api/v1/jobs/cancel";
-    type Answer = Cancelled;
+    type Outcome = CancelOutcome;
 
     fn kind(&self) -> &str {
         &self.kind
     }
 
-    async fn apply(&self, queue: &Queue) -> Result<Cancelled> {
-        Ok(Cancelled { cancelled: queue.cancel(&self.kind, &self.key).await? })
+    async fn apply(&self, queue: &Queue) -> Result<CancelOutcome> {
+        Ok(CancelOutcome { cancelled: queue.cancel(&self.kind, &self.key).await? })
     }
 }
 
-/// Gives one finished job, or all dead letters of a kind, their attempts again.
+/// Retries one finished job, or all dead letters of a kind, with fresh attempts.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Redrive {
@@ -122,24 +117,27 @@ pub(crate) struct Redrive {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Redriven {
+pub(crate) struct RedriveOutcome {
     pub(crate) redriven: u64,
 }
 
 impl Change for Redrive {
     const PATH: &'static str = "/api/v1/jobs/redrive";
-    type Answer = Redriven;
+    type Outcome = RedriveOutcome;
 
     fn kind(&self) -> &str {
         &self.kind
     }
 
-    async fn apply(&self, queue: &Queue) -> Result<Redriven> {
+    async fn apply(&self, queue: &Queue) -> Result<RedriveOutcome> {
         let redriven = match &self.key {
             Some(key) => u64::from(queue.redrive(&self.kind, key).await?),
             None => queue.redrive_dead(&self.kind).await?,
         };
-        Ok(Redriven { redriven })
+        if redriven == 0 {
+            expect_kind(queue, &self.kind).await?;
+        }
+        Ok(RedriveOutcome { redriven })
     }
 }
 
@@ -153,7 +151,7 @@ pub(crate) struct Purge {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Purged {
+pub(crate) struct PurgeOutcome {
     pub(crate) removed: u64,
 }
 
@@ -166,18 +164,22 @@ impl Purge {
 
 impl Change for Purge {
     const PATH: &'static str = "/api/v1/jobs/purge";
-    type Answer = Purged;
+    type Outcome = PurgeOutcome;
 
     fn kind(&self) -> &str {
         &self.kind
     }
 
-    async fn apply(&self, queue: &Queue) -> Result<Purged> {
+    async fn apply(&self, queue: &Queue) -> Result<PurgeOutcome> {
         let invalid =
-            || logmill_work::Error::Invalid { what: format!("no state {:?}", self.state) };
+            || logmill_work::Error::Invalid { what: format!("unknown job state {:?}", self.state) };
         let state = State::from_name(&self.state).ok_or_else(invalid)?;
         let age = Duration::from_millis(self.older_than_ms);
-        Ok(Purged { removed: queue.purge(&self.kind, state, age).await? })
+        let removed = queue.purge(&self.kind, state, age).await?;
+        if removed == 0 {
+            expect_kind(queue, &self.kind).await?;
+        }
+        Ok(PurgeOutcome { removed })
     }
 }
 
@@ -196,36 +198,47 @@ pub(crate) struct Resume {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Paused {
+pub(crate) struct PauseOutcome {
     paused: bool,
 }
 
 impl Change for Pause {
     const PATH: &'static str = "/api/v1/jobs/pause";
-    type Answer = Paused;
+    type Outcome = PauseOutcome;
 
     fn kind(&self) -> &str {
         &self.kind
     }
 
-    async fn apply(&self, queue: &Queue) -> Result<Paused> {
+    async fn apply(&self, queue: &Queue) -> Result<PauseOutcome> {
+        expect_kind(queue, &self.kind).await?;
         queue.set_paused(&self.kind, true).await?;
-        Ok(Paused { paused: true })
+        Ok(PauseOutcome { paused: true })
     }
 }
 
 impl Change for Resume {
     const PATH: &'static str = "/api/v1/jobs/resume";
-    type Answer = Paused;
+    type Outcome = PauseOutcome;
 
     fn kind(&self) -> &str {
         &self.kind
     }
 
-    async fn apply(&self, queue: &Queue) -> Result<Paused> {
+    async fn apply(&self, queue: &Queue) -> Result<PauseOutcome> {
+        expect_kind(queue, &self.kind).await?;
         queue.set_paused(&self.kind, false).await?;
-        Ok(Paused { paused: false })
+        Ok(PauseOutcome { paused: false })
     }
+}
+
+/// Refuses an unknown kind: a mistyped name must not look like a successful change.
+pub(super) async fn expect_kind(queue: &Queue, kind: &str) -> Result<()> {
+    if queue.knows(kind).await? {
+        return Ok(());
+    }
+    let what = format!("there are no jobs of kind {kind:?}: `logmill jobs status` lists the kinds");
+    Err(logmill_work::Error::Invalid { what })
 }
 
 #[cfg(test)]
@@ -233,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_payload_travels_as_it_was_written() {
+    fn a_payload_is_sent_as_it_was_written() {
         let written = r#"{"b": 1.50, "a": "ü"}"#;
         let enqueue = Enqueue::new("k".into(), "1".into(), written.into(), -3).expect("JSON");
         let sent = serde_json::to_string(&enqueue).expect("serialised");

@@ -1,13 +1,15 @@
-//! What the commands that only look print: tables for people, JSON for programs.
+//! Output of the commands that only read: tables for people, JSON for programs.
 //!
-//! Guarantees: JSON has every field, times as milliseconds with `_ms` in their names; tables stay one line per job,
-//! whatever a key holds. Leaves to others: finding the jobs.
+//! Guarantees: JSON has every field, times as milliseconds with `_ms` in their names; tables have one line per job,
+//! whatever a key contains. Leaves to others: finding the jobs.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use logmill_io::{Timestamp, millis};
 use logmill_work::Queue;
-use logmill_work::queue::{JobView, KindCounts, Place};
+use logmill_work::queue::{JobView, KindCounts, QueuePosition};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
@@ -38,13 +40,16 @@ impl From<&KindCounts> for Counts {
     }
 }
 
-/// How many jobs there are, and which kinds are paused.
+/// Prints the number of jobs, and which kinds are paused.
 pub(super) async fn status(queues: &[Queue], json: bool) -> Result<()> {
     let (mut counts, mut paused) = (Vec::new(), Vec::new());
     for queue in queues {
         counts.extend(queue.counts().await?);
         paused.extend(queue.paused().await?);
     }
+    let counts = sum_by_kind_and_state(counts);
+    paused.sort();
+    paused.dedup();
     if json {
         return output::json(&Status { kinds: counts.iter().map(Counts::from).collect(), paused });
     }
@@ -66,6 +71,23 @@ pub(super) async fn status(queues: &[Queue], json: bool) -> Result<()> {
     paused.iter().try_for_each(|kind| output::line(&format!("paused: {}", one_line(kind))))
 }
 
+/// Merges the counts of several queues: one row per kind and state.
+fn sum_by_kind_and_state(counts: Vec<KindCounts>) -> Vec<KindCounts> {
+    let mut all: BTreeMap<(String, &'static str), KindCounts> = BTreeMap::new();
+    for one in counts {
+        let key = (one.kind.clone(), one.state.name());
+        match all.entry(key) {
+            Entry::Vacant(entry) => drop(entry.insert(one)),
+            Entry::Occupied(mut entry) => {
+                let sum = entry.get_mut();
+                sum.jobs += one.jobs;
+                sum.oldest_age = sum.oldest_age.max(one.oldest_age);
+            }
+        }
+    }
+    all.into_values().collect()
+}
+
 #[derive(Serialize)]
 struct Job<'a> {
     kind: &'a str,
@@ -75,7 +97,7 @@ struct Job<'a> {
     attempts: i64,
     attempts_max: i64,
     revived: i64,
-    /// The text as it is stored.
+    /// The payload text as it is stored.
     payload: &'a str,
     error: Option<&'a str>,
     owner: Option<&'a str>,
@@ -108,7 +130,7 @@ impl<'a> From<&'a JobView> for Job<'a> {
     }
 }
 
-/// Jobs, one a line.
+/// Prints jobs, one per line.
 pub(super) fn list(jobs: &[JobView], json: bool) -> Result<()> {
     if json {
         return output::json(&jobs.iter().map(Job::from).collect::<Vec<_>>());
@@ -124,21 +146,25 @@ pub(super) fn list(jobs: &[JobView], json: bool) -> Result<()> {
 }
 
 #[derive(Serialize)]
-struct Shown<'a> {
+struct JobDetails<'a> {
     #[serde(flatten)]
     job: Job<'a>,
     position: u64,
     wait_ms: Option<i64>,
 }
 
-/// One job with its place in the queue.
+/// Prints one job with its position in the queue.
 pub(super) async fn show(queue: &Queue, kind: &str, key: &str, json: bool) -> Result<()> {
     let missing = || Error::NoJob { kind: kind.to_owned(), key: key.to_owned() };
     let job = queue.get(kind, key).await?.ok_or_else(missing)?;
     let place = queue.place(kind, key).await?;
     if json {
         let wait_ms = place.wait.map(millis);
-        return output::json(&Shown { job: Job::from(&job), position: place.position, wait_ms });
+        return output::json(&JobDetails {
+            job: Job::from(&job),
+            position: place.position,
+            wait_ms,
+        });
     }
     let or_none = |at: Option<Timestamp>| at.map_or("-".to_owned(), moment);
     let rows = [
@@ -161,12 +187,43 @@ pub(super) async fn show(queue: &Queue, kind: &str, key: &str, json: bool) -> Re
     output::table(&rows.map(|(name, value)| vec![name.to_owned(), value]))
 }
 
-fn place_in_words(place: &Place) -> String {
+fn place_in_words(place: &QueuePosition) -> String {
     match (place.position, place.wait) {
         (0, Some(Duration::ZERO)) => "finished".to_owned(),
         (0, Some(wait)) => format!("running, done in about {}", duration(wait)),
         (0, None) => "running".to_owned(),
         (position, Some(wait)) => format!("{position}, done in about {}", duration(wait)),
-        (position, None) => format!("{position}, but nobody runs this kind"),
+        (position, None) => format!("{position}, but no process runs this kind"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use logmill_work::State;
+
+    use super::*;
+
+    #[test]
+    fn a_kind_in_several_queues_has_one_row_per_state() {
+        let counts = |kind: &str, state, jobs| KindCounts {
+            kind: kind.to_owned(),
+            state,
+            jobs,
+            oldest_age: Duration::from_secs(jobs),
+        };
+        let all = sum_by_kind_and_state(vec![
+            counts("collect-1-fees_worker", State::Dead, 2),
+            counts("k", State::Pending, 1),
+            counts("collect-1-fees_worker", State::Dead, 5),
+            counts("collect-1-fees_worker", State::Pending, 4),
+        ]);
+        let shown = all.iter().map(|row| (row.kind.as_str(), row.state, row.jobs, row.oldest_age));
+        let seconds = Duration::from_secs;
+        let expected = [
+            ("collect-1-fees_worker", State::Dead, 7, seconds(5)),
+            ("collect-1-fees_worker", State::Pending, 4, seconds(4)),
+            ("k", State::Pending, 1, seconds(1)),
+        ];
+        assert_eq!(shown.collect::<Vec<_>>(), expected);
     }
 }

@@ -1,18 +1,19 @@
-//! `logmill meter …`: what operators do with usage at the terminal.
+//! `logmill meter …`: operator commands for usage.
 //!
 //! | command | on PostgreSQL | on SQLite |
 //! |---|---|---|
-//! | `recount` | beside servers | needs the data folder for itself |
-//! | `trigger` | here | here, or as a job of the server that has the folder |
-//! | `sources` | beside servers | needs the data folder for itself |
+//! | `recount` | beside servers | needs exclusive access to the data folder |
+//! | `trigger` | here | here, or as a job of the server that holds the folder |
+//! | `sources` | beside servers | needs exclusive access to the data folder |
+//! | `damaged`, `restore-event`, `mark-lost` | beside servers | needs exclusive access to the data folder |
 //!
-//! Guarantees: a recount that finds something wrong ends with exit code 1, also if it mended it. Usage of chains that
+//! Guarantees: a recount that finds a difference ends with exit code 1, even if it repaired it. Usage of chains that
 //! have rules is compared with their stored blocks. Leaves to others: counting ([`logmill_meter::recount`]).
 
 use logmill_io::sql::DataFolder;
 use logmill_io::{Entropy, OsEntropy};
-use logmill_meter::due::Which;
-use logmill_meter::recount::Recounted;
+use logmill_meter::due::SweepScope;
+use logmill_meter::recount::RecountReport;
 use logmill_meter::recount::chains::StoredUsage;
 use logmill_meter::service::sweep_job;
 use serde_json::json;
@@ -26,48 +27,54 @@ use crate::jobs::change::Enqueue;
 use crate::output;
 use crate::stores;
 
-use super::{OpenMeter, open, stored};
+use super::{OpenMeter, damaged_events, open_for_command, stored_chain};
 
-/// Events between two lines of progress.
-const TOLD_EVERY: u64 = 100_000;
+/// Events between two progress lines.
+const PROGRESS_EVERY: u64 = 100_000;
 
-/// Runs one command.
 pub(crate) async fn run(command: cli::Meter, settings: &Settings) -> Result<()> {
     match command {
         cli::Meter::Recount { repair, json } => recount(settings, repair, json).await,
         cli::Meter::Trigger => trigger(settings).await,
-        cli::Meter::Sources { force, json } => super::sources::run(settings, force, json).await,
+        cli::Meter::Damaged { json } => damaged_events::list(settings, json).await,
+        cli::Meter::RestoreEvent { sequences, from } => {
+            damaged_events::restore(settings, &sequences, from.as_deref()).await
+        }
+        cli::Meter::MarkLost { sequences, reason } => {
+            damaged_events::mark_lost(settings, sequences, &reason).await
+        }
+        cli::Meter::Sources { force, json } => super::key_sources::run(settings, force, json).await,
     }
 }
 
 async fn recount(settings: &Settings, repair: bool, as_json: bool) -> Result<()> {
     stores::meter::expect_database(settings)?;
     let _folder = folder(settings)?;
-    let OpenMeter { meter, .. } = metered(settings).await?;
-    let chains = stored::chains(settings, &meter).await?;
+    let OpenMeter { meter, .. } = open_for_command(settings).await?;
+    let chains = stored_chain::chains(settings, &meter).await?;
     let chains: Vec<&dyn StoredUsage> =
         chains.iter().map(|chain| chain as &dyn StoredUsage).collect();
-    let mut told = 0;
-    let recounted = meter.recount_with(repair, &chains, |events| {
-        if events >= told + TOLD_EVERY {
-            told = events;
+    let mut reported = 0;
+    let report = meter.recount_with(repair, &chains, |events| {
+        if events >= reported + PROGRESS_EVERY {
+            reported = events;
             output::progress(&format!("{events} events counted"), false);
         }
     });
-    let recounted = Box::pin(recounted).await?;
-    if told > 0 {
-        output::progress(&format!("{} events counted", recounted.events), true);
+    let report = Box::pin(report).await?;
+    if reported > 0 {
+        output::progress(&format!("{} events counted", report.events), true);
     }
-    show(&recounted, as_json)?;
-    match (recounted.wrong, recounted.chains.wrong) {
+    show(&report, as_json)?;
+    match (report.wrong, report.chains.wrong) {
         (0, 0) => Ok(()),
         (0, blocks) => Err(Error::ChainMiscounted { blocks }),
-        (partials, _) => Err(Error::Miscounted { partials, repaired: recounted.repaired }),
+        (partials, _) => Err(Error::Miscounted { partials, repaired: report.repaired }),
     }
 }
 
-fn show(recounted: &Recounted, as_json: bool) -> Result<()> {
-    let Recounted { events, partials, wrong, differences, repaired, chains } = recounted;
+fn show(report: &RecountReport, as_json: bool) -> Result<()> {
+    let RecountReport { events, partials, wrong, differences, repaired, chains } = report;
     if as_json {
         return output::json(&json!({
             "events": events,
@@ -103,7 +110,7 @@ fn show(recounted: &Recounted, as_json: bool) -> Result<()> {
         .try_for_each(|place| output::line(&output::one_line(place)))
 }
 
-/// The folder, for a command that needs it for itself; none on PostgreSQL.
+/// The folder, for a command that needs exclusive access; `None` on PostgreSQL.
 pub(super) fn folder(settings: &Settings) -> Result<Option<DataFolder>> {
     if settings.postgres().is_some() {
         return Ok(None);
@@ -116,10 +123,6 @@ pub(super) fn folder(settings: &Settings) -> Result<Option<DataFolder>> {
     }
 }
 
-async fn metered(settings: &Settings) -> Result<OpenMeter> {
-    open(settings).await?.ok_or(Error::NothingMetered)
-}
-
 async fn trigger(settings: &Settings) -> Result<()> {
     stores::meter::expect_database(settings)?;
     if settings.meter.settings().is_none() {
@@ -130,12 +133,12 @@ async fn trigger(settings: &Settings) -> Result<()> {
         let kind = job.kind.clone();
         let enqueue = Enqueue::new(job.kind, job.key, job.payload, 0)?;
         Jobs::open(settings, &kind).await?.change(&enqueue).await?;
-        return output::line("asked for; the server does it");
+        return output::line("requested; the running server enqueues the jobs");
     }
     let _folder = folder(settings)?;
-    let swept = Box::pin(metered(settings).await?.meter.sweep(Which::All)).await?;
+    let swept = Box::pin(open_for_command(settings).await?.meter.sweep(SweepScope::All)).await?;
     output::line(&format!(
-        "{} jobs for {} customers; a server makes the aggregates",
+        "{} jobs for {} customers; a server computes the aggregates",
         swept.jobs(),
         swept.customers
     ))

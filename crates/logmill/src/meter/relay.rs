@@ -1,77 +1,82 @@
-//! Usage of chains: final rows of `usage_events` are recorded by the meter, once each; those of the tip are shown
-//! beside.
+//! Usage of chains: the meter records final rows of `usage_events`, once each; rows of the tip are shown as provisional
+//! figures.
 //!
 //! ```text
 //!   usage_worker ─▶ usage_events, final ─▶ relay ─▶ meter     (source eip155:CHAIN, id CHAIN:BLOCK:LOG:RULE)
 //!                   usage_events, tip, and final ones that are not relayed yet ─▶ provisional figures
 //! ```
 //!
-//! Guarantees: usage of a block is recorded, or shown beside, or said to be missing; nothing that a reorg may take back
-//! is recorded. What the meter refuses stops the relay with a warning that says why, and is tried again: nothing is
-//! left out. Leaves to others: recording, and correcting it when blocks are replaced ([`logmill_meter::chains`]),
-//! reading rows ([`super::source`]).
+//! Guarantees: usage of a block is recorded, or shown as provisional, or reported as missing; nothing that a reorg may
+//! remove is recorded. If the meter refuses usage, the relay stops with a warning that says why, and retries: nothing
+//! is skipped. Leaves to others: recording, and correcting it when blocks are replaced ([`logmill_meter::chains`]),
+//! reading rows ([`super::chain_usage`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use logmill_io::{Clock, Timestamp};
-use logmill_meter::chains::ChainRecorded;
 use logmill_meter::chains::relay::{ChainRelay, Step};
-use logmill_meter::chains::source::UsageSource;
+use logmill_meter::chains::source::{BlockReplacement, UsageSource};
+use logmill_meter::chains::{RecordedCoverage, unapplied};
 use logmill_meter::event::Event;
 use logmill_meter::{Meter, Result as MeterResult};
-use logmill_pipeline::derive::{Reader, Standing};
+use logmill_pipeline::derive::{GenerationProgress, Reader};
+use logmill_pipeline::ingest::ProgressReport;
 use logmill_pipeline::processors::usage::UsageWorker;
+use logmill_pipeline::sighting::Sighting;
 use logmill_work::{Heights, IntervalSet};
 
-use super::source::{ChainUsage, Part, heights};
+use super::chain_usage::{ChainUsage, HEAD_STALE_AFTER_MS, RowSet, heights};
 use crate::error::{Error, Result};
 use crate::readiness::{Cause, Finding, Readiness};
 
-pub(crate) use super::source::Blocks;
+pub(crate) use super::chain_usage::Blocks;
 
-/// How often it is looked for more, and how long after a failure.
+/// Poll interval, and the delay after a failure.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
-/// The most rows that are not recorded yet and are shown, and in how many ranges of blocks.
+/// Maximum number of unrecorded rows that are shown, and of the block ranges they come from.
 const ROWS_MAX: usize = 100_000;
 const GAPS_MAX: usize = 16;
-/// How long after a node last answered the head is still taken for the head.
-const HEAD_STALE_AFTER_MS: u64 = 60_000;
 
-/// Carries usage of one chain to the meter. Clones are handles to the same.
+/// Carries usage of one chain to the meter. Clones share state.
 #[derive(Clone, Debug)]
 pub(crate) struct Relay {
     relay: Arc<ChainRelay<ChainUsage>>,
     clock: Arc<dyn Clock>,
+    /// When this process started, on the monotonic clock.
+    since: Duration,
     readiness: Arc<Readiness>,
 }
 
-/// Usage that is not recorded yet, as of a moment.
+/// Usage that is not recorded yet, at one moment.
 #[derive(Debug, Default)]
-pub(crate) struct Unrecorded {
+pub(crate) struct UnrecordedUsage {
     pub(crate) events: Vec<(Event, Timestamp)>,
-    /// Why these are not all; empty if they are.
+    /// Why the events are incomplete; empty if they are complete.
     pub(crate) incomplete: Vec<String>,
     /// What was recorded of every chain.
-    recorded: Vec<(Option<u32>, ChainRecorded)>,
+    recorded: Vec<(Option<u32>, RecordedCoverage)>,
 }
 
 impl Relay {
     pub(crate) fn new(
         reader: Reader,
         blocks: Blocks,
-        meter: Meter,
+        meter: &Meter,
         worker: &UsageWorker,
         readiness: Arc<Readiness>,
     ) -> Self {
+        // Usage of a chain waits for the writer thread in a lane of its own, and delays no request.
+        let meter = meter.in_lane(reader.chain_id());
         let clock = Arc::clone(meter.sql().clock());
         let source = ChainUsage::new(reader, blocks, meter.clone(), worker);
-        Self { relay: Arc::new(ChainRelay::new(meter, source)), clock, readiness }
+        let since = clock.monotonic();
+        Self { relay: Arc::new(ChainRelay::new(meter, source)), clock, since, readiness }
     }
 
-    /// Relays until `stop` completes; the error is one after which nothing can be relayed.
+    /// Relays until `stop` completes; an error means that nothing more can be relayed.
     pub(crate) async fn run(&self, stop: impl Future<Output = ()> + Send) -> Result<()> {
         tokio::select! {
             biased;
@@ -86,7 +91,7 @@ impl Relay {
             let wait = match Box::pin(self.step()).await.map_err(Error::from) {
                 Err(error) if error.is_fatal() => return error,
                 Err(error) => {
-                    let error = crate::output::brief(&logmill_io::chain(&error));
+                    let error = crate::output::brief(&logmill_io::error_chain(&error));
                     tracing::warn!(chain, error, "cannot record usage of a chain, retrying");
                     let finding = Finding::new(Cause::UsageNotRelayed, Some(chain), error);
                     self.readiness.report(finding);
@@ -122,7 +127,7 @@ impl Relay {
                     ("logmill_meter_chain_cancelled_total", delta.cancelled),
                     ("logmill_meter_chain_conflicts_total", delta.conflicts),
                 ] {
-                    metrics::counter!(name).increment(count);
+                    metrics::counter!(name, "chain" => chain.to_string()).increment(count);
                 }
                 if delta.conflicts > 0 {
                     let conflicts = delta.conflicts;
@@ -135,7 +140,9 @@ impl Relay {
                 Ok(true)
             }
             Step::Applied { seq, changed } => {
-                metrics::counter!("logmill_meter_chain_replacements_total").increment(1);
+                let of = chain.to_string();
+                metrics::counter!("logmill_meter_chain_replacements_total", "chain" => of)
+                    .increment(1);
                 let (blocks, cancelled, recorded) =
                     (changed.blocks, changed.cancelled, changed.recorded);
                 tracing::info!(
@@ -152,13 +159,13 @@ impl Relay {
         }
     }
 
-    async fn recorded(&self) -> MeterResult<ChainRecorded> {
-        self.relay.meter().chain_recorded(self.source().chain_id()).await
+    async fn recorded(&self) -> MeterResult<RecordedCoverage> {
+        self.relay.meter().recorded_coverage(self.source().chain_id()).await
     }
 
-    /// Adds the usage of blocks that are not final, which may still be taken back, and of those that are not relayed
-    /// yet, and says what is missing.
-    async fn unrecorded(&self, into: &mut Unrecorded) -> MeterResult<()> {
+    /// Adds the usage of blocks that are not final, which may still be removed, and of final blocks that are not
+    /// relayed yet; reports what is missing.
+    async fn unrecorded(&self, into: &mut UnrecordedUsage) -> MeterResult<()> {
         let recorded = self.recorded().await?;
         let standing = self.source().standing().await?;
         let mut missing = self.missing(standing.as_ref(), &recorded).await?;
@@ -171,30 +178,30 @@ impl Relay {
         Ok(())
     }
 
-    /// Adds the rows that are not recorded; gives why they are not all.
+    /// Adds the rows that are not recorded; returns why they are incomplete.
     async fn add_rows(
         &self,
-        standing: &Standing,
-        recorded: &ChainRecorded,
-        into: &mut Unrecorded,
+        standing: &GenerationProgress,
+        recorded: &RecordedCoverage,
+        into: &mut UnrecordedUsage,
     ) -> MeterResult<Vec<String>> {
         let mut why = Vec::new();
         let mut known = recorded.all.clone();
-        // The rows of replaced blocks are about to be compared with what is recorded of them, one by one.
-        for replacement in self.source().replacements_after(recorded.state.applied).await? {
+        // The rows of replaced blocks are about to be compared with the recorded ones, one by one.
+        for replacement in self.unapplied(recorded).await? {
             known.insert(&replacement.blocks);
         }
         let gaps = standing.done.ranges().flat_map(|range| known.gaps(&range));
-        let mut parts: Vec<(Part, Heights)> =
-            gaps.take(GAPS_MAX + 1).map(|gap| (Part::Final, gap)).collect();
+        let mut parts: Vec<(RowSet, Heights)> =
+            gaps.take(GAPS_MAX + 1).map(|gap| (RowSet::Final, gap)).collect();
         if parts.len() > GAPS_MAX {
             why.push("derived usage of many ranges of blocks is not recorded yet".to_owned());
         }
         if let (Some((first, _)), Some((last, _))) = (standing.tip.0.first(), standing.tip.0.last())
         {
-            parts.push((Part::Tip, *first..last.saturating_add(1)));
+            parts.push((RowSet::Tip, *first..last.saturating_add(1)));
         }
-        // The newest first: what is shown of a long backlog is its end.
+        // The newest first: of a long backlog its end is shown.
         for (part, range) in parts.iter().rev() {
             let left = ROWS_MAX.saturating_sub(into.events.len());
             let rows =
@@ -210,11 +217,42 @@ impl Relay {
         Ok(why)
     }
 
+    /// Progress of ingest; `None` if no more blocks are expected. If this process has not seen the head, the head that
+    /// another process saw is used.
+    async fn report(&self) -> MeterResult<Option<ProgressReport>> {
+        let blocks = &self.source().blocks;
+        let own = self.source().report();
+        if own.is_none() && !blocks.is_shared {
+            return Ok(None);
+        }
+        let running = self.clock.monotonic().saturating_sub(self.since);
+        if let Some(report) = own.as_ref().filter(|report| is_of_this_run(report, running)) {
+            return Ok(Some(report.clone()));
+        }
+        let sighting = blocks.chain.sightings().read().await;
+        let sighting = sighting
+            .map_err(|error| logmill_meter::Error::unavailable(logmill_io::error_chain(&error)))?;
+        if own.is_none() && sighting.is_none() {
+            // No process has ever followed it.
+            return Ok(None);
+        }
+        Ok(Some(with_sighting(own.unwrap_or_default(), sighting, running)))
+    }
+
+    /// The replacements that recorded usage does not reflect.
+    async fn unapplied(&self, recorded: &RecordedCoverage) -> MeterResult<Vec<BlockReplacement>> {
+        let index = self.source().blocks.chain.index();
+        let stored = index.coverage().last().map_or(0, |range| range.end);
+        let relayed = recorded.all.ranges().next_back().map_or(0, |range| range.end);
+        let (last, end) = (index.last_replacement(), stored.max(relayed));
+        unapplied(self.source(), &recorded.state, last, end).await
+    }
+
     /// Which usage is neither recorded nor derived.
     async fn missing(
         &self,
-        standing: Option<&Standing>,
-        recorded: &ChainRecorded,
+        standing: Option<&GenerationProgress>,
+        recorded: &RecordedCoverage,
     ) -> MeterResult<Vec<String>> {
         let source = self.source();
         let mut why = Vec::new();
@@ -222,7 +260,7 @@ impl Relay {
             why.push("usage is not derived yet".to_owned());
             return Ok(why);
         };
-        let unapplied = source.replacements_after(recorded.state.applied).await?;
+        let unapplied = self.unapplied(recorded).await?;
         if let (Some(first), Some(last)) = (unapplied.first(), unapplied.last()) {
             let blocks: IntervalSet = unapplied.iter().map(|one| one.blocks.clone()).collect();
             let total = blocks.total();
@@ -243,17 +281,15 @@ impl Relay {
         if again > 0 {
             why.push(format!("usage of {again} blocks is being compared with newly derived rows"));
         }
-        let view = source
-            .blocks
-            .chain
-            .view()
-            .await
-            .map_err(|error| logmill_meter::Error::unavailable(logmill_io::chain(&error)))?;
+        let view =
+            source.blocks.chain.view().await.map_err(|error| {
+                logmill_meter::Error::unavailable(logmill_io::error_chain(&error))
+            })?;
         let stored = heights(view.covered());
         let tip = view.tip_blocks().iter().map(|block| (block.at.number, block.at.hash));
         why.extend(underived(&stored, &tip.collect::<Vec<_>>(), standing));
         let lowest = source.lowest().unwrap_or_else(|| first_of(&stored));
-        why.extend(unstored(&stored, lowest, source.report()));
+        why.extend(unstored(&stored, lowest, self.report().await?));
         Ok(why)
     }
 }
@@ -262,11 +298,11 @@ fn first_of(set: &IntervalSet) -> u64 {
     set.ranges().next().map_or(0, |range| range.start)
 }
 
-/// Says how many stored blocks are not derived.
+/// Reports how many stored blocks are not derived.
 fn underived(
     stored: &IntervalSet,
     tip: &[(u64, alloy_primitives::B256)],
-    standing: &Standing,
+    standing: &GenerationProgress,
 ) -> Option<String> {
     let is_derived = |(number, hash): &(u64, alloy_primitives::B256)| {
         standing.done.contains(*number)
@@ -286,13 +322,29 @@ fn underived(
     }
 }
 
-/// Says which blocks are known and not stored, and whether the head is known at all.
-fn unstored(
-    stored: &IntervalSet,
-    lowest: u64,
-    report: Option<logmill_pipeline::ingest::ProgressReport>,
-) -> Vec<String> {
-    // No more blocks are to come.
+/// Whether a node has reported the head since the start of a process that has run for `running`.
+fn is_of_this_run(report: &ProgressReport, running: Duration) -> bool {
+    let ago = report.seen_ms_ago.map(Duration::from_millis);
+    report.target.is_some() && ago.is_some_and(|ago| ago <= running)
+}
+
+/// Completes the report of a process that has run for `running` and has not seen the head itself. A head seen before
+/// its start is outdated: the chain may have grown while no process looked.
+fn with_sighting(
+    report: ProgressReport,
+    sighting: Option<Sighting>,
+    running: Duration,
+) -> ProgressReport {
+    let Some(sighting) = sighting.filter(|sighting| sighting.age <= running) else {
+        return ProgressReport { target: None, seen_ms_ago: None, ..report };
+    };
+    let ago = u64::try_from(sighting.age.as_millis()).unwrap_or(u64::MAX);
+    ProgressReport { target: Some(sighting.head), seen_ms_ago: Some(ago), ..report }
+}
+
+/// Reports which known blocks are not stored, and whether the head is known at all.
+fn unstored(stored: &IntervalSet, lowest: u64, report: Option<ProgressReport>) -> Vec<String> {
+    // No more blocks are expected.
     let Some(report) = report else { return Vec::new() };
     let mut why = Vec::new();
     let end = stored.ranges().next_back().map_or(lowest, |range| range.end);
@@ -314,62 +366,87 @@ fn unstored(
     why
 }
 
-/// What carries usage of chains to the meter.
+/// The relays of this process.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Relays(Arc<RwLock<Known>>);
+pub(crate) struct Relays(Arc<RwLock<RelayRegistry>>);
 
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct RelayRegistry {
     relays: Vec<Relay>,
-    /// Why usage of chains with rules is not carried here, by chain; `None` is the chain that is not known yet.
+    /// Why usage of chains with rules is not relayed here, by chain; `None` is the chain whose id is not known yet.
     lacking: BTreeMap<Option<u64>, String>,
 }
 
+impl RelayRegistry {
+    /// Why usage of these chains, or of all if none is named, cannot be complete here: this process knows nothing of a
+    /// chain that it does not relay.
+    fn lacking_of(&self, chains: &[u64]) -> Vec<String> {
+        let is_named = |chain: &u64| chains.is_empty() || chains.contains(chain);
+        let noted = self.lacking.iter().filter(|(chain, _)| chain.as_ref().is_none_or(is_named));
+        let mut why: Vec<String> = noted.map(|(_, why)| why.clone()).collect();
+        let relayed: BTreeSet<u64> =
+            self.relays.iter().map(|relay| relay.source().chain_id()).collect();
+        let is_unknown =
+            |chain: &&u64| !relayed.contains(chain) && !self.lacking.contains_key(&Some(**chain));
+        let unknown = chains.iter().filter(is_unknown);
+        why.extend(unknown.map(|chain| format!("chain {chain}: this process has no blocks of it")));
+        if chains.is_empty() && relayed.is_empty() && why.is_empty() {
+            why.push("this process has blocks of no chain".to_owned());
+        }
+        why
+    }
+}
+
 impl Relays {
+    /// Adds the relay of a chain; replaces an earlier one of the same chain.
     pub(crate) fn add(&self, relay: Relay) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).relays.push(relay);
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let chain = relay.source().chain_id();
+        known.relays.retain(|known| known.source().chain_id() != chain);
+        known.relays.push(relay);
+        known.lacking.remove(&Some(chain));
     }
 
-    /// Notes why usage of a chain is not recorded by this process; `None` is a chain that is not known yet.
+    /// Notes why this process does not record usage of a chain; `None` is a chain whose id is not known yet.
     pub(crate) fn lack(&self, chain: Option<u64>, why: String) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).lacking.insert(chain, why);
     }
 
-    /// Forgets that a chain is not known yet.
+    /// Removes the note about the chain whose id was not known.
     pub(crate) fn chain_is_known(&self) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).lacking.remove(&None);
     }
 
-    fn known(&self) -> Known {
+    fn known(&self) -> RelayRegistry {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Usage of an event type that is not recorded. A type that comes from no chain has none.
+    /// Unrecorded usage of an event type. A type that comes from no chain has none.
     pub(crate) async fn unrecorded(
         &self,
         meter: &Meter,
         event_type: &str,
-    ) -> MeterResult<Unrecorded> {
+    ) -> MeterResult<UnrecordedUsage> {
         let Some(chains) = meter.settings().chain_types.get(event_type) else {
-            return Ok(Unrecorded::default());
+            return Ok(UnrecordedUsage::default());
         };
-        let Known { relays, lacking } = self.known();
-        let incomplete = lacking.into_values().collect();
-        let mut all = Unrecorded { incomplete, ..Unrecorded::default() };
+        let known = self.known();
+        let incomplete = known.lacking_of(chains);
+        let mut all = UnrecordedUsage { incomplete, ..UnrecordedUsage::default() };
         let of_type =
             |relay: &&Relay| chains.is_empty() || chains.contains(&relay.source().chain_id());
-        for relay in relays.iter().filter(of_type) {
+        for relay in known.relays.iter().filter(of_type) {
             relay.unrecorded(&mut all).await?;
         }
         Ok(all)
     }
 
-    /// Whether nothing was recorded since, nor has come or gone.
+    /// Whether nothing has been recorded, added or removed since.
     pub(crate) async fn is_current(
         &self,
         meter: &Meter,
         event_type: &str,
-        unrecorded: &Unrecorded,
+        unrecorded: &UnrecordedUsage,
     ) -> MeterResult<bool> {
         let Some(chains) = meter.settings().chain_types.get(event_type) else { return Ok(true) };
         let relays = self.known().relays;
@@ -389,7 +466,6 @@ impl Relays {
 #[cfg(test)]
 mod tests {
     use logmill_pipeline::derive::TipBlocks;
-    use logmill_pipeline::ingest::ProgressReport;
 
     use super::*;
 
@@ -397,14 +473,16 @@ mod tests {
         ranges.iter().map(|(start, end)| *start..*end).collect()
     }
 
-    fn standing(done: &[(u64, u64)], tip: &[(u64, u8)]) -> Standing {
-        Standing {
+    fn standing(done: &[(u64, u64)], tip: &[(u64, u8)]) -> GenerationProgress {
+        GenerationProgress {
             processor: "usage_worker".to_owned(),
             generation: 1,
             tip: TipBlocks(tip.iter().map(|(number, hash)| (*number, hash_of(*hash))).collect()),
             done: set(done),
-            replacements_applied: 0,
+            replacements_applied: finalized_log_index::ReplacementPosition::default(),
+            replacements_seen: finalized_log_index::ReplacementPosition::default(),
             behind: None,
+            kept: None,
         }
     }
 
@@ -416,14 +494,41 @@ mod tests {
     fn stored_blocks_that_are_not_derived_are_counted() {
         let stored = set(&[(0, 50)]);
         let tip = || vec![(48, hash_of(1)), (49, hash_of(2))];
-        let check = |standing: Standing| underived(&stored, &tip(), &standing);
+        let check = |standing: GenerationProgress| underived(&stored, &tip(), &standing);
         assert_eq!(check(standing(&[(0, 48)], &[(48, 1), (49, 2)])), None);
         let said = |blocks: u64| Some(format!("{blocks} stored blocks are not derived yet"));
         assert_eq!(check(standing(&[(0, 48)], &[(48, 1)])), said(1));
-        // A block of a branch that is dead by now.
+        // A block of an abandoned branch.
         assert_eq!(check(standing(&[(0, 48)], &[(48, 1), (49, 9)])), said(1));
         assert_eq!(check(standing(&[(0, 10)], &[])), said(40));
         assert_eq!(check(standing(&[], &[])), said(50));
+    }
+
+    #[test]
+    fn usage_of_a_chain_that_is_not_relayed_here_is_reported_as_missing() {
+        let known = |lacking: &[(Option<u64>, &str)]| RelayRegistry {
+            relays: Vec::new(),
+            lacking: lacking.iter().map(|(chain, why)| (*chain, (*why).to_owned())).collect(),
+        };
+        let unknown = "chain 5: this process has no blocks of it";
+        assert_eq!(known(&[]).lacking_of(&[5]), [unknown]);
+        assert_eq!(known(&[]).lacking_of(&[]), ["this process has blocks of no chain"]);
+        let noted = known(&[(Some(5), "nothing is derived"), (Some(6), "no more is")]);
+        assert_eq!(noted.lacking_of(&[5]), ["nothing is derived"], "of its chains alone");
+        assert_eq!(noted.lacking_of(&[]), ["nothing is derived", "no more is"]);
+        let unmet = known(&[(None, "no node has told yet")]);
+        assert_eq!(unmet.lacking_of(&[5]), ["no node has told yet", unknown]);
+    }
+
+    #[test]
+    fn a_head_that_was_seen_before_this_process_started_is_outdated() {
+        let report = |target, seen_ms_ago| {
+            let report = ProgressReport { target, seen_ms_ago, ..ProgressReport::default() };
+            is_of_this_run(&report, Duration::from_secs(2))
+        };
+        assert!(report(Some(9), Some(2_000)));
+        assert!(!report(Some(9), Some(25_000)));
+        assert!(!report(None, None));
     }
 
     #[test]
@@ -448,6 +553,27 @@ mod tests {
         assert_eq!(
             check(&[(0, 50)], 0, Some(ProgressReport::default())),
             ["the head of the chain has not been seen yet"]
+        );
+        // Another process has seen the head.
+        let sighting = |head, age| {
+            let age = Duration::from_millis(age);
+            let (owner, uncompared) = ("other".to_owned(), None);
+            let sighting = Sighting { head, stored: None, age, owner, damaged: 0, uncompared };
+            let running = Duration::from_secs(500);
+            Some(with_sighting(ProgressReport::default(), Some(sighting), running))
+        };
+        assert_eq!(
+            check(&[(0, 50)], 0, sighting(49, 500_001)),
+            ["the head of the chain has not been seen yet"],
+            "before this process began"
+        );
+        assert_eq!(check(&[(0, 50)], 0, sighting(49, 100)), Vec::<String>::new());
+        assert_eq!(
+            check(&[(0, 50)], 0, sighting(50, 420_000)),
+            [
+                "1 blocks up to the head are not stored yet",
+                "no node has reported the head for 420 seconds"
+            ]
         );
         let stale = ProgressReport { seen_ms_ago: Some(420_000), ..seen(49) };
         assert_eq!(

@@ -1,19 +1,18 @@
 //! Causes: everything that makes a process not ready, by a stable code.
 //!
 //! Guarantees: a code never changes its meaning, and `docs/readiness.md` has a row for each, which a test compares.
-//! Leaves to others: finding out whether a cause holds ([`super`] and its modules).
+//! Leaves to others: detecting causes ([`super`] and its modules).
 
 use serde::Serialize;
 
-/// A service that a load balancer can ask for apart from the others.
+/// A service whose readiness a load balancer can query separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Service {
-    /// JSON-RPC, and what is stored of chains.
+    /// JSON-RPC and stored chain data.
     Rpc,
     /// Derived and collected tables.
     Tables,
-    /// Usage.
     Meter,
 }
 
@@ -29,7 +28,6 @@ impl Service {
     }
 }
 
-/// Why a process is not ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cause {
     Starting,
@@ -53,6 +51,7 @@ pub(crate) enum Cause {
     ChainUnreadable,
     TablesBehind,
     TablesReplaced,
+    TablesKept,
     DeriveFailing,
     UsageNotRelayed,
     UsageDamaged,
@@ -62,7 +61,7 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
-    pub(crate) const ALL: [Self; 27] = [
+    pub(crate) const ALL: [Self; 28] = [
         Self::Starting,
         Self::Stopping,
         Self::NotServed,
@@ -84,6 +83,7 @@ impl Cause {
         Self::ChainUnreadable,
         Self::TablesBehind,
         Self::TablesReplaced,
+        Self::TablesKept,
         Self::DeriveFailing,
         Self::UsageNotRelayed,
         Self::UsageDamaged,
@@ -92,7 +92,7 @@ impl Cause {
         Self::CollectorBehind,
     ];
 
-    /// The stable name, for machines.
+    /// Stable name, for machines.
     pub(crate) fn code(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -116,6 +116,7 @@ impl Cause {
             Self::ChainUnreadable => "chain_unreadable",
             Self::TablesBehind => "tables_behind",
             Self::TablesReplaced => "tables_replaced",
+            Self::TablesKept => "tables_kept",
             Self::DeriveFailing => "derive_failing",
             Self::UsageNotRelayed => "usage_not_relayed",
             Self::UsageDamaged => "usage_damaged",
@@ -125,7 +126,19 @@ impl Cause {
         }
     }
 
-    /// The part of the process that it is about.
+    /// Whether it holds for a moment in every start, until the head has been seen and reached.
+    pub(crate) fn is_usual_at_start(self) -> bool {
+        matches!(
+            self,
+            Self::NodeSilent
+                | Self::HeadNotSeen
+                | Self::Behind
+                | Self::TablesBehind
+                | Self::CollectorBehind
+        )
+    }
+
+    /// The affected part of the process.
     pub(crate) fn component(self) -> &'static str {
         match self {
             Self::Starting | Self::Stopping | Self::NotServed => "server",
@@ -138,7 +151,9 @@ impl Cause {
             Self::ChainUnknown | Self::NodeSilent => "nodes",
             Self::HeadNotSeen | Self::Behind | Self::HeadWentBack | Self::IngestStopped => "ingest",
             Self::BlocksDamaged => "auditor",
-            Self::TablesBehind | Self::TablesReplaced | Self::DeriveFailing => "derive",
+            Self::TablesBehind | Self::TablesReplaced | Self::TablesKept | Self::DeriveFailing => {
+                "derive"
+            }
             Self::UsageNotRelayed => "relay",
             Self::CollectorStopped | Self::CollectorIncomplete | Self::CollectorBehind => {
                 "collector"
@@ -146,7 +161,7 @@ impl Cause {
         }
     }
 
-    /// The services that it takes away; without any it shows in `/ready` alone.
+    /// The services that it makes unavailable; without any it is a warning in `/ready` and `/status`.
     pub(crate) fn services(self) -> &'static [Service] {
         use Service::{Meter, Rpc, Tables};
         match self {
@@ -169,12 +184,13 @@ impl Cause {
             Self::TablesStoreSilent
             | Self::TablesBehind
             | Self::TablesReplaced
+            | Self::TablesKept
             | Self::DeriveFailing
             | Self::CollectorStopped
             | Self::CollectorIncomplete
             | Self::CollectorBehind => &[Tables],
             Self::MeterStoreSilent | Self::MeterNotWritable => &[Meter],
-            // What clients send is recorded all the same, and a damaged event fails what needs it alone.
+            // Usage sent by clients is recorded all the same, and a damaged event fails only requests that need it.
             Self::UsageNotRelayed | Self::UsageDamaged => &[],
         }
     }

@@ -1,8 +1,8 @@
-//! How a chain is: whether it can be read, whether its head is seen, and how far the view lags.
+//! State of a chain: whether it can be read, whether its head is seen, and how far the view lags.
 //!
-//! Guarantees: a process that writes is judged by what its nodes told it, any other by what the writer has published in
-//! the shared store, so that all of them agree; a figure counts only as long as it is recent. Leaves to others: the
-//! history that is still missing, which is no reason not to serve the rest.
+//! Guarantees: a writer is judged by what its nodes report, any other process by what the writer published in the
+//! shared store, so that all of them agree; a figure counts only while it is recent. Leaves to others: history that is
+//! still missing, which is no reason not to serve the rest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,27 +14,26 @@ use super::{Cause, Check, Finding};
 use crate::chains::OpenChain;
 use crate::error::Result;
 
-/// How far a view may lag, and how old the head may be.
+/// Limits for the lag of a view and the age of the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeadLimits {
-    /// The most blocks between the view and the head, in either direction.
+    /// Maximum number of blocks between the view and the head, in either direction.
     pub(crate) lag_blocks: u64,
-    /// How long ago a node must have answered.
+    /// Maximum age of a node's last response.
     pub(crate) seen_within: Duration,
 }
 
 /// Whether the head of a chain is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadDuty {
-    /// Some process follows it.
+    /// A process follows it.
     Followed,
-    /// It is judged if any process has ever followed it.
+    /// Judged if any process has ever followed it.
     PerhapsFollowed,
-    /// It is an archive: what is stored is all there will be.
+    /// Not judged: no more blocks are expected.
     Archive,
 }
 
-/// Looks how a chain is.
 #[derive(Debug)]
 pub(crate) struct ChainCheck {
     pub(crate) chain: Arc<OpenChain>,
@@ -45,6 +44,9 @@ pub(crate) struct ChainCheck {
 #[async_trait]
 impl Check for ChainCheck {
     async fn check(&self) -> Result<Vec<Finding>> {
+        if self.chain.is_handed_over() {
+            return Ok(Vec::new());
+        }
         let chain = &self.chain.chain;
         let chain_id = Some(chain.chain_id());
         let mut found = Vec::new();
@@ -53,7 +55,7 @@ impl Check for ChainCheck {
             Ok(view) => head = view.head().map(|head| head.number),
             Err(error) if error.is_fatal() => return Err(error.into()),
             Err(error) => {
-                let why = format!("the chain cannot be read: {}", logmill_io::chain(&error));
+                let why = format!("the chain cannot be read: {}", logmill_io::error_chain(&error));
                 found.push(Finding::new(Cause::ChainUnreadable, chain_id, why));
             }
         }
@@ -64,7 +66,7 @@ impl Check for ChainCheck {
         let damaged = self.chain.damaged();
         if damaged > 0 {
             let why = format!(
-                "{damaged} stored blocks are damaged: `logmill verify` names them, `logmill repair` \
+                "{damaged} stored blocks are damaged: `logmill verify` lists them, `logmill repair` \
                  fetches them again"
             );
             found.push(Finding::new(Cause::BlocksDamaged, chain_id, why));
@@ -89,7 +91,15 @@ impl Check for ChainCheck {
     }
 }
 
-/// What is wrong with the head, if anything is.
+/// Describes nodes that do not answer, with their last error unless the first request to them is still under way.
+pub(crate) fn silence(long: &str, last_error: Option<&str>) -> String {
+    match last_error {
+        Some(error) => format!("no node has answered {long}; last error: {error}"),
+        None => format!("no node has answered {long}; a request is under way"),
+    }
+}
+
+/// The problem with the head, if any.
 pub(crate) fn judge_head(
     chain_id: u64,
     head: Option<u64>,
@@ -103,9 +113,7 @@ pub(crate) fn judge_head(
         let long = seen_ago.map_or("yet".to_owned(), |ago| format!("for {} s", ago.as_secs()));
         return match report.role {
             Role::Writer => {
-                let last = report.last_error.as_deref().unwrap_or("no error was seen");
-                let why = format!("no node has answered {long}; last error: {last}");
-                finding(Cause::NodeSilent, why)
+                finding(Cause::NodeSilent, silence(&long, report.last_error.as_deref()))
             }
             Role::Follower => {
                 let why = format!("no process has reported the chain's head {long}");
@@ -116,15 +124,21 @@ pub(crate) fn judge_head(
     let Some(head) = head else {
         return finding(Cause::Behind, format!("no block is stored yet; the head is {target}"));
     };
-    let (behind, ahead) = (target.saturating_sub(head), head.saturating_sub(target));
+    let behind = target.saturating_sub(head);
     if behind > limits.lag_blocks {
         let why = format!("{behind} blocks behind: block {head} is stored, the head is {target}");
         return finding(Cause::Behind, why);
     }
+    // A view may be newer than what another process last published, so the two figures of that process are compared.
+    let stored = match report.role {
+        Role::Writer => head,
+        Role::Follower => report.writer_head.unwrap_or(target),
+    };
+    let ahead = stored.saturating_sub(target);
     if ahead > limits.lag_blocks {
         let why = format!(
-            "the head went back to block {target}, {ahead} blocks below block {head}, which is stored, \
-             without another branch that explains it"
+            "the head went back to block {target}, {ahead} blocks below the stored block {stored}, and no \
+             reorganization explains it"
         );
         return finding(Cause::HeadWentBack, why);
     }

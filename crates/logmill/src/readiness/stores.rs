@@ -1,7 +1,7 @@
 //! Whether databases, blobs and disk answer.
 //!
-//! Guarantees: a probe writes nothing, unless recording usage has just failed: then it tries to write, until that
-//! works. Leaves to others: how long an answer may take ([`super`]).
+//! Guarantees: a probe writes nothing, unless recording usage has just failed: then it tries to write until that
+//! succeeds. Leaves to others: the time limit for an answer ([`super`]).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,34 +15,31 @@ use logmill_io::{Batch, BlobName, BlobStore, Condition, Sql, disk};
 use super::{Cause, Check, Finding};
 use crate::error::Result;
 
-/// How often a bucket is asked: every request to it may be billed.
+/// How often a bucket is queried: every request to it may be billed.
 const BUCKET_EVERY: Duration = Duration::from_secs(10);
-/// How often files are looked at.
+/// How often files are checked.
 const FILES_EVERY: Duration = Duration::from_secs(1);
-/// How often the free space is looked at.
+/// How often the free space is checked.
 const DISK_EVERY: Duration = Duration::from_secs(5);
-/// A blob that nobody makes.
+/// Name of a blob that never exists.
 const NO_BLOB: &str = "ready/probe";
 /// The record that a probe writes after recording has failed.
 const PROBE_KEY: &str = "ready/probe";
 const MIB: u64 = 1 << 20;
 
-/// Whether a database answers.
 #[derive(Debug)]
 pub(crate) struct SqlCheck {
     cause: Cause,
     what: &'static str,
     sql: Sql,
-    /// Set when a write has failed.
-    suspect: Suspect,
+    write_alarm: WriteAlarm,
 }
 
-/// Set by whoever could not write to a store, until a probe could.
+/// A flag that is raised when a write to a store fails, and cleared when a probe can write again.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Suspect(Arc<AtomicBool>);
+pub(crate) struct WriteAlarm(Arc<AtomicBool>);
 
-impl Suspect {
-    /// A write has failed.
+impl WriteAlarm {
     pub(crate) fn raise(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
@@ -51,16 +48,16 @@ impl Suspect {
 impl SqlCheck {
     /// `what` names the database for people.
     pub(crate) fn new(cause: Cause, what: &'static str, sql: Sql) -> Arc<Self> {
-        Arc::new(Self { cause, what, sql, suspect: Suspect::default() })
+        Arc::new(Self { cause, what, sql, write_alarm: WriteAlarm::default() })
     }
 
-    /// The same for the meter's database, with what recording reports to.
-    pub(crate) fn of_meter(sql: Sql, suspect: Suspect) -> Arc<Self> {
+    /// Check of the meter's database, with the flag that recording sets on failure.
+    pub(crate) fn of_meter(sql: Sql, write_alarm: WriteAlarm) -> Arc<Self> {
         Arc::new(Self {
             cause: Cause::MeterStoreSilent,
             what: "the database of usage",
             sql,
-            suspect,
+            write_alarm,
         })
     }
 
@@ -75,7 +72,7 @@ impl Check for SqlCheck {
     async fn check(&self) -> Result<Vec<Finding>> {
         let mut probed = self.sql.probe().await;
         if probed.as_ref().is_err_and(|error| !error.is_fatal()) {
-            // A pooled connection may have been broken for long without anybody noticing.
+            // A pooled connection may have been broken unnoticed: probe again.
             probed = self.sql.probe().await;
         }
         if let Err(error) = probed {
@@ -85,12 +82,12 @@ impl Check for SqlCheck {
             let why = format!("{} does not answer: {}", self.what, error.chain());
             return Ok(vec![Finding::new(self.cause, None, why)]);
         }
-        if !self.suspect.0.load(Ordering::SeqCst) {
+        if !self.write_alarm.0.load(Ordering::SeqCst) {
             return Ok(Vec::new());
         }
         match self.try_write().await {
             Ok(()) => {
-                self.suspect.0.store(false, Ordering::SeqCst);
+                self.write_alarm.0.store(false, Ordering::SeqCst);
                 Ok(Vec::new())
             }
             Err(error) if error.is_fatal() => Err(error.into()),
@@ -106,7 +103,6 @@ impl Check for SqlCheck {
     }
 }
 
-/// Whether the blob store answers.
 #[derive(Debug)]
 pub(crate) struct BlobCheck {
     blobs: Arc<dyn BlobStore>,
@@ -142,7 +138,7 @@ impl Check for BlobCheck {
     }
 }
 
-/// Whether the data folder is there and has room.
+/// Whether the data folder exists and has free space.
 #[derive(Debug)]
 pub(crate) struct DiskCheck {
     pub(crate) folder: PathBuf,
@@ -157,7 +153,7 @@ impl Check for DiskCheck {
         let why = match free.map(|free| free / MIB) {
             Ok(free) if free >= self.free_mib_min => return Ok(Vec::new()),
             Ok(free) => format!(
-                "the disk of {} has {free} MiB left; ready.free_disk_mib wants {}",
+                "the disk of {} has {free} MiB left; ready.free_disk_mib requires {}",
                 self.folder.display(),
                 self.free_mib_min
             ),

@@ -1,23 +1,24 @@
-//! How far derived tables are.
+//! Progress of derived tables.
 //!
-//! Guarantees: the answer comes from the tables' own database, so that a process that does not derive judges as the one
-//! that does. Leaves to others: history that is still being derived, which answers mark as incomplete.
+//! Guarantees: the result comes from the tables' own database, so that a process that does not derive judges like the
+//! one that does. Leaves to others: history that is still being derived, which responses mark as incomplete.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use logmill_pipeline::derive::Standing;
+use finalized_log_index::ReplacementPosition;
+use logmill_pipeline::derive::GenerationProgress;
 use logmill_pipeline::derive::deriver::DeriveStatus;
 
 use super::{Cause, Check, Finding};
 use crate::chains::OpenChain;
-use crate::derive::Derive;
+use crate::derive::DeriveTasks;
 use crate::error::Result;
 
-/// How often deriving some blocks must have failed before it counts: a failure may pass.
+/// Failed attempts on the same blocks before they count: a failure may pass.
 const ATTEMPTS_MIN: u32 = 3;
 
-/// Looks how far the tables of a chain are behind what is stored of it.
+/// Compares the tables of a chain with its stored blocks.
 #[derive(Debug)]
 pub(crate) struct TablesCheck {
     pub(crate) chain: Arc<OpenChain>,
@@ -27,6 +28,9 @@ pub(crate) struct TablesCheck {
 #[async_trait]
 impl Check for TablesCheck {
     async fn check(&self) -> Result<Vec<Finding>> {
+        if self.chain.is_handed_over() {
+            return Ok(Vec::new());
+        }
         let chain_id = self.chain.chain.chain_id();
         let Some(derive) = &self.chain.derive else { return Ok(Vec::new()) };
         let mut found = Vec::new();
@@ -35,7 +39,7 @@ impl Check for TablesCheck {
             Ok(read) => found.extend(read),
             Err(error) if error.is_fatal() => return Err(error),
             Err(error) => {
-                let why = format!("the tables cannot be read: {}", logmill_io::chain(&error));
+                let why = format!("the tables cannot be read: {}", logmill_io::error_chain(&error));
                 found.push(Finding::new(Cause::TablesStoreSilent, Some(chain_id), why));
             }
         }
@@ -44,52 +48,73 @@ impl Check for TablesCheck {
 
     fn silence(&self) -> Finding {
         let chain_id = Some(self.chain.chain.chain_id());
-        Finding::new(Cause::TablesStoreSilent, chain_id, "reading how far the tables are")
+        Finding::new(Cause::TablesStoreSilent, chain_id, "reading the progress of the tables")
     }
 }
 
 impl TablesCheck {
-    /// What the tables' own database shows.
-    async fn read(&self, derive: &Derive) -> Result<Vec<Finding>> {
-        // What is stored, first: tables may only be ahead of it.
+    /// Findings from the tables' own database.
+    async fn read(&self, derive: &DeriveTasks) -> Result<Vec<Finding>> {
+        // Reads the stored blocks first: tables may then only be ahead of them.
         let view = self.chain.chain.view().await;
-        let last = self.chain.chain.index().last_replacement();
-        // A chain that cannot be read is reported as such.
+        let last = self.chain.chain.index().replacement_position();
+        // A chain that cannot be read is reported by its own check.
         let Some(head) = view.ok().and_then(|view| view.head()) else { return Ok(Vec::new()) };
-        let standings = derive.reader.standings(&[]).await?;
+        let standings = derive.reader.progress(&[]).await?;
         let mut found = Vec::new();
-        found.extend(self.behind(derive, &standings, head.number));
-        found.extend(replaced(self.chain.chain.chain_id(), &standings, last));
+        let chain_id = self.chain.chain.chain_id();
+        found.extend(behind(chain_id, derive.names(), &standings, head.number, self.lag_blocks));
+        found.extend(replaced(chain_id, &standings, last));
+        found.extend(kept(chain_id, &standings));
         Ok(found)
-    }
-
-    /// The processor that is furthest behind, if it is too far.
-    fn behind(&self, derive: &Derive, standings: &[Standing], head: u64) -> Option<Finding> {
-        let tops = derive.names().map(|name| {
-            let standing = standings.iter().find(|standing| standing.processor == name);
-            let top = standing.and_then(|standing| standing.all().ranges().next_back());
-            (name, top.map(|range| range.end - 1))
-        });
-        let lag = |top: Option<u64>| top.map_or(u64::MAX, |top| head.saturating_sub(top));
-        let (name, top) = tops.max_by_key(|(_, top)| lag(*top))?;
-        if lag(top) <= self.lag_blocks {
-            return None;
-        }
-        let why = match top {
-            None => format!("{name} has derived nothing yet"),
-            Some(top) => format!("{name} has derived up to block {top} of {head}"),
-        };
-        let chain_id = Some(self.chain.chain.chain_id());
-        Some(Finding::new(Cause::TablesBehind, chain_id, why))
     }
 }
 
+/// The processor that is furthest behind, if it is too far behind. Tables that are kept take no new blocks: that they
+/// are behind follows from [`Cause::TablesKept`], and is not reported beside it.
+pub(super) fn behind<'a>(
+    chain_id: u64,
+    names: impl Iterator<Item = &'a str>,
+    standings: &[GenerationProgress],
+    head: u64,
+    lag_blocks: u64,
+) -> Option<Finding> {
+    let tops = names.filter_map(|name| {
+        let standing = standings.iter().find(|standing| standing.processor == name);
+        if standing.is_some_and(|standing| standing.kept.is_some()) {
+            return None;
+        }
+        let top = standing.and_then(|standing| standing.all().ranges().next_back());
+        Some((name, top.map(|range| range.end - 1)))
+    });
+    let lag = |top: Option<u64>| top.map_or(u64::MAX, |top| head.saturating_sub(top));
+    let (name, top) = tops.max_by_key(|(_, top)| lag(*top))?;
+    if lag(top) <= lag_blocks {
+        return None;
+    }
+    let why = match top {
+        None => format!("{name} has derived nothing yet"),
+        Some(top) => format!("{name} has derived up to block {top} of {head}"),
+    };
+    Some(Finding::new(Cause::TablesBehind, Some(chain_id), why))
+}
+
 /// The first processor whose tables still hold blocks that were replaced.
-pub(super) fn replaced(chain_id: u64, standings: &[Standing], last: u64) -> Option<Finding> {
+pub(super) fn replaced(
+    chain_id: u64,
+    standings: &[GenerationProgress],
+    last: ReplacementPosition,
+) -> Option<Finding> {
     standings.iter().find_map(|standing| {
         let why = format!("{}: {}", standing.processor, standing.stale(last)?);
         Some(Finding::new(Cause::TablesReplaced, Some(chain_id), why))
     })
+}
+
+/// The first processor whose tables were built with settings that have changed since.
+pub(super) fn kept(chain_id: u64, standings: &[GenerationProgress]) -> Option<Finding> {
+    let why = standings.iter().find_map(|standing| standing.kept.clone())?;
+    Some(Finding::new(Cause::TablesKept, Some(chain_id), why))
 }
 
 /// The first blocks that a processor cannot derive.

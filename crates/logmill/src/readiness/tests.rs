@@ -1,4 +1,4 @@
-//! Every cause by itself: what makes it hold, which services it takes away, and when it is gone.
+//! Every cause by itself: what triggers it, which services it makes unavailable, and when it ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
@@ -10,14 +10,15 @@ use async_trait::async_trait;
 use logmill_io::blob::MemoryBlobs;
 use logmill_io::sql::{Execute, SqliteSettings};
 use logmill_io::{
-    BlobStore, Clock, Fault, Faults, Faulty, SeededEntropy, SimClock, Sql, SystemClock, Timestamp,
-    params,
+    BlobStore, Clock, Fault, Faults, FaultyStore, SeededEntropy, SimClock, Sql, SystemClock,
+    Timestamp, params,
 };
 use logmill_pipeline::derive::deriver::{CheckpointStatus, DeriveStatus, FailingStatus};
+use logmill_pipeline::derive::{GenerationProgress, TipBlocks};
 use logmill_pipeline::ingest::{ProgressReport, Role};
 
 use super::chain::{HeadLimits, judge_head};
-use super::stores::{BlobCheck, DiskCheck, SqlCheck, Suspect};
+use super::stores::{BlobCheck, DiskCheck, SqlCheck, WriteAlarm};
 use super::{Cause, Check, Finding, Readiness, Service, Verdict};
 use crate::error::{Error, Result};
 
@@ -33,21 +34,21 @@ fn codes(verdict: &Verdict) -> Vec<&'static str> {
     verdict.reasons.iter().map(|reason| reason.code).collect()
 }
 
-/// A check that finds what it is told.
+/// A check that returns preset findings.
 #[derive(Debug, Default)]
-struct Told {
+struct FixedCheck {
     found: Mutex<Vec<Finding>>,
     hangs: bool,
 }
 
-impl Told {
-    fn says(&self, found: Vec<Finding>) {
+impl FixedCheck {
+    fn set_findings(&self, found: Vec<Finding>) {
         *self.found.lock().expect("not poisoned") = found;
     }
 }
 
 #[async_trait]
-impl Check for Told {
+impl Check for FixedCheck {
     async fn check(&self) -> Result<Vec<Finding>> {
         if self.hangs {
             pending::<()>().await;
@@ -60,7 +61,7 @@ impl Check for Told {
     }
 }
 
-/// Runs checks beside `body` until it ends.
+/// Runs the checks while `body` runs.
 async fn while_checked(readiness: &Readiness, body: impl Future<Output = ()>) {
     tokio::select! {
         biased;
@@ -91,7 +92,7 @@ fn documented() -> Vec<(String, String, String)> {
 }
 
 #[test]
-fn the_table_of_the_documentation_is_that_of_the_code() {
+fn the_documented_causes_are_those_of_the_code() {
     let of_code: Vec<_> = Cause::ALL
         .iter()
         .map(|cause| {
@@ -105,11 +106,11 @@ fn the_table_of_the_documentation_is_that_of_the_code() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn before_everything_was_checked_it_is_starting_and_when_it_stops_it_says_so() {
+async fn a_process_is_starting_until_all_checks_have_run_and_reports_when_it_stops() {
     let clock = SimClock::at(Timestamp(1_790_000_000_000));
     let readiness = readiness(&clock);
     assert!(readiness.verdict(None).ready, "there is nothing to check");
-    readiness.add(Arc::new(Told::default()));
+    readiness.add(Arc::new(FixedCheck::default()));
     for service in [None, Some(Service::Rpc), Some(Service::Tables), Some(Service::Meter)] {
         assert_eq!(codes(&readiness.verdict(service)), ["starting"]);
     }
@@ -122,23 +123,28 @@ async fn before_everything_was_checked_it_is_starting_and_when_it_stops_it_says_
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_cause_takes_away_just_its_services_and_gives_them_back() {
+async fn every_cause_makes_only_its_services_unready_and_only_while_it_applies() {
     let clock = SimClock::at(Timestamp(1_790_000_000_000));
     let readiness = readiness(&clock);
-    let told = Arc::new(Told::default());
-    readiness.add(Arc::clone(&told) as Arc<dyn Check>);
+    let check = Arc::new(FixedCheck::default());
+    readiness.add(Arc::clone(&check) as Arc<dyn Check>);
     let body = async {
         for cause in Cause::ALL {
-            told.says(vec![Finding::new(cause, Some(7), "because")]);
+            check.set_findings(vec![Finding::new(cause, Some(7), "because")]);
             clock.sleep(2 * SECOND).await;
             let all = readiness.verdict(None);
-            assert_eq!(codes(&all), [cause.code()]);
-            assert_eq!(all.reasons[0].component, cause.component());
+            let shown = match cause.services().is_empty() {
+                true => &all.warnings,
+                false => &all.reasons,
+            };
+            assert_eq!((shown.len(), shown[0].code), (1, cause.code()));
+            assert_eq!(shown[0].component, cause.component());
+            assert_eq!(all.ready, cause.services().is_empty());
             for service in Service::ALL {
                 let takes = cause.services().contains(&service);
                 assert_eq!(readiness.verdict(Some(service)).ready, !takes, "{cause:?} {service:?}");
             }
-            told.says(Vec::new());
+            check.set_findings(Vec::new());
             clock.sleep(2 * SECOND).await;
             assert!(readiness.verdict(None).ready, "{cause:?} is gone");
         }
@@ -147,23 +153,23 @@ async fn every_cause_takes_away_just_its_services_and_gives_them_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reason_keeps_its_beginning_for_as_long_as_it_holds() {
+async fn a_reason_keeps_its_start_time_while_it_applies() {
     let clock = SimClock::at(Timestamp(1_790_000_000_000));
     let readiness = readiness(&clock);
-    let told = Arc::new(Told::default());
-    readiness.add(Arc::clone(&told) as Arc<dyn Check>);
+    let check = Arc::new(FixedCheck::default());
+    readiness.add(Arc::clone(&check) as Arc<dyn Check>);
     let since = || readiness.verdict(None).reasons[0].since.clone();
     let body = async {
-        told.says(vec![Finding::new(Cause::Behind, Some(1), "7 blocks behind")]);
+        check.set_findings(vec![Finding::new(Cause::Behind, Some(1), "7 blocks behind")]);
         clock.sleep(2 * SECOND).await;
         let first = since();
-        told.says(vec![Finding::new(Cause::Behind, Some(1), "8 blocks behind")]);
+        check.set_findings(vec![Finding::new(Cause::Behind, Some(1), "8 blocks behind")]);
         clock.sleep(10 * SECOND).await;
         assert_eq!(since(), first);
         assert_eq!(readiness.verdict(None).reasons[0].reason, "8 blocks behind");
-        told.says(Vec::new());
+        check.set_findings(Vec::new());
         clock.sleep(2 * SECOND).await;
-        told.says(vec![Finding::new(Cause::Behind, Some(1), "6 blocks behind")]);
+        check.set_findings(vec![Finding::new(Cause::Behind, Some(1), "6 blocks behind")]);
         clock.sleep(2 * SECOND).await;
         assert!(since() > first, "it came again");
         let shown = serde_json::to_value(readiness.verdict(None)).expect("JSON");
@@ -179,18 +185,103 @@ async fn a_reason_keeps_its_beginning_for_as_long_as_it_holds() {
     while_checked(&readiness, body).await;
 }
 
+/// Collects log lines.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("not poisoned").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_check_that_hangs_counts_as_silence_and_holds_up_no_other() {
+async fn what_every_start_goes_through_is_logged_only_if_it_stays() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let logged = |code: &str| {
+        let log = String::from_utf8(log.0.lock().expect("not poisoned").clone()).expect("text");
+        log.lines().filter(|line| line.contains("WARN") && line.contains(code)).count()
+    };
     let clock = SimClock::at(Timestamp(1_790_000_000_000));
     let readiness = readiness(&clock);
-    readiness.add(Arc::new(Told { hangs: true, ..Told::default() }));
-    let other = Arc::new(Told::default());
+    let check = Arc::new(FixedCheck::default());
+    readiness.add(Arc::clone(&check) as Arc<dyn Check>);
+    let finding = |cause| Finding::new(cause, Some(1), "because");
+    let body = async {
+        check.set_findings(vec![finding(Cause::HeadNotSeen), finding(Cause::DiskLow)]);
+        clock.sleep(3 * SECOND).await;
+        assert!(codes(&readiness.verdict(None)).contains(&"head_not_seen"), "it is reported");
+        check.set_findings(vec![finding(Cause::NodeSilent)]);
+        clock.sleep(4 * SECOND).await;
+        assert_eq!((logged("head_not_seen"), logged("disk_low")), (0, 1));
+        assert_eq!(logged("node_silent"), 0, "it may pass");
+        clock.sleep(5 * SECOND).await;
+        assert_eq!(logged("node_silent"), 1, "it has not passed");
+        check.set_findings(vec![finding(Cause::HeadNotSeen)]);
+        clock.sleep(3 * SECOND).await;
+        assert_eq!(logged("head_not_seen"), 1, "after the start it is logged when it comes");
+    };
+    while_checked(&readiness, body).await;
+}
+
+#[test]
+fn nodes_that_are_silent_are_described_by_their_last_error_if_there_is_one() {
+    let limits = HeadLimits { lag_blocks: 5, seen_within: Duration::from_secs(60) };
+    let said = |last_error: Option<&str>| {
+        let last_error = last_error.map(str::to_owned);
+        let report = ProgressReport { role: Role::Writer, last_error, ..Default::default() };
+        judge_head(1, None, &report, limits).expect("it is silent").reason
+    };
+    let error = said(Some("connection refused"));
+    assert_eq!(error, "no node has answered yet; last error: connection refused");
+    assert_eq!(said(None), "no node has answered yet; a request is under way");
+}
+
+#[test]
+fn tables_that_are_kept_are_not_called_behind_as_well() {
+    let standing = |name: &str, blocks: u64, kept: Option<&str>| GenerationProgress {
+        processor: name.to_owned(),
+        generation: 1,
+        tip: TipBlocks::default(),
+        done: std::iter::once(0..blocks).collect(),
+        replacements_applied: finalized_log_index::ReplacementPosition::default(),
+        replacements_seen: finalized_log_index::ReplacementPosition::default(),
+        behind: None,
+        kept: kept.map(str::to_owned),
+    };
+    let behind = |standings: &[GenerationProgress]| {
+        let names = ["fees_worker", "token_worker"].into_iter();
+        super::tables::behind(1, names, standings, 100, 5).map(|finding| finding.reason)
+    };
+    let kept = standing("fees_worker", 10, Some("collect.contract_address has changed"));
+    assert_eq!(behind(&[kept.clone(), standing("token_worker", 99, None)]), None);
+    assert!(super::tables::kept(1, std::slice::from_ref(&kept)).is_some());
+    let late = "token_worker has derived up to block 49 of 100";
+    assert_eq!(behind(&[kept, standing("token_worker", 50, None)]).as_deref(), Some(late));
+    let none = "fees_worker has derived nothing yet";
+    assert_eq!(behind(&[standing("token_worker", 50, None)]).as_deref(), Some(none));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hanging_check_counts_as_failed_and_delays_no_other() {
+    let clock = SimClock::at(Timestamp(1_790_000_000_000));
+    let readiness = readiness(&clock);
+    readiness.add(Arc::new(FixedCheck { hangs: true, ..FixedCheck::default() }));
+    let other = Arc::new(FixedCheck::default());
     readiness.add(Arc::clone(&other) as Arc<dyn Check>);
     let body = async {
         clock.sleep(TIMEOUT / 2).await;
         assert_eq!(codes(&readiness.verdict(None)), ["starting"]);
         clock.sleep(TIMEOUT).await;
-        other.says(vec![Finding::new(Cause::NodeSilent, Some(1), "silent")]);
+        other.set_findings(vec![Finding::new(Cause::NodeSilent, Some(1), "silent")]);
         clock.sleep(2 * SECOND).await;
         let all = readiness.verdict(None);
         assert_eq!(codes(&all), ["meter_store_silent", "node_silent"]);
@@ -211,15 +302,23 @@ async fn a_service_that_is_not_configured_is_not_ready_and_the_process_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_component_reports_holds_until_it_is_cleared() {
+async fn a_reported_finding_applies_until_it_is_cleared() {
     let clock = SimClock::at(Timestamp(1_790_000_000_000));
     let readiness = readiness(&clock);
     readiness.report(Finding::new(Cause::UsageNotRelayed, Some(1), "refused"));
     readiness.report(Finding::new(Cause::UsageNotRelayed, Some(2), "refused"));
-    assert_eq!(codes(&readiness.verdict(None)), ["usage_not_relayed", "usage_not_relayed"]);
+    readiness.report(Finding::new(Cause::NodeSilent, Some(2), "no answer"));
+    let all = readiness.verdict(None);
+    assert_eq!(codes(&all), ["node_silent"]);
     assert!(readiness.verdict(Some(Service::Meter)).ready, "what clients send is recorded");
     readiness.clear(Cause::UsageNotRelayed, Some(1));
-    assert_eq!(readiness.verdict(None).reasons[0].chain_id, Some(2));
+    readiness.clear(Cause::NodeSilent, Some(2));
+    // A finding that makes no service unavailable is a warning, and the process may be sent requests.
+    let all = readiness.verdict(None);
+    assert!(all.ready && all.reasons.is_empty(), "{all:?}");
+    assert_eq!((all.warnings.len(), all.warnings[0].chain_id), (1, Some(2)));
+    assert_eq!(all.warnings[0].code, "usage_not_relayed");
+    assert!(readiness.verdict(Some(Service::Meter)).warnings.is_empty());
 }
 
 async fn database(faults: Option<Arc<Faults>>) -> Sql {
@@ -243,7 +342,7 @@ async fn a_database_that_fails_twice_in_a_row_is_silent() {
         let found = check.check().await.expect("the process goes on");
         assert_eq!(found[0].cause, cause);
         assert!(found[0].reason.starts_with(what), "{found:?}");
-        // A connection that broke unnoticed is no reason.
+        // A connection that broke unnoticed is not a finding.
         let once = database(Some(Faults::at(0, Fault::Before))).await;
         assert_eq!(SqlCheck::new(cause, what, once).check().await.expect("it goes on"), []);
     }
@@ -254,7 +353,7 @@ async fn a_store_that_can_never_work_again_ends_the_process() {
     let dead = || Faults::at(0, Fault::CrashBefore);
     let check = SqlCheck::new(Cause::IndexStoreSilent, "it", database(Some(dead())).await);
     assert!(check.check().await.expect_err("it is dead").is_fatal());
-    let blobs: Arc<dyn BlobStore> = Arc::new(Faulty::new(MemoryBlobs::shared(), dead()));
+    let blobs: Arc<dyn BlobStore> = Arc::new(FaultyStore::new(MemoryBlobs::shared(), dead()));
     assert!(BlobCheck::new(blobs, false).check().await.expect_err("it is dead").is_fatal());
     let clock = SimClock::at(Timestamp(1_790_000_000_000));
     let readiness = readiness(&clock);
@@ -266,7 +365,7 @@ async fn a_store_that_can_never_work_again_ends_the_process() {
 #[tokio::test]
 async fn a_blob_store_that_fails_is_silent() {
     let plan = Faults::seeded(SeededEntropy::shared(1), 1_000, 0);
-    let blobs: Arc<dyn BlobStore> = Arc::new(Faulty::new(MemoryBlobs::shared(), plan));
+    let blobs: Arc<dyn BlobStore> = Arc::new(FaultyStore::new(MemoryBlobs::shared(), plan));
     let found = BlobCheck::new(blobs, true).check().await.expect("the process goes on");
     assert_eq!(found[0].cause, Cause::BlobsSilent);
     let fine = BlobCheck::new(MemoryBlobs::shared(), true);
@@ -275,13 +374,13 @@ async fn a_blob_store_that_fails_is_silent() {
 
 #[tokio::test]
 async fn after_a_failed_recording_the_meter_is_not_ready_until_a_write_works() {
-    let (sql, suspect) = (database(None).await, Suspect::default());
-    let check = SqlCheck::of_meter(sql.clone(), suspect.clone());
+    let (sql, write_alarm) = (database(None).await, WriteAlarm::default());
+    let check = SqlCheck::of_meter(sql.clone(), write_alarm.clone());
     assert_eq!(check.check().await.expect("it works"), []);
-    // As a full disk does: reads work, writes do not.
+    // Like a full disk: reads work, writes do not.
     sql.execute("ALTER TABLE meta_record RENAME TO away", params![]).await.expect("renamed");
     assert_eq!(check.check().await.expect("nobody wrote"), []);
-    suspect.raise();
+    write_alarm.raise();
     let found = check.check().await.expect("the process goes on");
     assert_eq!(found[0].cause, Cause::MeterNotWritable, "{found:?}");
     sql.execute("ALTER TABLE away RENAME TO meta_record", params![]).await.expect("renamed");
@@ -290,7 +389,7 @@ async fn after_a_failed_recording_the_meter_is_not_ready_until_a_write_works() {
 }
 
 #[tokio::test]
-async fn a_disk_without_room_or_a_folder_that_is_gone_is_found() {
+async fn a_full_disk_or_a_missing_folder_is_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let check = |free_mib_min, folder: &std::path::Path| DiskCheck {
         folder: folder.to_owned(),
@@ -305,11 +404,15 @@ async fn a_disk_without_room_or_a_folder_that_is_gone_is_found() {
 }
 
 #[test]
-fn a_head_is_judged_by_who_saw_it_when_and_where() {
+fn a_head_is_judged_by_role_age_and_distance() {
     let limits = HeadLimits { lag_blocks: 5, seen_within: Duration::from_secs(60) };
-    let judge = |role, head: Option<u64>, target: Option<u64>, seen_ms_ago: Option<u64>| {
-        let report = ProgressReport { role, target, seen_ms_ago, ..ProgressReport::default() };
+    let judged = |role, head: Option<u64>, writer_head, target: Option<u64>, seen_ms_ago| {
+        let report =
+            ProgressReport { role, target, writer_head, seen_ms_ago, ..ProgressReport::default() };
         judge_head(1, head, &report, limits).map(|finding| finding.cause)
+    };
+    let judge = |role, head: Option<u64>, target: Option<u64>, seen_ms_ago: Option<u64>| {
+        judged(role, head, head, target, seen_ms_ago)
     };
     use Role::{Follower, Writer};
     for role in [Writer, Follower] {
@@ -319,6 +422,9 @@ fn a_head_is_judged_by_who_saw_it_when_and_where() {
         assert_eq!(judge(role, Some(105), Some(100), Some(0)), None, "a node that lags a little");
         assert_eq!(judge(role, Some(106), Some(100), Some(0)), Some(Cause::HeadWentBack));
     }
+    // On a fast chain blocks arrive between the writer's publication and this view.
+    assert_eq!(judged(Follower, Some(180), Some(99), Some(100), Some(900)), None, "a newer view");
+    assert_eq!(judged(Follower, Some(180), None, Some(100), Some(0)), None, "an older record");
     for seen in [None, Some(60_001)] {
         assert_eq!(judge(Writer, Some(100), Some(100), seen), Some(Cause::NodeSilent));
         assert_eq!(judge(Follower, Some(100), Some(100), seen), Some(Cause::HeadNotSeen));
@@ -326,7 +432,7 @@ fn a_head_is_judged_by_who_saw_it_when_and_where() {
 }
 
 #[test]
-fn blocks_that_a_processor_fails_on_again_and_again_are_named() {
+fn blocks_on_which_a_processor_keeps_failing_are_named() {
     let status = |attempts| DeriveStatus {
         leads: true,
         last_error: None,

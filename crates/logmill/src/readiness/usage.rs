@@ -1,7 +1,7 @@
-//! Whether stored usage is what was recorded, as far as the audit has looked.
+//! Whether stored usage is what was recorded, as far as the audit has checked.
 //!
-//! Guarantees: what the audit of any process found is shown by all of them. Leaves to others: the audit itself
-//! ([`logmill_meter::audit`]).
+//! Guarantees: findings of the audit of any process are shown by all of them. Leaves to others: the audit
+//! itself ([`logmill_meter::audit`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use logmill_meter::Meter;
 use super::{Cause, Check, Finding};
 use crate::error::{Error, Result};
 
-/// Pause between two looks: the audit itself takes hours.
+/// Pause between two checks: the audit itself takes hours.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// Looks at what the audit of usage has found.
+/// Reports the findings of the usage audit.
 #[derive(Debug)]
 pub(crate) struct UsageCheck(Meter);
 
@@ -31,8 +31,10 @@ impl Check for UsageCheck {
         let status = match self.0.audit_status().await.map_err(Error::from) {
             Err(error) if error.is_fatal() => return Err(error),
             Err(error) => {
-                let why =
-                    format!("the audit of usage cannot be read: {}", logmill_io::chain(&error));
+                let why = format!(
+                    "the findings of the usage audit cannot be read: {}",
+                    logmill_io::error_chain(&error)
+                );
                 return Ok(vec![Finding::new(Cause::MeterStoreSilent, None, why)]);
             }
             Ok(status) => status,
@@ -45,7 +47,7 @@ impl Check for UsageCheck {
     }
 
     fn silence(&self) -> Finding {
-        Finding::new(Cause::MeterStoreSilent, None, "reading what the audit of usage found")
+        Finding::new(Cause::MeterStoreSilent, None, "reading the findings of the usage audit")
     }
 
     fn every(&self) -> Duration {

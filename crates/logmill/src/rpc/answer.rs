@@ -1,12 +1,12 @@
-//! Answers: calls are run one after the other, and what they answer goes out in pieces as it is rendered.
+//! Answers: runs the calls of a request one after the other and streams their results as they are rendered.
 //!
 //! ```text
 //!   [ {"jsonrpc":"2.0","id":1,"result":[ log log log … ]} , {"jsonrpc":"2.0","id":2,"error":{…}} ]
 //!   └────────────── a piece ──────────────┘└────────── a piece ──────────────┘
 //! ```
 //!
-//! Guarantees: one call's results are held at a time, and of their text no more than a piece; a request as a whole has
-//! one deadline and one limit of bytes; an answer that has begun is whole. Leaves to others: what the calls do.
+//! Guarantees: memory holds the results of one call at a time, and about one piece of the rendered logs; a request as
+//! a whole has one deadline and one byte limit; an answer that has begun is completed. Leaves to others: running calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,19 +19,19 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::error::{RpcError, RpcResult};
 use super::request::{Call, Request};
 use super::subscriptions::Subscriptions;
-use super::{Rpc, Served};
+use super::{Rpc, ServedChain};
 
-/// About how many bytes go out at a time.
+/// Approximate size of a streamed piece.
 pub(crate) const PIECE_BYTES: usize = 64 << 10;
-/// What is around a result.
+/// Upper estimate of the JSON around a result, without the id.
 const ENVELOPE_BYTES: usize = 64;
 
-/// What a call answers.
+/// Result of a call.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// JSON.
+    /// Rendered JSON.
     Text(Vec<u8>),
-    /// Logs, rendered while they are sent.
+    /// Logs, rendered while they are streamed.
     Logs(LogAnswer),
 }
 
@@ -58,11 +58,18 @@ impl Answer {
         Self::Text(out)
     }
 
+    /// Bytes as a hex string with `0x`.
+    pub(crate) fn bytes(bytes: &[u8]) -> Self {
+        let mut out = Vec::with_capacity(2 * bytes.len() + 4);
+        render::bytes(&mut out, bytes);
+        Self::Text(out)
+    }
+
     pub(crate) fn logs(logs: Vec<Log>) -> Self {
         Self::Logs(LogAnswer { before: Vec::new(), logs, after: Vec::new() })
     }
 
-    /// The most bytes that it takes.
+    /// Upper bound of the rendered size.
     fn bytes_max(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -74,12 +81,11 @@ impl Answer {
     }
 }
 
-/// The most bytes of a log, with its comma.
+/// Upper bound of the rendered size of a log, with its comma.
 pub(crate) fn log_bytes(log: &Log) -> usize {
     1 + render::log_bytes_max(log.log.topics.len(), log.log.data.len())
 }
 
-/// Writes a log of the index.
 pub(crate) fn write_log(out: &mut Vec<u8>, log: &Log, removed: bool) {
     render::log(
         out,
@@ -98,31 +104,31 @@ pub(crate) fn write_log(out: &mut Vec<u8>, log: &Log, removed: bool) {
     );
 }
 
-/// The answers to a request, in pieces.
+/// Streams the answers to a request.
 #[derive(Debug)]
 pub(crate) struct Answers {
     rpc: Arc<Rpc>,
-    served: Arc<Served>,
+    served: Arc<ServedChain>,
     calls: std::vec::IntoIter<Call>,
     is_batch: bool,
-    /// Whether an answer was written.
+    /// Whether an answer was written already.
     has_begun: bool,
     has_ended: bool,
-    /// Logs that are being written, the next of them, and what follows.
+    /// The logs being written, the position of the next one, and the JSON after the last.
     under_way: Option<(Vec<Log>, usize, Vec<u8>)>,
     bytes_max: usize,
     bytes_left: usize,
-    /// By the clock that never goes back.
+    /// On the monotonic clock.
     deadline: Duration,
-    /// Until all is sent: what is held for a client that reads slowly counts.
+    /// Held until everything is sent, because results held for a slow client count against the limit too.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Answers {
-    /// To this request, in at most so many bytes. The permit is held until all is sent.
+    /// Answers `request` in at most `bytes_max` bytes. The permit is held until everything is sent.
     pub(crate) fn new(
         rpc: Arc<Rpc>,
-        served: Arc<Served>,
+        served: Arc<ServedChain>,
         request: Request,
         bytes_max: usize,
         permit: Option<OwnedSemaphorePermit>,
@@ -143,7 +149,7 @@ impl Answers {
         }
     }
 
-    /// The next piece; none after the last. A request of notifications alone has none at all.
+    /// Returns the next piece, or `None` after the last. A request with only notifications has no pieces.
     pub(crate) async fn next(&mut self, mut session: Option<&mut Subscriptions>) -> Option<Bytes> {
         let mut out = Vec::new();
         while out.len() < PIECE_BYTES && !self.has_ended {
@@ -169,14 +175,12 @@ impl Answers {
     }
 
     async fn answer(&mut self, call: Call, out: &mut Vec<u8>, session: Option<&mut Subscriptions>) {
-        let Some(id) = call.id else {
-            // Nobody would hear what it answers, and no call does anything else that lasts.
-            return;
-        };
-        let outcome = match call.asked {
-            Ok(asked) => self.run(&asked.method, asked.params.as_deref(), session).await,
+        let outcome = match call.parsed {
+            Ok(call) => self.run(&call.method, call.params.as_deref(), session).await,
             Err(error) => Err(error),
         };
+        // A notification is run for its effect and gets no answer, not even an error.
+        let Some(id) = call.id else { return };
         if self.is_batch {
             out.push(if self.has_begun { b',' } else { b'[' });
         }
@@ -224,7 +228,7 @@ impl Answers {
         }
     }
 
-    /// Refuses what would be more than a request may be answered with.
+    /// Rejects an answer that exceeds the remaining bytes of the request.
     fn within_limit(&mut self, answer: Answer) -> RpcResult<Answer> {
         let bytes = answer.bytes_max();
         match self.bytes_left.checked_sub(bytes) {
@@ -243,7 +247,7 @@ impl Answers {
         let Answer::Logs(LogAnswer { logs, .. }) = answer else {
             return RpcError::limit(why, limit);
         };
-        // The blocks before the one with which it is too much.
+        // Suggest the range that ends before the block that exceeds the limit.
         let mut bytes = 0;
         let over = logs.iter().find(|log| {
             bytes += log_bytes(log);

@@ -1,112 +1,153 @@
-//! What `eth_getLogs` asks for: the filter object of clients, and the blocks that it means in a view.
+//! The filter object of `eth_getLogs`, and its resolution to blocks of a view.
 //!
-//! Guarantees: tags are resolved on the view that is searched; what clients are known to get wrong is refused with the
-//! texts of the conformance cases. Leaves to others: searching.
+//! Guarantees: tags are resolved on the view that is searched; known client mistakes are rejected with the error texts
+//! of the conformance cases. Leaves to others: searching.
 
 use alloy_primitives::{Address, B256};
 use finalized_log_index::{Blocks, BroadPolicy, Filter};
 use logmill_pipeline::{Chain, View};
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 
 use super::error::{RpcError, RpcResult, too_broad};
-use super::params::Tag;
+use super::hex;
+use super::params::{Tag, fields, text, text_field};
 
 const TOPICS_MAX: usize = finalized_log_index::TOPICS_MAX;
 
 /// A filter, with its blocks still unresolved.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "Written")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Criteria {
-    pub(crate) blocks: Wanted,
+    pub(crate) blocks: BlockSelection,
     pub(crate) addresses: Vec<Address>,
     pub(crate) topics: Vec<Vec<B256>>,
 }
 
-/// In which blocks.
+/// Block selection of a filter, unresolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum BlockSelection {
     Hash(B256),
     Range { from: Option<Tag>, to: Option<Tag> },
 }
 
-/// The object as clients write it.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Written {
-    from_block: Option<Tag>,
-    to_block: Option<Tag>,
-    block_hash: Option<B256>,
-    address: Option<OneOrMany<Address>>,
-    topics: Option<Vec<Option<OneOrMany<B256>>>>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum OneOrMany<T> {
-    One(T),
-    Many(Vec<Option<T>>),
-}
-
-impl<T: Ord> OneOrMany<T> {
-    /// The alternatives, each once; none is any, and so is a list with `null` in it.
-    fn terms(self) -> Vec<T> {
-        let mut terms = match self {
-            Self::One(one) => vec![one],
-            Self::Many(many) => many.into_iter().collect::<Option<Vec<T>>>().unwrap_or_default(),
+impl Criteria {
+    /// Parses the filter object; unknown fields are ignored.
+    fn read(json: &str) -> Result<Self, String> {
+        let fields = fields(json)?;
+        let tag = |name| -> Result<Option<Tag>, String> {
+            let text = text_field(&fields, name)?;
+            let tag = text.map(|text| Tag::try_from(text).map_err(|why| format!("{name}: {why}")));
+            tag.transpose()
         };
-        terms.sort_unstable();
-        terms.dedup();
-        terms
-    }
-}
-
-impl TryFrom<Written> for Criteria {
-    type Error = String;
-
-    fn try_from(written: Written) -> Result<Self, String> {
-        let Written { from_block: from, to_block: to, block_hash, address, topics } = written;
-        let blocks = match (block_hash, from, to) {
-            (Some(hash), None, None) => Wanted::Hash(hash),
-            (None, from, to) => Wanted::Range { from, to },
-            _ => {
+        let (from, to) = (tag("fromBlock")?, tag("toBlock")?);
+        let hash = text_field(&fields, "blockHash")?.map(|text| hex::fixed(&text).map(B256::from));
+        let hash = hash.transpose().map_err(|why| format!("blockHash: {why}"))?;
+        let blocks = match (hash, from, to) {
+            (Some(hash), None, None) => BlockSelection::Hash(hash),
+            (None, from, to) => BlockSelection::Range { from, to },
+            (Some(_), _, _) => {
                 return Err("cannot specify both BlockHash and FromBlock/ToBlock, choose one or \
                             the other"
                     .to_owned());
             }
         };
-        let topics = topics.unwrap_or_default();
-        if topics.len() > TOPICS_MAX {
-            return Err(format!("exceed max topics: {}, at most {TOPICS_MAX}", topics.len()));
-        }
-        let addresses = address.map(OneOrMany::terms).unwrap_or_default();
-        let topics = topics.into_iter().map(|at| at.map(OneOrMany::terms).unwrap_or_default());
-        Ok(Self { blocks, addresses, topics: topics.collect() })
+        let is_given = |value: &&&RawValue| value.get() != "null";
+        let addresses = fields.get("address").filter(is_given).map(|json| addresses(json));
+        let topics = fields.get("topics").filter(is_given).map(|json| topics(json));
+        Ok(Self {
+            blocks,
+            addresses: addresses.transpose()?.unwrap_or_default(),
+            topics: topics.transpose()?.unwrap_or_default(),
+        })
     }
 }
 
-/// A filter whose blocks are known: a range with its ends, or one block by its hash.
+impl<'de> Deserialize<'de> for Criteria {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let json = Box::<RawValue>::deserialize(from)?;
+        Self::read(json.get()).map_err(D::Error::custom)
+    }
+}
+
+/// One address or a list; an empty list matches any. `null` in a list is rejected, as it would match every address.
+fn addresses(json: &RawValue) -> Result<Vec<Address>, String> {
+    let read = |json: &RawValue| hex::fixed(&text(json)?).map(Address::from);
+    let Some(list) = list(json) else {
+        return read(json).map(|one| vec![one]).map_err(|why| format!("invalid address: {why}"));
+    };
+    let mut addresses = Vec::with_capacity(list.len());
+    for (at, json) in list.into_iter().enumerate() {
+        if !json.get().starts_with('"') {
+            return Err(format!("non-string address at index {at}"));
+        }
+        let address = read(json).map_err(|why| format!("invalid address at index {at}: {why}"))?;
+        addresses.push(address);
+    }
+    Ok(distinct(addresses))
+}
+
+/// The alternatives at each position. An empty list matches any topic, and so does a list that contains `null`.
+fn topics(json: &RawValue) -> Result<Vec<Vec<B256>>, String> {
+    let positions = list(json).ok_or("invalid topics: expected an array")?;
+    if positions.len() > TOPICS_MAX {
+        return Err(format!("exceed max topics: {}, at most {TOPICS_MAX}", positions.len()));
+    }
+    let mut topics = Vec::with_capacity(positions.len());
+    for (at, json) in positions.into_iter().enumerate() {
+        let wrong = |why| format!("invalid topic at index {at}: {why}");
+        let read = |json: &RawValue| hex::fixed(&text(json)?).map(B256::from);
+        topics.push(match list(json) {
+            None if json.get() == "null" => Vec::new(),
+            None => vec![read(json).map_err(wrong)?],
+            // Every entry is parsed, so that an invalid one is rejected even beside a `null`.
+            Some(list) => {
+                let each = list.into_iter().map(|json| match json.get() {
+                    "null" => Ok(None),
+                    _ => read(json).map(Some),
+                });
+                let each: Vec<Option<B256>> = each.collect::<Result<_, _>>().map_err(wrong)?;
+                distinct(each.into_iter().collect::<Option<Vec<B256>>>().unwrap_or_default())
+            }
+        });
+    }
+    Ok(topics)
+}
+
+/// The values of a JSON array; `None` for other JSON.
+fn list(json: &RawValue) -> Option<Vec<&RawValue>> {
+    json.get().starts_with('[').then(|| serde_json::from_str(json.get()).ok()).flatten()
+}
+
+/// Sorts, and removes duplicates.
+fn distinct<T: Ord>(mut terms: Vec<T>) -> Vec<T> {
+    terms.sort_unstable();
+    terms.dedup();
+    terms
+}
+
+/// A filter whose tags are resolved.
 #[derive(Debug)]
-pub(crate) struct Resolved {
+pub(crate) struct ResolvedFilter {
     pub(crate) filter: Filter,
-    /// Both ends included; none for a hash.
+    /// Inclusive; `None` for a block hash.
     pub(crate) range: Option<(u64, u64)>,
 }
 
 impl Criteria {
-    /// The blocks that are meant, in this view.
-    pub(crate) fn resolve(&self, view: &View, blocks_max: u64) -> RpcResult<Resolved> {
+    /// Resolves the tags in this view, and rejects a range of more than `blocks_max` blocks.
+    pub(crate) fn resolve(&self, view: &View, blocks_max: u64) -> RpcResult<ResolvedFilter> {
         let (blocks, range) = match self.blocks {
-            Wanted::Hash(hash) => (Blocks::Hash(hash), None),
-            Wanted::Range { from, to } => {
+            BlockSelection::Hash(hash) => (Blocks::Hash(hash), None),
+            BlockSelection::Range { from, to } => {
                 let (from, to) = range(view, from, to)?;
                 check_width(from, to, blocks_max)?;
                 (Blocks::Range(from..=to), Some((from, to)))
             }
         };
-        Ok(Resolved { filter: self.filter(blocks), range })
+        Ok(ResolvedFilter { filter: self.filter(blocks), range })
     }
 
-    /// Addresses and topics, in these blocks.
     pub(crate) fn filter(&self, blocks: Blocks) -> Filter {
         Filter {
             blocks,
@@ -116,8 +157,8 @@ impl Criteria {
         }
     }
 
-    /// Refuses more alternatives than the index takes, wherever the blocks are: whether a block is final yet is no
-    /// matter of the client.
+    /// Rejects more alternatives than the index accepts, even for blocks that are not final: whether a block is final
+    /// must not change what a client may ask.
     pub(crate) fn check_terms(&self, chain: &Chain) -> RpcResult<()> {
         let settings = chain.index().settings();
         let most = self.topics.iter().map(Vec::len).chain([self.addresses.len()]).max();
@@ -129,7 +170,7 @@ impl Criteria {
     }
 }
 
-/// The ends of a range; both are the newest block where nothing is said.
+/// Resolves both ends of a range; each defaults to the newest block.
 fn range(view: &View, from: Option<Tag>, to: Option<Tag>) -> RpcResult<(u64, u64)> {
     let reversed = || RpcError::params("invalid block range params");
     if from == Some(Tag::Pending) || to == Some(Tag::Pending) {
@@ -187,16 +228,77 @@ mod tests {
             let read = read(&format!("{{\"topics\":{topics},\"unknown\":1}}")).expect(&topics);
             assert_eq!(read.topics, expected, "{topics}");
         }
-        for text in [
-            "{\"topics\":[null,null,null,null,null]}",
-            "{\"topics\":[\"0x00\"]}",
-            "{\"topics\":{}}",
-            "{\"address\":\"0x00\"}",
-            "[]",
-            "7",
-        ] {
-            assert!(read(text).is_err(), "{text}");
-        }
         assert!(read("{\"address\":[]}").expect("any").addresses.is_empty());
+        assert!(read("{\"address\":null}").expect("any").addresses.is_empty());
+    }
+
+    #[test]
+    fn filters_that_nodes_reject_are_rejected_with_the_position() {
+        let (word, address) = ("ab".repeat(32), "ab".repeat(20));
+        for (text, why) in [
+            ("[]".to_owned(), "expected an object, got an array"),
+            (r#"["0x1","0x2"]"#.to_owned(), "expected an object, got an array"),
+            ("7".to_owned(), "expected an object, got a number"),
+            ("\"latest\"".to_owned(), "expected an object, got a string"),
+            (r#"{"fromBlock":""}"#.to_owned(), "fromBlock: empty hex string"),
+            (r#"{"toBlock":""}"#.to_owned(), "toBlock: empty hex string"),
+            (r#"{"fromBlock":5}"#.to_owned(), "fromBlock: expected a string, got a number"),
+            (r#"{"fromBlock":"5"}"#.to_owned(), "fromBlock: hex string without 0x prefix"),
+            (
+                r#"{"fromBlock":"0x05"}"#.to_owned(),
+                "fromBlock: hex number with leading zero digits",
+            ),
+            (r#"{"toBlock":"0x"}"#.to_owned(), "toBlock: hex string \"0x\""),
+            (r#"{"blockHash":""}"#.to_owned(), "blockHash: empty hex string"),
+            (r#"{"blockHash":"0x1"}"#.to_owned(), "blockHash: hex string has length 1, want 64"),
+            (format!(r#"{{"blockHash":"{word}"}}"#), "blockHash: hex string without 0x prefix"),
+            (r#"{"address":[null]}"#.to_owned(), "non-string address at index 0"),
+            (format!(r#"{{"address":["0x{address}",null]}}"#), "non-string address at index 1"),
+            (format!(r#"{{"address":[["0x{address}"]]}}"#), "non-string address at index 0"),
+            (
+                r#"{"address":["0x12"]}"#.to_owned(),
+                "invalid address at index 0: hex string has length 2, want 40",
+            ),
+            (
+                r#"{"address":"0x12"}"#.to_owned(),
+                "invalid address: hex string has length 2, want 40",
+            ),
+            (r#"{"address":""}"#.to_owned(), "invalid address: empty hex string"),
+            (
+                format!(r#"{{"address":"{address}"}}"#),
+                "invalid address: hex string without 0x prefix",
+            ),
+            (r#"{"address":{}}"#.to_owned(), "invalid address: expected a string, got an object"),
+            (r#"{"address":7}"#.to_owned(), "invalid address: expected a string, got a number"),
+            (r#"{"topics":"0x12"}"#.to_owned(), "invalid topics: expected an array"),
+            (r#"{"topics":{}}"#.to_owned(), "invalid topics: expected an array"),
+            (
+                r#"{"topics":["0x00"]}"#.to_owned(),
+                "invalid topic at index 0: hex string has length 2, want 64",
+            ),
+            (
+                r#"{"topics":[null,[null,"0x00"]]}"#.to_owned(),
+                "invalid topic at index 1: hex string has length 2, want 64",
+            ),
+            (
+                format!(r#"{{"topics":["{word}"]}}"#),
+                "invalid topic at index 0: hex string without 0x prefix",
+            ),
+            (
+                r#"{"topics":[7]}"#.to_owned(),
+                "invalid topic at index 0: expected a string, got a number",
+            ),
+            (
+                format!(r#"{{"topics":[[["0x{word}"]]]}}"#),
+                "invalid topic at index 0: expected a string, got an array",
+            ),
+            (
+                r#"{"topics":[null,null,null,null,null]}"#.to_owned(),
+                "exceed max topics: 5, at most 4",
+            ),
+        ] {
+            let said = read(&text).expect_err(&text);
+            assert_eq!(said.split(" at line ").next(), Some(why), "{text}");
+        }
     }
 }

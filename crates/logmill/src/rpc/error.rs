@@ -1,19 +1,20 @@
-//! The errors of JSON-RPC: every code, in one place, and which failure has which.
+//! The errors of JSON-RPC: every code, and the mapping from failures to codes.
 //!
 //! | code | when |
 //! |---|---|
 //! | −32700 | the request is not JSON |
-//! | −32600 | it is no request of JSON-RPC 2.0, or a batch that is empty or too long |
-//! | −32601 | there is no such method |
-//! | −32602 | its parameters make no sense |
-//! | −32603 | something is wrong here; the log says what. Where a stored chunk is damaged, the message names it |
-//! | −32000 | no block, filter or subscription is known by this name |
-//! | −32002 | not in time, or not at the moment: ask again |
-//! | −32005 | more than is allowed; `data` says of what, and what would do |
-//! | −39001 | the tag names no block yet |
-//! | 4444 | not stored here; `data` says what is |
+//! | −32600 | it is not a JSON-RPC 2.0 request, or a batch is empty or too long |
+//! | −32601 | the method does not exist |
+//! | −32602 | the parameters are invalid |
+//! | −32603 | internal error, with details in the log; if a stored chunk is damaged, the message names it |
+//! | −32000 | unknown block, filter or subscription |
+//! | −32001 | blocks of this kind do not have the requested part |
+//! | −32002 | timed out or temporarily unavailable: retry |
+//! | −32005 | a limit is exceeded; `data` has the limit and, if known, a range that fits |
+//! | −39001 | no block has the tag yet |
+//! | 4444 | not stored here; `data` lists the covered blocks if history is missing |
 //!
-//! Guarantees: causes that are ours alone are logged and not sent. Leaves to others: HTTP statuses.
+//! Guarantees: internal causes are logged and not sent. Leaves to others: HTTP statuses.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -21,7 +22,6 @@ use std::ops::Range;
 use logmill_io::ErrorKind;
 use serde_json::{Value, json};
 
-/// The outcome of a call.
 pub(crate) type RpcResult<T> = std::result::Result<T, RpcError>;
 
 const PARSE: i64 = -32_700;
@@ -30,15 +30,16 @@ const METHOD_NOT_FOUND: i64 = -32_601;
 const INVALID_PARAMS: i64 = -32_602;
 const INTERNAL: i64 = -32_603;
 const SERVER: i64 = -32_000;
+const RESOURCE_NOT_FOUND: i64 = -32_001;
 const UNAVAILABLE: i64 = -32_002;
 const LIMIT: i64 = -32_005;
 const UNKNOWN_BLOCK: i64 = -39_001;
 const NOT_STORED: i64 = 4_444;
 
-/// The most intervals of coverage that an error carries.
+/// Maximum number of coverage intervals in an error.
 const INTERVALS_MAX: usize = 1_000;
 
-/// What a call is answered with if it can not be answered.
+/// The error object of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RpcError {
     pub(crate) code: i64,
@@ -63,6 +64,25 @@ impl RpcError {
         Self::new(METHOD_NOT_FOUND, format!("the method {name} does not exist/is not available"))
     }
 
+    /// The method is answered by nodes, and none is available.
+    pub(crate) fn no_node_for(name: &str) -> Self {
+        let why = format!(
+            "the method {name} does not exist/is not available: nodes answer it, and none is configured or \
+             rpc.pass_through is off"
+        );
+        Self::new(METHOD_NOT_FOUND, why)
+    }
+
+    /// Blocks of this kind do not have the requested part.
+    pub(crate) fn resource_not_found(what: &str) -> Self {
+        Self::new(RESOURCE_NOT_FOUND, format!("Resource not found: {what}"))
+    }
+
+    /// The chain has it, but Logmill does not keep it for any block.
+    pub(crate) fn not_kept(what: &str) -> Self {
+        Self::new(NOT_STORED, format!("Pruned history unavailable: {what}"))
+    }
+
     pub(crate) fn params(why: impl Into<Cow<'static, str>>) -> Self {
         Self::new(INVALID_PARAMS, why)
     }
@@ -71,7 +91,7 @@ impl RpcError {
         Self::new(INTERNAL, "internal error")
     }
 
-    /// A name of ours, such as a filter's, that nobody knows.
+    /// Unknown filter, subscription or block.
     pub(crate) fn unknown(why: impl Into<Cow<'static, str>>) -> Self {
         Self::new(SERVER, why)
     }
@@ -88,18 +108,18 @@ impl RpcError {
         Self::new(UNAVAILABLE, why)
     }
 
-    /// A tag that names no block yet.
+    /// No block has the tag yet.
     pub(crate) fn unknown_block(tag: &str) -> Self {
         Self::new(UNKNOWN_BLOCK, format!("Unknown block: there is no {tag} block yet"))
     }
 
-    /// More than is allowed.
+    /// A limit is exceeded.
     pub(crate) fn limit(why: impl Into<Cow<'static, str>>, limit: u64) -> Self {
         let data = json!({"limit": limit});
         Self { data: Some(data), ..Self::new(LIMIT, why) }
     }
 
-    /// More than is allowed, and the blocks for which it would not be.
+    /// A limit is exceeded; `from` to `to` is a range of blocks that fits.
     pub(crate) fn limit_of_range(
         why: String,
         limit: u64,
@@ -112,7 +132,7 @@ impl RpcError {
         Self { data: Some(data), ..Self::new(LIMIT, why) }
     }
 
-    /// Blocks that are not stored here.
+    /// The blocks are not stored here.
     pub(crate) fn not_stored(what: &str, covered: &[Range<u64>]) -> Self {
         let message = format!("Pruned history unavailable: {what}");
         Self {
@@ -121,15 +141,18 @@ impl RpcError {
         }
     }
 
-    /// What a node said to a call that was passed on.
+    /// The error that a node returned for a call that was passed on.
     pub(crate) fn of_node(error: logmill_chain::Error) -> Self {
         match error {
-            logmill_chain::Error::Rpc { code, message } => Self::new(code, message),
+            logmill_chain::Error::Rpc { code, message, data } => {
+                let data = data.and_then(|data| serde_json::from_str(&data).ok());
+                Self { data, ..Self::new(code, message) }
+            }
             error => logged(&error, error.kind()),
         }
     }
 
-    /// As a whole answer, to nobody in particular.
+    /// A complete answer with the id `null`.
     pub(crate) fn answer(&self) -> String {
         let mut out = b"{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":".to_vec();
         self.write(&mut out);
@@ -137,7 +160,7 @@ impl RpcError {
         String::from_utf8_lossy(&out).into_owned()
     }
 
-    /// As JSON.
+    /// Writes the JSON error object.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let mut error = json!({"code": self.code, "message": self.message});
         if let Some(data) = &self.data {
@@ -147,7 +170,7 @@ impl RpcError {
     }
 }
 
-/// Ranges as clients are shown them: both ends included. The newest, if there are too many.
+/// Ranges in the form that clients see: both ends inclusive, and only the newest [`INTERVALS_MAX`].
 pub(crate) fn intervals(covered: &[Range<u64>]) -> Value {
     let newest = covered.len().saturating_sub(INTERVALS_MAX);
     let shown = covered[newest..].iter().filter(|range| !range.is_empty()).map(|range| {
@@ -174,9 +197,9 @@ impl From<logmill_pipeline::Error> for RpcError {
             }
             Error::Index(IndexError::Degraded { .. }) => {
                 logged(&error, ErrorKind::Internal);
-                Self::unavailable("the index is degraded and refuses to answer")
+                Self::unavailable("the index is degraded and refuses queries")
             }
-            // The chunk is named, as the runbook says; nothing else of it is a client's business.
+            // The runbook relies on the name of the chunk; no other detail is sent to clients.
             Error::Index(index) if index.damaged_chunk().is_some() => {
                 let chunk = index.damaged_chunk().unwrap_or_default().to_owned();
                 logged(&error, ErrorKind::Corrupt);
@@ -199,16 +222,18 @@ impl From<finalized_log_index::Error> for RpcError {
     }
 }
 
-/// Too many alternatives at one position.
 pub(crate) fn too_broad(actual: usize, max: usize) -> RpcError {
     let why =
         format!("query too broad: {actual} addresses or topics at one position, at most {max}");
     RpcError::limit(why, u64::try_from(max).unwrap_or(u64::MAX))
 }
 
-/// A failure of ours: the log says what, the client what to do.
+/// Logs an internal failure, and returns an error that tells the client only whether to retry.
 fn logged(error: &dyn std::error::Error, kind: ErrorKind) -> RpcError {
-    tracing::warn!(error = crate::output::brief(&logmill_io::chain(error)), "a call failed");
+    tracing::warn!(
+        error = crate::output::brief(&logmill_io::error_chain(error)),
+        "JSON-RPC call failed"
+    );
     match kind {
         ErrorKind::Transient | ErrorKind::Conflict | ErrorKind::Fenced => {
             RpcError::unavailable("not available at the moment")
@@ -234,7 +259,11 @@ mod tests {
             (IndexError::DeadlineExceeded { limit_ms: 3 }.into(), -32_002),
             (IndexError::InvalidFilter { what: "x".to_owned() }.into(), -32_602),
             (IndexError::Degraded { reason: "x".to_owned() }.into(), -32_002),
-            (IndexError::Corrupt { what: "secret place".to_owned(), chunk: None }.into(), -32_603),
+            (
+                IndexError::Corrupt { what: "secret place".to_owned(), chunk: None, block: None }
+                    .into(),
+                -32_603,
+            ),
             (Error::Corrupt { what: "secret place".to_owned() }, -32_603),
             (logmill_io::Error::corrupt("secret place").into(), -32_603),
         ] {
@@ -246,7 +275,7 @@ mod tests {
         let chunk = "the chunk of blocks 3 to 7 (attempt 00f3)".to_owned();
         let what = "secret place".to_owned();
         for damaged in [
-            IndexError::Corrupt { what, chunk: Some(chunk.clone()) },
+            IndexError::Corrupt { what, chunk: Some(chunk.clone()), block: None },
             IndexError::ChunkMissing { chunk: chunk.clone() },
         ] {
             let error = RpcError::from(Error::from(damaged));

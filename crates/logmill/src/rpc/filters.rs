@@ -1,10 +1,11 @@
-//! Filters that clients poll: `eth_newFilter` and its kin.
+//! Filters that clients poll: `eth_newFilter`, `eth_newBlockFilter` and the methods that use them.
 //!
-//! A filter is a place in the chain's stream of changes: it holds nothing itself. One that is not asked for so long
-//! that changes were dropped is gone, as it could not tell all; so is one that is not asked for its time to live.
+//! A filter is a position in the chain's stream of changes and stores no results. It is removed if it is polled so
+//! rarely that changes were dropped, because its answer would be incomplete, or if its time to live passes without a
+//! poll.
 //!
-//! Guarantees: what a filter tells is every change since it was asked last, those that a reorganisation took back
-//! included; there are never more filters than allowed. Leaves to others: which logs match.
+//! Guarantees: a poll returns every change since the last one, including logs removed by a reorganisation; there are
+//! never more filters than allowed. Leaves to others: matching logs.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,20 +18,20 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::TryRecvError;
 
 use super::answer::{Answer, write_log};
-use super::criteria::{Criteria, Wanted};
+use super::criteria::{BlockSelection, Criteria};
 use super::error::{RpcError, RpcResult};
 use super::logs::write_hash;
 use super::params::{Params, Tag};
-use super::{Rpc, Served};
+use super::{Rpc, ServedChain};
 
-/// All filters of the process, by their ids.
+/// All filters of the process.
 #[derive(Debug, Default)]
 pub(super) struct Filters {
-    known: Mutex<BTreeMap<Id, Arc<Polled>>>,
+    known: Mutex<BTreeMap<Id, Arc<PolledFilter>>>,
 }
 
 #[derive(Debug)]
-struct Polled {
+struct PolledFilter {
     chain_id: u64,
     kind: Kind,
     state: Mutex<State>,
@@ -50,13 +51,13 @@ enum Kind {
 
 #[derive(Debug)]
 struct Logs {
-    wanted: Criteria,
+    criteria: Criteria,
     filter: Filter,
     from: u64,
     to: u64,
 }
 
-/// The name of a filter or subscription: random, so that nobody guesses another's.
+/// Id of a filter or subscription: random, so that a client cannot guess the id of another client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub(super) struct Id(u128);
@@ -77,17 +78,20 @@ impl TryFrom<String> for Id {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        let digits = text.strip_prefix("0x").ok_or("an id starts with 0x")?;
-        u128::from_str_radix(digits, 16).map(Self).map_err(|_| "an id has hexadecimal digits")
+        let digits = text.strip_prefix("0x").ok_or("an id must start with 0x")?;
+        if digits.starts_with('+') {
+            return Err("an id must have hexadecimal digits");
+        }
+        u128::from_str_radix(digits, 16).map(Self).map_err(|_| "an id must have hexadecimal digits")
     }
 }
 
 impl Filters {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Id, Arc<Polled>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Id, Arc<PolledFilter>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes what nobody asked for its time to live, and refuses one more if there are too many still.
+    /// Removes expired filters, and fails if there is still no room for one more.
     fn make_room(&self, now: Duration, ttl: Duration, max: usize) -> RpcResult<()> {
         let mut known = self.lock();
         known.retain(|_, filter| now.saturating_sub(filter.state().used) <= ttl);
@@ -100,7 +104,7 @@ impl Filters {
     }
 }
 
-impl Polled {
+impl PolledFilter {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,17 +114,17 @@ impl Rpc {
     /// `eth_newFilter`.
     pub(super) async fn new_filter(
         &self,
-        served: &Served,
+        served: &ServedChain,
         params: &Params<'_>,
     ) -> RpcResult<Answer> {
-        let wanted: Criteria = params.read_at(0)?;
-        wanted.check_terms(&served.chain)?;
-        let Wanted::Range { from, to } = wanted.blocks else {
-            return Err(RpcError::params("a filter has a range of blocks, not a hash"));
+        let criteria: Criteria = params.read_at(0)?;
+        criteria.check_terms(&served.chain)?;
+        let BlockSelection::Range { from, to } = criteria.blocks else {
+            return Err(RpcError::params("a filter takes a block range, not a block hash"));
         };
         let changes = served.chain.changes();
         let view = served.chain.view().await?;
-        // What is new is above the tags, whatever block they name by then.
+        // `latest` leaves the range open: new blocks are above the block that the tag names now.
         let bound = |tag: Option<Tag>, open: u64| match tag {
             Some(Tag::Pending) => Err(RpcError::params("pending logs are not supported")),
             None | Some(Tag::Latest) => Ok(open),
@@ -130,19 +134,19 @@ impl Rpc {
         if from > to {
             return Err(RpcError::params("invalid block range params"));
         }
-        let filter = wanted.filter(finalized_log_index::Blocks::Covered(from..=to));
-        let logs = Logs { wanted, filter, from, to };
+        let filter = criteria.filter(finalized_log_index::Blocks::Covered(from..=to));
+        let logs = Logs { criteria, filter, from, to };
         self.install(served, Kind::Logs(Box::new(logs)), changes)
     }
 
     /// `eth_newBlockFilter`.
-    pub(super) fn new_block_filter(&self, served: &Served) -> RpcResult<Answer> {
+    pub(super) fn new_block_filter(&self, served: &ServedChain) -> RpcResult<Answer> {
         self.install(served, Kind::Blocks, served.chain.changes())
     }
 
     fn install(
         &self,
-        served: &Served,
+        served: &ServedChain,
         kind: Kind,
         changes: Receiver<Arc<Change>>,
     ) -> RpcResult<Answer> {
@@ -150,13 +154,13 @@ impl Rpc {
         self.filters.make_room(used, self.limits.filter_ttl, self.limits.max_filters)?;
         let id = Id::new(&*self.entropy);
         let chain_id = served.chain.chain_id();
-        let polled = Polled { chain_id, kind, state: Mutex::new(State { changes, used }) };
-        self.filters.lock().insert(id, Arc::new(polled));
+        let filter = PolledFilter { chain_id, kind, state: Mutex::new(State { changes, used }) };
+        self.filters.lock().insert(id, Arc::new(filter));
         Answer::json(&id.to_string())
     }
 
     /// `eth_uninstallFilter`.
-    pub(super) fn uninstall(&self, served: &Served, params: &Params<'_>) -> RpcResult<Answer> {
+    pub(super) fn uninstall(&self, served: &ServedChain, params: &Params<'_>) -> RpcResult<Answer> {
         let id: Id = params.read_at(0)?;
         let was_there = self.filter(served, id).is_ok();
         if was_there {
@@ -166,44 +170,55 @@ impl Rpc {
     }
 
     /// `eth_getFilterChanges`.
-    pub(super) fn filter_changes(&self, served: &Served, params: &Params<'_>) -> RpcResult<Answer> {
+    pub(super) fn filter_changes(
+        &self,
+        served: &ServedChain,
+        params: &Params<'_>,
+    ) -> RpcResult<Answer> {
         let id: Id = params.read_at(0)?;
         let filter = self.filter(served, id)?;
-        let mut told = Told { out: vec![b'['], count: 0 };
+        let mut writer = ChangeWriter { out: vec![b'['], count: 0 };
         let mut state = filter.state();
         state.used = self.clock.monotonic();
-        while told.count < self.limits.max_results {
+        while writer.count < self.limits.max_results {
             match state.changes.try_recv() {
-                Ok(change) => told.tell(&filter.kind, &change),
-                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+                Ok(change) => writer.write_change(&filter.kind, &change),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Closed) => {
+                    drop(state);
+                    self.filters.lock().remove(&id);
+                    return Err(RpcError::unknown(
+                        "filter not found: the chain was reopened after the filter was created",
+                    ));
+                }
                 Err(TryRecvError::Lagged(missed)) => {
                     drop(state);
                     self.filters.lock().remove(&id);
                     return Err(RpcError::unknown(format!(
-                        "filter not found: it was asked too rarely and lost {missed} changes"
+                        "filter not found: it was polled too rarely and missed {missed} changes"
                     )));
                 }
             }
         }
-        told.out.push(b']');
-        Ok(Answer::Text(told.out))
+        writer.out.push(b']');
+        Ok(Answer::Text(writer.out))
     }
 
     /// `eth_getFilterLogs`.
     pub(super) async fn filter_logs(
         &self,
-        served: &Served,
+        served: &ServedChain,
         params: &Params<'_>,
     ) -> RpcResult<Answer> {
         let filter = self.filter(served, params.read_at(0)?)?;
         filter.state().used = self.clock.monotonic();
         match &filter.kind {
-            Kind::Logs(logs) => self.logs_of(served, &logs.wanted).await,
-            Kind::Blocks => Err(RpcError::unknown("filter not found: it is one of blocks")),
+            Kind::Logs(logs) => self.logs_of(served, &logs.criteria).await,
+            Kind::Blocks => Err(RpcError::unknown("filter not found: it is a block filter")),
         }
     }
 
-    fn filter(&self, served: &Served, id: Id) -> RpcResult<Arc<Polled>> {
+    fn filter(&self, served: &ServedChain, id: Id) -> RpcResult<Arc<PolledFilter>> {
         let now = self.clock.monotonic();
         let ttl = self.limits.filter_ttl;
         let found = self.filters.lock().get(&id).map(Arc::clone);
@@ -215,14 +230,14 @@ impl Rpc {
     }
 }
 
-/// What a filter has to tell, as a list that is still open.
-struct Told {
+/// The changes of one poll, as an unfinished JSON array.
+struct ChangeWriter {
     out: Vec<u8>,
     count: usize,
 }
 
-impl Told {
-    fn tell(&mut self, kind: &Kind, change: &Change) {
+impl ChangeWriter {
+    fn write_change(&mut self, kind: &Kind, change: &Change) {
         match kind {
             Kind::Blocks => change.added.iter().for_each(|block| {
                 write_hash(self.next(), &block.at.hash);
@@ -230,9 +245,9 @@ impl Told {
             Kind::Logs(logs) => {
                 let Logs { filter, from, to, .. } = &**logs;
                 for (blocks, removed) in [(&change.removed, true), (&change.added, false)] {
-                    let wanted =
+                    let in_range =
                         blocks.iter().filter(|block| (*from..=*to).contains(&block.at.number));
-                    for log in wanted.flat_map(|block| block::logs_of(block)) {
+                    for log in in_range.flat_map(|block| block::logs_of(block)) {
                         if filter.matches(&log.log) {
                             write_log(self.next(), &log, removed);
                         }

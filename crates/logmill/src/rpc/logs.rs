@@ -1,35 +1,46 @@
-//! `eth_getLogs`, and our own ways to ask for logs: with a cursor, with an explanation, and what is covered.
+//! `eth_getLogs`, and Logmill's own methods for logs: pages with a cursor, query explanation, and coverage.
 //!
-//! A cursor names the next block, the last one wanted, and the hash of the block before the next: if that has been
-//! replaced, pages would not fit together, and the cursor is refused.
+//! A cursor holds the next block, the last requested block, and the hash of the block before the next. If that block
+//! has been replaced, the pages would not fit together, and the cursor is rejected.
 //!
-//! Guarantees: one view per call; more results than allowed are an error that says which blocks would do. Leaves to
-//! others: how logs are found.
+//! Guarantees: one view per call; too many results are an error that suggests a smaller range. Leaves to others: the
+//! search.
 
 use alloy_primitives::B256;
 use finalized_log_index::{Blocks, Explanation, LogPage, Strategy};
 use logmill_chain::{BlockRef, render};
 use logmill_pipeline::View;
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::answer::{Answer, LogAnswer};
-use super::criteria::{Criteria, Resolved, Wanted};
+use super::criteria::{BlockSelection, Criteria, ResolvedFilter};
 use super::error::{RpcError, RpcResult, intervals};
-use super::params::{Params, Quantity, Tag};
-use super::{Rpc, Served};
+use super::hex;
+use super::params::{Params, Tag, fields, text_field};
+use super::{Rpc, ServedChain};
 
 impl Rpc {
     /// `eth_getLogs`.
-    pub(super) async fn get_logs(&self, served: &Served, params: &Params<'_>) -> RpcResult<Answer> {
+    pub(super) async fn get_logs(
+        &self,
+        served: &ServedChain,
+        params: &Params<'_>,
+    ) -> RpcResult<Answer> {
         self.logs_of(served, &params.read_at(0)?).await
     }
 
-    /// All logs of a filter, if they are not too many.
-    pub(super) async fn logs_of(&self, served: &Served, wanted: &Criteria) -> RpcResult<Answer> {
-        wanted.check_terms(&served.chain)?;
+    /// All logs of a filter; fails if there are more than `max_results`.
+    pub(super) async fn logs_of(
+        &self,
+        served: &ServedChain,
+        criteria: &Criteria,
+    ) -> RpcResult<Answer> {
+        criteria.check_terms(&served.chain)?;
         let view = served.chain.view().await?;
-        let resolved = wanted.resolve(&view, self.limits.max_blocks)?;
+        let resolved = criteria.resolve(&view, self.limits.max_blocks)?;
         let max = self.limits.max_results;
         let page = find(&view, resolved.filter.limit(max)).await?;
         match (page.next, resolved.range) {
@@ -44,24 +55,24 @@ impl Rpc {
         }
     }
 
-    /// `logmill_getLogs`: a page of logs, the range with its hashes, and a cursor to go on with.
+    /// `logmill_getLogs`: a page of logs, the first and last block of the range, and a cursor for the next page.
     pub(super) async fn page_of_logs(
         &self,
-        served: &Served,
+        served: &ServedChain,
         params: &Params<'_>,
     ) -> RpcResult<Answer> {
-        let wanted: Criteria = params.read_at(0)?;
+        let criteria: Criteria = params.read_at(0)?;
         let paging: Paging = params.get(1)?.unwrap_or_default();
-        wanted.check_terms(&served.chain)?;
+        criteria.check_terms(&served.chain)?;
         let view = served.chain.view().await?;
         let mut resolved = match &paging.cursor {
-            None => wanted.resolve(&view, self.limits.max_blocks)?,
-            Some(cursor) => go_on(&view, &wanted, cursor, self.limits.max_blocks).await?,
+            None => criteria.resolve(&view, self.limits.max_blocks)?,
+            Some(cursor) => resume(&view, &criteria, cursor, self.limits.max_blocks).await?,
         };
-        let limit = paging.limit.map_or(self.limits.max_results, |limit| limit.results());
+        let limit = paging.limit.unwrap_or(self.limits.max_results);
         let limit = limit.min(self.limits.max_results);
         if limit == 0 {
-            return Err(RpcError::params("invalid argument 1: a limit of 0"));
+            return Err(RpcError::params("invalid argument 1: the limit must be at least 1"));
         }
         resolved.filter.max_results = Some(limit);
         let page = find(&view, resolved.filter.clone()).await?;
@@ -81,21 +92,25 @@ impl Rpc {
                 json!(Cursor { next, to: to.number, before: before.hash }.to_string())
             }
         };
-        let range = json!({"from": shown(&from), "to": shown(&to)});
+        let range = json!({"from": block_json(&from), "to": block_json(&to)});
         let before = format!("{{\"range\":{range},\"cursor\":{cursor},\"logs\":").into_bytes();
         Ok(Answer::Logs(LogAnswer { before, logs: page.logs, after: b"}".to_vec() }))
     }
 
-    /// `logmill_explain`: how a query is answered.
-    pub(super) async fn explain(&self, served: &Served, params: &Params<'_>) -> RpcResult<Answer> {
-        let wanted: Criteria = params.read_at(0)?;
-        wanted.check_terms(&served.chain)?;
+    /// `logmill_explain`: how the index answers a query.
+    pub(super) async fn explain(
+        &self,
+        served: &ServedChain,
+        params: &Params<'_>,
+    ) -> RpcResult<Answer> {
+        let criteria: Criteria = params.read_at(0)?;
+        criteria.check_terms(&served.chain)?;
         let view = served.chain.view().await?;
-        let resolved = wanted.resolve(&view, self.limits.max_blocks)?;
+        let resolved = criteria.resolve(&view, self.limits.max_blocks)?;
         let index = served.chain.index();
         let final_to = view.finalized().map(|block| block.number);
         let mut filter = resolved.filter.limit(self.limits.max_results);
-        // What is above the final blocks is compared one by one, in memory.
+        // Blocks above the final ones are scanned in memory and are not part of the index.
         let (explanation, tip) = match (resolved.range, final_to) {
             (Some((from, to)), Some(head)) if from <= head => {
                 filter.blocks = Blocks::Range(from..=to.min(head));
@@ -111,10 +126,11 @@ impl Rpc {
                 explained => (explained?, 0),
             },
         };
-        let range = resolved.range.map(|(from, to)| json!({"from": hex(from), "to": hex(to)}));
+        let range =
+            resolved.range.map(|(from, to)| json!({"from": quantity(from), "to": quantity(to)}));
         Answer::json(&json!({
             "range": range,
-            "tipBlocks": hex(tip),
+            "tipBlocks": quantity(tip),
             "results": explanation.results,
             "replans": explanation.replans,
             "tookMicros": u64::try_from(explanation.took.as_micros()).unwrap_or(u64::MAX),
@@ -123,12 +139,12 @@ impl Rpc {
         }))
     }
 
-    /// `logmill_coverage`: what is stored.
-    pub(super) async fn coverage(&self, served: &Served) -> RpcResult<Answer> {
+    /// `logmill_coverage`: the stored blocks.
+    pub(super) async fn coverage(&self, served: &ServedChain) -> RpcResult<Answer> {
         let view = served.chain.view().await?;
-        let block = |block: Option<BlockRef>| block.map(|block| shown(&block));
+        let block = |block: Option<BlockRef>| block.map(|block| block_json(&block));
         Answer::json(&json!({
-            "chainId": hex(served.chain.chain_id()),
+            "chainId": quantity(served.chain.chain_id()),
             "head": block(view.head()),
             "safe": block(view.safe()),
             "finalized": block(view.finalized()),
@@ -138,7 +154,7 @@ impl Rpc {
     }
 }
 
-/// The most sources that an explanation lists.
+/// Maximum number of sources in an explanation.
 const SOURCES_MAX: usize = 1_000;
 
 async fn find(view: &View, filter: finalized_log_index::Filter) -> RpcResult<LogPage> {
@@ -156,11 +172,11 @@ async fn read_block(view: &View, number: u64) -> RpcResult<BlockRef> {
     block.ok_or_else(|| RpcError::not_stored(&format!("block {number}"), &view.covered()))
 }
 
-fn shown(block: &BlockRef) -> Value {
-    json!({"number": hex(block.number), "hash": block.hash, "timestamp": hex(block.timestamp)})
+fn block_json(block: &BlockRef) -> Value {
+    json!({"number": quantity(block.number), "hash": block.hash, "timestamp": quantity(block.timestamp)})
 }
 
-fn hex(number: u64) -> String {
+fn quantity(number: u64) -> String {
     format!("0x{number:x}")
 }
 
@@ -174,8 +190,8 @@ fn source(source: &finalized_log_index::ExplainedSource) -> Value {
         })
     });
     json!({
-        "from": hex(source.blocks.start),
-        "to": hex(source.blocks.end.saturating_sub(1)),
+        "from": quantity(source.blocks.start),
+        "to": quantity(source.blocks.end.saturating_sub(1)),
         "inTail": source.in_tail,
         "strategy": strategy(&source.strategy),
         "clauses": clauses.collect::<Value>(),
@@ -191,32 +207,43 @@ fn strategy(strategy: &Strategy) -> String {
     format!("{strategy:?}")
 }
 
-/// How `logmill_getLogs` is paged.
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The paging parameter of `logmill_getLogs`.
+#[derive(Default)]
 struct Paging {
     cursor: Option<Cursor>,
-    limit: Option<Limit>,
+    limit: Option<usize>,
 }
 
-/// A number, as JSON has it or as Ethereum writes it.
-#[derive(Clone, Copy, Deserialize)]
-#[serde(untagged)]
-enum Limit {
-    Plain(u64),
-    Hex(Quantity),
-}
-
-impl Limit {
-    fn results(self) -> usize {
-        let (Self::Plain(limit) | Self::Hex(Quantity(limit))) = self;
-        usize::try_from(limit).unwrap_or(usize::MAX)
+impl Paging {
+    fn read(json: &str) -> Result<Self, String> {
+        let fields = fields(json)?;
+        if let Some(name) = fields.keys().find(|name| !matches!(name.as_str(), "cursor" | "limit"))
+        {
+            let name: String = name.chars().take(64).collect();
+            return Err(format!("unknown field {name:?}, want cursor and limit"));
+        }
+        let cursor = text_field(&fields, "cursor")?.map(Cursor::try_from).transpose()?;
+        let limit = match fields.get("limit").map(|value| value.get()) {
+            None | Some("null") => None,
+            Some(text) if text.starts_with('"') => {
+                let text = text_field(&fields, "limit")?.unwrap_or_default();
+                Some(hex::quantity(&text).map_err(|why| format!("limit: {why}"))?)
+            }
+            Some(text) => Some(text.parse().map_err(|_| "limit: expected a whole number")?),
+        };
+        Ok(Self { cursor, limit: limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX)) })
     }
 }
 
-/// Where the next page begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+impl<'de> Deserialize<'de> for Paging {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let json = Box::<RawValue>::deserialize(from)?;
+        Self::read(json.get()).map_err(D::Error::custom)
+    }
+}
+
+/// Start of the next page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cursor {
     next: u64,
     to: u64,
@@ -234,7 +261,7 @@ impl TryFrom<String> for Cursor {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        let wrong = "not a cursor of ours";
+        let wrong = "invalid cursor";
         let mut parts = text.splitn(3, '-');
         let mut part = || parts.next().ok_or(wrong);
         let (next, to, before) = (part()?, part()?, part()?);
@@ -244,30 +271,30 @@ impl TryFrom<String> for Cursor {
             to: number(to)?,
             before: before.parse().map_err(|_| wrong)?,
         };
-        let is_fine = cursor.next > 0 && cursor.next <= cursor.to;
+        // Accept only the exact form that was issued.
+        let is_fine = cursor.next > 0 && cursor.next <= cursor.to && cursor.to_string() == text;
         is_fine.then_some(cursor).ok_or(wrong)
     }
 }
 
-/// The rest of the blocks of a cursor.
-async fn go_on(
+/// Resolves the remaining blocks of a cursor.
+async fn resume(
     view: &View,
-    wanted: &Criteria,
+    criteria: &Criteria,
     cursor: &Cursor,
     blocks_max: u64,
-) -> RpcResult<Resolved> {
+) -> RpcResult<ResolvedFilter> {
     let before = view.block_ref(cursor.next - 1).await?;
     if before.is_none_or(|before| before.hash != cursor.before) {
         return Err(RpcError::unknown(
-            "the chain has changed since the cursor was given: begin again",
+            "the chain changed after the cursor was issued: start again without a cursor",
         ));
     }
     let (from, to) = (Some(Tag::Number(cursor.next)), Some(Tag::Number(cursor.to)));
-    let rest = Criteria { blocks: Wanted::Range { from, to }, ..wanted.clone() };
+    let rest = Criteria { blocks: BlockSelection::Range { from, to }, ..criteria.clone() };
     rest.resolve(view, blocks_max)
 }
 
-/// Writes the hash of a block.
 pub(super) fn write_hash(out: &mut Vec<u8>, hash: &B256) {
     render::bytes(out, hash.as_slice());
 }

@@ -1,8 +1,8 @@
-//! Requests of JSON-RPC 2.0: from a body to calls.
+//! JSON-RPC 2.0 requests: parses a body into calls.
 //!
-//! Guarantees: an id is echoed as it was written; what is wrong with one call of a batch is no matter of the others.
-//! Parameters are only delimited here, without recursion, so that deep nesting costs nothing. Leaves to others: what
-//! the parameters mean.
+//! Guarantees: an id is echoed exactly as it was written; an invalid call of a batch does not affect the others.
+//! Parameters are only delimited here, without recursion, so that deep nesting is harmless. Leaves to others: parsing
+//! the parameters.
 
 use std::borrow::Cow;
 
@@ -11,32 +11,31 @@ use serde_json::value::RawValue;
 
 use super::error::RpcError;
 
-/// The longest id: it is echoed.
+/// Maximum length of an id, because it is echoed.
 const ID_BYTES_MAX: usize = 1_024;
-/// The longest name of a method: it is echoed when there is none.
+/// Maximum length of a method name, because an unknown one is echoed.
 const METHOD_BYTES_MAX: usize = 128;
 
-/// One call, or what is wrong with it.
+/// One call, valid or not.
 #[derive(Debug)]
 pub(crate) struct Call {
-    /// As it was written; none if no answer is wanted.
+    /// The id as it was written; `None` for a notification.
     pub(crate) id: Option<String>,
-    pub(crate) asked: Result<Asked, RpcError>,
+    pub(crate) parsed: Result<MethodCall, RpcError>,
 }
 
-/// What a call asks.
+/// Method and parameters of a valid call.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct MethodCall {
     pub(crate) method: String,
-    /// A JSON text.
+    /// Unparsed JSON.
     pub(crate) params: Option<Box<RawValue>>,
 }
 
-/// All calls of a request.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) calls: Vec<Call>,
-    /// Whether they are answered as a list.
+    /// Whether the answer is an array.
     pub(crate) is_batch: bool,
 }
 
@@ -52,13 +51,13 @@ struct Fields<'a> {
     params: Option<&'a RawValue>,
 }
 
-/// Tells `null`, which is an id, from no id.
+/// Distinguishes the id `null` from a missing id.
 fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(from).map(Some)
 }
 
 impl Request {
-    /// The calls of a body, at most `batch_max`.
+    /// Parses a body with at most `batch_max` calls.
     pub(crate) fn read(body: &[u8], batch_max: usize) -> Self {
         let one = |call| Self { calls: vec![call], is_batch: false };
         let first = body.iter().find(|byte| !byte.is_ascii_whitespace());
@@ -86,32 +85,37 @@ impl Request {
 
 impl Call {
     fn refused(error: RpcError) -> Self {
-        Self { id: Some("null".to_owned()), asked: Err(error) }
+        Self { id: Some("null".to_owned()), parsed: Err(error) }
     }
 
     fn read(text: &str) -> Self {
         let invalid = |why: &'static str| RpcError::invalid_request(why);
-        let Ok(fields) = serde_json::from_str::<Fields<'_>>(text) else {
+        // Serde would accept an array as the fields in order.
+        let is_object = text.starts_with('{');
+        let fields = is_object.then(|| serde_json::from_str::<Fields<'_>>(text).ok()).flatten();
+        let Some(fields) = fields else {
             return Self::refused(invalid("invalid request"));
         };
         let id = match fields.id.map(RawValue::get) {
             None => None,
             Some(id) if !is_id(id) => {
-                return Self::refused(invalid("invalid request: an id is a number, text or null"));
+                return Self::refused(invalid(
+                    "invalid request: the id must be a number, a string or null",
+                ));
             }
             Some(id) => Some(id.to_owned()),
         };
-        let asked = match (fields.jsonrpc.as_deref(), fields.method) {
+        let parsed = match (fields.jsonrpc.as_deref(), fields.method) {
             (Some("2.0"), Some(method)) if method.len() <= METHOD_BYTES_MAX => {
                 let params = fields.params.map(ToOwned::to_owned);
-                Ok(Asked { method: method.into_owned(), params })
+                Ok(MethodCall { method: method.into_owned(), params })
             }
             (Some("2.0"), _) => Err(invalid("invalid request: no method")),
             _ => Err(invalid("invalid request: jsonrpc is not \"2.0\"")),
         };
-        // Who made no valid request is told so, though no answer may be wanted.
-        let id = if asked.is_err() { Some(id.unwrap_or_else(|| "null".to_owned())) } else { id };
-        Self { id, asked }
+        // An invalid request is answered even without an id.
+        let id = if parsed.is_err() { Some(id.unwrap_or_else(|| "null".to_owned())) } else { id };
+        Self { id, parsed }
     }
 }
 
@@ -125,18 +129,18 @@ fn is_id(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The ids of the calls, and the codes of those that are refused.
+    /// Compares the ids of the calls, and the error codes of the invalid ones.
     #[track_caller]
     fn check(body: &str, is_batch: bool, expected: &[(Option<&str>, Option<i64>)]) {
         let request = Request::read(body.as_bytes(), 3);
-        let code = |call: &Call| call.asked.as_ref().err().map(|error| error.code);
+        let code = |call: &Call| call.parsed.as_ref().err().map(|error| error.code);
         let calls: Vec<_> =
             request.calls.iter().map(|call| (call.id.as_deref(), code(call))).collect();
         assert_eq!((request.is_batch, &calls[..]), (is_batch, expected), "{body}");
     }
 
     #[test]
-    fn ids_are_echoed_and_what_is_no_request_is_refused() {
+    fn ids_are_echoed_and_invalid_requests_are_refused() {
         let call = |id: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m"}}"#);
         for id in ["1", "-7", "1.50", "\"a\\u0041\"", "null", "123456789012345678901234567890"] {
             check(&call(id), false, &[(Some(id), None)]);
@@ -165,6 +169,9 @@ mod tests {
             true,
             &[(Some("1"), None), (Some("null"), Some(-32_600)), (Some("null"), Some(-32_600))],
         );
+        // An array of a request's field values is not a request.
+        let unnamed = r#"["2.0",1,"m",[]]"#;
+        check(&format!("[{unnamed}]"), true, &[(Some("null"), Some(-32_600))]);
         check(&format!("[{call},{call},{call},{call}]"), false, &[(Some("null"), Some(-32_600))]);
     }
 

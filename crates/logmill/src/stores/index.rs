@@ -1,14 +1,14 @@
-//! The log index: where it lives, and how it is opened.
+//! The log index: where it is stored, and how it is opened.
 //!
-//! | what | embedded | many machines |
+//! | data | embedded | many machines |
 //! |---|---|---|
 //! | records | `index.db` in the data folder | the PostgreSQL database |
 //! | chunks | files in the data folder | S3 |
 //!
 //! The keys and blobs of a chain begin with `log-index/CHAIN_ID`.
 //!
-//! Guarantees: who opens to read writes nothing, and finds no index where there is none. Leaves to others: the
-//! folder's lock, which who opens to write has, and the writer lease.
+//! Guarantees: opening to read writes nothing, and creates no index where there is none. Leaves to others: the
+//! folder's lock, held by the process that writes, and the writer lease.
 
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
@@ -25,32 +25,32 @@ use super::open_blobs;
 use crate::config::Settings;
 use crate::error::{Error, Result};
 
-/// The database of the log index: a file of its own, or its commits, one for every few blocks, would have jobs and
-/// their heartbeats wait for the one thread that writes a file.
+/// Database of the log index: a file of its own. In a shared file jobs and their heartbeats would wait for its
+/// commits, one for every few blocks, because one thread writes a file.
 const DATABASE: &str = "index.db";
-/// What the keys and blobs of all log indexes begin with.
+/// Prefix of the keys and blobs of all log indexes.
 const PREFIX: &str = "log-index/";
-/// What the keys of all tips begin with.
+/// Prefix of the keys of all tips.
 const TIP_PREFIX: &str = "chain/";
-/// The most chains of one database.
 const CHAINS_MAX: usize = 10_000;
 
-/// What the log indexes of all chains stand on.
+/// Stores of the log indexes of all chains.
 pub(crate) struct IndexStores {
     stores: finalized_log_index::Stores,
     sql: Sql,
     settings: finalized_log_index::Settings,
-    /// Where the records are, for people.
+    read_only: bool,
+    /// Location of the records, for error messages.
     place: String,
 }
 
 impl IndexStores {
-    /// To be changed, on SQLite by who has the folder; made if missing.
+    /// Opens for writing; creates the database if missing. On SQLite the caller holds the folder.
     pub(crate) async fn open_to_write(settings: &Settings) -> Result<Self> {
         Self::open(settings, false).await
     }
 
-    /// To be looked at, beside a writer or without one.
+    /// Opens read-only, beside a writer or without one.
     pub(crate) async fn open_to_read(settings: &Settings) -> Result<Self> {
         expect_database(settings)?;
         Self::open(settings, true).await
@@ -76,17 +76,17 @@ impl IndexStores {
         }
         let (meta, blobs) = (SqlMeta::shared(sql.clone()), open_blobs(settings)?);
         let stores = finalized_log_index::Stores { meta, blobs, clock, entropy };
-        Ok(Self { stores, sql, settings: settings.index(), place })
+        Ok(Self { stores, sql, settings: settings.index(), read_only, place })
     }
 
-    /// The same, for who asks little: no chunk is read before it is needed. A damaged one is then no obstacle to
-    /// looking at the index and healing it.
+    /// Disables warm-up, for commands that read little: no chunk is read before it is needed. A damaged chunk then
+    /// does not prevent commands from showing the index and healing it.
     pub(crate) fn without_warm_up(mut self) -> Self {
         self.settings.warm_chunks = 0;
         self
     }
 
-    /// The database, and the blobs: what readiness asks.
+    /// Database and blobs, for the readiness checks.
     pub(crate) fn probed(&self) -> (&Sql, &Arc<dyn BlobStore>) {
         (&self.sql, &self.stores.blobs)
     }
@@ -104,14 +104,14 @@ impl IndexStores {
             let name = key.strip_prefix(PREFIX).and_then(|rest| rest.split('/').next());
             let name = name.unwrap_or_default();
             chains.extend(name.parse::<u64>().ok());
-            // The sign after the slash: just after all keys of this chain.
+            // `0` is the character after `/`: the key just after all keys of this chain.
             range.start = Bound::Included(Key::from(format!("{PREFIX}{name}0")));
         }
         chains.sort_unstable();
         Ok(chains)
     }
 
-    /// The chain that is meant: the one that was named, which must have an index, or the only one that has.
+    /// The chain to use: the named one, which must have an index, or the only one that has.
     pub(crate) async fn choose(&self, named: Option<u64>) -> Result<u64> {
         let known = self.chains().await?;
         match (named, known.as_slice()) {
@@ -123,28 +123,38 @@ impl IndexStores {
         }
     }
 
-    /// What is stored of a chain: its index, and its tip.
+    /// Stored data of a chain: its index and its tip.
     pub(crate) async fn chain(&self, chain: u64) -> Result<Chain> {
         let index = self.index(chain).await?;
-        let tip = Tip::open(self.stores.meta.clone(), format!("{TIP_PREFIX}{chain}")).await?;
+        let meta = SqlMeta::shared(self.sql.in_lane(chain));
+        let tip = Tip::open(meta, format!("{TIP_PREFIX}{chain}")).await?;
         Ok(Chain::new(chain, index, tip))
     }
 
-    /// The head of a chain as the process that writes last saw it.
+    /// Published head of a chain, as the writing process last saw it.
     pub(crate) fn sightings(&self, chain: u64) -> Sightings {
         Sightings::new(self.stores.meta.clone(), &format!("{TIP_PREFIX}{chain}"))
     }
 
-    /// The index of a chain; made if missing, unless these stores only read.
+    /// The index of a chain; created if missing, unless these stores are read-only.
     pub(crate) async fn index(&self, chain: u64) -> Result<LogIndex> {
         let prefix = format!("{PREFIX}{chain}");
-        let settings = finalized_log_index::Settings { prefix, ..self.settings.clone() };
-        let opened = LogIndex::open(self.stores.clone(), settings).await;
+        let label = chain.to_string();
+        let mut settings =
+            finalized_log_index::Settings { prefix, chain: label, ..self.settings.clone() };
+        // Each chain waits for the writer thread in a lane of its own.
+        let meta = SqlMeta::shared(self.sql.in_lane(chain));
+        let stores = finalized_log_index::Stores { meta, ..self.stores.clone() };
+        if self.read_only {
+            let stored = LogIndex::with_stored_bounds(&stores, settings).await;
+            settings = stored.map_err(Error::of_index(chain))?;
+        }
+        let opened = LogIndex::open(stores, settings).await;
         opened.map_err(Error::of_index(chain))
     }
 }
 
-/// Refuses a folder without an index, so that a mistyped name makes no new one.
+/// Refuses a folder without an index, so that a mistyped name creates no new one.
 pub(crate) fn expect_database(settings: &Settings) -> Result<()> {
     if settings.postgres().is_some() {
         return Ok(());

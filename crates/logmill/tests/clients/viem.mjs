@@ -27,6 +27,11 @@ async function read() {
     toBlock: "latest",
   });
   const last = logs.at(-1);
+  const at = { blockNumber: last.blockNumber };
+  const abi = [parseAbiItem("function count() view returns (uint256)"), parseAbiItem("function fail()")];
+  const revert = (error) => error.walk((cause) => cause.name === "ContractFunctionRevertedError").reason;
+  // Where no rewards are asked for, anvil has an empty list of them and other nodes have none.
+  const { reward, ...fees } = await client.getFeeHistory({ blockCount: 4, rewardPercentiles: [], ...at });
   await say({
     chainId: await client.getChainId(),
     blockNumber,
@@ -39,6 +44,13 @@ async function read() {
     count: await client.getBlockTransactionCount({ blockNumber: last.blockNumber }),
     transaction: await client.getTransaction({ hash: last.transactionHash }),
     receipt: await client.getTransactionReceipt({ hash: last.transactionHash }),
+    fees,
+    // What a node answers through the server.
+    state: await client.readContract({ address: contract, abi, functionName: "count", ...at }),
+    balance: await client.getBalance({ address: contract, ...at }),
+    code: await client.getCode({ address: contract, ...at }),
+    nonce: await client.getTransactionCount({ address: last.args.from }),
+    reason: await client.simulateContract({ address: contract, abi, functionName: "fail" }).catch(revert),
   });
 }
 

@@ -1,9 +1,9 @@
-//! `logmill collect` as processes, beside a simulated node whose events are known.
+//! `logmill collect` as a process, against a simulated node whose events are known.
 
 use std::time::{Duration, Instant};
 
-use alloy_primitives::{Address, U256};
-use logmill_chain::sim::action::{DEPOSIT, FEES_COLLECTED};
+use alloy_primitives::{Address, B256, U256};
+use logmill_chain::sim::action::{DEPOSIT, FEES_COLLECTED, WITHDRAWAL};
 use logmill_chain::sim::rpc::{NodeFaults, SimNode};
 use logmill_chain::sim::{FEE_COLLECTOR, Shape, SimChain, SimSettings, WETH};
 use logmill_sim::http::{JsonRpc, request};
@@ -12,12 +12,11 @@ use logmill_sim::postgres::PostgresServer;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::process::{LOGMILL, Place, Server, command, finish, wait_until};
+use crate::process::{LOGMILL, Sandbox, Server, WAIT_MAX, command, finish, wait_until};
 
-/// The kind of the jobs.
 const KIND: &str = "collect-1337-fees_worker";
 
-/// Everything quick.
+/// Small batches and short intervals.
 const SETTINGS: [&str; 7] = [
     "database.durability=relaxed",
     "collect.batch_size=7",
@@ -28,14 +27,14 @@ const SETTINGS: [&str; 7] = [
     "log.level=info",
 ];
 
-/// A chain and a node that runs as long as this does.
-struct Scene {
+/// A chain, and a node that runs until this is dropped.
+struct SimulatedNode {
     chain: SimChain,
     server: SimNodeServer,
     _runtime: Runtime,
 }
 
-impl Scene {
+impl SimulatedNode {
     fn new(seed: u64, blocks: u64) -> Self {
         let chain = SimChain::with(SimSettings {
             seed,
@@ -54,7 +53,7 @@ impl Scene {
         self.server.node().set_faults(faults);
     }
 
-    /// The arguments of a collector of fees.
+    /// The arguments of a fee collector.
     fn arguments(&self) -> Vec<String> {
         let contract = FEE_COLLECTOR.to_string();
         let url = self.server.url();
@@ -63,18 +62,18 @@ impl Scene {
         all.map(str::to_owned).collect()
     }
 
-    fn start(&self, place: &Place, more: &[&str]) -> Server {
+    fn start(&self, sandbox: &Sandbox, more: &[&str]) -> Server {
         let arguments = self.arguments();
         let all: Vec<&str> =
             arguments.iter().map(String::as_str).chain(more.iter().copied()).collect();
-        place.start_with(&all)
+        sandbox.start_with(&all)
     }
 
     fn finalized(&self) -> u64 {
         self.chain.heads().finalized.expect("some are final").number
     }
 
-    /// All fees of final blocks, newest first, as the API shows them.
+    /// All fees of final blocks, newest first, in the format of the API.
     fn expected(&self) -> Vec<Value> {
         let mut events = Vec::new();
         for number in 1..=self.finalized() {
@@ -102,7 +101,7 @@ impl Scene {
     }
 }
 
-/// All fees that are served.
+/// All fees that the API returns.
 #[track_caller]
 fn served(api: JsonRpc) -> Vec<Value> {
     let mut events = Vec::new();
@@ -111,8 +110,10 @@ fn served(api: JsonRpc) -> Vec<Value> {
         let data = answer["data"].as_array().expect("a list");
         events.extend(data.iter().map(|event| {
             let mut event = event.clone();
-            assert!(event["createdAt"].take().is_string());
-            event.as_object_mut().expect("an object").remove("createdAt");
+            assert!(event["createdAt"].is_string() && event["final"] == true, "{event}");
+            for beside in ["createdAt", "final", "symbol", "decimals"] {
+                event.as_object_mut().expect("an object").remove(beside).expect(beside);
+            }
             event
         }));
         if data.len() < 100 {
@@ -123,13 +124,13 @@ fn served(api: JsonRpc) -> Vec<Value> {
     events
 }
 
-/// Waits until everything that is final is collected.
+/// Waits until all final blocks are collected.
 #[track_caller]
-fn wait_for_all(scene: &Scene, api: JsonRpc) {
-    let end = Instant::now() + Duration::from_secs(40);
+fn wait_for_all(node: &SimulatedNode, api: JsonRpc) {
+    let end = Instant::now() + WAIT_MAX;
     loop {
         let collected = api.get("/status")["collector"]["collected"].take();
-        if collected["cursor"] == scene.finalized() + 1 {
+        if collected["cursor"] == node.finalized() + 1 {
             return;
         }
         assert!(Instant::now() < end, "never caught up: {collected:#}");
@@ -138,9 +139,9 @@ fn wait_for_all(scene: &Scene, api: JsonRpc) {
 }
 
 /// Numbers from a seed (SplitMix64).
-struct Draw(u64);
+struct SplitMix64(u64);
 
-impl Draw {
+impl SplitMix64 {
     fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -154,8 +155,8 @@ impl Draw {
 fn five_workers_that_are_killed_at_random_collect_every_event_once() {
     const WORKERS: usize = 5;
     const KILLS: usize = 14;
-    let scene = Scene::new(51, 1_200);
-    scene.faults(NodeFaults {
+    let node = SimulatedNode::new(51, 1_200);
+    node.faults(NodeFaults {
         fail_every: 23,
         too_many_every: 41,
         cut_every: 31,
@@ -167,11 +168,11 @@ fn five_workers_that_are_killed_at_random_collect_every_event_once() {
     let database = PostgresServer::start();
     let url = format!("database.url={}", database.url());
     let shared = [url.as_str(), "database.schema=logmill_test", "database.connections=4"];
-    let place = Place::with(&[&SETTINGS[..], &shared[..]].concat());
-    let worker = || scene.start(&place, &["--worker-only"]);
+    let sandbox = Sandbox::with(&[&SETTINGS[..], &shared[..]].concat());
+    let worker = || node.start(&sandbox, &["--worker-only"]);
     let mut workers: Vec<Server> = (0..WORKERS).map(|_| worker()).collect();
-    let api = scene.start(&place, &["--api-only"]);
-    let mut draw = Draw(52);
+    let api = node.start(&sandbox, &["--api-only"]);
+    let mut random = SplitMix64(52);
     for kill in 0..KILLS {
         if kill == KILLS / 2 {
             let collected = api.rpc().get("/status")["collector"]["collected"].take();
@@ -180,41 +181,41 @@ fn five_workers_that_are_killed_at_random_collect_every_event_once() {
                 "killed while it works: {collected:#}"
             );
         }
-        std::thread::sleep(Duration::from_millis(draw.below(400)));
-        let depth = draw.below(12);
-        match draw.below(2) {
+        std::thread::sleep(Duration::from_millis(random.below(400)));
+        let depth = random.below(12);
+        match random.below(2) {
             0 => {
-                scene.chain.grow(draw.below(12));
+                node.chain.grow(random.below(12));
             }
             _ => {
-                let reorganized = scene.chain.reorg(depth, depth + draw.below(4));
+                let reorganized = node.chain.reorg(depth, depth + random.below(4));
                 reorganized.map(|_| ()).expect("above what is final");
             }
         }
-        let at = usize::try_from(draw.below(WORKERS as u64)).expect("small");
+        let at = usize::try_from(random.below(WORKERS as u64)).expect("small");
         workers.remove(at).kill();
         workers.push(worker());
     }
-    scene.chain.grow(20);
-    wait_for_all(&scene, api.rpc());
-    let expected = scene.expected();
+    node.chain.grow(20);
+    wait_for_all(&node, api.rpc());
+    let expected = node.expected();
     assert!(expected.len() > 100, "only {} events", expected.len());
     assert_eq!(served(api.rpc()), expected);
     check_sums_and_filters(api.rpc(), &expected);
     for worker in workers {
         assert!(worker.terminate().success());
     }
-    assert_eq!(place.count(KIND, "running"), 0);
-    assert_eq!(place.count(KIND, "dead"), 0);
-    let arguments = scene.arguments();
+    assert_eq!(sandbox.count(KIND, "running"), 0);
+    assert_eq!(sandbox.count(KIND, "dead"), 0);
+    let arguments = node.arguments();
     let mut check: Vec<&str> = arguments.iter().map(String::as_str).collect();
     check.push("--check");
-    let status = place.run(&check).json();
-    assert_eq!(status["covered"], json!([[1, scene.finalized()]]), "{status:#}");
+    let status = sandbox.run(&check).json();
+    assert_eq!(status["covered"], json!([{"from": 1, "to": node.finalized()}]), "{status:#}");
     assert!(api.terminate().success());
 }
 
-/// Sums count every event, and filters pick some.
+/// Checks that sums count every event, and that filters select the right ones.
 fn check_sums_and_filters(api: JsonRpc, expected: &[Value]) {
     for period in ["day", "month", "all"] {
         let sums = api.get(&format!("/fees/summary?period={period}"));
@@ -229,37 +230,39 @@ fn check_sums_and_filters(api: JsonRpc, expected: &[Value]) {
 
 #[test]
 fn one_process_collects_and_serves_in_a_folder() {
-    let scene = Scene::new(61, 150);
-    let place = Place::with(&SETTINGS);
-    let mut server = scene.start(&place, &["--workers", "3"]);
+    let node = SimulatedNode::new(61, 150);
+    let sandbox = Sandbox::with(&SETTINGS);
+    let mut server = node.start(&sandbox, &["--workers", "3"]);
     let api = server.rpc();
-    wait_for_all(&scene, api);
-    let expected = scene.expected();
+    wait_for_all(&node, api);
+    let expected = node.expected();
     assert!(expected.len() > 20, "only {} events", expected.len());
     assert_eq!(served(api), expected);
     let status = api.get("/status");
     let report = &status["collector"];
     assert_eq!(report["collected"]["start"], 1);
-    assert_eq!(report["finalized"], scene.finalized());
+    assert_eq!(report["finalized"], node.finalized());
     assert_eq!(report["collected"]["dead"], 0, "{report:#}");
     wait_until("it says that it is ready", || api.get("/ready")["ready"] == true);
     assert_eq!(api.get("/status")["collector"]["mode"], "realtime");
+    server.expect_line("idle: no work");
     assert_eq!(body(api, "/"), "Api Running");
     assert!(body(api, "/metrics").contains("logmill_collect_events_total"));
     let sums = api.get("/fees/summary?period=month");
     assert!(sums["data"].as_array().is_some_and(|sums| !sums.is_empty()), "{sums}");
-    // What is added is collected; another reads beside it.
-    scene.chain.grow(30);
-    wait_for_all(&scene, api);
-    let reader = scene.start(&place, &["--api-only"]);
-    assert_eq!(served(reader.rpc()), scene.expected());
+    // New blocks are collected, while a second process serves the same data.
+    node.chain.grow(30);
+    wait_for_all(&node, api);
+    let reader = node.start(&sandbox, &["--api-only"]);
+    assert_eq!(served(reader.rpc()), node.expected());
+    wait_until("the reader is ready", || reader.rpc().get("/ready")["ready"] == true);
     assert!(reader.terminate().success());
-    let arguments = scene.arguments();
+    let arguments = node.arguments();
     let second: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    place.run(&second).refused(1, &[&format!("process {}", server.id())]);
+    sandbox.run(&second).assert_refused(1, &[&format!("process {}", server.id())]);
     crate::process::signal("INT", server.id());
     server.expect_line("stopped");
-    assert!(server.ended().success());
+    assert!(server.wait_for_end().success());
 }
 
 fn body(api: JsonRpc, path: &str) -> String {
@@ -270,59 +273,89 @@ fn body(api: JsonRpc, path: &str) -> String {
 }
 
 #[test]
-fn nobody_sleeps_while_there_is_more_to_collect() {
-    let scene = Scene::new(65, 150);
+fn a_process_that_only_serves_is_not_ready_once_no_worker_makes_progress() {
+    let node = SimulatedNode::new(62, 40);
+    let quick = ["ready.head_seen_within_ms=4000", "server.health_listen=127.0.0.1:0"];
+    let sandbox = Sandbox::with(&[&SETTINGS[..], &quick[..]].concat());
+    let worker = node.start(&sandbox, &["--worker-only"]);
+    let reader = node.start(&sandbox, &["--api-only"]);
+    let codes = || reader.rpc().get("/ready")["reasons"].to_string();
+    wait_until("the reader is ready", || codes() == "[]");
+    // The collector has a separate health listener too.
+    let health = reader.log().split_once("health=\"").and_then(|(_, rest)| rest.split('"').next());
+    let health = health.expect("an address").parse().expect("an address");
+    let (status, _) = request(health, "GET", "/health", "").expect("an answer");
+    assert_eq!(status, 200);
+    worker.kill();
+    wait_until("no worker gets on", || codes().contains("collector_stopped"));
+    assert_eq!(served(reader.rpc()), node.expected(), "what is collected is served");
+    // A head that does not advance is fine for an archived chain.
+    assert!(reader.terminate().success());
+    let archived =
+        Sandbox::with(&[&SETTINGS[..], &quick[..], &["ready.archived_chains=1337"]].concat());
+    let worker = node.start(&archived, &["--worker-only"]);
+    wait_until("it collects", || archived.data().join("tables.db").exists());
+    worker.kill();
+    let reader = node.start(&archived, &["--api-only"]);
+    wait_until("the reader is ready", || reader.rpc().get("/ready")["ready"] == true);
+    assert!(reader.terminate().success());
+}
+
+#[test]
+fn workers_do_not_sleep_while_there_is_more_to_collect() {
+    let node = SimulatedNode::new(65, 150);
     let slow = [
         "collect.historical_poll_interval_ms=3600000",
         "collect.realtime_poll_interval_ms=3600000",
     ];
-    let place = Place::with(&[&SETTINGS[..], &slow[..]].concat());
-    let server = scene.start(&place, &[]);
-    wait_for_all(&scene, server.rpc());
-    assert_eq!(served(server.rpc()), scene.expected());
+    let sandbox = Sandbox::with(&[&SETTINGS[..], &slow[..]].concat());
+    let server = node.start(&sandbox, &[]);
+    wait_for_all(&node, server.rpc());
+    assert_eq!(served(server.rpc()), node.expected());
     assert!(server.terminate().success());
 }
 
 #[test]
-fn a_database_that_is_gone_for_good_ends_it_with_1() {
-    let scene = Scene::new(66, 60);
+fn a_collector_whose_database_stays_unreachable_ends_with_1() {
+    let node = SimulatedNode::new(66, 60);
     let mut database = PostgresServer::start();
     let url = format!("database.url={}", database.url());
-    let place = Place::with(&[&SETTINGS[..], &[&url, "database.schema=logmill_test"]].concat());
-    let server = scene.start(&place, &[]);
-    wait_for_all(&scene, server.rpc());
+    let sandbox = Sandbox::with(&[&SETTINGS[..], &[&url, "database.schema=logmill_test"]].concat());
+    let server = node.start(&sandbox, &[]);
+    wait_for_all(&node, server.rpc());
     database.stop();
-    assert_eq!(server.ended().code(), Some(1));
+    assert_eq!(server.wait_for_end().code(), Some(1));
 }
 
 #[test]
-fn a_signal_gives_the_job_back_at_once() {
-    let scene = Scene::new(71, 60);
+fn a_signal_releases_the_running_job_at_once() {
+    let node = SimulatedNode::new(71, 60);
     let database = PostgresServer::start();
     let url = format!("database.url={}", database.url());
     let shared = [url.as_str(), "database.schema=logmill_test", "collect.job_lease_ttl_ms=600000"];
-    let place = Place::with(&[&SETTINGS[..], &shared[..]].concat());
-    scene.faults(NodeFaults { delay: Duration::from_millis(1_500), ..NodeFaults::default() });
-    let server = scene.start(&place, &["--worker-only"]);
-    wait_until("a job runs", || place.count(KIND, "running") == 1);
+    let sandbox = Sandbox::with(&[&SETTINGS[..], &shared[..]].concat());
+    node.faults(NodeFaults { delay: Duration::from_millis(1_500), ..NodeFaults::default() });
+    let server = node.start(&sandbox, &["--worker-only"]);
+    wait_until("a job runs", || sandbox.count(KIND, "running") == 1);
     let asked = Instant::now();
     assert!(server.terminate().success());
-    assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
-    assert_eq!(place.count(KIND, "running"), 0);
-    let left = place.run(&["jobs", "list", KIND, "--state", "pending", "--json"]).json();
+    // Far less than the lease, even on a busy machine.
+    assert!(asked.elapsed() < Duration::from_secs(60), "{:?}", asked.elapsed());
+    assert_eq!(sandbox.count(KIND, "running"), 0);
+    let left = sandbox.run(&["jobs", "list", KIND, "--state", "pending", "--json"]).json();
     let jobs = left.as_array().expect("a list");
     assert!(!jobs.is_empty() && jobs.iter().all(|job| job["attempts"] == 0), "{left:#}");
 }
 
 #[test]
-fn ranges_that_nobody_could_collect_are_reported_and_can_be_tried_again() {
-    let scene = Scene::new(81, 60);
+fn ranges_whose_attempts_all_failed_are_reported_and_can_be_retried() {
+    let node = SimulatedNode::new(81, 60);
     let quick = ["collect.historical_poll_interval_ms=1", "collect.realtime_poll_interval_ms=1"];
-    let place = Place::with(&[&SETTINGS[..], &quick[..]].concat());
-    // The head can be had, but no block below it.
-    scene.faults(NodeFaults { floor: 30, ..NodeFaults::default() });
-    let mut server = scene.start(&place, &["--workers", "4"]);
-    let arguments = scene.arguments();
+    let sandbox = Sandbox::with(&[&SETTINGS[..], &quick[..]].concat());
+    // The node returns the head, but no block below it.
+    node.faults(NodeFaults { floor: 30, ..NodeFaults::default() });
+    let mut server = node.start(&sandbox, &["--workers", "4"]);
+    let arguments = node.arguments();
     let with = |more: &'static str| {
         arguments.iter().map(String::as_str).chain([more]).collect::<Vec<&str>>()
     };
@@ -330,31 +363,68 @@ fn ranges_that_nobody_could_collect_are_reported_and_can_be_tried_again() {
         let collected = server.rpc().get("/status")["collector"]["collected"].take();
         collected["dead"] == 5 && collected["pending"] == 0 && collected["running"] == 0
     });
-    server.expect_line("a range is given up, and missing");
+    server.expect_line("gave up on a range");
     wait_until("readiness says so", || {
         let ready = server.rpc().get("/ready").to_string();
         ready.contains("collector_incomplete") && ready.contains("5 ranges are missing")
     });
-    let check = place.run(&with("--check"));
-    check.refused(1, &["5 ranges are missing"]);
+    let check = sandbox.run(&with("--check"));
+    check.assert_refused(1, &["5 ranges are missing"]);
+    // The jobs are stored with the tables, in a folder without another queue.
+    assert_eq!(sandbox.count(KIND, "dead"), 5);
+    let status = sandbox.run(&["jobs", "status", "--json"]).json();
+    let rows = status["kinds"].as_array().expect("a list").iter();
+    let mut rows: Vec<String> =
+        rows.map(|row| format!("{} {}", row["kind"], row["state"])).collect();
+    let listed = rows.len();
+    rows.sort();
+    rows.dedup();
+    assert_eq!(rows.len(), listed, "nothing is listed twice: {status:#}");
+    let dead = sandbox.run(&["jobs", "list", KIND, "--state", "dead", "--json"]).json();
+    assert_eq!(dead.as_array().map(Vec::len), Some(5), "{dead:#}");
     let status: Value = serde_json::from_str(&check.stdout).expect("JSON");
-    assert_eq!(status["missing"][0]["first"], 1, "{status:#}");
+    assert_eq!(status["missing"][0]["from"], 1, "{status:#}");
     assert_eq!(status["missing"][0]["attempts"], 10, "{status:#}");
     assert!(server.terminate().success());
-    scene.faults(NodeFaults::default());
-    assert_eq!(place.run(&with("--redrive")).answer(), "5 ranges are tried again");
-    let server = scene.start(&place, &[]);
-    wait_for_all(&scene, server.rpc());
-    assert_eq!(served(server.rpc()), scene.expected());
-    assert_eq!(place.run(&with("--check")).json()["dead"], 0);
+    node.faults(NodeFaults::default());
+    assert_eq!(sandbox.run(&with("--redrive")).answer(), "5 ranges will be retried");
+    let server = node.start(&sandbox, &[]);
+    wait_for_all(&node, server.rpc());
+    assert_eq!(served(server.rpc()), node.expected());
+    assert_eq!(sandbox.run(&with("--check")).json()["dead"], 0);
     assert!(server.terminate().success());
 }
 
 #[test]
-fn a_start_that_can_not_go_well_ends_with_1_and_says_why() {
-    let scene = Scene::new(91, 20);
-    let place = Place::new();
-    let url = scene.server.url();
+fn checking_an_event_that_was_never_collected_is_an_error_and_creates_no_folder() {
+    let node = SimulatedNode::new(85, 30);
+    let sandbox = Sandbox::with(&SETTINGS);
+    let arguments = node.arguments();
+    let with = |more: &[&'static str]| {
+        let all = arguments.iter().map(String::as_str).chain(more.iter().copied());
+        sandbox.run(&all.collect::<Vec<&str>>())
+    };
+    let folder = sandbox.data().display().to_string();
+    for command in ["--check", "--redrive"] {
+        with(&[command]).assert_refused(1, &["no database", &folder]);
+    }
+    assert!(!sandbox.data().exists());
+    let server = node.start(&sandbox, &[]);
+    wait_for_all(&node, server.rpc());
+    assert!(server.terminate().success());
+    assert_eq!(with(&["--check"]).json()["dead"], 0);
+    for command in ["--check", "--redrive"] {
+        let refused = with(&[command, "--event", "event Never(uint256 happened)"]);
+        refused.assert_refused(1, &["collect_never_", "1337"]);
+        assert_eq!(refused.stdout, "");
+    }
+}
+
+#[test]
+fn a_start_that_cannot_succeed_ends_with_1_and_says_why() {
+    let node = SimulatedNode::new(91, 20);
+    let sandbox = Sandbox::new();
+    let url = node.server.url();
     let contract = FEE_COLLECTOR.to_string();
     let all = [
         ("RPC_URL", url.as_str()),
@@ -363,64 +433,133 @@ fn a_start_that_can_not_go_well_ends_with_1_and_says_why() {
         ("START_POINT", "1"),
         ("API_PORT", "0"),
     ];
-    let refused = |change: (&str, &str), said: &[&str]| {
-        let mut collect = command(LOGMILL, place.root());
-        collect.arg("collect").arg("--data").arg(place.data());
+    let refused = |change: (&str, &str), message: &[&str]| {
+        let mut collect = command(LOGMILL, sandbox.root());
+        collect.arg("collect").arg("--data").arg(sandbox.data());
         for (name, value) in all {
             collect.env(name, if name == change.0 { change.1 } else { value });
         }
         collect.env(change.0, change.1);
-        finish(&mut collect).refused(1, said);
+        finish(&mut collect).assert_refused(1, message);
     };
-    refused(("RPC_URL", ""), &["RPC_URL", "missing"]);
-    refused(("CONTRACT_ADDRESS", ""), &["CONTRACT_ADDRESS", "missing"]);
-    refused(("START_POINT", ""), &["START_POINT", "missing"]);
-    refused(("START_POINT", "soon"), &["START_POINT", "number"]);
-    refused(("ACTIVE_CHAIN", "0"), &["ACTIVE_CHAIN", "missing"]);
-    refused(("EVENT", "Transfer"), &["EVENT", "no event"]);
-    assert!(!place.data().join("tables.db").exists(), "nothing was made");
-    refused(("ACTIVE_CHAIN", "137"), &["of chain 1337, not 137"]);
+    refused(("RPC_URL", ""), &["invalid chain config", "RPC_URL is not set"]);
+    refused(("CONTRACT_ADDRESS", ""), &["invalid chain config", "CONTRACT_ADDRESS is not set"]);
+    refused(("START_POINT", ""), &["invalid chain config", "START_POINT is not set"]);
+    refused(("START_POINT", "soon"), &["START_POINT must be a number"]);
+    refused(("ACTIVE_CHAIN", "0"), &["ACTIVE_CHAIN is not set"]);
+    refused(("EVENT", "Transfer"), &["EVENT", "not an event signature"]);
+    assert!(!sandbox.data().join("tables.db").exists(), "nothing was made");
+    // The database is opened first, even before other settings are checked.
+    let mut collect = command(LOGMILL, sandbox.root());
+    collect.args(["collect", "--set", "database.url=postgres://nobody@127.0.0.1:1/none"]);
+    collect.args(["--set", "ready.start_wait_ms=1"]).arg("--data").arg(sandbox.data());
+    let message = ["PostgreSQL database cannot be used", "database.url"];
+    finish(collect.env("RPC_URL", "").env("CONTRACT_ADDRESS", "")).assert_refused(1, &message);
+    refused(("ACTIVE_CHAIN", "137"), &["wrong RPC chain id", "serves chain 1337, not 137"]);
     let nobody = "0x0000000000000000000000000000000000000bad";
-    refused(("CONTRACT_ADDRESS", nobody), &["no contract is deployed"]);
+    refused(("CONTRACT_ADDRESS", nobody), &["no contract deployed"]);
     refused(("RPC_URL", "http://127.0.0.1:1/"), &["127.0.0.1:1"]);
 }
 
 #[test]
-fn any_event_becomes_a_table_and_mongo_is_told_of_sql() {
-    let scene = Scene::new(95, 80);
-    let place = Place::with(&SETTINGS);
+fn any_event_becomes_a_table_and_a_mongo_uri_causes_a_warning() {
+    let node = SimulatedNode::new(95, 80);
+    let sandbox = Sandbox::with(&SETTINGS);
     let weth = WETH.to_string();
-    let mut collect = command(LOGMILL, place.root());
-    collect.args(["collect", "--workers", "2"]).arg("--data").arg(place.data());
+    let mut collect = command(LOGMILL, sandbox.root());
+    collect.args(["collect", "--workers", "2"]).arg("--data").arg(sandbox.data());
     for setting in SETTINGS {
         collect.args(["--set", setting]);
     }
     collect.env("LOGMILL_SERVER_LISTEN", "127.0.0.1:0");
-    collect.env("RPC_URL", scene.server.url()).env("ACTIVE_CHAIN", "1337");
+    collect.env("RPC_URL", node.server.url()).env("ACTIVE_CHAIN", "1337");
     collect.env("CONTRACT_ADDRESS", &weth).env("START_POINT", "1");
     collect.env("EVENT", "event Deposit(address indexed dst, uint256 wad)");
     collect.env("MONGO_URI", "mongodb://me:sesame@127.0.0.1/fees");
     let server = Server::start(&mut collect);
     assert!(server.log().contains("MONGO_URI is not used") && !server.log().contains("sesame"));
-    wait_for_all(&scene, server.rpc());
+    wait_for_all(&node, server.rpc());
     let name = server.rpc().get("/status")["collector"]["collected"]["consumer"].take();
     assert!(server.terminate().success());
     let table = name.as_str().expect("a name").replacen("collect_", "collected_", 1);
     let mut expected = 0;
-    for number in 1..=scene.finalized() {
-        let block = scene.chain.block(number).expect("a block");
+    for number in 1..=node.finalized() {
+        let block = node.chain.block(number).expect("a block");
         let is_one = |log: &logmill_chain::Log| log.address == WETH && log.topics[0] == DEPOSIT;
         expected += block.logs().filter(|placed| is_one(placed.log)).count();
     }
     assert!(expected > 3);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let found = runtime.block_on(async {
-        let file = logmill_io::sql::SqliteSettings::file(place.data().join("tables.db"));
+        let file = logmill_io::sql::SqliteSettings::file(sandbox.data().join("tables.db"));
         let (clock, entropy) = (logmill_io::SystemClock::shared(), logmill_io::OsEntropy::shared());
         let sql = logmill_io::Sql::sqlite(&file, clock, entropy).await.expect("a database");
-        let text = format!("SELECT count(*) FROM {table} WHERE length(dst) = 20");
+        let text =
+            format!("SELECT count(*) FROM {table} WHERE dst LIKE '0x%' AND length(dst) = 42");
         let found = sql.query(&text, vec![]).await.expect("the table is there");
         found.row().expect("a row").count(0).expect("a number")
     });
     assert_eq!(found, expected as u64);
+}
+
+/// Number of logs of WETH with this topic in final blocks.
+fn logs_of_weth(node: &SimulatedNode, topic: B256) -> usize {
+    let is_one = |log: &logmill_chain::Log| log.address == WETH && log.topics[0] == topic;
+    let blocks = (1..=node.finalized()).map(|number| node.chain.block(number).expect("a block"));
+    blocks.map(|block| block.logs().filter(|placed| is_one(placed.log)).count()).sum()
+}
+
+#[test]
+fn several_events_have_a_table_each_and_changing_the_list_loses_none() {
+    let node = SimulatedNode::new(97, 120);
+    let sandbox = Sandbox::with(&SETTINGS);
+    let (url, weth) = (node.server.url(), WETH.to_string());
+    let with = |more: &[&'static str]| {
+        let all = ["collect", "--rpc-url", &url, "--active-chain", "1337", "--start-point", "1"];
+        let all = all.into_iter().chain(["--contract-address", &weth]).chain(more.iter().copied());
+        all.map(str::to_owned).collect::<Vec<String>>()
+    };
+    let start = |more: &[&'static str]| {
+        let all = with(more);
+        sandbox.start_with(&all.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let both = [
+        "--event",
+        "event Deposit(address indexed dst, uint256 wad)",
+        "--event",
+        "event Withdrawal(address indexed src, uint256 wad);",
+    ];
+    let server = start(&both);
+    wait_until("both are collected", || {
+        let collectors = server.rpc().get("/status")["collector"].take();
+        let all = collectors.as_array().expect("a list");
+        assert_eq!(all.len(), 2);
+        all.iter().all(|one| one["collected"]["cursor"] == node.finalized() + 1)
+    });
+    let totals = |server: &Server| {
+        let tables = server.rpc().get("/collected")["data"].take();
+        let tables = tables.as_array().expect("a list").clone();
+        let total = |table: &Value| {
+            let name = table["table"].as_str().expect("a name").to_owned();
+            let page = server.rpc().get(&format!("/collected/{name}?limit=1"));
+            (name, page["pagination"]["total"].clone())
+        };
+        tables.iter().map(total).collect::<Vec<(String, Value)>>()
+    };
+    let found = totals(&server);
+    let expected = [logs_of_weth(&node, DEPOSIT), logs_of_weth(&node, WITHDRAWAL)];
+    assert!(expected.iter().all(|count| *count > 3), "{expected:?}");
+    let counts: Vec<&Value> = found.iter().map(|(_, total)| total).collect();
+    assert_eq!(counts, [&json!(expected[0]), &json!(expected[1])], "{found:?}");
+    let csv = body(server.rpc(), &format!("/collected/{}?format=csv&limit=1000", found[1].0));
+    assert_eq!(csv.lines().count(), expected[1] + 1);
+    assert!(server.terminate().success());
+    let mut check = with(&both);
+    check.push("--check".to_owned());
+    let status = sandbox.run(&check.iter().map(String::as_str).collect::<Vec<_>>()).json();
+    assert_eq!(status.as_array().map(Vec::len), Some(2), "{status:#}");
+    let server = start(&both[..2]);
+    wait_for_all(&node, server.rpc());
+    assert_eq!(totals(&server), found, "the other event is not collected, and is served");
+    assert!(server.terminate().success());
 }

@@ -1,15 +1,17 @@
-//! The configuration as a process sees it: files, variables, flags, and what is refused.
+//! The configuration of a process: files, variables, flags, and rejected values.
 
-use crate::process::{LOGMILL, Place, command, finish};
+use crate::process::{LOGMILL, Sandbox, command, finish};
 
 #[test]
 fn a_file_in_the_data_folder_a_variable_and_a_flag_are_all_read() {
-    let place = Place::with(&[]);
-    std::fs::create_dir_all(place.data()).expect("the folder is made");
+    let sandbox = Sandbox::with(&[]);
+    std::fs::create_dir_all(sandbox.data()).expect("the folder is made");
     let file = "[work]\nslots = 11\nlease_ms = 50000\n[blobs]\nsecret_key = \"sesame\"\n";
-    std::fs::write(place.data().join("logmill.toml"), file).expect("written");
-    let mut check = command(LOGMILL, place.root());
-    check.args(["config", "check", "--set", "work.slow_poll_ms=7000", "--data"]).arg(place.data());
+    std::fs::write(sandbox.data().join("logmill.toml"), file).expect("written");
+    let mut check = command(LOGMILL, sandbox.root());
+    check
+        .args(["config", "check", "--set", "work.slow_poll_ms=7000", "--data"])
+        .arg(sandbox.data());
     check.env("LOGMILL_WORK_SLOTS", "12");
     check.env("LOGMILL_DATABASE_URL", "postgresql://me:sesame@h/d");
     let ended = finish(&mut check);
@@ -24,30 +26,30 @@ fn a_file_in_the_data_folder_a_variable_and_a_flag_are_all_read() {
 
 #[test]
 fn a_file_of_the_current_folder_is_read_when_there_is_no_other() {
-    let place = Place::with(&[]);
-    std::fs::write(place.root().join("logmill.toml"), "[work]\nslots = 11\n").expect("written");
-    let shown: toml::Table = place.run(&["config", "check"]).answer().parse().expect("TOML");
+    let sandbox = Sandbox::with(&[]);
+    std::fs::write(sandbox.root().join("logmill.toml"), "[work]\nslots = 11\n").expect("written");
+    let shown: toml::Table = sandbox.run(&["config", "check"]).answer().parse().expect("TOML");
     assert_eq!(shown["work"]["slots"].as_integer(), Some(11));
 }
 
 #[test]
-fn an_unknown_key_is_refused_by_key_and_file() {
-    let place = Place::with(&[]);
-    std::fs::write(place.root().join("mine.toml"), "[database]\naddress = \"x\"\n")
+fn an_unknown_key_is_refused_with_its_name_and_file() {
+    let sandbox = Sandbox::with(&[]);
+    std::fs::write(sandbox.root().join("mine.toml"), "[database]\naddress = \"x\"\n")
         .expect("written");
     for arguments in [&["config", "check"][..], &["run"], &["jobs", "status"]] {
-        let refused = place.run(&[arguments, &["--config", "mine.toml"]].concat());
-        refused.refused(2, &["mine.toml", "database.address"]);
+        let refused = sandbox.run(&[arguments, &["--config", "mine.toml"]].concat());
+        refused.assert_refused(2, &["mine.toml", "database.address"]);
         assert!(refused.stderr.contains("hint: `logmill config default`"), "{refused:?}");
     }
-    assert!(!place.data().exists(), "nothing was touched");
+    assert!(!sandbox.data().exists(), "nothing was touched");
 }
 
 #[test]
-fn a_bad_value_is_refused_by_key_and_source() {
-    let place = Place::with(&[]);
-    let check = |setting: &str, said: &[&str]| {
-        place.run(&["config", "check", "--set", setting]).refused(2, said);
+fn an_invalid_value_is_refused_with_its_key_and_source() {
+    let sandbox = Sandbox::with(&[]);
+    let check = |setting: &str, message: &[&str]| {
+        sandbox.run(&["config", "check", "--set", setting]).assert_refused(2, message);
     };
     check("work.slots=none", &["command line", "work.slots"]);
     check("work.slots=0", &["work.slots", "1 and 1000"]);
@@ -57,19 +59,19 @@ fn a_bad_value_is_refused_by_key_and_source() {
     check("server.trusted_proxies=10.0.0.1, here", &["server.trusted_proxies", "here"]);
     check("server.health_listen=here", &["server.health_listen", "here"]);
     check("server.max_websockets=2000", &["server.max_websockets", "1024"]);
-    check("nonsense", &["--set", "equals sign"]);
-    place
+    check("nonsense", &["--set", "expected KEY=VALUE"]);
+    sandbox
         .run(&["config", "check", "--config", "none.toml"])
-        .refused(2, &["none.toml", "No such file"]);
+        .assert_refused(2, &["none.toml", "No such file"]);
 }
 
 #[test]
 fn the_default_file_is_printed_and_changes_nothing_when_used() {
-    let place = Place::with(&[]);
-    let printed = place.run(&["config", "default"]);
-    std::fs::write(place.root().join("mine.toml"), printed.answer()).expect("written");
+    let sandbox = Sandbox::with(&[]);
+    let printed = sandbox.run(&["config", "default"]);
+    std::fs::write(sandbox.root().join("mine.toml"), printed.answer()).expect("written");
     let values = |arguments: &[&str]| {
-        let ended = finish(command(LOGMILL, place.root()).args(arguments));
+        let ended = finish(command(LOGMILL, sandbox.root()).args(arguments));
         ended.answer().parse::<toml::Table>().expect("TOML")
     };
     assert_eq!(values(&["config", "check", "--config", "mine.toml"]), values(&["config", "check"]));
@@ -77,8 +79,8 @@ fn the_default_file_is_printed_and_changes_nothing_when_used() {
 
 #[test]
 fn log_level_is_honoured() {
-    let place = Place::with(&[]);
-    let mut check = command(LOGMILL, place.root());
+    let sandbox = Sandbox::with(&[]);
+    let mut check = command(LOGMILL, sandbox.root());
     let ended = finish(check.args(["config", "check"]).env("LOG_LEVEL", "WARN"));
     let shown: toml::Table = ended.answer().parse().expect("TOML");
     assert_eq!(shown["log"]["level"].as_str(), Some("warn"));

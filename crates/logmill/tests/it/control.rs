@@ -1,20 +1,20 @@
-//! The control socket, spoken to by hand: limits, and errors that are JSON.
+//! The control socket, used directly: limits, and errors as JSON.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use serde_json::Value;
 
-use crate::process::Place;
+use crate::process::Sandbox;
 
-/// Sends a request; gives status and body.
-fn ask(place: &Place, head: &str, body: &str) -> (u16, Value) {
-    let mut stream = UnixStream::connect(place.data().join("control.sock")).expect("connected");
+/// Sends a request; returns status and body.
+fn ask(sandbox: &Sandbox, head: &str, body: &str) -> (u16, Value) {
+    let mut stream = UnixStream::connect(sandbox.data().join("control.sock")).expect("connected");
     let head = format!(
         "{head} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n"
     );
     let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
-    // A server that refuses a body need not read it.
+    // A server that rejects a body need not read it, so the write may fail.
     let _ = stream.write_all(request.as_bytes());
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -26,8 +26,8 @@ fn ask(place: &Place, head: &str, body: &str) -> (u16, Value) {
 
 #[test]
 fn requests_have_limits_and_errors_are_json() {
-    let place = Place::new();
-    let server = place.serve();
+    let sandbox = Sandbox::new();
+    let server = sandbox.serve();
     let enqueue = "POST /api/v1/jobs/enqueue";
     let large = format!(r#"{{"kind":"k","key":"1","payload":"{}"}}"#, "x".repeat(2 << 20));
     for (head, body, status) in [
@@ -41,20 +41,20 @@ fn requests_have_limits_and_errors_are_json() {
         ("POST /api/v1/jobs/cancel", r#"{"kind":"k","key":"1"}"#, 404),
         ("POST /api/v1/jobs/purge", r#"{"kind":"k","state":"odd","older_than_ms":1}"#, 400),
     ] {
-        let (answered, problem) = ask(&place, head, body);
+        let (answered, problem) = ask(&sandbox, head, body);
         assert_eq!(answered, status, "{head} {problem}");
         assert!(problem["error"].is_string(), "{head} {problem}");
     }
-    let (status, answer) = ask(&place, enqueue, r#"{"kind":"k","key":"1","payload":{"a":1}}"#);
+    let (status, answer) = ask(&sandbox, enqueue, r#"{"kind":"k","key":"1","payload":{"a":1}}"#);
     assert_eq!((status, &answer["outcome"]), (200, &"created".into()));
-    assert_eq!(place.count("k", "pending"), 1);
+    assert_eq!(sandbox.count("k", "pending"), 1);
     assert!(server.terminate().success());
 }
 
 #[test]
-fn a_client_that_says_nothing_does_not_hold_up_the_stop() {
-    let place = Place::new();
-    let server = place.serve();
-    let _silent = UnixStream::connect(place.data().join("control.sock")).expect("connected");
+fn a_silent_client_does_not_delay_the_stop() {
+    let sandbox = Sandbox::new();
+    let server = sandbox.serve();
+    let _silent = UnixStream::connect(sandbox.data().join("control.sock")).expect("connected");
     assert!(server.terminate().success());
 }

@@ -1,9 +1,9 @@
-//! The demo: it runs, it says what is not there yet, and it leaves nothing behind.
+//! The demo: it runs, names what is not implemented yet, and leaves nothing behind.
 
 use crate::process::{LOGMILL, command, finish};
 
 #[test]
-fn the_demo_shows_what_exists_and_leaves_nothing_behind() {
+fn the_demo_shows_the_features_and_leaves_nothing_behind() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let ended = finish(command(LOGMILL, folder.path()).arg("demo").env("TMPDIR", folder.path()));
     let answer = ended.answer();
@@ -12,12 +12,12 @@ fn the_demo_shows_what_exists_and_leaves_nothing_behind() {
         "1 dead letter",
         "1000 heights",
         "epoch 2",
-        "as a scan does",
+        "of one contract, the same as a scan",
         "a reorg of 5",
         "verified again",
         "12 processors",
         "sent twice and counted once",
-        "follow",
+        "Not implemented yet",
     ] {
         assert!(answer.contains(part), "{part:?} is not in {answer}");
     }

@@ -1,11 +1,11 @@
-//! The help texts: those of `help.txt`, so that a change is seen in review. `UPDATE=1` writes the file anew.
+//! The help texts equal `help.txt`, so that a change is seen in review. `UPDATE=1` rewrites the file.
 
 use std::path::Path;
 
 use crate::process::{LOGMILL, command, finish};
 
 #[test]
-fn the_help_texts_are_those_of_the_file() {
+fn the_help_texts_equal_the_checked_file() {
     let mut texts = String::new();
     collect(&mut Vec::new(), &mut texts);
     let file = logmill_sim::workspace_root().join("crates/logmill/tests/it/help.txt");
@@ -16,7 +16,7 @@ fn the_help_texts_are_those_of_the_file() {
     assert_eq!(texts, expected, "run this test with UPDATE=1 if the change is meant");
 }
 
-/// The help of a command and of all below it.
+/// The help of a command and its subcommands.
 fn collect(path: &mut Vec<String>, texts: &mut String) {
     let ended = finish(command(LOGMILL, Path::new("/")).args(&*path).arg("--help"));
     let help = ended.answer();

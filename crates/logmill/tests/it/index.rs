@@ -1,17 +1,17 @@
-//! `logmill index …`: what is told about an index, how it is looked after, and how it is healed.
+//! `logmill index …`: status, upkeep and repair of an index.
 
 mod damage;
-pub(crate) mod ground;
+pub(crate) mod fixture;
 mod upkeep;
 
 use finalized_log_index::{Filter, FinalizedBlock};
 use logmill_io::sql::DataFolder;
 use serde_json::{Value, json};
 
-use crate::process::{LOGMILL, Place, command, finish};
-use ground::{CHAIN, FIRST, Ground, blocks, open_with, scan};
+use crate::process::{LOGMILL, Sandbox, command, finish};
+use fixture::{CHAIN, FIRST, IndexFixture, blocks, open_with, scan};
 
-/// The logs that a command lists, as (block, log index).
+/// The logs that a command printed, as (block, log index).
 pub(crate) fn positions(listed: &Value) -> Vec<(u64, u64)> {
     let number = |log: &Value, key: &str| {
         let text = log[key].as_str().and_then(|text| text.strip_prefix("0x")).expect("hex");
@@ -30,10 +30,10 @@ fn range(from: u64, to: u64) -> [String; 2] {
     [from.to_string(), to.to_string()]
 }
 
-/// Asks the command for a range of blocks, and compares with a scan.
+/// Queries a range of blocks with the command, and compares with a scan.
 #[track_caller]
-pub(crate) fn check_logs(place: &Place, blocks: &[FinalizedBlock], from: u64, to: u64) {
-    let listed = place.run(&ask(&range(from, to), &[])).json();
+pub(crate) fn check_logs(sandbox: &Sandbox, blocks: &[FinalizedBlock], from: u64, to: u64) {
+    let listed = sandbox.run(&ask(&range(from, to), &[])).json();
     assert_eq!(positions(&listed), scan(blocks, &Filter::range(from..=to)));
     let hashes = listed["logs"].as_array().expect("a list").iter().map(|log| &log["blockHash"]);
     for ((number, _), hash) in positions(&listed).into_iter().zip(hashes) {
@@ -43,15 +43,15 @@ pub(crate) fn check_logs(place: &Place, blocks: &[FinalizedBlock], from: u64, to
 }
 
 #[test]
-fn an_index_is_looked_at_beside_its_writer() {
-    let ground = Ground::new();
+fn an_index_can_be_read_beside_its_writer() {
+    let fixture = IndexFixture::new();
     let blocks = blocks(40);
     let (first, last) = (FIRST, FIRST + 39);
-    ground.ingest(&blocks);
-    ground.with(async |writer| {
-        let _folder = DataFolder::take(ground.place.data()).expect("it is free");
-        let place = &ground.place;
-        let status = place.run(&["index", "status", "--json"]).json();
+    fixture.ingest(&blocks);
+    fixture.with(async |writer| {
+        let _folder = DataFolder::take(fixture.sandbox.data()).expect("it is free");
+        let sandbox = &fixture.sandbox;
+        let status = sandbox.run(&["index", "status", "--json"]).json();
         let health = writer.index().health();
         assert!(health.chunks > 0 && health.tail_blocks > 0, "{health:?}");
         let total: usize = blocks.iter().map(|block| block.logs.len()).sum();
@@ -63,33 +63,39 @@ fn an_index_is_looked_at_beside_its_writer() {
             "logs": total, "bytes": health.bytes,
         }] });
         assert_eq!(status, expected);
-        let table = place.run(&["index", "status"]);
-        for row in ["state              healthy", "head               139", "tail blocks"] {
+        let table = sandbox.run(&["index", "status"]);
+        for row in [
+            "state                 healthy",
+            "final head            139",
+            "covered final blocks  100 to 139",
+            "tail blocks",
+            "logs of final blocks  ",
+        ] {
             assert!(table.answer().contains(row), "{row}: {table:?}");
         }
-        check_logs(place, &blocks, first, last);
-        check_logs(place, &blocks, 110, 110);
-        // Who wants to change something is told who is in the way.
-        let refused = place.run(&["index", "gc"]);
+        check_logs(sandbox, &blocks, first, last);
+        check_logs(sandbox, &blocks, 110, 110);
+        // The error of a command that writes names the process that holds the index.
+        let refused = sandbox.run(&["index", "gc"]);
         let process = format!("process {}", std::process::id());
-        refused.refused(1, &[&process, "needs it for itself"]);
+        refused.assert_refused(1, &[&process, "needs exclusive access"]);
         assert!(refused.stderr.contains("hint: stop it, or wait"), "{refused:?}");
     });
 }
 
 #[test]
 fn logs_are_found_by_address_and_topics_and_page_by_page() {
-    let ground = Ground::new();
+    let fixture = IndexFixture::new();
     let blocks = blocks(40);
-    ground.ingest(&blocks);
-    let place = &ground.place;
+    fixture.ingest(&blocks);
+    let sandbox = &fixture.sandbox;
     let log = blocks.iter().flat_map(|block| &block.logs).find(|log| log.topics.len() > 1);
     let log = log.expect("one with topics").clone();
     let all = range(FIRST, FIRST + 39);
     let filter = || Filter::range(FIRST..=FIRST + 39);
     let address = format!("{:#x}", log.address);
     let topics = [format!("0={:#x}", log.topics[0]), format!("1={:#x}", log.topics[1])];
-    let find = |more: &[&str]| positions(&place.run(&ask(&all, more)).json());
+    let find = |more: &[&str]| positions(&sandbox.run(&ask(&all, more)).json());
     let found = find(&["--address", &address]);
     assert_eq!(found, scan(&blocks, &filter().address(log.address)));
     let found = find(&["--topic", &topics[1]]);
@@ -98,41 +104,41 @@ fn logs_are_found_by_address_and_topics_and_page_by_page() {
     let both = filter().address(log.address).topic(0, log.topics[0]).topic(1, log.topics[1]);
     assert_eq!(found, scan(&blocks, &both));
     assert!(!found.is_empty());
-    // Page by page it is the same.
+    // Pages together have the same logs.
     let (mut from, mut paged) = (FIRST, Vec::new());
     loop {
-        let page = place.run(&ask(&range(from, FIRST + 39), &["--limit", "30"])).json();
+        let page = sandbox.run(&ask(&range(from, FIRST + 39), &["--limit", "30"])).json();
         paged.extend(positions(&page));
         let Some(next) = page["next"].as_u64() else { break };
         assert!(next > from);
         from = next;
     }
     assert_eq!(paged, scan(&blocks, &filter()));
-    let explained = place.run(&ask(&all, &["--topic", &topics[1], "--explain"])).json();
+    let explained = sandbox.run(&ask(&all, &["--topic", &topics[1], "--explain"])).json();
     assert_eq!(explained["results"], scan(&blocks, &filter().topic(1, log.topics[1])).len());
     assert!(explained["sources"].as_array().is_some_and(|sources| sources.len() > 1));
     let plain = ["index", "logs", "--from", &all[0], "--to", &all[1], "--topic", &topics[1]];
-    let table = place.run(&plain);
+    let table = sandbox.run(&plain);
     assert!(table.answer().starts_with("BLOCK"), "{table:?}");
-    assert!(table.stderr.contains("logs, and no more"), "{table:?}");
-    let table = place.run(&[&plain[..], &["--explain"]].concat());
+    assert!(table.stderr.contains("logs; there are no more"), "{table:?}");
+    let table = sandbox.run(&[&plain[..], &["--explain"]].concat());
     assert!(table.answer().contains("nothing can match"), "{table:?}");
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_anything_happens() {
-    let ground = Ground::new();
-    ground.ingest(&blocks(20));
+fn invalid_arguments_are_refused_before_anything_is_changed() {
+    let fixture = IndexFixture::new();
+    fixture.ingest(&blocks(20));
     let topic = format!("4=0x{}", "ab".repeat(32));
     let few = ["index", "logs", "--from", "100", "--to", "110"];
-    let logs = |more: &[&str]| ground.place.run(&[&few[..], more].concat());
-    logs(&["--address", "0x12"]).refused(2, &["--address", "40 hexadecimal digits"]);
-    logs(&["--topic", "0x12"]).refused(2, &["--topic", "0 to 3"]);
-    logs(&["--topic", &topic]).refused(2, &["--topic", "0 to 3"]);
-    logs(&["--limit", "0"]).refused(2, &["--limit", "1 to 1000000"]);
-    logs(&["--chain", "5"]).refused(1, &["no log index of chain 5, but of 1"]);
-    let refused = |arguments: &[&str], code: i32, said: &[&str]| {
-        ground.place.run(&[&["index"], arguments].concat()).refused(code, said);
+    let logs = |more: &[&str]| fixture.sandbox.run(&[&few[..], more].concat());
+    logs(&["--address", "0x12"]).assert_refused(2, &["--address", "40 hexadecimal digits"]);
+    logs(&["--topic", "0x12"]).assert_refused(2, &["--topic", "0 to 3"]);
+    logs(&["--topic", &topic]).assert_refused(2, &["--topic", "0 to 3"]);
+    logs(&["--limit", "0"]).assert_refused(2, &["--limit", "1 to 1000000"]);
+    logs(&["--chain", "5"]).assert_refused(1, &["no log index of chain 5; there are indexes of 1"]);
+    let refused = |arguments: &[&str], code: i32, message: &[&str]| {
+        fixture.sandbox.run(&[&["index"], arguments].concat()).assert_refused(code, message);
     };
     refused(&["logs", "--from", "110", "--to", "100"], 2, &["starts at 110 and ends at 100"]);
     refused(&["logs", "--from", "110", "--to", "120"], 1, &["110 to 120", "covered: 100 to 119"]);
@@ -141,25 +147,35 @@ fn what_makes_no_sense_is_refused_before_anything_happens() {
     refused(&["prune"], 2, &["required arguments"]);
     refused(&["resolve", "rebuild-from", "120"], 2, &["BLOCK", "above the head 119"]);
     refused(&["resolve", "discard", "12"], 2, &["sixteen hexadecimal digits"]);
-    refused(&["resolve", "discard", &"0".repeat(16)], 1, &["no chunk of attempt 0000000000000000"]);
+    refused(
+        &["resolve", "discard", &"0".repeat(16)],
+        1,
+        &["no chunk with the token 0000000000000000"],
+    );
     refused(&["resolve", "keep", "--chain", "x"], 2, &["--chain"]);
-    let kept = ground.place.run(&["index", "resolve", "keep"]);
+    let kept = fixture.sandbox.run(&["index", "resolve", "keep"]);
     assert!(kept.answer().contains("nothing to resolve"), "{kept:?}");
-    check_logs(&ground.place, &blocks(20), 100, 119);
+    check_logs(&fixture.sandbox, &blocks(20), 100, 119);
 }
 
 #[test]
-fn an_index_that_was_made_otherwise_is_refused() {
-    let ground = Ground::new();
-    ground.ingest(&blocks(20));
-    let mut other = command(LOGMILL, ground.place.root());
-    other.args(["index", "status", "--data"]).arg(ground.place.data());
-    finish(&mut other).refused(1, &["chain 1", "cell_blocks: 16", "cell_blocks: 8192"]);
+fn a_reader_takes_the_bounds_of_the_store_and_a_writer_with_others_is_refused() {
+    let fixture = IndexFixture::new();
+    fixture.ingest(&blocks(20));
+    // Without the settings of the fixture, whose bounds differ from the defaults.
+    let run = |arguments: &[&str]| {
+        let mut other = command(LOGMILL, fixture.sandbox.root());
+        other.args(arguments).arg("--data").arg(fixture.sandbox.data());
+        finish(&mut other)
+    };
+    let expected = fixture.sandbox.run(&["index", "status", "--json"]).json();
+    assert_eq!(run(&["index", "status", "--json"]).json(), expected);
+    run(&["index", "gc"]).assert_refused(1, &["chain 1", "cell_blocks = 16", "cell_blocks = 8192"]);
 }
 
 #[test]
-fn a_mistyped_folder_is_not_made() {
-    let place = Place::new();
+fn commands_do_not_create_a_mistyped_folder() {
+    let sandbox = Sandbox::new();
     for arguments in [
         &["index", "status"][..],
         &["index", "logs", "--from", "1", "--to", "2"],
@@ -167,63 +183,73 @@ fn a_mistyped_folder_is_not_made() {
         &["index", "prune", "--below", "7"],
         &["index", "resolve", "keep"],
     ] {
-        place.run(arguments).refused(1, &["no log index", &place.data().display().to_string()]);
+        sandbox
+            .run(arguments)
+            .assert_refused(1, &["no log index", &sandbox.data().display().to_string()]);
     }
-    assert!(!place.data().exists());
+    assert!(!sandbox.data().exists());
 }
 
 #[test]
-fn indexes_of_several_chains_are_told_apart() {
-    let ground = Ground::new();
+fn indexes_of_several_chains_are_distinguished() {
+    let fixture = IndexFixture::new();
     let blocks = blocks(20);
     for chain in [10, CHAIN, 137] {
-        ground.with_chain(chain, async |writer| {
+        fixture.with_chain(chain, async |writer| {
             writer.ingest_finalized_blocks(&blocks).await.expect("they follow");
         });
     }
-    let status = ground.place.run(&["index", "status", "--json"]).json();
+    let status = fixture.sandbox.run(&["index", "status", "--json"]).json();
     let chains = status["indexes"].as_array().expect("a list").iter();
     let chains: Vec<u64> = chains.filter_map(|index| index["chain"].as_u64()).collect();
     assert_eq!(chains, [1, 10, 137]);
     let ask = ["index", "logs", "--from", "100", "--to", "119"];
-    let refused = ground.place.run(&ask);
-    refused.refused(2, &["several chains: 1, 10, 137"]);
+    let refused = fixture.sandbox.run(&ask);
+    refused.assert_refused(2, &["several chains: 1, 10, 137"]);
     assert!(refused.stderr.contains("--chain"), "{refused:?}");
-    ground.place.run(&["index", "gc"]).refused(2, &["several chains"]);
-    ground.place.run(&[&ask[..], &["--chain", "10"]].concat()).answer();
-    let one = ground.place.run(&["index", "status", "--chain", "10", "--json"]).json();
+    fixture.sandbox.run(&["index", "gc"]).assert_refused(2, &["several chains"]);
+    fixture.sandbox.run(&[&ask[..], &["--chain", "10"]].concat()).answer();
+    let one = fixture.sandbox.run(&["index", "status", "--chain", "10", "--json"]).json();
     assert_eq!(one["indexes"].as_array().map(Vec::len), Some(1));
 }
 
 #[test]
 fn an_index_in_postgresql_is_written_by_one_process() {
     let server = logmill_sim::postgres::PostgresServer::start();
-    let ground = Ground::on_postgres(&server.url());
+    let fixture = IndexFixture::on_postgres(&server.url());
     let blocks = blocks(40);
-    ground.place.run(&["index", "status"]).refused(1, &["no log index", "PostgreSQL"]);
-    ground.ingest(&blocks);
-    ground.with(async |_writer| {
-        check_logs(&ground.place, &blocks, FIRST, FIRST + 39);
-        let refused = ground.place.run(&["index", "gc"]);
-        refused.refused(1, &["written by another process"]);
+    fixture.sandbox.run(&["index", "status"]).assert_refused(1, &["no log index", "PostgreSQL"]);
+    fixture.ingest(&blocks);
+    fixture.with(async |_writer| {
+        check_logs(&fixture.sandbox, &blocks, FIRST, FIRST + 39);
+        let refused = fixture.sandbox.run(&["index", "gc"]);
+        refused.assert_refused(1, &["written by another process"]);
         assert!(refused.stderr.contains("hint: stop the process"), "{refused:?}");
     });
-    ground.place.run(&["index", "gc"]).answer();
-    check_logs(&ground.place, &blocks, FIRST, FIRST + 39);
+    fixture.sandbox.run(&["index", "gc"]).answer();
+    check_logs(&fixture.sandbox, &blocks, FIRST, FIRST + 39);
 }
 
 #[test]
-fn the_lease_of_a_writer_that_died_is_not_waited_for() {
-    let ground = Ground::new();
+fn the_lease_of_a_dead_writer_is_taken_over_at_once() {
+    let fixture = IndexFixture::new();
     let blocks = blocks(20);
-    ground.run(async {
-        let index = open_with(&ground, CHAIN).await;
+    fixture.run(async {
+        let index = open_with(&fixture, CHAIN).await;
         let writer = index.writer("it dies").await.expect("free");
         writer.ingest_finalized_blocks(&blocks).await.expect("they follow");
-        // Not released.
+        // Dropped without releasing the lease.
         drop(writer);
     });
-    let collected = ground.place.run(&["index", "gc"]);
+    let collected = fixture.sandbox.run(&["index", "gc"]);
     assert!(collected.answer().ends_with("yes"), "{collected:?}");
-    assert!(!collected.stderr.contains("waits for the lease"), "{collected:?}");
+    assert!(!collected.stderr.contains("waiting for the lease"), "{collected:?}");
+}
+
+#[test]
+fn verifying_no_blocks_is_an_error() {
+    let fixture = IndexFixture::new();
+    fixture.ingest(&blocks(20));
+    let arguments = ["verify", "--from", "5000", "--to", "6000"];
+    fixture.sandbox.run(&arguments).assert_refused(1, &["nothing was verified"]);
 }

@@ -1,58 +1,86 @@
-//! `logmill jobs …`: the same answers with a server and without one.
+//! `logmill jobs …`: the same answers with and without a running server.
 
-use crate::process::Place;
+use crate::process::{Sandbox, wait_until};
 
 #[test]
 fn every_change_works_through_a_server_and_without_one() {
     for with_server in [true, false] {
-        let place = Place::new();
-        let server = with_server.then(|| place.serve());
-        change_everything(&place);
+        let sandbox = Sandbox::new();
+        let server = with_server.then(|| sandbox.serve());
+        change_everything(&sandbox);
         if let Some(server) = server {
             assert!(server.terminate().success());
         }
     }
 }
 
-fn change_everything(place: &Place) {
-    let answer = |arguments: &[&str]| place.run(arguments).answer().to_owned();
+fn change_everything(sandbox: &Sandbox) {
+    let answer = |arguments: &[&str]| sandbox.run(arguments).answer().to_owned();
     let enqueue = ["jobs", "enqueue", "k", "a/1", "--payload", "{\"x\": 1.50}", "--priority", "-7"];
     assert_eq!(answer(&enqueue), "created");
-    assert_eq!(answer(&enqueue), "exists already, left alone");
-    let shown = place.run(&["jobs", "show", "k", "a/1", "--json"]).json();
+    assert_eq!(answer(&enqueue), "already exists, unchanged");
+    let shown = sandbox.run(&["jobs", "show", "k", "a/1", "--json"]).json();
     assert_eq!(shown["payload"], "{\"x\": 1.50}");
     assert_eq!((&shown["priority"], &shown["position"]), (&(-7).into(), &1.into()));
-    assert!(answer(&["jobs", "show", "k", "a/1"]).contains("but nobody runs this kind"));
+    assert!(answer(&["jobs", "show", "k", "a/1"]).contains("but no process runs this kind"));
     assert_eq!(answer(&["jobs", "cancel", "k", "a/1"]), "cancelled");
-    assert_eq!(answer(&["jobs", "cancel", "k", "a/1"]), "finished already, left alone");
+    assert_eq!(answer(&["jobs", "cancel", "k", "a/1"]), "already finished, unchanged");
     assert_eq!(answer(&["jobs", "redrive", "k", "a/1"]), "1 redriven");
     assert_eq!(answer(&["jobs", "redrive", "k"]), "0 redriven");
+    for arguments in [
+        &["jobs", "pause", "nosuch"][..],
+        &["jobs", "resume", "nosuch"],
+        &["jobs", "redrive", "nosuch"],
+        &["jobs", "purge", "nosuch", "--state", "done", "--older-than", "0s"],
+        &["jobs", "list", "nosuch", "--state", "dead"],
+        &["jobs", "list", "nosuch", "--state", "dead", "--json"],
+    ] {
+        sandbox.run(arguments).assert_refused(1, &["nosuch", "jobs status"]);
+    }
+    let listed = sandbox.run(&["jobs", "list", "k", "--state", "dead", "--json"]).json();
+    assert_eq!(listed, serde_json::json!([]), "a kind that is known may have none");
     assert_eq!(answer(&["jobs", "pause", "k"]), "paused");
-    let status = place.run(&["jobs", "status", "--json"]).json();
+    let status = sandbox.run(&["jobs", "status", "--json"]).json();
     assert_eq!(status["paused"], serde_json::json!(["k"]));
     assert!(answer(&["jobs", "status"]).ends_with("paused: k"));
     assert_eq!(answer(&["jobs", "resume", "k"]), "resumed");
     assert_eq!(answer(&["jobs", "enqueue", "k", "a/2"]), "created");
     assert_eq!(answer(&["jobs", "cancel", "k", "a/1"]), "cancelled");
-    let listed = place.run(&["jobs", "list", "k", "--state", "cancelled", "--json"]).json();
+    let listed = sandbox.run(&["jobs", "list", "k", "--state", "cancelled", "--json"]).json();
     assert_eq!(listed[0]["key"], "a/1");
     assert_eq!(listed.as_array().map(Vec::len), Some(1));
     let purge = ["jobs", "purge", "k", "--state", "cancelled", "--older-than"];
     assert_eq!(answer(&[&purge[..], &["1h"]].concat()), "0 removed");
     assert_eq!(answer(&[&purge[..], &["0s"]].concat()), "1 removed");
-    assert_eq!(place.count("k", "pending"), 1);
+    assert_eq!(sandbox.count("k", "pending"), 1);
+}
+
+#[test]
+fn a_job_of_a_kind_that_no_process_runs_is_enqueued_with_a_warning() {
+    let sandbox = Sandbox::new();
+    let warned = |kind: &str| {
+        let output = sandbox.run(&["jobs", "enqueue", kind, "1"]);
+        output.answer();
+        let warning = format!("warning: no process runs jobs of the kind {kind:?} now");
+        output.stderr.contains(&warning)
+    };
+    assert!(warned("nosuch"), "without a server");
+    let server = sandbox.serve();
+    assert!(warned("nosuch"), "through a server, and although the kind has a job");
+    wait_until("its runner has announced itself", || !warned("logmill.maintenance"));
+    assert!(server.terminate().success());
 }
 
 #[test]
 fn status_reads_beside_a_running_server() {
-    let place = Place::new();
-    let server = place.serve();
-    assert_eq!(place.run(&["jobs", "status"]).answer(), "no jobs");
+    let sandbox = Sandbox::new();
+    let server = sandbox.serve();
+    assert_eq!(sandbox.run(&["jobs", "status"]).answer(), "no jobs");
     for key in ["1", "2", "3"] {
-        place.run(&["jobs", "enqueue", "k", key]).answer();
+        sandbox.run(&["jobs", "enqueue", "k", key]).answer();
     }
-    assert_eq!(place.count("k", "pending"), 3);
-    let table = place.run(&["jobs", "status"]);
+    assert_eq!(sandbox.count("k", "pending"), 3);
+    let table = sandbox.run(&["jobs", "status"]);
     let rows: Vec<Vec<&str>> =
         table.answer().lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0], ["KIND", "STATE", "JOBS", "OLDEST"]);
@@ -61,11 +89,12 @@ fn status_reads_beside_a_running_server() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
-    let place = Place::new();
-    let server = place.serve();
-    let refused =
-        |arguments: &[&str], code: i32, said: &[&str]| place.run(arguments).refused(code, said);
+fn invalid_arguments_are_refused() {
+    let sandbox = Sandbox::new();
+    let server = sandbox.serve();
+    let refused = |arguments: &[&str], code: i32, message: &[&str]| {
+        sandbox.run(arguments).assert_refused(code, message);
+    };
     refused(&["jobs", "show", "k", "none"], 1, &["no job k/none"]);
     refused(&["jobs", "cancel", "k", "none"], 1, &["no job k/none"]);
     refused(&["jobs", "redrive", "k", "none"], 1, &["no job k/none"]);
@@ -87,25 +116,27 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn a_mistyped_folder_is_not_made_by_commands_that_expect_one() {
-    let place = Place::new();
+fn commands_do_not_create_a_mistyped_folder() {
+    let sandbox = Sandbox::new();
     for arguments in [
         &["jobs", "status"][..],
         &["jobs", "show", "k", "1"],
         &["jobs", "cancel", "k", "1"],
         &["jobs", "pause", "k"],
     ] {
-        place.run(arguments).refused(1, &["no database", &place.data().display().to_string()]);
+        sandbox
+            .run(arguments)
+            .assert_refused(1, &["no database", &sandbox.data().display().to_string()]);
     }
-    assert!(!place.data().exists());
+    assert!(!sandbox.data().exists());
 }
 
 #[test]
-fn who_has_the_folder_but_does_not_answer_is_named() {
-    let place = Place::new();
-    let _held = logmill_io::sql::DataFolder::take(place.data()).expect("the folder is free");
-    let refused = place.run(&["jobs", "enqueue", "k", "1"]);
+fn a_process_that_holds_the_folder_but_does_not_answer_is_named() {
+    let sandbox = Sandbox::new();
+    let _held = logmill_io::sql::DataFolder::take(sandbox.data()).expect("the folder is free");
+    let refused = sandbox.run(&["jobs", "enqueue", "k", "1"]);
     let (folder, process) =
-        (place.data().display().to_string(), format!("process {}", std::process::id()));
-    refused.refused(1, &[&folder, &process, "control socket"]);
+        (sandbox.data().display().to_string(), format!("process {}", std::process::id()));
+    refused.assert_refused(1, &[&folder, &process, "control socket"]);
 }

@@ -1,4 +1,4 @@
-//! The program as a process: what it prints, which code it ends with, and what it leaves behind.
+//! The program as a process: its output, its exit codes, and the files it leaves.
 //!
 //! One module per subject. The name of a test is the claim it proves.
 
@@ -20,7 +20,9 @@ mod help;
 mod index;
 mod integrity;
 mod jobs;
+mod kept_tables;
 mod meter;
+mod nodes;
 mod peers;
 mod postgres;
 mod process;
@@ -28,4 +30,6 @@ mod raw_only;
 mod ready;
 mod recovery;
 mod run;
+mod sample;
+mod several_chains;
 mod storage;

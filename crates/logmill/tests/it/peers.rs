@@ -1,18 +1,20 @@
-//! The server beside programs that others wrote: a node that it follows, clients that ask it.
+//! The server with third-party programs: a node that it follows, and clients.
 //!
-//! Guarantees: what we answer is what the node answers, through growth, reorganizations, crashes and restarts, and
-//! clients that know nothing of us can not tell the difference. Where a node deviates from the others, the deviation
-//! is named beside the comparison. Leaves to others: the parts of the server by themselves.
+//! Guarantees: the server's answers equal the node's, through growth, reorganizations, crashes and restarts, and
+//! unmodified clients see no difference. Where a node deviates from others, the deviation is named beside the
+//! comparison. Leaves to others: the parts of the server by themselves.
 
 mod answers;
+mod anvil_chain;
 mod clients;
 mod crashes;
 mod derived;
+mod impersonated;
 mod market;
+mod openapi;
 mod reorgs;
 mod replaced;
 mod replaced_usage;
 mod restarts;
-mod scene;
 mod tokens;
 mod usage;

@@ -1,49 +1,146 @@
-//! PostgreSQL: commands go to it straight, and what is wrong with the way there is said without the password.
+//! PostgreSQL: commands connect to it directly, and connection errors do not contain the password.
 
+use std::time::{Duration, Instant};
+
+use logmill_chain::sim::rpc::SimNode;
+use logmill_chain::sim::{Shape, SimChain, SimSettings};
+use logmill_io::sql::{Execute as _, PostgresSettings};
+use logmill_io::{OsEntropy, Sql, SystemClock, params};
+use logmill_sim::node::SimNodeServer;
 use logmill_sim::postgres::{PostgresServer, free_port};
+use serde_json::json;
+use tokio::runtime::Runtime;
 
-use crate::process::{Place, wait_until};
+use crate::process::{Sandbox, signal, wait_until};
 
-fn place(url: &str) -> Place {
-    Place::with(&[&format!("database.url={url}"), "database.schema=logmill_test"])
+fn sandbox(url: &str) -> Sandbox {
+    Sandbox::with(&[&format!("database.url={url}"), "database.schema=logmill_test"])
 }
 
 #[test]
 fn commands_and_servers_share_a_database() {
     let server = PostgresServer::start();
-    let place = place(&server.url());
-    assert_eq!(place.run(&["jobs", "enqueue", "k", "1"]).answer(), "created");
-    let (one, two) = (place.serve(), place.serve());
-    assert_eq!(place.run(&["jobs", "enqueue", "logmill.maintenance", "now"]).answer(), "created");
-    wait_until("one of them did it", || place.count("logmill.maintenance", "done") > 0);
-    assert_eq!(place.run(&["jobs", "cancel", "k", "1"]).answer(), "cancelled");
-    assert_eq!(place.count("k", "cancelled"), 1);
+    let sandbox = sandbox(&server.url());
+    assert_eq!(sandbox.run(&["jobs", "enqueue", "k", "1"]).answer(), "created");
+    let (one, two) = (sandbox.serve(), sandbox.serve());
+    assert_eq!(sandbox.run(&["jobs", "enqueue", "logmill.maintenance", "now"]).answer(), "created");
+    wait_until("one of them did it", || sandbox.count("logmill.maintenance", "done") > 0);
+    assert_eq!(sandbox.run(&["jobs", "cancel", "k", "1"]).answer(), "cancelled");
+    assert_eq!(sandbox.count("k", "cancelled"), 1);
     assert!(one.terminate().success());
     assert!(two.terminate().success());
-    assert!(!place.data().join("logmill.lock").exists(), "the folder is nobody's");
+    assert!(!sandbox.data().join("logmill.lock").exists(), "the folder is nobody's");
 }
 
 #[test]
-fn a_wrong_password_is_said_and_not_shown() {
+fn a_wrong_password_is_reported_without_printing_it() {
     let server = PostgresServer::start_with_password();
-    assert_eq!(place(&server.url()).run(&["jobs", "enqueue", "k", "1"]).answer(), "created");
-    let place = place(&server.url_with_password("sesame"));
+    assert_eq!(sandbox(&server.url()).run(&["jobs", "enqueue", "k", "1"]).answer(), "created");
+    let sandbox = sandbox(&server.url_with_password("sesame"));
     for arguments in [&["run"][..], &["jobs", "status"], &["jobs", "enqueue", "k", "2"]] {
-        let refused = place.run(arguments);
-        refused.refused(1, &["password authentication failed"]);
+        let refused = sandbox.run(arguments);
+        refused.assert_refused(1, &["password authentication failed"]);
         assert!(refused.stderr.contains("hint: check user and password"), "{refused:?}");
         assert!(!format!("{refused:?}").contains("sesame"), "{refused:?}");
     }
 }
 
 #[test]
-fn a_server_that_can_not_be_reached_is_said() {
+fn an_unreachable_database_is_reported() {
     let url = format!("database.url=postgresql://me:sesame@127.0.0.1:{}/none", free_port());
-    let place = Place::with(&[&url, "database.schema=logmill_test", "ready.start_wait_ms=600"]);
+    let sandbox = Sandbox::with(&[&url, "database.schema=logmill_test", "ready.start_wait_ms=600"]);
     for arguments in [&["run"][..], &["jobs", "status"], &["jobs", "enqueue", "k", "1"]] {
-        let refused = place.run(arguments);
-        refused.refused(1, &["postgresql", "refused"]);
+        let refused = sandbox.run(arguments);
+        refused.assert_refused(1, &["postgresql", "refused"]);
         assert!(refused.stderr.contains("hint: check that PostgreSQL runs"), "{refused:?}");
         assert!(!format!("{refused:?}").contains("sesame"), "{refused:?}");
     }
+}
+
+#[test]
+fn a_server_carries_out_an_operators_decision_about_its_index() {
+    let database = PostgresServer::start();
+    let settings = SimSettings {
+        seed: 5,
+        shape: Shape::sparse(),
+        finality_lag: Some(5),
+        ..SimSettings::default()
+    };
+    let (chain_id, chain) = (settings.chain_id, SimChain::with(settings));
+    chain.grow(60);
+    let runtime = Runtime::new().expect("a runtime");
+    let node = runtime.block_on(SimNodeServer::start(SimNode::new(chain.clone())));
+    let sandbox = Sandbox::with(&[
+        &format!("database.url={}", database.url()),
+        "database.schema=logmill_test",
+        "index.cell_blocks=16",
+        "ingest.poll_ms=30",
+        "ready.free_disk_mib=0",
+    ]);
+    let url = node.url();
+    let serve = || sandbox.serve_with(&["--rpc-url", &url]);
+    // One server writes; the other only reads.
+    let (one, two) = (serve(), serve());
+    let is_served = || {
+        [&one, &two].iter().all(|server| {
+            let ask = |method: &str, params| {
+                server.rpc().ask(method, &params).expect("an answer")["result"].take()
+            };
+            let latest = ask("eth_getBlockByNumber", json!(["latest", false]));
+            let logs = ask("eth_getLogs", json!([{"fromBlock": "0x0", "toBlock": "latest"}]));
+            latest["hash"] == json!(chain.latest().hash)
+                && logs.as_array().is_some_and(|logs| !logs.is_empty())
+        })
+    };
+    wait_until("all is served", is_served);
+    let resolved = sandbox.run(&["index", "resolve", "rebuild-from", "20"]);
+    let message: Vec<&str> = resolved.answer().lines().collect();
+    assert!(message[0].starts_with("plan: discard all blocks from 16 on"), "{resolved:?}");
+    assert!(message[1].starts_with("done: "), "{resolved:?}");
+    assert!(message[2].starts_with("next: let ingest continue with block 16"), "{resolved:?}");
+    assert_eq!(sandbox.count(&format!("resolve-{chain_id}"), "done"), 1);
+    chain.grow(3);
+    wait_until("all is served again", is_served);
+    assert!(one.terminate().success());
+    assert!(two.terminate().success());
+}
+
+#[test]
+fn a_signal_ends_a_start_that_hangs_after_the_database_was_reached() {
+    let database = PostgresServer::start();
+    let url = format!("database.url={}", database.url());
+    let events = r#"meter.events={ "api.calls" = { op = "sum" } }"#;
+    let sandbox = Sandbox::with(&[&url, "database.schema=logmill_test", events]);
+    assert!(sandbox.serve().terminate().success());
+    let settings = PostgresSettings {
+        schema: Some("logmill_test".to_owned()),
+        ..PostgresSettings::new(database.url())
+    };
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let sandbox = &sandbox;
+    let ended = runtime.block_on(async {
+        let sql = Sql::postgres(&settings, SystemClock::shared(), OsEntropy::shared()).await;
+        let sql = &sql.expect("a database");
+        // The meter locks this row when it opens, after everything else is open.
+        let held = sql.write(|tx| async move {
+            tx.execute("SELECT id FROM meter_head FOR UPDATE", params![]).await?;
+            let mut child = sandbox.start(&["run"]);
+            loop {
+                let text = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+                let waiting = sql.query(text, params![]).await.expect("an answer");
+                if waiting.row().and_then(|row| row.int(0)).expect("a number") > 0 {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            signal("TERM", child.id());
+            let asked = Instant::now();
+            let ended = tokio::task::spawn_blocking(move || child.wait()).await;
+            let ended = ended.expect("it is waited for").expect("it ends");
+            Ok((ended, asked.elapsed()))
+        });
+        held.await.expect("the row is held meanwhile")
+    });
+    assert!(ended.0.success(), "{ended:?}");
+    assert!(ended.1 < Duration::from_secs(60), "{ended:?}");
 }

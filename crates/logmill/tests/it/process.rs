@@ -1,7 +1,7 @@
-//! Processes under test: commands that end, and servers that run until they are told.
+//! Processes under test: commands that end, and servers that run until they are stopped.
 //!
-//! Guarantees: a process sees no setting of the machine it runs on, and a server dies with its handle. Nothing
-//! waits longer than [`WAIT_MAX`]. Leaves to others: what is expected.
+//! Guarantees: a process does not see the settings of the machine it runs on, and a server is killed when its handle is
+//! dropped. Polling waits end after [`WAIT_MAX`]. Leaves to others: the expectations.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -11,94 +11,96 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-use logmill_sim::http::JsonRpc;
+use logmill_sim::http::{JsonRpc, request};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// How long anything may take.
-const WAIT_MAX: Duration = Duration::from_secs(60);
+/// Time limit of a wait.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 const LOOK_WAIT: Duration = Duration::from_millis(20);
-/// Lines of a server's log that are kept until somebody reads them.
+/// Maximum unread lines of a server's log.
 const LINES_MAX: usize = 100_000;
 
-/// What is in the line by which a server says that it is ready.
+/// Part of the log line of a server that is ready.
 pub(crate) const READY: &str = " ready ";
-/// The program.
 pub(crate) const LOGMILL: &str = env!("CARGO_BIN_EXE_logmill");
 
-/// What a command did.
+/// The outcome of a command.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct CommandOutput {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-impl Ended {
-    /// What it answered; it must have gone well.
+impl CommandOutput {
+    /// The standard output of a command that must have succeeded.
     #[track_caller]
     pub(crate) fn answer(&self) -> &str {
         assert_eq!(self.code, Some(0), "{self:?}");
         self.stdout.trim()
     }
 
-    /// The answer as JSON.
+    /// The output as JSON.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(self.answer()).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// It must have ended with this code and an error that holds all of these.
+    /// Checks the exit code, and that the error contains all of these texts.
     #[track_caller]
-    pub(crate) fn refused(&self, code: i32, said: &[&str]) {
+    pub(crate) fn assert_refused(&self, code: i32, texts: &[&str]) {
         assert_eq!(self.code, Some(code), "{self:?}");
         let error = self.stderr.lines().find(|line| line.starts_with("error: "));
         let error = error.unwrap_or_else(|| panic!("no error line: {self:?}"));
-        for part in said {
+        for part in texts {
             assert!(error.contains(part), "{part:?} is not in {error:?}");
         }
     }
 }
 
-/// The program with nothing of this machine around it; `folder` is where it runs. What it serves, it serves on a port
-/// that is free.
+/// A command without the environment of this machine, run in `folder`. Its servers listen on free ports.
 pub(crate) fn command(program: impl AsRef<OsStr>, folder: &Path) -> Command {
     let mut command = Command::new(program);
     command.env_clear().current_dir(folder).stdin(Stdio::null());
     command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
-    // Other tests, and servers that have nothing to do with tests, run at the same time.
+    // Other tests and unrelated servers run at the same time.
     command.env("LOGMILL_SERVER_LISTEN", "127.0.0.1:0").env("LOGMILL_COLLECT_API_PORT", "0");
     command
 }
 
 /// Runs a command to its end.
 #[track_caller]
-pub(crate) fn finish(command: &mut Command) -> Ended {
+pub(crate) fn finish(command: &mut Command) -> CommandOutput {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ended { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+    CommandOutput {
+        code: output.status.code(),
+        stdout: text(&output.stdout),
+        stderr: text(&output.stderr),
+    }
 }
 
-/// A data folder, and commands and servers on it.
-pub(crate) struct Place {
+/// A temporary data folder, with commands and servers that use it.
+pub(crate) struct Sandbox {
     folder: TempDir,
     settings: Vec<String>,
 }
 
-impl Place {
+impl Sandbox {
     /// SQLite in a folder that does not exist yet.
     pub(crate) fn new() -> Self {
-        // Durability is not the point: no test cuts the power.
+        // No test simulates a power failure.
         Self::with(&["database.durability=relaxed"])
     }
 
-    /// The same with settings of its own.
+    /// The same with only these settings.
     pub(crate) fn with(settings: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         Self { folder, settings: settings.iter().map(|setting| (*setting).to_owned()).collect() }
     }
 
-    /// Where commands run; the data folder is below.
+    /// The working folder of commands; it contains the data folder.
     pub(crate) fn root(&self) -> &Path {
         self.folder.path()
     }
@@ -118,11 +120,11 @@ impl Place {
 
     /// Runs a command to its end.
     #[track_caller]
-    pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
+    pub(crate) fn run(&self, arguments: &[&str]) -> CommandOutput {
         finish(&mut self.command(arguments))
     }
 
-    /// Starts a command that is waited for later.
+    /// Starts a command without waiting for its end.
     pub(crate) fn start(&self, arguments: &[&str]) -> Child {
         let mut command = self.command(arguments);
         command.stdout(Stdio::null()).spawn().expect("it starts")
@@ -138,17 +140,17 @@ impl Place {
         Server::start(&mut self.command(&[&["run"], arguments].concat()))
     }
 
-    /// Starts another command that runs until it is told to stop, and waits until it is ready.
+    /// Starts another command that runs until it is stopped, and waits until it is ready.
     pub(crate) fn start_with(&self, arguments: &[&str]) -> Server {
         Server::start(&mut self.command(arguments))
     }
 
-    /// Starts a server and does not wait.
+    /// Starts a server without waiting.
     pub(crate) fn start_server(&self) -> Server {
         Server::spawn(&mut self.command(&["run"]))
     }
 
-    /// How many jobs of a kind are in a state.
+    /// Number of jobs of a kind in a state.
     #[track_caller]
     pub(crate) fn count(&self, kind: &str, state: &str) -> u64 {
         let status = self.run(&["jobs", "status", "--json"]).json();
@@ -158,7 +160,7 @@ impl Place {
     }
 }
 
-/// A running server.
+/// A running server; it is killed on drop.
 pub(crate) struct Server {
     child: Child,
     lines: Receiver<String>,
@@ -167,7 +169,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts it and waits until it says that it is ready.
+    /// Starts it and waits until it logs that it is ready.
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut server = Self::spawn(command);
         let ready = server.expect_line(READY);
@@ -175,7 +177,7 @@ impl Server {
         server
     }
 
-    /// Where it serves HTTP.
+    /// A client of its HTTP address.
     pub(crate) fn rpc(&self) -> JsonRpc {
         JsonRpc::at(self.http.expect("it serves HTTP"))
     }
@@ -199,7 +201,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Waits for a line of the log that holds `part`.
+    /// Waits for a log line that contains `part`.
     pub(crate) fn expect_line(&mut self, part: &str) -> String {
         let end = Instant::now() + WAIT_MAX;
         loop {
@@ -228,14 +230,14 @@ impl Server {
         ended
     }
 
-    /// Whether it has logged a line that holds `part`.
-    pub(crate) fn saw(&mut self, part: &str) -> bool {
+    /// Whether it has logged a line that contains `part`.
+    pub(crate) fn has_logged(&mut self, part: &str) -> bool {
         self.log.extend(self.lines.try_iter().flat_map(|line| [line, "\n".to_owned()]));
         self.log.contains(part)
     }
 
-    /// Waits for the end of a server that was told to stop, for as long as this; returns its log too.
-    pub(crate) fn ended_within(mut self, limit: Duration) -> (ExitStatus, String) {
+    /// Waits at most `limit` for the end of a server that is stopping; returns its log too.
+    pub(crate) fn wait_for_end_within(mut self, limit: Duration) -> (ExitStatus, String) {
         let end = Instant::now() + limit;
         let ended = loop {
             match self.child.try_wait().expect("it is ours") {
@@ -248,17 +250,17 @@ impl Server {
         (ended, std::mem::take(&mut self.log))
     }
 
-    /// What it has logged, as far as it was waited for.
+    /// The log, as far as it has been read.
     pub(crate) fn log(&self) -> &str {
         &self.log
     }
 
-    /// Waits for the end of a server that was told to stop.
-    pub(crate) fn ended(mut self) -> ExitStatus {
+    /// Waits for the end of a server that is stopping.
+    pub(crate) fn wait_for_end(mut self) -> ExitStatus {
         self.child.wait().expect("it ends")
     }
 
-    /// Sends SIGKILL, as the operating system does to a process that takes too much.
+    /// Sends SIGKILL, as the kernel does when memory runs out.
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("it is killed");
         self.child.wait().expect("it ends");
@@ -267,13 +269,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The address in the line of a server that is ready.
+/// The HTTP address in the log line of a server that is ready.
 fn address(line: &str) -> Option<SocketAddr> {
     line.split_once("http=\"")?.1.split('"').next()?.parse().ok()
 }
@@ -283,7 +285,7 @@ pub(crate) fn signal(name: &str, process: u32) {
     assert!(sent.expect("kill runs").success());
 }
 
-/// Looks until `holds`.
+/// Polls until `holds` returns true.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + WAIT_MAX;
@@ -291,4 +293,23 @@ pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(Instant::now() < end, "not within {WAIT_MAX:?}: {what}");
         std::thread::sleep(LOOK_WAIT);
     }
+}
+
+pub(crate) fn at(server: &Server) -> SocketAddr {
+    server.rpc().address()
+}
+
+/// Sends a `POST` with JSON; returns the status and the JSON of the answer.
+#[track_caller]
+pub(crate) fn post(to: SocketAddr, path: &str, body: &Value) -> (u16, Value) {
+    let (status, answer) = request(to, "POST", path, &body.to_string()).expect("an answer");
+    (status, serde_json::from_str(&answer).expect("JSON"))
+}
+
+/// Sends a `GET`, whose answer must have status 200; returns its JSON.
+#[track_caller]
+pub(crate) fn get(to: SocketAddr, path: &str) -> Value {
+    let (status, answer) = request(to, "GET", path, "").expect("an answer");
+    assert_eq!(status, 200, "{path}: {answer}");
+    serde_json::from_str(&answer).expect("JSON")
 }

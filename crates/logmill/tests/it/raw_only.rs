@@ -5,12 +5,12 @@ use logmill_chain::sim::{Shape, SimChain, SimSettings};
 use logmill_sim::http::request;
 use logmill_sim::node::SimNodeServer;
 
-use crate::process::{LOGMILL, Place, Server, command, wait_until};
+use crate::process::{LOGMILL, Sandbox, Server, command, wait_until};
 
-/// A server that has stored the whole chain, with this in the variable.
-fn served(place: &Place, node: &str, raw_only: &str) -> Server {
-    let mut run = command(LOGMILL, place.root());
-    run.args(["run", "--rpc-url", node, "--data"]).arg(place.data());
+/// A server that has stored the whole chain, with this value of `RAW_ONLY`.
+fn served(sandbox: &Sandbox, node: &str, raw_only: &str) -> Server {
+    let mut run = command(LOGMILL, sandbox.root());
+    run.args(["run", "--rpc-url", node, "--data"]).arg(sandbox.data());
     for setting in ["database.durability=relaxed", "index.cell_blocks=32", "ingest.poll_ms=30"] {
         run.args(["--set", setting]);
     }
@@ -18,7 +18,7 @@ fn served(place: &Place, node: &str, raw_only: &str) -> Server {
     let server = Server::start(&mut run);
     wait_until("everything is stored", || {
         let chain = server.rpc().get("/status")["chains"][0].take();
-        chain["covered"][0]["start"] == 0 && chain["head"]["number"] == 40
+        chain["covered"][0]["from"] == 0 && chain["head"]["number"] == 40
     });
     server
 }
@@ -38,15 +38,15 @@ fn with_raw_only_blocks_are_stored_and_nothing_is_derived() {
     chain.grow(40);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let node = runtime.block_on(SimNodeServer::start(SimNode::new(chain)));
-    let place = Place::new();
-    let server = served(&place, &node.url(), "true");
+    let sandbox = Sandbox::new();
+    let server = served(&sandbox, &node.url(), "true");
     assert_eq!(status_of(&server, "/api/v1/1337/blocks/17").0, 200, "blocks are there");
     let (status, body) = status_of(&server, "/api/v1/1337/tokens");
     assert!(status == 404 && body.contains("not_derived"), "{body}");
-    assert!(!place.data().join("tables.db").exists(), "not even a table");
+    assert!(!sandbox.data().join("tables.db").exists(), "not even a table");
     assert!(server.terminate().success());
-    // Without it, the same folder is derived.
-    let server = served(&place, &node.url(), "false");
+    // Without it, tables are derived in the same folder.
+    let server = served(&sandbox, &node.url(), "false");
     wait_until("tokens are derived", || status_of(&server, "/api/v1/1337/tokens").0 == 200);
     assert!(server.terminate().success());
 }

@@ -1,5 +1,5 @@
-//! Readiness, with the program as a process: what makes it not ready, which services that takes away, and that it comes
-//! back. Causes that need no process are made to happen in `readiness::tests`.
+//! Readiness, with the program as a process: causes, the services that they affect, and recovery. Causes that need no
+//! process are tested in `readiness::tests`.
 
 mod chains;
 mod failures;
@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-use crate::process::{Place, Server, wait_until};
+use crate::process::{Sandbox, Server, at, wait_until};
 
 const EVENTS: &str = r#"meter.events={ "api.calls" = { op = "sum" } }"#;
-/// Everything small and quick; a head counts as seen for two seconds.
+/// Small sizes and short intervals; a head counts as seen for two seconds.
 const QUICK: [&str; 13] = [
     EVENTS,
     "database.durability=relaxed",
@@ -36,11 +36,11 @@ const QUICK: [&str; 13] = [
     "ready.free_disk_mib=0",
 ];
 
-fn place(more: &[&str]) -> Place {
-    Place::with(&[&QUICK[..], more].concat())
+fn sandbox(more: &[&str]) -> Sandbox {
+    Sandbox::with(&[&QUICK[..], more].concat())
 }
 
-/// A simulated node behind a socket, which dies with its runtime.
+/// A simulated node on a socket; it ends with its runtime.
 struct Node {
     runtime: Option<Runtime>,
     server: Option<SimNodeServer>,
@@ -49,14 +49,14 @@ struct Node {
 }
 
 impl Node {
-    /// A node that answers, with a chain of so many blocks.
+    /// A node that answers, with a chain of `blocks` blocks.
     fn start(blocks: u64, finality_lag: u64) -> Self {
         let mut node = Self::silent(blocks, finality_lag);
         node.0.answer(node.1);
         node.0
     }
 
-    /// A node that takes connections and answers none of them, and the socket to answer on.
+    /// A node that accepts connections without answering, and the socket to answer on.
     fn silent(blocks: u64, finality_lag: u64) -> (Self, std::net::TcpListener) {
         let settings = SimSettings {
             seed: 5,
@@ -72,7 +72,7 @@ impl Node {
         (Self { runtime, server: None, node: SimNode::new(chain), address }, socket)
     }
 
-    /// Answers from now on.
+    /// Starts answering.
     fn answer(&mut self, socket: std::net::TcpListener) {
         let runtime = self.runtime.as_ref().expect("it runs");
         let _inside = runtime.enter();
@@ -93,18 +93,14 @@ impl Node {
         self.node.set_faults(faults);
     }
 
-    /// Ends it, with all its connections.
+    /// Ends the node and closes its connections.
     fn kill(&mut self) {
         self.server = None;
         self.runtime.take().expect("it runs").shutdown_background();
     }
 }
 
-fn at(server: &Server) -> SocketAddr {
-    server.rpc().address()
-}
-
-/// The status and codes of a path below `/ready`.
+/// Status and cause codes of a path below `/ready`.
 fn ready(server: &Server, service: &str) -> (u16, Vec<String>) {
     let (status, body) = request(at(server), "GET", &format!("/ready{service}"), "").expect("it");
     let body: Value = serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"));
@@ -116,7 +112,7 @@ fn ready(server: &Server, service: &str) -> (u16, Vec<String>) {
     (status, codes)
 }
 
-/// Waits until a cause holds, and then until the services are those that are left.
+/// Waits until a cause is reported, and then until exactly the services `left` are ready.
 #[track_caller]
 fn wait_for(server: &Server, code: &str, left: &[&str]) {
     let mut last = Vec::new();
@@ -149,7 +145,7 @@ fn wait_until_ready(server: &Server) {
     }
 }
 
-/// Sends an event of usage; gives the status of the answer.
+/// Sends a usage event; returns the status of the answer.
 fn send(server: &Server, id: &str) -> u16 {
     let event = json!({"eventType": "api.calls", "customerId": "acme", "value": 1, "id": id});
     match request(at(server), "POST", "/usagebatch", &json!([event]).to_string()) {

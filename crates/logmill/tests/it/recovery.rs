@@ -1,4 +1,4 @@
-//! After a process died, or while a database hangs: what was held is taken over within seconds, and a stop ends.
+//! After a process died, or while a database hangs: its leases and jobs are taken over within seconds, and a stop ends.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,14 @@ use logmill_work::{Lease, LeaseSettings, NewJob, Queue};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-use crate::process::{Place, Server, signal, wait_until};
+use crate::process::{Sandbox, Server, signal, wait_until};
 
-/// Nobody waits for a lease of this length in a test.
+/// Length of a lease that no test waits for.
 const HOUR: Duration = Duration::from_secs(3_600);
-/// How long a server holds the jobs that make aggregates.
+/// Lease of the aggregation jobs of a server.
 const AGGREGATE_LEASE: Duration = Duration::from_secs(120);
-/// In which writing and aggregates go on, with room for a busy machine. Before, it was 30 and 120 s.
+/// Time limit for writing and aggregation to resume, with room for a busy machine. Waiting for the leases to end
+/// would take 30 and 120 s.
 const SQLITE_WITHIN: Duration = Duration::from_secs(20);
 const POSTGRES_WITHIN: Duration = Duration::from_secs(20);
 /// Usage of three customers.
@@ -28,14 +29,14 @@ const EVENTS: u64 = 30;
 const METER: &str = r#"meter.events={ "api.calls" = { op = "sum" } }"#;
 const AGGREGATES: &str = "meter.aggregate";
 
-/// A chain, and a node that knows it.
-struct World {
+/// A chain, and a node that serves it.
+struct SimulatedNode {
     runtime: Runtime,
     chain: SimChain,
     node: SimNodeServer,
 }
 
-impl World {
+impl SimulatedNode {
     fn new() -> Self {
         let chain = SimChain::with(SimSettings {
             seed: 41,
@@ -49,13 +50,13 @@ impl World {
         Self { runtime, chain, node }
     }
 
-    /// A place that follows the chain, with the usual leases.
-    fn place(&self, more: &[&str]) -> Place {
+    /// A sandbox whose server follows the chain, with the default leases.
+    fn sandbox(&self, more: &[&str]) -> Sandbox {
         let url = format!("chain.rpc_urls={}", self.node.url());
         let mut settings = vec!["database.durability=relaxed", "ingest.poll_ms=30", &url];
         settings.push("index.cell_blocks=32");
         settings.extend(more);
-        Place::with(&settings)
+        Sandbox::with(&settings)
     }
 }
 
@@ -72,68 +73,68 @@ fn within(what: &str, since: Instant, limit: Duration) {
 
 #[test]
 fn after_kill_9_the_next_server_of_a_folder_writes_at_once() {
-    let world = World::new();
-    let place = world.place(&[]);
-    let server = place.serve();
+    let simulated = SimulatedNode::new();
+    let sandbox = simulated.sandbox(&[]);
+    let server = sandbox.serve();
     wait_until("it has stored the chain", || head(&server) == 20);
     let killed = Instant::now();
     server.kill();
-    world.chain.grow(7);
-    let mut server = place.serve();
+    simulated.chain.grow(7);
+    let mut server = sandbox.serve();
     wait_until("writing goes on", || head(&server) == 27);
     within("writing went on", killed, SQLITE_WITHIN);
-    assert!(server.saw("took over from a process that ended"));
+    assert!(server.has_logged("took over leases and jobs from a process that ended"));
     assert!(server.terminate().success());
 }
 
 #[test]
 fn after_kill_9_another_process_on_the_same_database_writes_within_seconds() {
     let postgres = PostgresServer::start();
-    let world = World::new();
+    let simulated = SimulatedNode::new();
     let url = format!("database.url={}", postgres.url());
-    let place = world.place(&[&url]);
-    let writer = place.serve();
+    let sandbox = simulated.sandbox(&[&url]);
+    let writer = sandbox.serve();
     wait_until("it has stored the chain", || head(&writer) == 20);
-    let mut standby = place.serve();
-    // Longer than a process that has ended goes unnoticed.
+    let mut standby = sandbox.serve();
+    // Longer than it takes to notice that a process has ended.
     std::thread::sleep(Duration::from_secs(6));
-    assert!(!standby.saw("epoch="), "the lease of a process that lives is left alone");
+    assert!(!standby.has_logged("epoch="), "the lease of a process that lives is left alone");
     let killed = Instant::now();
     writer.kill();
-    world.chain.grow(7);
+    simulated.chain.grow(7);
     wait_until("writing goes on", || head(&standby) == 27);
     within("another process wrote", killed, POSTGRES_WITHIN);
-    // And so does the next process after the only one died.
+    // The next process also takes over quickly after the only one died.
     let killed = Instant::now();
     standby.kill();
-    world.chain.grow(7);
-    let next = place.serve();
+    simulated.chain.grow(7);
+    let next = sandbox.serve();
     wait_until("writing goes on", || head(&next) == 34);
     within("the next process wrote", killed, POSTGRES_WITHIN);
     assert!(next.terminate().success());
 }
 
-/// A database as a process that died would have had it.
-async fn open(place: &Place, postgres: Option<&PostgresServer>, file: &str) -> Sql {
+/// Opens a database as the process that dies would.
+async fn open(sandbox: &Sandbox, postgres: Option<&PostgresServer>, file: &str) -> Sql {
     let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
     match postgres {
         Some(postgres) => {
             Sql::postgres(&PostgresSettings::new(postgres.url()), clock, entropy).await
         }
-        None => Sql::sqlite(&SqliteSettings::file(place.data().join(file)), clock, entropy).await,
+        None => Sql::sqlite(&SqliteSettings::file(sandbox.data().join(file)), clock, entropy).await,
     }
     .expect("a database")
 }
 
 #[test]
 fn the_next_owner_of_a_folder_takes_over_leases_and_jobs_in_every_database() {
-    let place = Place::with(&["database.durability=relaxed", METER]);
-    assert!(place.serve().terminate().success(), "everything is made");
+    let sandbox = Sandbox::with(&["database.durability=relaxed", METER]);
+    assert!(sandbox.serve().terminate().success(), "everything is made");
     let runtime = Runtime::new().expect("a runtime");
     let files = ["work.db", "index.db", "tables.db", "meter.db"];
     runtime.block_on(async {
         for file in files {
-            let sql = open(&place, None, file).await;
+            let sql = open(&sandbox, None, file).await;
             let settings = LeaseSettings { ttl: HOUR, margin: Duration::from_secs(1) };
             let store = SqlMeta::shared(sql.clone());
             let lease = Lease::new(store, SystemClock::shared(), "test", "dead", settings);
@@ -146,10 +147,10 @@ fn the_next_owner_of_a_folder_takes_over_leases_and_jobs_in_every_database() {
             }
         }
     });
-    let server = place.serve();
+    let server = sandbox.serve();
     runtime.block_on(async {
         for file in files {
-            let sql = open(&place, None, file).await;
+            let sql = open(&sandbox, None, file).await;
             let settings = LeaseSettings { ttl: HOUR, margin: Duration::from_secs(1) };
             let store = SqlMeta::shared(sql.clone());
             let lease = Lease::new(store, SystemClock::shared(), "test", "next", settings);
@@ -167,9 +168,9 @@ fn the_next_owner_of_a_folder_takes_over_leases_and_jobs_in_every_database() {
     assert!(server.terminate().success());
 }
 
-/// Sends usage, and lets a process that then dies claim the jobs that would make aggregates of it.
-fn leave_aggregates_behind(place: &Place, postgres: Option<&PostgresServer>) {
-    let server = place.serve();
+/// Sends usage, and claims its aggregation jobs in the name of a process that has died.
+fn leave_aggregates_behind(sandbox: &Sandbox, postgres: Option<&PostgresServer>) {
+    let server = sandbox.serve();
     let event = |number: u64| {
         json!({
             "eventType": "api.calls", "customerId": format!("c{}", number % 3), "value": 1,
@@ -181,18 +182,18 @@ fn leave_aggregates_behind(place: &Place, postgres: Option<&PostgresServer>) {
     let sent = request(to, "POST", "/usagebatch", &batch.to_string()).expect("an answer");
     assert_eq!(sent.0, 201, "{}", sent.1);
     server.kill();
-    place.run(&["meter", "trigger"]).answer();
+    sandbox.run(&["meter", "trigger"]).answer();
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let queue = Queue::open(open(place, postgres, "meter.db").await).await.expect("a queue");
-        // As the owner of a session that has ended.
+        let queue = Queue::open(open(sandbox, postgres, "meter.db").await).await.expect("a queue");
+        // The owner is a session that has ended.
         let claims =
             queue.claim(AGGREGATES, 100, AGGREGATE_LEASE, "dead~0000002a").await.expect("works");
         assert!(!claims.is_empty(), "there are aggregates to make");
     });
 }
 
-/// What the aggregates say of all customers together.
+/// Sum of the yearly aggregates of all customers.
 fn counted(server: &Server) -> u64 {
     let (_, all) = request(server.rpc().address(), "GET", "/aggregations?period=yearly", "")
         .expect("an answer");
@@ -203,10 +204,10 @@ fn counted(server: &Server) -> u64 {
 
 #[test]
 fn aggregates_that_a_dead_process_had_begun_are_made_at_once() {
-    let place = Place::with(&["database.durability=relaxed", METER, "meter.periods=yearly"]);
-    leave_aggregates_behind(&place, None);
+    let sandbox = Sandbox::with(&["database.durability=relaxed", METER, "meter.periods=yearly"]);
+    leave_aggregates_behind(&sandbox, None);
     let started = Instant::now();
-    let server = place.serve();
+    let server = sandbox.serve();
     wait_until("all are counted", || counted(&server) == EVENTS);
     within("aggregates were made", started, SQLITE_WITHIN);
     assert!(server.terminate().success());
@@ -216,10 +217,10 @@ fn aggregates_that_a_dead_process_had_begun_are_made_at_once() {
 fn aggregates_that_a_dead_process_had_begun_are_made_within_seconds_on_postgresql() {
     let postgres = PostgresServer::start();
     let url = format!("database.url={}", postgres.url());
-    let place = Place::with(&[&url, METER, "meter.periods=yearly"]);
-    leave_aggregates_behind(&place, Some(&postgres));
+    let sandbox = Sandbox::with(&[&url, METER, "meter.periods=yearly"]);
+    leave_aggregates_behind(&sandbox, Some(&postgres));
     let started = Instant::now();
-    let server = place.serve();
+    let server = sandbox.serve();
     wait_until("all are counted", || counted(&server) == EVENTS);
     within("aggregates were made", started, POSTGRES_WITHIN);
     assert!(server.terminate().success());
@@ -228,21 +229,21 @@ fn aggregates_that_a_dead_process_had_begun_are_made_within_seconds_on_postgresq
 #[test]
 fn sigterm_ends_the_server_in_time_while_the_database_hangs() {
     let postgres = PostgresServer::start();
-    let world = World::new();
+    let simulated = SimulatedNode::new();
     let url = format!("database.url={}", postgres.url());
-    let place = world.place(&[&url, METER, "work.stop_deadline_ms=3000"]);
-    let server = place.serve();
+    let sandbox = simulated.sandbox(&[&url, METER, "work.stop_deadline_ms=3000"]);
+    let server = sandbox.serve();
     wait_until("it has stored the chain", || head(&server) == 20);
     postgres.freeze();
-    // There is something to write that can not be written.
-    world.chain.grow(3);
+    // There are new blocks that cannot be written.
+    simulated.chain.grow(3);
     std::thread::sleep(Duration::from_secs(1));
-    let told = Instant::now();
+    let signalled = Instant::now();
     signal("TERM", server.id());
-    let (ended, log) = server.ended_within(Duration::from_secs(30));
-    within("it ended", told, Duration::from_secs(10));
+    let (ended, log) = server.wait_for_end_within(Duration::from_secs(30));
+    within("it ended", signalled, Duration::from_secs(10));
     postgres.thaw();
     assert_eq!(ended.code(), Some(1), "{log}");
     assert!(log.contains("work.stop_deadline_ms"), "{log}");
-    drop(world.runtime);
+    drop(simulated.runtime);
 }

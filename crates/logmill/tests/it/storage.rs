@@ -1,4 +1,4 @@
-//! Disks and folders that do not do what they should: a clear error, a code that is not 0, nothing lost.
+//! Failing disks and folders: a clear error, an exit code other than 0, and no lost data.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use logmill_io::sql::{Execute, SqliteSettings};
 use logmill_io::{OsEntropy, Sql, SystemClock, params};
 use tempfile::TempDir;
 
-use crate::process::{Ended, LOGMILL, Place, Server, command, finish};
+use crate::process::{CommandOutput, LOGMILL, Sandbox, Server, command, finish};
 
-/// A small file system that is gone with its handle.
+/// A small file system, unmounted on drop.
 struct SmallDisk(TempDir);
 
 impl SmallDisk {
-    /// None if mounting is not allowed here.
+    /// Returns `None` if mounting is not permitted here.
     fn mount(size: &str) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut mount = Command::new("mount");
@@ -27,10 +27,10 @@ impl SmallDisk {
         self.0.path()
     }
 
-    /// Writes until nothing fits any more.
+    /// Fills the disk; returns the file that does.
     fn fill(&self) -> PathBuf {
         let file = self.path().join("filler");
-        // It fails when the disk is full, which is the point.
+        // It fails because the disk becomes full, as intended.
         let _ = std::fs::write(&file, vec![1; 64 << 20]);
         file
     }
@@ -49,13 +49,13 @@ fn on(disk: &SmallDisk, arguments: &[&str]) -> Command {
     command
 }
 
-fn enqueue(disk: &SmallDisk, key: &str) -> Ended {
+fn enqueue(disk: &SmallDisk, key: &str) -> CommandOutput {
     let payload = format!("\"{}\"", "x".repeat(60_000));
     finish(&mut on(disk, &["jobs", "enqueue", "k", key, "--payload", &payload]))
 }
 
 #[test]
-fn a_full_disk_is_named_and_what_was_acknowledged_stays() {
+fn a_full_disk_is_named_and_acknowledged_jobs_are_kept() {
     let Some(disk) = SmallDisk::mount("8m") else {
         return logmill_sim::skip("mounting a small file system is not permitted");
     };
@@ -71,7 +71,7 @@ fn a_full_disk_is_named_and_what_was_acknowledged_stays() {
         acknowledged += 1;
         assert!(acknowledged < 1_000, "the disk is not full");
     };
-    refused.refused(1, &["full"]);
+    refused.assert_refused(1, &["full"]);
     assert!(refused.stderr.contains("hint: free some space"), "{refused:?}");
     let status = finish(&mut on(&disk, &["jobs", "status", "--json"])).json();
     assert_eq!(status["kinds"][0]["jobs"], acknowledged, "reading still works");
@@ -98,8 +98,8 @@ fn a_server_does_not_start_on_a_full_disk() {
     assert!(Server::start(&mut on(&disk, &["run"])).terminate().success(), "nothing is broken");
 }
 
-/// The program as a user who owns nothing, where that user can run it.
-fn as_nobody(programs: &TempDir, folder: &Path, arguments: &[&str], data: &Path) -> Ended {
+/// Runs the program as a user who owns no files, from a folder where that user can execute it.
+fn as_nobody(programs: &TempDir, folder: &Path, arguments: &[&str], data: &Path) -> CommandOutput {
     let program = programs.path().join("logmill");
     if !program.exists() {
         std::fs::copy(LOGMILL, &program).expect("copied");
@@ -122,44 +122,44 @@ fn a_folder_that_is_not_writable_is_named() {
         return logmill_sim::skip("becoming another user is not permitted");
     }
     let programs = tempfile::tempdir().expect("a temporary folder");
-    let place = Place::new();
-    std::fs::set_permissions(place.root(), std::fs::Permissions::from_mode(0o755)).expect("set");
-    let run = |arguments: &[&str]| as_nobody(&programs, Path::new("/"), arguments, &place.data());
-    let data = place.data().display().to_string();
-    // There is no folder, and none can be made.
-    run(&["run"]).refused(1, &[&data, "Permission denied"]);
-    run(&["jobs", "enqueue", "k", "1"]).refused(1, &[&data, "Permission denied"]);
-    // There is one, of somebody else.
-    place.run(&["jobs", "enqueue", "k", "kept"]).answer();
+    let sandbox = Sandbox::new();
+    std::fs::set_permissions(sandbox.root(), std::fs::Permissions::from_mode(0o755)).expect("set");
+    let run = |arguments: &[&str]| as_nobody(&programs, Path::new("/"), arguments, &sandbox.data());
+    let data = sandbox.data().display().to_string();
+    // The folder does not exist and cannot be created.
+    run(&["run"]).assert_refused(1, &[&data, "Permission denied"]);
+    run(&["jobs", "enqueue", "k", "1"]).assert_refused(1, &[&data, "Permission denied"]);
+    // The folder belongs to another user.
+    sandbox.run(&["jobs", "enqueue", "k", "kept"]).answer();
     let refused = run(&["run"]);
-    refused.refused(1, &[&data, "Permission denied"]);
+    refused.assert_refused(1, &[&data, "Permission denied"]);
     assert!(refused.stderr.contains("hint: run as the owner"), "{refused:?}");
-    run(&["jobs", "enqueue", "k", "1"]).refused(1, &[&data, "Permission denied"]);
-    // While somebody else's server runs, its socket is not ours.
-    let server = place.serve();
-    run(&["jobs", "enqueue", "k", "1"]).refused(1, &[&data, "Permission denied"]);
+    run(&["jobs", "enqueue", "k", "1"]).assert_refused(1, &[&data, "Permission denied"]);
+    // The socket of another user's server is not accessible.
+    let server = sandbox.serve();
+    run(&["jobs", "enqueue", "k", "1"]).assert_refused(1, &[&data, "Permission denied"]);
     assert!(server.terminate().success());
-    assert_eq!(place.count("k", "pending"), 1, "nothing was lost or added");
+    assert_eq!(sandbox.count("k", "pending"), 1, "nothing was lost or added");
 }
 
 #[test]
-fn a_database_of_a_newer_version_is_refused_and_left_alone() {
-    let place = Place::new();
-    place.run(&["jobs", "enqueue", "k", "kept"]).answer();
+fn a_database_of_a_newer_version_is_refused_and_unchanged() {
+    let sandbox = Sandbox::new();
+    sandbox.run(&["jobs", "enqueue", "k", "kept"]).answer();
     execute(
-        &place,
+        &sandbox,
         "INSERT INTO migrations_work (version, name, applied_on, checksum)
         VALUES (99, 'from_the_future', '2030-01-01T00:00:00Z', '1')",
     );
     for arguments in [&["run"][..], &["jobs", "status"], &["jobs", "enqueue", "k", "1"]] {
-        place.run(arguments).refused(1, &["version 99", "work tables", "at least as new"]);
+        sandbox.run(arguments).assert_refused(1, &["version 99", "work tables", "at least as new"]);
     }
-    execute(&place, "DELETE FROM migrations_work WHERE version = 99");
-    assert_eq!(place.count("k", "pending"), 1, "nothing was lost or added");
+    execute(&sandbox, "DELETE FROM migrations_work WHERE version = 99");
+    assert_eq!(sandbox.count("k", "pending"), 1, "nothing was lost or added");
 }
 
-fn execute(place: &Place, statement: &str) {
-    let file = SqliteSettings::file(place.data().join("work.db"));
+fn execute(sandbox: &Sandbox, statement: &str) {
+    let file = SqliteSettings::file(sandbox.data().join("work.db"));
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let sql = Sql::sqlite(&file, SystemClock::shared(), OsEntropy::shared()).await;
@@ -168,13 +168,13 @@ fn execute(place: &Place, statement: &str) {
 }
 
 #[test]
-fn a_file_that_is_no_database_is_named() {
-    let place = Place::new();
-    std::fs::create_dir_all(place.data()).expect("the folder is made");
-    std::fs::write(place.data().join("work.db"), "this is not a database at all, nor was it")
+fn a_file_that_is_not_a_database_is_named() {
+    let sandbox = Sandbox::new();
+    std::fs::create_dir_all(sandbox.data()).expect("the folder is made");
+    std::fs::write(sandbox.data().join("work.db"), "this is not a database at all, nor was it")
         .expect("written");
-    let file = place.data().join("work.db").display().to_string();
+    let file = sandbox.data().join("work.db").display().to_string();
     for arguments in [&["run"][..], &["jobs", "enqueue", "k", "1"]] {
-        place.run(arguments).refused(1, &[&file, "not a database"]);
+        sandbox.run(arguments).assert_refused(1, &[&file, "not a database"]);
     }
 }

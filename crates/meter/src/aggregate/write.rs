@@ -1,11 +1,12 @@
-//! Writing aggregates: those that are ready at the same time share one transaction.
+//! Writes aggregates: those that are ready at the same time share one transaction.
 //!
-//! A commit waits for the disk, and that takes longer than all else about an aggregate. So whoever has one ready waits
-//! for his turn, and then writes all that are ready by then; of those who wait most find theirs written.
+//! Waiting for the disk at commit takes longer than everything else about an aggregate. So a task with a ready
+//! aggregate waits for its turn and then writes all aggregates that are ready by then. Most waiting tasks find theirs
+//! already written.
 //!
-//! Guarantees: an aggregate, its revision, its message, the end of its mark and that of its job are written together or
-//! not at all; one that can not be written fails alone. Whoever goes away in the middle leaves nothing half done: what
-//! he had taken over is written by those whose it is. Leaves to others: computing aggregates.
+//! Guarantees: an aggregate, its revision, its message, the removal of its mark and the completion of its job are one
+//! transaction. An aggregate that cannot be written fails alone. A task that is cancelled leaves nothing half done: the
+//! tasks whose aggregates it had taken over write them themselves. Leaves to others: computing aggregates.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -18,62 +19,62 @@ use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::{AggregateState, Made, body};
+use super::{AggregateState, ComputedAggregate, body};
 use crate::due::aggregate_id;
 use crate::error::{Error, Result};
 use crate::meter::Meter;
 use crate::settings::Op;
 
-/// The most aggregates of one transaction.
+/// Maximum number of aggregates in one transaction.
 const GROUP_MAX: usize = 100;
 
-/// An aggregate to be written, and the job that asked for it.
+/// An aggregate to be written, and the job that requested it.
 #[derive(Debug)]
-pub(super) struct Ready {
-    pub(super) made: Made,
+pub(super) struct ReadyAggregate {
+    pub(super) computed: ComputedAggregate,
     pub(super) claim: Claim,
-    /// What its mark said before anything was read.
+    /// The mark's generation, read before anything else.
     pub(super) generation: Option<i64>,
 }
 
-/// One that is ready, and where to say what became of it.
-type Waiting = (Arc<Ready>, oneshot::Sender<Result<()>>);
+/// A ready aggregate, and the channel for the result of its write.
+type PendingWrite = (Arc<ReadyAggregate>, oneshot::Sender<Result<()>>);
 
-/// Aggregates that are ready, and the turn to write them.
+/// Queue of ready aggregates, and the lock of the task that writes them.
 #[derive(Debug, Default)]
-pub(crate) struct Together {
-    waiting: Mutex<VecDeque<Waiting>>,
-    turn: tokio::sync::Mutex<()>,
+pub(crate) struct AggregateCommitter {
+    waiting: Mutex<VecDeque<PendingWrite>>,
+    writing: tokio::sync::Mutex<()>,
 }
 
-impl Together {
-    fn add(&self, ready: Arc<Ready>) -> oneshot::Receiver<Result<()>> {
-        let (answer, answered) = oneshot::channel();
+impl AggregateCommitter {
+    fn add(&self, ready: Arc<ReadyAggregate>) -> oneshot::Receiver<Result<()>> {
+        let (reply, outcome) = oneshot::channel();
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.push_back((ready, answer));
-        answered
+        waiting.push_back((ready, reply));
+        outcome
     }
 
-    fn take(&self) -> Vec<Waiting> {
+    fn take(&self) -> Vec<PendingWrite> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let most = waiting.len().min(GROUP_MAX);
         waiting.drain(..most).collect()
     }
 }
 
-/// What was said of a period until now.
-type Before = (AggregateState, i64, Vec<u8>);
+/// State, revision number and hash of inputs of the stored aggregate.
+type StoredVersion = (AggregateState, i64, Vec<u8>);
 
 impl Meter {
-    /// Writes an aggregate, with whatever else is ready.
-    pub(super) async fn write_together(&self, queue: &Queue, ready: Ready) -> Result<()> {
+    /// Writes an aggregate together with all others that are ready.
+    pub(super) async fn write_grouped(&self, queue: &Queue, ready: ReadyAggregate) -> Result<()> {
         let ready = Arc::new(ready);
-        let mut answered = self.together.add(Arc::clone(&ready));
+        let mut outcome = self.committer.add(Arc::clone(&ready));
         loop {
-            let _turn = self.together.turn.lock().await;
-            match answered.try_recv() {
+            let _writing = self.committer.writing.lock().await;
+            match outcome.try_recv() {
                 Ok(written) => return written,
-                // Whoever wrote it was stopped in the middle.
+                // The task that was writing it was cancelled.
                 Err(TryRecvError::Closed) => return self.write_aggregates(queue, &[ready]).await,
                 Err(TryRecvError::Empty) => self.write_ready(queue).await,
             }
@@ -81,107 +82,135 @@ impl Meter {
     }
 
     async fn write_ready(&self, queue: &Queue) {
-        let group = self.together.take();
-        let all: Vec<Arc<Ready>> = group.iter().map(|(ready, _)| Arc::clone(ready)).collect();
+        let group = self.committer.take();
+        let all: Vec<Arc<ReadyAggregate>> =
+            group.iter().map(|(ready, _)| Arc::clone(ready)).collect();
         let written = self.write_aggregates(queue, &all).await;
         if let (Err(error), true) = (&written, group.len() > 1) {
-            // One of several may be at fault, so that each is tried alone.
-            tracing::debug!(error = error.chain(), "writes aggregates one by one");
-            for (ready, answer) in group {
-                drop(answer.send(self.write_aggregates(queue, &[ready]).await));
+            // One aggregate of the group may be the cause, so each is tried alone.
+            tracing::debug!(
+                error = error.chain(),
+                "writing a group of aggregates failed, writing them one by one"
+            );
+            for (ready, reply) in group {
+                drop(reply.send(self.write_aggregates(queue, &[ready]).await));
             }
             return;
         }
-        // Whoever waited may be gone; what was written stays.
+        // A waiting task may have been cancelled; what was written stays.
         let mut error = written.err();
-        for (_, answer) in group {
-            drop(answer.send(error.take().map_or(Ok(()), Err)));
+        for (_, reply) in group {
+            drop(reply.send(error.take().map_or(Ok(()), Err)));
         }
     }
 
-    async fn write_aggregates(&self, queue: &Queue, all: &[Arc<Ready>]) -> Result<()> {
+    async fn write_aggregates(&self, queue: &Queue, all: &[Arc<ReadyAggregate>]) -> Result<()> {
         let written = self
             .sql
             .write(|tx| async move { Ok(self.write_aggregates_in(&tx, queue, all).await?) });
         Ok(written.await?)
     }
 
-    async fn write_aggregates_in(&self, tx: &Tx, queue: &Queue, all: &[Arc<Ready>]) -> Result<()> {
+    async fn write_aggregates_in(
+        &self,
+        tx: &Tx,
+        queue: &Queue,
+        all: &[Arc<ReadyAggregate>],
+    ) -> Result<()> {
         let changed = self.publish_aggregates(tx, all).await?;
-        let finished = all.iter().filter(|ready| ready.made.finished);
-        let marked: Vec<(&Made, i64)> =
-            finished.clone().filter_map(|ready| Some((&ready.made, ready.generation?))).collect();
-        let params = marked.iter().map(|(made, generation)| {
-            let due = &made.due;
+        let finished = all.iter().filter(|ready| ready.computed.finished);
+        let marked: Vec<(&ComputedAggregate, i64)> = finished
+            .clone()
+            .filter_map(|ready| Some((&ready.computed, ready.generation?)))
+            .collect();
+        let params = marked.iter().map(|(computed, generation)| {
+            let due = &computed.due;
             params![due.customer, due.period.as_str(), due.key.as_str(), *generation]
         });
-        // A mark goes unless usage changed again since it was looked at.
+        // The mark is removed unless usage changed since it was read.
         let text = "DELETE FROM meter_due
                     WHERE customer = $1 AND period = $2 AND period_key = $3 AND generation = $4";
         let gone = tx.execute_many(text, params.collect::<Vec<_>>()).await?;
         let claims: Vec<Claim> = all.iter().map(|ready| ready.claim.clone()).collect();
         queue.remove_many_in(tx, &claims).await?;
-        // What changed meanwhile was not enqueued, as its job was running.
-        for ((made, _), _) in marked.iter().zip(gone).filter(|(_, gone)| *gone == 0) {
-            self.make_again(tx, made).await?;
+        // The sweep did not enqueue these changes, because the job was running.
+        for ((computed, _), _) in marked.iter().zip(gone).filter(|(_, gone)| *gone == 0) {
+            self.requeue_if_due(tx, computed).await?;
         }
-        // After the jobs are gone: one of them may be made anew.
+        // After the jobs are completed, because one of them may be enqueued again.
         for ready in finished {
-            self.go_on(tx, &ready.made, changed.contains(&ready.made.id())).await?;
+            self.carry_into_next(tx, &ready.computed, changed.contains(&ready.computed.id()))
+                .await?;
         }
         Ok(())
     }
 
-    /// Enqueues the job of an aggregate again if its period is still due.
-    async fn make_again(&self, tx: &Tx, made: &Made) -> Result<()> {
+    /// Enqueues the aggregate's job again if its period is still due.
+    async fn requeue_if_due(&self, tx: &Tx, computed: &ComputedAggregate) -> Result<()> {
         let text =
             "SELECT 1 FROM meter_due WHERE customer = $1 AND period = $2 AND period_key = $3";
-        let due = &made.due;
+        let due = &computed.due;
         let params = params![due.customer, due.period.as_str(), due.key.as_str()];
         if !tx.execute(text, params).await?.rows.is_empty() {
-            self.queue.enqueue_many_in(tx, &[due.job(&made.name)?]).await?;
+            self.queue.enqueue_many_in(tx, &[due.job(&computed.name)?]).await?;
         }
         Ok(())
     }
 
-    /// A value that holds on makes the next period due, though nothing may happen in it; and so does another value, or
-    /// none, where something was said of that period.
-    async fn go_on(&self, tx: &Tx, made: &Made, changed: bool) -> Result<()> {
-        let goes_on = made.figures.goes_on();
+    /// Makes the next period due if a held value carries over into it, or, where it already has an aggregate, if this
+    /// one changed.
+    async fn carry_into_next(
+        &self,
+        tx: &Tx,
+        computed: &ComputedAggregate,
+        changed: bool,
+    ) -> Result<()> {
+        let carries_over = computed.figures.carries_over();
         let holds = || self.settings.events.values().any(|known| known.op == Op::TimeWeighted);
-        let may_matter = goes_on || (changed && holds());
+        let may_matter = carries_over || (changed && holds());
         if !may_matter {
             return Ok(());
         }
-        let next = self.calendar.next(&made.period)?;
+        let next = self.calendar.next(&computed.period)?;
         let text = "SELECT 1 FROM meter_aggregate WHERE id = $1";
-        let id = aggregate_id(&made.name, &made.due.period, &next.key);
-        let is_said = !tx.execute(text, params![id]).await?.rows.is_empty();
-        if if is_said { changed } else { goes_on } {
-            self.make_due(tx, (made.due.customer, &made.name), &next).await?;
+        let id = aggregate_id(&computed.name, &computed.due.period, &next.key);
+        let is_published = !tx.execute(text, params![id]).await?.rows.is_empty();
+        if if is_published { changed } else { carries_over } {
+            self.make_due(tx, (computed.due.customer, &computed.name), &next).await?;
         }
         Ok(())
     }
 
-    /// Writes the aggregates that say something new, and tells of them; gives their ids.
-    async fn publish_aggregates(&self, tx: &Tx, all: &[Arc<Ready>]) -> Result<BTreeSet<String>> {
-        let before = before(tx, all).await?;
+    /// Writes the aggregates that changed and their messages; returns their ids.
+    async fn publish_aggregates(
+        &self,
+        tx: &Tx,
+        all: &[Arc<ReadyAggregate>],
+    ) -> Result<BTreeSet<String>> {
+        let before = read_stored(tx, all).await?;
         let (mut rows, mut revisions, mut messages) = (Vec::new(), Vec::new(), Vec::new());
         let mut changed = BTreeSet::new();
         for ready in all {
-            let made = &ready.made;
-            let id = made.id();
+            let computed = &ready.computed;
+            let id = computed.id();
             let before = before.get(&id);
-            let Some(state) = made.next_state(before) else {
+            let Some(state) = computed.next_state(before) else {
                 continue;
             };
             let revision = before.map_or(0, |(_, revision, _)| *revision) + 1;
-            let body = body(&made.figures).to_string();
-            rows.push(made.row(&id, state, revision, &body));
-            let inputs = made.figures.inputs.as_slice();
-            revisions.push(params![id.as_str(), revision, state.number(), inputs, body, made.at]);
+            let body = body(&computed.figures).to_string();
+            rows.push(computed.row(&id, state, revision, &body));
+            let inputs = computed.figures.inputs.as_slice();
+            revisions.push(params![
+                id.as_str(),
+                revision,
+                state.number(),
+                inputs,
+                body,
+                computed.at
+            ]);
             if state != AggregateState::Provisional {
-                messages.push(made.message(state, revision)?);
+                messages.push(computed.message(state, revision)?);
             }
             changed.insert(id);
         }
@@ -194,9 +223,13 @@ impl Meter {
     }
 }
 
-/// What was said of these periods until now, by the ids of aggregates; locked until the end of the transaction.
-async fn before(tx: &Tx, all: &[Arc<Ready>]) -> Result<BTreeMap<String, Before>> {
-    let ids: Vec<serde_json::Value> = all.iter().map(|ready| json!([ready.made.id()])).collect();
+/// The stored aggregates of these periods by id, locked until the end of the transaction.
+async fn read_stored(
+    tx: &Tx,
+    all: &[Arc<ReadyAggregate>],
+) -> Result<BTreeMap<String, StoredVersion>> {
+    let ids: Vec<serde_json::Value> =
+        all.iter().map(|ready| json!([ready.computed.id()])).collect();
     let text = "SELECT id, state, revision, inputs FROM meter_aggregate
         WHERE id any_of(SELECT CAST(value ->> 0 AS TEXT) FROM json_list($1))
         ORDER BY id FOR UPDATE";
@@ -208,10 +241,10 @@ async fn before(tx: &Tx, all: &[Arc<Ready>]) -> Result<BTreeMap<String, Before>>
     before.collect()
 }
 
-impl Made {
-    /// The state of this aggregate once it is written; none if it says nothing new.
-    fn next_state(&self, before: Option<&Before>) -> Option<AggregateState> {
-        // Of a period without usage nothing is said, unless something was said before its usage was taken back.
+impl ComputedAggregate {
+    /// The state of this aggregate once it is written; `None` if nothing changed.
+    fn next_state(&self, before: Option<&StoredVersion>) -> Option<AggregateState> {
+        // A period without usage gets no aggregate, unless one was published before its usage was cancelled.
         if before.is_none() && self.figures.types.is_empty() {
             return None;
         }

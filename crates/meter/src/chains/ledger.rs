@@ -7,11 +7,11 @@
 //! | `meter_chain_state` | source | the replacement that was applied last, and the one being applied |
 //! | `meter_chain_correction` | source | one row for each replacement that changed usage: what, why, how much |
 //!
-//! Only blocks with usage have a row. Blocks that are dead keep theirs, with all entries cancelled, so that ids are
+//! Only blocks with usage have a row. Blocks that were removed keep theirs, with all entries cancelled, so that ids are
 //! never used twice.
 //!
 //! Guarantees: a row is written in the transaction that records or cancels the events it lists. Leaves to others: what
-//! to record and what to cancel ([`super::plan`]).
+//! to record and cancel ([`super::plan`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,12 +23,12 @@ use serde::{Deserialize, Serialize};
 use super::usage::{BlockHash, RuleVersion, UsageId};
 use crate::error::{Error, Result};
 
-/// The tables of the ledger.
 pub(crate) const MIGRATIONS: Migrations = Migrations {
     component: "meter_chain",
-    list: &[Migration {
-        name: "ledger",
-        statements: "
+    list: &[
+        Migration {
+            name: "ledger",
+            statements: "
             CREATE TABLE meter_chain_block (
                 chain BIGINT NOT NULL,
                 height BIGINT NOT NULL,
@@ -64,34 +64,71 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
                 done_ms BIGINT,
                 PRIMARY KEY (chain, seq)
             );",
-        postgres_only: "",
-    }],
+            postgres_only: "",
+        },
+        Migration {
+            name: "logs_of_replacements",
+            statements: "
+            ALTER TABLE meter_chain_state ADD COLUMN log BIGINT NOT NULL DEFAULT 0;
+            ALTER TABLE meter_chain_state ADD COLUMN mark BIGINT;
+            CREATE TABLE meter_chain_correction_of_log (
+                chain BIGINT NOT NULL,
+                log BIGINT NOT NULL,
+                seq BIGINT NOT NULL,
+                first_block BIGINT NOT NULL,
+                last_block BIGINT NOT NULL,
+                reason {name} NOT NULL,
+                blocks BIGINT NOT NULL,
+                cancelled BIGINT NOT NULL,
+                recorded BIGINT NOT NULL,
+                begun_ms BIGINT NOT NULL,
+                done_ms BIGINT,
+                PRIMARY KEY (chain, log, seq)
+            );
+            INSERT INTO meter_chain_correction_of_log (chain, log, seq, first_block, last_block,
+                    reason, blocks, cancelled, recorded, begun_ms, done_ms)
+                SELECT chain, 0, seq, first_block, last_block, reason, blocks, cancelled, recorded,
+                    begun_ms, done_ms FROM meter_chain_correction;
+            DROP TABLE meter_chain_correction;
+            ALTER TABLE meter_chain_correction_of_log RENAME TO meter_chain_correction;",
+            postgres_only: "",
+        },
+        Migration {
+            name: "replacements_seen",
+            statements: "
+            ALTER TABLE meter_chain_state ADD COLUMN seen BIGINT NOT NULL DEFAULT 0;
+            ALTER TABLE meter_chain_state ADD COLUMN seen_mark BIGINT;",
+            postgres_only: "",
+        },
+    ],
 };
+
+/// Mark of a chain's state whose log of replacements no longer exists.
+const NO_LOG: u64 = u64::MAX;
 
 const VERSION: u8 = 1;
 const CRC_BYTES: usize = 4;
-/// The most ledger rows of one read.
+/// Maximum number of ledger rows in one read.
 const ROWS_PER_READ: i64 = 5_000;
 
 /// One recording of one log under one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) log: u64,
-    /// Number of the rule.
     pub(crate) rule: u32,
     /// Revision number, from 1.
     pub(crate) revision: u32,
-    /// Whether it counts; false once it was cancelled with its block.
+    /// False once it was cancelled with its block.
     pub(crate) live: bool,
     /// Hash of the event's content.
     pub(crate) content: i64,
 }
 
-/// What the ledger says of one height, by block hash.
-pub(crate) type Recorded = BTreeMap<BlockHash, Vec<Entry>>;
+/// Ledger entries of one height, by block hash.
+pub(crate) type BlockEntries = BTreeMap<BlockHash, Vec<Entry>>;
 
-/// What the ledger says of some heights.
-pub(crate) type ByHeight = BTreeMap<u64, Recorded>;
+/// Ledger entries of some heights.
+pub(crate) type ByHeight = BTreeMap<u64, BlockEntries>;
 
 /// Encodes the entries of a block: a version byte, the entries, and a checksum over both and the block.
 pub(crate) fn encode(hash: &BlockHash, entries: &[Entry]) -> Result<Vec<u8>> {
@@ -102,7 +139,7 @@ pub(crate) fn encode(hash: &BlockHash, entries: &[Entry]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Decodes what [`encode`] made.
+/// Decodes the output of [`encode`].
 pub(crate) fn decode(hash: &BlockHash, bytes: &[u8]) -> Result<Vec<Entry>> {
     let (body, crc) =
         bytes.split_last_chunk::<CRC_BYTES>().ok_or_else(|| unreadable(&"it is too short"))?;
@@ -116,11 +153,11 @@ pub(crate) fn decode(hash: &BlockHash, bytes: &[u8]) -> Result<Vec<Entry>> {
 }
 
 fn unreadable(why: &dyn std::fmt::Display) -> Error {
-    Error::corrupt(format!("the ledger of a chain's usage: {why}"))
+    Error::corrupt(format!("a ledger row of chain usage cannot be read: {why}"))
 }
 
-/// A number of a chain or block as the stores keep it.
-pub(crate) fn stored(number: u64) -> i64 {
+/// A chain id or block number as the database stores it.
+pub(crate) fn sql_int(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
@@ -128,7 +165,7 @@ fn hash_of(bytes: &[u8]) -> Result<BlockHash> {
     BlockHash::try_from(bytes).map_err(|_| unreadable(&"a hash does not have 32 bytes"))
 }
 
-/// What is recorded of the blocks of a range.
+/// The entries of the blocks of a range.
 pub(crate) async fn read(on: &impl Execute, chain: u64, range: &Heights) -> Result<ByHeight> {
     let mut found = ByHeight::new();
     let mut rest = Some(range.clone());
@@ -142,7 +179,14 @@ pub(crate) async fn read(on: &impl Execute, chain: u64, range: &Heights) -> Resu
     Ok(found)
 }
 
-/// The lowest heights of a range that have usage that counts, at most `most` of them.
+/// One above the highest block with recorded usage; 0 if there is none.
+pub(crate) async fn end(on: &impl Execute, chain: u64) -> Result<u64> {
+    let text = "SELECT height FROM meter_chain_block WHERE chain = $1 ORDER BY height DESC LIMIT 1";
+    let found = on.execute(text, params![sql_int(chain)]).await?;
+    found.rows.first().map_or(Ok(0), |row| Ok(row.count(0)?.saturating_add(1)))
+}
+
+/// The lowest heights of a range with live entries, at most `most`.
 pub(crate) async fn live_heights(
     on: &impl Execute,
     chain: u64,
@@ -159,12 +203,11 @@ pub(crate) async fn live_heights(
     Ok(live.into_iter().take(most).collect())
 }
 
-/// Whether any usage of a height counts.
-pub(crate) fn is_live(recorded: &Recorded) -> bool {
+pub(crate) fn is_live(recorded: &BlockEntries) -> bool {
     recorded.values().flatten().any(|entry| entry.live)
 }
 
-/// The first rows of a range, and what is left of it. The last height of a page may come again with the next.
+/// The first rows of a range, and the rest of the range. The last height of a page may appear again in the next.
 async fn read_page(
     on: &impl Execute,
     chain: u64,
@@ -174,7 +217,7 @@ async fn read_page(
         "SELECT height, hash, entries FROM meter_chain_block
          WHERE chain = $1 AND height >= $2 AND height < $3 ORDER BY height LIMIT {ROWS_PER_READ}"
     );
-    let params = params![stored(chain), stored(range.start), stored(range.end)];
+    let params = params![sql_int(chain), sql_int(range.start), sql_int(range.end)];
     let rows = on.execute(&text, params).await?.rows;
     let mut page = ByHeight::new();
     for row in &rows {
@@ -188,30 +231,29 @@ async fn read_page(
     Ok((page, next.filter(|next| !next.is_empty())))
 }
 
-/// Writes what is recorded of one block.
+/// The parameters of [`PUT_ROW`] for one block.
 pub(crate) fn row(
     chain: u64,
     height: u64,
     hash: &BlockHash,
     entries: &[Entry],
 ) -> Result<Vec<logmill_io::Value>> {
-    Ok(params![stored(chain), stored(height), hash.as_slice(), encode(hash, entries)?])
+    Ok(params![sql_int(chain), sql_int(height), hash.as_slice(), encode(hash, entries)?])
 }
 
-/// The statement for [`row`].
 pub(crate) const PUT_ROW: &str = "
     INSERT INTO meter_chain_block (chain, height, hash, entries) VALUES ($1, $2, $3, $4)
     ON CONFLICT (chain, height, hash) DO UPDATE SET entries = excluded.entries";
 
-/// The rules that a chain ever had, by number.
+/// All rules that a chain ever had, by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rules {
     pub(crate) known: BTreeMap<u32, RuleVersion>,
-    /// Numbers of those that are configured now.
+    /// Numbers of the rules that are configured now.
     pub(crate) current: Vec<u32>,
 }
 
-/// The definition of a rule that an event was recorded under before the ledger existed, and that is not known.
+/// Stands for the unknown definition of a rule that recorded events before the ledger existed.
 const UNKNOWN_DEFINITION: i64 = 0;
 
 impl Rules {
@@ -221,7 +263,7 @@ impl Rules {
         current.find(|number| self.known.get(number).is_some_and(|rule| rule.name == name))
     }
 
-    /// The number that stands for an unknown definition of a rule.
+    /// The number of a rule's unknown definition.
     pub(crate) fn unknown(&self, name: &str) -> Option<u32> {
         let is_unknown =
             |rule: &RuleVersion| rule.name == name && rule.definition == UNKNOWN_DEFINITION;
@@ -232,23 +274,21 @@ impl Rules {
         self.known.get(&number).map_or("", |rule| rule.name.as_str())
     }
 
-    /// Whether a rule is configured now, with this definition.
+    /// Whether the rule is configured now with this definition.
     pub(crate) fn is_current(&self, number: u32) -> bool {
         self.current.contains(&number)
     }
 
-    /// Whether a rule of this name is configured now.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.number(name).is_some()
     }
 
-    /// The id of an entry.
     pub(crate) fn id(&self, chain: u64, hash: &BlockHash, entry: &Entry) -> UsageId {
         let rule = self.name(entry.rule).to_owned();
         UsageId { chain, hash: *hash, log: entry.log, rule, revision: entry.revision }
     }
 
-    /// The rules of a chain, with numbers for those that are new.
+    /// The rules of a chain; new ones get a number.
     pub(crate) async fn resolve(
         sql: &logmill_io::Sql,
         chain: u64,
@@ -263,6 +303,11 @@ impl Rules {
         Ok(Self::with(known, now))
     }
 
+    /// All rules that a chain ever had; none counts as configured.
+    pub(crate) async fn read(on: &impl Execute, chain: u64) -> Result<Self> {
+        Ok(Self { known: read_rules(on, chain).await?, current: Vec::new() })
+    }
+
     fn with(known: BTreeMap<u32, RuleVersion>, now: &[RuleVersion]) -> Self {
         let number = |wanted: &RuleVersion| {
             known.iter().find(|(_, rule)| *rule == wanted).map(|(number, _)| *number)
@@ -274,7 +319,7 @@ impl Rules {
 
 async fn read_rules(on: &impl Execute, chain: u64) -> Result<BTreeMap<u32, RuleVersion>> {
     let text = "SELECT number, name, definition FROM meter_chain_rule WHERE chain = $1";
-    let found = on.execute(text, params![stored(chain)]).await?;
+    let found = on.execute(text, params![sql_int(chain)]).await?;
     let rules = found.rows.iter().map(|row| {
         let number = u32::try_from(row.count(0)?).map_err(|error| unreadable(&error))?;
         Ok((number, RuleVersion { name: row.text(1)?.to_owned(), definition: row.int(2)? }))
@@ -282,9 +327,9 @@ async fn read_rules(on: &impl Execute, chain: u64) -> Result<BTreeMap<u32, RuleV
     rules.collect()
 }
 
-/// Numbers rules. Each name also gets a number for definitions that are not known any more.
+/// Assigns numbers to rules. Each name also gets a number for definitions that are no longer known.
 async fn add_rules(tx: &Tx, chain: u64, now: &[RuleVersion]) -> Result<BTreeMap<u32, RuleVersion>> {
-    // Two processes must not give the same number.
+    // Two processes must not assign the same number.
     crate::meter::Head::lock(tx).await?;
     let mut known = read_rules(tx, chain).await?;
     let unknown = |rule: &RuleVersion| RuleVersion {
@@ -298,34 +343,66 @@ async fn add_rules(tx: &Tx, chain: u64, now: &[RuleVersion]) -> Result<BTreeMap<
         let number = known.keys().next_back().map_or(1, |last| last + 1);
         let text = "INSERT INTO meter_chain_rule (chain, number, name, definition)
                     VALUES ($1, $2, $3, $4)";
-        tx.execute(text, params![stored(chain), number, rule.name.as_str(), rule.definition])
+        tx.execute(text, params![sql_int(chain), number, rule.name.as_str(), rule.definition])
             .await?;
         known.insert(number, rule);
     }
     Ok(known)
 }
 
-/// Which replacements of blocks are applied to a chain's usage.
+/// Progress of applying block replacements to a chain's usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChainState {
-    /// Changes with every other field; whoever read an older one has read usage that may not be true any more.
+    /// Changes with every other field; usage read under an older version may be outdated.
     pub version: u64,
-    /// The replacement that is being applied, or was applied last.
+    /// The replacement that is being applied or was applied last.
     pub begun: u64,
     /// The replacement that was applied last; 0 if none was.
     pub applied: u64,
-    /// Usage from this moment on is not corrected yet; none if all is.
+    /// Number of earlier logs of replacements.
+    pub log: u64,
+    /// The mark of the begun replacement ([`super::source::UsageSource::replacement_mark`]); 0 if unknown.
+    pub mark: u64,
+    /// The newest known replacement, applied or not. Usage of blocks stored after it may be recorded.
+    pub seen: u64,
+    /// The mark of the newest known replacement; 0 if unknown.
+    pub seen_mark: u64,
+    /// Usage from this moment on is not corrected yet; `None` if all is.
     pub pending: Option<Timestamp>,
-    /// Since when.
     pub pending_since: Option<Timestamp>,
 }
 
 impl ChainState {
-    /// The state of a chain.
+    /// The state of a chain whose stored blocks were restored or stored again: all of its usage counts as replaced.
+    #[must_use]
+    pub(crate) fn without_log(self) -> Self {
+        let (version, log) = (self.version + 1, self.log + 1);
+        Self { version, log, begun: 0, applied: 0, mark: NO_LOG, seen: 0, seen_mark: 0, ..self }
+    }
+
+    /// Whether the applied log of replacements no longer exists and the current one is not applied yet.
+    pub(crate) fn has_no_log(&self) -> bool {
+        self.mark == NO_LOG
+    }
+
+    /// Whether a replacement is being applied or was applied.
+    pub(crate) fn has_begun(&self, seq: u64) -> bool {
+        // Without a log, applying all stored blocks may end with number 0.
+        if self.has_no_log() { self.begun == seq + 1 } else { self.begun >= seq }
+    }
+
+    /// The state once a replacement is being applied.
+    #[must_use]
+    pub(crate) fn beginning(self, seq: u64, mark: u64) -> Self {
+        let (begun, mark) = if self.has_no_log() { (seq + 1, NO_LOG) } else { (seq, mark) };
+        Self { version: self.version + 1, begun, mark, ..self }
+    }
+
     pub(crate) async fn read(on: &impl Execute, chain: u64) -> Result<Self> {
-        let text = "SELECT version, begun, applied, pending_ms, pending_since_ms
+        let text = "SELECT version, begun, applied, pending_ms, pending_since_ms, log, mark,
+                        seen, seen_mark
                     FROM meter_chain_state WHERE chain = $1";
-        let found = on.execute(text, params![stored(chain)]).await?;
+        let found = on.execute(text, params![sql_int(chain)]).await?;
         let Some(row) = found.rows.first() else { return Ok(Self::default()) };
         Ok(Self {
             version: row.count(0)?,
@@ -333,25 +410,36 @@ impl ChainState {
             applied: row.count(2)?,
             pending: row.opt_int(3)?.map(Timestamp),
             pending_since: row.opt_int(4)?.map(Timestamp),
+            log: row.count(5)?,
+            mark: row.opt_int(6)?.map_or(0, i64::cast_unsigned),
+            seen: row.count(7)?,
+            seen_mark: row.opt_int(8)?.map_or(0, i64::cast_unsigned),
         })
     }
 
-    /// Writes the state, under the head's lock.
+    /// Writes the state; the caller holds the head's lock.
     pub(crate) async fn store(&self, tx: &Tx, chain: u64) -> Result<()> {
         let text = "INSERT INTO meter_chain_state
-                        (chain, version, begun, applied, pending_ms, pending_since_ms)
-                    VALUES ($1, $2, $3, $4, $5, $6)
+                        (chain, version, begun, applied, pending_ms, pending_since_ms, log, mark,
+                         seen, seen_mark)
+                    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
                     ON CONFLICT (chain) DO UPDATE SET version = excluded.version,
                         begun = excluded.begun, applied = excluded.applied,
                         pending_ms = excluded.pending_ms,
-                        pending_since_ms = excluded.pending_since_ms";
+                        pending_since_ms = excluded.pending_since_ms,
+                        log = excluded.log, mark = excluded.mark,
+                        seen = excluded.seen, seen_mark = excluded.seen_mark";
         let params = params![
-            stored(chain),
-            stored(self.version),
-            stored(self.begun),
-            stored(self.applied),
+            sql_int(chain),
+            sql_int(self.version),
+            sql_int(self.begun),
+            sql_int(self.applied),
             self.pending,
             self.pending_since,
+            sql_int(self.log),
+            (self.mark != 0).then(|| self.mark.cast_signed()),
+            sql_int(self.seen),
+            (self.seen_mark != 0).then(|| self.seen_mark.cast_signed()),
         ];
         tx.execute(text, params).await?;
         Ok(())

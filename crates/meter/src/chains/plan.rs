@@ -1,27 +1,26 @@
-//! What to record and what to cancel, so that the recorded usage of one height is that of the stored block.
+//! Plans what to record and cancel, so that the recorded usage of one height matches the stored block.
 //!
-//! | the ledger says | the block says | then |
+//! | in the ledger | in the block | action |
 //! |---|---|---|
-//! | usage of another hash | anything | it is cancelled |
-//! | nothing | usage | it is recorded; as the next revision where an earlier one was cancelled |
-//! | usage | the same | nothing |
-//! | usage, of the rule as it is now | other usage, or none | kept; if the block was replaced, replaced too |
-//! | usage, of a rule as it was | other usage, or none | it stays: a changed rule does not change what was billed |
-//! | usage of a rule that is gone | the same under a new name | nothing: the rule was renamed |
+//! | usage of another hash | anything | cancel it |
+//! | nothing | usage | record it; as the next revision if an earlier one was cancelled |
+//! | usage | the same | none |
+//! | usage, of the rule as it is now | other usage, or none | keep it; if the block was replaced, replace it |
+//! | usage, of an earlier version of the rule | other usage, or none | keep it: rule changes leave billed usage alone |
+//! | usage of a removed rule | the same under a new name | none: the rule was renamed |
 //!
-//! Guarantees: pure; applied to its own result it changes nothing. Leaves to others: writing it ([`super::reconcile`]).
+//! Guarantees: pure; applied to its own result it changes nothing. Leaves to others: executing the plan
+//! ([`super::reconcile`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::ledger::{Entry, Recorded, Rules};
+use super::ledger::{BlockEntries, Entry, Rules};
 use super::usage::{BlockHash, LogUsage};
 
-/// What is stored at a height now.
+/// The block stored at a height now.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Truth<'a> {
-    /// A block with this hash and this usage.
+pub(crate) enum StoredBlock<'a> {
     Block { hash: &'a BlockHash, usage: &'a [LogUsage] },
-    /// No block.
     Gone,
 }
 
@@ -30,32 +29,37 @@ pub(crate) enum Truth<'a> {
 pub(crate) struct Recording {
     /// Position in the usage of the block.
     pub(crate) index: usize,
-    /// The entry of the ledger.
+    /// Its entry in the ledger.
     pub(crate) entry: Entry,
 }
 
-/// What changes at one height.
+/// Changes at one height.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) cancel: Vec<(BlockHash, Entry)>,
     pub(crate) record: Vec<Recording>,
-    /// The ledger's rows that change, as they are afterwards.
+    /// The new contents of the ledger rows that change.
     pub(crate) after: BTreeMap<BlockHash, Vec<Entry>>,
-    /// Usage that is not what was recorded under an earlier definition of its rule.
+    /// Number of usage events that differ from those recorded under an earlier definition of their rule.
     pub(crate) conflicts: u64,
 }
 
-/// What changes at a height. `replaced` says that the content of the block may have changed under the same hash.
-pub(crate) fn plan(recorded: &Recorded, truth: Truth<'_>, replaced: bool, rules: &Rules) -> Plan {
+/// Plans one height. `replaced`: the content of the block may have changed under the same hash.
+pub(crate) fn plan(
+    recorded: &BlockEntries,
+    stored: StoredBlock<'_>,
+    replaced: bool,
+    rules: &Rules,
+) -> Plan {
     let mut plan = Plan::default();
-    let alive = match truth {
-        Truth::Block { hash, .. } => Some(hash),
-        Truth::Gone => None,
+    let alive = match stored {
+        StoredBlock::Block { hash, .. } => Some(hash),
+        StoredBlock::Gone => None,
     };
     for (hash, entries) in recorded.iter().filter(|(hash, _)| Some(*hash) != alive) {
         plan.cancel_all(hash, entries);
     }
-    if let Truth::Block { hash, usage } = truth {
+    if let StoredBlock::Block { hash, usage } = stored {
         let before = recorded.get(hash).map(Vec::as_slice).unwrap_or_default();
         plan.compare(hash, before, usage, replaced, rules);
     }
@@ -63,7 +67,7 @@ pub(crate) fn plan(recorded: &Recorded, truth: Truth<'_>, replaced: bool, rules:
 }
 
 impl Plan {
-    /// A block that is no longer stored.
+    /// Cancels a block that is no longer stored.
     fn cancel_all(&mut self, hash: &BlockHash, entries: &[Entry]) {
         let live: Vec<_> = entries.iter().filter(|entry| entry.live).collect();
         if live.is_empty() {
@@ -98,7 +102,7 @@ impl Plan {
                 let entry = after[same];
                 if entry.content == content {
                     matched.insert(same);
-                    // It is what the rule finds as it is now. An id keeps the name that it was made with.
+                    // The current definition finds the same usage. An id keeps the rule name it was created with.
                     if rules.name(entry.rule) == found.rule {
                         after[same].rule = rule;
                     }
@@ -136,13 +140,13 @@ impl Plan {
     }
 }
 
-/// The entry of a log that counts.
+/// The live entry of a log that satisfies `is`.
 fn position(entries: &[Entry], log: u64, is: impl Fn(usize, &Entry) -> bool) -> Option<usize> {
     let mut all = entries.iter().enumerate();
     all.find(|(index, entry)| entry.live && entry.log == log && is(*index, entry)).map(|(at, _)| at)
 }
 
-/// One more than was ever used for this log and rule.
+/// One more than the highest revision ever used for this log and rule.
 fn next_revision(entries: &[Entry], usage: &LogUsage, rules: &Rules) -> u32 {
     let same = |entry: &&Entry| entry.log == usage.log && rules.name(entry.rule) == usage.rule;
     let last = entries.iter().filter(same).map(|entry| entry.revision).max();

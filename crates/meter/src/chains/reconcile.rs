@@ -1,13 +1,13 @@
-//! Making the recorded usage of some blocks that of the stored blocks, in one transaction.
+//! Makes the recorded usage of some blocks match the stored blocks, in one transaction.
 //!
 //! ```text
-//!   lock the head ─▶ state and ledger as they were planned on? ─▶ cancel ─▶ record ─▶ ledger ─▶ coverage ─▶ commit
+//!   lock the head ─▶ state and ledger unchanged since planning? ─▶ cancel ─▶ record ─▶ ledger ─▶ coverage ─▶ commit
 //! ```
 //!
-//! Guarantees: events, ledger and coverage change together or not at all, so that a crash anywhere is as if nothing had
-//! begun, and running it again changes nothing. A caller whose view of the chain is older than the last replacement is
-//! refused. Every cancelled event has a note of why. Leaves to others: what is stored ([`super::relay`]), what changes
-//! (`super::plan`).
+//! Guarantees: events, ledger and coverage change together or not at all: after a crash it is as if nothing had begun,
+//! and running it again changes nothing. A caller whose view of the chain is older than the last replacement is
+//! refused. Every cancelled event has a note with the reason. Leaves to others: what is stored ([`super::relay`]), what
+//! changes (`super::plan`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,35 +17,36 @@ use logmill_io::{Tx, params};
 use logmill_work::{Coverage, Heights, Scope};
 
 use super::ledger::{self, ByHeight, ChainState, Entry, Rules};
-use super::plan::{Plan, Truth, plan};
+use super::plan::{Plan, StoredBlock, plan};
+use super::state::scopes;
 use super::usage::{BlockHash, UsageBlock, UsageId};
-use crate::archive::Archived;
+use crate::archive::ArchivedEvents;
 use crate::correct::{Change, EventChange};
 use crate::error::{Error, Result};
 use crate::event::Key;
 use crate::meter::{Head, Meter};
 use crate::partials::Place;
-use crate::record::{Arrived, Beforehand, Commit, Committed, Group};
-use crate::stored::{self, EventState, StoredEvent};
+use crate::record::{CacheUpdates, Group, PrefetchedState, ReceivedEvent, WriteOutcome};
+use crate::stored_event::{self, EventState, StoredEvent};
 
-/// Who cancels usage of blocks that were replaced.
+/// Actor in the notes of events cancelled because their blocks were replaced.
 pub(crate) const ACTOR: &str = "logmill";
-/// How often archived events or keys may move under us before we give up.
+/// Maximum number of attempts when archived events or keys change concurrently.
 const TRIES_MAX: u32 = 20;
 
-/// Blocks whose usage is made to be that of what is stored.
+/// Blocks whose recorded usage must match the stored blocks.
 #[derive(Debug)]
 pub(crate) struct Batch<'a> {
     pub(crate) chain: u64,
     pub(crate) rules: &'a Rules,
-    /// The state under which everything else was read.
+    /// Version of the chain state under which everything else was read.
     pub(crate) version: u64,
     pub(crate) range: Heights,
-    /// Whose coverage grows by the range; none if there is no block.
+    /// The scope whose coverage grows by the range; `None` if no block is stored.
     pub(crate) scope: Option<&'a Scope>,
-    /// What the ledger says of the range.
+    /// Ledger entries of the range.
     pub(crate) recorded: ByHeight,
-    /// What is stored, for each height that has usage there or in the ledger.
+    /// The stored block of each height that has usage there or in the ledger.
     pub(crate) stored: BTreeMap<u64, Option<UsageBlock>>,
     pub(crate) cause: &'a Cause,
 }
@@ -53,7 +54,9 @@ pub(crate) struct Batch<'a> {
 /// Why usage is corrected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cause {
-    /// The newest replacement of those that are applied.
+    /// Number of earlier logs of replacements.
+    pub(crate) log: u64,
+    /// The newest of the replacements being applied.
     pub(crate) seq: u64,
     /// Whether the content of blocks may have changed under the same hash.
     pub(crate) replaced: bool,
@@ -61,16 +64,14 @@ pub(crate) struct Cause {
     pub(crate) reason: String,
 }
 
-/// What a batch changed.
+/// Changes made by a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageDelta {
     /// Blocks whose usage changed.
     pub blocks: u64,
-    /// Events that were cancelled.
     pub cancelled: u64,
-    /// Events that were recorded.
     pub recorded: u64,
-    /// Events that were recorded otherwise under an earlier definition of their rule, and stay.
+    /// Events that were recorded differently under an earlier definition of their rule, and stay.
     pub conflicts: u64,
 }
 
@@ -83,12 +84,11 @@ impl UsageDelta {
     }
 }
 
-/// Everything that a batch changes.
 #[derive(Debug, Default)]
 struct Changes {
     plans: BTreeMap<u64, Plan>,
-    /// Events to record, and the entries of the ledger that stand for them.
-    events: Vec<Arrived>,
+    /// Events to record, and their ledger entries in the same order.
+    events: Vec<ReceivedEvent>,
     entries: Vec<(u64, BlockHash, Entry)>,
     /// Ids of events to cancel.
     cancel: Vec<UsageId>,
@@ -98,23 +98,23 @@ struct Changes {
 /// Why a transaction was not committed.
 #[derive(Debug)]
 enum Refusal {
-    /// The state or the ledger is not what the batch was made for.
+    /// The state or the ledger changed since the batch was planned.
     Moved,
-    /// Keys were sealed, or events archived or corrected, since they were looked at.
+    /// Keys were sealed, or events archived or corrected, since they were read.
     Stale,
     /// Archived events of these places must be read first.
     Needs(Vec<Place>),
 }
 
-/// What was read before the transaction.
-struct Prepared {
+/// Data read before the transaction.
+struct PreparedBatch {
     group: Group,
-    before: Beforehand,
+    before: PrefetchedState,
     cancelled: Vec<StoredEvent>,
 }
 
 impl Meter {
-    /// Records and cancels what a batch asks for; none if the chain's state is no longer that of the batch.
+    /// Records and cancels usage as the batch requires; returns `None` if the chain's state has changed since.
     pub(crate) async fn reconcile(&self, batch: &Batch<'_>) -> Result<Option<UsageDelta>> {
         let changes = batch.changes(self.clock().now());
         let mut needs: BTreeSet<Place> = BTreeSet::new();
@@ -132,7 +132,7 @@ impl Meter {
                             Err(why) => (None, Some(why)),
                         };
                         *refusal.lock().unwrap_or_else(PoisonError::into_inner) = why;
-                        // An error is what rolls a transaction back.
+                        // Only an error rolls a transaction back.
                         let refused = || Error::conflict("usage was planned on old data").into();
                         written.ok_or_else(refused)
                     }
@@ -143,28 +143,32 @@ impl Meter {
                 Some(Refusal::Stale) => drop(self.keys.reload(&self.sql).await?),
                 Some(Refusal::Needs(places)) => needs.extend(places),
                 None => {
-                    let (committed, delta) = written?;
-                    if let Some(committed) = committed {
-                        self.committed(&prepared.group, committed);
+                    let (updates, delta) = written?;
+                    if let Some(updates) = updates {
+                        self.apply_updates(&prepared.group, updates);
                     }
                     return Ok(Some(delta));
                 }
             }
         }
-        Err(Error::conflict("events are archived or sealed too often"))
+        Err(Error::conflict("gave up: events kept being archived or sealed concurrently"))
     }
 
-    async fn prepare(&self, changes: &Changes, needs: &BTreeSet<Place>) -> Result<Prepared> {
+    async fn prepare(&self, changes: &Changes, needs: &BTreeSet<Place>) -> Result<PreparedBatch> {
         let group = Group::new(Arc::new(changes.events.clone()));
-        let (known, sealed) = self.keys.find_sealed(&self.sql, group.keys()).await?;
+        let (run_list, sealed) = self.keys.find_sealed(&self.sql, group.keys()).await?;
         let cancelled = self.recorded_events(&changes.cancel).await?;
         let places = cancelled.iter().map(|event| event.place).chain(needs.iter().copied());
         let places: BTreeSet<Place> = places.collect();
         let archived = match places.is_empty() {
-            true => Archived::default(),
+            true => ArchivedEvents::default(),
             false => self.read_archived(&places.into_iter().collect::<Vec<_>>()).await?,
         };
-        Ok(Prepared { group, before: Beforehand { known, sealed, archived }, cancelled })
+        Ok(PreparedBatch {
+            group,
+            before: PrefetchedState { run_list, sealed, archived },
+            cancelled,
+        })
     }
 
     /// The events with these ids that count.
@@ -173,10 +177,10 @@ impl Meter {
             return Ok(Vec::new());
         }
         let keys: Vec<Key> = ids.iter().map(UsageId::key).collect();
-        let seen = self.keys.get(&self.sql, &keys).await?;
-        let seqs: BTreeSet<i64> = seen.values().map(|seen| seen.seq).collect();
+        let existing = self.keys.get(&self.sql, &keys).await?;
+        let seqs: BTreeSet<i64> = existing.values().map(|existing| existing.seq).collect();
         let list: Vec<i64> = seqs.iter().copied().collect();
-        let mut events = stored::with_numbers(&self.sql.reading(), &list).await?;
+        let mut events = stored_event::with_numbers(&self.sql.reading(), &list).await?;
         let here: BTreeSet<i64> = events.iter().map(|event| event.seq).collect();
         let rest: BTreeSet<i64> = seqs.difference(&here).copied().collect();
         events.extend(self.get_archived_many(&rest).await?);
@@ -184,7 +188,7 @@ impl Meter {
             let missing = ids.len() - events.len();
             tracing::error!(missing, "usage events of replaced blocks are missing in the database");
         }
-        // An operator may have cancelled some already.
+        // An operator may already have cancelled some.
         events.retain(StoredEvent::counts);
         events.sort_by_key(|event| event.seq);
         Ok(events)
@@ -195,8 +199,8 @@ impl Meter {
         tx: &Tx,
         batch: &Batch<'_>,
         changes: &Changes,
-        prepared: &Prepared,
-    ) -> Result<Result<(Option<Committed>, UsageDelta), Refusal>> {
+        prepared: &PreparedBatch,
+    ) -> Result<Result<(Option<CacheUpdates>, UsageDelta), Refusal>> {
         Head::lock(tx).await?;
         let state = ChainState::read(tx, batch.chain).await?;
         if state.version != batch.version
@@ -204,29 +208,34 @@ impl Meter {
         {
             return Ok(Err(Refusal::Moved));
         }
+        // Another relay found the block stored again, with the usage that is recorded. Ledger and version do not show
+        // that, and no relay would check the height again.
+        if batch.scope.is_none() && is_confirmed(tx, batch.chain, &batch.range).await? {
+            return Ok(Err(Refusal::Moved));
+        }
         if !self.cancel_events(tx, &prepared.cancelled, &prepared.before, batch.cause).await? {
             return Ok(Err(Refusal::Stale));
         }
-        let mut committed = None;
+        let mut updates = None;
         if !changes.events.is_empty() {
             match self.write_group(tx, &prepared.group, &prepared.before).await? {
-                Commit::Done(done) => committed = Some(done),
-                Commit::KeysMoved => return Ok(Err(Refusal::Stale)),
-                Commit::Needs(places) => return Ok(Err(Refusal::Needs(places))),
+                WriteOutcome::Done(done) => updates = Some(done),
+                WriteOutcome::KeysMoved => return Ok(Err(Refusal::Stale)),
+                WriteOutcome::Needs(places) => return Ok(Err(Refusal::Needs(places))),
             }
         }
-        let delta = self.write_ledger(tx, batch, changes, committed.as_ref()).await?;
+        let delta = self.write_ledger(tx, batch, changes, updates.as_ref()).await?;
         if let Some(scope) = batch.scope {
             Coverage::cover(tx, scope, &batch.range).await?;
         }
-        Ok(Ok((committed, delta)))
+        Ok(Ok((updates, delta)))
     }
 
     async fn cancel_events(
         &self,
         tx: &Tx,
         events: &[StoredEvent],
-        before: &Beforehand,
+        before: &PrefetchedState,
         cause: &Cause,
     ) -> Result<bool> {
         if events.is_empty() {
@@ -256,18 +265,18 @@ impl Meter {
         tx: &Tx,
         batch: &Batch<'_>,
         changes: &Changes,
-        committed: Option<&Committed>,
+        updates: Option<&CacheUpdates>,
     ) -> Result<UsageDelta> {
         let mut delta = changes.delta;
         let mut conflicts: BTreeMap<(u64, BlockHash), Vec<(Entry, i64)>> = BTreeMap::new();
-        for (arrived, (height, hash, entry)) in changes.events.iter().zip(&changes.entries) {
-            let seen = committed.and_then(|done| done.seen.get(&arrived.event.key));
-            let Some(seen) = seen else { continue };
-            // It was recorded before there was a ledger.
+        for (received, (height, hash, entry)) in changes.events.iter().zip(&changes.entries) {
+            let existing = updates.and_then(|done| done.existing.get(&received.event.key));
+            let Some(existing) = existing else { continue };
+            // It was recorded before the ledger existed.
             delta.recorded -= 1;
-            if seen.content != entry.content {
+            if existing.content != entry.content {
                 delta.conflicts += 1;
-                conflicts.entry((*height, *hash)).or_default().push((*entry, seen.content));
+                conflicts.entry((*height, *hash)).or_default().push((*entry, existing.content));
             }
         }
         let mut rows = Vec::new();
@@ -289,7 +298,7 @@ impl Meter {
 }
 
 impl Rules {
-    /// Notes that an event was recorded with other content, under a definition of its rule that is not known.
+    /// Notes that an event was recorded with other content, under an unknown definition of its rule.
     fn keep_recorded(&self, entries: &mut [Entry], entry: &Entry, content: i64) {
         let unknown = self.unknown(self.name(entry.rule)).unwrap_or(entry.rule);
         if let Some(kept) = entries.iter_mut().find(|one| *one == entry) {
@@ -299,16 +308,16 @@ impl Rules {
 }
 
 impl Batch<'_> {
-    fn changes(&self, received: logmill_io::Timestamp) -> Changes {
+    fn changes(&self, received_at: logmill_io::Timestamp) -> Changes {
         let mut changes = Changes::default();
-        let nothing = ledger::Recorded::new();
+        let nothing = ledger::BlockEntries::new();
         for (height, block) in &self.stored {
             let recorded = self.recorded.get(height).unwrap_or(&nothing);
-            let truth = match block {
-                Some(block) => Truth::Block { hash: &block.hash, usage: &block.usage },
-                None => Truth::Gone,
+            let stored = match block {
+                Some(block) => StoredBlock::Block { hash: &block.hash, usage: &block.usage },
+                None => StoredBlock::Gone,
             };
-            let plan = plan(recorded, truth, self.cause.replaced, self.rules);
+            let plan = plan(recorded, stored, self.cause.replaced, self.rules);
             for (hash, entry) in &plan.cancel {
                 changes.cancel.push(self.rules.id(self.chain, hash, entry));
             }
@@ -316,7 +325,7 @@ impl Batch<'_> {
                 let Some(block) = block else { continue };
                 let id = self.rules.id(self.chain, &block.hash, &recording.entry);
                 let event = id.assign(block.usage[recording.index].event.clone());
-                changes.events.push(Arrived { event, received });
+                changes.events.push(ReceivedEvent { event, received_at });
                 changes.entries.push((*height, block.hash, recording.entry));
             }
             let count = |length: usize| u64::try_from(length).unwrap_or(u64::MAX);
@@ -332,30 +341,42 @@ impl Batch<'_> {
     }
 }
 
-/// Adds to the one record of a correction. Nothing is written where nothing changed.
+/// Whether some of these heights are covered in any generation, that is, were compared with stored blocks. The begin of
+/// a replacement removes its heights from all coverage, so a covered height was compared after that.
+async fn is_confirmed(tx: &Tx, chain: u64, range: &Heights) -> Result<bool> {
+    for scope in scopes(tx, chain).await? {
+        if !Coverage::read(tx, &scope).await?.done.overlap(range).is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Adds to the single record of a correction. Writes nothing if nothing changed.
 async fn note_correction(tx: &Tx, batch: &Batch<'_>, delta: &UsageDelta) -> Result<()> {
     if delta.cancelled == 0 && delta.recorded == 0 {
         return Ok(());
     }
     let text = "
-        INSERT INTO meter_chain_correction (chain, seq, first_block, last_block, reason, blocks,
+        INSERT INTO meter_chain_correction (chain, log, seq, first_block, last_block, reason, blocks,
             cancelled, recorded, begun_ms, done_ms)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now_ms(),
-            CASE WHEN CAST($9 AS BIGINT) = 1 THEN NULL ELSE now_ms() END)
-        ON CONFLICT (chain, seq) DO UPDATE SET
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, now_ms(),
+            CASE WHEN CAST($10 AS BIGINT) = 1 THEN NULL ELSE now_ms() END)
+        ON CONFLICT (chain, log, seq) DO UPDATE SET
             blocks = meter_chain_correction.blocks + excluded.blocks,
             cancelled = meter_chain_correction.cancelled + excluded.cancelled,
             recorded = meter_chain_correction.recorded + excluded.recorded";
-    let Cause { seq, blocks, reason, replaced } = batch.cause;
+    let Cause { log, seq, blocks, reason, replaced } = batch.cause;
     let params = params![
-        ledger::stored(batch.chain),
-        ledger::stored(*seq),
-        ledger::stored(blocks.start),
-        ledger::stored(blocks.end.saturating_sub(1)),
+        ledger::sql_int(batch.chain),
+        ledger::sql_int(*log),
+        ledger::sql_int(*seq),
+        ledger::sql_int(blocks.start),
+        ledger::sql_int(blocks.end.saturating_sub(1)),
         reason.as_str(),
-        ledger::stored(delta.blocks),
-        ledger::stored(delta.cancelled),
-        ledger::stored(delta.recorded),
+        ledger::sql_int(delta.blocks),
+        ledger::sql_int(delta.cancelled),
+        ledger::sql_int(delta.recorded),
         i64::from(*replaced),
     ];
     tx.execute(text, params).await?;

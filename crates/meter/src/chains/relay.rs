@@ -6,57 +6,54 @@
 //!                                     └─ new blocks ─▶ reconcile them
 //! ```
 //!
-//! The blocks of a replacement are reconciled block by block like new ones: what is still true is left alone, so a
-//! replacement that changed nothing costs reading. Blocks that were removed and have not come back are cancelled only
-//! once the chain is caught up, so that a refetch of the same blocks announces no dip.
+//! The blocks of a replacement are reconciled one by one like new ones: usage that still matches is left alone, so a
+//! replacement that changed nothing costs only reads. Blocks that were removed and have not come back are cancelled
+//! only once the chain is caught up, so that a refetch of the same blocks announces no dip.
 //!
-//! Guarantees: every step may be interrupted anywhere and is found again; the last write of a replacement is the number
-//! of the applied one. Two relays of one chain do no harm. Leaves to others: reading blocks ([`UsageSource`]).
+//! Stored blocks that were restored from a backup or stored again have a different log of replacements than the one
+//! that was applied. Then all blocks count as one replacement, up to the end of the new log.
+//!
+//! Guarantees: every step may be interrupted anywhere and is resumed; the last write of a replacement is its number as
+//! the applied one. Two relays of one chain do no harm. Leaves to others: reading blocks ([`UsageSource`]).
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use logmill_io::sql::Execute;
-use logmill_io::{Timestamp, Tx, params};
+use logmill_io::{Timestamp, Tx};
 use logmill_work::{Coverage, Heights, IntervalSet, Scope};
 
 use super::ledger::{self, ByHeight, ChainState, Rules};
 use super::reconcile::{Batch, Cause, UsageDelta};
 use super::source::{BlockReplacement, SourceState, UsageSource};
-use super::state::{corrected, scope, scopes};
+use super::state::{CorrectionRange, LogVerdict, corrected, judge, scope, scopes, unapplied};
 use super::usage::UsageBlock;
-use crate::due::Which;
+use crate::due::SweepScope;
 use crate::error::Result;
 use crate::meter::{Head, Meter};
 
-/// The consumer in the coverage of the meter's database.
+/// The relay's consumer name in the coverage of the meter's database.
 pub(crate) const CONSUMER: &str = "usage_ledger";
-/// The consumer of databases from before the ledger.
+/// The consumer name before the ledger existed.
 pub(crate) const EARLIER_CONSUMER: &str = "usage_relay";
-/// Blocks of one step.
 const BLOCKS_PER_STEP: u64 = 500;
-/// About how many events one transaction records and cancels.
+/// Approximate number of events that one transaction records and cancels.
 const EVENTS_PER_COMMIT: usize = 2_000;
-/// Blocks that are cancelled in one transaction because they are gone.
+/// Maximum number of removed blocks that one transaction cancels.
 const GONE_PER_COMMIT: usize = 200;
-/// Bytes of reasons that are kept of several replacements applied together.
+/// Maximum size of the joined reasons of replacements applied together.
 const REASON_BYTES_MAX: usize = 900;
 
-/// What a step did.
+/// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Something; there may be more.
+    /// Some work was done; there may be more.
     Progressed(UsageDelta),
     /// A replacement was applied.
-    Applied {
-        /// Its number.
-        seq: u64,
-        /// What changed with it.
-        changed: UsageDelta,
-    },
-    /// Nothing: everything that is derived is recorded.
+    Applied { seq: u64, changed: UsageDelta },
+    /// All derived usage is recorded.
     Idle,
-    /// Nothing: a replacement is waited for to be derived, or for its blocks.
+    /// A replacement waits to be derived, or for its blocks.
     Waiting,
 }
 
@@ -65,17 +62,17 @@ pub enum Step {
 pub struct ChainRelay<S> {
     meter: Meter,
     source: S,
-    /// Until when usage is complete, as the meter was told last.
+    /// The completeness that was last reported to the meter.
     complete: Mutex<Option<Timestamp>>,
 }
 
 /// Replacements that are applied together.
-struct Pending {
+struct PendingReplacements {
     blocks: IntervalSet,
     cause: Cause,
 }
 
-/// What one step works with.
+/// The state that one step works with.
 struct View {
     chain: u64,
     state: ChainState,
@@ -87,10 +84,10 @@ struct View {
 }
 
 impl View {
-    /// The replacements that the derived rows reflect and usage does not.
-    fn pending(&self) -> Option<Pending> {
+    /// The replacements that the derived rows reflect and recorded usage does not.
+    fn pending(&self) -> Option<PendingReplacements> {
         let derived = self.source.derived_replacement;
-        let ready = self.unapplied.iter().filter(|one| one.seq <= derived);
+        let ready = self.unapplied.iter().filter(|one| Some(one.seq) <= derived);
         let ready: Vec<&BlockReplacement> = ready.collect();
         let seq = ready.last()?.seq;
         let blocks: IntervalSet = ready.iter().map(|one| one.blocks.clone()).collect();
@@ -104,18 +101,22 @@ impl View {
             reasons.join("; ")
         );
         reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
-        let cause = Cause { seq, replaced: true, blocks: start..end, reason };
-        Some(Pending { blocks, cause })
+        let log = self.state.log;
+        let cause = Cause { log, seq, replaced: true, blocks: start..end, reason };
+        Some(PendingReplacements { blocks, cause })
     }
 
-    /// Blocks that were replaced and whose derived rows are of the old ones.
+    /// Replaced blocks whose derived rows still reflect the old blocks.
     fn stale(&self) -> IntervalSet {
-        let derived = self.source.derived_replacement;
+        let Some(derived) = self.source.derived_replacement else {
+            // Nothing is known about these rows.
+            return std::iter::once(0..u64::MAX).collect();
+        };
         let stale = self.unapplied.iter().filter(|one| one.seq > derived);
         stale.map(|one| one.blocks.clone()).collect()
     }
 
-    /// The first derived blocks of some that are not relayed.
+    /// The first derived blocks, within `among` if given, that are not relayed.
     fn next(&self, among: Option<&IntervalSet>) -> Option<Heights> {
         let mut done = self.relayed.clone();
         done.extend(&self.stale());
@@ -132,22 +133,19 @@ impl View {
 }
 
 impl<S: UsageSource> ChainRelay<S> {
-    /// Relays from a source to a meter.
     pub fn new(meter: Meter, source: S) -> Self {
         Self { meter, source, complete: Mutex::default() }
     }
 
-    /// The meter.
     pub fn meter(&self) -> &Meter {
         &self.meter
     }
 
-    /// The source.
     pub fn source(&self) -> &S {
         &self.source
     }
 
-    /// Does the next thing.
+    /// Does the next piece of work.
     pub async fn step(&self) -> Result<Step> {
         let Some(view) = self.view().await? else {
             self.announce_complete(Timestamp(0)).await?;
@@ -157,7 +155,7 @@ impl<S: UsageSource> ChainRelay<S> {
         self.announce_complete(self.complete_before(&view).await?).await?;
         let pending = view.pending();
         if let Some(pending) = &pending {
-            if view.state.begun < pending.cause.seq {
+            if !view.state.has_begun(pending.cause.seq) {
                 self.begin(&view, pending).await?;
                 return Ok(Step::Progressed(UsageDelta::default()));
             }
@@ -165,18 +163,18 @@ impl<S: UsageSource> ChainRelay<S> {
                 return self.reconcile_range(&view, range, &pending.cause).await;
             }
             match self.resolve_gone(&view, pending).await? {
-                Gone::Cancelled(delta) => return Ok(Step::Progressed(delta)),
-                Gone::Resolved => return self.finish(&view, pending).await,
-                Gone::Awaited => {}
+                GoneBlocks::Cancelled(delta) => return Ok(Step::Progressed(delta)),
+                GoneBlocks::Resolved => return self.finish(&view, pending).await,
+                GoneBlocks::Awaited => {}
             }
         }
         if let Some(range) = view.next(None) {
             let reason = format!("the block is no longer stored in chain {}", view.chain);
-            let (seq, blocks) = (view.state.applied, range.clone());
-            let cause = Cause { seq, replaced: false, blocks, reason };
+            let (log, seq, blocks) = (view.state.log, view.state.applied, range.clone());
+            let cause = Cause { log, seq, replaced: false, blocks, reason };
             return self.reconcile_range(&view, range, &cause).await;
         }
-        match view.unapplied.is_empty() {
+        match view.unapplied.is_empty() && view.source.derived_replacement.is_some() {
             true => Ok(Step::Idle),
             false => Ok(Step::Waiting),
         }
@@ -193,41 +191,58 @@ impl<S: UsageSource> ChainRelay<S> {
 
     async fn view(&self) -> Result<Option<View>> {
         let chain = self.source.chain_id();
-        // First: whatever replaces blocks from here on changes the state's version before usage.
+        // Read first: every later replacement changes the state's version before it changes usage.
         let state = ChainState::read(&self.meter.sql.reading(), chain).await?;
-        let Some(source) = self.source.state().await? else { return Ok(None) };
-        let last = source.last_replacement.max(source.derived_replacement);
-        let state = match last < state.applied {
-            // The stored chain was made again from nothing, and its replacements with it.
-            true => self.meter.forget_replacements(chain, state).await?,
-            false => state,
+        let Some(mut source) = self.source.state().await? else { return Ok(None) };
+        let mut verdict = judge(&self.source, &state).await?;
+        if verdict == LogVerdict::Other {
+            // Another process may have applied replacements that this one has not read yet.
+            self.source.follow().await?;
+            let Some(followed) = self.source.state().await? else { return Ok(None) };
+            source = followed;
+            verdict = judge(&self.source, &state).await?;
+        }
+        let state = match verdict {
+            LogVerdict::Other => self.meter.settle_log(chain, state, None).await?,
+            LogVerdict::Adopted(mark) => self.meter.settle_log(chain, state, Some(mark)).await?,
+            LogVerdict::Same | LogVerdict::Left => state,
         };
-        let unapplied = self.source.replacements_after(state.applied).await?;
+        let recorded = ledger::end(&self.meter.sql.reading(), chain).await?;
+        let stored = source.stored.ranges().next_back().map_or(0, |range| range.end);
+        let (last, end) = (source.last_replacement, recorded.max(stored));
+        let unapplied = unapplied(&self.source, &state, last, end).await?;
         let scope = scope(chain, source.generation);
         let relayed = Coverage::read(self.meter.sql(), &scope).await?.done;
         Ok(Some(View { chain, state, source, scope, relayed, unapplied }))
     }
 
-    /// Notes from when on usage is not corrected yet, so that no period of it is called final.
+    /// Records from which time usage awaits correction, so that no affected period becomes final.
     async fn mark_pending(&self, view: &View) -> Result<()> {
         let first = view.unapplied.iter().map(|one| one.blocks.start).min();
         let Some(first) = first else { return Ok(()) };
-        // Blocks have no earlier time than the one below them.
+        // A block is never older than the one below it.
         let below = match first.checked_sub(1) {
             Some(below) => self.source.block_time(below).await?,
             None => None,
         };
         let from = below.unwrap_or(Timestamp(0));
-        if view.state.pending.is_none_or(|known| from < known) {
-            self.meter.mark_pending(view.chain, view.state.version, from).await?;
+        let seen = view.unapplied.last().map_or(0, |last| last.seq);
+        // `None`: the log has been cut short, which the next step detects.
+        let Some(mark) = self.source.replacement_mark(seen).await? else { return Ok(()) };
+        let is_noted = (view.state.seen, view.state.seen_mark) == (seen, mark);
+        if !is_noted || view.state.pending.is_none_or(|known| from < known) {
+            let (chain, version) = (view.chain, view.state.version);
+            self.meter.mark_pending(chain, version, from, (seen, mark)).await?;
         }
         Ok(())
     }
 
-    /// Makes the replaced blocks missing again, and refuses whoever has read them before.
-    async fn begin(&self, view: &View, pending: &Pending) -> Result<()> {
+    /// Removes the replaced blocks from the coverage, and fences out relays that read them before.
+    async fn begin(&self, view: &View, pending: &PendingReplacements) -> Result<()> {
         let (chain, state) = (view.chain, view.state);
-        let next = ChainState { version: state.version + 1, begun: pending.cause.seq, ..state };
+        let seq = pending.cause.seq;
+        let Some(mark) = self.source.replacement_mark(seq).await? else { return Ok(()) };
+        let next = state.beginning(seq, mark);
         let begin = |tx: Tx| async move {
             Head::lock(&tx).await?;
             let now = ChainState::read(&tx, chain).await?;
@@ -240,18 +255,22 @@ impl<S: UsageSource> ChainRelay<S> {
                 }
             }
             let next =
-                ChainState { pending: now.pending, pending_since: now.pending_since, ..next };
+                ChainState { begun: next.begun, mark: next.mark, version: next.version, ..now };
             Ok(next.store(&tx, chain).await?)
         };
         self.meter.sql.write(begin).await?;
         Ok(())
     }
 
-    /// The last write of a replacement: its number.
-    async fn finish(&self, view: &View, pending: &Pending) -> Result<Step> {
+    /// The last write of a replacement: its number as the applied one.
+    async fn finish(&self, view: &View, pending: &PendingReplacements) -> Result<Step> {
         let (chain, version, seq) = (view.chain, view.state.version, pending.cause.seq);
-        let before = view.state.applied;
-        let is_last = view.unapplied.last().is_none_or(|last| last.seq == seq);
+        let corrections = CorrectionRange::new(chain, &view.state, seq);
+        let Some(mark) = self.source.replacement_mark(seq).await? else {
+            return Ok(Step::Progressed(UsageDelta::default()));
+        };
+        // Not compared with the replacements that were read: there may be more.
+        let is_last = view.source.last_replacement <= seq;
         let finish = |tx: Tx| async move {
             Head::lock(&tx).await?;
             let now = ChainState::read(&tx, chain).await?;
@@ -259,28 +278,27 @@ impl<S: UsageSource> ChainRelay<S> {
                 return Ok(None);
             }
             let text = "UPDATE meter_chain_correction SET done_ms = now_ms()
-                        WHERE chain = $1 AND seq > $2 AND seq <= $3";
-            let params =
-                params![ledger::stored(chain), ledger::stored(before), ledger::stored(seq)];
-            tx.execute(text, params).await?;
-            let mut next = ChainState { version: version + 1, applied: seq, ..now };
+                        WHERE chain = $1 AND log = $2 AND seq > $3 AND seq <= $4";
+            tx.execute(text, corrections.params()).await?;
+            let (version, begun) = (version + 1, seq);
+            let mut next = ChainState { version, begun, applied: seq, mark, ..now };
             if is_last {
                 (next.pending, next.pending_since) = (None, None);
             }
             next.store(&tx, chain).await?;
-            Ok(Some(corrected(&tx, chain, before..seq).await?))
+            Ok(Some(corrected(&tx, &corrections).await?))
         };
         let Some(changed) = self.meter.sql.write(finish).await? else {
             return Ok(Step::Progressed(UsageDelta::default()));
         };
         if changed.blocks > 0 {
-            // Otherwise corrected aggregates would wait for the next quarter of an hour.
-            Box::pin(self.meter.sweep(Which::Finished)).await?;
+            // Without this sweep, corrected aggregates would wait for the next quarter of an hour.
+            Box::pin(self.meter.sweep(SweepScope::Finished)).await?;
         }
         Ok(Step::Applied { seq, changed })
     }
 
-    /// Makes the recorded usage of a range that of the stored blocks, in one or more transactions.
+    /// Makes the recorded usage of a range match the stored blocks, in one or more transactions.
     async fn reconcile_range(&self, view: &View, range: Heights, cause: &Cause) -> Result<Step> {
         let rules = Rules::resolve(&self.meter.sql, view.chain, &self.source.rules()).await?;
         let usage = self.source.usage(view.source.generation, &range).await?;
@@ -295,7 +313,7 @@ impl<S: UsageSource> ChainRelay<S> {
             let recorded = split(&mut recorded, end);
             let mut stored: BTreeMap<u64, Option<UsageBlock>> = BTreeMap::new();
             for height in recorded.keys().filter(|height| !usage.contains_key(height)) {
-                // A block without usage. If it is gone already, the next replacement tells of it.
+                // A block without usage. If it is already gone, the next replacement lists it.
                 let Some(hash) = self.source.block_hash(*height).await? else { continue };
                 let block = UsageBlock { height: *height, hash, usage: Vec::new() };
                 stored.insert(*height, Some(block));
@@ -322,14 +340,14 @@ impl<S: UsageSource> ChainRelay<S> {
     }
 
     /// Cancels usage of replaced blocks in whose place no block is stored or expected.
-    async fn resolve_gone(&self, view: &View, pending: &Pending) -> Result<Gone> {
+    async fn resolve_gone(&self, view: &View, pending: &PendingReplacements) -> Result<GoneBlocks> {
         let source = &view.source;
         let lowest =
             source.lowest.or_else(|| source.stored.ranges().next().map(|range| range.start));
         let end = source.stored.ranges().next_back().map_or(0, |range| range.end);
         let mut awaited = false;
         for range in pending.blocks.ranges() {
-            // Below the lowest block nothing is stored because nothing is wanted there.
+            // Blocks below the lowest one will never be stored.
             let range = range.start.max(lowest.unwrap_or(0).min(range.end))..range.end;
             for missing in source.derived.gaps(&range) {
                 let sql = self.meter.sql.reading();
@@ -352,10 +370,10 @@ impl<S: UsageSource> ChainRelay<S> {
                 }
             }
         }
-        Ok(if awaited { Gone::Awaited } else { Gone::Resolved })
+        Ok(if awaited { GoneBlocks::Awaited } else { GoneBlocks::Resolved })
     }
 
-    /// Those of some heights whose recorded block is not stored: a block that is not final yet may be the same again.
+    /// The heights whose recorded block is not stored: a block that is not final yet may turn out to be the same.
     async fn dead(&self, chain: u64, heights: &[u64]) -> Result<Vec<u64>> {
         let mut dead = Vec::new();
         for height in heights {
@@ -373,7 +391,7 @@ impl<S: UsageSource> ChainRelay<S> {
         Ok(dead)
     }
 
-    async fn cancel_gone(&self, view: &View, gone: &[u64], cause: &Cause) -> Result<Gone> {
+    async fn cancel_gone(&self, view: &View, gone: &[u64], cause: &Cause) -> Result<GoneBlocks> {
         let rules = Rules::resolve(&self.meter.sql, view.chain, &self.source.rules()).await?;
         let mut all = UsageDelta::default();
         for height in gone {
@@ -392,14 +410,15 @@ impl<S: UsageSource> ChainRelay<S> {
             let Some(delta) = self.meter.reconcile(&batch).await? else { break };
             all.add(&delta);
         }
-        Ok(Gone::Cancelled(all))
+        Ok(GoneBlocks::Cancelled(all))
     }
 
     /// The moment before which all usage is recorded.
     async fn complete_before(&self, view: &View) -> Result<Timestamp> {
         let source = &view.source;
-        if !source.follows && view.unapplied.is_empty() {
-            return Ok(Timestamp(i64::MAX));
+        // It does not matter that this process has no nodes: another may have some, or this one after a restart.
+        if source.is_archived && view.unapplied.is_empty() {
+            return Ok(Meter::COMPLETE);
         }
         let lowest =
             source.lowest.or_else(|| source.derived.ranges().next().map(|range| range.start));
@@ -408,22 +427,22 @@ impl<S: UsageSource> ChainRelay<S> {
         let Some(last) = unbroken.and_then(|range| range.end.checked_sub(1)) else {
             return Ok(Timestamp(0));
         };
-        // Blocks above it have no earlier time, but may have the same.
+        // Blocks above it are never older, but may have the same time.
         Ok(self.source.block_time(last).await?.unwrap_or(Timestamp(0)))
     }
 }
 
-/// What became of replaced blocks in whose place there is none.
-enum Gone {
+/// Result for replaced blocks that have no successor.
+enum GoneBlocks {
     /// Some were cancelled; there may be more.
     Cancelled(UsageDelta),
-    /// Some may still come.
+    /// Some blocks may still arrive.
     Awaited,
     /// None is left.
     Resolved,
 }
 
-/// Where the next batch of a range ends: after whole blocks with about as many events as one transaction may have.
+/// End of the next batch of a range: whole blocks with about as many events as one transaction may have.
 fn batch_end(range: Heights, usage: &BTreeMap<u64, UsageBlock>, recorded: &ByHeight) -> u64 {
     let mut events: BTreeMap<u64, usize> = BTreeMap::new();
     for (height, block) in usage.range(range.clone()) {
@@ -442,7 +461,7 @@ fn batch_end(range: Heights, usage: &BTreeMap<u64, UsageBlock>, recorded: &ByHei
     range.end
 }
 
-/// Takes what is below a height.
+/// Removes and returns the entries below a height.
 fn split(recorded: &mut ByHeight, end: u64) -> ByHeight {
     let rest = recorded.split_off(&end);
     std::mem::replace(recorded, rest)

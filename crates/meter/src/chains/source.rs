@@ -1,7 +1,7 @@
-//! Where the usage of a chain is read, and what its reader must know of the chain.
+//! Interface through which the relay reads the usage of a chain.
 //!
-//! Guarantees: none of its own; each function says what it promises. Leaves to others: implementing it over stored
-//! blocks and derived rows.
+//! Guarantees: none of its own; each function states its contract. Leaves to others: implementing it over stored blocks
+//! and derived rows.
 
 use async_trait::async_trait;
 use logmill_io::Timestamp;
@@ -13,50 +13,58 @@ use crate::error::Result;
 /// Stored final blocks that were removed, or whose content changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockReplacement {
-    /// Number of the replacement, contiguous from 1.
+    /// Contiguous, from 1.
     pub seq: u64,
-    /// The blocks.
     pub blocks: Heights,
-    /// Why, for people.
+    /// For operators.
     pub reason: String,
 }
 
-/// How far a chain is.
+/// Progress of a chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceState {
     /// The generation of derived usage that serves.
     pub generation: u32,
     /// Final blocks whose usage is derived.
     pub derived: IntervalSet,
-    /// The newest replacement that these rows reflect.
-    pub derived_replacement: u64,
+    /// The newest replacement that these rows reflect; `None` if the log of replacements does not contain it, because
+    /// the stored blocks were restored or stored again.
+    pub derived_replacement: Option<u64>,
     /// The newest replacement of stored blocks.
     pub last_replacement: u64,
     /// Final blocks that are stored.
     pub stored: IntervalSet,
-    /// Whether blocks above the stored ones, if there are any, are few and new.
+    /// Whether blocks above the stored ones, if any, are few and new.
     pub caught_up: bool,
-    /// Whether more blocks are to come.
+    /// Whether this process has nodes that deliver more blocks.
     pub follows: bool,
-    /// The lowest block that will ever be stored; the lowest that is derived if none is named.
+    /// Whether an operator has declared that no process will ever add a block.
+    pub is_archived: bool,
+    /// The lowest block that will ever be stored; `None` if no lowest block is configured.
     pub lowest: Option<u64>,
 }
 
-/// Where the usage of a chain is read.
+/// Source of a chain's usage.
 #[async_trait]
 pub trait UsageSource: Send + Sync {
-    /// The chain.
     fn chain_id(&self) -> u64;
-    /// The rules that make usage of its logs.
+    /// The rules that turn its logs into usage.
     fn rules(&self) -> Vec<RuleVersion>;
-    /// How far it is; none if nothing is derived yet.
+    /// `None` if nothing is derived yet.
     async fn state(&self) -> Result<Option<SourceState>>;
-    /// Replacements after one, lowest first; perhaps only the first of them.
+    /// Reads what other processes have stored since the last call.
+    async fn follow(&self) -> Result<()> {
+        Ok(())
+    }
+    /// Replacements after `seq`, lowest first; may return only the first of them.
     async fn replacements_after(&self, seq: u64) -> Result<Vec<BlockReplacement>>;
-    /// The blocks of a range that have usage, as a generation of derived rows has it.
+    /// A number that distinguishes this log of replacements from others of the same length: of the replacement `seq`,
+    /// or of the empty log if `seq` is 0. `None` if there is no such replacement; 0 while it is unknown.
+    async fn replacement_mark(&self, seq: u64) -> Result<Option<u64>>;
+    /// The blocks of a range that have usage, from one generation of derived rows.
     async fn usage(&self, generation: u32, range: &Heights) -> Result<Vec<UsageBlock>>;
-    /// The hash of a stored block.
+    /// `None` if no block is stored there.
     async fn block_hash(&self, height: u64) -> Result<Option<BlockHash>>;
-    /// The time of a stored block.
+    /// `None` if no block is stored there.
     async fn block_time(&self, height: u64) -> Result<Option<Timestamp>>;
 }

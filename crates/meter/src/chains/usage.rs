@@ -6,57 +6,48 @@
 //!            CHAIN:BLOCKHASH:LOG:RULE:r2     second recording, after the first was cancelled
 //! ```
 //!
-//! Guarantees: an id names one recording of one log under one rule; a block that was cancelled and comes back gets new
-//! ids, because an id counts once for ever. Leaves to others: which revision is next (`super::plan`).
+//! Guarantees: an id names one recording of one log under one rule. A block that was cancelled and comes back gets new
+//! ids, because an id counts once, forever. Leaves to others: which revision is next (`super::plan`).
 
 use std::fmt;
 
 use crate::event::{Event, Key};
 
-/// Hash of a block.
 pub type BlockHash = [u8; 32];
 
 /// A rule as it is configured now.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RuleVersion {
-    /// Name of the rule, part of ids.
+    /// Part of ids.
     pub name: String,
-    /// Hash of everything that decides what the rule finds.
+    /// Hash of everything that determines what the rule finds.
     pub definition: i64,
 }
 
-/// One recorded or recordable usage event of a block.
+/// One usage event of a block, recorded or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogUsage {
     /// Index of the log in its block.
     pub log: u64,
-    /// Name of the rule.
     pub rule: String,
-    /// The event, with the id of a first recording.
+    /// With the id of a first recording.
     pub event: Event,
 }
 
-/// A block and all usage in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageBlock {
-    /// Number of the block.
     pub height: u64,
-    /// Hash of the block.
     pub hash: BlockHash,
-    /// Its usage; may be empty.
+    /// May be empty.
     pub usage: Vec<LogUsage>,
 }
 
-/// The id of a usage event of a chain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UsageId {
-    /// The chain.
     pub chain: u64,
-    /// Hash of the block.
     pub hash: BlockHash,
     /// Index of the log in the block.
     pub log: u64,
-    /// Name of the rule.
     pub rule: String,
     /// Revision number, from 1.
     pub revision: u32,
@@ -68,7 +59,7 @@ impl UsageId {
         format!("eip155:{chain}")
     }
 
-    /// Reads an id. A rule may be called `a:r2`, so the names of the rules decide what is a name and what a revision.
+    /// Parses an id. A rule may be called `a:r2`, so `is_rule` decides where the name ends and a revision begins.
     pub fn parse(id: &str, is_rule: impl Fn(&str) -> bool) -> Option<Self> {
         let mut parts = id.splitn(4, ':');
         let chain = parts.next()?.parse().ok()?;
@@ -91,7 +82,7 @@ impl UsageId {
         Key::of(&Self::source(self.chain), &self.to_string())
     }
 
-    /// Gives an event this id.
+    /// Sets the event's source, id and key to this id.
     pub(crate) fn assign(&self, mut event: Event) -> Event {
         event.source = Self::source(self.chain);
         event.id = self.to_string();
@@ -110,7 +101,7 @@ impl fmt::Display for UsageId {
     }
 }
 
-/// A hash as people see it.
+/// The hash in hexadecimal.
 pub fn hex(hash: &BlockHash) -> String {
     let digits: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("0x{digits}")

@@ -3,8 +3,8 @@
 //! One byte holds the sign (its highest bit) and the decimal places, one the length of the magnitude, which follows
 //! big-endian without leading zeros. Zero is two zero bytes.
 //!
-//! Guarantees: one number has one encoding, and no other bytes are read. Leaves to others: versions; the order of the
-//! bytes is not that of the numbers.
+//! Guarantees: each number has one encoding, and any other bytes are refused. Leaves to others: versions; the order of
+//! the encodings is not that of the numbers.
 
 use super::{Decimal, SCALE_LIMIT, Wide};
 use crate::error::{Error, Result};
@@ -13,7 +13,6 @@ const NEGATIVE: u8 = 0x80;
 const MAGNITUDE_BYTES_MAX: usize = 64;
 
 impl Decimal {
-    /// Appends the number.
     pub fn encode(&self, to: &mut Vec<u8>) {
         let bytes: [u8; MAGNITUDE_BYTES_MAX] = self.magnitude.to_be_bytes();
         let start = bytes.iter().position(|&byte| byte != 0).unwrap_or(bytes.len());
@@ -24,9 +23,10 @@ impl Decimal {
         to.extend_from_slice(trimmed);
     }
 
-    /// Takes one number off the front of `from`.
+    /// Removes one number from the front of `from` and returns it.
     pub fn decode(from: &mut &[u8]) -> Result<Self> {
-        let (value, rest) = decode(from).ok_or_else(|| Error::corrupt("a decimal"))?;
+        let (value, rest) =
+            decode(from).ok_or_else(|| Error::corrupt("a stored decimal cannot be decoded"))?;
         *from = rest;
         Ok(value)
     }

@@ -1,34 +1,32 @@
-//! Means: a sum over a count, kept as the fraction that it is.
+//! Means, kept as the fraction sum over count.
 //!
-//! Guarantees: [`Mean::nearest_double`] is the double nearest to the fraction itself, ties to even, and not to a
-//! decimal that was rounded before. No floating-point arithmetic: the digits are those of a long division, and reading
-//! them is rounded correctly by the standard library. Leaves to others: when a mean has to be rounded at all.
+//! Guarantees: [`Mean::nearest_double`] is the double nearest to the fraction itself, ties to even, not to a decimal
+//! that was already rounded. It uses no floating-point arithmetic: the digits come from a long division, and the
+//! standard library rounds correctly when it parses them. Leaves to others: when a mean has to be rounded at all.
 
 use std::fmt::Write as _;
 
 use super::{Decimal, Wide};
 
-/// How many digits of the quotient are written out after its integer part. The quotient of an integer and a count of 64
-/// bits, scaled by at most 10^[`SCALE_LIMIT`](super::SCALE_LIMIT), is either midway between two doubles or at least
-/// 10^-95 from there, so that these digits and whether anything follows them decide.
+/// Digits of the quotient that are computed after its integer part. The quotient of an integer and a count of 64 bits,
+/// scaled by at most 10^[`SCALE_LIMIT`](super::SCALE_LIMIT), is either midway between two doubles or at least 10^-95
+/// away from the midpoint, so these digits and whether any nonzero digit follows decide the rounding.
 const DIGITS: usize = 120;
 
-/// The mean of some values, exactly.
+/// The exact mean of some values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mean {
-    /// The sum of the values.
     pub sum: Decimal,
-    /// How many values there are; not zero.
+    /// Not zero.
     pub count: u64,
 }
 
 impl Mean {
-    /// The fraction as JSON.
     pub fn to_json(self) -> serde_json::Value {
         serde_json::json!({ "sum": self.sum, "count": self.count })
     }
 
-    /// The nearest double, as a JSON number; none if it is beyond all doubles.
+    /// The nearest double as a JSON number; `None` if it is out of range.
     pub fn nearest_double(&self) -> Option<serde_json::Number> {
         let divisor = Wide::from(self.count);
         if divisor.is_zero() {
@@ -55,7 +53,7 @@ impl Mean {
 }
 
 impl Decimal {
-    /// The nearest double, as a JSON number; none if it is beyond all doubles.
+    /// The nearest double as a JSON number; `None` if it is out of range.
     pub fn nearest_double(&self) -> Option<serde_json::Number> {
         Mean { sum: *self, count: 1 }.nearest_double()
     }
@@ -90,7 +88,7 @@ mod tests {
     /// Midway between two doubles the even one is nearest; a hair beyond it is the other one, however far behind the
     /// point the hair is.
     #[test]
-    fn a_tie_goes_to_the_even_double_and_what_is_beyond_it_does_not() {
+    fn a_tie_rounds_to_the_even_double_and_anything_beyond_the_tie_does_not() {
         // 2^53 + 1 is midway between 2^53 and 2^53 + 2.
         check("9007199254740993", 1, "9007199254740992.0");
         check("18014398509481986", 2, "9007199254740992.0");

@@ -1,4 +1,4 @@
-//! Tests of decimals: text, arithmetic and bytes against naive ones.
+//! Tests of decimals: text, arithmetic and bytes against a naive implementation.
 
 use std::collections::HashSet;
 
@@ -55,7 +55,7 @@ fn numbers_of_the_json_grammar_are_read_exactly() {
 }
 
 #[test]
-fn what_is_no_number_or_too_long_is_refused() {
+fn text_that_is_not_a_number_or_too_long_is_refused() {
     let long = "1".repeat(79);
     let very_long = "0".repeat(1_000_000);
     let fine = format!("0.{}", "1".repeat(37));
@@ -172,7 +172,7 @@ fn quotients_are_exact_or_rounded_half_to_even() {
 }
 
 #[test]
-fn what_does_not_fit_is_none_and_never_wrong() {
+fn a_result_that_does_not_fit_is_none_and_never_wrong() {
     let max = decimal(&super::Wide::MAX.to_string());
     assert_eq!(max.checked_add(decimal("1")), None);
     assert_eq!(max.neg().checked_sub(decimal("1")), None);
@@ -189,7 +189,7 @@ fn what_does_not_fit_is_none_and_never_wrong() {
 }
 
 #[test]
-fn a_json_number_is_given_only_where_it_is_exact() {
+fn a_json_number_is_returned_only_if_it_is_exact() {
     for (text, expected) in [
         ("0", Some("0")),
         ("42", Some("42")),
@@ -253,7 +253,7 @@ fn bytes_that_are_no_encoding_are_refused() {
     assert!(Decimal::decode(&mut &[&[0, 65][..], &[1; 65]].concat()[..]).is_err());
 }
 
-/// Values, and what sums, products and quotients make of them.
+/// Values, and their sums, products and quotients.
 fn any_decimal() -> impl Strategy<Value = Decimal> {
     (value_text(), value_text(), any::<u64>()).prop_map(|(one, other, number)| {
         let sum = decimal(&one).checked_add(decimal(&other)).expect("fits");
@@ -295,12 +295,12 @@ proptest! {
     }
 
     #[test]
-    fn what_is_printed_is_read_back(value in any_decimal()) {
+    fn printed_numbers_parse_back(value in any_decimal()) {
         prop_assert_eq!(decimal(&value.to_string()), value);
     }
 
     #[test]
-    fn arithmetic_is_that_of_school(
+    fn arithmetic_equals_schoolbook_arithmetic(
         one in value_text(),
         other in value_text(),
         number in any::<u64>(),
@@ -316,11 +316,11 @@ proptest! {
     }
 
     #[test]
-    fn quotients_are_those_of_school(text in value_text(), by in prop_oneof![1_u64..50, 1_u64..]) {
+    fn quotients_equal_long_division(text in value_text(), by in prop_oneof![1_u64..50, 1_u64..]) {
         let (quotient, exact) = decimal(&text).div(by).expect("fits");
         let (cut, rest) = Naive::read(&text).divided(by, 36);
         prop_assert_eq!(exact, rest == 0);
-        // It is the neighbour that is nearer; ties are in a table above.
+        // It is the nearer neighbour; ties are in a table above.
         let away = match (rest * 2).cmp(&u128::from(by)) {
             std::cmp::Ordering::Less => false,
             std::cmp::Ordering::Equal => return Ok(()),
@@ -333,7 +333,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_lead_back_to_the_number(value in any_decimal(), more in any::<[u8; 3]>()) {
+    fn an_encoded_number_decodes_to_itself(value in any_decimal(), more in any::<[u8; 3]>()) {
         let mut bytes = Vec::new();
         value.encode(&mut bytes);
         bytes.extend(more);

@@ -1,8 +1,7 @@
 //! Decimals as text: JSON numbers in, plain notation out.
 //!
-//! Guarantees: what is read is the very number that was written, or refused; what is printed has no exponent, no
-//! needless zero and no needless sign, and is read back as the same number. Leaves to others: finding the text in a
-//! request.
+//! Guarantees: a number is parsed exactly or refused. Printed numbers have no exponent, no redundant zero and no
+//! redundant sign, and parse back to the same number. Leaves to others: finding the text in a request.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,15 +13,15 @@ use super::{Decimal, SCALE_LIMIT, WHOLE_DIGITS_MAX, Wide, as_u64, power_of_ten};
 use crate::error::{Error, Result};
 use crate::settings::SCALE_MAX;
 
-/// The longest text of a number, in bytes.
+/// Maximum length of a number's text.
 const TEXT_BYTES_MAX: usize = 256;
-/// Beyond this an exponent is as good as infinite.
+/// Larger exponents are clamped: no number except zero would fit.
 const EXPONENT_MAX: i32 = 1_000_000;
-/// So many digits always fit into 64 bits.
+/// Nineteen digits always fit into 64 bits.
 const CHUNK_POWER: u64 = 10_u64.pow(19);
 
 impl Decimal {
-    /// Reads a value from outside: a number of the JSON grammar, exponent included, with at most [`WHOLE_DIGITS_MAX`]
+    /// Parses an external value: a number of the JSON grammar, exponent included, with at most [`WHOLE_DIGITS_MAX`]
     /// digits before the point and [`SCALE_MAX`] after it.
     pub fn parse(text: &str) -> Result<Self> {
         let value = read(text)?;
@@ -56,7 +55,6 @@ impl Decimal {
     }
 }
 
-/// The parts of the text of a number.
 struct Parts<'a> {
     negative: bool,
     whole: &'a [u8],
@@ -64,7 +62,7 @@ struct Parts<'a> {
     exponent: i32,
 }
 
-/// Reads any decimal that there can be.
+/// Parses any representable decimal.
 fn read(text: &str) -> Result<Decimal> {
     if text.len() > TEXT_BYTES_MAX {
         return Err(too_large());
@@ -80,7 +78,7 @@ fn read(text: &str) -> Result<Decimal> {
     if magnitude.is_zero() {
         return Ok(Decimal::ZERO);
     }
-    // The text is short, so that its digits can be counted in any integer.
+    // The text is short, so the count of its digits fits any integer type.
     let places = i32::try_from(parts.fraction.len()).unwrap_or(i32::MAX);
     let places = places.saturating_sub(parts.exponent);
     if places <= 0 {
@@ -104,7 +102,7 @@ fn too_fine(most: u8) -> Error {
     Error::invalid(format!("a number has at most {most} decimal places"))
 }
 
-/// Takes the text of a number apart by the grammar of JSON.
+/// Splits the text of a number by the grammar of JSON.
 fn split(text: &[u8]) -> Option<Parts<'_>> {
     let (negative, text) = match text {
         [b'-', rest @ ..] => (true, rest),
@@ -126,7 +124,7 @@ fn split(text: &[u8]) -> Option<Parts<'_>> {
     Some(Parts { negative, whole, fraction, exponent })
 }
 
-/// The digits that `text` starts with, and what follows them.
+/// The leading digits of `text`, and the rest.
 fn digits(text: &[u8]) -> (&[u8], &[u8]) {
     let end = text.iter().position(|sign| !sign.is_ascii_digit()).unwrap_or(text.len());
     text.split_at(end)
@@ -148,7 +146,7 @@ fn exponent(text: &[u8]) -> Option<i32> {
     Some(if negative { -size } else { size })
 }
 
-/// The number that digits make. Most fit one machine word, so wide arithmetic waits until they do not.
+/// The number that the digits form. Most fit one machine word, so wide arithmetic starts only when they do not.
 fn accumulate<'a>(digits: impl Iterator<Item = &'a u8>) -> Option<Wide> {
     let mut wide = Wide::ZERO;
     let (mut chunk, mut power) = (0_u64, 1_u64);
@@ -197,7 +195,8 @@ impl fmt::Debug for Decimal {
     }
 }
 
-/// Reads what [`Decimal`] prints, results of arithmetic included; a value from outside is for [`Decimal::parse`].
+/// Parses the output of [`Decimal`]'s `Display`, including results of arithmetic. For external values use
+/// [`Decimal::parse`].
 impl FromStr for Decimal {
     type Err = Error;
 

@@ -4,15 +4,15 @@
 //! |---|---|
 //! | `type` | event type |
 //! | `subject` | customer |
-//! | `source`, `id` | what makes it this event |
+//! | `source`, `id` | identity of the event |
 //! | `time` | when it happened |
 //! | `data.value` | value; 1 if there is none |
 //! | the rest of `data` | metadata |
 //!
 //! `data_base64` is the same as `data`, of JSON in base64.
 //!
-//! Guarantees: what is required by the specification is required here. Leaves to others: HTTP's media types, and all
-//! checks that other events get too.
+//! Guarantees: what the specification requires is required here. Leaves to others: HTTP media types, and the checks
+//! that all events get.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -22,10 +22,10 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Event, Incoming, Sender, Wrongs, present};
+use super::{Event, RawEvent, Sender, ValidationErrors, present};
 use crate::settings::Settings;
 
-/// A CloudEvent as it comes, with nothing checked yet.
+/// A CloudEvent as received, unchecked.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct CloudEvent<'a> {
     #[serde(borrow, default)]
@@ -48,15 +48,15 @@ pub struct CloudEvent<'a> {
     data_base64: Option<&'a RawValue>,
 }
 
-/// Checks a CloudEvent.
+/// Checks a CloudEvent, and converts it.
 pub fn from_cloud(
     cloud: &CloudEvent<'_>,
     settings: &Settings,
     sender: &Sender<'_>,
-) -> Result<Event, Wrongs> {
-    let mut wrongs = Vec::new();
+) -> Result<Event, ValidationErrors> {
+    let mut errors = Vec::new();
     if cloud.specversion.map(RawValue::get) != Some("\"1.0\"") {
-        wrongs.push("specversion must be \"1.0\"".to_owned());
+        errors.push("specversion must be \"1.0\"".to_owned());
     }
     for (name, field) in [
         ("id", cloud.id),
@@ -65,18 +65,18 @@ pub fn from_cloud(
         ("subject", cloud.subject),
     ] {
         if present(field).is_none() {
-            wrongs.push(format!("{name} is required"));
+            errors.push(format!("{name} is required"));
         }
     }
     let parts = cloud.data_text().and_then(|text| parts(&text));
     let (value, metadata) = match parts {
-        Ok(parts) if wrongs.is_empty() => parts,
+        Ok(parts) if errors.is_empty() => parts,
         parts => {
-            wrongs.extend(parts.err());
-            return Err(wrongs);
+            errors.extend(parts.err());
+            return Err(errors);
         }
     };
-    let incoming = Incoming {
+    let raw = RawEvent {
         event_type: cloud.event_type,
         customer_id: cloud.subject,
         value: Some(&value),
@@ -86,17 +86,17 @@ pub fn from_cloud(
         timestamp: cloud.time,
         unknown: Vec::new(),
     };
-    incoming.check(settings, None, sender)
+    raw.check(settings, None, sender)
 }
 
 impl CloudEvent<'_> {
-    /// The data as JSON text; what is wrong with it otherwise.
+    /// The data as JSON text, or what is wrong with it.
     fn data_text(&self) -> Result<Cow<'_, str>, String> {
         let Some(encoded) = present(self.data_base64) else {
             return Ok(Cow::Borrowed(present(self.data).unwrap_or("{}")));
         };
         if present(self.data).is_some() {
-            return Err("data and data_base64 must not both be there".to_owned());
+            return Err("data and data_base64 must not both be present".to_owned());
         }
         if !self.is_json() {
             return Err("datacontenttype of data_base64 must be JSON".to_owned());
@@ -109,7 +109,7 @@ impl CloudEvent<'_> {
         Ok(Cow::Owned(text.map_err(|_| "data_base64 must be JSON in UTF-8".to_owned())?))
     }
 
-    /// Whether its data are JSON, as they are if nothing is said of them.
+    /// Whether its data are JSON, which is the default.
     fn is_json(&self) -> bool {
         let Some(said) = present(self.datacontenttype) else { return true };
         let said = serde_json::from_str::<String>(said).unwrap_or_default();
@@ -118,10 +118,10 @@ impl CloudEvent<'_> {
     }
 }
 
-type Parts = (Box<RawValue>, Option<Box<RawValue>>);
+type ValueAndMetadata = (Box<RawValue>, Option<Box<RawValue>>);
 
-/// The value, and the rest.
-fn parts(text: &str) -> Result<Parts, String> {
+/// Splits the data into the value and the rest.
+fn parts(text: &str) -> Result<ValueAndMetadata, String> {
     let wrong = || "data must be an object".to_owned();
     let mut fields: BTreeMap<String, &RawValue> =
         serde_json::from_str(text).map_err(|_| wrong())?;

@@ -1,22 +1,22 @@
-//! The fields of an event as it is sent, taken from JSON.
+//! Deserializes the fields of a received event.
 //!
-//! Guarantees: every field is borrowed from the text, given at most once, and either known or named in
-//! [`Incoming::unknown`]: a misspelt `timestamp` must not count at another time without a word. Leaves to others: what
-//! the fields must be.
+//! Guarantees: every field is borrowed from the text, present at most once, and either known or listed in
+//! [`RawEvent::unknown`]: a misspelt `timestamp` must not silently count at another time. Leaves to others: which
+//! values the fields may have.
 
 use std::fmt;
 
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::{Incoming, Text};
+use super::{RawEvent, Text};
 
-/// How many unknown fields are named.
+/// Maximum number of unknown fields that are listed.
 const UNKNOWN_MAX: usize = 8;
-/// How much of the name of one.
+/// Maximum length of each listed name.
 const UNKNOWN_CHARS_MAX: usize = 64;
 
-impl<'de: 'a, 'a> Deserialize<'de> for Incoming<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for RawEvent<'a> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_map(Fields)
     }
@@ -25,26 +25,26 @@ impl<'de: 'a, 'a> Deserialize<'de> for Incoming<'a> {
 struct Fields;
 
 impl<'de> Visitor<'de> for Fields {
-    type Value = Incoming<'de>;
+    type Value = RawEvent<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut incoming = Incoming::default();
+        let mut raw = RawEvent::default();
         while let Some(Text(name)) = map.next_key::<Text<'de>>()? {
             let field = match &*name {
-                "eventType" => &mut incoming.event_type,
-                "customerId" => &mut incoming.customer_id,
-                "value" => &mut incoming.value,
-                "metadata" => &mut incoming.metadata,
-                "id" => &mut incoming.id,
-                "source" => &mut incoming.source,
-                "timestamp" => &mut incoming.timestamp,
+                "eventType" => &mut raw.event_type,
+                "customerId" => &mut raw.customer_id,
+                "value" => &mut raw.value,
+                "metadata" => &mut raw.metadata,
+                "id" => &mut raw.id,
+                "source" => &mut raw.source,
+                "timestamp" => &mut raw.timestamp,
                 _ => {
                     map.next_value::<IgnoredAny>()?;
-                    incoming.note_unknown(&name);
+                    raw.note_unknown(&name);
                     continue;
                 }
             };
@@ -53,11 +53,11 @@ impl<'de> Visitor<'de> for Fields {
             }
             *field = Some(map.next_value()?);
         }
-        Ok(incoming)
+        Ok(raw)
     }
 }
 
-impl Incoming<'_> {
+impl RawEvent<'_> {
     fn note_unknown(&mut self, name: &str) {
         if self.unknown.len() < UNKNOWN_MAX {
             let shown: String = name.chars().take(UNKNOWN_CHARS_MAX).collect();

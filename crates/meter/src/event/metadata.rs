@@ -1,7 +1,7 @@
 //! Metadata: the free part of an event, bounded in size and depth, from which groups are taken.
 //!
-//! Guarantees: what is kept is the text that was sent; its canonical form is the same for equal objects, whatever the
-//! order of their fields and the spaces between them; numbers are compared as they are written. Leaves to others: what
+//! Guarantees: the text is kept as it was sent. Its canonical form is the same for equal objects, whatever the order of
+//! their fields and the whitespace between them; numbers are compared as they are written. Leaves to others: what the
 //! fields mean.
 
 use std::borrow::Cow;
@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
-use super::{Wrongs, present};
+use super::{ValidationErrors, present};
 use crate::decimal::Decimal;
 use crate::settings::{EventType, NAME_BYTES_MAX, Op, Settings};
 
-/// How many digits of a hash stand for the rest of a long value.
+/// Hexadecimal digits of the hash that replaces the rest of a long value.
 const HASH_DIGITS: usize = 16;
 
 type Fields<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
@@ -27,20 +27,20 @@ pub(super) struct Metadata<'a> {
 }
 
 impl<'a> Metadata<'a> {
-    /// Reads metadata; none if something is wrong with it.
+    /// Parses metadata; returns `None` and adds to `errors` if it is invalid.
     pub(super) fn read(
-        wrongs: &mut Wrongs,
+        errors: &mut ValidationErrors,
         field: Option<&'a RawValue>,
         settings: &Settings,
     ) -> Option<Self> {
         let Some(text) = present(field) else { return Some(Self::default()) };
         if !text.starts_with('{') {
-            wrongs.push("metadata must be an object if provided".to_owned());
+            errors.push("metadata must be an object if provided".to_owned());
             return None;
         }
         if text.len() > settings.metadata_bytes_max {
-            wrongs.push(format!(
-                "metadata has {} bytes: at most {}",
+            errors.push(format!(
+                "metadata has {} bytes: at most {} are allowed",
                 text.len(),
                 settings.metadata_bytes_max
             ));
@@ -48,7 +48,7 @@ impl<'a> Metadata<'a> {
         }
         let mut canonical = String::with_capacity(text.len());
         if !write_canonical(text, settings.metadata_depth_max, &mut canonical) {
-            wrongs.push(format!(
+            errors.push(format!(
                 "metadata is nested deeper than {}, or has a field twice",
                 settings.metadata_depth_max
             ));
@@ -58,12 +58,12 @@ impl<'a> Metadata<'a> {
         Some(Self { text: Some(text), fields, canonical })
     }
 
-    /// Equal for equal objects.
+    /// The same for equal objects.
     pub(super) fn canonical(&self) -> &str {
         &self.canonical
     }
 
-    /// The group: an object of the declared dimensions that are there, each a text of bounded length.
+    /// The group: an object of the declared dimensions that are present, each a text of bounded length.
     pub(super) fn dims(&self, event_type: &EventType) -> String {
         let declared = event_type.dimensions.iter();
         let named: BTreeMap<&str, String> =
@@ -74,7 +74,7 @@ impl<'a> Metadata<'a> {
         serde_json::to_string(&named).unwrap_or_default()
     }
 
-    /// What a count of different ones looks at, if that is kept: a field, if it is there, or the value.
+    /// The item that `unique` counts, if that is kept: a field, if present, or the value.
     pub(super) fn unique(&self, event_type: &EventType, value: Decimal) -> Option<Vec<u8>> {
         if !event_type.keeps(Op::Unique) {
             return None;
@@ -86,7 +86,7 @@ impl<'a> Metadata<'a> {
         Some(thing.into_bytes())
     }
 
-    /// A field as text: the characters of a string, else the JSON of the value; none if it is missing or null.
+    /// A field as text: the characters of a string, else the JSON of the value; `None` if it is missing or null.
     fn plain(&self, name: &str) -> Option<String> {
         let text = self.fields.get(name)?.get();
         if text == "null" {
@@ -100,8 +100,8 @@ impl<'a> Metadata<'a> {
     }
 }
 
-/// The text by which a value of a dimension is told from others: itself, or, if it is too long, its beginning and a
-/// hash of the whole.
+/// The text that identifies a value of a dimension: the value itself or, if that is too long, its beginning and a hash
+/// of the whole.
 pub(crate) fn bounded(value: String) -> String {
     if value.len() <= NAME_BYTES_MAX {
         return value;
@@ -112,7 +112,7 @@ pub(crate) fn bounded(value: String) -> String {
     format!("{}~{hash}", &value[..end])
 }
 
-/// What a count of different ones looks at in a stored event.
+/// The item that `unique` counts in a stored event.
 pub(crate) fn unique_of(
     metadata: Option<&str>,
     event_type: &EventType,
@@ -128,11 +128,11 @@ fn read_fields(text: &str) -> Option<Fields<'_>> {
         .map(|fields| fields.into_iter().map(|(name, value)| (name.0, value)).collect())
 }
 
-/// A name that is borrowed where it has no escapes.
+/// A name, borrowed if it has no escapes.
 #[derive(serde::Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Writes objects with their fields in order and without spaces; false if it is nested too deep.
+/// Writes objects with sorted fields and without whitespace; returns false if they are nested too deep.
 fn write_canonical(text: &str, depth_left: usize, out: &mut String) -> bool {
     let text = text.trim();
     match text.as_bytes().first() {

@@ -1,23 +1,21 @@
-//! A filter over keys: it never denies one that is in it, and seldom takes in one that is not.
+//! A Bloom filter over keys: no false negatives, few false positives.
 //!
-//! Guarantees: with 16 bits a key and eight looks, about one key of two thousand is let through wrongly. Leaves to
-//! others: the truth. Keys are hashes already, so no further hashing is done.
+//! Guarantees: with 16 bits and eight probes per key, about one key in two thousand is a false positive. Leaves to
+//! others: the exact lookup. Keys are already hashes, so they are not hashed again.
 
 use crate::event::Key;
 
-/// Bits for every key.
 const BITS_PER_KEY: usize = 16;
-/// Bits that are looked at for every key.
+/// Bits that are probed for every key.
 const LOOKS: u64 = 8;
 
-/// A Bloom filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Filter {
     words: Vec<u64>,
 }
 
 impl Filter {
-    /// A filter for this many keys.
+    /// Sized for this many keys.
     pub(super) fn for_keys(keys: usize) -> Self {
         let words = (keys * BITS_PER_KEY).div_ceil(64).max(1);
         Self { words: vec![0; words] }

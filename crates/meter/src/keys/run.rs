@@ -1,7 +1,7 @@
-//! A run: the keys of a stretch of events, in one blob or in several by the first bits of the key.
+//! A run: the keys of a range of events, in one blob or split over several by the first bits of the key.
 //!
-//! Guarantees: a key is in exactly one part, which follows from the key and the number of parts, so that a look asks
-//! one filter however long the run is. Leaves to others: which runs there are.
+//! Guarantees: a key is in exactly one part, determined by the key and the number of parts, so that a lookup probes one
+//! filter however long the run is. Leaves to others: which runs there are.
 
 use std::sync::Arc;
 
@@ -11,28 +11,27 @@ use super::segment::{Record, Segment};
 use crate::error::Result;
 use crate::event::Key;
 
-/// A run of sealed keys.
 #[derive(Debug)]
 pub(super) struct Run {
-    /// The number of its first event, and the one after its last.
+    /// The number of its first event, and one after its last.
     pub(super) first: i64,
     pub(super) end: i64,
     pub(super) parts: Vec<Arc<Segment>>,
 }
 
-/// One of several equal shares of all keys there can be.
+/// One of several equal shares of the key space.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub(super) part: usize,
     pub(super) parts: usize,
 }
 
-/// The place of a key's first half among all of them; halves are in the order of their places.
+/// Maps the first half of a key to an unsigned number of the same order.
 fn place(hi: i64) -> u64 {
     hi.cast_unsigned() ^ (1 << 63)
 }
 
-/// The part in which a key is.
+/// The part that holds a key.
 fn part_of(hi: i64, parts: usize) -> usize {
     let parts = u128::try_from(parts).unwrap_or(u128::MAX);
     usize::try_from((u128::from(place(hi)) * parts) >> 64).unwrap_or(usize::MAX)
@@ -43,7 +42,7 @@ impl Share {
         part_of(key.hi, self.parts) == self.part
     }
 
-    /// The first halves of the first and the last key of it.
+    /// The first halves of its lowest and highest possible key.
     fn ends(self) -> (i64, i64) {
         let begin = |part: usize| {
             let (part, parts) = (u128::try_from(part), u128::try_from(self.parts.max(1)));
@@ -77,7 +76,7 @@ impl Run {
         }
     }
 
-    /// The records of a share of all keys.
+    /// The records in a share of the key space.
     pub(super) async fn read(&self, blobs: &dyn BlobStore, share: Share) -> Result<Vec<Record>> {
         let (first, last) = share.ends();
         let mut records = Vec::new();

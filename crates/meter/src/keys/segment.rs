@@ -1,4 +1,4 @@
-//! Sealed keys: one immutable blob.
+//! A segment: sealed keys in one immutable blob.
 //!
 //! | part | bytes |
 //! |---|---|
@@ -11,15 +11,15 @@
 //! | pages of up to 128 records (`hi`, `lo`, `content`, `seq`), sorted by key | 32 a record |
 //! | after each page its CRC-32C | 4 |
 //!
-//! All numbers are big-endian. Guarantees: what was damaged is an error, never a key that was not seen. Leaves to
-//! others: which blob is whose.
+//! All numbers are big-endian. Guarantees: damage is an error, never a wrong answer that a key was not seen. Leaves to
+//! others: which run a blob belongs to.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 use logmill_io::{BlobName, BlobStore};
 
-use super::Seen;
+use super::RecordedEvent;
 use super::filter::Filter;
 use crate::error::{Error, Result};
 use crate::event::Key;
@@ -30,19 +30,19 @@ const RECORD_BYTES: usize = 32;
 const RECORDS_PER_PAGE: usize = 128;
 const SUM_BYTES: usize = 4;
 const PAGE_BYTES: usize = RECORDS_PER_PAGE * RECORD_BYTES + SUM_BYTES;
-/// How many pages are decoded without holding up other tasks.
+/// Number of pages that are decoded on the async thread, without holding up other tasks.
 const PAGES_INLINE: usize = 64;
-/// The most keys that a blob is believed to hold.
+/// Upper bound of the key count that a blob header may claim.
 const KEYS_MAX: u64 = 1 << 32;
 
-/// A key and what is known of it.
+/// A key and its recorded event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) key: Key,
-    pub(super) seen: Seen,
+    pub(super) event: RecordedEvent,
 }
 
-/// An open blob: all of it but its pages.
+/// An open blob: everything except its pages.
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) name: BlobName,
@@ -52,7 +52,7 @@ pub(super) struct Segment {
     pages_at: u64,
 }
 
-/// The bytes of a blob of sorted records.
+/// Encodes sorted records as a blob.
 pub(super) fn encode(records: &[Record]) -> Result<Bytes> {
     let mut filter = Filter::for_keys(records.len());
     records.iter().for_each(|record| filter.insert(record.key));
@@ -73,8 +73,8 @@ pub(super) fn encode(records: &[Record]) -> Result<Bytes> {
     seal(&mut out, index_at);
     for page in pages {
         let page_at = out.len();
-        for Record { key, seen } in page {
-            for number in [key.hi, key.lo, seen.content, seen.seq] {
+        for Record { key, event } in page {
+            for number in [key.hi, key.lo, event.content, event.seq] {
                 out.extend_from_slice(&number.to_be_bytes());
             }
         }
@@ -83,7 +83,7 @@ pub(super) fn encode(records: &[Record]) -> Result<Bytes> {
     Ok(out.into())
 }
 
-/// Appends the checksum of what was written since `from`.
+/// Appends the checksum of the bytes written since `from`.
 fn seal(out: &mut Vec<u8>, from: usize) {
     let sum = crc32c::crc32c(&out[from..]);
     out.extend_from_slice(&sum.to_be_bytes());
@@ -119,7 +119,7 @@ impl Segment {
     }
 
     pub(super) async fn find(&self, blobs: &dyn BlobStore, key: Key) -> Result<Option<Record>> {
-        // Keys with the same first half may lie on both sides of a page's end.
+        // Keys with the same first half may lie on both sides of a page boundary.
         let first = self.firsts.partition_point(|first| *first < key.hi).saturating_sub(1);
         for page in first..self.firsts.len() {
             if self.firsts[page] > key.hi {
@@ -132,7 +132,7 @@ impl Segment {
         Ok(None)
     }
 
-    /// The records from one first half of a key to another, both included, and few others around them.
+    /// The records between two first halves of keys, both inclusive, and possibly a few around them.
     pub(super) async fn read(
         &self,
         blobs: &dyn BlobStore,
@@ -167,7 +167,7 @@ impl Segment {
     }
 }
 
-/// The records of whole pages; none if one of them is damaged.
+/// The records of whole pages; `None` if one of them is damaged.
 fn records(pages: &[u8]) -> Option<Vec<Record>> {
     let mut records = Vec::with_capacity(pages.len() / RECORD_BYTES);
     for page in pages.chunks(PAGE_BYTES) {
@@ -175,13 +175,13 @@ fn records(pages: &[u8]) -> Option<Vec<Record>> {
             let mut numbers = record.chunks_exact(8).map(number_of);
             let mut next = || numbers.next().unwrap_or_default();
             let key = Key { hi: next(), lo: next() };
-            Record { key, seen: Seen { content: next(), seq: next() } }
+            Record { key, event: RecordedEvent { content: next(), seq: next() } }
         }));
     }
     Some(records)
 }
 
-/// Reads a part that ends with its checksum; gives it without.
+/// Reads a part that ends with its checksum; returns it without.
 async fn read(blobs: &dyn BlobStore, name: &BlobName, range: Range<u64>) -> Result<Bytes> {
     let bytes = part(blobs, name, range).await?;
     let length = checked(&bytes).ok_or_else(|| damaged(name))?.len();
@@ -193,7 +193,7 @@ async fn part(blobs: &dyn BlobStore, name: &BlobName, range: Range<u64>) -> Resu
     found.ok_or_else(|| Error::corrupt(format!("the blob {} of keys is missing", name.as_str())))
 }
 
-/// What precedes the checksum at its end, if it is right.
+/// The bytes before the checksum at the end; `None` if it does not match.
 fn checked(bytes: &[u8]) -> Option<&[u8]> {
     let (part, sum) = bytes.split_at_checked(bytes.len().checked_sub(SUM_BYTES)?)?;
     (crc32c::crc32c(part).to_be_bytes() == sum).then_some(part)

@@ -1,11 +1,12 @@
-//! The newest events of some places, wherever they are.
+//! The newest events of some places, from the database and the archive.
 //!
-//! A place may have a million events where a page has a hundred. So the database gives only as many as the page has,
-//! and archived ones come slice after slice, of which the newest are kept.
+//! A place may have a million events where a page has a hundred. So the database returns only as many as the page has,
+//! and archived ones are read slice by slice, keeping only the newest.
 //!
-//! Guarantees: an event is given once, as it is in the database before its archived form, and as it is in a later slice
-//! before an earlier one; none is missed that moves to the archive meanwhile. Memory is bounded by the page, a slice,
-//! and the numbers of events that are in lists or were corrected. Leaves to others: which places.
+//! Guarantees: an event is returned once; its row in the database takes precedence over archived forms, and a later
+//! slice over an earlier one. An event that moves to the archive meanwhile is not missed. Memory is bounded by the
+//! page, a slice, and the numbers of events that are in lists or were corrected. Leaves to others: which places to
+//! read.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -14,47 +15,47 @@ use logmill_io::sql::Execute;
 use logmill_io::{Timestamp, Value, params};
 use serde_json::{Value as Json, json};
 
-use super::{EventCursor, EventFilter, PAGE_MAX, cursor_of, limit_of};
-use crate::error::Result;
+use super::{EventCursor, EventFilter, PAGE_MAX, limit_of};
+use crate::error::{Error, Result};
 use crate::meter::Meter;
 use crate::partials::Place;
 use crate::places::listed_at;
-use crate::stored::{COLUMNS, StoredEvent};
+use crate::stored_event::{COLUMNS, StoredEvent, TIME_COLUMN};
 
-/// How many numbers of events are asked for at once.
+/// Event numbers per query.
 const NUMBERS_AT_ONCE: usize = 5_000;
 
-/// Events of one bucket and of the series that are listed. Pairs of both would make PostgreSQL read the whole table.
+/// Events of one bucket and the listed series. With pairs of both, PostgreSQL would read the whole table.
 const PLACED: &str = "meter_place p JOIN meter_event e ON e.seq = p.seq
     WHERE p.bucket = $8
         AND p.series any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))";
 
-/// Events whose numbers are listed.
+/// Events with the listed numbers.
 const NUMBERED: &str = "json_list($1) CROSS JOIN meter_event e
     WHERE e.seq = CAST(CAST(value AS TEXT) AS BIGINT)";
 
 /// The series of places, by bucket.
 type ByBucket = BTreeMap<i64, BTreeSet<i64>>;
 
-/// Corrected events, by their numbers; with state and value as they are in the database, if they are there.
-type Corrected = HashMap<i64, Option<(i64, String)>>;
+/// Corrected events by number, with state and value as in the database, if they are there.
+type CorrectedEvents = HashMap<i64, Option<(i64, String)>>;
 
 impl Meter {
-    /// The newest events of some places that the filter keeps, archived ones included; at most a page of them.
+    /// The newest events of some places that match the filter, archived ones included; at most a page.
     pub(super) async fn newest_at(
         &self,
         places: &[Place],
         filter: &EventFilter,
-    ) -> Result<Vec<StoredEvent>> {
+    ) -> Result<Vec<FoundEvent>> {
         let on = self.sql.reading();
         let mut by_bucket = ByBucket::new();
         for place in places {
             by_bucket.entry(place.bucket).or_default().insert(place.series);
         }
-        // What is corrected after this looks as it did before; what moves does so from lists to entries, and from there
-        // to the archive, and is looked for in this order.
+        // An event that is corrected after this is returned as it was before. Events move from lists to index entries,
+        // and from there to the archive, and are read in this order.
         let corrected = corrected_at(&on, &by_bucket).await?;
-        let mut newest = Newest { filter, events: Vec::new() };
+        let mut newest = NewestEvents { filter, events: Vec::new() };
         let listed: Vec<i64> = listed_at(&on, places).await?.into_iter().collect();
         for some in listed.chunks(NUMBERS_AT_ONCE) {
             newest.read(&on, NUMBERED, &json!(some), None).await?;
@@ -70,8 +71,8 @@ impl Meter {
     async fn add_archived(
         &self,
         places: &[Place],
-        corrected: &Corrected,
-        newest: &mut Newest<'_>,
+        corrected: &CorrectedEvents,
+        newest: &mut NewestEvents<'_>,
     ) -> Result<()> {
         let wanted: HashSet<Place> = places.iter().copied().collect();
         let buckets: BTreeSet<i64> = places.iter().map(|place| place.bucket).collect();
@@ -79,7 +80,7 @@ impl Meter {
         for slice in self.slices(&buckets).await?.iter().rev() {
             let events = self.read_slice(slice).await?.into_iter();
             for event in events.filter(|event| wanted.contains(&event.place)) {
-                // Only one that was corrected is in several slices, or in a slice and the database.
+                // Only a corrected event can be in several slices, or in a slice and the database.
                 if let Some(here) = corrected.get(&event.seq) {
                     let now = (event.state.number(), event.value.to_string());
                     let outdated = here.as_ref().is_some_and(|here| *here != now);
@@ -87,15 +88,15 @@ impl Meter {
                         continue;
                     }
                 }
-                newest.add(event);
+                newest.add(FoundEvent::Whole(event));
             }
         }
         Ok(())
     }
 }
 
-async fn corrected_at(on: &impl Execute, by_bucket: &ByBucket) -> Result<Corrected> {
-    // It does no harm to know of more than was asked for.
+async fn corrected_at(on: &impl Execute, by_bucket: &ByBucket) -> Result<CorrectedEvents> {
+    // Corrections of other places may be included, which does no harm.
     let text = "SELECT c.event_seq, e.state, e.amount
                 FROM meter_correction c LEFT JOIN meter_event e ON e.seq = c.event_seq
                 WHERE c.bucket any_of(
@@ -113,14 +114,30 @@ async fn corrected_at(on: &impl Execute, by_bucket: &ByBucket) -> Result<Correct
     corrected.collect()
 }
 
-/// The newest events of those that were added.
-struct Newest<'a> {
-    filter: &'a EventFilter,
-    events: Vec<StoredEvent>,
+/// An event that belongs on a page.
+pub(super) enum FoundEvent {
+    Whole(StoredEvent),
+    /// Not what was recorded; the position is the one in its damaged row.
+    Damaged(EventCursor),
 }
 
-impl Newest<'_> {
-    /// Adds the newest events of the database that the filter keeps.
+impl FoundEvent {
+    pub(super) fn cursor(&self) -> EventCursor {
+        match self {
+            Self::Whole(event) => EventCursor { time: event.time, seq: event.seq },
+            Self::Damaged(at) => *at,
+        }
+    }
+}
+
+/// The newest of the events that were added.
+struct NewestEvents<'a> {
+    filter: &'a EventFilter,
+    events: Vec<FoundEvent>,
+}
+
+impl NewestEvents<'_> {
+    /// Adds the newest events of the database that match the filter.
     async fn read(
         &mut self,
         on: &impl Execute,
@@ -148,12 +165,18 @@ impl Newest<'_> {
         ];
         params.extend(bucket.map(Value::from));
         for row in &on.execute(&text, params).await?.rows {
-            self.add(StoredEvent::from_row(row)?);
+            self.add(match StoredEvent::from_row(row) {
+                Ok(event) => FoundEvent::Whole(event),
+                Err(Error::DamagedEvent { seq }) => {
+                    FoundEvent::Damaged(EventCursor { time: row.time(TIME_COLUMN)?, seq })
+                }
+                Err(error) => return Err(error),
+            });
         }
         Ok(())
     }
 
-    fn add(&mut self, event: StoredEvent) {
+    fn add(&mut self, event: FoundEvent) {
         if keeps(self.filter, &event) {
             self.events.push(event);
         }
@@ -163,16 +186,21 @@ impl Newest<'_> {
     }
 
     fn sort(&mut self) {
-        // Of two forms of one event the one that was added first stays first, and counts.
-        self.events.sort_by_key(|event| Reverse(cursor_of(event)));
-        self.events.dedup_by_key(|event| event.seq);
+        // Of two forms of one event, the one added first stays first and wins.
+        self.events.sort_by_key(|event| Reverse(event.cursor()));
+        self.events.dedup_by_key(|event| event.cursor().seq);
         self.events.truncate(self.filter.limit);
     }
 }
 
-fn keeps(filter: &EventFilter, event: &StoredEvent) -> bool {
-    filter.from.is_none_or(|from| event.time >= from)
-        && filter.to.is_none_or(|to| event.time < to)
-        && filter.after.is_none_or(|after| cursor_of(event) < after)
-        && (!filter.counting || event.counts())
+fn keeps(filter: &EventFilter, event: &FoundEvent) -> bool {
+    let at = event.cursor();
+    let counts = match event {
+        FoundEvent::Whole(event) => event.counts(),
+        FoundEvent::Damaged(_) => true,
+    };
+    filter.from.is_none_or(|from| at.time >= from)
+        && filter.to.is_none_or(|to| at.time < to)
+        && filter.after.is_none_or(|after| at < after)
+        && (!filter.counting || counts)
 }

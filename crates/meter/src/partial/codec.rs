@@ -1,19 +1,19 @@
 //! The stored form of [`Partial`], byte by byte.
 //!
-//! `version, flags` and, if there are events, `count, sum, min, max, first, last, [unique], [sketch], [area]`.
-//! Numbers are varints (seven bits a byte, the lowest first; signed ones zigzag), decimals are those of
-//! [`Decimal::encode`], and a position is its time, then how much later it was received, then its place. A unique
-//! set is its length plus one and the hashes in order, 8 bytes each, or a zero and the registers, four in three
-//! bytes. A sketch is the number of bins, then for each the difference to the bin before and its count.
+//! `version, flags` and, if there are events, `count, sum, min, max, first, last, [unique], [sketch], [area]`. Numbers
+//! are varints (seven bits a byte, lowest first; signed ones zigzag), decimals are those of [`Decimal::encode`]. A
+//! position is its time, then how much later it was received, then its `seq`. A unique set is its length plus one and
+//! the sorted hashes, 8 bytes each, or a zero and the registers, four in three bytes. A sketch is the number of bins,
+//! then for each the difference to the bin before and its count.
 //!
-//! Guarantees: one partial has one encoding; other bytes are refused without a panic, and no more is kept in memory
-//! than a few times their length. Leaves to others: checksums.
+//! Guarantees: each partial has one encoding; other bytes are refused without a panic, and decoding uses at most a few
+//! times their length in memory. Leaves to others: checksums.
 
 use logmill_io::Timestamp;
 
 use super::sketch::{BINS_MAX, Sketch, is_bin};
 use super::unique::{REGISTER_MAX, REGISTERS, UNIQUE_EXACT_MAX, Unique};
-use super::{Facts, Keeps, Partial, Position};
+use super::{Facts, OptionalParts, Partial, Position};
 use crate::decimal::Decimal;
 use crate::error::{Error, Result};
 
@@ -23,20 +23,19 @@ const UNIQUE: u8 = 1 << 1;
 const SKETCH: u8 = 1 << 2;
 const WEIGHTED: u8 = 1 << 3;
 
-/// So many bytes of a stored partial tell how many events it has.
+/// Length of the prefix of a stored partial that contains its number of events.
 pub(crate) const HEAD_BYTES: usize = 12;
 
 impl Partial {
-    /// How many events there are, by the first [`HEAD_BYTES`] of what [`Partial::encode`] wrote.
+    /// The number of events, from the first [`HEAD_BYTES`] of the output of [`Partial::encode`].
     pub(crate) fn count_of_head(head: &[u8]) -> Result<u64> {
         match head {
             [VERSION, flags, ..] if flags & FILLED == 0 => Ok(0),
             [VERSION, _, rest @ ..] => take_number(&mut &*rest),
-            _ => Err(Error::corrupt("a partial of an unknown version")),
+            _ => Err(Error::corrupt("a partial has an unknown version")),
         }
     }
 
-    /// The bytes to store.
     pub fn encode(&self) -> Vec<u8> {
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let flags = flag(self.facts.is_some(), FILLED)
@@ -50,13 +49,13 @@ impl Partial {
         to
     }
 
-    /// Reads what [`Partial::encode`] wrote.
+    /// Decodes the output of [`Partial::encode`].
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let [VERSION, flags, rest @ ..] = bytes else {
-            return Err(Error::corrupt("a partial of an unknown version"));
+            return Err(Error::corrupt("a partial has an unknown version"));
         };
         let known = FILLED | UNIQUE | SKETCH | WEIGHTED;
-        let keeps = Keeps {
+        let keeps = OptionalParts {
             unique: flags & UNIQUE != 0,
             sketch: flags & SKETCH != 0,
             weighted: flags & WEIGHTED != 0,
@@ -67,17 +66,17 @@ impl Partial {
             _ => Some(take_facts(&mut from, keeps)?),
         };
         if flags & !known != 0 || !from.is_empty() {
-            return Err(Error::corrupt("a partial with more than its fields"));
+            return Err(Error::corrupt("a partial has trailing bytes or unknown flags"));
         }
         if !facts.as_ref().is_none_or(Facts::agree) {
-            return Err(Error::corrupt("a partial that contradicts itself"));
+            return Err(Error::corrupt("a partial is inconsistent"));
         }
         Ok(Self { keeps, facts })
     }
 }
 
 impl Facts {
-    /// Whether what is known of events can be true.
+    /// Whether the decoded facts are consistent.
     fn agree(&self) -> bool {
         let between = |value: Decimal| self.min <= value && value <= self.max;
         let sketched: Option<u64> = match &self.sketch {
@@ -114,7 +113,7 @@ fn put_facts(to: &mut Vec<u8>, facts: &Facts) {
     }
 }
 
-fn take_facts(from: &mut &[u8], keeps: Keeps) -> Result<Facts> {
+fn take_facts(from: &mut &[u8], keeps: OptionalParts) -> Result<Facts> {
     Ok(Facts {
         count: take_number(from)?,
         sum: Decimal::decode(from)?,
@@ -153,7 +152,7 @@ fn put_unique(to: &mut Vec<u8>, unique: &Unique) {
 }
 
 fn take_unique(from: &mut &[u8]) -> Result<Unique> {
-    let wrong = || Error::corrupt("a unique set");
+    let wrong = || Error::corrupt("a partial has an invalid unique set");
     let length = take_length(from, UNIQUE_EXACT_MAX + 1)?;
     let Some(length) = length.checked_sub(1) else {
         let mut registers = Vec::with_capacity(REGISTERS);
@@ -185,7 +184,7 @@ fn put_sketch(to: &mut Vec<u8>, sketch: &Sketch) {
 }
 
 fn take_sketch(from: &mut &[u8]) -> Result<Sketch> {
-    let wrong = || Error::corrupt("a sketch");
+    let wrong = || Error::corrupt("a partial has an invalid sketch");
     let length = take_length(from, BINS_MAX)?;
     let mut sketch = Sketch::default();
     let mut before = 0_i64;
@@ -211,12 +210,12 @@ fn put_length(to: &mut Vec<u8>, length: usize) {
 
 fn take_length(from: &mut &[u8], most: usize) -> Result<usize> {
     let length = usize::try_from(take_number(from)?).ok().filter(|&length| length <= most);
-    length.ok_or_else(|| Error::corrupt("a length"))
+    length.ok_or_else(|| Error::corrupt("a partial has an invalid length"))
 }
 
 fn take<'a>(from: &mut &'a [u8], length: usize) -> Result<&'a [u8]> {
     let parts = from.split_at_checked(length);
-    let (taken, rest) = parts.ok_or_else(|| Error::corrupt("a partial that ends early"))?;
+    let (taken, rest) = parts.ok_or_else(|| Error::corrupt("a partial is truncated"))?;
     *from = rest;
     Ok(taken)
 }
@@ -235,7 +234,7 @@ fn take_number(from: &mut &[u8]) -> Result<u64> {
         let byte = take(from, 1)?[0];
         let bits = u64::from(byte & 0x7f);
         let placed = bits << shift;
-        // Bits that fall off, and zeros that a shorter encoding would leave out.
+        // Refuses bits that do not fit, and zeros that a shorter encoding would leave out.
         if placed >> shift != bits || (byte == 0 && shift > 0) {
             break;
         }
@@ -244,7 +243,7 @@ fn take_number(from: &mut &[u8]) -> Result<u64> {
             return Ok(number);
         }
     }
-    Err(Error::corrupt("a number"))
+    Err(Error::corrupt("a partial has an invalid number"))
 }
 
 fn put_signed(to: &mut Vec<u8>, number: i64) {

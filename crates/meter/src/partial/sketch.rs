@@ -1,11 +1,11 @@
-//! The distribution of values: how many there are in each of many narrow bins.
+//! The distribution of values: counts in many narrow bins.
 //!
 //! A bin holds the values of one sign whose magnitude, in units of 10^-36, has the same length in bits and the same
-//! seven bits after the first. It is at most 1/128 of its values wide, so a quantile is off by less than that of
-//! itself. Bins are numbered in the order of their values.
+//! seven bits after the first. It is at most 1/128 of its values wide, so the relative error of a quantile is below
+//! that. Bins are numbered in the order of their values.
 //!
-//! Guarantees: the state depends on the values only; there are at most [`BINS_MAX`] bins, however many values.
-//! Leaves to others: the smallest and the largest value, which are known exactly.
+//! Guarantees: the state depends only on the values; there are at most [`BINS_MAX`] bins, however many values. Leaves
+//! to others: minimum and maximum, which are known exactly.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,16 @@ use crate::decimal::Decimal;
 use crate::error::{Error, Result};
 use crate::settings::SCALE_MAX;
 
-/// The bits after the first one that tell bins apart.
+/// Bits after the first one that distinguish bins.
 const DETAIL_BITS: u32 = 7;
-/// The most bins of one sign: one for each length of up to 512 bits and each detail.
+/// Highest bin number of one sign: each length of up to 512 bits, with each detail.
 const BIN_MAX: u32 = (512 << DETAIL_BITS) | ((1 << DETAIL_BITS) - 1);
-/// The most bins that there can be.
+/// Maximum number of bins.
 pub(super) const BINS_MAX: usize = 2 * BIN_MAX as usize + 1;
 
 type Wide = Uint<512, 8>;
 
-/// How many values are in each bin that has some. The numbers of negative bins are negative, that of zero is zero.
+/// Number of values per nonempty bin. Bins of negative values have negative numbers, that of zero is zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sketch {
     pub(super) bins: BTreeMap<i32, u64>,
@@ -36,7 +36,7 @@ impl Sketch {
         let units = units.ok_or_else(|| Error::invalid("a value is too large for quantiles"))?;
         let bin = bin_of(&units);
         let number = self.bins.entry(if value.is_negative() { -bin } else { bin }).or_default();
-        // It is at most the count of events, which is checked.
+        // At most the count of events, which is checked.
         *number = number.saturating_add(1);
         Ok(())
     }
@@ -48,12 +48,12 @@ impl Sketch {
         }
     }
 
-    /// About how much memory it takes.
+    /// Approximate memory.
     pub(super) fn bytes(&self) -> usize {
         self.bins.len() * 2 * size_of::<(i32, u64)>()
     }
 
-    /// A value of the bin that holds the value of this rank, counted from one.
+    /// A value from the bin that contains this rank, counted from one.
     pub(super) fn at_rank(&self, rank: u64) -> Option<Decimal> {
         let mut passed = 0_u64;
         let reaches = |(_, number): &(&i32, &u64)| {
@@ -66,7 +66,7 @@ impl Sketch {
     }
 }
 
-/// The number of the bin of a magnitude.
+/// The bin number of a magnitude.
 fn bin_of(units: &Wide) -> i32 {
     let bits = units.bit_len();
     let shift = bits.saturating_sub(8);
@@ -76,12 +76,12 @@ fn bin_of(units: &Wide) -> i32 {
     i32::try_from(bin).unwrap_or(0)
 }
 
-/// Whether there is a bin with this number.
+/// Whether a bin with this number exists.
 pub(super) fn is_bin(bin: i32) -> bool {
     bin == 0 || bounds(bin.unsigned_abs()).is_some()
 }
 
-/// The lowest magnitude in a bin, and the highest.
+/// The lowest and the highest magnitude in a bin.
 fn bounds(bin: u32) -> Option<(Wide, Wide)> {
     if bin == 0 {
         return Some((Wide::ZERO, Wide::ZERO));
@@ -102,7 +102,7 @@ fn bounds(bin: u32) -> Option<(Wide, Wide)> {
     }
 }
 
-/// The number from `low` to `high` with the fewest digits: a bin of 7 says 7, and not something close.
+/// The number from `low` to `high` with the fewest digits: the bin that contains 7 returns 7, not a number close to it.
 fn shortest(low: Wide, high: Wide) -> Wide {
     let ten = Wide::from(10_u64);
     let mut step = Wide::ONE;

@@ -1,21 +1,21 @@
-//! Tests of partials: against a naive fold, in any order and split; bytes.
+//! Tests of partials: against a naive fold, in any order and split; and of their encoding.
 
 use std::collections::BTreeSet;
 
 use logmill_io::Timestamp;
 use proptest::prelude::*;
 
-use super::{Added, Answer, Keeps, Partial, Position, Sample, Window};
+use super::{AddOutcome, OpResult, OptionalParts, Partial, Position, Sample, Window};
 use crate::decimal::Decimal;
 use crate::naive::{Naive, value_text};
 use crate::period::BUCKET_MS;
 use crate::settings::{EventType, Op};
 
-const ALL: Keeps = Keeps { unique: true, sketch: true, weighted: true };
-const UNORDERED: Keeps = Keeps { unique: true, sketch: true, weighted: false };
-const PLAIN: Keeps = Keeps { unique: false, sketch: false, weighted: false };
+const ALL: OptionalParts = OptionalParts { unique: true, sketch: true, weighted: true };
+const UNORDERED: OptionalParts = OptionalParts { unique: true, sketch: true, weighted: false };
+const PLAIN: OptionalParts = OptionalParts { unique: false, sketch: false, weighted: false };
 
-/// An event as tests write it down.
+/// An event as tests write it.
 #[derive(Clone, Debug)]
 struct Event {
     at: Position,
@@ -41,7 +41,7 @@ fn decimal(text: &str) -> Decimal {
     text.parse().expect("a decimal")
 }
 
-fn add(partial: &mut Partial, event: &Event) -> Added {
+fn add(partial: &mut Partial, event: &Event) -> AddOutcome {
     let thing = event.thing.map(|thing| [thing]);
     let sample = Sample {
         at: event.at,
@@ -51,16 +51,21 @@ fn add(partial: &mut Partial, event: &Event) -> Added {
     partial.add(&sample).expect("fits")
 }
 
-fn partial(keeps: Keeps, events: &[Event]) -> Partial {
+fn partial(keeps: OptionalParts, events: &[Event]) -> Partial {
     let mut partial = Partial::new(keeps);
     for event in events {
-        assert_eq!(add(&mut partial, event), Added::Done);
+        assert_eq!(add(&mut partial, event), AddOutcome::Done);
     }
     partial
 }
 
 /// Splits events at random places and merges the partials of the pieces.
-fn merged(keeps: Keeps, events: &[Event], cuts: &[prop::sample::Index], order: bool) -> Partial {
+fn merged(
+    keeps: OptionalParts,
+    events: &[Event],
+    cuts: &[prop::sample::Index],
+    order: bool,
+) -> Partial {
     let mut at: Vec<_> = cuts.iter().map(|cut| cut.index(events.len() + 1)).collect();
     at.extend([0, events.len()]);
     at.sort_unstable();
@@ -84,12 +89,12 @@ fn merged(keeps: Keeps, events: &[Event], cuts: &[prop::sample::Index], order: b
 }
 
 fn exact(partial: &Partial, op: Op) -> String {
-    let answer = partial.value(op, 950, None).expect("kept").expect("events");
-    assert!(answer.exact, "{op:?}");
-    answer.value.to_string()
+    let result = partial.value(op, 950, None).expect("kept").expect("events");
+    assert!(result.exact, "{op:?}");
+    result.value.to_string()
 }
 
-/// What each operation gives by going through all events with naive numbers.
+/// Compares each operation with a naive computation over all events.
 fn check_naive(found: &Partial, events: &[Event]) {
     let read = |event: &Event| Naive::read(&event.text);
     let sum = events.iter().map(read).fold(Naive::zero(), |sum, value| sum.plus(&value));
@@ -120,7 +125,7 @@ fn check_naive(found: &Partial, events: &[Event]) {
     }
 }
 
-/// Areas in value times seconds, by going through all events in their order.
+/// Areas in value times seconds, computed over all events in order.
 fn naive_area(events: &[Event], window: &Window) -> String {
     let mut area = Naive::zero();
     let mut holds = window.opening.map(|opening| Naive::read(&opening.to_string()));
@@ -186,7 +191,7 @@ proptest! {
         prop_assume!(events.last().is_some_and(|last| late.at < last.at));
         let before = partial(ALL, &events);
         let mut after = before.clone();
-        prop_assert_eq!(add(&mut after, &late), Added::OutOfOrder);
+        prop_assert_eq!(add(&mut after, &late), AddOutcome::OutOfOrder);
         prop_assert_eq!(after, before);
     }
 
@@ -200,18 +205,18 @@ proptest! {
         sorted.sort();
         let rank = (sorted.len() * usize::from(quantile_milli)).div_ceil(1_000);
         let expected = sorted[rank - 1];
-        let answer = found.value(Op::Percentile, quantile_milli, None).expect("kept").expect("events");
-        prop_assert!(!answer.exact || answer.value == expected);
-        prop_assert!(sorted[0] <= answer.value && answer.value <= sorted[sorted.len() - 1]);
+        let result = found.value(Op::Percentile, quantile_milli, None).expect("kept").expect("events");
+        prop_assert!(!result.exact || result.value == expected);
+        prop_assert!(sorted[0] <= result.value && result.value <= sorted[sorted.len() - 1]);
         let size = |value: Decimal| if value.is_negative() { value.neg() } else { value };
-        let off = size(answer.value.checked_sub(expected).expect("fits"));
+        let off = size(result.value.checked_sub(expected).expect("fits"));
         prop_assert!(off.checked_mul_u64(128).expect("fits") <= size(expected));
     }
 
     #[test]
-    fn bytes_lead_back_to_the_partial(mut events in events(40), flags in any::<[bool; 3]>()) {
+    fn an_encoded_partial_decodes_to_itself(mut events in events(40), flags in any::<[bool; 3]>()) {
         events.sort_by_key(|event| (event.at, decimal(&event.text)));
-        let keeps = Keeps { unique: flags[0], sketch: flags[1], weighted: flags[2] };
+        let keeps = OptionalParts { unique: flags[0], sketch: flags[1], weighted: flags[2] };
         let stored = partial(keeps, &events);
         let bytes = stored.encode();
         let head = &bytes[..bytes.len().min(super::HEAD_BYTES)];
@@ -271,7 +276,7 @@ fn the_vectors_of_the_seed_are_met() {
         (Op::Max, &["0", "0", "100", "0"], "100"),
         (Op::Min, &["3", "-5", "0", "7"], "-5"),
     ] {
-        // One batch has one time, so that only the place in it tells first and last.
+        // One batch has one time, so only the position in it decides first and last.
         let events: Vec<_> = (0..)
             .zip(values)
             .map(|(seq, text)| Event {
@@ -285,7 +290,7 @@ fn the_vectors_of_the_seed_are_met() {
 }
 
 #[test]
-fn without_events_there_is_no_answer_not_even_a_count() {
+fn without_events_there_is_no_result_not_even_a_count() {
     let empty = Partial::new(ALL);
     let window = Window { start: Timestamp(0), end: Timestamp(2_000), opening: None };
     for op in [
@@ -304,10 +309,10 @@ fn without_events_there_is_no_answer_not_even_a_count() {
     }
     assert!(empty.is_empty() && empty.count() == 0 && empty.first().is_none());
     assert_eq!(Partial::decode(&empty.encode()).expect("empty"), empty);
-    // But a value that holds goes on to hold.
+    // But a held value keeps holding.
     let window = Window { opening: Some(decimal("1.5")), ..window };
     let held = empty.value(Op::TimeWeighted, 0, Some(window)).expect("kept");
-    assert_eq!(held, Some(Answer::exact(decimal("3"))));
+    assert_eq!(held, Some(OpResult::exact(decimal("3"))));
 }
 
 #[test]
@@ -317,12 +322,12 @@ fn time_weighted_values_hold_until_the_next_and_to_the_end() {
         Event { at: position(40_000, 0, 1), text: "5".to_owned(), thing: None },
         Event { at: position(50_000, 0, 2), text: "-1".to_owned(), thing: None },
     ];
-    let found = partial(Keeps { weighted: true, ..PLAIN }, &events);
+    let found = partial(OptionalParts { weighted: true, ..PLAIN }, &events);
     let check = |start: i64, end: i64, opening: Option<&str>, expected: &str| {
         let window =
             Window { start: Timestamp(start), end: Timestamp(end), opening: opening.map(decimal) };
-        let answer = found.value(Op::TimeWeighted, 0, Some(window)).expect("fits").expect("events");
-        assert_eq!(answer.value.to_string(), expected, "{window:?}");
+        let result = found.value(Op::TimeWeighted, 0, Some(window)).expect("fits").expect("events");
+        assert_eq!(result.value.to_string(), expected, "{window:?}");
     };
     check(0, 60_000, None, "100");
     check(0, 60_000, Some("3"), "130");
@@ -350,13 +355,13 @@ fn partials_of_time_weighted_values_do_not_overlap() {
 }
 
 #[test]
-fn what_overflows_is_an_error_and_changes_nothing() {
+fn an_overflow_is_an_error_and_changes_nothing() {
     let max = Decimal::from_units(&[0xff; 32], false, 0).expect("256 bits");
     let sample =
         |time: i64, value: Decimal| Sample { at: position(time, 0, 0), value, unique: None };
-    // Doubling goes on until 512 bits are full.
-    let mut partial = Partial::new(Keeps { weighted: false, ..ALL });
-    assert_eq!(partial.add(&sample(0, max)).expect("fits"), Added::Done);
+    // Doubles until 512 bits are full.
+    let mut partial = Partial::new(OptionalParts { weighted: false, ..ALL });
+    assert_eq!(partial.add(&sample(0, max)).expect("fits"), AddOutcome::Done);
     let mut doublings = 0;
     loop {
         let before = partial.clone();
@@ -366,14 +371,14 @@ fn what_overflows_is_an_error_and_changes_nothing() {
         }
         doublings += 1;
     }
-    // The count of 64 bits is full before the sum is.
+    // The 64-bit count overflows before the sum does.
     assert_eq!(doublings, 63);
     let fine = decimal("1e-37");
     let before = partial.clone();
     assert!(partial.add(&sample(1, fine)).is_err());
     assert_eq!(partial, before);
     let mut weighted = Partial::new(ALL);
-    assert_eq!(weighted.add(&sample(i64::MIN, max)).expect("fits"), Added::Done);
+    assert_eq!(weighted.add(&sample(i64::MIN, max)).expect("fits"), AddOutcome::Done);
     let before = weighted.clone();
     assert!(weighted.add(&sample(i64::MAX, max)).is_err());
     assert_eq!(weighted, before);
@@ -394,7 +399,7 @@ fn stored_bytes_stay_readable() {
         "02 c18102 01 a2f503 01",
         "00 02 09c4",
     ];
-    let found = partial(Keeps { unique: false, ..ALL }, &events).encode();
+    let found = partial(OptionalParts { unique: false, ..ALL }, &events).encode();
     let found: String = found.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(found, expected.concat().replace(' ', ""));
 }
@@ -414,32 +419,32 @@ fn a_plain_partial_is_small() {
 }
 
 #[test]
-fn many_unique_things_fit_a_few_kilobytes_and_lead_back() {
-    let mut many = Partial::new(Keeps { unique: true, ..PLAIN });
+fn many_unique_items_fit_a_few_kilobytes_and_round_trip() {
+    let mut many = Partial::new(OptionalParts { unique: true, ..PLAIN });
     for thing in 0..5_000_u32 {
         let thing = thing.to_be_bytes();
         let sample = Sample { at: position(0, 0, 0), value: Decimal::ZERO, unique: Some(&thing) };
-        assert_eq!(many.add(&sample).expect("fits"), Added::Done);
+        assert_eq!(many.add(&sample).expect("fits"), AddOutcome::Done);
     }
     let bytes = many.encode();
     assert!(bytes.len() < 12_500, "{} bytes", bytes.len());
     assert_eq!(Partial::decode(&bytes).expect("what was encoded"), many);
-    let answer = many.value(Op::Unique, 0, None).expect("kept").expect("events");
-    assert!(!answer.exact);
+    let result = many.value(Op::Unique, 0, None).expect("kept").expect("events");
+    assert!(!result.exact);
 }
 
 #[test]
-fn what_is_not_kept_can_not_be_asked_for() {
-    let mut plain = Partial::new(Keeps::from(&EventType::new(Op::Sum)));
+fn an_operation_that_is_not_kept_is_refused() {
+    let mut plain = Partial::new(OptionalParts::from(&EventType::new(Op::Sum)));
     assert_eq!(plain.keeps(), PLAIN);
     let sample = Sample { at: position(0, 0, 0), value: decimal("1"), unique: Some(b"x") };
-    assert_eq!(plain.add(&sample).expect("fits"), Added::Done);
+    assert_eq!(plain.add(&sample).expect("fits"), AddOutcome::Done);
     for op in [Op::Unique, Op::Percentile, Op::TimeWeighted] {
         assert!(plain.value(op, 500, None).is_err(), "{op:?}");
-        assert_ne!(Keeps::from(&EventType::new(op)), PLAIN, "{op:?}");
+        assert_ne!(OptionalParts::from(&EventType::new(op)), PLAIN, "{op:?}");
     }
     let mut sketch = Partial::new(ALL);
-    assert_eq!(sketch.add(&sample).expect("fits"), Added::Done);
+    assert_eq!(sketch.add(&sample).expect("fits"), AddOutcome::Done);
     for quantile_milli in [0, 1_001] {
         assert!(sketch.value(Op::Percentile, quantile_milli, None).is_err());
     }

@@ -1,34 +1,32 @@
-//! How many different things there are: exactly while they are few, by an estimate when they are many.
+//! Number of unique items: exact while there are few, estimated when there are many.
 //!
-//! Up to [`UNIQUE_EXACT_MAX`] things are kept as a set of 64-bit hashes, whose chance of taking two of them for one is
-//! below 10^-12. Beyond, the same hashes fill a HyperLogLog of 2^14 registers, whose standard error is 0.81 %; the
-//! estimate is the one of Ertl (2017), which needs no tables and no switch between methods, in fixed-point integers.
+//! Up to [`UNIQUE_EXACT_MAX`] items are kept as a set of 64-bit hashes, in which the probability of a collision is
+//! below 10^-12. Beyond that, the same hashes fill a HyperLogLog of 2^14 registers with a standard error of 0.81 %. The
+//! estimator is Ertl's (2017), which needs no tables and no switch between methods, in fixed-point integers.
 //!
-//! Guarantees: the state depends on the union of all things only; whether it is exact is known; the estimate is the
-//! same on every machine. Leaves to others: what the things are.
+//! Guarantees: the state depends only on the union of all items; whether the count is exact is known; the estimate is
+//! the same on every machine. Leaves to others: what the items are.
 
 use std::collections::BTreeSet;
 
-/// So many different things are counted exactly.
+/// Up to this many unique items are counted exactly.
 pub const UNIQUE_EXACT_MAX: usize = 4_096;
 
-/// The bits of a hash that choose a register.
+/// Bits of a hash that select a register.
 const INDEX_BITS: u32 = 14;
-/// How many registers there are.
 pub(super) const REGISTERS: usize = 1 << INDEX_BITS;
-/// The largest value of a register: all bits that do not choose it are zero.
+/// The largest value of a register: all bits that do not select it are zero.
 pub(super) const REGISTER_MAX: u8 = 64 - 14 + 1;
-/// The binary places of fixed-point numbers.
+/// Binary places of the fixed-point numbers.
 const PLACES: u32 = 64;
 /// 1 / (2 ln 2) in fixed point.
 const ALPHA: u128 = 0xB8AA_3B29_5C17_F0BC;
 
-/// Different things.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unique {
-    /// The hashes of all of them.
+    /// The hashes of all items.
     Few(BTreeSet<u64>),
-    /// For each register, the position of the first set bit in any hash that chose it.
+    /// For each register, the position of the first set bit in any hash that selected it.
     Many(Box<[u8]>),
 }
 
@@ -75,7 +73,7 @@ impl Unique {
         }
     }
 
-    /// Goes from a set to registers when there are too many for a set.
+    /// Converts the set to registers once it is too large.
     fn spill(&mut self) {
         let Self::Few(hashes) = self else { return };
         if hashes.len() > UNIQUE_EXACT_MAX {
@@ -85,7 +83,7 @@ impl Unique {
         }
     }
 
-    /// About how much memory they take.
+    /// Approximate memory.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Few(hashes) => hashes.len() * 2 * size_of::<u64>(),
@@ -93,7 +91,7 @@ impl Unique {
         }
     }
 
-    /// How many there are, and whether that is exact.
+    /// The count, and whether it is exact.
     pub(super) fn count(&self) -> (u64, bool) {
         match self {
             Self::Few(hashes) => (u64::try_from(hashes.len()).unwrap_or(u64::MAX), true),
@@ -102,10 +100,10 @@ impl Unique {
     }
 }
 
-/// Puts one hash into its register.
+/// Adds one hash to its register.
 fn raise(registers: &mut [u8], hash: u64) {
     let index = usize::try_from(hash >> (u64::BITS - INDEX_BITS)).unwrap_or(0);
-    // The bit below the others ends the count when they are all zero.
+    // The bit below the others ends the count if they are all zero.
     let rest = (hash << INDEX_BITS) | (1 << (INDEX_BITS - 1));
     let rank = u8::try_from(rest.leading_zeros() + 1).unwrap_or(REGISTER_MAX);
     if let Some(register) = registers.get_mut(index) {
@@ -113,7 +111,7 @@ fn raise(registers: &mut [u8], hash: u64) {
     }
 }
 
-/// How many different hashes filled the registers.
+/// The estimated number of different hashes in the registers.
 fn estimate(registers: &[u8]) -> u64 {
     let mut registers_at = [0_u128; REGISTER_MAX as usize + 1];
     for &register in registers {
@@ -126,14 +124,14 @@ fn estimate(registers: &[u8]) -> u64 {
     if empty >= all {
         return 0;
     }
-    // The harmonic sum of the filled registers, and what the empty ones add to it.
+    // The harmonic sum of the filled registers, and the contribution of the empty ones.
     let shares = (1_u32..).zip(filled).map(|(rank, number)| number << (PLACES - rank));
     let sum: u128 = shares.sum::<u128>() + all * sigma((empty << PLACES) >> INDEX_BITS);
     let counted = (ALPHA * all * all + sum / 2) / sum;
     u64::try_from(counted).unwrap_or(u64::MAX)
 }
 
-/// x + x^2 + 2 x^4 + 4 x^8 + … in fixed point, for x below one. As x is at most 1 - 2^-14 the terms end after some
+/// x + x^2 + 2 x^4 + 4 x^8 + … in fixed point, for x below one. As x is at most 1 - 2^-14, the terms vanish after about
 /// twenty, and the sum is below 2^15.
 fn sigma(x: u128) -> u128 {
     let (mut power, mut sum, mut doublings) = (x, x, 0_u32);

@@ -1,7 +1,7 @@
-//! The kinds of periods, how they are written in settings, and the keys of those that the calendar makes.
+//! The kinds of periods, their notation in settings, and the keys of calendar periods.
 //!
-//! Guarantees: names are fit for ids; what passes [`PeriodKind::check`] begins on the grid of buckets in every zone
-//! whose offset is on it. Leaves to others: the keys of hours, which depend on the clocks of a zone.
+//! Guarantees: names are valid in ids; a kind that passes [`PeriodKind::check`] begins on the grid of buckets in every
+//! zone whose offset is on it. Leaves to others: the keys of hours, which depend on the clocks of a zone.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,9 +13,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{Error, Result};
 
-/// The longest name of a cycle, in bytes.
 const CYCLE_NAME_BYTES_MAX: usize = 32;
-/// The names that cycles may not have.
+/// Their names are reserved: cycles cannot use them.
 const KINDS: [PeriodKind; 5] = [
     PeriodKind::Hourly,
     PeriodKind::Daily,
@@ -24,20 +23,16 @@ const KINDS: [PeriodKind; 5] = [
     PeriodKind::Yearly,
 ];
 
-/// The kinds of periods.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PeriodKind {
     /// An hour, as clocks show it.
     Hourly,
-    /// A day.
     Daily,
-    /// A week of ISO 8601, from Monday on.
+    /// A week of ISO 8601, starting on Monday.
     Weekly,
-    /// A month.
     Monthly,
-    /// A year.
     Yearly,
-    /// A billing cycle of one's own.
+    /// A configured billing cycle.
     Custom(Cycle),
 }
 
@@ -45,30 +40,29 @@ pub enum PeriodKind {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cycle {
-    /// What it is called: small letters, digits and hyphens.
+    /// Lowercase letters, digits and hyphens.
     pub name: String,
-    /// When one of its periods begins by the clocks of the zone, like `2026-01-15T00:00`; on a quarter hour.
+    /// Local time at which one of its periods begins, such as `2026-01-15T00:00`; on a quarter of an hour.
     #[serde(with = "anchor")]
     pub anchor: DateTime,
-    /// How long each is, like `1 month`.
+    /// Length of each period, such as `1 month`.
     pub length: CycleLength,
 }
 
-/// How long the periods of a cycle are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CycleLength {
-    /// Hours that pass, whatever the clocks do.
+    /// Elapsed hours, regardless of clock changes.
     Hours(u16),
-    /// Days of the calendar.
+    /// Calendar days.
     Days(u16),
-    /// Weeks of the calendar.
+    /// Calendar weeks.
     Weeks(u16),
-    /// Months of the calendar; a day that a month does not have is its last one.
+    /// Calendar months; a day that a month lacks becomes its last day.
     Months(u16),
 }
 
 impl PeriodKind {
-    /// What it is called, in settings, ids and answers.
+    /// The name in settings, ids and responses.
     pub fn name(&self) -> &str {
         match self {
             Self::Hourly => "hourly",
@@ -80,7 +74,7 @@ impl PeriodKind {
         }
     }
 
-    /// Refuses a kind that does not fit the grid of buckets, or has a name or length that does not do.
+    /// Refuses a kind that does not fit the grid of buckets, or has an invalid name or length.
     pub fn check(&self) -> Result<()> {
         let Self::Custom(cycle) = self else { return Ok(()) };
         cycle.check()
@@ -107,7 +101,7 @@ impl PeriodKind {
         })
     }
 
-    /// The civil time at which the period with this key would begin, if it is a key at all. Not for hours.
+    /// The civil time at which the period with this key would begin; `None` if the key is invalid. Not for hours.
     pub(super) fn civil_of(&self, key: &str) -> Option<DateTime> {
         let year = year_digits(key.get(..4)?)?;
         let pair = |at: usize| two_digits(key.get(at..at + 2)?);
@@ -139,31 +133,31 @@ impl Cycle {
             || KINDS.iter().any(|kind| kind.name() == self.name)
         {
             return Err(Error::invalid(format!(
-                "a billing cycle is named with 1 to {CYCLE_NAME_BYTES_MAX} small letters, digits and hyphens, \
-                 and not like another kind of period"
+                "the name of a billing cycle must have 1 to {CYCLE_NAME_BYTES_MAX} lowercase letters, digits and \
+                 hyphens, and must not be that of another kind of period"
             )));
         }
         let wrong =
             |what: String| Err(Error::invalid(format!("billing cycle {}: {what}", self.name)));
         if check_year(self.anchor.date()).is_err() {
-            return wrong("its anchor is in no year from 1 to 9999".to_owned());
+            return wrong("its anchor is outside the years 1 to 9999".to_owned());
         }
         if self.anchor.minute() % 15 != 0
             || self.anchor.second() != 0
             || self.anchor.subsec_nanosecond() != 0
         {
-            return wrong("its anchor is not on a quarter hour".to_owned());
+            return wrong("its anchor must fall on :00, :15, :30 or :45".to_owned());
         }
         let (length, most) = self.length.with_limit();
         if length == 0 || length > most {
-            return wrong(format!("its length is {}, from 1 to {most} are possible", self.length));
+            return wrong(format!("its length is {}: it must be 1 to {most}", self.length));
         }
         Ok(())
     }
 }
 
 impl CycleLength {
-    /// The number, and the largest that it may be.
+    /// The number, and its maximum.
     fn with_limit(self) -> (u16, u16) {
         match self {
             Self::Hours(hours) => (hours, 8_784),
@@ -191,7 +185,7 @@ impl FromStr for CycleLength {
 
     fn from_str(text: &str) -> Result<Self> {
         let wrong =
-            || Error::invalid("a length is written like 6 hours, 30 days, 2 weeks or 1 month");
+            || Error::invalid("a length must look like 6 hours, 30 days, 2 weeks or 1 month");
         let (number, unit) = text.split_once(' ').ok_or_else(wrong)?;
         if !number.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(wrong());
@@ -223,7 +217,7 @@ impl<'de> Deserialize<'de> for CycleLength {
 mod anchor {
     use super::{DateTime, Deserialize, Deserializer, Serializer};
 
-    /// All anchors are as long as this one, which keeps out seconds and offsets.
+    /// All anchors have the length of this one, which excludes seconds and offsets.
     const EXAMPLE: &str = "2026-01-15T00:00";
 
     pub(super) fn serialize<S: Serializer>(anchor: &DateTime, to: S) -> Result<S::Ok, S::Error> {
@@ -235,7 +229,7 @@ mod anchor {
         let anchor = Some(text).filter(|text| text.len() == EXAMPLE.len());
         anchor
             .and_then(|text| text.parse().ok())
-            .ok_or_else(|| serde::de::Error::custom(format!("an anchor is written like {EXAMPLE}")))
+            .ok_or_else(|| serde::de::Error::custom(format!("an anchor must look like {EXAMPLE}")))
     }
 }
 
@@ -273,7 +267,7 @@ impl<'de> Deserialize<'de> for PeriodKind {
     }
 }
 
-/// Refuses years that a key can not hold.
+/// Refuses years that a key cannot represent.
 pub(super) fn check_year(date: Date) -> Result<()> {
     if date.year() < 1 {
         return Err(Error::invalid("the time is outside of the years 1 to 9999"));

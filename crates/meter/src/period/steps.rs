@@ -1,7 +1,7 @@
-//! Steps: where the periods of a kind begin by the calendar, as multiples of one length from an anchor.
+//! Steps: where the periods of a kind begin in the calendar, as multiples of one length from an anchor.
 //!
-//! Guarantees: steps are strictly in order; months are counted from the anchor, so that a cycle that begins on the 31st
-//! returns to it after February. Leaves to others: when a civil time was in a zone.
+//! Guarantees: steps are strictly ordered; months are counted from the anchor, so that a cycle that begins on the 31st
+//! returns to it after February. Leaves to others: which moment a civil time is in a zone.
 
 use jiff::Span;
 use jiff::civil::{Date, DateTime, date};
@@ -9,7 +9,7 @@ use jiff::civil::{Date, DateTime, date};
 use super::kind::{CycleLength, PeriodKind};
 use crate::error::{Error, Result};
 
-/// A length that the calendar decides.
+/// A length in calendar units.
 #[derive(Clone, Copy, Debug)]
 enum Length {
     Days(i64),
@@ -21,12 +21,12 @@ enum Length {
 pub(super) struct Steps {
     pub(super) anchor: DateTime,
     length: Length,
-    /// The length in hours that pass, when the calendar does not decide it.
+    /// The length in elapsed hours, if it is not in calendar units.
     pub(super) hours: Option<i64>,
 }
 
 impl Steps {
-    /// The steps of a kind; hours as clocks show them have none.
+    /// The steps of a kind; `None` for hours as clocks show them.
     pub(super) fn of(kind: &PeriodKind) -> Option<Self> {
         let first = date(1970, 1, 1);
         let monday = date(1970, 1, 5);
@@ -37,7 +37,7 @@ impl Steps {
             PeriodKind::Monthly => (first.at(0, 0, 0, 0), Length::Months(1)),
             PeriodKind::Yearly => (first.at(0, 0, 0, 0), Length::Months(12)),
             PeriodKind::Custom(cycle) => match cycle.length {
-                // The length by the calendar is not asked for.
+                // The calendar length is not used.
                 CycleLength::Hours(hours) => {
                     let hours = Some(i64::from(hours).max(1));
                     return Some(Self { anchor: cycle.anchor, length: Length::Days(1), hours });
@@ -54,7 +54,7 @@ impl Steps {
         Some(Self { anchor, length, hours: None })
     }
 
-    /// Where the step with this index begins.
+    /// The beginning of the step with this index.
     pub(super) fn start(&self, index: i64) -> Result<DateTime> {
         let date = match self.length {
             Length::Days(days) => index
@@ -70,7 +70,7 @@ impl Steps {
         Ok(date.to_datetime(self.anchor.time()))
     }
 
-    /// The index of the step that a civil time is in.
+    /// The index of the step that contains a civil time.
     pub(super) fn index(&self, civil: DateTime) -> Result<i64> {
         let index = match self.length {
             Length::Days(days) => days_between(self.anchor.date(), civil.date()).div_euclid(days),
@@ -79,7 +79,7 @@ impl Steps {
                 between.div_euclid(months)
             }
         };
-        // The step begins within the day or the month of `civil` or before, but perhaps later in it.
+        // The step begins within the day or month of `civil` or earlier, but within it perhaps after `civil`.
         Ok(if self.start(index)? > civil { index - 1 } else { index })
     }
 }
@@ -88,7 +88,7 @@ fn days_between(from: Date, to: Date) -> i64 {
     from.duration_until(to).as_hours() / 24
 }
 
-/// Months since the year zero.
+/// Months since year zero.
 fn month_number(date: Date) -> i64 {
     i64::from(date.year()) * 12 + i64::from(date.month()) - 1
 }

@@ -7,7 +7,9 @@ use chrono::{Datelike, NaiveDate};
 use logmill_io::Timestamp;
 use proptest::prelude::*;
 
-use super::{BUCKET_MS, Bucket, Calendar, Fields, Period, PeriodKind, format_time, parse_time};
+use super::{
+    BUCKET_MS, Bucket, Calendar, Period, PeriodFields, PeriodKind, format_time, parse_time,
+};
 
 const KINDS: [PeriodKind; 5] = [
     PeriodKind::Hourly,
@@ -25,7 +27,7 @@ fn calendar(zone: &str) -> Calendar {
     Calendar::new(zone).unwrap_or_else(|error| panic!("{zone}: {error}"))
 }
 
-/// Checks the period around a moment: its key, first moment and the first after it.
+/// Checks the period that contains a moment: its key, start and exclusive end.
 #[track_caller]
 fn check(zone: &str, kind: &PeriodKind, at: &str, expected: (&str, &str, &str)) -> Period {
     let calendar = calendar(zone);
@@ -41,7 +43,7 @@ fn check(zone: &str, kind: &PeriodKind, at: &str, expected: (&str, &str, &str)) 
 #[test]
 fn the_example_of_the_seed_has_its_fields_and_periods() {
     let at = "2026-01-13T08:00:00.000Z";
-    let fields = Fields::of(time(at)).expect("fields");
+    let fields = PeriodFields::of(time(at)).expect("fields");
     let expected = ["202601130800", "2026011308", "20260113", "202603", "202601", "2026"];
     let found = [fields.minute, fields.hour, fields.day, fields.week, fields.month, fields.year];
     assert_eq!(found, expected);
@@ -75,7 +77,7 @@ fn a_sunday_is_in_the_week_that_ends_with_it() {
     ] {
         let end = format_time(Timestamp(time(monday).millis() + 7 * 96 * BUCKET_MS));
         check("UTC", &PeriodKind::Weekly, at, (key, monday, &end));
-        assert_eq!(Fields::of(time(at)).expect("fields").week, key);
+        assert_eq!(PeriodFields::of(time(at)).expect("fields").week, key);
     }
 }
 
@@ -85,7 +87,7 @@ fn iso_weeks_and_days_agree_with_another_library() {
     let mut day = NaiveDate::from_ymd_opt(1970, 1, 1).expect("a day");
     while day.year() <= 2100 {
         let start = day.and_hms_opt(0, 0, 0).expect("midnight").and_utc().timestamp_millis();
-        let fields = Fields::of(Timestamp(start + 86_399_999)).expect("fields");
+        let fields = PeriodFields::of(Timestamp(start + 86_399_999)).expect("fields");
         let week = format!("{:04}{:02}", day.iso_week().year(), day.iso_week().week());
         assert_eq!(fields.week, week, "{day}");
         assert_eq!(fields.day, day.format("%Y%m%d").to_string(), "{day}");
@@ -157,7 +159,7 @@ fn moments_are_read_and_printed() {
 }
 
 #[test]
-fn what_is_no_key_is_refused() {
+fn an_invalid_key_is_refused() {
     let utc = calendar("UTC");
     for (kind, keys) in [
         (
@@ -179,7 +181,7 @@ fn what_is_no_key_is_refused() {
 }
 
 #[test]
-fn zones_have_names_of_the_iana() {
+fn zones_are_named_by_iana_names() {
     assert_eq!(calendar("europe/berlin").zone(), "Europe/Berlin");
     assert_eq!(calendar("UTC").zone(), "UTC");
     for name in ["", "Mars/Olympus", "+02:00", "../etc/passwd", "CET-1CEST", "\0"] {
@@ -196,7 +198,7 @@ fn moments_outside_of_the_calendar_are_refused() {
         for kind in &KINDS {
             assert!(utc.period_at(kind, Timestamp(millis)).is_err(), "{millis} {}", kind.name());
         }
-        assert!(Fields::of(Timestamp(millis)).is_err(), "{millis}");
+        assert!(PeriodFields::of(Timestamp(millis)).is_err(), "{millis}");
         assert_eq!(format_time(Timestamp(millis)), millis.to_string());
     }
     assert_eq!(Bucket(i64::MAX).end(), Timestamp(i64::MAX));
@@ -227,7 +229,7 @@ proptest! {
         zone in prop::sample::select(clocks::ZONES.map(|(zone, _)| zone).to_vec()),
     ) {
         let calendar = calendar(zone);
-        // Where clocks were set off the grid, or ran off it, there is an error; clocks.rs looks at those.
+        // Offsets off the grid are an error; clocks.rs tests those.
         let Ok(period) = calendar.period_at(&kind, Timestamp(millis)) else {
             prop_assert!(millis < 1_000_000_000_000);
             return Ok(());

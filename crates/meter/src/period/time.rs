@@ -1,7 +1,7 @@
-//! Moments as text, and the fields by which the events of a period are found.
+//! Moments as text, and the period fields of an event.
 //!
-//! Guarantees: what is printed is UTC with milliseconds and is read back as the same moment; a moment that is read is
-//! never after the one that was written. Leaves to others: which moments are taken.
+//! Guarantees: moments are printed in UTC with milliseconds and parse back to the same moment; a parsed moment is never
+//! after the one that was written. Leaves to others: which moments are accepted.
 
 use jiff::tz::Offset;
 use logmill_io::Timestamp;
@@ -11,15 +11,14 @@ use super::kind::check_year;
 use super::moment;
 use crate::error::{Error, Result};
 
-/// The longest text of a moment, in bytes.
 const TIME_BYTES_MAX: usize = 40;
-/// The milliseconds before and after which there are no moments: the years 1 to 9999.
+/// Bounds of the years 1 to 9999: the first millisecond, and the one after the last.
 const MILLIS_MIN: i64 = -62_135_596_800_000;
 const MILLIS_END: i64 = 253_402_300_800_000;
 
 /// The periods of an event by name, in UTC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Fields {
+pub struct PeriodFields {
     /// `YYYYMMDDHHmm`.
     pub minute: String,
     /// `YYYYMMDDHH`.
@@ -34,8 +33,8 @@ pub struct Fields {
     pub year: String,
 }
 
-impl Fields {
-    /// Those of a moment; an error outside of the years 1 to 9999.
+impl PeriodFields {
+    /// An error outside the years 1 to 9999.
     pub fn of(time: Timestamp) -> Result<Self> {
         let civil = Offset::UTC.to_datetime(moment(time)?);
         check_year(civil.date())?;
@@ -60,7 +59,7 @@ impl Fields {
     }
 }
 
-/// The moment in UTC, like `2026-01-13T08:00:00.000Z`. One outside of the years 1 to 9999 is printed in milliseconds.
+/// The moment in UTC, such as `2026-01-13T08:00:00.000Z`; in milliseconds if it is outside the years 1 to 9999.
 pub fn format_time(time: Timestamp) -> String {
     let inside = (MILLIS_MIN..MILLIS_END).contains(&time.millis());
     match moment(time) {
@@ -69,11 +68,14 @@ pub fn format_time(time: Timestamp) -> String {
     }
 }
 
-/// Reads a moment of RFC 3339 with any offset, or the milliseconds since 1970. Digits finer than milliseconds are cut
-/// off, so that a moment stays in the period that it was in.
+/// Parses a moment of RFC 3339 with any offset, or milliseconds since 1970. Digits finer than milliseconds are
+/// truncated, so that a moment stays in its period.
 pub fn parse_time(text: &str) -> Result<Timestamp> {
-    let wrong =
-        || Error::invalid("a time is written like 2026-01-13T08:00:00.000Z, or in milliseconds");
+    let wrong = || {
+        Error::invalid(
+            "a time must look like 2026-01-13T08:00:00.000Z or be milliseconds since 1970",
+        )
+    };
     if text.len() > TIME_BYTES_MAX {
         return Err(wrong());
     }
@@ -97,7 +99,7 @@ fn whole_number(text: &str) -> Option<i64> {
     text.parse().ok().filter(|_| plain)
 }
 
-/// Whether a text has the shape of a moment; the parser of dates takes more than that.
+/// Whether a text has the shape of RFC 3339; the date parser accepts more than that.
 fn is_rfc3339(text: &[u8]) -> bool {
     const SHAPE: &[u8] = b"0000-00-00T00:00:00";
     let fits = |(&sign, &shape): (&u8, &u8)| match shape {

@@ -1,7 +1,7 @@
-//! Lines of an answer while they are made, and the walk of one series through its windows.
+//! Lines of an answer under construction, and the walk of one series through its windows.
 //!
-//! Guarantees: there are never more lines, and never more bytes in them, than the limits allow: what would be more is
-//! an error at once, however much is still to come. Leaves to others: reading partials.
+//! Guarantees: lines never exceed the limits, in number or in size: the first excess is an error, however much is still
+//! to come. Leaves to others: reading partials.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use logmill_io::Timestamp;
 use super::{Group, Limits, Plan, too_much};
 use crate::decimal::Decimal;
 use crate::error::{Error, Result};
-use crate::partial::{Added, Keeps, Partial, Sample, Window};
+use crate::partial::{AddOutcome, OptionalParts, Partial, Sample, Window};
 use crate::settings::Op;
 
-/// What is gathered for one line.
-pub(super) struct Gathered {
+/// Data collected for one line.
+pub(super) struct LineData {
     pub(super) partial: Partial,
     pub(super) area: Option<Decimal>,
     pub(super) provisional: Option<Partial>,
 }
 
-impl Gathered {
-    fn new(keeps: Keeps) -> Self {
+impl LineData {
+    fn new(keeps: OptionalParts) -> Self {
         Self { partial: Partial::new(keeps), area: None, provisional: None }
     }
 
@@ -35,16 +35,16 @@ impl Gathered {
 }
 
 /// The lines of an answer, by window and group.
-pub(super) struct Lines<'a> {
+pub(super) struct QueryLines<'a> {
     limits: &'a Limits,
-    lines: BTreeMap<(usize, Group), Gathered>,
-    /// What all partials of lines take together.
+    lines: BTreeMap<(usize, Group), LineData>,
+    /// Total size of the optional parts of all lines.
     bytes: usize,
-    /// How often a value held on into a window.
+    /// How often a value was carried into a window.
     held: usize,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> QueryLines<'a> {
     pub(super) fn new(limits: &'a Limits) -> Self {
         Self { limits, lines: BTreeMap::new(), bytes: 0, held: 0 }
     }
@@ -53,20 +53,20 @@ impl<'a> Lines<'a> {
         self.limits
     }
 
-    pub(super) fn into_lines(self) -> impl Iterator<Item = ((usize, Group), Gathered)> {
+    pub(super) fn into_lines(self) -> impl Iterator<Item = ((usize, Group), LineData)> {
         self.lines.into_iter()
     }
 
-    /// The line of a window and group, made if it is not there.
-    fn at(&mut self, span: usize, group: &Group, keeps: Keeps) -> Result<&mut Gathered> {
+    /// The line of a window and group, created if missing.
+    fn at(&mut self, span: usize, group: &Group, keeps: OptionalParts) -> Result<&mut LineData> {
         let key = (span, group.clone());
         if self.lines.len() >= self.limits.lines && !self.lines.contains_key(&key) {
             return Err(too_much("lines", self.limits.lines));
         }
-        Ok(self.lines.entry(key).or_insert_with(|| Gathered::new(keeps)))
+        Ok(self.lines.entry(key).or_insert_with(|| LineData::new(keeps)))
     }
 
-    /// Counts partials of one series in one window, and the area under its values.
+    /// Adds the partials of one series in one window, and the area under its values.
     fn add(
         &mut self,
         span: usize,
@@ -78,7 +78,7 @@ impl<'a> Lines<'a> {
         line.add_area(area)?;
         let before = line.partial.extra_bytes();
         line.partial.merge(partial)?;
-        // Things that become an estimate take less than before.
+        // Unique items that become an estimate take less than before.
         let after = line.partial.extra_bytes();
         self.bytes = self.bytes.saturating_sub(before).saturating_add(after);
         if self.bytes > self.limits.kept_bytes {
@@ -87,13 +87,13 @@ impl<'a> Lines<'a> {
         Ok(())
     }
 
-    /// Counts an event that is not final yet. For a value that holds on, its order does not matter: how long it will
-    /// have held is not said.
+    /// Adds an event that is not final yet. For time-weighted values the order does not matter, because no area is
+    /// reported for them.
     pub(super) fn add_provisional(
         &mut self,
         span: usize,
         group: &Group,
-        keeps: Keeps,
+        keeps: OptionalParts,
         sample: Sample<'_>,
     ) -> Result<()> {
         let line = self.at(span, group, keeps)?;
@@ -101,25 +101,25 @@ impl<'a> Lines<'a> {
         let seq = i64::try_from(partial.count()).unwrap_or(i64::MAX);
         let at = crate::partial::Position { seq, ..sample.at };
         match partial.add(&Sample { at, ..sample })? {
-            Added::Done | Added::OutOfOrder => Ok(()),
+            AddOutcome::Done | AddOutcome::OutOfOrder => Ok(()),
         }
     }
 }
 
 /// One series on its way through the windows, its partials in order.
-pub(super) struct Walk<'a> {
+pub(super) struct SeriesWalk<'a> {
     pub(super) series: i64,
     plan: &'a Plan,
     group: Group,
     now: Timestamp,
-    /// The value that holds on into the window, of meters that weigh values by time.
+    /// The value that is carried into the window; only for time-weighted meters.
     held: Option<Decimal>,
-    /// The window under way, and the partials in it.
+    /// The current window, and the partials in it.
     span: usize,
     merged: Partial,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> SeriesWalk<'a> {
     pub(super) fn new(
         plan: &'a Plan,
         series: i64,
@@ -130,25 +130,25 @@ impl<'a> Walk<'a> {
         Self { series, plan, group, now, held, span: 0, merged: Partial::new(plan.keeps) }
     }
 
-    /// The next partial, and when its bucket starts.
+    /// Adds the next partial, whose bucket starts at the given time.
     pub(super) fn add(
         &mut self,
         start: Timestamp,
         partial: &Partial,
-        lines: &mut Lines<'_>,
+        lines: &mut QueryLines<'_>,
     ) -> Result<()> {
         let Some(span) = self.plan.span_at(start) else { return Ok(()) };
         self.go_to(span, lines)?;
         self.merged.merge(partial)
     }
 
-    /// No more partials come.
-    pub(super) fn finish(mut self, lines: &mut Lines<'_>) -> Result<()> {
+    /// Ends the walk after the last partial.
+    pub(super) fn finish(mut self, lines: &mut QueryLines<'_>) -> Result<()> {
         self.go_to(self.plan.spans.len(), lines)
     }
 
     /// Finishes all windows before this one.
-    fn go_to(&mut self, span: usize, lines: &mut Lines<'_>) -> Result<()> {
+    fn go_to(&mut self, span: usize, lines: &mut QueryLines<'_>) -> Result<()> {
         while self.span < span {
             if self.merged.is_empty() && self.held.is_none() {
                 self.span = span;
@@ -160,21 +160,21 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn finish_window(&mut self, lines: &mut Lines<'_>) -> Result<()> {
+    fn finish_window(&mut self, lines: &mut QueryLines<'_>) -> Result<()> {
         let plan = self.plan;
         let merged = std::mem::replace(&mut self.merged, Partial::new(plan.keeps));
         let mut area = None;
         if let (Op::TimeWeighted, Some(span)) = (plan.op, plan.spans.get(self.span)) {
             lines.held += 1;
             if lines.held > lines.limits.held {
-                return Err(too_much("values that hold on in windows", lines.limits.held));
+                return Err(too_much("values carried into windows", lines.limits.held));
             }
             let last = merged.last().map_or(span.start, |(at, _)| at.time);
             let end = span.end.min(self.now.max(last));
             let window = Window { start: span.start, end, opening: self.held };
             if end > span.start || !merged.is_empty() {
-                let answer = merged.value(plan.op, plan.quantile_milli, Some(window))?;
-                area = answer.map(|answer| answer.value);
+                let result = merged.value(plan.op, plan.quantile_milli, Some(window))?;
+                area = result.map(|result| result.value);
             }
             self.held = merged.last().map_or(self.held, |(_, value)| Some(value));
         }

@@ -1,10 +1,10 @@
 //! Partials of many series, page by page, for a query.
 //!
-//! How large a partial is depends on what happened, from some fifty bytes to many thousands. So a page has as many rows
-//! as fit by the size of those before it, and as many series as had room on one.
+//! The size of a partial depends on its events, from about fifty bytes to many thousands. So the number of rows on a
+//! page follows the size of earlier rows, and the number of series follows how many fitted on one page.
 //!
-//! Guarantees: partials come in the order of their series and buckets, each once; a page is bounded, and so is the sum
-//! of all pages: beyond it is an error. Leaves to others: what is done with them.
+//! Guarantees: partials are returned once each, ordered by series and bucket. A page is bounded, and so is the sum of
+//! all pages: exceeding it is an error. Leaves to others: what is done with them.
 
 use std::ops::Range;
 
@@ -14,26 +14,26 @@ use super::{Limits, too_much};
 use crate::error::Result;
 use crate::partials;
 
-/// How many series are read at once, at most.
+/// Maximum number of series on one page.
 const SERIES_AT_ONCE: usize = 1_000;
-/// About how many bytes of partials one page has.
+/// Approximate size of one page.
 const PAGE_BYTES: usize = 16 << 20;
-/// How many rows the first page has, and how many one has whose rows are very large.
+/// Rows of the first page, and minimum if rows are very large.
 const ROWS_MIN: usize = 256;
-/// How many rows one page has at most.
+/// Maximum number of rows on one page.
 const ROWS_MAX: usize = 50_000;
-/// How much longer than the one before a page may be: the rows to come may be larger.
+/// Maximum growth from one page to the next: the coming rows may be larger.
 const GROWTH: usize = 8;
 
 /// What a query has read so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Spent {
+pub(super) struct QueryCost {
     rows: usize,
     bytes: usize,
 }
 
-impl Spent {
-    /// Counts rows and their bytes; an error once they are too many.
+impl QueryCost {
+    /// Adds rows and their size; an error if a limit is exceeded.
     pub(super) fn add(&mut self, rows: usize, bytes: usize, limits: &Limits) -> Result<()> {
         self.rows = self.rows.saturating_add(rows);
         self.bytes = self.bytes.saturating_add(bytes);
@@ -47,28 +47,28 @@ impl Spent {
     }
 }
 
-/// Where the partials are, and how far they were read.
+/// Position in the partials of some series.
 #[derive(Debug)]
-pub(super) struct Pages<'a> {
+pub(super) struct PartialPages<'a> {
     sql: &'a Sql,
     limits: &'a Limits,
-    spent: &'a mut Spent,
-    /// The series that are left, in order.
+    cost: &'a mut QueryCost,
+    /// The remaining series, in order.
     series: &'a [i64],
     buckets: Range<i64>,
-    /// From which bucket on the first of them is left; of the others all are.
+    /// The first remaining bucket of the first of them; the others are unread.
     from: i64,
-    /// How many series and rows the next page has.
+    /// Number of series and rows of the next page.
     series_at_once: usize,
     rows_at_once: usize,
 }
 
-impl<'a> Pages<'a> {
-    /// Pages of these series, whose numbers are in order.
+impl<'a> PartialPages<'a> {
+    /// `series` must be sorted.
     pub(super) fn new(
         sql: &'a Sql,
         limits: &'a Limits,
-        spent: &'a mut Spent,
+        cost: &'a mut QueryCost,
         series: &'a [i64],
         buckets: Range<i64>,
     ) -> Self {
@@ -76,7 +76,7 @@ impl<'a> Pages<'a> {
         Self {
             sql,
             limits,
-            spent,
+            cost,
             series,
             buckets,
             from,
@@ -85,12 +85,12 @@ impl<'a> Pages<'a> {
         }
     }
 
-    /// The next page, which may be empty; none after the last.
+    /// The next page, which may be empty; `None` after the last.
     pub(super) async fn next(&mut self) -> Result<Option<Vec<Row>>> {
         if self.series.is_empty() {
             return Ok(None);
         }
-        // What is left of a series in the middle is not the same range as that of others.
+        // The rest of a partly read series has a different range than the others.
         let in_the_middle = self.from > self.buckets.start;
         let at_once = if in_the_middle { 1 } else { self.series_at_once };
         let (some, later) = self.series.split_at(at_once.min(self.series.len()));
@@ -121,7 +121,7 @@ impl<'a> Pages<'a> {
             largest = largest.max(length);
             bytes = bytes.saturating_add(length);
         }
-        self.spent.add(rows.len(), bytes, self.limits)?;
+        self.cost.add(rows.len(), bytes, self.limits)?;
         let most = ROWS_MAX.min(self.rows_at_once.saturating_mul(GROWTH));
         self.rows_at_once = (PAGE_BYTES / largest).clamp(ROWS_MIN, most);
         Ok(())

@@ -1,36 +1,37 @@
-//! The series that a query is about, page by page.
+//! The series of a query, page by page.
 //!
-//! Guarantees: each series that passes the filter comes once, in the order of their numbers within a customer; a page
-//! is bounded, and so is the number of rows read for all pages. Leaves to others: their partials.
+//! Guarantees: each series that passes the filter is returned once, ordered by number within a customer. A page is
+//! bounded, and so is the number of rows read for all pages. Leaves to others: their partials.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use logmill_io::{Row, Sql, params};
 
-use super::pages::Spent;
+use super::pages::QueryCost;
 use super::{CUSTOMERS_MAX, Group, Limits, Query, too_much};
 use crate::error::{Error, Result};
 use crate::meter::Meter;
+use crate::names::{CUSTOMER, SERIES, SERIES_COLUMNS, customer_at, series_at};
 use crate::series::find_customer;
 
-/// How many series one page has.
+/// Series on one page.
 const PAGE_MAX: usize = 2_000;
-/// How many series the first page has: most queries are about few.
+/// Series on the first page: most queries cover few.
 const PAGE_FIRST: usize = 500;
 
-/// A series, and which line of a window it counts for.
+/// A series, and the group of the line it counts for.
 pub(super) struct QuerySeries {
     pub(super) id: i64,
     pub(super) group: Group,
 }
 
-/// The series that are left to be read.
+/// The series that remain to be read.
 pub(super) struct SeriesPages<'a> {
     sql: &'a Sql,
     query: &'a Query,
-    /// The customers that are left; none for all customers together.
+    /// The remaining customers; a single `None` for all customers together.
     customers: VecDeque<Option<i64>>,
-    /// The last series that was read of the first of them.
+    /// The last series read of the first of them.
     after: i64,
     at_once: usize,
 }
@@ -51,10 +52,10 @@ impl<'a> SeriesPages<'a> {
         Ok(Self { sql: &meter.sql, query, customers, after: i64::MIN, at_once: PAGE_FIRST })
     }
 
-    /// The next page, which may be empty; none after the last.
+    /// The next page, which may be empty; `None` after the last.
     pub(super) async fn next(
         &mut self,
-        spent: &mut Spent,
+        cost: &mut QueryCost,
         limits: &Limits,
     ) -> Result<Option<Vec<QuerySeries>>> {
         let Some(customer) = self.customers.front() else { return Ok(None) };
@@ -64,16 +65,15 @@ impl<'a> SeriesPages<'a> {
             Some(_) => "s.event_type = $1 AND s.id > $2 AND s.customer = $3",
         };
         let text = format!(
-            "SELECT s.id, c.name, s.dims
-             FROM (SELECT id, customer, dims FROM meter_series s WHERE {of}
-                 ORDER BY s.id LIMIT {}) s
-             JOIN meter_customer c ON c.id = s.customer ORDER BY s.id",
+            "SELECT {SERIES}, {CUSTOMER}
+             FROM (SELECT {SERIES} FROM meter_series s WHERE {of} ORDER BY s.id LIMIT {}) s
+             LEFT JOIN meter_customer c ON c.id = s.customer ORDER BY s.id",
             self.at_once
         );
         let mut params = params![self.query.event_type.as_str(), self.after];
         params.extend(customer.map(logmill_io::Value::from));
         let rows = self.sql.query(&text, params).await?.rows;
-        spent.add(rows.len(), 0, limits)?;
+        cost.add(rows.len(), 0, limits)?;
         match rows.last().filter(|_| rows.len() >= self.at_once) {
             Some(last) => self.after = last.int(0)?,
             None => {
@@ -88,14 +88,15 @@ impl<'a> SeriesPages<'a> {
     }
 }
 
-/// A series with its group; none if the filter leaves it out.
+/// A series with its group; `None` if the filter excludes it.
 fn series(query: &Query, row: &Row) -> Result<Option<QuerySeries>> {
-    let dims = row.text(2)?;
+    let names = series_at(row, 0)?;
+    let (customer, dims) = (customer_at(row, SERIES_COLUMNS)?, names.dims);
     let dims: BTreeMap<String, String> = if dims.is_empty() {
         BTreeMap::new()
     } else {
         serde_json::from_str(dims).map_err(|error| Error::corrupt(format!("a group: {error}")))?
     };
-    let id = row.int(0)?;
-    Ok(query.group_of(row.text(1)?, &dims).map(|group| QuerySeries { id, group }))
+    let group = query.group_of(customer, &dims);
+    Ok(group.map(|group| QuerySeries { id: names.id, group }))
 }

@@ -1,12 +1,12 @@
-//! The recount of chain usage: what is recorded is compared with what the stored blocks say.
+//! The recount of chain usage: compares recorded usage with the stored blocks.
 //!
 //! Events and blocks are walked side by side, a quarter of an hour at a time: the time of an event is that of its
-//! block, and blocks have no earlier time than the one below them.
+//! block, and a block is never older than the one below it.
 //!
-//! Guarantees: an event that counts and is not what its block says is found, and so is one of a block that is not
-//! stored, and usage of a relayed block that is not recorded; memory is bounded by a quarter of an hour. What was
-//! recorded under an earlier definition of its rule, and what an operator cancelled or amended, is right as it is.
-//! Leaves to others: reading blocks ([`StoredUsage`]), correcting ([`crate::chains::relay`]).
+//! Guarantees: it finds counting events that differ from their block, events of blocks that are not stored, and usage
+//! of relayed blocks that is not recorded. Memory is bounded by a quarter of an hour. Events recorded under an earlier
+//! definition of their rule, and those that an operator cancelled or amended, count as right. Leaves to others: reading
+//! blocks ([`StoredUsage`]), correcting ([`crate::chains::relay`]).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -19,46 +19,47 @@ use crate::chains::reconcile::ACTOR;
 use crate::chains::usage::{BlockHash, LogUsage, RuleVersion, UsageBlock, UsageId, hex};
 use crate::error::Result;
 use crate::meter::Meter;
+use crate::names::{read_customer, read_series};
 use crate::period::Bucket;
-use crate::stored::{EventState, StoredEvent};
+use crate::stored_event::{EventState, StoredEvent};
 
-/// How many blocks are read at once.
+/// Number of blocks per read.
 const BLOCKS_PER_READ: u64 = 64;
 
-/// A chain as it is stored.
+/// Stored blocks of a chain, with their usage.
 #[async_trait]
 pub trait StoredUsage: Send + Sync {
-    /// The chain.
     fn chain_id(&self) -> u64;
-    /// The rules that make usage of its logs.
+    /// The rules that turn its logs into usage.
     fn rules(&self) -> Vec<RuleVersion>;
     /// Final blocks that are stored.
     fn stored(&self) -> IntervalSet;
+    /// The block below which history was pruned on purpose; 0 if it was not.
+    fn pruned_below(&self) -> u64;
     /// All blocks of a range, in order, with the usage that the rules find in them, and their times in milliseconds.
     async fn blocks(&self, range: &Heights) -> Result<Vec<(UsageBlock, i64)>>;
 }
 
-/// What the comparison with stored blocks found.
+/// Result of the comparison with stored blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChainRecount {
-    /// Blocks that were compared.
+    /// Blocks compared.
     pub blocks: u64,
-    /// Events of chains that were compared.
+    /// Events of chains compared.
     pub events: u64,
-    /// Blocks whose recorded usage is not what they say.
+    /// Blocks whose recorded usage differs.
     pub wrong: u64,
-    /// Events that stay as they were recorded under an earlier definition of their rule.
+    /// Events that stay as recorded under an earlier definition of their rule.
     pub former: u64,
-    /// Events of chains that are not stored here, or have no rules.
+    /// Events of chains that are not stored here or have no rules, and events of pruned blocks.
     pub unchecked: u64,
-    /// The first differences, for people.
+    /// The first differences, for the operator.
     pub differences: Vec<String>,
 }
 
-/// Which usage of a block.
+/// Block hash, log index and rule.
 type UsageKey = (BlockHash, u64, String);
 
-/// A recorded event of a chain.
 struct RecordedUsage {
     event: StoredEvent,
     event_type: String,
@@ -69,24 +70,26 @@ struct RecordedUsage {
 pub(super) struct ChainCheck<'a> {
     source: &'a dyn StoredUsage,
     rules: Rules,
-    /// Blocks that are still to be read.
+    /// Blocks that are not read yet.
     left: VecDeque<Heights>,
-    /// Blocks that were read and whose time has not come.
+    /// Blocks that were read ahead of the current bucket.
     read: VecDeque<(UsageBlock, i64)>,
     /// Blocks whose usage must be recorded.
     relayed: IntervalSet,
-    /// Events of the quarter of an hour under way.
+    /// The time of the lowest stored block, if those below it were pruned: no pruned block is newer.
+    pruned_until: Option<i64>,
+    /// Events of the current bucket.
     events: Vec<RecordedUsage>,
 }
 
-/// The blocks of a quarter of an hour.
-struct Side {
+/// The blocks of a bucket, and their ledger entries.
+struct BucketBlocks {
     expected: BTreeMap<UsageKey, LogUsage>,
     heights: BTreeMap<BlockHash, u64>,
     ledger: ByHeight,
 }
 
-/// What is wrong with one block.
+/// Differences found in one block.
 #[derive(Default)]
 struct BlockFault {
     expected: u64,
@@ -97,20 +100,22 @@ struct BlockFault {
 impl<'a> ChainCheck<'a> {
     pub(super) async fn new(meter: &Meter, source: &'a dyn StoredUsage) -> Result<Self> {
         let chain = source.chain_id();
-        // Coverage first: what it says is recorded by the time that events are read.
-        let recorded = meter.chain_recorded(chain).await?;
+        // Coverage first: all usage in it is recorded by the time that events are read.
+        let recorded = meter.recorded_coverage(chain).await?;
         let rules = Rules::resolve(&meter.sql, chain, &source.rules()).await?;
         let relayed = recorded.generations.into_values().next_back().unwrap_or_default();
         let stored = source.stored();
         let left = recorded.all.ranges().flat_map(|range| stored.overlap(&range)).collect();
-        Ok(Self { source, rules, left, read: VecDeque::new(), relayed, events: Vec::new() })
+        let pruned_until = pruned_until(source, &stored).await?;
+        let read = VecDeque::new();
+        Ok(Self { source, rules, left, read, relayed, pruned_until, events: Vec::new() })
     }
 
     fn is_source(&self, source: &str) -> bool {
         source == UsageId::source(self.source.chain_id())
     }
 
-    /// Takes the blocks up to the end of a bucket.
+    /// Removes and returns the blocks up to the end of a bucket.
     async fn blocks_until(&mut self, bucket: i64) -> Result<Vec<UsageBlock>> {
         let mut taken = Vec::new();
         loop {
@@ -134,7 +139,23 @@ impl<'a> ChainCheck<'a> {
     }
 }
 
-/// The comparison of all chains, beside a recount.
+/// The time of the lowest stored block, if those below it were pruned.
+async fn pruned_until(source: &dyn StoredUsage, stored: &IntervalSet) -> Result<Option<i64>> {
+    let floor = source.pruned_below();
+    let lowest = stored.ranges().map(|range| range.start.max(floor)..range.end);
+    let Some(lowest) = lowest.filter(|range| !range.is_empty()).map(|range| range.start).next()
+    else {
+        // All history may have been pruned.
+        return Ok((floor > 0).then_some(i64::MAX));
+    };
+    if floor == 0 {
+        return Ok(None);
+    }
+    let blocks = source.blocks(&(lowest..lowest.saturating_add(1))).await?;
+    Ok(blocks.first().map(|(_, time)| *time))
+}
+
+/// The comparison of all chains during a recount.
 #[derive(Default)]
 pub(super) struct ChainChecks<'a> {
     checks: Vec<ChainCheck<'a>>,
@@ -151,7 +172,7 @@ impl<'a> ChainChecks<'a> {
         Ok(Self { checks, ..Self::default() })
     }
 
-    /// Takes the events of one place of the bucket under way.
+    /// Adds the events of one place of the current bucket.
     pub(super) async fn add(&mut self, meter: &Meter, events: &[StoredEvent]) -> Result<()> {
         for event in events.iter().filter(|event| event.source.starts_with("eip155:")) {
             let check = self.checks.iter_mut().find(|check| check.is_source(&event.source));
@@ -197,7 +218,7 @@ impl ChainCheck<'_> {
         events: Vec<RecordedUsage>,
         found: &mut ChainRecount,
     ) -> Result<()> {
-        let side = self.side(meter, blocks).await?;
+        let bucket = self.read_bucket(meter, blocks).await?;
         let mut faults: BTreeMap<BlockHash, BlockFault> = BTreeMap::new();
         let mut live: BTreeMap<UsageKey, i64> = BTreeMap::new();
         let mut cancelled: BTreeMap<UsageKey, i64> = BTreeMap::new();
@@ -216,51 +237,60 @@ impl ChainCheck<'_> {
             }
             faults.entry(id.hash).or_default().recorded += 1;
             let earlier = live.insert(key.clone(), event.content);
-            let wrong = match (side.expected.get(&key), earlier.is_none()) {
+            let wrong = match (bucket.expected.get(&key), earlier.is_none()) {
                 (_, false) => Some("is recorded twice".to_owned()),
                 (Some(usage), _) => recorded.differs(usage),
-                (None, _) if side.heights.contains_key(&id.hash) => {
+                (None, _) if bucket.heights.contains_key(&id.hash) => {
                     Some("is recorded, and the block has no such usage".to_owned())
+                }
+                (None, _)
+                    if self.pruned_until.is_some_and(|until| event.time.millis() <= until) =>
+                {
+                    found.unchecked += 1;
+                    None
                 }
                 (None, _) => Some("is recorded, and the block is not stored".to_owned()),
             };
             let Some(what) = wrong else { continue };
-            if side.heights.contains_key(&id.hash) && self.is_former(&side, &id) {
+            if bucket.heights.contains_key(&id.hash) && self.is_former(&bucket, &id) {
                 found.former += 1;
                 continue;
             }
             faults.entry(id.hash).or_default().note(&id, &what);
         }
-        self.find_missing(meter, &side, &live, &cancelled, &mut faults).await?;
-        self.tell(&side, faults, found);
+        self.find_missing(meter, &bucket, &live, &cancelled, &mut faults).await?;
+        self.report_faults(&bucket, faults, found);
         Ok(())
     }
 
-    async fn side(&self, meter: &Meter, blocks: Vec<UsageBlock>) -> Result<Side> {
-        let mut side =
-            Side { expected: BTreeMap::new(), heights: BTreeMap::new(), ledger: ByHeight::new() };
+    async fn read_bucket(&self, meter: &Meter, blocks: Vec<UsageBlock>) -> Result<BucketBlocks> {
+        let mut bucket = BucketBlocks {
+            expected: BTreeMap::new(),
+            heights: BTreeMap::new(),
+            ledger: ByHeight::new(),
+        };
         let (first, last) = (blocks.first(), blocks.last());
         if let (Some(first), Some(last)) = (first, last) {
             let range = first.height..last.height.saturating_add(1);
             let chain = self.source.chain_id();
-            side.ledger = ledger::read(&meter.sql.reading(), chain, &range).await?;
+            bucket.ledger = ledger::read(&meter.sql.reading(), chain, &range).await?;
         }
         for UsageBlock { height, hash, usage } in blocks {
-            side.heights.insert(hash, height);
+            bucket.heights.insert(hash, height);
             let usage = usage.into_iter();
             let usage = usage.map(|usage| ((hash, usage.log, usage.rule.clone()), usage));
-            side.expected.extend(usage);
+            bucket.expected.extend(usage);
         }
-        Ok(side)
+        Ok(bucket)
     }
 
-    /// Whether an event was recorded under a definition of its rule that is not the present one.
-    fn is_former(&self, side: &Side, id: &UsageId) -> bool {
+    /// Whether an event was recorded under an earlier definition of its rule.
+    fn is_former(&self, bucket: &BucketBlocks, id: &UsageId) -> bool {
         if !self.rules.has(&id.rule) {
             return true;
         }
-        let height = side.heights.get(&id.hash);
-        let entries = height.and_then(|height| side.ledger.get(height)?.get(&id.hash));
+        let height = bucket.heights.get(&id.hash);
+        let entries = height.and_then(|height| bucket.ledger.get(height)?.get(&id.hash));
         let mut entries = entries.into_iter().flatten().filter(|entry| entry.live);
         entries.any(|entry| {
             entry.log == id.log
@@ -272,16 +302,16 @@ impl ChainCheck<'_> {
     async fn find_missing(
         &self,
         meter: &Meter,
-        side: &Side,
+        bucket: &BucketBlocks,
         live: &BTreeMap<UsageKey, i64>,
         cancelled: &BTreeMap<UsageKey, i64>,
         faults: &mut BTreeMap<BlockHash, BlockFault>,
     ) -> Result<()> {
-        for (key, usage) in &side.expected {
+        for (key, usage) in &bucket.expected {
             let (hash, log, rule) = key;
-            let height = side.heights.get(hash).copied().unwrap_or_default();
+            let height = bucket.heights.get(hash).copied().unwrap_or_default();
             faults.entry(*hash).or_default().expected += 1;
-            // What a rule had another name for is recorded under that one.
+            // Usage of a renamed rule is recorded under its earlier name.
             let of_log = live.range((*hash, *log, String::new())..);
             let mut of_log =
                 of_log.take_while(|((block, index, _), _)| (block, index) == (hash, log));
@@ -310,7 +340,12 @@ impl ChainCheck<'_> {
         Ok(())
     }
 
-    fn tell(&self, side: &Side, faults: BTreeMap<BlockHash, BlockFault>, found: &mut ChainRecount) {
+    fn report_faults(
+        &self,
+        bucket: &BucketBlocks,
+        faults: BTreeMap<BlockHash, BlockFault>,
+        found: &mut ChainRecount,
+    ) {
         for (hash, BlockFault { expected, recorded, first }) in faults {
             let Some(first) = first else { continue };
             found.wrong += 1;
@@ -318,7 +353,7 @@ impl ChainCheck<'_> {
                 continue;
             }
             let (chain, hash_text) = (self.source.chain_id(), hex(&hash));
-            let block = match side.heights.get(&hash) {
+            let block = match bucket.heights.get(&hash) {
                 Some(height) => format!("block {height} {hash_text}"),
                 None => format!("block {hash_text}, which is not stored"),
             };
@@ -330,7 +365,7 @@ impl ChainCheck<'_> {
 }
 
 impl RecordedUsage {
-    /// How an event differs from what its block says, if it does.
+    /// How an event differs from its block; `None` if it does not.
     fn differs(&self, usage: &LogUsage) -> Option<String> {
         let (event, expected) = (&self.event, &usage.event);
         let amended = event.state == EventState::Amended;
@@ -365,14 +400,12 @@ impl BlockFault {
 impl Meter {
     /// The customer and event type of a series.
     async fn names_of_series(&self, series: i64) -> Result<(String, String)> {
-        let text = "SELECT c.name, s.event_type FROM meter_series s
-                    JOIN meter_customer c ON c.id = s.customer WHERE s.id = $1";
-        let found = self.sql.query(text, params![series]).await?;
-        let row = found.row()?;
-        Ok((row.text(0)?.to_owned(), row.text(1)?.to_owned()))
+        let on = self.sql.reading();
+        let (event_type, customer) = read_series(&on, series).await?;
+        Ok((read_customer(&on, customer).await?, event_type))
     }
 
-    /// Whether the last to cancel an event was a person.
+    /// Whether the last cancellation of an event was by an operator.
     async fn is_cancelled_by_operator(&self, seq: i64) -> Result<bool> {
         let text = "SELECT actor FROM meter_correction
                     WHERE event_seq = $1 AND action = 'cancel' ORDER BY number DESC LIMIT 1";
@@ -382,7 +415,7 @@ impl Meter {
     }
 }
 
-/// Whether two JSON texts say the same.
+/// Whether two JSON texts are equal as values.
 fn same_metadata(one: Option<&str>, other: Option<&str>) -> bool {
     let read = |text: Option<&str>| {
         text.and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok())

@@ -1,9 +1,9 @@
-//! What is done to endpoints: create, look, change, test, rotate, disable, delete.
+//! Operations on endpoints: create, read, change, test, rotate, disable, delete.
 //!
-//! Guarantees: every change is one transaction that also raises the number of changes ([`super::targets`]). A secret
-//! is given out by the call that made it, and to that call repeated, and never again. What is not settled at an
-//! endpoint that is disabled or deleted is cancelled, and can be replayed. What the configuration declares is not
-//! changed here. Leaves to others: who may do it.
+//! Guarantees: every change is one transaction that also raises the change counter ([`super::targets`]). A secret is
+//! returned by the call that created it, and when that call is repeated, and never again. Unsettled deliveries of an
+//! endpoint that is disabled or deleted are cancelled, and can be replayed. Declarations of the configuration are not
+//! changed here. Leaves to others: authorization.
 
 use std::time::Duration;
 
@@ -14,40 +14,40 @@ use serde_json::{Value as Json, json};
 use super::endpoint::{COLUMNS, ENDPOINTS_MAX, Endpoint, EndpointChange, NewEndpoint};
 use super::endpoint::{from_row, to_list};
 use super::message::{NewMessage, message_id};
-use super::publish::To;
+use super::publish::Recipients;
 use super::secret::Secret;
 use super::settings::OVERLAP_MAX;
 use super::status::LIST_MAX;
-use super::targets::changed;
+use super::targets::raise_version;
+use super::vault::{KEY_MISSING, is_key_missing};
 use super::{Webhooks, storable};
 use crate::error::{Error, Result};
 use crate::requests::{self, KeyedRequest};
 
-/// The number of an endpoint's first secret.
+/// Number of an endpoint's first secret.
 const FIRST_SECRET: i64 = 1;
-/// How many secrets sign along with the newest at most.
+/// Maximum number of old secrets that sign beside the newest.
 const OLD_SECRETS_MAX: i64 = 10;
-/// How many deliveries one statement cancels.
+/// Deliveries cancelled per statement.
 const CANCEL_BATCH: i64 = 5_000;
-/// The longest reason that is kept.
 const WHY_BYTES_MAX: usize = 500;
 
 impl Webhooks {
-    /// Makes an endpoint; gives it and its secret, which nobody will see again.
+    /// Creates an endpoint. Returns it with its secret, which is not returned again.
     pub async fn create(&self, new: &NewEndpoint) -> Result<(Endpoint, Secret)> {
         let secret = new.secret.clone().unwrap_or_else(|| self.generate());
         let id = self.prepare(new)?;
         let made = self.sql().write(|tx| {
             let (id, secret) = (&id, &secret);
             async move {
-                changed(&tx).await?;
+                raise_version(&tx).await?;
                 Ok(self.create_in(&tx, id, new, secret).await?)
             }
         });
         Ok((made.await?, secret))
     }
 
-    /// Makes an endpoint unless there is one just like it, or the request was done before.
+    /// Creates an endpoint, unless an identical one exists or the request was processed before.
     pub async fn create_once(
         &self,
         new: &NewEndpoint,
@@ -58,7 +58,7 @@ impl Webhooks {
         let made = self.sql().write(|tx| {
             let (id, secret) = (&id, &secret);
             async move {
-                changed(&tx).await?;
+                raise_version(&tx).await?;
                 if let Some(outcome) = requests::claim_in(&tx, request).await? {
                     return Ok(self.created_before(&tx, &outcome).await?);
                 }
@@ -89,7 +89,6 @@ impl Webhooks {
         format!("ep_{:016x}", self.sql().entropy().next_u64())
     }
 
-    /// One endpoint.
     pub async fn get(&self, id: &str) -> Result<Endpoint> {
         let text =
             format!("SELECT {COLUMNS} FROM webhook_endpoint WHERE id = $1 AND deleted_at IS NULL");
@@ -109,11 +108,10 @@ impl Webhooks {
         found.rows.iter().map(|row| Ok(from_row(row)?.1)).collect()
     }
 
-    /// Changes an endpoint.
     pub async fn update(&self, id: &str, change: &EndpointChange) -> Result<Endpoint> {
         change.check(&self.client)?;
         let updated = self.sql().write(|tx| async move {
-            changed(&tx).await?;
+            raise_version(&tx).await?;
             let (seq, mut endpoint) = read_in(&tx, id).await?;
             let was = endpoint.clone();
             check_declared(&was, change)?;
@@ -132,9 +130,7 @@ impl Webhooks {
             tx.execute(text, params).await?;
             match change.enabled {
                 Some(true) if !was.enabled => self.enable_in(&tx, seq).await?,
-                Some(false) if was.enabled => {
-                    disable_row(&tx, seq, "it was disabled by hand").await?;
-                }
+                Some(false) => disable_by_hand(&tx, seq, &was).await?,
                 _ => {}
             }
             Ok((seq, read_in(&tx, id).await?.1))
@@ -149,20 +145,19 @@ impl Webhooks {
         Ok(endpoint)
     }
 
-    /// Lets an endpoint have messages again.
     pub async fn enable(&self, id: &str) -> Result<Endpoint> {
         self.update(id, &EndpointChange { enabled: Some(true), ..EndpointChange::default() }).await
     }
 
-    /// Sends an endpoint nothing any more, until it is enabled again.
+    /// Stops sending to an endpoint until it is enabled again.
     pub async fn disable(&self, id: &str) -> Result<Endpoint> {
         self.update(id, &EndpointChange { enabled: Some(false), ..EndpointChange::default() }).await
     }
 
-    /// Removes an endpoint and its secrets. What was sent to it can still be looked at.
+    /// Removes an endpoint and its secrets. Its deliveries remain readable.
     pub async fn delete(&self, id: &str) -> Result<()> {
         let deleted = self.sql().write(|tx| async move {
-            changed(&tx).await?;
+            raise_version(&tx).await?;
             let (seq, endpoint) = read_in(&tx, id).await?;
             if endpoint.configured {
                 return Err(declared(id).into());
@@ -178,12 +173,12 @@ impl Webhooks {
         self.cancel_open(seq).await
     }
 
-    /// Sends a `webhook.test` message to one endpoint, whatever it wants; gives the message's id.
+    /// Sends a `webhook.test` message to one endpoint, regardless of its filters; returns the message's id.
     pub async fn test(&self, id: &str) -> Result<String> {
         self.test_once(id, None).await
     }
 
-    /// The same, unless the request was done before.
+    /// Like [`Webhooks::test`], unless the request was processed before.
     pub async fn test_once(&self, id: &str, request: Option<&KeyedRequest>) -> Result<String> {
         let mark = self.sql().entropy().next_u64().to_string();
         let message = NewMessage::new(
@@ -202,7 +197,7 @@ impl Webhooks {
                 if !endpoint.enabled {
                     return Err(Error::conflict(format!("the endpoint {id} is disabled")).into());
                 }
-                self.publish_to(&tx, std::slice::from_ref(message), To::Only(seq)).await?;
+                self.publish_to(&tx, std::slice::from_ref(message), Recipients::Only(seq)).await?;
                 requests::keep_in(&tx, request, &json!({ "message": message.id })).await?;
                 Ok(message.id.clone())
             }
@@ -212,8 +207,8 @@ impl Webhooks {
         Ok(id)
     }
 
-    /// Gives an endpoint a new secret, the given one or one that is made; the old one signs along for `overlap`, at
-    /// most seven days. Gives the secret, which nobody will see again.
+    /// Replaces the secret of an endpoint by the given one or a generated one; the old secret also signs for `overlap`,
+    /// at most seven days. Returns the new secret, which is not returned again.
     pub async fn rotate(
         &self,
         id: &str,
@@ -223,7 +218,7 @@ impl Webhooks {
         self.rotate_once(id, secret, overlap, None).await
     }
 
-    /// The same, unless the request was done before.
+    /// Like [`Webhooks::rotate`], unless the request was processed before.
     pub async fn rotate_once(
         &self,
         id: &str,
@@ -233,31 +228,38 @@ impl Webhooks {
     ) -> Result<Secret> {
         let overlap = overlap.unwrap_or(self.settings.overlap);
         if overlap > OVERLAP_MAX {
-            return Err(Error::invalid("an old secret signs along for at most 7 days"));
+            return Err(Error::invalid("the overlap of an old secret is at most 7 days"));
         }
         let secret = secret.unwrap_or_else(|| self.generate());
         let rotated = self.sql().write(|tx| {
             let secret = &secret;
             async move {
-                changed(&tx).await?;
+                raise_version(&tx).await?;
                 let before = requests::claim_in(&tx, request).await?;
                 let (seq, endpoint) = read_in(&tx, id).await?;
                 if let Some(outcome) = before {
                     let newest = self.newest_secret_in(&tx, seq).await?;
                     let newest = newest.filter(|(number, _)| outcome["number"] == *number);
                     let again = || Error::conflict("the secret was rotated again since");
-                    return Ok(newest.ok_or_else(again)?.1);
+                    return Ok((newest.ok_or_else(again)?.1, false));
                 }
                 if endpoint.configured {
                     return Err(declared(id).into());
                 }
                 self.rotate_in(&tx, seq, secret, overlap).await?;
+                let was_held = is_key_missing(endpoint.disabled_why.as_deref());
+                if was_held {
+                    // The new secret does not depend on the missing key.
+                    self.enable_in(&tx, seq).await?;
+                }
                 let number = self.newest_secret_in(&tx, seq).await?.map(|(number, _)| number);
                 requests::keep_in(&tx, request, &json!({ "number": number })).await?;
-                Ok(secret.clone())
+                Ok((secret.clone(), was_held))
             }
         });
-        Ok(rotated.await?)
+        let (secret, was_held) = rotated.await?;
+        while was_held && self.retry_now(id).await?.more {}
+        Ok(secret)
     }
 
     async fn create_in(
@@ -270,23 +272,25 @@ impl Webhooks {
         let count = "SELECT count(*) FROM webhook_endpoint WHERE deleted_at IS NULL";
         let count = tx.execute(count, params![]).await?.row()?.count(0)?;
         if usize::try_from(count).unwrap_or(usize::MAX) >= ENDPOINTS_MAX {
-            return Err(Error::conflict(format!("{count} endpoints are the most")));
+            return Err(Error::conflict(format!(
+                "there are already {count} endpoints, which is the maximum"
+            )));
         }
         self.insert_in(tx, id, new, secret, false).await?;
         Ok(read_in(tx, id).await?.1)
     }
 
-    /// The endpoint that a request made before.
+    /// The endpoint that an earlier request created.
     async fn created_before(&self, tx: &Tx, outcome: &Json) -> Result<CreatedEndpoint> {
         let (seq, endpoint) = read_in(tx, &text_of(outcome, "endpoint")?).await?;
         let is_new = outcome["secret"].is_i64();
-        // A secret that came after the request's own is for the request that made it alone.
+        // A secret newer than the request's own is only for the request that created it.
         let newest = self.newest_secret_in(tx, seq).await?;
         let newest = newest.filter(|(number, _)| outcome["secret"] == *number);
         Ok(CreatedEndpoint { endpoint, secret: newest.map(|(_, secret)| secret), is_new })
     }
 
-    /// An endpoint of the API that is just like a new one, if there is any. A secret that is given must be its own.
+    /// An endpoint created by the API that equals the new one, if any. A secret, if given, must match too.
     async fn same_in(&self, tx: &Tx, new: &NewEndpoint) -> Result<Option<Endpoint>> {
         let text = "SELECT id FROM webhook_endpoint
             WHERE deleted_at IS NULL AND configured = 0 AND url = $1 AND description = $2
@@ -309,7 +313,7 @@ impl Webhooks {
             return Ok(Some(endpoint));
         }
         Err(Error::conflict(format!(
-            "the endpoint {} is just like this one and has another secret: rotate that",
+            "the endpoint {} is identical except for its secret: rotate its secret instead",
             endpoint.id
         )))
     }
@@ -352,7 +356,7 @@ impl Webhooks {
         let text = "UPDATE webhook_secret SET valid_until = now_ms() + $2
             WHERE endpoint_seq = $1 AND valid_until IS NULL";
         tx.execute(text, params![seq, millis(overlap)]).await?;
-        // Changes of endpoints take turns, so that nobody else takes this number.
+        // Changes of endpoints are serialized, so no other transaction takes this number.
         let text =
             "SELECT COALESCE(max(number), 0) + 1 FROM webhook_secret WHERE endpoint_seq = $1";
         let number = tx.execute(text, params![seq]).await?.row()?.int(0)?;
@@ -371,9 +375,9 @@ impl Webhooks {
         Ok(())
     }
 
-    /// Disables an endpoint because of how it behaves, and tells the others; gives whether it was enabled.
+    /// Disables an endpoint because of its failures, and notifies the other endpoints; returns whether it was enabled.
     pub(super) async fn disable_in(&self, tx: &Tx, seq: i64, why: &str) -> Result<bool> {
-        changed(tx).await?;
+        raise_version(tx).await?;
         let Some((id, since)) = disable_row(tx, seq, why).await? else {
             return Ok(false);
         };
@@ -383,15 +387,15 @@ impl Webhooks {
             message_id(&["endpoint.disabled", &id, &at]),
             "endpoint.disabled",
             now,
-            // Not its address, which is nobody else's business.
+            // Without its address, which other endpoints must not see.
             &json!({ "endpointId": id, "reason": why, "failingSince": since }),
         )?;
         self.publish_in(tx, &message).await?;
-        tracing::warn!(endpoint = id, why, "endpoint disabled");
+        tracing::warn!(endpoint = id, why, "webhook endpoint disabled");
         Ok(true)
     }
 
-    /// Cancels what is not settled at an endpoint that is disabled.
+    /// Cancels the unsettled deliveries of a disabled endpoint.
     pub(super) async fn cancel_open(&self, seq: i64) -> Result<()> {
         let text = "
             UPDATE webhook_delivery SET state = 4, next_at = NULL, updated_at = now_ms(),
@@ -399,22 +403,28 @@ impl Webhooks {
             WHERE endpoint_seq = $1 AND state IN (0, 1) AND message_seq any_of(
                 SELECT message_seq FROM webhook_delivery
                 WHERE endpoint_seq = $1 AND state <> 2 AND state IN (0, 1) LIMIT $2)
-                AND EXISTS (SELECT 1 FROM webhook_endpoint WHERE seq = $1 AND enabled = 0)";
-        // The state is looked at twice, as another process may settle one in between. So fewer than a batch does not
-        // mean that none is left.
-        while self.sql().execute(text, params![seq, CANCEL_BATCH]).await?.changed > 0 {}
-        Ok(())
+                AND EXISTS (SELECT 1 FROM webhook_endpoint WHERE seq = $1 AND enabled = 0
+                    AND (disabled_why IS NULL OR disabled_why NOT LIKE $3))";
+        // Deliveries held because of a missing key are sent when the key is back.
+        let held = format!("{KEY_MISSING}%");
+        // The state is checked twice because another process may settle a delivery in between. So a batch that is not
+        // full does not mean that none is left.
+        loop {
+            let params = params![seq, CANCEL_BATCH, held.as_str()];
+            if self.sql().execute(text, params).await?.changed == 0 {
+                return Ok(());
+            }
+        }
     }
 }
 
-/// What making an endpoint gave.
+/// Outcome of creating an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreatedEndpoint {
-    /// The endpoint.
     pub endpoint: Endpoint,
-    /// Its secret, for the request that made it and for that request repeated.
+    /// Returned to the request that created the endpoint, also when that request is repeated.
     pub secret: Option<Secret>,
-    /// Whether the request, or the one that it repeats, made it.
+    /// Whether this request, or the one that it repeats, created the endpoint.
     pub is_new: bool,
 }
 
@@ -423,10 +433,11 @@ pub(super) fn text_of(outcome: &Json, name: &str) -> Result<String> {
     text.ok_or_else(|| Error::corrupt(format!("an outcome without {name}")))
 }
 
-/// What the configuration declares is changed there. That an endpoint was disabled because it failed is no declaration.
+/// Declarations of the configuration are changed there. Disabling because of failures is not a declaration.
 fn check_declared(endpoint: &Endpoint, change: &EndpointChange) -> Result<()> {
     let enables = EndpointChange { enabled: Some(true), ..EndpointChange::default() };
-    let by_config = endpoint.disabled_why.as_deref() == Some(super::configured::NOT_WANTED);
+    let by_config =
+        endpoint.disabled_why.as_deref() == Some(super::configured_endpoints::NOT_WANTED);
     if !endpoint.configured || (*change == enables && !by_config) {
         return Ok(());
     }
@@ -446,7 +457,7 @@ fn apply(endpoint: &mut Endpoint, change: &EndpointChange) {
     endpoint.ordered = change.ordered.unwrap_or(endpoint.ordered);
 }
 
-/// Number and endpoint; an error if there is none.
+/// Sequence number and endpoint; an error if it does not exist.
 pub(super) async fn read_in(tx: &Tx, id: &str) -> Result<(i64, Endpoint)> {
     let text = format!(
         "SELECT {COLUMNS} FROM webhook_endpoint WHERE id = $1 AND deleted_at IS NULL FOR UPDATE"
@@ -455,7 +466,7 @@ pub(super) async fn read_in(tx: &Tx, id: &str) -> Result<(i64, Endpoint)> {
     from_row(found.rows.first().ok_or_else(|| no_such(id))?)
 }
 
-/// Disables an endpoint that is enabled; gives its id and since when it has failed.
+/// Disables an enabled endpoint; returns its id and the time since which it has failed.
 pub(super) async fn disable_row(
     tx: &Tx,
     seq: i64,
@@ -465,6 +476,17 @@ pub(super) async fn disable_row(
         WHERE seq = $1 AND enabled = 1 RETURNING id, failing_since";
     let rows = tx.execute(text, params![seq, storable(why, WHY_BYTES_MAX)]).await?.rows;
     rows.first().map(|row| Ok((row.text(0)?.to_owned(), row.opt_int(1)?))).transpose()
+}
+
+/// Disables an endpoint on request of an operator. If its key is missing, its messages are no longer held.
+async fn disable_by_hand(tx: &Tx, seq: i64, was: &Endpoint) -> Result<()> {
+    const WHY: &str = "it was disabled by hand";
+    if is_key_missing(was.disabled_why.as_deref()) {
+        let text = "UPDATE webhook_endpoint SET disabled_why = $2 WHERE seq = $1";
+        tx.execute(text, params![seq, WHY]).await?;
+    }
+    disable_row(tx, seq, WHY).await?;
+    Ok(())
 }
 
 fn no_such(id: &str) -> Error {

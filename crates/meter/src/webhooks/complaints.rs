@@ -1,23 +1,22 @@
-//! Complaints: log lines about endpoints that fail, few enough to be read.
+//! Complaints: log lines about failing endpoints, few enough to be read.
 //!
-//! Guarantees: the first failure of an endpoint is logged at once, further ones at most once in [`EVERY`] with how
-//! many were left out, and its recovery once. A line names the endpoint by its id: neither its address nor a secret is
-//! in it, and of an error no more than [`ERROR_BYTES_MAX`] bytes without anything that looks like an address. Leaves
-//! to others: the record of every attempt.
+//! Guarantees: the first failure of an endpoint is logged at once, further ones at most once in [`EVERY`] with the
+//! number of suppressed lines, and its recovery once. A line names the endpoint by its id and contains neither its
+//! address nor a secret. It contains at most [`ERROR_BYTES_MAX`] bytes of the error, with everything that looks like
+//! an address removed. Leaves to others: the record of every attempt.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::verdict::Next;
+use super::verdict::NextStep;
 
-/// How often one endpoint is complained about.
+/// Minimum interval between log lines about one endpoint.
 const EVERY: Duration = Duration::from_secs(60);
-/// How much of an error is logged.
 const ERROR_BYTES_MAX: usize = 300;
 
-/// An attempt that may have failed.
+/// An attempt, failed or not.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FailedAttempt<'a> {
+pub(super) struct AttemptInfo<'a> {
     pub(super) endpoint: &'a str,
     pub(super) message: &'a str,
     pub(super) attempt: i64,
@@ -25,7 +24,7 @@ pub(super) struct FailedAttempt<'a> {
     pub(super) error: Option<&'a str>,
 }
 
-/// What was logged about the endpoints that fail.
+/// Log state of the failing endpoints.
 #[derive(Debug, Default)]
 pub(super) struct Complaints(BTreeMap<i64, Complaint>);
 
@@ -33,22 +32,22 @@ pub(super) struct Complaints(BTreeMap<i64, Complaint>);
 struct Complaint {
     /// When the last line was logged, on the monotonic clock.
     logged_at: Duration,
-    /// How many failures came since, and are in no line.
+    /// Failures since then that were not logged.
     left_out: u64,
 }
 
 impl Complaints {
-    /// Takes note of an attempt; logs it if it failed and it is time for a line, or if it ended a failure.
+    /// Notes an attempt; logs it if it failed and a line is due, or if it ended a series of failures.
     pub(super) fn note(
         &mut self,
         endpoint: i64,
-        next: &Next,
-        attempt: &FailedAttempt<'_>,
+        next: &NextStep,
+        attempt: &AttemptInfo<'_>,
         now: Duration,
     ) {
         metrics::counter!("logmill_webhook_attempts_total", "outcome" => outcome(next))
             .increment(1);
-        if *next == Next::Succeeded {
+        if *next == NextStep::Succeeded {
             if self.0.remove(&endpoint).is_some() {
                 tracing::info!(endpoint = attempt.endpoint, "webhook endpoint answers again");
             }
@@ -64,8 +63,8 @@ impl Complaints {
         };
         self.0.insert(endpoint, Complaint { logged_at: now, left_out: 0 });
         let next_attempt_s = match next {
-            Next::Again { wait } => Some(wait.as_secs()),
-            Next::Succeeded | Next::Exhausted | Next::Gone => None,
+            NextStep::Again { wait } => Some(wait.as_secs()),
+            NextStep::Succeeded | NextStep::Exhausted | NextStep::Gone => None,
         };
         tracing::warn!(
             endpoint = attempt.endpoint,
@@ -79,22 +78,21 @@ impl Complaints {
         );
     }
 
-    /// Forgets endpoints that are gone.
     pub(super) fn retain(&mut self, exists: impl Fn(i64) -> bool) {
         self.0.retain(|endpoint, _| exists(*endpoint));
     }
 }
 
-fn outcome(next: &Next) -> &'static str {
+fn outcome(next: &NextStep) -> &'static str {
     match next {
-        Next::Succeeded => "succeeded",
-        Next::Again { .. } => "failed",
-        Next::Exhausted => "exhausted",
-        Next::Gone => "gone",
+        NextStep::Succeeded => "succeeded",
+        NextStep::Again { .. } => "failed",
+        NextStep::Exhausted => "exhausted",
+        NextStep::Gone => "gone",
     }
 }
 
-/// An error without the path, query and credentials of any address in it.
+/// The error without the path, query and credentials of any address in it.
 fn without_addresses(error: &str) -> String {
     let words = error.split(' ').map(|word| match word.split_once("://") {
         None => word.to_owned(),
@@ -131,24 +129,24 @@ mod tests {
     #[test]
     fn an_endpoint_is_complained_about_once_a_minute_and_once_more_when_it_answers() {
         let mut complaints = Complaints::default();
-        let attempt = FailedAttempt {
+        let attempt = AttemptInfo {
             endpoint: "ep_1",
             message: "m",
             attempt: 1,
             status: Some(500),
             error: Some("answered 500"),
         };
-        let again = Next::Again { wait: Duration::from_secs(5) };
+        let again = NextStep::Again { wait: Duration::from_secs(5) };
         let seen = |complaints: &Complaints| {
             complaints.0.get(&1).map(|known| (known.logged_at.as_secs(), known.left_out))
         };
         for (second, next, expected) in [
-            (0, &Next::Succeeded, None),
+            (0, &NextStep::Succeeded, None),
             (1, &again, Some((1, 0))),
             (2, &again, Some((1, 1))),
-            (60, &Next::Exhausted, Some((1, 2))),
+            (60, &NextStep::Exhausted, Some((1, 2))),
             (61, &again, Some((61, 0))),
-            (62, &Next::Succeeded, None),
+            (62, &NextStep::Succeeded, None),
             (63, &again, Some((63, 0))),
         ] {
             complaints.note(1, next, &attempt, Duration::from_secs(second));

@@ -1,25 +1,25 @@
-//! The deliverer: claims deliveries that are due, sends them, records what became of them; many at a time.
+//! The deliverer: claims due deliveries, sends them and records the results; many at a time.
 //!
 //! ```text
 //!          wake-up, a delivery that comes due, a lease that ends, slow poll
 //!                                │
 //!                                ▼
-//!     record ◀── ended ── [requests] ◀── lanes ◀── load ◀── claim, per class
-//!        │                                 │
-//!        └────────── put off ◀─────────────┘
+//!     record ◀── ended ── [requests] ◀── endpoint queues ◀── load ◀── claim, per class
+//!        │                                   │
+//!        └────────── postponed ◀─────────────┘
 //! ```
 //!
-//! One task does all of this; each request has a task of its own. Three things go on at once, and none waits for
-//! another: requests begin and end (`flight`), what has ended is recorded, and more is claimed and loaded (`claims`).
-//! What ends while a record is written goes into the next one.
+//! One task does all of this; each request has a task of its own. Three things run concurrently, and none waits for
+//! another: requests start and end (`in_flight`), results are recorded, and more is claimed and loaded (`claims`).
+//! Requests that end while a batch is recorded go into the next one.
 //!
 //! Guarantees:
-//! - What is claimed is recorded, released or, when this process dies, claimed by another once its lease has ended.
-//!   What can not be recorded now is kept, with heartbeats, and recorded later.
-//! - Idle means idle: no statement is sent until a wake-up, the next due time, or the slow poll.
-//! - On the stop signal nothing new is claimed; what is under way may finish, and the rest is released.
+//! - A claim is recorded, released or, if this process dies, claimed by another process once its lease has ended. A
+//!   result that cannot be recorded now is kept, with heartbeats, and recorded later.
+//! - An idle deliverer sends no statement until a wake-up, the next due time, or the slow poll.
+//! - On the stop signal nothing new is claimed; requests under way may finish, and the rest is released.
 //!
-//! Leaves to others: what is sent next (`lanes`), what an answer means (`verdict`).
+//! Leaves to others: which delivery is sent next (`endpoint_queues`), what a response means (`verdict`).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -29,62 +29,61 @@ use futures::future::join;
 use logmill_io::{Clock, ErrorKind};
 
 use super::Webhooks;
-use super::claims::{Claims, Looked};
-use super::flight::Flight;
-use super::lanes::PATIENCE;
-use super::record::{Recorded, Settled};
+use super::claims::{ClaimedBatch, Claims};
+use super::endpoint_queues::PATIENCE;
+use super::in_flight::InFlightDeliveries;
+use super::record::{RecordEffects, SettledClaim};
 use crate::error::Result;
 
-/// The most that one transaction records.
+/// Maximum number of results that one transaction records.
 const RECORD_MAX: usize = 1_000;
-/// After how long a failed statement is tried again.
+/// Delay before a failed statement is retried.
 const AGAIN_WAIT: Duration = Duration::from_millis(500);
 /// How long a stop waits for requests, beyond their timeout.
 const STOP_GRACE: Duration = Duration::from_secs(1);
 
-/// Delivers messages until it is told to stop.
 pub struct Deliverer {
     hooks: Webhooks,
     clock: Arc<dyn Clock>,
     claims: Claims,
-    flight: Flight,
+    in_flight: InFlightDeliveries,
 }
 
 impl Webhooks {
-    /// What delivers their messages. `owner` is different in every process and every run.
+    /// `owner` must be unique to this process and run.
     pub fn deliverer(&self, owner: &str) -> Result<Deliverer> {
         let settings = &self.settings;
         let slots = [settings.first_slots, settings.overflow_slots, settings.retry_slots];
         Ok(Deliverer {
             clock: Arc::clone(self.sql().clock()),
             claims: Claims::new(self, owner, slots)?,
-            flight: Flight::new(self.clone(), slots),
+            in_flight: InFlightDeliveries::new(self.clone(), slots),
             hooks: self.clone(),
         })
     }
 }
 
 impl Deliverer {
-    /// Delivers until `stop` completes, then winds down.
+    /// Delivers until `stop` completes, then shuts down.
     pub async fn run(mut self, stop: impl Future<Output = ()> + Send) -> Result<()> {
         let mut stop = std::pin::pin!(stop);
         loop {
-            let wait = match Box::pin(self.turn()).await {
+            let wait = match Box::pin(self.step()).await {
                 Ok(()) => self.pause(),
-                // A handle that refuses to go on will not recover: whoever started us must open it anew.
+                // A handle that refuses to go on will not recover: the caller must open a new one.
                 Err(error) if matches!(error.kind(), ErrorKind::Internal | ErrorKind::Corrupt) => {
                     return Err(error);
                 }
                 Err(error) => {
-                    tracing::warn!(error = error.chain(), "delivering was interrupted");
+                    tracing::warn!(error = error.chain(), "delivering webhooks failed, retrying");
                     AGAIN_WAIT
                 }
             };
-            let is_flying = self.flight.is_flying();
+            let has_requests = self.in_flight.has_requests();
             tokio::select! {
                 biased;
                 () = &mut stop => break,
-                () = self.flight.end_next(), if is_flying => {}
+                () = self.in_flight.end_next(), if has_requests => {}
                 () = self.claims.wait() => {}
                 () = self.clock.sleep(wait) => {}
             }
@@ -92,78 +91,82 @@ impl Deliverer {
         self.wind_down().await
     }
 
-    /// Delivers what is due now, and what comes due by it; gives how many requests were made. For tests, and for
-    /// whoever wants to be sure before going on.
+    /// Delivers everything that is due now, and what becomes due because of it; returns the number of requests made.
+    /// For tests, and for callers that must be sure before they continue.
     pub async fn drain(&mut self) -> Result<u64> {
-        let sent = self.flight.sent;
+        let sent = self.in_flight.sent;
         loop {
             let claimed = self.claims.claimed;
-            self.claims.look_anyway();
-            Box::pin(self.turn()).await?;
-            while !self.flight.is_empty() {
-                while self.flight.is_flying() {
-                    self.flight.end_next().await;
+            self.claims.check_all_classes();
+            Box::pin(self.step()).await?;
+            while !self.in_flight.is_empty() {
+                while self.in_flight.has_requests() {
+                    self.in_flight.end_next().await;
                 }
-                Box::pin(self.turn()).await?;
+                Box::pin(self.step()).await?;
             }
-            // A lease that was stale has ended just now.
-            if self.claims.claimed == claimed && !self.claims.may_look() {
-                return Ok(self.flight.sent - sent);
+            // A stale lease has ended just now.
+            if self.claims.claimed == claimed && !self.claims.may_have_due() {
+                return Ok(self.in_flight.sent - sent);
             }
         }
     }
 
-    /// Everything that can be done now.
-    pub(super) async fn turn(&mut self) -> Result<()> {
-        // Those that are just about to end may.
+    /// Does everything that can be done now.
+    pub(super) async fn step(&mut self) -> Result<()> {
+        // Lets requests end that are about to.
         tokio::task::yield_now().await;
-        self.flight.end_ready().await;
-        self.flight.put_off_late();
-        self.flight.start();
-        // On the heap, all of them: futures within futures grow beyond what a stack has room for.
-        self.flight.during(Box::pin(self.claims.tend())).await?;
-        let batch = self.flight.take_settled(RECORD_MAX);
+        self.in_flight.end_ready().await;
+        self.in_flight.postpone_late();
+        self.in_flight.start();
+        // Boxed, because nested futures would grow beyond the stack.
+        self.in_flight.during(Box::pin(self.claims.tend())).await?;
+        let batch = self.in_flight.take_settled(RECORD_MAX);
         let recording = Box::pin(record(&self.hooks, &batch));
-        let both = join(recording, Box::pin(self.claims.look()));
-        let (recorded, looked) = self.flight.during(both).await;
+        let both = join(recording, Box::pin(self.claims.claim_due()));
+        let (recorded, looked) = self.in_flight.during(both).await;
         let noted = Box::pin(self.note(batch, recorded)).await;
-        if let Some(Looked { targets, loaded }) = looked? {
-            self.flight.learn(&targets);
-            self.flight.admit(loaded);
+        if let Some(ClaimedBatch { targets, loaded }) = looked? {
+            self.in_flight.learn(&targets);
+            self.in_flight.admit(loaded);
         }
-        self.flight.start();
+        self.in_flight.start();
         noted
     }
 
-    /// Takes note of what was recorded. What can not be recorded now stays, and is heartbeated.
-    async fn note(&mut self, batch: Vec<Settled>, recorded: Result<Recorded>) -> Result<()> {
+    /// Processes the outcome of a recording. Results that cannot be recorded now stay, and are heartbeated.
+    async fn note(
+        &mut self,
+        batch: Vec<SettledClaim>,
+        recorded: Result<RecordEffects>,
+    ) -> Result<()> {
         let recorded = match recorded {
             Ok(recorded) => recorded,
             Err(error) => {
-                self.flight.put_back(batch);
+                self.in_flight.put_back(batch);
                 return Err(error);
             }
         };
-        self.claims.let_go(&batch);
-        self.claims.look_at_first(recorded.advanced);
+        self.claims.drop_recorded(&batch);
+        self.claims.check_first_class(recorded.advanced);
         if !recorded.disabled.is_empty() {
-            // They tell the others, wherever those are delivered to.
+            // The other endpoints are notified, and any process may deliver to them.
             self.hooks.wake();
         }
         for endpoint in recorded.disabled {
-            self.flight.during(Box::pin(self.hooks.cancel_open(endpoint))).await?;
+            self.in_flight.during(Box::pin(self.hooks.cancel_open(endpoint))).await?;
         }
         Ok(())
     }
 
-    /// How long until there is something else to do, if nothing happens before.
+    /// Time until there is something else to do, if nothing happens before.
     fn pause(&self) -> Duration {
         let now = self.clock.monotonic();
-        if self.flight.is_settled() || self.claims.can_look() {
+        if self.in_flight.is_settled() || self.claims.can_claim() {
             return Duration::ZERO;
         }
         let mut at = self.claims.next_at(now);
-        if self.flight.is_waiting() {
+        if self.in_flight.is_waiting() {
             at = at.min(now + PATIENCE);
         }
         at.saturating_sub(now)
@@ -171,21 +174,24 @@ impl Deliverer {
 
     async fn wind_down(mut self) -> Result<()> {
         let deadline = self.clock.monotonic() + self.hooks.settings.timeout + STOP_GRACE;
-        self.flight.drop_waiting();
-        while self.flight.is_flying() && self.clock.monotonic() < deadline {
+        self.in_flight.drop_waiting();
+        while self.in_flight.has_requests() && self.clock.monotonic() < deadline {
             if let Err(error) = self.claims.heartbeat().await {
-                tracing::warn!(error = error.chain(), "no heartbeat");
+                tracing::warn!(
+                    error = error.chain(),
+                    "cannot extend the leases of webhook deliveries"
+                );
             }
             let left = deadline.saturating_sub(self.clock.monotonic());
             tokio::select! {
                 biased;
-                () = self.flight.end_next() => {}
+                () = self.in_flight.end_next() => {}
                 () = self.clock.sleep(left.min(AGAIN_WAIT)) => {}
             }
         }
-        self.flight.abort();
-        while self.flight.is_settled() {
-            let batch = self.flight.take_settled(RECORD_MAX);
+        self.in_flight.abort();
+        while self.in_flight.is_settled() {
+            let batch = self.in_flight.take_settled(RECORD_MAX);
             let recorded = self.hooks.record(&batch).await;
             self.note(batch, recorded).await?;
         }
@@ -193,15 +199,15 @@ impl Deliverer {
     }
 }
 
-async fn record(hooks: &Webhooks, batch: &[Settled]) -> Result<Recorded> {
+async fn record(hooks: &Webhooks, batch: &[SettledClaim]) -> Result<RecordEffects> {
     if batch.is_empty() {
-        return Ok(Recorded::default());
+        return Ok(RecordEffects::default());
     }
     hooks.record(batch).await
 }
 
 impl std::fmt::Debug for Deliverer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Deliverer({:?})", self.flight)
+        write!(f, "Deliverer({:?})", self.in_flight)
     }
 }

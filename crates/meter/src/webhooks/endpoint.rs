@@ -1,7 +1,7 @@
 //! Endpoints: where messages go, and which ones.
 //!
-//! Guarantees: an endpoint that passed its check can be stored and asked; what is read back says nothing of secrets.
-//! Leaves to others: storing them ([`super::admin`]).
+//! Guarantees: an endpoint that passed its check can be stored and called; an endpoint read back contains no
+//! secrets. Leaves to others: storing them ([`super::admin`]).
 
 use logmill_io::wire::GuardedClient;
 use logmill_io::{Row, Timestamp};
@@ -11,31 +11,25 @@ use super::secret::Secret;
 use crate::error::{Error, Result};
 use crate::settings::check_name;
 
-/// The most endpoints.
 pub const ENDPOINTS_MAX: usize = 10_000;
-/// The longest address of an endpoint.
 const URL_BYTES_MAX: usize = 2_048;
-/// The longest description.
 const DESCRIPTION_BYTES_MAX: usize = 1_000;
-/// The most kinds, and the most customers, that an endpoint names.
+/// Maximum number of kinds, and of customers, in the filters of an endpoint.
 const FILTER_MAX: usize = 100;
 
-/// An endpoint to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewEndpoint {
-    /// Where messages are posted to.
+    /// URL to which messages are posted.
     pub url: String,
-    /// What it is for.
     pub description: String,
-    /// The kinds of messages that it gets; all if none is named.
+    /// Message kinds to send; empty means all.
     pub kinds: Vec<String>,
-    /// The customers about whom it gets messages; messages about anybody and nobody if none is named.
+    /// Customers whose messages are sent; empty means all messages, including those about no customer.
     pub customers: Vec<String>,
-    /// Whether a message is sent only once the one before it is settled.
+    /// Whether a message is sent only after the previous one is settled.
     pub ordered: bool,
-    /// Whether it gets anything yet.
     pub enabled: bool,
-    /// Its secret; one is made if none is given.
+    /// Generated if none is given.
     pub secret: Option<Secret>,
 }
 
@@ -61,20 +55,14 @@ impl NewEndpoint {
     }
 }
 
-/// What is to be changed of an endpoint; what is none stays.
+/// Changes of an endpoint; `None` leaves a field as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointChange {
-    /// Where messages are posted to.
     pub url: Option<String>,
-    /// What it is for.
     pub description: Option<String>,
-    /// The kinds of messages that it gets.
     pub kinds: Option<Vec<String>>,
-    /// The customers about whom it gets messages.
     pub customers: Option<Vec<String>>,
-    /// Whether a message is sent only once the one before it is settled.
     pub ordered: Option<bool>,
-    /// Whether it gets anything.
     pub enabled: Option<bool>,
 }
 
@@ -90,40 +78,32 @@ impl EndpointChange {
 /// An endpoint, without its secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Its name for callers.
     pub id: String,
-    /// Where messages are posted to.
+    /// URL to which messages are posted.
     pub url: String,
-    /// What it is for.
     pub description: String,
-    /// The kinds of messages that it gets; all if none is named.
+    /// Message kinds to send; empty means all.
     pub kinds: Vec<String>,
-    /// The customers about whom it gets messages; all if none is named.
+    /// Customers whose messages are sent; empty means all.
     pub customers: Vec<String>,
-    /// Whether a message is sent only once the one before it is settled.
+    /// Whether a message is sent only after the previous one is settled.
     pub ordered: bool,
-    /// Whether it gets anything.
     pub enabled: bool,
     /// Whether it comes from the config.
     pub configured: bool,
-    /// Why it was disabled.
     pub disabled_why: Option<String>,
-    /// Since when every attempt has failed.
+    /// Time since which every attempt has failed.
     pub failing_since: Option<Timestamp>,
-    /// What went wrong last.
     pub last_error: Option<String>,
-    /// When that was.
     pub last_error_at: Option<Timestamp>,
-    /// When it was made.
     pub created_at: Timestamp,
-    /// When it was changed.
     pub updated_at: Timestamp,
 }
 
 pub(super) const COLUMNS: &str = "seq, id, url, description, kinds, customers, ordered, enabled,
     configured, disabled_why, failing_since, last_error, last_error_at, created_at, updated_at";
 
-/// Number and endpoint of a row of [`COLUMNS`].
+/// Sequence number and endpoint of a row of [`COLUMNS`].
 pub(super) fn from_row(row: &Row) -> Result<(i64, Endpoint)> {
     let owned = |text: Option<&str>| text.map(str::to_owned);
     let endpoint = Endpoint {
@@ -145,23 +125,24 @@ pub(super) fn from_row(row: &Row) -> Result<(i64, Endpoint)> {
     Ok((row.int(0)?, endpoint))
 }
 
-/// A list as it is stored.
+/// Encodes a list as it is stored.
 pub(super) fn to_list(names: &[String]) -> String {
     serde_json::Value::from(names).to_string()
 }
 
 pub(super) fn from_list(text: &str) -> Result<Vec<String>> {
-    serde_json::from_str(text).map_err(|_| Error::corrupt("a filter of an endpoint is no list"))
+    serde_json::from_str(text)
+        .map_err(|_| Error::corrupt("a stored filter of an endpoint is not a list"))
 }
 
 fn check_url(url: &str, client: &GuardedClient) -> Result<()> {
     if url.len() > URL_BYTES_MAX {
         let bytes = url.len();
         return Err(Error::invalid(format!(
-            "an address has at most {URL_BYTES_MAX} bytes, not {bytes}"
+            "a URL can have at most {URL_BYTES_MAX} bytes, not {bytes}"
         )));
     }
-    // It names a control character and its place.
+    // Its error names a control character and its position.
     client.check_address(url)?;
     Ok(())
 }
@@ -169,11 +150,12 @@ fn check_url(url: &str, client: &GuardedClient) -> Result<()> {
 fn check_description(description: &str) -> Result<()> {
     let bytes = description.len();
     if bytes > DESCRIPTION_BYTES_MAX {
-        let why = format!("a description has at most {DESCRIPTION_BYTES_MAX} bytes, not {bytes}");
+        let why =
+            format!("a description can have at most {DESCRIPTION_BYTES_MAX} bytes, not {bytes}");
         return Err(Error::invalid(why));
     }
     if description.contains('\0') {
-        return Err(Error::invalid("a description cannot have the character U+0000 (zero)"));
+        return Err(Error::invalid("a description cannot contain the character U+0000"));
     }
     Ok(())
 }
@@ -190,7 +172,7 @@ fn check_customers(customers: &[String]) -> Result<()> {
 
 fn check_length(what: &str, names: &[String]) -> Result<()> {
     if names.len() > FILTER_MAX {
-        return Err(Error::invalid(format!("an endpoint names at most {FILTER_MAX} {what}")));
+        return Err(Error::invalid(format!("an endpoint can name at most {FILTER_MAX} {what}")));
     }
     Ok(())
 }

@@ -1,10 +1,12 @@
-//! Loading: what is needed to send the deliveries that were claimed.
+//! Loading: reads what is needed to send claimed deliveries.
 //!
-//! Guarantees: a delivery is sent only if it is pending in the round of its job and its endpoint is enabled; whatever
-//! else is claimed is settled without a request. Bodies are read once for all endpoints. Leaves to others: sending.
+//! Guarantees: a delivery is sent only if it is pending in the round of its job and its endpoint is enabled; any
+//! other claim is settled without a request. A delivery that cannot be signed because a key is missing is held, and
+//! checked again after [`KEY_WAIT`]. A body is read once for all endpoints. Leaves to others: sending.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use logmill_io::{Value, params};
@@ -13,17 +15,18 @@ use quick_cache::unsync::Cache;
 use serde_json::json;
 
 use super::Webhooks;
-use super::lanes::Class;
-use super::publish::{JobOf, numbers};
-use super::record::{Ending, Settled};
+use super::endpoint_queues::Class;
+use super::publish::{DeliveryRound, numbers};
+use super::record::{Ending, SettledClaim};
 use super::tables::DeliveryState;
 use super::targets::{Snapshot, Target};
 use crate::error::Result;
 
-/// How many messages are kept in memory.
+/// Maximum number of cached messages.
 const MESSAGES_MAX: usize = 1_000;
+/// Delay before a delivery held because of a missing key is checked again: another process may have the key.
+const KEY_WAIT: Duration = Duration::from_secs(60);
 
-/// A message as it is sent.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) id: String,
@@ -32,24 +35,24 @@ pub(super) struct Message {
 
 /// A delivery that is ready to be sent.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct ReadyDelivery {
     pub(super) claim: Claim,
     pub(super) class: Class,
-    pub(super) of: JobOf,
-    /// How many attempts were made in this round.
+    pub(super) delivery: DeliveryRound,
+    /// Attempts made in this round.
     pub(super) attempts: i64,
     pub(super) target: Arc<Target>,
     pub(super) message: Arc<Message>,
 }
 
-/// What becomes of a claim.
+/// What to do with a claim.
 #[derive(Debug)]
-pub(super) enum Loaded {
-    Send(Held),
-    Settle(Settled),
+pub(super) enum ClaimAction {
+    Send(ReadyDelivery),
+    Settle(SettledClaim),
 }
 
-/// Reads messages, and remembers the last ones.
+/// Reads messages, and caches the most recent ones.
 pub(super) struct Loader {
     messages: Cache<i64, Arc<Message>>,
 }
@@ -65,38 +68,53 @@ impl Loader {
         Self { messages: Cache::new(MESSAGES_MAX) }
     }
 
-    /// Finds out what becomes of each claim. After an error nothing has happened.
+    /// Decides what to do with each claim. An error leaves everything unchanged.
     pub(super) async fn load(
         &mut self,
         hooks: &Webhooks,
         targets: &Snapshot,
         claims: &[(Class, Claim)],
-    ) -> Result<Vec<Loaded>> {
-        let parsed: Vec<Option<JobOf>> =
-            claims.iter().map(|(_, claim)| JobOf::parse(&claim.payload).ok()).collect();
+    ) -> Result<Vec<ClaimAction>> {
+        let parsed: Vec<Option<DeliveryRound>> =
+            claims.iter().map(|(_, claim)| DeliveryRound::parse(&claim.payload).ok()).collect();
         let pending = pending(hooks, parsed.iter().flatten()).await?;
-        let messages = self.messages(hooks, pending.keys().map(|of| of.message)).await?;
-        let loaded = claims.iter().zip(parsed).map(|((class, claim), of)| {
-            let settle = |of, attempts, ending| {
+        let messages =
+            self.messages(hooks, pending.keys().map(|delivery| delivery.message)).await?;
+        let loaded = claims.iter().zip(parsed).map(|((class, claim), delivery)| {
+            let settle = |delivery, attempts, ending| {
                 let (claim, class) = (claim.clone(), *class);
-                Loaded::Settle(Settled { claim, class, of, attempts, ending, again: false })
+                ClaimAction::Settle(SettledClaim {
+                    claim,
+                    class,
+                    delivery,
+                    attempts,
+                    ending,
+                    again: false,
+                })
             };
-            let none = JobOf { message: 0, endpoint: 0, round: 0 };
-            let Some(of) = of else {
+            let none = DeliveryRound { message: 0, endpoint: 0, round: 0 };
+            let Some(delivery) = delivery else {
                 return settle(none, 0, Ending::Stale);
             };
-            let (Some(attempts), Some(message)) = (pending.get(&of), messages.get(&of.message))
+            let (Some(attempts), Some(message)) =
+                (pending.get(&delivery), messages.get(&delivery.message))
             else {
-                return settle(of, 0, Ending::Stale);
+                return settle(delivery, 0, Ending::Stale);
             };
-            let cancel = |why| settle(of, *attempts, Ending::Cancelled { why });
-            match targets.by_seq.get(&of.endpoint) {
+            let cancel = |why| settle(delivery, *attempts, Ending::Cancelled { why });
+            match targets.by_seq.get(&delivery.endpoint) {
                 None => cancel("the endpoint was deleted"),
                 Some(target) if !target.enabled => cancel("the endpoint is disabled"),
-                Some(target) => Loaded::Send(Held {
+                Some(target) if !target.can_sign() => {
+                    // Jobs of the class `First` are due at once, so a delayed one needs another class.
+                    let class = if *class == Class::First { Class::Overflow } else { *class };
+                    let why = "held: its endpoint's secret cannot be decrypted";
+                    settle(delivery, *attempts, Ending::Postponed { class, wait: KEY_WAIT, why })
+                }
+                Some(target) => ClaimAction::Send(ReadyDelivery {
                     claim: claim.clone(),
                     class: *class,
-                    of,
+                    delivery,
                     attempts: *attempts,
                     target: Arc::clone(target),
                     message: Arc::clone(message),
@@ -136,12 +154,13 @@ impl Loader {
     }
 }
 
-/// Those deliveries that are pending in the round of their job, with how many attempts they had.
+/// The deliveries that are pending in the round of their job, with their number of attempts.
 async fn pending(
     hooks: &Webhooks,
-    of: impl Iterator<Item = &JobOf>,
-) -> Result<BTreeMap<JobOf, i64>> {
-    let list: Vec<serde_json::Value> = of.map(|of| json!([of.message, of.endpoint])).collect();
+    deliveries: impl Iterator<Item = &DeliveryRound>,
+) -> Result<BTreeMap<DeliveryRound, i64>> {
+    let list: Vec<serde_json::Value> =
+        deliveries.map(|delivery| json!([delivery.message, delivery.endpoint])).collect();
     if list.is_empty() {
         return Ok(BTreeMap::new());
     }
@@ -155,8 +174,9 @@ async fn pending(
     );
     let rows = hooks.sql().query(&text, params![Value::json(&list.into())]).await?.rows;
     let pending = rows.iter().map(|row| {
-        let of = JobOf { message: row.int(0)?, endpoint: row.int(1)?, round: row.int(2)? };
-        Ok((of, row.int(3)?))
+        let delivery =
+            DeliveryRound { message: row.int(0)?, endpoint: row.int(1)?, round: row.int(2)? };
+        Ok((delivery, row.int(3)?))
     });
     pending.collect()
 }

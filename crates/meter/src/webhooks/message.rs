@@ -1,14 +1,14 @@
-//! Messages: what is told to endpoints.
+//! Messages: notifications sent to endpoints.
 //!
-//! The body is what the seed and Standard Webhooks have together:
+//! The body combines the fields of the seed and of Standard Webhooks:
 //!
 //! ```json
 //! {"type": "aggregation.completed", "timestamp": "2026-01-13T00:00:00Z", "customerId": "acme", "period": "daily",
 //!  "data": {"…": "…"}, "created": 1768262400}
 //! ```
 //!
-//! Guarantees: a body is made once, and is the same bytes at every endpoint and every attempt; numbers in `data` are
-//! sent digit by digit as they came in. Leaves to others: what `data` says.
+//! Guarantees: a body is built once, and is the same bytes for every endpoint and attempt; numbers in `data` are
+//! sent digit by digit as they were received. Leaves to others: the content of `data`.
 
 use logmill_io::Timestamp;
 use serde::Serialize;
@@ -17,27 +17,30 @@ use serde_json::value::{RawValue, to_raw_value};
 use crate::error::{Error, Result};
 use crate::settings::check_name;
 
-/// The largest body.
 pub const BODY_BYTES_MAX: usize = 64 << 10;
-/// The longest id of a message.
 pub const MESSAGE_ID_BYTES_MAX: usize = 128;
-/// The longest name of a kind of messages.
-const KIND_BYTES_MAX: usize = 100;
+/// Every kind of message that is ever published; a filter that names another kind would never match.
+pub const MESSAGE_KINDS: [&str; 5] = [
+    "aggregation.completed",
+    "aggregation.corrected",
+    "alert.triggered",
+    "endpoint.disabled",
+    "webhook.test",
+];
 
-/// A message to be published.
 #[derive(Clone, Debug)]
 pub struct NewMessage {
-    /// What makes it this message and no other: published twice, it is sent once. Letters, digits, `-` and `_`.
+    /// Identity of the message: published twice, it is sent once. Letters, digits, `-` and `_`.
     pub id: String,
-    /// What happened: `aggregation.completed`.
+    /// Event kind, such as `aggregation.completed`.
     pub kind: String,
-    /// Whom it is about.
+    /// Customer that the message is about.
     pub customer: Option<String>,
-    /// Which kind of period it is about.
+    /// Kind of the period that it is about.
     pub period: Option<String>,
-    /// When it happened.
+    /// When the event happened.
     pub timestamp: Timestamp,
-    /// All about it, as JSON.
+    /// Event data, as JSON.
     pub data: Box<RawValue>,
 }
 
@@ -55,20 +58,21 @@ struct Body<'a> {
 }
 
 impl NewMessage {
-    /// A message about nobody in particular and no period.
+    /// A message without customer and period.
     pub fn new(
         id: impl Into<String>,
         kind: impl Into<String>,
         timestamp: Timestamp,
         data: &impl Serialize,
     ) -> Result<Self> {
-        let data = to_raw_value(data)
-            .map_err(|error| Error::invalid(format!("the data of a message: {error}")))?;
+        let data = to_raw_value(data).map_err(|error| {
+            Error::invalid(format!("the data of a message cannot be encoded: {error}"))
+        })?;
         let (id, kind) = (id.into(), kind.into());
         Ok(Self { id, kind, customer: None, period: None, timestamp, data })
     }
 
-    /// The body, or why it can not be sent.
+    /// Builds the body; an error says why the message cannot be sent.
     pub(super) fn body(&self, created: Timestamp) -> Result<String> {
         self.check()?;
         let timestamp = jiff::Timestamp::from_millisecond(self.timestamp.millis())
@@ -99,7 +103,7 @@ impl NewMessage {
         if self.id.is_empty() || self.id.len() > MESSAGE_ID_BYTES_MAX || !self.id.chars().all(plain)
         {
             return Err(Error::invalid(format!(
-                "the id of a message has 1 to {MESSAGE_ID_BYTES_MAX} letters, digits, - and _"
+                "the id of a message must have 1 to {MESSAGE_ID_BYTES_MAX} letters, digits, - and _"
             )));
         }
         check_kind(&self.kind)?;
@@ -108,24 +112,21 @@ impl NewMessage {
     }
 }
 
-/// Refuses what is no kind of messages: words of letters, digits and `_`, with dots between them.
-pub(super) fn check_kind(kind: &str) -> Result<()> {
-    let is_word = |word: &str| {
-        !word.is_empty() && word.chars().all(|sign| sign.is_ascii_alphanumeric() || sign == '_')
-    };
-    if kind.len() > KIND_BYTES_MAX || !kind.split('.').all(is_word) {
-        return Err(Error::invalid(format!(
-            "a kind of messages looks like aggregation.completed, with at most {KIND_BYTES_MAX} bytes"
-        )));
+/// Refuses a kind that is not in [`MESSAGE_KINDS`], for messages and for the filters of endpoints.
+pub fn check_kind(kind: &str) -> Result<()> {
+    if MESSAGE_KINDS.contains(&kind) {
+        return Ok(());
     }
-    Ok(())
+    let known = MESSAGE_KINDS.join(", ");
+    Err(Error::invalid(format!("no such kind of message; it must be one of {known}")))
 }
 
-/// An id made of what a message is about: the same parts give the same id, others give another.
+/// Derives an id from the parts that identify a message: equal parts yield equal ids, different parts different
+/// ones.
 pub fn message_id(parts: &[&str]) -> String {
     let mut hasher = blake3::Hasher::new();
     for part in parts {
-        // With the length before each, no two lists of parts are the same bytes.
+        // The length before each part makes the encoding of the list unambiguous.
         hasher.update(&part.len().to_le_bytes());
         hasher.update(part.as_bytes());
     }
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_body_has_the_fields_of_both_and_keeps_every_digit() {
+    fn the_body_has_the_fields_of_both_formats_and_keeps_every_digit() {
         let data = r#"{"events":{"api.calls":12345678901234567890.123456789012345678}}"#;
         let body = message(data).body(Timestamp(1_768_262_401_999)).expect("a body");
         let head = r#"{"type":"aggregation.completed","timestamp":"2026-01-13T00:00:00Z","#;
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_nobody_names_nobody() {
+    fn a_message_about_no_customer_has_no_customer_field() {
         let test = NewMessage::new("t", "webhook.test", Timestamp(0), &()).expect("a message");
         let body = test.body(Timestamp(0)).expect("a body");
         let wanted =
@@ -173,7 +174,7 @@ mod tests {
             let wrong = NewMessage { id: id.to_owned(), ..message("{}") };
             wrong.body(Timestamp(0)).expect_err("its id");
         }
-        for kind in ["", ".", "a.", ".a", "a b", "a..b", &long] {
+        for kind in ["", "aggregation", "alert.triggered ", "x.y", &long] {
             let wrong = NewMessage { kind: kind.to_owned(), ..message("{}") };
             wrong.body(Timestamp(0)).expect_err("its kind");
         }
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_tell_different_parts_apart() {
+    fn different_parts_yield_different_ids() {
         let id = message_id(&["ab", "c"]);
         assert_eq!((id.len(), &id[..4]), (36, "msg_"));
         assert_eq!(id, message_id(&["ab", "c"]));

@@ -1,8 +1,8 @@
-//! Publishing: from a message to its deliveries, in the transaction of what it tells of.
+//! Publishing: creates the deliveries of a message, in the transaction of the change that it reports.
 //!
-//! Guarantees: a message whose id is known already changes nothing. Each enabled endpoint that wants a message has one
-//! delivery of it and one job, made with it; at an ordered endpoint only the oldest delivery that is not settled has a
-//! job. Leaves to others: the wake-up after the commit ([`Webhooks::wake`]).
+//! Guarantees: a message whose id is already known changes nothing. Each enabled endpoint that subscribes to a message
+//! gets one delivery of it and one job, created with it; at an ordered endpoint only the oldest unsettled delivery has
+//! a job. Leaves to others: the wake-up after the commit ([`Webhooks::wake`]).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,32 +16,31 @@ use logmill_work::queue::BATCH_MAX;
 use serde_json::json;
 
 use super::Webhooks;
-use super::lanes::Class;
+use super::endpoint_queues::Class;
 use super::message::NewMessage;
 use super::tables::DeliveryState;
-use super::targets::{On, Target};
+use super::targets::{Connection, Target};
 use crate::error::{Error, Result};
 
-/// How many messages one statement inserts.
+/// Messages inserted per statement.
 const CHUNK: usize = 200;
-/// Attempts are counted by deliveries. A job is also put off now and then, which counts here.
+/// Attempts are counted by deliveries. A postponed job also uses up one of these.
 const JOB_ATTEMPTS_MAX: u32 = 1_000_000_000;
 
-/// What publishing did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Published {
-    /// How many messages are new.
+pub struct PublishResult {
+    /// Number of messages that were new.
     pub messages: u64,
-    /// How many deliveries they have.
+    /// Number of deliveries created for them.
     pub deliveries: u64,
 }
 
-/// To whom a message goes.
+/// Recipients of a message.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum To {
-    /// All that want it.
+pub(super) enum Recipients {
+    /// All endpoints that subscribe to it.
     Everyone,
-    /// One, whatever it wants.
+    /// One endpoint, regardless of its filters.
     Only(i64),
 }
 
@@ -61,18 +60,18 @@ const DELIVERIES: Bulk = Bulk {
 };
 
 impl Webhooks {
-    /// Publishes one message in a transaction of the caller's, who calls [`Webhooks::wake`] after the commit.
-    pub async fn publish_in(&self, tx: &Tx, message: &NewMessage) -> Result<Published> {
+    /// Publishes one message in the caller's transaction. The caller calls [`Webhooks::wake`] after the commit.
+    pub async fn publish_in(&self, tx: &Tx, message: &NewMessage) -> Result<PublishResult> {
         self.publish_many_in(tx, std::slice::from_ref(message)).await
     }
 
-    /// Publishes many messages in a transaction of the caller's, who calls [`Webhooks::wake`] after the commit.
-    pub async fn publish_many_in(&self, tx: &Tx, messages: &[NewMessage]) -> Result<Published> {
-        self.publish_to(tx, messages, To::Everyone).await
+    /// Publishes messages in the caller's transaction. The caller calls [`Webhooks::wake`] after the commit.
+    pub async fn publish_many_in(&self, tx: &Tx, messages: &[NewMessage]) -> Result<PublishResult> {
+        self.publish_to(tx, messages, Recipients::Everyone).await
     }
 
-    /// Publishes one message in a transaction of its own, and wakes whoever delivers.
-    pub async fn publish(&self, message: &NewMessage) -> Result<Published> {
+    /// Publishes one message in a transaction of its own, and wakes the deliverers.
+    pub async fn publish(&self, message: &NewMessage) -> Result<PublishResult> {
         let published =
             self.sql().write(|tx| async move { Ok(self.publish_in(&tx, message).await?) });
         let published = published.await?;
@@ -84,18 +83,18 @@ impl Webhooks {
         &self,
         tx: &Tx,
         messages: &[NewMessage],
-        to: To,
-    ) -> Result<Published> {
+        to: Recipients,
+    ) -> Result<PublishResult> {
         let now = tx.execute("SELECT now_ms()", params![]).await?.row()?.time(0)?;
-        let targets = self.targets.current(On::Tx(tx), &self.keys).await?;
-        let mut published = Published::default();
+        let targets = self.targets.current(Connection::Tx(tx), &self.keys).await?;
+        let mut published = PublishResult::default();
         for chunk in messages.chunks(CHUNK) {
             let wanted: Vec<(&NewMessage, Vec<&Arc<Target>>)> = chunk
                 .iter()
                 .map(|message| {
                     let wants = |target: &&Arc<Target>| match to {
-                        To::Everyone => target.wants(message),
-                        To::Only(seq) => target.seq == seq,
+                        Recipients::Everyone => target.wants(message),
+                        Recipients::Only(seq) => target.seq == seq,
                     };
                     (message, targets.by_seq.values().filter(wants).collect())
                 })
@@ -112,10 +111,10 @@ impl Webhooks {
         tx: &Tx,
         wanted: &[(&NewMessage, Vec<&Arc<Target>>)],
         now: Timestamp,
-    ) -> Result<Published> {
+    ) -> Result<PublishResult> {
         let ordered = wanted.iter().flat_map(|(_, targets)| targets);
         let ordered = ordered.filter(|target| target.ordered).map(|target| target.seq);
-        // Before the messages have numbers, so that their order is that of the commits.
+        // Locks before the messages get numbers, so that their order is that of the commits.
         let mut taken = taken_in(tx, &ordered.collect()).await?;
         let new = insert_messages(tx, wanted, now).await?;
         let (mut deliveries, mut jobs) = (Vec::new(), Vec::new());
@@ -133,7 +132,7 @@ impl Webhooks {
                     let class = if failing { Class::Retry } else { Class::First };
                     jobs.push(job(
                         class,
-                        JobOf { message: seq, endpoint, round: 0 },
+                        DeliveryRound { message: seq, endpoint, round: 0 },
                         Duration::ZERO,
                     ));
                 }
@@ -143,7 +142,7 @@ impl Webhooks {
         let count = u64::try_from(deliveries.len()).unwrap_or(u64::MAX);
         tx.bulk(&DELIVERIES, deliveries).await?;
         self.enqueue_in(tx, &jobs).await?;
-        Ok(Published { messages, deliveries: count })
+        Ok(PublishResult { messages, deliveries: count })
     }
 
     /// Enqueues any number of jobs.
@@ -155,7 +154,7 @@ impl Webhooks {
     }
 }
 
-/// Those of some endpoints that have a delivery which is not settled: one of each is looked up, however many there are.
+/// The given endpoints that have an unsettled delivery: one is looked up per endpoint, however many there are.
 pub(super) const TAKEN: &str = "
     SELECT e.seq FROM webhook_endpoint AS e
     WHERE e.seq any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))
@@ -163,13 +162,14 @@ pub(super) const TAKEN: &str = "
             WHERE d.endpoint_seq = e.seq AND d.state <> 2 AND d.state IN (0, 1) LIMIT 1)
             IS NOT NULL";
 
-/// Locks endpoints that want their messages in order; gives those that have a delivery which is not settled.
+/// Locks ordered endpoints; returns those that have an unsettled delivery.
 async fn taken_in(tx: &Tx, endpoints: &BTreeSet<i64>) -> Result<BTreeSet<i64>> {
     if endpoints.is_empty() {
         return Ok(BTreeSet::new());
     }
     let list = numbers(endpoints.iter().copied());
-    // The lock is the point: who settles the one before takes it too, so that one of both sees the other.
+    // The lock matters: the transaction that settles the previous delivery takes it too, so that one of both sees the
+    // other.
     let text = "SELECT seq FROM webhook_endpoint
         WHERE seq any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))
         ORDER BY seq FOR UPDATE";
@@ -178,7 +178,7 @@ async fn taken_in(tx: &Tx, endpoints: &BTreeSet<i64>) -> Result<BTreeSet<i64>> {
     rows.iter().map(|row| Ok(row.int(0)?)).collect()
 }
 
-/// Inserts the messages that are new; gives their numbers by their ids.
+/// Inserts the messages that are new; returns their numbers by id.
 async fn insert_messages(
     tx: &Tx,
     wanted: &[(&NewMessage, Vec<&Arc<Target>>)],
@@ -199,33 +199,33 @@ async fn insert_messages(
     rows.iter().map(|row| Ok((row.text(0)?.to_owned(), row.int(1)?))).collect()
 }
 
-/// What a job is about.
+/// Delivery and round that a job is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct JobOf {
+pub(super) struct DeliveryRound {
     pub(super) message: i64,
     pub(super) endpoint: i64,
-    /// How often the delivery was replayed: the job of an earlier round is of no use any longer.
+    /// Number of replays of the delivery: the job of an earlier round is obsolete.
     pub(super) round: i64,
 }
 
-impl JobOf {
+impl DeliveryRound {
     pub(super) fn parse(payload: &str) -> Result<Self> {
         let parsed: (i64, i64, i64) = serde_json::from_str(payload)
-            .map_err(|_| Error::corrupt("the job of a delivery does not say of which"))?;
+            .map_err(|_| Error::corrupt("the payload of a delivery job cannot be parsed"))?;
         let (message, endpoint, round) = parsed;
         Ok(Self { message, endpoint, round })
     }
 }
 
-/// The job of a delivery. It names numbers alone: no address, no body, no secret.
-pub(super) fn job(class: Class, of: JobOf, delay: Duration) -> NewJob {
-    let JobOf { message, endpoint, round } = of;
+/// Job of a delivery. It contains only numbers: no address, no body, no secret.
+pub(super) fn job(class: Class, delivery: DeliveryRound, delay: Duration) -> NewJob {
+    let DeliveryRound { message, endpoint, round } = delivery;
     let key = format!("{message}-{endpoint}-{round}");
     let payload = format!("[{message},{endpoint},{round}]");
     NewJob { attempts_max: JOB_ATTEMPTS_MAX, delay, ..NewJob::new(class.kind(), key, payload) }
 }
 
-/// A list of numbers for `json_list($n)`.
+/// List of numbers for `json_list($n)`.
 pub(super) fn numbers(numbers: impl Iterator<Item = i64>) -> Value {
     Value::json(&numbers.collect::<Vec<i64>>().into())
 }
@@ -235,13 +235,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_says_which_delivery_it_is_of() {
-        let of = JobOf { message: 12, endpoint: 3, round: 1 };
-        let job = job(Class::Retry, of, Duration::ZERO);
+    fn a_job_identifies_its_delivery() {
+        let delivery = DeliveryRound { message: 12, endpoint: 3, round: 1 };
+        let job = job(Class::Retry, delivery, Duration::ZERO);
         assert_eq!((job.kind.as_str(), job.key.as_str()), ("webhook.retry", "12-3-1"));
-        assert_eq!(JobOf::parse(&job.payload).expect("it parses"), of);
+        assert_eq!(DeliveryRound::parse(&job.payload).expect("it parses"), delivery);
         for wrong in ["", "{}", "[1,2]", "[1,2,\"x\"]"] {
-            JobOf::parse(wrong).expect_err("no job of ours");
+            DeliveryRound::parse(wrong).expect_err("no job of ours");
         }
     }
 }

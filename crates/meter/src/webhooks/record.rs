@@ -1,9 +1,10 @@
-//! Recording: what became of many deliveries, in one transaction with their jobs.
+//! Recording: the results of many deliveries, in one transaction with their jobs.
 //!
-//! Guarantees: jobs come first in the transaction, and what was done under a claim that is no longer ours is not
-//! recorded. Recorded twice, because the answer to the first was lost, nothing changes, whatever has happened since.
-//! What fails in another class than that for retries gets a job there, in the same transaction. An endpoint has failed
-//! for as long as there were failures and no success, without a long silence between. Leaves to others: what to record.
+//! Guarantees: the transaction changes the jobs first, and results of a claim that this process no longer holds are not
+//! recorded. Recording a batch twice, because the answer to the first commit was lost, changes nothing, whatever has
+//! happened since. A delivery that fails in another class than retry gets a job in the retry class, in the same
+//! transaction. An endpoint counts as failing for as long as there were failures and no success, without a long silence
+//! in between. Leaves to others: what to record.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,13 +17,13 @@ use logmill_work::queue::{BATCH_MAX, FailedClaim};
 use serde_json::json;
 
 use super::Webhooks;
-use super::lanes::Class;
-use super::publish::{JobOf, job, numbers};
+use super::endpoint_queues::Class;
+use super::publish::{DeliveryRound, job, numbers};
 use super::tables::DeliveryState;
-use super::verdict::Next;
+use super::verdict::NextStep;
 use crate::error::Result;
 
-/// One attempt, for the log.
+/// One attempt, for the attempt log.
 #[derive(Clone, Debug)]
 pub(super) struct Attempt {
     pub(super) at: Timestamp,
@@ -31,55 +32,55 @@ pub(super) struct Attempt {
     pub(super) error: Option<String>,
     pub(super) response: String,
     pub(super) dry_run: bool,
-    pub(super) next: Next,
+    pub(super) next: NextStep,
 }
 
-/// How a claim ended.
+/// Outcome of a claim.
 #[derive(Clone, Debug)]
 pub(super) enum Ending {
     /// A request was made.
     Attempted(Attempt),
-    /// None was made; later, in this class.
-    PutOff { class: Class, wait: Duration },
-    /// There is nothing to do for it.
+    /// No request was made; it is due later, in this class.
+    Postponed { class: Class, wait: Duration, why: &'static str },
+    /// The job is obsolete: there is nothing to do.
     Stale,
-    /// Its endpoint does not take anything.
+    /// The endpoint is disabled or gone.
     Cancelled { why: &'static str },
 }
 
 /// A claim that has ended.
 #[derive(Clone, Debug)]
-pub(super) struct Settled {
+pub(super) struct SettledClaim {
     pub(super) claim: Claim,
     pub(super) class: Class,
-    pub(super) of: JobOf,
-    /// How many attempts there were before, in this round.
+    pub(super) delivery: DeliveryRound,
+    /// Attempts made before this one, in this round.
     pub(super) attempts: i64,
     pub(super) ending: Ending,
-    /// Whether it was given to be recorded before, and nobody knows if it was.
+    /// Whether an earlier recording of it is in doubt.
     pub(super) again: bool,
 }
 
-/// A claim among those of all classes. The same job may have been claimed twice, and both may be here.
-type Held = (Class, String, i64);
+/// A claim among those of all classes. The same job may have been claimed twice, and both claims may be here.
+type ClaimId = (Class, String, i64);
 
-impl Settled {
-    fn held(&self) -> Held {
+impl SettledClaim {
+    fn claim_id(&self) -> ClaimId {
         (self.class, self.claim.key.clone(), self.claim.token)
     }
 
-    /// Whether the delivery comes again, in which class and when.
+    /// Class and delay of the next attempt, if there is one.
     pub(super) fn later(&self) -> Option<(Class, Duration)> {
         match &self.ending {
-            Ending::Attempted(Attempt { next: Next::Again { wait }, .. }) => {
+            Ending::Attempted(Attempt { next: NextStep::Again { wait }, .. }) => {
                 Some((Class::Retry, *wait))
             }
-            Ending::PutOff { class, wait } => Some((*class, *wait)),
+            Ending::Postponed { class, wait, .. } => Some((*class, *wait)),
             _ => None,
         }
     }
 
-    /// The wait, if its job stays what it is.
+    /// The delay, if the delivery keeps its job.
     fn stays(&self) -> Option<Duration> {
         self.later().filter(|(class, _)| *class == self.class).map(|(_, wait)| wait)
     }
@@ -87,19 +88,19 @@ impl Settled {
     fn error(&self) -> String {
         match &self.ending {
             Ending::Attempted(attempt) => attempt.error.clone().unwrap_or_default(),
-            Ending::PutOff { .. } => "put off: its endpoint is busy or failing".to_owned(),
+            Ending::Postponed { why, .. } => (*why).to_owned(),
             Ending::Stale | Ending::Cancelled { .. } => String::new(),
         }
     }
 
-    /// What is to be written in its delivery, if anything.
+    /// The values to write to its delivery row, if any.
     fn row(&self) -> Option<serde_json::Value> {
         let (state, attempts, status, error, wait) = match &self.ending {
             Ending::Attempted(attempt) => {
                 let (state, wait) = match &attempt.next {
-                    Next::Succeeded => (DeliveryState::Succeeded, None),
-                    Next::Again { wait } => (DeliveryState::Pending, Some(millis(*wait))),
-                    Next::Exhausted | Next::Gone => (DeliveryState::Exhausted, None),
+                    NextStep::Succeeded => (DeliveryState::Succeeded, None),
+                    NextStep::Again { wait } => (DeliveryState::Pending, Some(millis(*wait))),
+                    NextStep::Exhausted | NextStep::Gone => (DeliveryState::Exhausted, None),
                 };
                 let status = attempt.status.map(u32::from);
                 (state, self.attempts + 1, status, attempt.error.as_deref(), wait)
@@ -107,9 +108,9 @@ impl Settled {
             Ending::Cancelled { why } => {
                 (DeliveryState::Cancelled, self.attempts, None, Some(*why), None)
             }
-            Ending::PutOff { .. } | Ending::Stale => return None,
+            Ending::Postponed { .. } | Ending::Stale => return None,
         };
-        let JobOf { message, endpoint, round } = self.of;
+        let DeliveryRound { message, endpoint, round } = self.delivery;
         let state = state.number();
         Some(json!([message, endpoint, round, state, attempts, status, error, wait]))
     }
@@ -118,7 +119,7 @@ impl Settled {
         let Ending::Attempted(attempt) = &self.ending else {
             return None;
         };
-        let JobOf { message, endpoint, round } = self.of;
+        let DeliveryRound { message, endpoint, round } = self.delivery;
         Some(params![
             message,
             endpoint,
@@ -134,17 +135,17 @@ impl Settled {
     }
 }
 
-/// What recording did.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Recorded {
+pub(super) struct RecordEffects {
     /// Endpoints that were disabled.
     pub(super) disabled: Vec<i64>,
-    /// Whether deliveries that waited have their turn now.
+    /// Whether waiting deliveries became pending.
     pub(super) advanced: bool,
 }
 
-/// The list has a limit (of [`BATCH_MAX`]) for the reason that those of the queue have one: so that each delivery is
-/// looked up by its key, and not all of them are walked over. That it was received is true whatever came after.
+/// The list has a limit (of [`BATCH_MAX`]) for the same reason as the lists of the queue: so that each delivery is
+/// looked up by its key instead of a scan over all of them. A success overrides any other state, because a message that
+/// was received stays received.
 const UPDATE: &str = "
     UPDATE webhook_delivery SET state = became.state,
         attempts = CASE WHEN webhook_delivery.attempts > became.attempts
@@ -180,21 +181,20 @@ const ATTEMPTS: Bulk = Bulk {
 };
 
 impl Webhooks {
-    /// Records what became of deliveries.
-    pub(super) async fn record(&self, batch: &[Settled]) -> Result<Recorded> {
+    pub(super) async fn record(&self, batch: &[SettledClaim]) -> Result<RecordEffects> {
         let recorded =
             self.sql().write(|tx| async move { Ok(Box::pin(self.record_in(&tx, batch)).await?) });
         Ok(recorded.await?)
     }
 
-    async fn record_in(&self, tx: &Tx, batch: &[Settled]) -> Result<Recorded> {
+    async fn record_in(&self, tx: &Tx, batch: &[SettledClaim]) -> Result<RecordEffects> {
         let mut past = self.recorded_before(tx, batch).await?;
         past.extend(self.acknowledge(tx, batch).await?);
-        let is_ours = |settled: &&Settled| !past.contains(&settled.held());
-        let ours: Vec<&Settled> = batch.iter().filter(is_ours).collect();
+        let is_ours = |settled: &&SettledClaim| !past.contains(&settled.claim_id());
+        let ours: Vec<&SettledClaim> = batch.iter().filter(is_ours).collect();
         let moved = ours.iter().filter_map(|settled| {
             let (class, wait) = settled.later().filter(|(class, _)| *class != settled.class)?;
-            Some(job(class, settled.of, wait))
+            Some(job(class, settled.delivery, wait))
         });
         self.enqueue_in(tx, &moved.collect::<Vec<_>>()).await?;
         let rows: Vec<serde_json::Value> =
@@ -207,11 +207,11 @@ impl Webhooks {
         tx.bulk(&ATTEMPTS, attempts).await?;
         let disabled = self.record_health(tx, &ours).await?;
         let settled = ours.iter().filter(|settled| settled.later().is_none());
-        let advanced = self.advance(tx, settled.map(|settled| settled.of.endpoint)).await?;
-        Ok(Recorded { disabled, advanced })
+        let advanced = self.advance(tx, settled.map(|settled| settled.delivery.endpoint)).await?;
+        Ok(RecordEffects { disabled, advanced })
     }
 
-    /// Gives the next delivery its turn at those endpoints that want them in order; gives whether there was any.
+    /// Makes the next waiting delivery pending at each endpoint that is ordered; returns whether there was any.
     async fn advance(&self, tx: &Tx, endpoints: impl Iterator<Item = i64>) -> Result<bool> {
         let endpoints: BTreeSet<i64> = endpoints.collect();
         if endpoints.is_empty() {
@@ -227,9 +227,9 @@ impl Webhooks {
         Ok(advanced)
     }
 
-    /// Those that an earlier transaction has recorded whose answer was lost. One that let its job come again needs no
-    /// look: it is fenced by now.
-    async fn recorded_before(&self, tx: &Tx, batch: &[Settled]) -> Result<BTreeSet<Held>> {
+    /// Claims that an earlier transaction recorded although its answer was lost. A claim whose job was rescheduled
+    /// needs no check: it is fenced by now.
+    async fn recorded_before(&self, tx: &Tx, batch: &[SettledClaim]) -> Result<BTreeSet<ClaimId>> {
         let mut before = BTreeSet::new();
         for class in Class::ALL {
             let again = batch.iter().filter(|settled| settled.again && settled.class == class);
@@ -240,8 +240,8 @@ impl Webhooks {
         Ok(before)
     }
 
-    /// Completes jobs, or lets them come again; gives those that are not ours any longer.
-    async fn acknowledge(&self, tx: &Tx, batch: &[Settled]) -> Result<BTreeSet<Held>> {
+    /// Completes or reschedules jobs; returns the claims that are no longer ours.
+    async fn acknowledge(&self, tx: &Tx, batch: &[SettledClaim]) -> Result<BTreeSet<ClaimId>> {
         let mut fenced = BTreeSet::new();
         for class in Class::ALL {
             let (mut done, mut again) = (Vec::new(), Vec::new());
@@ -258,29 +258,33 @@ impl Webhooks {
             let mut late = self.queue.complete_many_in(tx, &done).await?;
             late.extend(self.queue.fail_many_in(tx, &again).await?);
             for claim in late {
-                tracing::warn!(kind = claim.kind, key = claim.key, "came too late: fenced");
+                tracing::warn!(
+                    kind = claim.kind,
+                    key = claim.key,
+                    "the result of a webhook delivery is fenced: its claim was taken over"
+                );
                 fenced.insert((class, claim.key, claim.token));
             }
         }
         Ok(fenced)
     }
 
-    /// Notes which endpoints fail, and disables those that are gone or have failed for too long; gives these.
-    async fn record_health(&self, tx: &Tx, batch: &[&Settled]) -> Result<Vec<i64>> {
+    /// Records which endpoints fail, and disables those that are gone or have failed too long; returns the latter.
+    async fn record_health(&self, tx: &Tx, batch: &[&SettledClaim]) -> Result<Vec<i64>> {
         let (mut failed, mut well, mut gone) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
         for settled in batch {
             let Ending::Attempted(attempt) = &settled.ending else {
                 continue;
             };
             match attempt.next {
-                Next::Succeeded => well.extend([settled.of.endpoint]),
-                Next::Gone => gone.extend([settled.of.endpoint]),
-                Next::Again { .. } | Next::Exhausted => {
-                    failed.extend([(settled.of.endpoint, attempt.error.as_deref())]);
+                NextStep::Succeeded => well.extend([settled.delivery.endpoint]),
+                NextStep::Gone => gone.extend([settled.delivery.endpoint]),
+                NextStep::Again { .. } | NextStep::Exhausted => {
+                    failed.extend([(settled.delivery.endpoint, attempt.error.as_deref())]);
                 }
             }
         }
-        // After a silence that no schedule explains nobody knows how it stood meanwhile.
+        // After a silence longer than any scheduled wait, the endpoint's state in between is unknown.
         let text = "UPDATE webhook_endpoint SET
             failing_since = CASE WHEN failing_since IS NULL OR last_error_at < now_ms() - $3
                 THEN now_ms() ELSE failing_since END,

@@ -1,11 +1,12 @@
-//! Replaying: deliveries are sent again, each with a whole schedule; and retrying, now instead of later.
+//! Replaying sends settled deliveries again, each with a full schedule; retrying sends waiting ones now instead of
+//! later.
 //!
-//! Both are a new round of the same delivery: the message keeps its id, the attempts of earlier rounds stay in the log,
-//! and what is left of the earlier round's job does nothing. A replay begins the schedule again, and is for deliveries
-//! that are settled; a retry goes on with the schedule where it was, and is for those that wait for their next attempt.
+//! Both start a new round of the same delivery: the message keeps its id, the attempts of earlier rounds stay in the
+//! log, and a remaining job of an earlier round does nothing. A replay restarts the schedule, and is for settled
+//! deliveries; a retry continues the schedule, and is for deliveries that wait for their next attempt.
 //!
-//! Guarantees: each batch is one transaction; at an ordered endpoint replays take their turn. Many at once take the
-//! slots of overflow, or those of retries, not those of first attempts. Leaves to others: how often somebody asks.
+//! Guarantees: each batch is one transaction; at an ordered endpoint replays wait for their turn. Bulk replays use
+//! overflow or retry slots, not those of first attempts. Leaves to others: rate limits for callers.
 
 use std::time::Duration;
 
@@ -16,20 +17,20 @@ use serde_json::json;
 use super::Webhooks;
 use super::admin::read_in;
 use super::endpoint::Endpoint;
-use super::lanes::Class;
-use super::publish::{JobOf, job};
+use super::endpoint_queues::Class;
+use super::publish::{DeliveryRound, job};
 use super::tables::DeliveryState;
-use super::targets::changed;
+use super::targets::raise_version;
 use crate::error::{Error, Result};
 use crate::requests::{self, KeyedRequest};
 
-/// The most deliveries that one call replays.
+/// Maximum number of deliveries that one call replays.
 pub const REPLAY_MAX: u64 = 10_000;
-/// How many of them one transaction does.
+/// Deliveries per transaction.
 const BATCH: i64 = 500;
 
-/// The oldest messages after the fifth parameter whose deliveries to an endpoint are exhausted or cancelled: the first
-/// of each, by the index, instead of all that was ever sent to it.
+/// The oldest messages after the fifth parameter whose deliveries to an endpoint are exhausted or cancelled: reads the
+/// first of each state by the index instead of everything ever sent to it.
 pub(super) const FAILED: &str = "
     SELECT message_seq FROM (
         SELECT message_seq FROM (SELECT message_seq FROM webhook_delivery
@@ -41,22 +42,21 @@ pub(super) const FAILED: &str = "
                 AND created_at >= $2 ORDER BY message_seq LIMIT $3) AS cancelled
     ) AS failed ORDER BY message_seq LIMIT $3";
 
-/// What a replay did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Replayed {
-    /// How many deliveries are sent again.
+pub struct ReplayResult {
+    /// Number of deliveries that are sent again.
     pub deliveries: u64,
-    /// Whether there may be more: then ask again.
+    /// Whether there may be more; if so, call again.
     pub more: bool,
 }
 
 impl Webhooks {
-    /// Sends one message to one endpoint again, whatever became of it before.
+    /// Sends one message to one endpoint again, whatever its state.
     pub async fn replay(&self, message_id: &str, endpoint_id: &str) -> Result<()> {
         self.replay_once(message_id, endpoint_id, None).await
     }
 
-    /// The same, unless the request was done before.
+    /// Like [`Webhooks::replay`], unless the request was processed before.
     pub async fn replay_once(
         &self,
         message_id: &str,
@@ -88,10 +88,10 @@ impl Webhooks {
         Ok(())
     }
 
-    /// Sends all messages to one endpoint again that were published since then and failed, or were cancelled; at most
+    /// Sends again all messages to one endpoint that were published since then and failed or were cancelled; at most
     /// [`REPLAY_MAX`], oldest first.
-    pub async fn replay_since(&self, endpoint_id: &str, since: Timestamp) -> Result<Replayed> {
-        let (mut replayed, mut after) = (Replayed::default(), 0);
+    pub async fn replay_since(&self, endpoint_id: &str, since: Timestamp) -> Result<ReplayResult> {
+        let (mut replayed, mut after) = (ReplayResult::default(), 0);
         while replayed.deliveries < REPLAY_MAX {
             let batch = self.sql().write(|tx| async move {
                 Ok(self.replay_batch_in(&tx, endpoint_id, since, after).await?)
@@ -104,10 +104,10 @@ impl Webhooks {
             after = *last;
             replayed.deliveries += u64::try_from(batch.len()).unwrap_or(u64::MAX);
         }
-        Ok(Replayed { more: true, ..replayed })
+        Ok(ReplayResult { more: true, ..replayed })
     }
 
-    /// Replays a batch of the messages after this one; gives which.
+    /// Replays a batch of the messages after this one; returns them.
     async fn replay_batch_in(
         &self,
         tx: &Tx,
@@ -128,11 +128,10 @@ impl Webhooks {
         rows.iter().map(|row| Ok(row.int(0)?)).collect()
     }
 
-    /// Sends all messages to one endpoint now that wait for their next attempt, because one failed or because the
-    /// endpoint was left alone for a while; at most [`REPLAY_MAX`], oldest first. Their schedules go on where they
-    /// were.
-    pub async fn retry_now(&self, endpoint_id: &str) -> Result<Replayed> {
-        let (mut retried, mut after) = (Replayed::default(), 0);
+    /// Sends now all messages to one endpoint that wait for their next attempt, because an attempt failed or because
+    /// the endpoint is paused; at most [`REPLAY_MAX`], oldest first. Their schedules continue where they were.
+    pub async fn retry_now(&self, endpoint_id: &str) -> Result<ReplayResult> {
+        let (mut retried, mut after) = (ReplayResult::default(), 0);
         while retried.deliveries < REPLAY_MAX {
             let batch = self
                 .sql()
@@ -143,42 +142,49 @@ impl Webhooks {
             after = last;
             retried.deliveries += count;
         }
-        Ok(Replayed { more: true, ..retried })
+        Ok(ReplayResult { more: true, ..retried })
     }
 
-    /// Retries a batch of the messages after this one; gives the last that was looked at, and how many are sent.
+    /// Retries a batch of the messages after this one; returns the last one examined, and how many are sent.
     async fn retry_batch_in(
         &self,
         tx: &Tx,
         endpoint_id: &str,
         after: i64,
     ) -> Result<(Option<i64>, u64)> {
-        // Deliverers learn from it that the endpoint is no longer to be left alone.
-        changed(tx).await?;
+        // Tells deliverers that the endpoint's pause is over.
+        raise_version(tx).await?;
         let (seq, _) = enabled_in(tx, endpoint_id).await?;
         let rows = tx.execute(&waiting(), params![seq, after, BATCH]).await?.rows;
         let last = rows.last().map(|row| row.int(0)).transpose()?;
         let text = "UPDATE webhook_endpoint SET retries = retries + 1 WHERE seq = $1";
         tx.execute(text, params![seq]).await?;
-        // Of several that retry it at once one finds it in its round.
+        // If several processes retry it at once, only one finds it in its round.
         let text = "
             UPDATE webhook_delivery SET round = round + 1, next_at = NULL, updated_at = now_ms()
             WHERE message_seq = $1 AND endpoint_seq = $2 AND round = $3 AND state = 0";
         let mut rounds = Vec::with_capacity(rows.len());
         for row in &rows {
-            rounds.push(JobOf { message: row.int(0)?, endpoint: seq, round: row.int(1)? });
+            rounds.push(DeliveryRound { message: row.int(0)?, endpoint: seq, round: row.int(1)? });
         }
-        let params = rounds.iter().map(|of| params![of.message, of.endpoint, of.round]);
+        let params = rounds
+            .iter()
+            .map(|delivery| params![delivery.message, delivery.endpoint, delivery.round]);
         let changed = tx.execute_many(text, params.collect::<Vec<_>>()).await?;
         let found = rounds.iter().zip(changed).filter(|(_, changed)| *changed > 0);
-        let jobs = found
-            .map(|(of, _)| job(Class::Retry, JobOf { round: of.round + 1, ..*of }, Duration::ZERO));
+        let jobs = found.map(|(delivery, _)| {
+            job(
+                Class::Retry,
+                DeliveryRound { round: delivery.round + 1, ..*delivery },
+                Duration::ZERO,
+            )
+        });
         let jobs: Vec<_> = jobs.collect();
         self.enqueue_in(tx, &jobs).await?;
         Ok((last, u64::try_from(jobs.len()).unwrap_or(u64::MAX)))
     }
 
-    /// Enqueues the new round of deliveries, or lets them wait for their turn.
+    /// Enqueues the new round of deliveries, or makes them wait for their turn.
     async fn again_in(
         &self,
         tx: &Tx,
@@ -193,15 +199,16 @@ impl Webhooks {
         }
         let mut jobs = Vec::with_capacity(rows.len());
         for row in rows {
-            let of = JobOf { message: row.int(0)?, endpoint: seq, round: row.int(1)? };
-            jobs.push(job(class, of, Duration::ZERO));
+            let delivery =
+                DeliveryRound { message: row.int(0)?, endpoint: seq, round: row.int(1)? };
+            jobs.push(job(class, delivery, Duration::ZERO));
         }
         self.enqueue_in(tx, &jobs).await
     }
 }
 
-/// The oldest deliveries to an endpoint after a message whose job waits for a later time; those that are being sent are
-/// not among them.
+/// The oldest deliveries to an endpoint, after a message, whose job waits for a later time. Deliveries that are being
+/// sent are not included.
 pub(super) fn waiting() -> String {
     let kinds = Class::ALL.map(|class| format!("'{}'", class.kind())).join(", ");
     format!(

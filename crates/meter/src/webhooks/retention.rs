@@ -1,8 +1,8 @@
-//! Forgetting: messages that are settled everywhere, with their deliveries and attempts, after a while.
+//! Retention: removes messages that are settled everywhere, with their deliveries and attempts, after a while.
 //!
-//! Guarantees: nothing that is not settled is removed; each batch is one short transaction, and what is said of an
-//! aggregate's delivery stays (`summary`). A message that was removed and is published again is a new one, so retention
-//! is longer than anybody repeats himself. Leaves to others: when.
+//! Guarantees: nothing unsettled is removed; each batch is one short transaction, and the delivery summary of an
+//! aggregate stays (`delivery_summary`). A message that was removed and is published again counts as new, so the
+//! retention must be longer than any publisher keeps retrying. Leaves to others: when to run.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,27 +12,27 @@ use logmill_io::{Tx, millis, params};
 use logmill_work::State;
 
 use super::Webhooks;
-use super::lanes::Class;
+use super::delivery_summary;
+use super::endpoint_queues::Class;
 use super::publish::numbers;
-use super::summary;
 use crate::error::Result;
 
-/// How long a finished job is kept: it says nothing that its delivery does not.
+/// How long a finished job is kept: it contains nothing that its delivery does not.
 const JOB_AGE: Duration = Duration::from_secs(600);
-/// How many messages one transaction removes.
+/// Messages removed per transaction.
 const BATCH: i64 = 200;
 
-/// What was removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Purged {
+pub struct PurgeResult {
     /// Messages, with all their deliveries and attempts.
     pub messages: u64,
     /// Finished jobs.
     pub jobs: u64,
 }
 
-/// Messages that are older than the retention, oldest first, after a place; each with whether it is settled everywhere.
-/// By time and not by number: a clock may have jumped, so that a younger one is no sign that all after it are younger.
+/// Messages older than the retention, oldest first, after a position; each with whether it is settled everywhere.
+/// Ordered by time and not by number: the clock may have jumped, so that a younger message does not prove that all
+/// later ones are younger.
 pub(super) const OLD: &str = "
     SELECT created_at, seq, (SELECT 1 FROM webhook_delivery
         WHERE message_seq = seq AND state IN (0, 1) LIMIT 1)
@@ -41,16 +41,16 @@ pub(super) const OLD: &str = "
     ORDER BY created_at, seq LIMIT $4";
 
 impl Webhooks {
-    /// Removes what is older than the retention, and finished jobs.
-    pub async fn purge(&self) -> Result<Purged> {
-        let mut purged = Purged::default();
+    /// Removes messages older than the retention, and finished jobs.
+    pub async fn purge(&self) -> Result<PurgeResult> {
+        let mut purged = PurgeResult::default();
         for class in Class::ALL {
             purged.jobs += self.queue.purge(class.kind(), State::Done, JOB_AGE).await?;
         }
         let age = millis(self.settings.retention);
         let mut after = (i64::MIN, 0);
         loop {
-            // Hardly ever is there one, and to look is cheaper than to write.
+            // There is rarely anything to remove, and reading is cheaper than writing.
             let params = params![after.0, after.1, age, BATCH];
             let looked = self.sql().query(OLD, params).await?.rows;
             let mut settled = BTreeSet::new();
@@ -74,7 +74,7 @@ impl Webhooks {
     }
 }
 
-/// Removes messages, except those that are sent again since somebody looked; gives how many.
+/// Removes messages, except those that were replayed since they were read; returns how many.
 async fn remove_in(tx: &Tx, mut messages: BTreeSet<i64>) -> Result<u64> {
     let text = "SELECT message_seq FROM webhook_delivery WHERE state IN (0, 1)
         AND message_seq any_of(SELECT CAST(CAST(value AS TEXT) AS BIGINT) FROM json_list($1))";
@@ -83,7 +83,7 @@ async fn remove_in(tx: &Tx, mut messages: BTreeSet<i64>) -> Result<u64> {
         messages.remove(&row.int(0)?);
     }
     let list = numbers(messages.iter().copied());
-    summary::keep_in(tx, list.clone()).await?;
+    delivery_summary::keep_in(tx, list.clone()).await?;
     for (table, column) in [
         ("webhook_attempt", "message_seq"),
         ("webhook_delivery", "message_seq"),

@@ -1,16 +1,16 @@
-//! Secrets of endpoints, and what they sign.
+//! Secrets of endpoints, and signatures made with them.
 //!
 //! Two signatures go with every request, over the same body:
 //!
-//! | header | over | key |
+//! | header | signed text | key |
 //! |---|---|---|
-//! | `webhook-signature: v1,<base64> …` | `id.timestamp.body` | the base64 after `whsec_`; else the bytes as they are |
+//! | `webhook-signature: v1,<base64> …` | `id.timestamp.body` | decoded base64 after `whsec_`, or the secret's bytes |
 //! | `x-webhook-signature: v1=<hex>` | `timestamp.body` | the secret as it is written |
 //!
-//! The first lists a signature of every secret that is valid, newest first, so that a rotation breaks nobody. The
-//! second has room for one: that of the newest.
+//! The first lists a signature by every valid secret, newest first, so that a rotation breaks no receiver. The second
+//! has room for one: that of the newest.
 //!
-//! Guarantees: a secret is printed by nothing but [`Secret::expose`]. Leaves to others: how long a secret is valid.
+//! Guarantees: only [`Secret::expose`] reveals a secret. Leaves to others: how long a secret is valid.
 
 use std::fmt;
 
@@ -22,57 +22,57 @@ use sha2::Sha256;
 
 use crate::error::{Error, Result};
 
-/// What a secret of Standard Webhooks begins with.
+/// Prefix of a secret in the format of Standard Webhooks.
 const PREFIX: &str = "whsec_";
-/// How many random bytes a secret that we make has.
+/// Random bytes of a generated secret.
 const KEY_BYTES: usize = 32;
-/// How many bytes a secret of Standard Webhooks may have.
+/// Bounds for secrets in the format of Standard Webhooks.
 const KEY_BYTES_MIN: usize = 24;
 const KEY_BYTES_MAX: usize = 64;
-/// How long any other secret may be.
+/// Bounds for any other secret.
 const TEXT_BYTES_MIN: usize = 16;
 const TEXT_BYTES_MAX: usize = 256;
 
-/// A secret that an endpoint shares with us. It can not be printed by accident.
+/// A secret shared with an endpoint. It cannot be printed by accident.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// A new one, in the form of Standard Webhooks.
+    /// Generates a secret in the format of Standard Webhooks.
     pub fn generate(entropy: &dyn Entropy) -> Self {
         let mut key = [0; KEY_BYTES];
         entropy.fill(&mut key);
         Self(format!("{PREFIX}{}", STANDARD.encode(key)))
     }
 
-    /// One that somebody chose: `whsec_` and 24 to 64 bytes in base64, or any other text of 16 to 256 bytes.
+    /// Parses a secret chosen by the user: `whsec_` and 24 to 64 bytes in base64, or any other text of 16 to 256 bytes.
     pub fn parse(text: &str) -> Result<Self> {
         if let Some(key) = decoded(text) {
             if !(KEY_BYTES_MIN..=KEY_BYTES_MAX).contains(&key.len()) {
                 return Err(Error::invalid(format!(
-                    "a secret that begins with {PREFIX} has {KEY_BYTES_MIN} to {KEY_BYTES_MAX} bytes"
+                    "a secret that begins with {PREFIX} must encode {KEY_BYTES_MIN} to {KEY_BYTES_MAX} bytes"
                 )));
             }
         } else if !(TEXT_BYTES_MIN..=TEXT_BYTES_MAX).contains(&text.len()) {
             return Err(Error::invalid(format!(
-                "a secret has {TEXT_BYTES_MIN} to {TEXT_BYTES_MAX} bytes, not {}",
+                "a secret needs {TEXT_BYTES_MIN} to {TEXT_BYTES_MAX} bytes, not {}",
                 text.len()
             )));
         } else if let Some(position) = text.chars().position(char::is_control) {
             return Err(Error::invalid(format!(
-                "a secret cannot have control characters: character {} is one",
+                "a secret cannot contain control characters: character {} is one",
                 position + 1
             )));
         }
         Ok(Self(text.to_owned()))
     }
 
-    /// As it was stored.
+    /// A secret from the database, not checked again.
     pub(super) fn stored(text: &str) -> Self {
         Self(text.to_owned())
     }
 
-    /// The secret itself, for whoever may have it: its owner, once.
+    /// The secret itself; only for the one response that shows it to its owner.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -88,12 +88,12 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
     STANDARD.decode(text.strip_prefix(PREFIX)?).ok()
 }
 
-/// A secret made ready to sign.
+/// A secret prepared for signing.
 #[derive(Clone)]
 pub(super) struct Signer {
     standard: Hmac<Sha256>,
     plain: Hmac<Sha256>,
-    /// From when on it does not sign any longer.
+    /// From this time on it no longer signs.
     valid_until: Option<Timestamp>,
 }
 
@@ -116,22 +116,22 @@ impl fmt::Debug for Signer {
 }
 
 fn keyed(key: &[u8]) -> Result<Hmac<Sha256>> {
-    Hmac::new_from_slice(key).map_err(|_| Error::corrupt("a secret that can not sign"))
+    Hmac::new_from_slice(key).map_err(|_| Error::corrupt("a secret cannot be used for signing"))
 }
 
-/// What the headers of one request say.
+/// Values of the signature headers of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Signed {
+pub(super) struct SignatureHeaders {
     /// Seconds since 1970.
     pub(super) timestamp: String,
-    /// `v1,<base64>` for every secret that is valid, newest first.
+    /// `v1,<base64>` for every valid secret, newest first.
     pub(super) standard: String,
     /// `v1=<hex>` for the newest.
     pub(super) plain: String,
 }
 
-/// Signs a body with the secrets that are valid at a time; the newest comes first.
-pub(super) fn sign(signers: &[Signer], id: &str, at: Timestamp, body: &[u8]) -> Signed {
+/// Signs a body with the secrets that are valid at a time, given newest first.
+pub(super) fn sign(signers: &[Signer], id: &str, at: Timestamp, body: &[u8]) -> SignatureHeaders {
     let timestamp = at.millis().div_euclid(1_000).to_string();
     let mut standard = String::new();
     let mut plain = String::new();
@@ -151,7 +151,7 @@ pub(super) fn sign(signers: &[Signer], id: &str, at: Timestamp, body: &[u8]) -> 
             plain = format!("v1={}", hex(&mac.finalize().into_bytes()));
         }
     }
-    Signed { timestamp, standard, plain }
+    SignatureHeaders { timestamp, standard, plain }
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -172,9 +172,9 @@ mod tests {
         Signer::new(&Secret::parse(secret).expect("a secret"), None).expect("it signs")
     }
 
-    /// The vector that the libraries of Standard Webhooks share.
+    /// The test vector that the libraries of Standard Webhooks share.
     #[test]
-    fn the_vector_of_standard_webhooks_comes_out() {
+    fn the_test_vector_of_standard_webhooks_matches() {
         let signer = signer("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
         let id = "msg_p5jXN8AQM9LWM0D4loKWxJek";
         let signed = sign(&[signer], id, AT, br#"{"test": 2432232314}"#);

@@ -1,4 +1,4 @@
-//! Sending: one request, signed.
+//! Sending: one signed request.
 //!
 //! | header | value |
 //! |---|---|
@@ -7,8 +7,9 @@
 //! | `webhook-signature` | `v1,<base64>` by every valid secret |
 //! | `x-webhook-signature` | `v1=<hex>` by the newest |
 //!
-//! Guarantees: redirects are not followed; of an answer no more is read than is kept; a panic is a failure like any
-//! other. Leaves to others: which addresses may be reached ([`GuardedClient`](logmill_io::wire::GuardedClient)).
+//! Guarantees: redirects are not followed; no more of a response is read than is kept; a panic is a failure like
+//! any other. Leaves to others: which addresses may be reached
+//! ([`GuardedClient`](logmill_io::wire::GuardedClient)).
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -17,42 +18,44 @@ use futures::FutureExt as _;
 use logmill_io::Timestamp;
 use logmill_io::wire::Limits;
 
-use super::load::Held;
+use super::load::ReadyDelivery;
 use super::secret::sign;
-use super::verdict::Answered;
+use super::verdict::RequestOutcome;
 use super::{Webhooks, storable};
 
-/// The longest error that is kept.
 const ERROR_BYTES_MAX: usize = 1_000;
 
-/// A request that is over.
+/// A request that has ended.
 #[derive(Debug)]
-pub(super) struct Sent {
-    pub(super) held: Held,
+pub(super) struct SentRequest {
+    pub(super) ready: ReadyDelivery,
     pub(super) at: Timestamp,
     pub(super) took: Duration,
-    pub(super) answered: Answered,
+    pub(super) outcome: RequestOutcome,
     pub(super) error: Option<String>,
     pub(super) response: String,
 }
 
-/// Sends one delivery.
-pub(super) async fn send(hooks: Webhooks, held: Held) -> Sent {
+pub(super) async fn send(hooks: Webhooks, ready: ReadyDelivery) -> SentRequest {
     let clock = hooks.sql().clock();
     let (at, started) = (clock.now(), clock.monotonic());
-    let request = AssertUnwindSafe(post(&hooks, &held, at)).catch_unwind().await;
+    let request = AssertUnwindSafe(post(&hooks, &ready, at)).catch_unwind().await;
     let took = clock.monotonic().saturating_sub(started);
-    let (answered, error, response) = request.unwrap_or_else(|_| {
-        (Answered::Unreachable, Some("the request panicked".to_owned()), String::new())
+    let (outcome, error, response) = request.unwrap_or_else(|_| {
+        (RequestOutcome::Unreachable, Some("the request panicked".to_owned()), String::new())
     });
-    Sent { held, at, took, answered, error, response }
+    SentRequest { ready, at, took, outcome, error, response }
 }
 
-async fn post(hooks: &Webhooks, held: &Held, at: Timestamp) -> (Answered, Option<String>, String) {
-    let (target, message, settings) = (&held.target, &held.message, &hooks.settings);
+async fn post(
+    hooks: &Webhooks,
+    ready: &ReadyDelivery,
+    at: Timestamp,
+) -> (RequestOutcome, Option<String>, String) {
+    let (target, message, settings) = (&ready.target, &ready.message, &hooks.settings);
     let signed = sign(&target.signers, &message.id, at, &message.body);
     if settings.dry_run {
-        return (Answered::DryRun, None, String::new());
+        return (RequestOutcome::DryRun, None, String::new());
     }
     let headers = [
         ("content-type", "application/json"),
@@ -70,13 +73,13 @@ async fn post(hooks: &Webhooks, held: &Held, at: Timestamp) -> (Answered, Option
             let error = (!(200..300).contains(&status)).then(|| format!("answered {status}"));
             let response = String::from_utf8_lossy(&fetched.body);
             let response = storable(&response, settings.response_bytes_max);
-            let answered = Answered::Status { status, retry_after: fetched.retry_after };
-            (answered, error, response)
+            let outcome = RequestOutcome::Status { status, retry_after: fetched.retry_after };
+            (outcome, error, response)
         }
         Err(error) => {
             let slow = matches!(error, logmill_io::Error::TooSlow { .. });
-            let answered = if slow { Answered::TooSlow } else { Answered::Unreachable };
-            (answered, Some(storable(&error.chain(), ERROR_BYTES_MAX)), String::new())
+            let outcome = if slow { RequestOutcome::TooSlow } else { RequestOutcome::Unreachable };
+            (outcome, Some(storable(&error.chain(), ERROR_BYTES_MAX)), String::new())
         }
     }
 }

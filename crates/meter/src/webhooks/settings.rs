@@ -1,61 +1,61 @@
-//! Settings of webhooks: times, limits, and whether anything is sent at all.
+//! Settings of webhooks: times, limits, and the dry run.
 //!
-//! Guarantees: every number has a default, and settings that pass [`WebhookSettings::check`] can be worked with.
-//! Leaves to others: where they are written down.
+//! Guarantees: every setting has a default, and settings that pass [`WebhookSettings::check`] are usable. Leaves to
+//! others: the configuration file.
 
 use std::time::Duration;
 
 use logmill_io::wire::GuardedSettings;
-use logmill_io::wire::guarded::Allowed;
+use logmill_io::wire::guarded::AllowedTarget;
 use logmill_work::Backoff;
 
-use super::lanes::{Class, PUT_OFF_MAX};
+use super::endpoint_queues::{Class, POSTPONE_MAX};
 use crate::error::{Error, Result};
 
-/// The longest overlap of two secrets.
+/// Maximum time during which an old and a new secret both sign.
 pub const OVERLAP_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
 
-/// By how much a job may be later than it was meant to be.
+/// How much later than planned a job may run.
 const SLACK: Duration = Duration::from_secs(MINUTE);
 
-/// The waits after each failed attempt: those of Standard Webhooks. Ten attempts in all, over three days.
+/// Delays after each failed attempt, as in Standard Webhooks. Ten attempts in all, over three days.
 const WAITS_S: [u64; 9] =
     [5, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR];
 
-/// How webhooks are delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookSettings {
-    /// The longest until an endpoint has answered. Standard Webhooks asks for 15 to 30 seconds; the shorter a stalled
-    /// endpoint holds its slots, the better.
+    /// Maximum time until an endpoint has answered. Standard Webhooks asks for 15 to 30 seconds; the sooner a stalled
+    /// endpoint frees its slots, the better.
     pub timeout: Duration,
-    /// How long to wait after the first failed attempt, the second …; after the last of them a delivery is exhausted.
+    /// Delays after the first failed attempt, the second …; a delivery that fails after the last of them is
+    /// exhausted.
     pub waits: Vec<Duration>,
-    /// How far a wait may be from its middle, in percent.
+    /// Maximum deviation from a delay, in percent.
     pub jitter_percent: u32,
-    /// The shortest wait after an answer that says that it is too much (429, 502, 504), and after none in time.
+    /// Minimum delay after a response that signals overload (429, 502, 504), and after a timeout.
     pub throttle: Duration,
-    /// The longest that an endpoint may ask for by `Retry-After`.
+    /// Upper bound for `Retry-After`.
     pub retry_after_max: Duration,
-    /// An endpoint that has failed for so long without one success is disabled.
+    /// An endpoint that has failed this long without a success is disabled.
     pub disable_after: Duration,
-    /// How long an old secret signs along, if a rotation does not say.
+    /// Default overlap after rotation, during which both secrets sign.
     pub overlap: Duration,
-    /// How many first attempts are under way at a time.
+    /// Concurrent first attempts.
     pub first_slots: usize,
-    /// How many first attempts of endpoints that are too slow for what they get are under way at a time; replays too.
+    /// Concurrent first attempts of endpoints that are too slow for their traffic, and replays.
     pub overflow_slots: usize,
-    /// How many further attempts, and attempts on failing endpoints, are under way at a time.
+    /// Concurrent further attempts, and attempts on failing endpoints.
     pub retry_slots: usize,
-    /// How many requests to one endpoint are under way at a time.
+    /// Concurrent requests to one endpoint.
     pub endpoint_slots: usize,
-    /// How much of an answer's body is kept.
+    /// Bytes of a response body that are kept.
     pub response_bytes_max: usize,
     /// Signs and records, and sends nothing.
     pub dry_run: bool,
-    /// How long a delivery that is under way belongs to its process without a sign of life.
+    /// How long a process keeps a claimed delivery without a heartbeat.
     pub lease: Duration,
     /// How long messages, settled deliveries and their attempts are kept.
     pub retention: Duration,
@@ -84,7 +84,6 @@ impl Default for WebhookSettings {
 }
 
 impl WebhookSettings {
-    /// Refuses settings that could not work.
     pub fn check(&self) -> Result<()> {
         let slots = [self.first_slots, self.overflow_slots, self.retry_slots, self.endpoint_slots];
         if slots.contains(&0) {
@@ -92,43 +91,45 @@ impl WebhookSettings {
         }
         if self.timeout.is_zero() || self.lease < self.timeout {
             return Err(Error::invalid(
-                "the lease of a delivery is at least its timeout, not zero",
+                "the lease of a delivery must be at least its timeout, and the timeout more than zero",
             ));
         }
         if self.jitter_percent > 100 || self.overlap > OVERLAP_MAX {
-            return Err(Error::invalid("jitter is at most 100 percent, an overlap at most 7 days"));
+            return Err(Error::invalid(
+                "jitter must be at most 100 percent, and the overlap at most 7 days",
+            ));
         }
         Ok(())
     }
 
-    /// What a client for webhooks may do: any port, no redirects, and what is not public only as given.
-    pub fn guard(&self, allowed: Vec<Allowed>) -> GuardedSettings {
+    /// Limits of the HTTP client: any port, no redirects, and non-public addresses only if `allowed`.
+    pub fn guard(&self, allowed: Vec<AllowedTarget>) -> GuardedSettings {
         GuardedSettings {
             ports: Vec::new(),
             redirects_max: 0,
             allowed,
+            allowed_setting: Some("meter.delivery.allowed"),
             idle_per_host_max: self.endpoint_slots,
         }
     }
 
-    /// No attempt of a class is later than this from now, unless a clock was ahead when it was put off. For retries
-    /// this is twice the longest wait between two attempts.
+    /// Upper bound of the delay of an attempt of this class, unless the clock was ahead when it was scheduled. For
+    /// retries this is twice the longest delay between two attempts.
     pub(super) fn wait_max(&self, class: Class) -> Duration {
         let pause = self.retry_after_max.max(self.throttle);
-        let put_off = pause + PUT_OFF_MAX + SLACK;
+        let postpone = pause + POSTPONE_MAX + SLACK;
         match class {
-            // They are due at once: whatever has to wait is of another class.
+            // They are due at once: a delayed attempt has another class.
             Class::First => SLACK,
-            Class::Overflow => put_off,
+            Class::Overflow => postpone,
             Class::Retry => {
                 let longest = self.waits.iter().max().copied().unwrap_or_default();
                 let twice = (longest + self.retry_after_max + self.throttle).saturating_mul(2);
-                twice.max(put_off)
+                twice.max(postpone)
             }
         }
     }
 
-    /// The rule for waiting.
     pub(super) fn backoff(&self) -> Backoff {
         Backoff::Table { waits: self.waits.clone(), jitter_percent: self.jitter_percent }
     }
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_waits_as_it_should_is_taken_for_late() {
+    fn scheduled_waits_are_not_taken_for_late() {
         let minute = Duration::from_secs(MINUTE);
         let tiny = WebhookSettings { waits: vec![], ..WebhookSettings::default() };
         let tiny = WebhookSettings { retry_after_max: Duration::ZERO, throttle: minute, ..tiny };
@@ -155,7 +156,7 @@ mod tests {
             assert!(settings.wait_max(Class::First) <= minute);
             let pause = settings.retry_after_max.max(settings.throttle);
             for class in [Class::Overflow, Class::Retry] {
-                assert!(settings.wait_max(class) > pause + PUT_OFF_MAX, "{class:?}");
+                assert!(settings.wait_max(class) > pause + POSTPONE_MAX, "{class:?}");
             }
         }
         let default = WebhookSettings::default();

@@ -1,6 +1,6 @@
-//! Looking: how endpoints stand, what was sent to them, and how each attempt went.
+//! Status: the state of endpoints, their deliveries, and every attempt.
 //!
-//! Guarantees: nothing here changes anything or waits for who does; lists are bounded. Leaves to others: who may look.
+//! Guarantees: read-only, and never waits for writers; lists are bounded. Leaves to others: authorization.
 
 use logmill_io::{Row, Timestamp, Value, params};
 
@@ -9,93 +9,82 @@ use super::endpoint::{COLUMNS, Endpoint, from_row};
 use super::tables::DeliveryState;
 use crate::error::{Error, Result};
 
-/// The most entries of one list.
+/// Maximum length of a list.
 pub const LIST_MAX: usize = 1_000;
-/// How many endpoints one statement counts for.
+/// Endpoints counted per statement.
 const STATUS_PAGE: usize = 200;
 
-/// How an endpoint stands.
+/// An endpoint with the counts of its deliveries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointStatus {
-    /// The endpoint.
     pub endpoint: Endpoint,
     /// Deliveries that are due, now or later.
     pub pending: u64,
-    /// Those of them that have failed at least once.
+    /// Pending deliveries that have failed at least once.
     pub failing: u64,
-    /// Deliveries that wait for the one before.
+    /// Deliveries that wait for the previous one.
     pub waiting: u64,
     /// Deliveries whose attempts have all failed.
     pub exhausted: u64,
-    /// Deliveries that were cancelled.
     pub cancelled: u64,
-    /// When the oldest delivery that is not settled was published.
+    /// When the oldest unsettled delivery was published.
     pub oldest: Option<Timestamp>,
 }
 
-/// A delivery as people see it.
+/// A delivery as the API shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeliveryView {
-    /// Its message.
     pub message_id: String,
-    /// What that tells of.
+    /// Kind of the message.
     pub kind: String,
-    /// About whom.
     pub customer: Option<String>,
-    /// Its endpoint.
     pub endpoint_id: String,
-    /// Where it is in its life.
     pub state: DeliveryState,
-    /// How often it was replayed, or got a new job because it had lost its own.
+    /// How often it was replayed, or got a new job because it had none.
     pub round: i64,
-    /// How many attempts were made in this round.
+    /// Attempts made in this round.
     pub attempts: i64,
-    /// The last status that came back.
+    /// HTTP status of the last response.
     pub last_status: Option<i64>,
-    /// What went wrong last.
     pub last_error: Option<String>,
     /// When the next attempt is due, if one failed.
     pub next_at: Option<Timestamp>,
     /// When it was published.
     pub created_at: Timestamp,
-    /// When something happened to it last.
     pub updated_at: Timestamp,
     /// Where the next page begins.
     pub cursor: DeliveryCursor,
 }
 
-/// Where a page of deliveries ended: one message may go to more endpoints than a page has room for.
+/// Where a page of deliveries ended. Contains the endpoint, because one message may go to more endpoints than a page
+/// holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeliveryCursor {
-    /// The number of the message.
+    /// Sequence number of the message.
     pub message: i64,
-    /// The number of the endpoint.
+    /// Sequence number of the endpoint.
     pub endpoint: i64,
 }
 
-/// One attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttemptView {
-    /// How often the delivery had been replayed.
+    /// Number of replays of the delivery at that time.
     pub round: i64,
-    /// The number of the attempt in its round, from 1.
+    /// Number of the attempt in its round, from 1.
     pub attempt: i64,
-    /// When it was made.
     pub at: Timestamp,
-    /// How long it took.
     pub duration_ms: i64,
-    /// The status that came back.
+    /// HTTP status of the response.
     pub status: Option<i64>,
-    /// What went wrong.
     pub error: Option<String>,
-    /// The beginning of what came back.
+    /// Beginning of the response body.
     pub response: String,
     /// Whether nothing was sent.
     pub dry_run: bool,
 }
 
 impl Webhooks {
-    /// How all endpoints stand, in the order of their ids.
+    /// Status of all endpoints, in the order of their ids.
     pub async fn statuses(&self) -> Result<Vec<EndpointStatus>> {
         let mut all: Vec<EndpointStatus> = Vec::new();
         loop {
@@ -109,8 +98,8 @@ impl Webhooks {
         }
     }
 
-    /// How endpoints stand, in the order of their ids, after the given one; at most [`LIST_MAX`]. Counts only what is
-    /// theirs.
+    /// Status of endpoints in the order of their ids, after the given one; at most [`LIST_MAX`]. Counts only the
+    /// deliveries of these endpoints.
     pub async fn statuses_after(
         &self,
         after: Option<&str>,
@@ -138,7 +127,6 @@ impl Webhooks {
         found.rows.iter().map(view).collect()
     }
 
-    /// All deliveries of a message.
     pub async fn deliveries_of(&self, message_id: &str) -> Result<Vec<DeliveryView>> {
         let text = format!(
             "{VIEWED} FROM webhook_delivery AS d {JOINED} WHERE m.id = $1 ORDER BY e.id LIMIT $2"
@@ -161,7 +149,7 @@ impl Webhooks {
         found.rows.iter().map(attempt).collect()
     }
 
-    /// The body of a message, as it is sent.
+    /// Body of a message, as it is sent.
     pub async fn body(&self, message_id: &str) -> Result<String> {
         let text = "SELECT body FROM webhook_message WHERE id = $1";
         let found = self.sql().query(text, params![message_id]).await?;
@@ -170,7 +158,7 @@ impl Webhooks {
     }
 }
 
-/// The statement for a page of deliveries.
+/// SQL of a page of deliveries.
 pub(super) fn deliveries_text(
     endpoint_id: Option<&str>,
     state: Option<DeliveryState>,
@@ -178,7 +166,7 @@ pub(super) fn deliveries_text(
     limit: usize,
 ) -> (String, Vec<Value>) {
     let after = after.unwrap_or(DeliveryCursor { message: i64::MAX, endpoint: i64::MAX });
-    // The first of both is for the index.
+    // The first of the two conditions lets the index be used.
     let place = "d.message_seq <= $1 AND (d.message_seq < $1 OR d.endpoint_seq > $2)";
     let mut conditions = vec![place.to_owned()];
     let limit = i64::try_from(limit.min(LIST_MAX)).unwrap_or(0);
@@ -189,7 +177,7 @@ pub(super) fn deliveries_text(
         params.push(id.into());
     }
     if let Some(state) = state {
-        // With what the indexes of some states want to hear.
+        // With the redundant condition that the partial indexes of some states require.
         let is_so = match state {
             DeliveryState::Pending => "d.state = 0 AND d.state <> 2",
             DeliveryState::Waiting => "d.state = 1 AND d.state <> 2",
@@ -201,13 +189,13 @@ pub(super) fn deliveries_text(
     }
     let conditions = conditions.join(" AND ");
     let order = "ORDER BY d.message_seq DESC, d.endpoint_seq";
-    // The page first, so that nothing is joined that is not on it.
+    // Selects the page first, so that only its rows are joined.
     let page = format!("SELECT * FROM webhook_delivery AS d WHERE {conditions} {order} LIMIT $3");
     let text = format!("{VIEWED} FROM ({page}) AS d {JOINED} {order}");
     (text, params)
 }
 
-/// The statement for a page of endpoints.
+/// SQL of a page of endpoints.
 pub(super) fn statuses_text() -> String {
     let columns: Vec<String> =
         COLUMNS.split(',').map(|column| format!("e.{}", column.trim())).collect();
@@ -260,7 +248,7 @@ fn view(row: &Row) -> Result<DeliveryView> {
     let owned = |text: Option<&str>| text.map(str::to_owned);
     let number = row.int(4)?;
     let state = DeliveryState::from_number(number)
-        .ok_or_else(|| Error::corrupt(format!("a delivery in state {number}")))?;
+        .ok_or_else(|| Error::corrupt(format!("unknown delivery state {number}")))?;
     Ok(DeliveryView {
         message_id: row.text(0)?.to_owned(),
         kind: row.text(1)?.to_owned(),

@@ -1,21 +1,20 @@
-//! The tables of webhooks. All of them are sources: they can not be made again from anything else.
+//! Tables of webhooks. All of them are primary data: they cannot be rebuilt from anything else.
 //!
 //! | table | one row per |
 //! |---|---|
-//! | `webhook_endpoint` | receiver; a deleted one stays, without its secrets, for what was sent to it |
-//! | `webhook_secret` | secret of an endpoint that signs, or still signs along; encrypted ([`super::vault`]) |
-//! | `webhook_version` | the number of changes to endpoints and secrets, so that a copy in memory knows its age |
+//! | `webhook_endpoint` | receiver; a deleted one stays, without its secrets, because its deliveries refer to it |
+//! | `webhook_secret` | secret of an endpoint, also an old one during its overlap; encrypted ([`super::vault`]) |
+//! | `webhook_version` | counter of changes to endpoints and secrets, which tells whether a copy in memory is current |
 //! | `webhook_message` | message, with its body as it is sent |
 //! | `webhook_delivery` | endpoint and message |
 //! | `webhook_attempt` | request that was made, or would have been |
-//! | `webhook_summary` | message about an aggregate whose deliveries were removed: how far its delivery had come |
+//! | `webhook_summary` | message about an aggregate whose deliveries were removed: the state of its delivery |
 //!
 //! Guarantees: numbers of states are those of [`DeliveryState`]. Leaves to others: when a delivery is due, which its
-//! job in the queue of the same database knows.
+//! job in the queue of the same database determines.
 
 use logmill_io::sql::{Migration, Migrations};
 
-/// The tables of webhooks.
 pub static MIGRATIONS: Migrations = Migrations {
     component: "webhooks",
     list: &[
@@ -121,7 +120,7 @@ pub static MIGRATIONS: Migrations = Migrations {
     ],
 };
 
-/// Where a delivery is in its life.
+/// State of a delivery.
 ///
 /// ```text
 ///     (ordered) waiting ──▶ pending ──▶ succeeded
@@ -134,11 +133,9 @@ pub static MIGRATIONS: Migrations = Migrations {
 pub enum DeliveryState {
     /// It is due, now or later.
     Pending,
-    /// It waits for the one before it, at an endpoint that wants them in order.
+    /// It waits for the previous delivery, at an ordered endpoint.
     Waiting,
-    /// It was received.
     Succeeded,
-    /// All its attempts failed.
     Exhausted,
     /// Its endpoint was disabled or deleted.
     Cancelled,
@@ -149,7 +146,6 @@ impl DeliveryState {
     pub const ALL: [Self; 5] =
         [Self::Pending, Self::Waiting, Self::Succeeded, Self::Exhausted, Self::Cancelled];
 
-    /// The number that is stored.
     pub(super) fn number(self) -> i64 {
         match self {
             Self::Pending => 0,
@@ -160,12 +156,11 @@ impl DeliveryState {
         }
     }
 
-    /// The state of a stored number.
     pub(super) fn from_number(number: i64) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.number() == number)
     }
 
-    /// The name that people see.
+    /// Name in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -176,7 +171,6 @@ impl DeliveryState {
         }
     }
 
-    /// The state with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.name() == name)
     }

@@ -1,18 +1,18 @@
-//! Targets: endpoints and their secrets in memory, as long as nobody has changed them.
+//! Targets: endpoints and their secrets, cached in memory until they change.
 //!
-//! Guarantees: what is given is what the database held when it was asked for the number of changes; what a transaction
-//! reads that may not commit is not kept. Leaves to others: raising that number with every change.
+//! Guarantees: a snapshot is what the database held when its change counter was read; data read by a transaction that
+//! may not commit is not cached. Leaves to others: raising the counter with every change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use logmill_io::sql::{Answer, Execute};
+use logmill_io::sql::{Execute, StatementResult};
 use logmill_io::{Row, Sql, Tx, Value, params};
 
 use super::endpoint::from_list;
 use super::message::NewMessage;
 use super::secret::Signer;
-use super::vault::{COLUMNS, SecretKeys};
+use super::vault::{COLUMNS, SecretKeys, is_key_missing};
 use crate::error::Result;
 
 /// An endpoint that exists, enabled or not.
@@ -24,17 +24,24 @@ pub(super) struct Target {
     kinds: Vec<String>,
     customers: Vec<String>,
     pub(super) ordered: bool,
+    /// Whether it gets messages. True if it is disabled only because its key is missing: its messages are held.
     pub(super) enabled: bool,
     /// Whether it was failing when this was read.
     pub(super) failing: bool,
-    /// How often somebody asked for retries now.
+    /// How often an immediate retry was requested.
     pub(super) retries: i64,
     /// Newest first.
     pub(super) signers: Vec<Signer>,
 }
 
 impl Target {
-    /// Whether a message is for it. One about nobody is for those alone that ask for everybody.
+    /// Whether this process can sign for it. Nothing is sent unsigned.
+    pub(super) fn can_sign(&self) -> bool {
+        !self.signers.is_empty()
+    }
+
+    /// Whether its filters match a message. A message about no customer matches only endpoints without a customer
+    /// filter.
     pub(super) fn wants(&self, message: &NewMessage) -> bool {
         let kind = self.kinds.is_empty() || self.kinds.contains(&message.kind);
         let of = message.customer.as_ref();
@@ -44,30 +51,28 @@ impl Target {
     }
 }
 
-/// All targets as of some number of changes.
+/// All targets at one value of the change counter.
 #[derive(Debug)]
 pub(super) struct Snapshot {
     pub(super) version: i64,
     pub(super) by_seq: BTreeMap<i64, Arc<Target>>,
 }
 
-/// What is kept in memory.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Targets {
     snapshot: Arc<RwLock<Option<Arc<Snapshot>>>>,
-    /// Endpoints that fail, as far as this process knows.
+    /// Failing endpoints, as far as this process knows.
     failing: Arc<RwLock<BTreeSet<i64>>>,
 }
 
-/// Where to read.
 #[derive(Clone, Copy)]
-pub(super) enum On<'a> {
+pub(super) enum Connection<'a> {
     Sql(&'a Sql),
     Tx(&'a Tx),
 }
 
-impl On<'_> {
-    pub(super) async fn query(self, text: &str, params: Vec<Value>) -> Result<Answer> {
+impl Connection<'_> {
+    pub(super) async fn query(self, text: &str, params: Vec<Value>) -> Result<StatementResult> {
         Ok(match self {
             Self::Sql(sql) => sql.query(text, params).await?,
             Self::Tx(tx) => tx.execute(text, params).await?,
@@ -76,8 +81,11 @@ impl On<'_> {
 }
 
 impl Targets {
-    /// All targets as they are now.
-    pub(super) async fn current(&self, on: On<'_>, keys: &SecretKeys) -> Result<Arc<Snapshot>> {
+    pub(super) async fn current(
+        &self,
+        on: Connection<'_>,
+        keys: &SecretKeys,
+    ) -> Result<Arc<Snapshot>> {
         let text = "SELECT version FROM webhook_version WHERE name = 'endpoints'";
         let version = on.query(text, params![]).await?.row()?.int(0)?;
         let known = self.snapshot.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -85,7 +93,7 @@ impl Targets {
             return Ok(known);
         }
         let read = Arc::new(read(on, keys, version).await?);
-        if let On::Sql(_) = on {
+        if let Connection::Sql(_) = on {
             let mut snapshot = self.snapshot.write().unwrap_or_else(PoisonError::into_inner);
             *snapshot = Some(Arc::clone(&read));
         }
@@ -109,8 +117,8 @@ impl Targets {
     }
 }
 
-async fn read(on: On<'_>, keys: &SecretKeys, version: i64) -> Result<Snapshot> {
-    // Secrets first: whatever is changed in between raises the number again, and is read by the next who asks.
+async fn read(on: Connection<'_>, keys: &SecretKeys, version: i64) -> Result<Snapshot> {
+    // Secrets first: a change in between raises the counter again, and the next call reads it.
     let text = format!(
         "SELECT {COLUMNS}, s.endpoint_seq, s.valid_until FROM webhook_secret s
          JOIN webhook_endpoint e ON e.seq = s.endpoint_seq
@@ -127,11 +135,14 @@ async fn read(on: On<'_>, keys: &SecretKeys, version: i64) -> Result<Snapshot> {
                     signers.entry(seq).or_default().push(signer);
                 }
             }
-            None => tracing::warn!(endpoint = row.text(0)?, "a secret cannot be decrypted"),
+            None => tracing::warn!(
+                endpoint = row.text(0)?,
+                "the secret of a webhook endpoint cannot be decrypted"
+            ),
         }
     }
-    let text = "SELECT seq, url, kinds, customers, ordered, enabled, failing_since, id, retries
-        FROM webhook_endpoint WHERE deleted_at IS NULL";
+    let text = "SELECT seq, url, kinds, customers, ordered, enabled, failing_since, id, retries,
+            disabled_why FROM webhook_endpoint WHERE deleted_at IS NULL";
     let mut by_seq = BTreeMap::new();
     for row in &on.query(text, params![]).await?.rows {
         let target = target(row, &mut signers)?;
@@ -150,17 +161,16 @@ fn target(row: &Row, signers: &mut BTreeMap<i64, Vec<Signer>>) -> Result<Target>
         kinds: from_list(row.text(2)?)?,
         customers: from_list(row.text(3)?)?,
         ordered: row.int(4)? != 0,
-        // Nothing is sent unsigned.
-        enabled: row.int(5)? != 0 && !signers.is_empty(),
+        enabled: row.int(5)? != 0 || is_key_missing(row.opt_text(9)?),
         failing: !row.is_null(6),
         retries: row.int(8)?,
         signers,
     })
 }
 
-/// Says that endpoints or secrets have changed; part of every transaction that changes them. It is the first thing that
-/// such a transaction does, so that they take turns.
-pub(super) async fn changed(tx: &Tx) -> Result<()> {
+/// Raises the change counter of endpoints and secrets. Must be the first statement of every transaction that changes
+/// them, so that such transactions are serialized.
+pub(super) async fn raise_version(tx: &Tx) -> Result<()> {
     let text = "UPDATE webhook_version SET version = version + 1 WHERE name = 'endpoints'";
     tx.execute(text, params![]).await?;
     Ok(())

@@ -1,11 +1,11 @@
-//! Tests of webhooks against a real receiver, with time that a test moves.
+//! Tests of webhooks against a real receiver, with time controlled by the test.
 
 mod answers;
 mod clock;
 mod complaints;
 mod endpoints;
-mod lost;
 mod order;
+mod orphaned;
 mod plans;
 mod receiver;
 mod record;
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use logmill_io::sql::{Execute, SqliteSettings};
 use logmill_io::wire::GuardedClient;
-use logmill_io::wire::guarded::{Allowed, Names, Net};
+use logmill_io::wire::guarded::{AllowedTarget, NameResolver, Net};
 use logmill_io::{Clock, SeededEntropy, SimClock, Sql, Timestamp, millis, params};
 use logmill_work::Queue;
 use serde_json::json;
@@ -30,20 +30,23 @@ const START: Timestamp = Timestamp(1_790_000_000_000);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A database, webhooks and a receiver.
 struct World {
     clock: Arc<SimClock>,
     hooks: Webhooks,
     receiver: Receiver,
 }
 
-/// Settings for tests: a stalled endpoint takes little time.
+/// Settings for tests: a stalled endpoint costs little time.
 fn quick() -> WebhookSettings {
     WebhookSettings { timeout: Duration::from_millis(250), ..WebhookSettings::default() }
 }
 
-fn client(clock: &Arc<SimClock>, allowed: &[&str], names: Option<Arc<dyn Names>>) -> GuardedClient {
-    let allowed = allowed.iter().map(|net| Allowed::Net(Net::parse(net).expect("a network")));
+fn client(
+    clock: &Arc<SimClock>,
+    allowed: &[&str],
+    names: Option<Arc<dyn NameResolver>>,
+) -> GuardedClient {
+    let allowed = allowed.iter().map(|net| AllowedTarget::Net(Net::parse(net).expect("a network")));
     let settings = WebhookSettings::default().guard(allowed.collect());
     let clock = Arc::clone(clock) as Arc<dyn Clock>;
     match names {
@@ -72,7 +75,7 @@ impl World {
         self.clock.jump(millis(by));
     }
 
-    /// An endpoint of the receiver; gives its id and its secret.
+    /// Creates an endpoint at the receiver; returns its id and its secret.
     async fn endpoint(&self, path: &str) -> (String, String) {
         self.endpoint_as(NewEndpoint::new(self.receiver.url(path))).await
     }
@@ -82,11 +85,11 @@ impl World {
         (endpoint.id, secret.expose().to_owned())
     }
 
-    async fn publish(&self, id: &str) -> Published {
+    async fn publish(&self, id: &str) -> PublishResult {
         self.hooks.publish(&message(id)).await.expect("published")
     }
 
-    /// Delivers what is due, as a process would that has just started; gives how many requests it made.
+    /// Delivers everything due, like a process that has just started; returns the number of requests.
     async fn deliver(&self) -> u64 {
         let mut deliverer = self.hooks.deliverer("test").expect("a deliverer");
         deliverer.drain().await.expect("the database works")

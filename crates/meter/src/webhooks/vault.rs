@@ -1,18 +1,19 @@
 //! Secrets at rest: encrypted with a key that is not in the database.
 //!
-//! | column of `webhook_secret` | encrypted | of a version that did not encrypt |
+//! | column of `webhook_secret` | encrypted | written before encryption existed, or without a key |
 //! |---|---|---|
 //! | `secret` | base64 of nonce (24 bytes) and XChaCha20-Poly1305 ciphertext | the secret |
-//! | `key_id` | which key | `NULL` |
+//! | `key_id` | id of the key | `NULL` |
 //!
 //! The endpoint's id and the secret's number are associated data: a ciphertext that is moved to another row is refused.
-//! Of several keys the first encrypts, and all decrypt, so that a key can be replaced without a pause:
+//! If there are several keys, the first encrypts and all decrypt, so that a key can be replaced without downtime:
 //! `docs/runbooks/webhook-secret-keys.md`.
 //!
-//! Guarantees: nothing here prints a key or a secret. At the start every plain secret is encrypted, and an endpoint
-//! whose secret cannot be decrypted is disabled with the reason; it is enabled again once its key is back. Leaves to
-//! others: where keys come from.
+//! Guarantees: nothing here prints a key or a secret. The start of a server encrypts every plain secret, and disables
+//! an endpoint whose secret cannot be decrypted, with the reason. If its key is missing, its messages are held, and
+//! sent once a server with the key starts or the secret is rotated. Leaves to others: where keys come from.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -22,27 +23,29 @@ use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use logmill_io::sql::Execute;
 use logmill_io::{Entropy, Row, Tx, params};
+use logmill_work::Queue;
 
 use super::Webhooks;
 use super::admin::disable_row;
 use super::secret::Secret;
-use super::targets::changed;
+use super::tables::MIGRATIONS;
+use super::targets::raise_version;
 use crate::error::{Error, Result};
 
 const KEY_BYTES: usize = 32;
 const NONCE_BYTES: usize = 24;
-/// What identifies a key, without telling anything of it.
+/// Derivation context of a key's id, which reveals nothing about the key.
 const KEY_ID_CONTEXT: &str = "logmill 2026 id of a key of webhook secrets";
-/// What the associated data begin with.
+/// Prefix of the associated data.
 const PURPOSE: &[u8] = b"logmill webhook secret 1";
-/// What the reason of an endpoint begins with that is disabled for want of its key.
-const KEY_MISSING: &str = "its secret is encrypted with a key that is not configured";
+/// Prefix of the reason stored for an endpoint that is disabled because its key is missing.
+pub(super) const KEY_MISSING: &str = "its secret is encrypted with a key that is not configured";
 
-/// Keys that encrypt secrets. They can not be printed by accident.
+/// Keys that encrypt secrets. They cannot be printed by accident.
 #[derive(Clone, Default)]
 pub struct SecretKeys {
     keys: Arc<[SecretKey]>,
-    /// Whether nothing may be stored without a key.
+    /// Whether storing a secret without a key is an error.
     needed: bool,
 }
 
@@ -58,8 +61,8 @@ impl fmt::Debug for SecretKeys {
 }
 
 impl SecretKeys {
-    /// Keys as they are written: 32 bytes each, in base64 or hexadecimal, with commas or white space between; from `#`
-    /// to the end of a line it is a remark. The first encrypts.
+    /// Parses keys: 32 bytes each, in base64 or hexadecimal, separated by commas or white space; `#` starts a comment
+    /// until the end of the line. The first key encrypts.
     pub fn parse(text: &str) -> Result<Self> {
         let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
         let words =
@@ -74,19 +77,19 @@ impl SecretKeys {
         Ok(Self { keys: keys.into(), needed: false })
     }
 
-    /// No keys, where there should be some: no secret can be stored.
+    /// No keys although they are required: no secret can be stored.
     pub fn missing() -> Self {
         Self { keys: Arc::default(), needed: true }
     }
 
-    /// A new key, as it is written.
+    /// Generates a key, in the format that [`SecretKeys::parse`] reads.
     pub fn generate(entropy: &dyn Entropy) -> String {
         let mut key = [0; KEY_BYTES];
         entropy.fill(&mut key);
         STANDARD.encode(key)
     }
 
-    /// These, and then those.
+    /// These keys, followed by the others.
     #[must_use]
     pub fn followed_by(&self, others: &Self) -> Self {
         let mut keys: Vec<SecretKey> = Vec::new();
@@ -98,7 +101,12 @@ impl SecretKeys {
         Self { keys: keys.into(), needed: false }
     }
 
-    /// Whether there are none: then nothing is encrypted.
+    /// Whether there are no keys although they are required.
+    pub(super) fn are_missing(&self) -> bool {
+        self.needed && self.keys.is_empty()
+    }
+
+    /// Whether there are no keys, so that nothing is encrypted.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
@@ -108,18 +116,19 @@ impl SecretKeys {
         self.keys.first().map(|key| key.id.as_str())
     }
 
-    /// A secret as it is stored: its text, and the id of the key that encrypted it.
+    /// Encrypts a secret; returns the stored text, and the id of the key.
     fn seal(
         &self,
         secret: &Secret,
-        place: &SecretPlace<'_>,
+        place: &SecretAddress<'_>,
         entropy: &dyn Entropy,
     ) -> Result<(String, Option<String>)> {
         let Some(key) = self.keys.first() else {
             if self.needed {
                 return Err(Error::invalid(
-                    "there is no key to encrypt secrets of webhooks with: set secrets.keys or \
-                     secrets.key_file and restart",
+                    "no key to encrypt webhook secrets with: restore secrets.key, or \
+                     set secrets.keys or secrets.key_file, and restart; `logmill secrets generate` \
+                     makes a key",
                 ));
             }
             return Ok((secret.expose().to_owned(), None));
@@ -133,23 +142,23 @@ impl SecretKeys {
         Ok((STANDARD.encode(bytes), Some(key.id.clone())))
     }
 
-    /// The secret of a row; an error says why it cannot be had.
+    /// Decrypts the secret of a row.
     fn open(
         &self,
         stored: &str,
         key_id: Option<&str>,
-        place: &SecretPlace<'_>,
-    ) -> Result<Secret, Unreadable> {
+        place: &SecretAddress<'_>,
+    ) -> Result<Secret, SecretError> {
         let Some(id) = key_id else { return Ok(Secret::stored(stored)) };
         let key = self.keys.iter().find(|key| key.id == id);
-        let key = key.ok_or_else(|| Unreadable::KeyMissing(id.to_owned()))?;
-        let bytes = STANDARD.decode(stored).map_err(|_| Unreadable::Damaged)?;
+        let key = key.ok_or_else(|| SecretError::KeyMissing(id.to_owned()))?;
+        let bytes = STANDARD.decode(stored).map_err(|_| SecretError::Damaged)?;
         let (nonce, sealed) =
-            bytes.split_first_chunk::<NONCE_BYTES>().ok_or(Unreadable::Damaged)?;
+            bytes.split_first_chunk::<NONCE_BYTES>().ok_or(SecretError::Damaged)?;
         let payload = Payload { msg: sealed, aad: &place.associated() };
         let text = key.cipher.decrypt(&XNonce::from(*nonce), payload);
         let text = text.ok().and_then(|bytes| String::from_utf8(bytes).ok());
-        text.map(|text| Secret::stored(&text)).ok_or(Unreadable::Damaged)
+        text.map(|text| Secret::stored(&text)).ok_or(SecretError::Damaged)
     }
 }
 
@@ -157,10 +166,10 @@ impl SecretKey {
     fn parse(word: &str) -> Result<Self> {
         let bytes = from_hex(word).or_else(|| STANDARD.decode(word).ok());
         let bytes = bytes.filter(|bytes| bytes.len() == KEY_BYTES).ok_or_else(|| {
-            Error::invalid("a key has 32 bytes, as 44 characters of base64 or 64 of hexadecimal")
+            Error::invalid("a key must have 32 bytes: 44 characters of base64 or 64 of hexadecimal")
         })?;
         let cipher = XChaCha20Poly1305::new_from_slice(&bytes);
-        let cipher = cipher.map_err(|_| Error::invalid("a key has 32 bytes"))?;
+        let cipher = cipher.map_err(|_| Error::invalid("a key must have 32 bytes"))?;
         let id = blake3::derive_key(KEY_ID_CONTEXT, &bytes);
         Ok(Self { id: id[..4].iter().map(|byte| format!("{byte:02x}")).collect(), cipher })
     }
@@ -174,29 +183,29 @@ fn from_hex(word: &str) -> Option<Vec<u8>> {
     pairs.collect()
 }
 
-/// Which secret it is.
-struct SecretPlace<'a> {
+/// Identifies a secret.
+struct SecretAddress<'a> {
     endpoint: &'a str,
     number: i64,
 }
 
-impl SecretPlace<'_> {
+impl SecretAddress<'_> {
     fn associated(&self) -> Vec<u8> {
-        // The id comes last, and nothing else has a length of its own: no two places look the same.
+        // The id comes last and is the only part of variable length, so the encoding is unambiguous.
         [PURPOSE, &self.number.to_le_bytes(), self.endpoint.as_bytes()].concat()
     }
 }
 
-/// Why a stored secret cannot be had.
+/// Why a stored secret cannot be read.
 #[derive(Debug, PartialEq, Eq)]
-enum Unreadable {
+enum SecretError {
     /// It is encrypted with the key that has this id.
     KeyMissing(String),
-    /// The key is there, and says that this is not what it encrypted.
+    /// The key is present, and the ciphertext fails authentication.
     Damaged,
 }
 
-impl Unreadable {
+impl SecretError {
     fn reason(&self) -> String {
         let more = "see docs/runbooks/webhook-secret-keys.md";
         match self {
@@ -206,34 +215,39 @@ impl Unreadable {
     }
 }
 
+/// Whether an endpoint is disabled only because the key of its secret is missing: its messages are held.
+pub(super) fn is_key_missing(disabled_why: Option<&str>) -> bool {
+    disabled_why.is_some_and(|why| why.starts_with(KEY_MISSING))
+}
+
 /// The columns that [`SecretKeys::open_row`] reads, of a secret `s` and its endpoint `e`.
 pub(super) const COLUMNS: &str = "e.id, s.number, s.secret, s.key_id";
 
 impl SecretKeys {
-    /// The secret of a row of [`COLUMNS`]; none if it cannot be decrypted.
+    /// The secret of a row of [`COLUMNS`]; `None` if it cannot be decrypted.
     pub(super) fn open_row(&self, row: &Row) -> Result<Option<Secret>> {
         Ok(self.read(row)?.ok())
     }
 
-    fn read(&self, row: &Row) -> Result<Result<Secret, Unreadable>> {
-        let place = SecretPlace { endpoint: row.text(0)?, number: row.int(1)? };
+    fn read(&self, row: &Row) -> Result<Result<Secret, SecretError>> {
+        let place = SecretAddress { endpoint: row.text(0)?, number: row.int(1)? };
         Ok(self.open(row.text(2)?, row.opt_text(3)?, &place))
     }
 }
 
-/// What [`Webhooks::rekey`] did.
+/// Counts of [`Webhooks::rekey`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rekeyed {
+pub struct RekeyResult {
     /// Secrets that are now encrypted with the first key, and were not before.
     pub encrypted: u64,
-    /// Secrets that were so before.
+    /// Secrets that already were.
     pub kept: u64,
-    /// Secrets that cannot be decrypted with any key.
+    /// Secrets that no key decrypts.
     pub unreadable: u64,
 }
 
 impl Webhooks {
-    /// A secret, as it is stored for an endpoint.
+    /// Encrypts a secret and inserts it as the secret of an endpoint with this number.
     pub(super) async fn store_secret(
         &self,
         tx: &Tx,
@@ -243,7 +257,7 @@ impl Webhooks {
     ) -> Result<()> {
         let found = tx.execute("SELECT id FROM webhook_endpoint WHERE seq = $1", params![seq]);
         let found = found.await?;
-        let place = SecretPlace { endpoint: found.row()?.text(0)?, number };
+        let place = SecretAddress { endpoint: found.row()?.text(0)?, number };
         let (text, key) = self.keys.seal(secret, &place, &**self.sql().entropy())?;
         let insert = "INSERT INTO webhook_secret (endpoint_seq, number, secret, key_id, created_at)
                       VALUES ($1, $2, $3, $4, now_ms())";
@@ -251,7 +265,7 @@ impl Webhooks {
         Ok(())
     }
 
-    /// The newest secret of an endpoint, and its number; none if it cannot be decrypted.
+    /// The newest secret of an endpoint, and its number; `None` if it cannot be decrypted.
     pub(super) async fn newest_secret_in(
         &self,
         tx: &Tx,
@@ -267,33 +281,49 @@ impl Webhooks {
         Ok(self.keys.open_row(row)?.map(|secret| (number, secret)))
     }
 
-    /// Encrypts all secrets with the first key.
-    pub async fn rekey(&self) -> Result<Rekeyed> {
+    pub async fn rekey(&self) -> Result<RekeyResult> {
         if self.keys.is_empty() {
             return Err(Error::invalid("there is no key to encrypt secrets with"));
         }
         Ok(self.sql().write(|tx| async move { Ok(self.seal_all(&tx, true).await?) }).await?)
     }
 
-    /// What a start does: plain secrets are encrypted, endpoints without a readable secret disabled, and those enabled
-    /// whose key is back.
-    pub(super) async fn secure_secrets(&self) -> Result<()> {
+    /// The ids of the keys that encrypted the secrets of a database; empty if no secret is encrypted.
+    pub async fn keys_in_use(queue: &Queue) -> Result<BTreeSet<String>> {
+        queue.sql().migrate(&MIGRATIONS).await?;
+        let text = "SELECT DISTINCT key_id FROM webhook_secret WHERE key_id IS NOT NULL";
+        let found = queue.sql().query(text, params![]).await?;
+        found.rows.iter().map(|row| Ok(row.text(0)?.to_owned())).collect()
+    }
+
+    /// Encrypts plain secrets, disables endpoints without a readable secret, and enables those whose key is back. Only
+    /// the start of a server may call this, because a command may run without the server's keys.
+    pub async fn secure_secrets(&self) -> Result<()> {
         if !self.keys.is_empty() {
             let sealed = self.sql().write(|tx| async move { Ok(self.seal_all(&tx, false).await?) });
             let sealed = sealed.await?;
             if sealed.encrypted > 0 {
                 tracing::info!(secrets = sealed.encrypted, "webhook secrets were encrypted");
+                // An update leaves the plain text in free pages and in the log.
+                if let Err(error) = self.sql().erase_deleted().await {
+                    let error = error.chain();
+                    tracing::warn!(
+                        error,
+                        "plain secrets may be left in the file: run VACUUM on it"
+                    );
+                }
             }
         }
-        // What waits to be sent is left alone, as a command may run without the key. A server that does cancels what
-        // becomes due.
-        self.sql().write(|tx| async move { Ok(self.match_keys(&tx).await?) }).await?;
+        let back = self.sql().write(|tx| async move { Ok(self.match_keys(&tx).await?) }).await?;
+        for endpoint in back {
+            while self.retry_now(&endpoint).await?.more {}
+        }
         Ok(())
     }
 
-    /// Encrypts plain secrets, and with `all` those of other keys too.
-    async fn seal_all(&self, tx: &Tx, all: bool) -> Result<Rekeyed> {
-        let mut done = Rekeyed::default();
+    /// Encrypts plain secrets; with `all`, also those encrypted with other keys.
+    async fn seal_all(&self, tx: &Tx, all: bool) -> Result<RekeyResult> {
+        let mut done = RekeyResult::default();
         let newest = self.keys.newest_id();
         let text = format!(
             "SELECT {COLUMNS}, s.endpoint_seq FROM webhook_secret s
@@ -303,7 +333,7 @@ impl Webhooks {
         let stale =
             |row: &Row| Ok::<_, Error>(row.is_null(3) || (all && row.opt_text(3)? != newest));
         if found.rows.iter().map(stale).collect::<Result<Vec<_>>>()?.contains(&true) {
-            changed(tx).await?;
+            raise_version(tx).await?;
         }
         for row in &found.rows {
             if !stale(row)? {
@@ -314,7 +344,7 @@ impl Webhooks {
                 done.unreadable += 1;
                 continue;
             };
-            let place = SecretPlace { endpoint: row.text(0)?, number: row.int(1)? };
+            let place = SecretAddress { endpoint: row.text(0)?, number: row.int(1)? };
             let (text, key) = self.keys.seal(&secret, &place, &**self.sql().entropy())?;
             let update = "UPDATE webhook_secret SET secret = $3, key_id = $4
                           WHERE endpoint_seq = $1 AND number = $2";
@@ -324,34 +354,39 @@ impl Webhooks {
         Ok(done)
     }
 
-    /// Gives the endpoints that were disabled. Those of the config get their secrets from there.
-    async fn match_keys(&self, tx: &Tx) -> Result<Vec<i64>> {
+    /// Returns the ids of the endpoints that were enabled. Endpoints of the config get their secrets from there, unless
+    /// there is no key to store them with.
+    async fn match_keys(&self, tx: &Tx) -> Result<Vec<String>> {
         let text = format!(
-            "SELECT {COLUMNS}, e.seq, e.enabled, e.disabled_why FROM webhook_secret s
+            "SELECT {COLUMNS}, e.seq, e.enabled, e.disabled_why, e.configured FROM webhook_secret s
              JOIN webhook_endpoint e ON e.seq = s.endpoint_seq
-             WHERE s.valid_until IS NULL AND e.configured = 0 AND e.deleted_at IS NULL"
+             WHERE s.valid_until IS NULL AND e.deleted_at IS NULL"
         );
-        let mut disabled = Vec::new();
+        let mut back = Vec::new();
         for row in &tx.execute(&text, params![]).await?.rows {
             let (seq, enabled) = (row.int(4)?, row.int(5)? != 0);
-            let for_key = row.opt_text(6)?.is_some_and(|why| why.starts_with(KEY_MISSING));
+            let for_key = is_key_missing(row.opt_text(6)?);
+            let is_given = row.int(7)? != 0 && !self.keys.are_missing();
             match self.keys.read(row)? {
-                Err(unreadable) if enabled => {
-                    changed(tx).await?;
+                Err(unreadable) if enabled && !is_given => {
+                    raise_version(tx).await?;
                     let why = unreadable.reason();
                     disable_row(tx, seq, &why).await?;
-                    tracing::error!(endpoint = row.text(0)?, why, "endpoint disabled");
-                    disabled.push(seq);
+                    tracing::error!(endpoint = row.text(0)?, why, "webhook endpoint disabled");
                 }
                 Ok(_) if !enabled && for_key => {
-                    changed(tx).await?;
+                    raise_version(tx).await?;
                     self.enable_in(tx, seq).await?;
-                    tracing::info!(endpoint = row.text(0)?, "endpoint enabled: its key is back");
+                    tracing::info!(
+                        endpoint = row.text(0)?,
+                        "webhook endpoint enabled: its key is available again"
+                    );
+                    back.push(row.text(0)?.to_owned());
                 }
                 _ => {}
             }
         }
-        Ok(disabled)
+        Ok(back)
     }
 }
 
@@ -365,10 +400,10 @@ mod tests {
         SecretKeys::parse(text).expect("keys")
     }
 
-    const PLACE: SecretPlace<'_> = SecretPlace { endpoint: "ep_1", number: 3 };
+    const PLACE: SecretAddress<'_> = SecretAddress { endpoint: "ep_1", number: 3 };
 
     #[test]
-    fn a_secret_opens_with_its_key_at_its_place_and_nowhere_else() {
+    fn a_secret_is_decrypted_only_with_its_key_and_in_its_row() {
         let entropy = SeededEntropy::shared(1);
         let (old, new) = (SecretKeys::generate(&*entropy), SecretKeys::generate(&*entropy));
         let secret = Secret::parse("a secret of an endpoint").expect("a secret");
@@ -382,15 +417,16 @@ mod tests {
         }
         assert_eq!(both.newest_id(), keys(&new).newest_id());
         let missing = keys(&new).open(&text, Some(&id), &PLACE);
-        assert_eq!(missing, Err(Unreadable::KeyMissing(id.clone())));
-        for place in [SecretPlace { endpoint: "ep_2", ..PLACE }, SecretPlace { number: 4, ..PLACE }]
+        assert_eq!(missing, Err(SecretError::KeyMissing(id.clone())));
+        for place in
+            [SecretAddress { endpoint: "ep_2", ..PLACE }, SecretAddress { number: 4, ..PLACE }]
         {
-            assert_eq!(both.open(&text, Some(&id), &place), Err(Unreadable::Damaged));
+            assert_eq!(both.open(&text, Some(&id), &place), Err(SecretError::Damaged));
         }
         let mut damaged = text.into_bytes();
         damaged[40] ^= 1;
         let damaged = String::from_utf8(damaged).expect("text");
-        assert_eq!(both.open(&damaged, Some(&id), &PLACE), Err(Unreadable::Damaged));
+        assert_eq!(both.open(&damaged, Some(&id), &PLACE), Err(SecretError::Damaged));
         assert_eq!(keys("").open("plain", None, &PLACE), Ok(Secret::stored("plain")));
     }
 

@@ -1,7 +1,7 @@
 //! Aggregates: the seed's vectors, its traps, and corrections.
 
 use logmill_meter::aggregate::AggregateState::{Corrected, Final, Provisional};
-use logmill_meter::due::Which;
+use logmill_meter::due::SweepScope;
 use logmill_meter::period::PeriodKind;
 use logmill_meter::settings::{AlertRule, EventType, Op};
 use logmill_meter::{Decimal, Settings};
@@ -35,7 +35,7 @@ async fn the_vectors_of_the_seed() {
         let world = World::new(NOW, settings()).await;
         let values: Vec<&str> = values.split(' ').collect();
         world.record(&events(event_type, &values)).await;
-        world.sweep(Which::All).await;
+        world.sweep(SweepScope::All).await;
         for period in ["hourly", "daily", "weekly", "monthly"] {
             let aggregates = world.aggregates(period).await;
             assert_eq!(aggregates.len(), 1, "{period}");
@@ -50,7 +50,7 @@ async fn the_vectors_of_the_seed() {
 async fn an_aggregate_has_the_id_and_the_bounds_of_the_seed() {
     let world = World::new(NOW, settings()).await;
     world.record(&events("api.calls", &["1"])).await;
-    world.sweep(Which::All).await;
+    world.sweep(SweepScope::All).await;
     for (period, key, start, end) in [
         ("hourly", "2026011308", "2026-01-13T08:00:00Z", "2026-01-13T09:00:00Z"),
         ("daily", "20260113", "2026-01-13T00:00:00Z", "2026-01-14T00:00:00Z"),
@@ -69,26 +69,26 @@ async fn an_aggregate_has_the_id_and_the_bounds_of_the_seed() {
 async fn a_trigger_in_the_middle_of_a_period_does_not_keep_it_from_becoming_final() {
     let world = World::new(NOW, settings()).await;
     world.record(&events("api.calls", &["1"])).await;
-    world.sweep(Which::All).await;
+    world.sweep(SweepScope::All).await;
     let hourly = &world.aggregates("hourly").await[0];
     assert_eq!((hourly.state, hourly.revision), (Provisional, 1));
     world.record(&events("api.calls", &["2"])).await;
     world.set("2026-01-13T09:09:59Z");
-    world.sweep(Which::Finished).await;
+    world.sweep(SweepScope::Finished).await;
     assert_eq!(world.aggregates("hourly").await[0].state, Provisional, "within the grace");
     world.set("2026-01-13T09:10:00Z");
-    world.sweep(Which::Finished).await;
+    world.sweep(SweepScope::Finished).await;
     let hourly = &world.aggregates("hourly").await[0];
     assert_eq!((hourly.state, hourly.revision), (Final, 2));
     assert_eq!(body(hourly)["events"]["api.calls"], 3);
-    // Nothing changed, so that nothing is said again.
-    world.sweep(Which::All).await;
+    // Nothing changed, so there is no new revision.
+    world.sweep(SweepScope::All).await;
     assert_eq!(world.aggregates("hourly").await[0].revision, 2);
 }
 
-/// Trap 4: only the period before was looked at. Trap 2: on a Sunday the week under way was taken for the last one.
+/// Trap 4: only the previous period was checked. Trap 2: on a Sunday the current week was taken for the last one.
 #[tokio::test(start_paused = true)]
-async fn every_finished_period_is_found_however_long_nobody_looked() {
+async fn every_finished_period_is_found_however_late_the_sweep_is() {
     let world = World::new("2026-01-11T23:30:00Z", settings()).await;
     for (now, id) in [
         ("2026-01-11T23:30:00Z", "sunday"),
@@ -100,9 +100,9 @@ async fn every_finished_period_is_found_however_long_nobody_looked() {
             .record(&[json!({"eventType": "api.calls", "customerId": "c", "value": 1, "id": id})])
             .await;
     }
-    // It was down for months.
+    // The server was down for months.
     world.set("2026-05-01T00:00:00Z");
-    world.sweep(Which::Finished).await;
+    world.sweep(SweepScope::Finished).await;
     let keys = |aggregates: Vec<logmill_meter::list::Aggregate>| -> Vec<String> {
         assert!(aggregates.iter().all(|aggregate| aggregate.state == Final));
         aggregates.into_iter().map(|aggregate| aggregate.key).collect()
@@ -110,7 +110,36 @@ async fn every_finished_period_is_found_however_long_nobody_looked() {
     assert_eq!(keys(world.aggregates("hourly").await), ["2026012005", "2026011200", "2026011123"]);
     assert_eq!(keys(world.aggregates("weekly").await), ["202604", "202603", "202602"]);
     assert_eq!(keys(world.aggregates("monthly").await), ["202601"]);
-    assert_eq!(world.sweep(Which::All).await.jobs(), 0, "nothing is left");
+    assert_eq!(world.sweep(SweepScope::All).await.jobs(), 0, "nothing is left");
+}
+
+/// The examples of the document: at 11:15 the last hour is 10:00 to 10:59, and the last day is yesterday.
+#[tokio::test(start_paused = true)]
+async fn a_sweep_finalizes_the_previous_hour_and_yesterday_and_no_current_period() {
+    let world = World::new("2026-01-12T10:30:00Z", settings()).await;
+    for now in ["2026-01-12T10:30:00Z", "2026-01-13T10:30:00Z", "2026-01-13T11:05:00Z"] {
+        world.set(now);
+        let event = json!({"eventType": "api.calls", "customerId": "c", "value": 1, "id": now});
+        world.record(&[event]).await;
+    }
+    world.set("2026-01-13T11:15:00Z");
+    world.sweep(SweepScope::Finished).await;
+    let made = async |period| {
+        let made = world.aggregates(period).await.into_iter();
+        let span = |one: logmill_meter::list::Aggregate| {
+            let time = logmill_meter::period::format_time;
+            (one.key, time(one.start), time(one.end))
+        };
+        made.map(span).collect::<Vec<_>>()
+    };
+    let span = |key: &str, start: &str, end: &str| {
+        (key.to_owned(), format!("2026-01-{start}:00:00.000Z"), format!("2026-01-{end}:00:00.000Z"))
+    };
+    let hours = [span("2026011310", "13T10", "13T11"), span("2026011210", "12T10", "12T11")];
+    assert_eq!(made("hourly").await, hours, "ends are the first moment after");
+    assert_eq!(made("daily").await, [span("20260112", "12T00", "13T00")]);
+    assert_eq!(made("weekly").await, [], "the week goes on");
+    assert_eq!(made("monthly").await, []);
 }
 
 /// Trap 5: with a count configured every customer ever seen got an aggregate in every period.
@@ -119,17 +148,17 @@ async fn a_period_without_usage_has_no_aggregate() {
     let world = World::new(NOW, settings()).await;
     world.record(&events("test.count", &["1"])).await;
     world.set("2026-01-15T00:00:00Z");
-    world.sweep(Which::Finished).await;
+    world.sweep(SweepScope::Finished).await;
     world.record(&[json!({"eventType": "test.count", "customerId": "other", "value": 1})]).await;
     world.set("2026-01-16T12:00:00Z");
-    world.sweep(Which::Finished).await;
+    world.sweep(SweepScope::Finished).await;
     let daily = world.aggregates("daily").await;
     let ids: Vec<&str> = daily.iter().map(|aggregate| aggregate.id.as_str()).collect();
     assert_eq!(ids, ["other_daily_20260115", "cust_123_daily_20260113"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_that_is_late_joins_within_the_grace_and_corrects_after_it() {
+async fn a_late_event_is_included_within_the_grace_and_corrects_the_aggregate_after_it() {
     let world = World::new("2026-01-13T08:59:00Z", settings()).await;
     world.record(&events("api.calls", &["1"])).await;
     world.set("2026-01-13T09:05:00Z");
@@ -139,12 +168,12 @@ async fn an_event_that_is_late_joins_within_the_grace_and_corrects_after_it() {
     };
     world.record(&[late("joins")]).await;
     world.set("2026-01-13T09:15:00Z");
-    world.sweep(Which::Finished).await;
+    world.sweep(SweepScope::Finished).await;
     let hourly = &world.aggregates("hourly").await[0];
     assert_eq!((hourly.state, body(hourly)["events"]["api.calls"].clone()), (Final, json!(11)));
     world.set("2026-01-20T00:00:00Z");
     world.record(&[late("corrects")]).await;
-    world.sweep(Which::Finished).await;
+    world.sweep(SweepScope::Finished).await;
     let hourly = &world.aggregates("hourly").await[0];
     assert_eq!((hourly.state, body(hourly)["events"]["api.calls"].clone()), (Corrected, json!(21)));
     let said: Vec<(i64, &str)> = vec![(1, "final"), (2, "corrected")];
@@ -167,7 +196,7 @@ async fn a_type_that_is_no_longer_configured_fails_its_job_and_is_not_left_out()
     without.events.remove("test.min");
     world.meter = world.reopened(without).await;
     world.set("2026-01-13T10:00:00Z");
-    world.meter.sweep(Which::Finished).await.expect("a sweep");
+    world.meter.sweep(SweepScope::Finished).await.expect("a sweep");
     let failed = world.work().await;
     assert!(
         failed[0].contains("event type test.min has usage but is not configured"),
@@ -177,7 +206,7 @@ async fn a_type_that_is_no_longer_configured_fails_its_job_and_is_not_left_out()
 }
 
 #[tokio::test(start_paused = true)]
-async fn values_weighted_by_time_hold_on_over_periods_in_which_nothing_happens() {
+async fn time_weighted_values_hold_over_periods_without_events() {
     let mut settings = settings();
     settings.events.insert("seats".to_owned(), EventType::new(Op::TimeWeighted));
     let world = World::new("2026-01-13T08:30:00Z", settings).await;
@@ -187,10 +216,10 @@ async fn values_weighted_by_time_hold_on_over_periods_in_which_nothing_happens()
         event
     };
     world.record(&[seats(2, "2026-01-13T08:00:00Z"), seats(5, "2026-01-13T08:30:00Z")]).await;
-    // One that comes late changes what was there before it.
+    // A late value changes what was computed before it came.
     world.record(&[seats(4, "2026-01-13T08:15:00Z"), seats(3, "2026-01-13T08:20:00Z")]).await;
     world.set("2026-01-13T11:30:00Z");
-    world.sweep(Which::Finished).await;
+    world.sweep(SweepScope::Finished).await;
     let hourly = world.aggregates("hourly").await;
     let areas: Vec<(String, Value)> = hourly
         .iter()
@@ -209,7 +238,7 @@ async fn values_weighted_by_time_hold_on_over_periods_in_which_nothing_happens()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_threshold_is_told_of_once_in_a_period() {
+async fn a_threshold_is_announced_once_per_period() {
     let alert = AlertRule {
         name: "many".to_owned(),
         event_type: "api.calls".to_owned(),
@@ -235,12 +264,12 @@ async fn a_threshold_is_told_of_once_in_a_period() {
         (["200"], vec!["20260113 10", "20260113 100"]),
     ] {
         world.record(&events("api.calls", &values)).await;
-        world.meter.keep_house().await.expect("house is kept");
+        world.meter.run_housekeeping().await.expect("house is kept");
         assert_eq!(world.work().await, Vec::<String>::new());
         assert_eq!(told().await, expected, "after {values:?}");
     }
     world.set("2026-01-14T00:00:00Z");
     world.record(&events("api.calls", &["50"])).await;
-    world.sweep(Which::Finished).await;
+    world.sweep(SweepScope::Finished).await;
     assert_eq!(told().await, ["20260113 10", "20260113 100", "20260114 10"]);
 }

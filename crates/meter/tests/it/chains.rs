@@ -1,4 +1,4 @@
-//! Usage of chains comes late: a period is final when all of it is there.
+//! Usage of chains arrives late: a period is final when all of it is present.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use logmill_io::Timestamp;
 use logmill_meter::Settings;
 use logmill_meter::aggregate::AggregateState::{self, Final, Provisional};
-use logmill_meter::due::Which;
+use logmill_meter::due::SweepScope;
 use logmill_meter::query::Query;
 use serde_json::json;
 
 use crate::fixture::{World, at, settings};
 
-/// Calls are usage of chain 5, or of any chain; bytes of none.
+/// Calls come from chain 5, or from any chain; bytes come from none.
 async fn world(chains: Vec<u64>, wait: Option<Duration>) -> World {
     let chain_types = [("api.calls".to_owned(), chains)].into();
     let settings = Settings { chain_types, chain_wait: wait, ..settings() };
@@ -27,9 +27,9 @@ async fn world(chains: Vec<u64>, wait: Option<Duration>) -> World {
     world
 }
 
-/// The states of the hour, of both customers.
+/// The states of the hour, for both customers.
 async fn states(world: &World) -> Vec<(String, AggregateState)> {
-    world.sweep(Which::Finished).await;
+    world.sweep(SweepScope::Finished).await;
     let mut hours = world.aggregates("hourly").await;
     hours.sort_by(|one, other| one.customer.cmp(&other.customer));
     hours.into_iter().map(|hour| (hour.customer, hour.state)).collect()
@@ -62,18 +62,18 @@ async fn a_period_is_final_once_usage_of_its_chains_is_complete() {
         world.meter.chain_is_complete(chain, at(before)).await.expect("it is said");
     };
     world.meter.chain_is_complete(5, Timestamp(0)).await.expect("it is said");
-    // Another chain says nothing of it.
+    // Another chain has no influence.
     complete(7, "2026-01-13T09:30:00Z").await;
     complete(5, "2026-01-13T08:59:59.999Z").await;
     assert_eq!((states(&world).await, is_final(&world).await), (both(Provisional), false));
     complete(5, "2026-01-13T09:00:00Z").await;
-    // What was said is not taken back by who is behind.
+    // A report that is behind does not take back an earlier one.
     complete(5, "2026-01-13T08:00:00Z").await;
     assert_eq!((states(&world).await, is_final(&world).await), (both(Final), true));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_chain_is_waited_for_as_long_as_is_configured() {
+async fn a_period_waits_for_a_chain_as_long_as_configured() {
     let world = world(Vec::new(), Some(Duration::from_secs(24 * 3_600))).await;
     world.meter.chain_is_complete(5, Timestamp(0)).await.expect("it is said");
     assert_eq!(states(&world).await, both(Provisional));
@@ -84,7 +84,7 @@ async fn a_chain_is_waited_for_as_long_as_is_configured() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_no_chain_is_relayed_nothing_is_waited_for() {
+async fn periods_do_not_wait_if_no_chain_is_relayed() {
     let world = world(vec![5], None).await;
     assert_eq!((states(&world).await, is_final(&world).await), (both(Final), true));
 }

@@ -1,10 +1,11 @@
-//! A clock that jumps, back and forth: what was said stays said, nothing is said twice, and nothing is forgotten.
+//! A clock that jumps, back and forth: announced results stay, nothing is announced twice, and nothing is
+//! forgotten.
 
 use std::time::Duration;
 
 use logmill_io::params;
 use logmill_meter::aggregate::AggregateState::{Corrected, Final};
-use logmill_meter::due::Which;
+use logmill_meter::due::SweepScope;
 use logmill_meter::list::EventFilter;
 use logmill_meter::period::PeriodKind;
 use logmill_meter::record::Outcome::{Repeated, Stored};
@@ -40,7 +41,7 @@ async fn count(world: &World, what: &str) -> i64 {
     found.row().expect("a row").int(0).expect("a number")
 }
 
-/// Every revision that is not provisional was told of once; gives how many there are.
+/// Checks that every revision that is not provisional was announced once; returns their number.
 async fn told_once(world: &World) -> i64 {
     let revisions = count(world, "meter_revision WHERE state > 0").await;
     assert_eq!(count(world, "webhook_message").await, revisions);
@@ -60,7 +61,7 @@ async fn events_that_come_while_the_clock_jumps_count_once_and_are_listed_as_the
     assert_eq!(listed(&world, None).await, ["d", "c", "b", "a"], "as they came");
     assert_eq!(listed(&world, Some("c")).await, ["c", "d", "a", "b"], "as they happened");
     world.set("2026-02-01T01:00:00Z");
-    world.sweep(Which::Finished).await;
+    world.sweep(SweepScope::Finished).await;
     let daily: Vec<(String, Value)> = world
         .aggregates("daily")
         .await
@@ -95,24 +96,24 @@ async fn a_period_that_was_final_stays_final_when_the_clock_goes_back() {
     let world = World::new(NOW, settings()).await;
     world.record(&[call("a", 1)]).await;
     world.set("2026-01-13T09:15:00Z");
-    world.sweep(Which::Finished).await;
+    world.sweep(SweepScope::Finished).await;
     let hourly = async || {
         let hourly = world.aggregates("hourly").await;
         (hourly[0].state, hourly[0].revision, body(&hourly[0])["events"]["api.calls"].clone())
     };
     assert_eq!((hourly().await, told_once(&world).await), ((Final, 1, json!(1)), 1));
     world.set("2026-01-13T08:30:00Z");
-    world.sweep(Which::Finished).await;
-    world.sweep(Which::All).await;
+    world.sweep(SweepScope::Finished).await;
+    world.sweep(SweepScope::All).await;
     assert_eq!((hourly().await, told_once(&world).await), ((Final, 1, json!(1)), 1));
-    // By the clock it came in time, but its period has been told of.
+    // By the clock it came in time, but its period was already announced.
     world.record(&[call("b", 2)]).await;
-    world.sweep(Which::All).await;
+    world.sweep(SweepScope::All).await;
     assert_eq!((hourly().await, told_once(&world).await), ((Corrected, 2, json!(3)), 2));
     for now in ["2026-01-13T09:15:00Z", "2026-01-13T07:00:00Z", "2026-01-13T09:30:00Z"] {
         world.set(now);
-        world.sweep(Which::Finished).await;
-        world.sweep(Which::All).await;
+        world.sweep(SweepScope::Finished).await;
+        world.sweep(SweepScope::All).await;
     }
     assert_eq!((hourly().await, told_once(&world).await), ((Corrected, 2, json!(3)), 2));
     world.recounted().await;
@@ -125,11 +126,11 @@ async fn a_jump_over_many_periods_makes_each_of_them_final_once() {
         world.set(&format!("2026-01-{day:02}T12:00:00Z"));
         world.record(&[call(&format!("e{day}"), day)]).await;
     }
-    // Years at once, back to before it all, and forward again, by turns.
+    // Jumps by years, alternately back to before the start, and forward again.
     for now in ["2031-01-01T00:00:00Z", "2025-01-01T00:00:00Z", "2027-06-01T00:00:00Z"] {
         world.set(now);
-        world.sweep(Which::Finished).await;
-        world.sweep(Which::All).await;
+        world.sweep(SweepScope::Finished).await;
+        world.sweep(SweepScope::All).await;
         let daily = world.aggregates("daily").await;
         assert!(daily.iter().all(|one| (one.state, one.revision) == (Final, 1)), "{now}");
         let values: Vec<Value> =
@@ -141,7 +142,7 @@ async fn a_jump_over_many_periods_makes_each_of_them_final_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_value_that_holds_on_is_corrected_for_its_whole_period_whatever_the_clock_says() {
+async fn a_held_value_is_corrected_for_its_whole_period_whatever_the_clock_says() {
     let mut settings = settings();
     settings.events.insert("seats".to_owned(), EventType::new(Op::TimeWeighted));
     settings.periods = vec![PeriodKind::Hourly];
@@ -158,20 +159,20 @@ async fn a_value_that_holds_on_is_corrected_for_its_whole_period_whatever_the_cl
     };
     world.record(&[seats(2, "2026-01-13T08:00:00Z")]).await;
     world.set("2026-01-13T09:15:00Z");
-    world.sweep(Which::Finished).await;
+    world.sweep(SweepScope::Finished).await;
     assert_eq!(area().await, (Final, json!(2 * 3_600)));
     world.set("2026-01-13T08:30:00Z");
     world.record(&[seats(4, "2026-01-13T08:15:00Z")]).await;
     let corrected = (Corrected, json!(2 * 900 + 4 * 2_700));
-    world.sweep(Which::All).await;
+    world.sweep(SweepScope::All).await;
     assert_eq!(area().await, corrected);
     world.set("2026-01-13T09:15:00Z");
-    world.sweep(Which::Finished).await;
+    world.sweep(SweepScope::Finished).await;
     assert_eq!(area().await, corrected);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_threshold_is_told_of_once_however_the_clock_jumps() {
+async fn a_threshold_is_announced_once_however_the_clock_jumps() {
     let alert = AlertRule {
         name: "many".to_owned(),
         event_type: "api.calls".to_owned(),
@@ -193,7 +194,7 @@ async fn a_threshold_is_told_of_once_however_the_clock_jumps() {
     {
         world.set(now);
         world.record(&[call(&format!("e{number}"), 20)]).await;
-        world.meter.keep_house().await.expect("house is kept");
+        world.meter.run_housekeeping().await.expect("house is kept");
         assert_eq!(world.work().await, Vec::<String>::new());
         assert_eq!(count(&world, "meter_alert").await, told, "{now}");
         assert_eq!(count(&world, "webhook_message").await, told, "{now}");
@@ -201,21 +202,21 @@ async fn a_threshold_is_told_of_once_however_the_clock_jumps() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_archived_by_a_clock_that_was_ahead_still_counts_once() {
+async fn events_archived_while_the_clock_was_ahead_still_count_once() {
     let retention = Some(Duration::from_secs(30 * 24 * 3_600));
     let sizes = Sizes { keys_per_blob: 10, ..Sizes::default() };
     let world = World::with_sizes(NOW, Settings { retention, ..settings() }, sizes).await;
     let events: Vec<Value> = (0..25).map(|number| call(&format!("e{number}"), number)).collect();
     world.record(&events).await;
     world.set("2036-01-13T08:20:00Z");
-    world.meter.keep_house().await.expect("house is kept");
+    world.meter.run_housekeeping().await.expect("house is kept");
     assert_eq!(count(&world, "meter_event").await, 0, "all are archived");
     world.set("2026-01-13T08:25:00Z");
     assert!(world.record(&events).await.iter().all(|outcome| *outcome == Repeated));
     assert_eq!(world.record(&[call("new", 100)]).await, [Stored]);
-    world.meter.keep_house().await.expect("house is kept");
+    world.meter.run_housekeeping().await.expect("house is kept");
     world.set("2026-01-13T09:15:00Z");
-    world.sweep(Which::Finished).await;
+    world.sweep(SweepScope::Finished).await;
     assert_eq!(body(&world.aggregates("hourly").await[0])["events"]["api.calls"], 400);
     assert_eq!(listed(&world, Some("c")).await.len(), 26);
     assert_eq!(world.recounted().await, 26);

@@ -1,4 +1,4 @@
-//! CloudEvents: where the value is, and what is refused.
+//! CloudEvents: where the value is, and which events are refused.
 
 use logmill_io::SeededEntropy;
 use logmill_meter::event::{CloudEvent, Event, Sender, from_cloud};
@@ -20,7 +20,7 @@ fn checked(more: &Value) -> Result<Event, Vec<String>> {
 }
 
 #[test]
-fn data_in_base64_count_as_what_they_are() {
+fn data_in_base64_is_decoded() {
     let plain = checked(&json!({"data": {"value": 42, "region": "eu"}})).expect("an event");
     assert_eq!(plain.value.to_string(), "42");
     // {"value": 42, "region": "eu"}
@@ -29,19 +29,19 @@ fn data_in_base64_count_as_what_they_are() {
         [Value::Null, json!("application/json; charset=utf-8"), json!("Application/Usage+JSON")]
     {
         let event = json!({"data_base64": encoded, "datacontenttype": content_type});
-        let found = checked(&event).unwrap_or_else(|wrongs| panic!("{event}: {wrongs:?}"));
+        let found = checked(&event).unwrap_or_else(|errors| panic!("{event}: {errors:?}"));
         assert_eq!((found.value, found.content), (plain.value, plain.content), "{event}");
     }
     assert_eq!(checked(&json!({})).expect("an event").value.to_string(), "1");
 }
 
 #[test]
-fn data_that_can_not_be_read_are_refused_and_do_not_count_as_one() {
+fn data_that_cannot_be_parsed_is_refused_and_does_not_count_as_one() {
     let encoded = "eyJ2YWx1ZSI6IDQyLCAicmVnaW9uIjogImV1In0=";
     for (event, wrong) in [
         (
             json!({"data": {"value": 1}, "data_base64": encoded}),
-            "data and data_base64 must not both be there",
+            "data and data_base64 must not both be present",
         ),
         (
             json!({"data_base64": encoded, "datacontenttype": "application/xml"}),

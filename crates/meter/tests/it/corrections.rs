@@ -1,4 +1,4 @@
-//! What operators take back or change, and what is archived.
+//! Corrections by operators, and archived events.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use logmill_io::sql::Execute as _;
 use logmill_meter::aggregate::AggregateState::Corrected;
 use logmill_meter::aggregate::Aggregator;
 use logmill_meter::correct::{Change, Correction};
-use logmill_meter::due::{AGGREGATE_JOB, Which};
+use logmill_meter::due::{AGGREGATE_JOB, SweepScope};
 use logmill_meter::list::EventFilter;
 use logmill_meter::record::Outcome::Repeated;
 use logmill_meter::settings::{EventType, Op};
 use logmill_meter::{Decimal, Settings, Sizes};
-use logmill_work::{Handler as _, Running};
+use logmill_work::{Handler as _, RunningJob};
 use serde_json::{Value, json};
 
 use crate::fixture::{World, at, body, settings};
@@ -34,7 +34,7 @@ fn correction(id: &str, change: Change) -> Correction {
 }
 
 async fn hourly(world: &World) -> (logmill_meter::aggregate::AggregateState, Value) {
-    world.sweep(Which::Finished).await;
+    world.sweep(SweepScope::Finished).await;
     let hourly = world.aggregates("hourly").await.remove(0);
     (hourly.state, body(&hourly)["events"]["api.calls"].clone())
 }
@@ -54,9 +54,9 @@ async fn a_cancelled_and_an_amended_event_correct_their_periods_and_leave_a_note
     let notes = world.meter.corrections(&event).await.expect("notes");
     assert_eq!((notes[0].before.as_str(), notes[0].after.as_deref()), ("1", Some("7")));
     assert_eq!((notes[0].actor.as_str(), notes[0].reason.as_str()), ("operator", "it was wrong"));
-    // The same again is refused, and sending the event again still counts nothing.
+    // The same correction is refused, and sending the event again still counts nothing.
     let again = world.meter.correct(&correction("e10", Change::Cancel)).await;
-    assert!(again.is_err_and(|error| error.to_string().contains("like that already")));
+    assert!(again.is_err_and(|error| error.to_string().contains("already has this value")));
     assert_eq!(world.record(&[call(10)]).await, [Repeated]);
     let none = world.meter.correct(&correction("e11", Change::Cancel)).await;
     assert!(none.is_err_and(|error| error.to_string() == "there is no event e11 of source test"));
@@ -64,7 +64,7 @@ async fn a_cancelled_and_an_amended_event_correct_their_periods_and_leave_a_note
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_period_whose_last_event_is_cancelled_says_so() {
+async fn a_period_whose_last_event_is_cancelled_gets_a_corrected_aggregate() {
     let world = World::new(NOW, settings()).await;
     world.record(&[call(1)]).await;
     world.set("2026-01-13T10:00:00Z");
@@ -73,7 +73,7 @@ async fn a_period_whose_last_event_is_cancelled_says_so() {
     assert_eq!(hourly(&world).await, (Corrected, Value::Null));
     let hourly = world.aggregates("hourly").await.remove(0);
     assert_eq!((hourly.revision, body(&hourly)["events"].clone()), (2, json!({})));
-    // Whoever lists events still sees it.
+    // Lists of events still contain it.
     let customer = Some("c".to_owned());
     let filter = EventFilter { customer, limit: 10, ..EventFilter::default() };
     let events = world.meter.events(&filter).await.expect("a page").items;
@@ -89,7 +89,7 @@ async fn archived_events_are_found_corrected_and_counted_again() {
     world.record(&(0..100).map(call).collect::<Vec<_>>()).await;
     world.set("2026-01-20T00:00:00Z");
     assert_eq!(hourly(&world).await.1, 4950);
-    world.meter.keep_house().await.expect("house is kept");
+    world.meter.run_housekeeping().await.expect("house is kept");
     let left = "SELECT count(*) FROM meter_event";
     let left = async || {
         let found = world.meter.sql().query(left, params![]).await.expect("a count");
@@ -101,7 +101,7 @@ async fn archived_events_are_found_corrected_and_counted_again() {
     world.meter.correct(&correction("e50", Change::Cancel)).await.expect("it is cancelled");
     assert_eq!(hourly(&world).await, (Corrected, json!(4900)));
     assert_eq!(left().await, 1);
-    world.meter.keep_house().await.expect("house is kept");
+    world.meter.run_housekeeping().await.expect("house is kept");
     assert_eq!(left().await, 0);
     assert_eq!(world.recounted().await, 100);
     let event = world.meter.find_event("test", "e50").await.expect("a look").expect("the event");
@@ -129,7 +129,7 @@ async fn archived_events_are_found_corrected_and_counted_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_recount_finds_and_mends_what_is_wrong() {
+async fn a_recount_finds_and_repairs_wrong_partials() {
     let world = World::new(NOW, settings()).await;
     world.record(&[call(1), call(2)]).await;
     let text = "DELETE FROM meter_event WHERE id = 'e2'";
@@ -149,14 +149,14 @@ async fn a_recount_finds_and_mends_what_is_wrong() {
     let text = "DELETE FROM meter_unplaced";
     world.meter.sql().execute(text, params![]).await.expect("damage");
     let found = world.meter.recount(true, |_| {}).await.expect("a recount");
-    assert_eq!(found.differences[0], "1 events are not found by their series and time");
+    assert_eq!(found.differences[0], "1 events have no index entry");
     assert_eq!(world.recounted().await, 1);
 }
 
-/// A value that is weighted by time can not just be added when it comes late: its bucket is counted again from all
-/// events, wherever they are by then.
+/// A time-weighted value cannot just be added when it arrives late: its bucket is recomputed from all events,
+/// wherever they are by then.
 #[tokio::test(start_paused = true)]
-async fn what_comes_late_joins_archived_events_also_while_they_are_being_archived() {
+async fn late_events_are_merged_with_archived_ones_also_during_archiving() {
     let mut kept = Settings { retention: Some(Duration::from_secs(86_400)), ..settings() };
     kept.events.insert("seats".to_owned(), EventType::new(Op::TimeWeighted));
     let world = World::new(NOW, kept).await;
@@ -166,12 +166,12 @@ async fn what_comes_late_joins_archived_events_also_while_they_are_being_archive
     };
     world.record(&[seats(2), seats(4), seats(12)]).await;
     world.set("2026-01-20T00:00:00Z");
-    world.meter.keep_house().await.expect("house is kept");
+    world.meter.run_housekeeping().await.expect("house is kept");
     world.record(&[seats(3)]).await;
     assert_eq!(world.recounted().await, 4);
     for late in [5, 7, 9, 11] {
         let (late, later) = ([seats(late)], [seats(late + 1)]);
-        let archive = async { world.meter.keep_house().await.expect("house is kept") };
+        let archive = async { world.meter.run_housekeeping().await.expect("house is kept") };
         tokio::join!(world.record(&late), archive, world.record(&later));
     }
     // The one at twelve minutes came twice.
@@ -192,7 +192,7 @@ async fn a_slice_of_large_events_has_fewer_of_them_and_all_are_found_again() {
     };
     world.record(&(0..20).map(large).collect::<Vec<_>>()).await;
     world.set("2026-01-20T00:00:00Z");
-    world.meter.keep_house().await.expect("house is kept");
+    world.meter.run_housekeeping().await.expect("house is kept");
     let text = "SELECT count(*), min(events), max(events), (SELECT count(*) FROM meter_event)
                 FROM meter_archive";
     let found = world.meter.sql().query(text, params![]).await.expect("slices");
@@ -203,7 +203,7 @@ async fn a_slice_of_large_events_has_fewer_of_them_and_all_are_found_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_recount_looks_at_no_time_without_events_however_far_apart_they_are() {
+async fn a_recount_skips_times_without_events() {
     let kept = Settings { retention: Some(Duration::from_secs(86_400)), ..settings() };
     let world = World::new(NOW, kept).await;
     let long_ago = |number: i64, time: &str| {
@@ -218,22 +218,22 @@ async fn a_recount_looks_at_no_time_without_events_however_far_apart_they_are() 
     ];
     world.record(&old).await;
     world.set("2026-01-20T00:00:00Z");
-    world.meter.keep_house().await.expect("house is kept");
+    world.meter.run_housekeeping().await.expect("house is kept");
     let text = "SELECT count(*) FROM meter_archive";
     let slices = world.meter.sql().query(text, params![]).await.expect("slices");
     assert_eq!(slices.row().expect("a row").int(0).expect("a number"), 1);
     let mut steps = 0;
     let found = world.meter.recount(false, |_| steps += 1).await.expect("a recount");
     assert_eq!((found.events, found.wrong, steps), (3, 0, 3));
-    // What comes in between joins them.
+    // An event that arrives in between joins them.
     world.record(&[long_ago(4, "1970-01-01T00:05:00Z")]).await;
-    world.meter.keep_house().await.expect("house is kept");
+    world.meter.run_housekeeping().await.expect("house is kept");
     assert_eq!(world.recounted().await, 4);
 }
 
-/// Nobody sweeps: what corrects has the aggregates of finished periods made again by itself.
+/// Without a sweep: the correction itself triggers the aggregates of finished periods again.
 #[tokio::test(start_paused = true)]
-async fn a_correction_has_final_aggregates_made_again_without_a_sweep() {
+async fn a_correction_recomputes_final_aggregates_without_a_sweep() {
     let world = World::new(NOW, settings()).await;
     world.record(&[call(1), call(10)]).await;
     world.set("2026-01-13T10:00:00Z");
@@ -247,20 +247,20 @@ async fn a_correction_has_final_aggregates_made_again_without_a_sweep() {
         assert_eq!(hourly.state, Corrected);
         assert_eq!(body(&hourly)["events"]["api.calls"], expected);
     }
-    // The day is under way: it waits for its sweep, or for a trigger.
+    // The day has not ended: it waits for its sweep, or for a trigger.
     assert!(world.aggregates("daily").await.is_empty());
-    world.sweep(Which::All).await;
+    world.sweep(SweepScope::All).await;
     assert_eq!(world.aggregates("hourly").await[0].revision, 3, "the sweep finds nothing new");
     assert_eq!(body(&world.aggregates("daily").await[0])["events"]["api.calls"], 1);
 }
 
-/// A correction that comes while its aggregate is being made finds the job running, and cannot enqueue it.
+/// A correction that comes while its aggregate is being computed finds the job running, and cannot enqueue it.
 #[tokio::test(start_paused = true)]
 async fn usage_that_changes_while_its_aggregate_is_made_is_not_left_to_the_next_sweep() {
     let world = World::new(NOW, settings()).await;
     world.record(&[call(1)]).await;
     world.set("2026-01-13T10:00:00Z");
-    world.meter.sweep(Which::Finished).await.expect("a sweep");
+    world.meter.sweep(SweepScope::Finished).await.expect("a sweep");
     let lease = Duration::from_secs(120);
     let claim = || world.queue.claim(AGGREGATE_JOB, 10, lease, "test");
     let first = claim().await.expect("claims").remove(0);
@@ -269,7 +269,7 @@ async fn usage_that_changes_while_its_aggregate_is_made_is_not_left_to_the_next_
         BEGIN UPDATE meter_due SET generation = generation + 1; END";
     sql.execute(meanwhile, params![]).await.expect("works");
     let aggregator = Aggregator(world.meter.clone());
-    let run = |claim| aggregator.run(Running { claim, queue: world.queue.clone() });
+    let run = |claim| aggregator.run(RunningJob { claim, queue: world.queue.clone() });
     run(first).await.expect("made");
     sql.execute("DROP TRIGGER meanwhile", params![]).await.expect("works");
     let again = claim().await.expect("claims");

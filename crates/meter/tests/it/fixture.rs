@@ -1,4 +1,4 @@
-//! A meter in memory, and the few things that tests do with it.
+//! A meter in memory, and the common operations of tests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use logmill_io::wire::{GuardedClient, GuardedSettings};
 use logmill_io::{BlobStore, SeededEntropy, SimClock, Sql, SystemClock, Timestamp};
 use logmill_meter::aggregate::Aggregator;
 use logmill_meter::alerts::{ALERT_JOB, Watcher};
-use logmill_meter::due::{AGGREGATE_JOB, Swept, Which};
-use logmill_meter::event::{Event, Incoming, Sender};
+use logmill_meter::due::{AGGREGATE_JOB, SweepResult, SweepScope};
+use logmill_meter::event::{Event, RawEvent, Sender};
 use logmill_meter::list::{Aggregate, AggregateFilter};
 use logmill_meter::period::parse_time;
-use logmill_meter::record::{Arrived, Outcome};
+use logmill_meter::record::{Outcome, ReceivedEvent};
 use logmill_meter::settings::{EventType, Op};
 use logmill_meter::webhooks::{WebhookSettings, Webhooks};
 use logmill_meter::{Meter, Settings, Sizes};
-use logmill_work::{Handler, Queue, Running};
+use logmill_work::{Handler, Queue, RunningJob};
 use serde_json::Value;
 
 pub(crate) struct World {
@@ -27,7 +27,6 @@ pub(crate) struct World {
     pub(crate) meter: Meter,
 }
 
-/// The moment of a text.
 pub(crate) fn at(text: &str) -> Timestamp {
     parse_time(text).expect("a moment")
 }
@@ -49,7 +48,7 @@ pub(crate) fn settings() -> Settings {
     settings
 }
 
-/// Webhooks that nobody delivers.
+/// Webhooks that are never delivered.
 async fn webhooks(queue: &Queue) -> Webhooks {
     let client = GuardedClient::new(SystemClock::shared(), GuardedSettings::default());
     let client = client.expect("a client");
@@ -78,7 +77,7 @@ impl World {
         self.reopened_over(self.queue.sql(), &self.blobs, settings, Sizes::default()).await
     }
 
-    /// The same over other ways to the same stores.
+    /// Like [`World::reopened`], over other handles to the same stores.
     pub(crate) async fn reopened_over(
         &self,
         sql: &Sql,
@@ -92,23 +91,22 @@ impl World {
         meter.await.expect("a meter")
     }
 
-    /// Moves the clock.
     pub(crate) fn set(&self, now: &str) {
         use logmill_io::Clock as _;
         self.clock.jump(at(now).millis() - self.clock.now().millis());
     }
 
     pub(crate) fn event(&self, json: &Value) -> Event {
-        self.checked(json).unwrap_or_else(|wrongs| panic!("{json}: {wrongs:?}"))
+        self.checked(json).unwrap_or_else(|errors| panic!("{json}: {errors:?}"))
     }
 
     pub(crate) fn checked(&self, json: &Value) -> Result<Event, Vec<String>> {
         use logmill_io::Clock as _;
         let text = json.to_string();
-        let incoming: Incoming<'_> = serde_json::from_str(&text).expect("an object");
+        let raw: RawEvent<'_> = serde_json::from_str(&text).expect("an object");
         let entropy = &**self.meter.sql().entropy();
         let sender = Sender { source: "test", now: self.clock.now(), entropy };
-        incoming.check(self.meter.settings(), None, &sender).and_then(Event::in_time)
+        raw.check(self.meter.settings(), None, &sender).and_then(Event::in_time)
     }
 
     /// Records events as one batch.
@@ -116,16 +114,18 @@ impl World {
         self.record_with(&self.meter, events).await
     }
 
-    /// The same with another meter.
+    /// Records events with another meter.
     pub(crate) async fn record_with(&self, meter: &Meter, events: &[Value]) -> Vec<Outcome> {
         use logmill_io::Clock as _;
-        let received = self.clock.now();
-        let arrived: Vec<Arrived> =
-            events.iter().map(|json| Arrived { event: self.event(json), received }).collect();
-        meter.record(arrived).await.expect("it is recorded")
+        let received_at = self.clock.now();
+        let received: Vec<ReceivedEvent> = events
+            .iter()
+            .map(|json| ReceivedEvent { event: self.event(json), received_at })
+            .collect();
+        meter.record(received).await.expect("it is recorded")
     }
 
-    /// Does all jobs that aggregate and watch; gives the errors of those that failed.
+    /// Runs all jobs that aggregate and watch; returns the errors of those that failed.
     pub(crate) async fn work(&self) -> Vec<String> {
         let handlers: [(&str, Box<dyn Handler>); 2] = [
             (AGGREGATE_JOB, Box::new(Aggregator(self.meter.clone()))),
@@ -141,7 +141,7 @@ impl World {
                 }
                 for claim in claims {
                     let queue = self.queue.clone();
-                    if let Err(failure) = handler.run(Running { claim, queue }).await {
+                    if let Err(failure) = handler.run(RunningJob { claim, queue }).await {
                         failed.push(failure.error);
                     }
                 }
@@ -150,8 +150,8 @@ impl World {
         failed
     }
 
-    /// Sweeps and does what is due.
-    pub(crate) async fn sweep(&self, which: Which) -> Swept {
+    /// Sweeps and runs the due jobs.
+    pub(crate) async fn sweep(&self, which: SweepScope) -> SweepResult {
         let swept = self.meter.sweep(which).await.expect("a sweep");
         assert_eq!(self.work().await, Vec::<String>::new());
         swept
@@ -166,7 +166,7 @@ impl World {
         self.meter.aggregates(&filter).await.expect("aggregates").items
     }
 
-    /// Everything in the database follows from the events.
+    /// Checks that everything in the database follows from the events; returns their number.
     pub(crate) async fn recounted(&self) -> u64 {
         let recounted = self.meter.recount(false, |_| {}).await.expect("a recount");
         assert_eq!(recounted.differences, Vec::<String>::new());

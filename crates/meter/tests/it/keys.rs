@@ -1,4 +1,4 @@
-//! Keys wander from memory to blobs, and from many short runs of blobs to few long ones, and are found all the while.
+//! Keys move from memory to blobs, and from many short runs of blobs to few long ones, and are always found.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -9,10 +9,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use logmill_io::sql::Execute as _;
 use logmill_io::{
-    BlobMeta, BlobName, BlobStore, Fault, Faults, Faulty, Result as StoreResult, Tasks, params,
+    BlobMeta, BlobName, BlobStore, Fault, Faults, FaultyStore, Result as StoreResult, Tasks, params,
 };
-use logmill_meter::record::Arrived;
 use logmill_meter::record::Outcome::{Conflict, Repeated};
+use logmill_meter::record::ReceivedEvent;
 use logmill_meter::{Decimal, Meter, Recorder, Sizes};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -42,7 +42,7 @@ async fn runs(world: &World) -> i64 {
     number(world, "SELECT count(*) FROM meter_keys WHERE part = 0").await
 }
 
-/// Blobs of keys are those that are entered, and no others.
+/// The blobs of keys are exactly those in the table.
 async fn assert_nothing_is_left_over(world: &World) {
     let text = "SELECT blob FROM meter_keys";
     let rows = world.queue.sql().query(text, params![]).await.expect("rows").rows;
@@ -69,10 +69,10 @@ async fn many_runs_of_keys_become_few_and_every_key_stays() {
     let behind = world.reopened_over(world.queue.sql(), &blobs, settings(), small()).await;
     for start in (0..2_000).step_by(25) {
         world.record(&calls(start..start + 25, 0)).await;
-        world.meter.keep_house().await.expect("house is kept");
+        world.meter.run_housekeeping().await.expect("house is kept");
         assert!(runs(&world).await <= 7 * 3 + 1, "after {start}");
         if start == 500 {
-            // From now on its blobs go away under it.
+            // From now on its blobs are removed while it uses them.
             assert_all_are_known(&world, &behind, 500).await;
         }
     }
@@ -90,21 +90,21 @@ async fn many_runs_of_keys_become_few_and_every_key_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_that_can_not_be_forgotten_do_not_stop_the_rest_of_the_house() {
+async fn messages_that_cannot_be_removed_do_not_stop_the_rest_of_housekeeping() {
     let world = World::with_sizes(NOW, settings(), small()).await;
     world.record(&calls(0..75, 0)).await;
     let away = "ALTER TABLE webhook_message RENAME TO webhook_message_away";
     world.queue.sql().execute(away, params![]).await.expect("renamed");
-    let error = world.meter.keep_house().await.expect_err("there is no such table");
+    let error = world.meter.run_housekeeping().await.expect_err("there is no such table");
     assert!(error.to_string().contains("webhook_message"), "{error}");
     assert_eq!(runs(&world).await, 7, "keys are sealed");
 }
 
-/// Seven runs, and events for one more, which makes one of eight.
+/// Seven runs, and events for an eighth, which merges them into one.
 async fn about_to_merge() -> World {
     let world = World::with_sizes(NOW, settings(), small()).await;
     world.record(&calls(0..75, 0)).await;
-    world.meter.keep_house().await.expect("house is kept");
+    world.meter.run_housekeeping().await.expect("house is kept");
     assert_eq!(runs(&world).await, 7);
     world.record(&calls(75..85, 0)).await;
     world
@@ -120,23 +120,23 @@ async fn a_crash_anywhere_while_keys_are_sealed_and_merged_loses_none_and_leaves
     loop {
         let sql = world.queue.sql().with_faults(Arc::clone(&faults));
         let blobs: Arc<dyn BlobStore> =
-            Arc::new(Faulty::new(Arc::clone(&world.blobs), Arc::clone(&faults)));
+            Arc::new(FaultyStore::new(Arc::clone(&world.blobs), Arc::clone(&faults)));
         let meter = world.reopened_over(&sql, &blobs, settings(), small()).await;
         let opened = faults.operations();
-        let kept = meter.keep_house().await;
+        let kept = meter.run_housekeeping().await;
         if operations.is_empty() {
             kept.expect("house is kept");
             operations = opened..faults.operations();
             operation = opened;
             assert!(operations.end - operations.start > 40, "{operations:?}");
         } else {
-            // Whoever dies is followed by one who finds everything, and finishes.
+            // The process after a crash finds everything, and finishes.
             assert_all_are_known(&world, &world.meter, 85).await;
-            world.meter.keep_house().await.expect("house is kept");
+            world.meter.run_housekeeping().await.expect("house is kept");
             world.set(LATER);
-            world.meter.keep_house().await.expect("house is kept");
+            world.meter.run_housekeeping().await.expect("house is kept");
         }
-        // What was looked for meanwhile took numbers, so that a second one may have begun.
+        // Lookups in between took numbers, so a second run may have started.
         assert!(runs(&world).await <= 2, "{faults:?}");
         assert_nothing_is_left_over(&world).await;
         assert_all_are_known(&world, &world.meter, 85).await;
@@ -153,20 +153,20 @@ async fn a_crash_anywhere_while_keys_are_sealed_and_merged_loses_none_and_leaves
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_blob_that_is_entered_is_not_deleted_whoever_announces_it_again() {
+async fn a_blob_that_is_entered_is_not_deleted_when_it_is_announced_again() {
     let world = about_to_merge().await;
-    world.meter.keep_house().await.expect("house is kept");
+    world.meter.run_housekeeping().await.expect("house is kept");
     let text = "INSERT INTO meter_keys_loose (blob, doomed, since_ms)
                 SELECT blob, 0, 0 FROM meter_keys";
     let announced = world.queue.sql().write(|tx| async move { tx.execute(text, params![]).await });
     announced.await.expect("rows");
     world.set(LATER);
-    world.meter.keep_house().await.expect("house is kept");
+    world.meter.run_housekeeping().await.expect("house is kept");
     assert_nothing_is_left_over(&world).await;
     assert_all_are_known(&world, &world.meter, 85).await;
 }
 
-/// A store whose next read waits until it is let through.
+/// A store whose next read waits until it is released.
 #[derive(Debug)]
 struct Gate {
     store: Arc<dyn BlobStore>,
@@ -219,13 +219,13 @@ async fn a_key_that_is_sealed_while_it_is_looked_for_is_found() {
     let blobs: Arc<dyn BlobStore> = Arc::<Gate>::clone(&gate);
     let slow = world.reopened_over(world.queue.sql(), &blobs, settings(), small()).await;
     world.record(&calls(0..10, 0)).await;
-    world.meter.keep_house().await.expect("house is kept");
+    world.meter.run_housekeeping().await.expect("house is kept");
     world.record(&calls(10..20, 0)).await;
     gate.closed.store(true, Ordering::Relaxed);
     let look = slow.find_event("test", "e15");
     let seal = async {
         gate.reached.notified().await;
-        slow.keep_house().await.expect("house is kept");
+        slow.run_housekeeping().await.expect("house is kept");
         gate.open.notify_one();
     };
     let (found, ()) = tokio::join!(look, seal);
@@ -241,9 +241,10 @@ async fn many_keys_in_memory_are_sealed_soon_and_not_in_a_minute() {
     let mut tasks = Tasks::new();
     tasks.spawn(recording);
     for batch in 0..5 {
-        let received = world.clock.now();
+        let received_at = world.clock.now();
         let events = calls(batch * 10..batch * 10 + 10, 0);
-        let events = events.iter().map(|json| Arrived { event: world.event(json), received });
+        let events =
+            events.iter().map(|json| ReceivedEvent { event: world.event(json), received_at });
         recorder.record(events.collect()).await.expect("recorded");
     }
     drop(recorder);

@@ -1,4 +1,4 @@
-//! Metering over SQLite in memory, on a clock that tests move.
+//! Metering over SQLite in memory, on a clock that tests control.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -9,10 +9,10 @@ mod cloud;
 mod corrections;
 mod damage;
 mod fixture;
-mod held;
+mod group_commit;
+mod held_values;
 mod keys;
 mod lists;
 mod queries;
 mod recording;
-mod replaced;
-mod together;
+mod replaced_blocks;

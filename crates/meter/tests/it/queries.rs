@@ -1,4 +1,4 @@
-//! Queries: what they answer, and that they stop where they would cost too much.
+//! Queries: their results, and that they stop where they would cost too much.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ fn with_type(name: &str, event_type: EventType) -> Settings {
 async fn asked(world: &World, query: &Query, limits: &Limits) -> Result<Vec<String>, String> {
     let lines = world.meter.query_within(query, &[], limits).await;
     let lines = lines.map_err(|error| error.to_string())?;
-    let shown = |line: logmill_meter::query::Line| {
+    let shown = |line: logmill_meter::query::QueryLine| {
         let value = line.value().map(|value| value.to_string()).unwrap_or_default();
         let group: Vec<String> = line.group.into_values().map(Option::unwrap_or_default).collect();
         format!("{} {value}", group.join(" "))
@@ -46,7 +46,7 @@ async fn asked(world: &World, query: &Query, limits: &Limits) -> Result<Vec<Stri
     Ok(lines.into_iter().map(shown).collect())
 }
 
-/// The partial of the last customer is damaged: who gets there reads that, and has gone too far.
+/// The partial of the last customer is damaged: a query that reaches it has gone too far.
 #[tokio::test(start_paused = true)]
 async fn a_query_stops_as_soon_as_it_has_too_many_lines() {
     let seats = EventType::new(Op::TimeWeighted);
@@ -66,13 +66,13 @@ async fn a_query_stops_as_soon_as_it_has_too_many_lines() {
     let mut held = query("seats", "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z");
     held.window = Some(PeriodKind::Hourly);
     held.group_by = vec![BY_CUSTOMER.to_owned()];
-    // Each customer has a line in each of 744 hours: the sixth has one that is too many.
+    // Each customer has a line in each of 744 hours: the sixth has one too many.
     let lines = Limits { lines: 5 * 744, ..Limits::default() };
     let stopped = asked(&world, &held, &lines).await.expect_err("too much");
-    assert!(stopped.starts_with("this asks for more than 3720 lines: "), "{stopped}");
+    assert!(stopped.starts_with("the query covers more than 3720 lines: "), "{stopped}");
     let steps = Limits { held: 5 * 744, ..Limits::default() };
     let stopped = asked(&world, &held, &steps).await.expect_err("too much");
-    assert!(stopped.contains("more than 3720 values that hold on in windows"), "{stopped}");
+    assert!(stopped.contains("more than 3720 values carried into windows"), "{stopped}");
     let all = asked(&world, &held, &Limits::default()).await.expect_err("damage");
     assert!(all.contains("corrupt"), "{all}");
 }
@@ -93,11 +93,14 @@ async fn large_partials_are_bounded_by_their_bytes_and_not_by_their_number() {
     assert_eq!(asked(&world, &users, &Limits::default()).await.expect("lines"), [" 4000"]);
     let few = Limits { bytes: 20_000, ..Limits::default() };
     let stopped = asked(&world, &users, &few).await.expect_err("too much");
-    assert!(stopped.starts_with("this asks for more than 20000 bytes of partials: "), "{stopped}");
+    assert!(
+        stopped.starts_with("the query covers more than 20000 bytes of partials: "),
+        "{stopped}"
+    );
     let few = Limits { kept_bytes: 40_000, ..Limits::default() };
     let stopped = asked(&world, &users, &few).await.expect_err("too much");
-    assert!(stopped.starts_with("this asks for more than 40000 bytes in lines: "), "{stopped}");
-    // A sum keeps nothing of it.
+    assert!(stopped.starts_with("the query covers more than 40000 bytes in lines: "), "{stopped}");
+    // A count keeps none of these bytes.
     users.op = Some(Op::Count);
     assert_eq!(asked(&world, &users, &few).await.expect("lines"), [" 4000"]);
 }
@@ -128,7 +131,7 @@ async fn an_answer_is_the_same_over_many_pages() {
     assert_eq!(asked(&world, &daily, &Limits::default()).await.expect("lines"), expected);
     let few = Limits { rows: 1_346, ..Limits::default() };
     let stopped = asked(&world, &daily, &few).await.expect_err("too much");
-    assert!(stopped.starts_with("this asks for more than 1346 rows: "), "{stopped}");
+    assert!(stopped.starts_with("the query covers more than 1346 rows: "), "{stopped}");
 }
 
 fn by_field(op: Op) -> EventType {
@@ -140,7 +143,7 @@ fn by_field(op: Op) -> EventType {
 }
 
 #[tokio::test(start_paused = true)]
-async fn different_things_are_told_apart_by_all_their_characters_and_a_missing_one_is_none() {
+async fn unique_items_are_compared_by_their_whole_text_and_a_missing_one_adds_nothing() {
     let world = World::new(NOW, with_type("users", by_field(Op::Unique))).await;
     let long = "x".repeat(300);
     let users = [
@@ -181,7 +184,7 @@ async fn long_values_of_a_dimension_are_groups_of_their_own_and_are_found_by_the
     for line in &lines {
         let group = line.split(' ').next().expect("a group");
         assert!(group.len() <= 200, "{group}");
-        // What is shown leads back to it.
+        // The shown value finds the group again.
         hits.filter = BTreeMap::from([("path".to_owned(), [group.to_owned()].into())]);
         assert_eq!(asked(&world, &hits, &Limits::default()).await.expect("lines"), [line.as_str()]);
     }
@@ -194,7 +197,8 @@ async fn long_values_of_a_dimension_are_groups_of_their_own_and_are_found_by_the
     assert!(asked(&world, &hits, &Limits::default()).await.expect("no line").is_empty());
 }
 
-/// One more customer each, with one series and the partial of the customer `first` at the same time.
+/// Adds customers with one series each, and with the partial of the customer `first` at the same
+/// time.
 async fn add_customers(world: &World, count: i64) {
     let numbers = format!(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
@@ -237,18 +241,18 @@ async fn a_total_is_bounded_by_what_it_reads_and_not_by_the_number_of_customers(
         world.record(&[event(0, 2), event(20, 3)]).await;
         add_customers(&world, MORE).await;
         let mut total = query(name, "2026-01-13T05:15:00Z", "2026-01-13T06:15:00Z");
-        // Seats: 2 for five minutes, which began before, then 3 until the end.
+        // Seats: 2 for five minutes, starting before the range, then 3 until the end.
         let one = if name == "calls" { 3 } else { 2 * 300 + 3 * 55 * 60 };
         let sum = format!(" {}", one * (MORE + 1));
         assert_eq!(asked(&world, &total, &Limits::default()).await.expect("a line"), [sum]);
         let few = Limits { rows: 30_000, ..Limits::default() };
         let stopped = asked(&world, &total, &few).await.expect_err("too much");
-        assert!(stopped.starts_with("this asks for more than 30000 rows: "), "{stopped}");
-        // Lines are what is bounded where every customer has one.
+        assert!(stopped.starts_with("the query covers more than 30000 rows: "), "{stopped}");
+        // The number of lines is the limit where every customer has one.
         total.group_by = vec![BY_CUSTOMER.to_owned()];
         let lines = Limits { lines: 1_000, ..Limits::default() };
         let stopped = asked(&world, &total, &lines).await.expect_err("too much");
-        assert!(stopped.starts_with("this asks for more than 1000 lines: "), "{stopped}");
+        assert!(stopped.starts_with("the query covers more than 1000 lines: "), "{stopped}");
         total.customers = vec!["first".to_owned(), "x7".to_owned(), "first".to_owned()];
         let named = asked(&world, &total, &Limits::default()).await.expect("two lines");
         assert_eq!(named, [format!("first {one}"), format!("x7 {one}")]);

@@ -6,7 +6,7 @@ use logmill_meter::{Decimal, OTHER, Settings, Sizes};
 use serde_json::{Value, json};
 
 use crate::fixture::{World, body, settings};
-use logmill_meter::due::Which;
+use logmill_meter::due::SweepScope;
 
 const NOW: &str = "2026-01-13T08:20:00.000Z";
 
@@ -22,7 +22,7 @@ async fn an_event_that_is_sent_again_counts_once_and_another_with_its_id_is_refu
     let again = [call("b", &json!(2)), call("a", &json!(5)), call("c", &json!(3))];
     assert_eq!(world.record(&again).await, [Repeated, Conflict, Stored]);
     world.set("2026-01-13T09:30:00Z");
-    world.sweep(Which::Finished).await;
+    world.sweep(SweepScope::Finished).await;
     let hourly = world.aggregates("hourly").await;
     assert_eq!(body(&hourly[0])["events"]["api.calls"], 6);
     assert_eq!(world.recounted().await, 3);
@@ -48,7 +48,7 @@ async fn the_same_content_is_the_same_however_its_json_is_written() {
         let text = format!(
             r#"{{"eventType":"api.calls","customerId":"c","value":1,"id":"x","metadata":{metadata}}}"#
         );
-        let incoming: logmill_meter::event::Incoming<'_> =
+        let raw: logmill_meter::event::RawEvent<'_> =
             serde_json::from_str(&text).expect("an object");
         let entropy = logmill_io::SeededEntropy::shared(1);
         let sender = logmill_meter::event::Sender {
@@ -56,12 +56,12 @@ async fn the_same_content_is_the_same_however_its_json_is_written() {
             now: crate::fixture::at(NOW),
             entropy: &*entropy,
         };
-        incoming.check(world.meter.settings(), None, &sender).map(|event| event.content)
+        raw.check(world.meter.settings(), None, &sender).map(|event| event.content)
     };
     let one = with(r#"{"a":1,"b":{"c":[1,2],"d":"ä"}}"#).expect("it is right");
     assert_eq!(with(r#"{ "b": {"d":"\u00e4", "c": [1, 2]}, "a" : 1 }"#), Ok(one));
     assert_ne!(with(r#"{"a":1,"b":{"c":[2,1],"d":"ä"}}"#), Ok(one));
-    // Numbers are compared as they are written: two that a float can not tell apart are different.
+    // Numbers are compared as written: two that a float cannot tell apart are different.
     assert_ne!(
         with(r#"{"a":10000000000000000000001}"#).ok(),
         with(r#"{"a":10000000000000000000002}"#).ok()
@@ -69,7 +69,7 @@ async fn the_same_content_is_the_same_however_its_json_is_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_are_found_in_every_table_and_blob_that_they_wander_to() {
+async fn keys_are_found_in_every_table_and_blob_that_they_move_to() {
     let world =
         World::with_sizes(NOW, settings(), Sizes { keys_per_blob: 10, ..Sizes::default() }).await;
     for start in (0..50).step_by(5) {
@@ -77,15 +77,15 @@ async fn keys_are_found_in_every_table_and_blob_that_they_wander_to() {
             (start..start + 5).map(|number| call(&format!("e{number}"), &json!(number))).collect();
         world.record(&batch).await;
         if start == 25 {
-            world.meter.keep_house().await.expect("house is kept");
+            world.meter.run_housekeeping().await.expect("house is kept");
         }
     }
     let all: Vec<Value> =
         (0..50).map(|number| call(&format!("e{number}"), &json!(number))).collect();
     assert!(world.record(&all).await.iter().all(|outcome| *outcome == Repeated));
-    world.meter.keep_house().await.expect("house is kept");
+    world.meter.run_housekeeping().await.expect("house is kept");
     assert!(world.record(&all).await.iter().all(|outcome| *outcome == Repeated));
-    // A meter that knows nothing yet finds them too.
+    // A meter with empty caches finds them too.
     let other = world.reopened(settings()).await;
     let event = other.find_event("test", "e7").await.expect("a look");
     assert_eq!(event.map(|event| event.value), Some(Decimal::from_integer(7)));
@@ -94,7 +94,7 @@ async fn keys_are_found_in_every_table_and_blob_that_they_wander_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_wrong_with_an_event_is_said_in_the_words_of_the_seed() {
+async fn validation_errors_have_the_wording_of_the_seed() {
     let world = World::new(NOW, settings()).await;
     let long = "x".repeat(201);
     for (event, wrong) in [
@@ -134,7 +134,7 @@ async fn what_is_wrong_with_an_event_is_said_in_the_words_of_the_seed() {
         ),
         (
             json!({"eventType": "api.calls", "customerId": long, "value": 1}),
-            "customerId has at most 200 bytes and no control characters",
+            "customerId must have at most 200 bytes and no control characters",
         ),
         (
             json!({"eventType": "api.calls", "customerId": "c", "value": "0.0000000000000000001"}),
@@ -150,8 +150,8 @@ async fn what_is_wrong_with_an_event_is_said_in_the_words_of_the_seed() {
                  test.count, test.first, test.last, test.min",
         ),
     ] {
-        let wrongs = world.checked(&event).expect_err("it is wrong");
-        assert!(wrongs.contains(&wrong.to_owned()), "{event}: {wrongs:?}");
+        let errors = world.checked(&event).expect_err("it is wrong");
+        assert!(errors.contains(&wrong.to_owned()), "{event}: {errors:?}");
     }
     let deep = (0..9).fold(json!(1), |inner, _| json!({ "a": inner }));
     let event = json!({"eventType": "api.calls", "customerId": "c", "value": 1, "metadata": deep});
@@ -170,13 +170,13 @@ async fn values_of_256_bits_negative_ones_and_decimals_add_up_exactly() {
         .collect();
     world.record(&batch).await;
     world.set("2026-01-13T10:00:00Z");
-    world.sweep(Which::Finished).await;
+    world.sweep(SweepScope::Finished).await;
     let hourly = &world.aggregates("hourly").await[0];
     assert_eq!(
         body(hourly)["eventsExact"]["api.calls"],
         "231584178474632390847141970017375815706539969331281128078915168015826259280869.999999999999999999"
     );
-    // A reader of JSON would round it, so that it is not given as a number.
+    // A JSON reader would round it, so it is not returned as a number.
     assert_eq!(body(hourly)["events"]["api.calls"], Value::Null);
 }
 
@@ -195,7 +195,7 @@ async fn groups_beyond_the_limit_count_as_other_and_the_total_stays_exact() {
         .collect();
     world.record(&batch).await;
     world.set("2026-01-13T10:00:00Z");
-    world.sweep(Which::Finished).await;
+    world.sweep(SweepScope::Finished).await;
     assert_eq!(body(&world.aggregates("hourly").await[0])["events"]["by.region"], 45);
     let text = "SELECT dims FROM meter_series ORDER BY id";
     let found = world.meter.sql().query(text, vec![]).await.expect("series");

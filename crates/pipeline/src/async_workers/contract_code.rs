@@ -1,10 +1,10 @@
-//! `contract_code_worker`: the code of contracts that transactions created, as a node has it.
+//! `contract_code_worker`: fetches the code of contracts that transactions created.
 //!
-//! The code is asked for at the newest final block, or at the last of the range where a node lags behind the tables,
-//! and kept as an observation: what the creation left is the same from then on, unless the contract destroys itself.
+//! The code is requested at the newest final block, or at the last block of the range if a node lags behind the tables,
+//! and stored as an observation: it does not change after the creation, unless the contract destroys itself.
 //!
-//! Guarantees: a contract is asked for once. One that can not be asked for fails its range, and holds up no other.
-//! Leaves to others: what the code says; contracts that contracts create, which no receipt names.
+//! Guarantees: each contract is queried once. One that cannot be queried fails its range, but does not delay others.
+//! Leaves to others: interpreting the code; contracts created by contracts, which no receipt names.
 
 use alloy_primitives::Address;
 use async_trait::async_trait;
@@ -20,15 +20,13 @@ use crate::error::{Error, Result};
 use crate::observe::{Observations, Question, StateReader, height};
 use crate::processors::evm::EVM_TRANSACTIONS;
 
-/// The checkpoint's name.
 pub const NAME: &str = "contract_code_worker";
-/// The kind of its observations: the subject is the contract, the value its code.
+/// Kind of its observations: the subject is the contract, the value its code.
 pub const CODE: &str = "code";
 
-/// Contracts that are looked up at once.
+/// Contracts per page.
 const PAGE: usize = 200;
 
-/// The worker.
 #[derive(Clone, Debug)]
 pub struct ContractCode {
     reader: Reader,
@@ -37,13 +35,13 @@ pub struct ContractCode {
 }
 
 impl ContractCode {
-    /// The worker of a chain; makes its tables if need be.
+    /// Creates its tables if they do not exist.
     pub async fn open(tables: Tables, chain_id: u64, state: StateReader) -> Result<Self> {
         let observations = Observations::open(tables.sql().clone(), chain_id).await?;
         Ok(Self { reader: Reader::new(tables, chain_id), observations, state })
     }
 
-    /// The contracts created in a range whose code is not known, after the given one.
+    /// Contracts created in a range whose code is not stored, after the given one.
     async fn unknown(&self, range: &Heights, after: Option<Address>) -> Result<Vec<Address>> {
         let text = |name: &dyn Fn(&'static Table) -> String| {
             let transactions = name(&EVM_TRANSACTIONS);
@@ -100,8 +98,8 @@ impl RangeWork for ContractCode {
             let block = self.state.final_block(range.end.saturating_sub(1)).await?;
             for contract in contracts {
                 if let Err(error) = self.learn(contract, block).await {
-                    let why = logmill_io::chain(&error);
-                    let what = format!("the code of {contract}");
+                    let why = logmill_io::error_chain(&error);
+                    let what = format!("the code of contract {contract}");
                     failed = Some(Error::Unanswered { what, why });
                 }
             }

@@ -1,4 +1,4 @@
-//! `nft_item_metadata_worker`: what the items of collections are called, and what they show.
+//! `nft_item_metadata_worker`: fetches the metadata of NFT items.
 //!
 //! ```text
 //!   range ── items of its transfers ──▶ a job each ──▶ tokenURI / uri ──▶ document ──▶ row
@@ -7,14 +7,15 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`uri`] | where a document is |
-//! | [`document`] | what it says |
+//! | [`uri`] | location of a metadata document |
+//! | [`document`] | parsing of a document |
 //! | [`rows`] | the table `nft_items` |
 //!
-//! Guarantees: what a contract and a server answer is an observation before it is a row, so [`NftItems::rebuild`] makes
-//! the same rows without a node and without the web; a server that a contract names is asked through the guarded client
-//! alone, and pictures are never fetched. What fails is kept with the row, and tried again ever later; after so many
-//! attempts the job is a dead letter. Leaves to others: documents that change after they were read.
+//! Guarantees: the answers of contracts and servers are stored as observations before they become rows, so
+//! [`NftItems::rebuild`] makes the same rows without a node and without the web. Servers named by a contract are only
+//! reached through the guarded client, and images are never fetched. A failure is stored with the row and retried at
+//! growing intervals; after too many attempts the job is a dead letter. Leaves to others: documents that change after
+//! they were read.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use bytes::Bytes;
 use logmill_io::wire::{GuardedClient, Limits};
 use logmill_io::{Sql, Timestamp, params};
 use logmill_work::{
-    Backoff, Failure, Handler, Heights, NewJob, Outcome, Retry, Runner, RunnerSettings, Running,
+    Backoff, Failure, Handler, Heights, NewJob, Outcome, Retry, Runner, RunnerSettings, RunningJob,
 };
 use serde::{Deserialize, Serialize};
 
@@ -38,47 +39,43 @@ use crate::derive::{Reader, Table, Tables};
 use crate::error::Result;
 use crate::observe::plain::{NAME_CHARS_MAX, plain};
 use crate::observe::{
-    Call, LIST_MAX, Observation, Observations, Question, StateAnswer, StateReader, Status,
+    AnswerStatus, Call, LIST_MAX, Observation, Observations, Question, StateAnswer, StateReader,
     VALUE_BYTES_MAX, answer, height,
 };
 use crate::processors::token::NFT_TRANSFERS;
-use rows::{ItemRow, Rows};
-use uri::{Gateways, Place};
+use rows::{ItemRow, ItemTable};
+use uri::{DocumentLocation, Gateways};
 
 pub mod document;
 pub mod rows;
 pub mod uri;
 
-/// The checkpoint's name.
 pub const NAME: &str = "nft_item_metadata_worker";
-/// The kind of observations of where a document is: of a contract (20 bytes) and an item (32 bytes).
+/// Kind of observations of document URIs; the subject is a contract (20 bytes) and an item (32 bytes).
 pub const NFT_URI: &str = "nft_uri";
-/// The kind of observations of documents, of the same subjects.
+/// Kind of observations of documents, with the same subjects.
 pub const NFT_DOCUMENT: &str = "nft_document";
 
 pub(super) const TOKEN_URI: [u8; 4] = [0xc8, 0x7b, 0x56, 0xdd];
 pub(super) const URI: [u8; 4] = [0x0e, 0x89, 0x34, 0x1c];
-/// Items that are looked up, and enqueued, at once.
+/// Items per page.
 const PAGE: usize = 1_000;
 const ACCEPT: &str = "application/json, */*;q=0.1";
 
-/// The kind of the jobs of items.
 pub fn item_kind(chain_id: u64) -> String {
     format!("nft_item_metadata-{chain_id}")
 }
 
-/// How items are asked for.
 #[derive(Clone, Debug)]
 pub struct ItemSettings {
-    /// Through whom content-addressed networks are reached.
+    /// Gateways to content-addressed networks.
     pub gateways: Gateways,
-    /// The longest until a document is there.
+    /// Maximum time to fetch a document.
     pub timeout: Duration,
-    /// How often an item is tried before it is a dead letter.
+    /// Attempts of an item before it is a dead letter.
     pub attempts: u32,
-    /// How many items this process asks for at a time.
+    /// Items that this process fetches concurrently.
     pub slots: usize,
-    /// How long to wait between attempts.
     pub backoff: Backoff,
 }
 
@@ -98,25 +95,23 @@ impl Default for ItemSettings {
     }
 }
 
-/// The clients through which documents are fetched.
+/// HTTP clients that fetch documents.
 #[derive(Clone, Debug)]
 pub struct Clients {
-    /// For servers that contracts name.
+    /// For servers named by contracts.
     pub web: GuardedClient,
-    /// For gateways, which the operator names and may allow where the web is not.
+    /// For gateways, which the operator names and which may use addresses that are forbidden for `web`.
     pub gateways: GuardedClient,
 }
 
-/// An item of a collection, as its job names it.
+/// An NFT, as its job names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
-    /// The collection's contract.
     pub contract: Address,
-    /// Which of its tokens.
     pub id: U256,
     /// 721 or 1155.
     pub standard: u64,
-    /// A block in which it moved: before that it may not be there.
+    /// A block with a transfer of it: before that it may not exist.
     #[serde(default)]
     pub seen: u64,
 }
@@ -141,28 +136,27 @@ impl Item {
     }
 }
 
-/// Why an item is to be tried again.
+/// A failure after which an item is retried.
 #[derive(Debug)]
-struct Trouble {
+struct FetchFailure {
     why: String,
     after: Option<Duration>,
 }
 
-impl Trouble {
+impl FetchFailure {
     fn of(error: &(dyn std::error::Error + 'static)) -> Self {
-        Self { why: logmill_io::chain(error), after: None }
+        Self { why: logmill_io::error_chain(error), after: None }
     }
 }
 
-/// What is known of an item so far.
-enum Known {
-    /// All there is.
-    Row(ItemRow),
-    /// The place of its document.
-    Place { uri: String, place: Place },
+/// What the observations of an item allow.
+enum ItemProgress {
+    /// The row can be built.
+    Complete(ItemRow),
+    /// The document must be fetched first.
+    NeedsDocument { uri: String, location: DocumentLocation },
 }
 
-/// The worker.
 #[derive(Clone)]
 pub struct NftItems {
     reader: Reader,
@@ -170,11 +164,11 @@ pub struct NftItems {
     state: StateReader,
     clients: Clients,
     settings: ItemSettings,
-    rows: Rows,
+    rows: ItemTable,
 }
 
 impl NftItems {
-    /// The worker of a chain; makes its tables if need be.
+    /// Creates its tables if they do not exist.
     pub async fn open(
         tables: Tables,
         chain_id: u64,
@@ -183,7 +177,7 @@ impl NftItems {
         settings: ItemSettings,
     ) -> Result<Self> {
         let sql = tables.sql().clone();
-        let rows = Rows::open(sql.clone(), chain_id).await?;
+        let rows = ItemTable::open(sql.clone(), chain_id).await?;
         let observations = Observations::open(sql, chain_id).await?;
         let reader = Reader::new(tables, chain_id);
         Ok(Self { reader, observations, state, clients, settings, rows })
@@ -193,11 +187,11 @@ impl NftItems {
         self.reader.tables().sql()
     }
 
-    /// What runs the jobs of items. `owner` is different in every process and every run.
+    /// The runner of item jobs. `owner` must be unique for every run of every process.
     pub fn runner(&self, owner: &str) -> Result<Runner> {
         let kind = item_kind(self.reader.chain_id());
         let settings = RunnerSettings {
-            // The deadline of a document, and of asking a node, with room to spare.
+            // The timeouts of a document and of a node, with a margin.
             lease: self.settings.timeout * 2 + Duration::from_secs(60),
             backoff: self.settings.backoff.clone(),
             stop_deadline: Duration::ZERO,
@@ -207,7 +201,7 @@ impl NftItems {
         Ok(Runner::new(queue, Arc::new(self.clone()), settings)?)
     }
 
-    /// The items of the transfers of a range that have no row, after the given one.
+    /// Items transferred in a range that have no row, after the given one.
     async fn unknown(&self, range: &Heights, after: Option<&Item>) -> Result<Vec<Item>> {
         let text = |name: &dyn Fn(&'static Table) -> String| {
             let transfers = name(&NFT_TRANSFERS);
@@ -243,11 +237,11 @@ impl NftItems {
         Ok(NewJob { attempts_max: self.settings.attempts, ..NewJob::new(kind, key, payload) })
     }
 
-    /// Where a contract says that the document of an item is.
+    /// The document URI that the contract returns.
     async fn uri(&self, item: &Item) -> Result<StateAnswer> {
         let question = item.question(NFT_URI);
         if let Some(found) = self.observations.latest(&question, u64::MAX).await? {
-            return Ok(said(found));
+            return Ok(as_answer(found));
         }
         let block = self.state.final_block(item.seen).await?;
         let answer = self.state.call(&item.call(), block).await?;
@@ -255,84 +249,103 @@ impl NftItems {
         Ok(answer)
     }
 
-    /// Everything about an item, with what is to be kept of its document.
+    /// Builds the row of an item; also returns the document if it was fetched, to be stored.
     async fn learn(
         &self,
         item: &Item,
         attempt: i64,
-    ) -> Result<(ItemRow, Option<StateAnswer>), Trouble> {
-        let said_uri = self.uri(item).await.map_err(|error| Trouble::of(&error))?;
+    ) -> Result<(ItemRow, Option<StateAnswer>), FetchFailure> {
+        let uri_answer = self.uri(item).await.map_err(|error| FetchFailure::of(&error))?;
         let question = item.question(NFT_DOCUMENT);
         let kept = self.observations.latest(&question, u64::MAX).await;
-        let kept = kept.map_err(|error| Trouble::of(&error))?.map(said);
-        let (uri, place) = match self.known(item.id, &said_uri, kept.as_ref()) {
-            Known::Row(row) => return Ok((row, None)),
-            Known::Place { uri, place } => (uri, place),
+        let kept = kept.map_err(|error| FetchFailure::of(&error))?.map(as_answer);
+        let (uri, location) = match self.item_progress(item.id, &uri_answer, kept.as_ref()) {
+            ItemProgress::Complete(row) => return Ok((row, None)),
+            ItemProgress::NeedsDocument { uri, location } => (uri, location),
         };
-        let (status, value) = self.fetch(&place, attempt).await?;
-        let document = StateAnswer { block: said_uri.block, status, value };
+        let (status, value) = self.fetch(&location, attempt).await?;
+        let document = StateAnswer { block: uri_answer.block, status, value };
         let row = ItemRow::of_document(&uri, &document);
         Ok((row, Some(document)))
     }
 
-    /// What follows from what was observed.
-    fn known(&self, id: U256, uri: &StateAnswer, document: Option<&StateAnswer>) -> Known {
+    /// Derives the row of an item from its observations, or the location of the missing document.
+    fn item_progress(
+        &self,
+        id: U256,
+        uri: &StateAnswer,
+        document: Option<&StateAnswer>,
+    ) -> ItemProgress {
         let text = match uri.status {
-            Status::Ok => answer::text(&uri.value).ok_or("the contract gives no text"),
-            Status::Reverted => Err("the contract reverts"),
-            Status::Empty => Err("the contract gives nothing"),
-            Status::TooLarge => Err("the contract gives too much"),
+            AnswerStatus::Ok => answer::text(&uri.value).ok_or("the contract returns no text"),
+            AnswerStatus::Reverted => Err("the contract reverts"),
+            AnswerStatus::Empty => Err("the contract returns nothing"),
+            AnswerStatus::TooLarge => Err("the contract returns too much data"),
         };
         let text = match text {
             Ok(text) => uri::with_id(&String::from_utf8_lossy(text), id).into_owned(),
-            Err(why) => return Known::Row(ItemRow::of_error("", uri.block, why)),
+            Err(why) => return ItemProgress::Complete(ItemRow::of_error("", uri.block, why)),
         };
-        let place = uri::place(&text, &self.settings.gateways);
-        match (place, document) {
-            (Place::Here(bytes), _) => Known::Row(ItemRow::of_bytes(&text, uri.block, &bytes)),
-            // Even if nobody would find it there any more.
-            (_, Some(document)) => Known::Row(ItemRow::of_document(&text, document)),
-            (Place::Nowhere(why), _) => Known::Row(ItemRow::of_error(&text, uri.block, why)),
-            (place, None) => Known::Place { uri: text, place },
+        let location = uri::locate(&text, &self.settings.gateways);
+        match (location, document) {
+            (DocumentLocation::Inline(bytes), _) => {
+                ItemProgress::Complete(ItemRow::of_bytes(&text, uri.block, &bytes))
+            }
+            // Even if the location is no longer supported.
+            (_, Some(document)) => ItemProgress::Complete(ItemRow::of_document(&text, document)),
+            (DocumentLocation::Unusable(why), _) => {
+                ItemProgress::Complete(ItemRow::of_error(&text, uri.block, why))
+            }
+            (location, None) => ItemProgress::NeedsDocument { uri: text, location },
         }
     }
 
-    /// Fetches a document; what is no document is trouble, and not kept.
-    async fn fetch(&self, place: &Place, attempt: i64) -> Result<(Status, Bytes), Trouble> {
-        let (client, url) = match place {
-            Place::Web(url) => (&self.clients.web, url),
-            Place::Gateway(urls) => {
-                // One after the other, from attempt to attempt.
+    /// Fetches a document; an answer that is no document is a failure and is not stored.
+    async fn fetch(
+        &self,
+        location: &DocumentLocation,
+        attempt: i64,
+    ) -> Result<(AnswerStatus, Bytes), FetchFailure> {
+        let (client, url) = match location {
+            DocumentLocation::Web(url) => (&self.clients.web, url),
+            DocumentLocation::Gateway(urls) => {
+                // Each attempt uses the next gateway.
                 let turn = usize::try_from(attempt.saturating_sub(1)).unwrap_or(0);
                 let url = turn.checked_rem(urls.len()).and_then(|turn| urls.get(turn));
-                let why = || Trouble { why: "there is no gateway".to_owned(), after: None };
+                let why =
+                    || FetchFailure { why: "no gateway is configured".to_owned(), after: None };
                 (&self.clients.gateways, url.ok_or_else(why)?)
             }
-            Place::Here(_) | Place::Nowhere(_) => {
-                return Err(Trouble { why: "there is nothing to fetch".to_owned(), after: None });
+            DocumentLocation::Inline(_) | DocumentLocation::Unusable(_) => {
+                return Err(FetchFailure {
+                    why: "the document has no URL to fetch".to_owned(),
+                    after: None,
+                });
             }
         };
         let limits = Limits { bytes_max: VALUE_BYTES_MAX, timeout: self.settings.timeout };
         let fetched = match client.get(url, ACCEPT, limits).await {
-            Err(logmill_io::Error::TooLarge { .. }) => return Ok((Status::TooLarge, Bytes::new())),
-            Err(error) => return Err(Trouble::of(&error)),
+            Err(logmill_io::Error::TooLarge { .. }) => {
+                return Ok((AnswerStatus::TooLarge, Bytes::new()));
+            }
+            Err(error) => return Err(FetchFailure::of(&error)),
             Ok(fetched) => fetched,
         };
         if fetched.status != 200 {
             let why = format!("http status {}", fetched.status);
-            return Err(Trouble { why, after: fetched.retry_after });
+            return Err(FetchFailure { why, after: fetched.retry_after });
         }
         match document::read(&fetched.body) {
-            Ok(_) => Ok((Status::Ok, fetched.body)),
-            // A page that says "later", as gateways have it: not what the item says of itself.
-            Err(why) => Err(Trouble { why, after: None }),
+            Ok(_) => Ok((AnswerStatus::Ok, fetched.body)),
+            // For example a gateway's "try again later" page, which is not the item's metadata.
+            Err(why) => Err(FetchFailure { why, after: None }),
         }
     }
 
-    /// Keeps what was learnt and completes the job, together.
+    /// Stores the row and the document and completes the job, in one transaction.
     async fn finish(
         &self,
-        running: &Running,
+        running: &RunningJob,
         item: &Item,
         row: &ItemRow,
         document: Option<&StateAnswer>,
@@ -347,8 +360,8 @@ impl NftItems {
         Ok(done.await?)
     }
 
-    /// Keeps what went wrong, and says when to try again.
-    async fn put_off(&self, running: &Running, item: &Item, trouble: Trouble) -> Failure {
+    /// Stores the failure, and returns when to retry.
+    async fn put_off(&self, running: &RunningJob, item: &Item, trouble: FetchFailure) -> Failure {
         let attempt = running.claim.attempt;
         let entropy = self.sql().entropy();
         let wait = self.settings.backoff.wait(attempt, &**entropy);
@@ -361,13 +374,13 @@ impl NftItems {
             self.rows.put_failure(item.contract, item.id, &why, attempt, again).await
         };
         if let Err(error) = kept.await {
-            let error = logmill_io::chain(&error);
-            tracing::warn!(contract = %item.contract, id = %item.id, error, "not kept");
+            let error = logmill_io::error_chain(&error);
+            tracing::warn!(contract = %item.contract, id = %item.id, error, "cannot store a fetch failure");
         }
         Failure { error: trouble.why, retry: Retry::After(wait) }
     }
 
-    /// Makes all rows anew, from observations alone; gives how many.
+    /// Rebuilds all rows from observations alone; returns how many.
     pub async fn rebuild(&self) -> Result<u64> {
         let mut made = 0;
         let mut after: Option<(Bytes, u64)> = None;
@@ -376,7 +389,7 @@ impl NftItems {
             let page = self.observations.list(NFT_URI, position, LIST_MAX).await?;
             after = page.last().map(|found| (found.subject.clone(), found.block));
             let is_last = page.len() < LIST_MAX;
-            // In the order of blocks: the newest of an item comes last, and stays.
+            // In block order: the newest observation of an item comes last and wins.
             for found in page {
                 made += self.rebuild_item(found).await?;
             }
@@ -387,22 +400,23 @@ impl NftItems {
     }
 
     async fn rebuild_item(&self, found: Observation) -> Result<u64> {
-        let (contract, id) = Item::of_subject(&found.subject)
-            .ok_or_else(|| crate::Error::corrupt("an observation of an item without one"))?;
+        let (contract, id) = Item::of_subject(&found.subject).ok_or_else(|| {
+            crate::Error::corrupt("the subject of an NFT observation is too short")
+        })?;
         let question = Question { kind: NFT_DOCUMENT, subject: found.subject.clone() };
-        let document = self.observations.latest(&question, u64::MAX).await?.map(said);
-        match self.known(id, &said(found), document.as_ref()) {
-            Known::Row(row) => {
+        let document = self.observations.latest(&question, u64::MAX).await?.map(as_answer);
+        match self.item_progress(id, &as_answer(found), document.as_ref()) {
+            ItemProgress::Complete(row) => {
                 self.rows.put_in(self.sql(), contract, id, &row).await?;
                 Ok(1)
             }
-            // Its job is still there, and will make the row.
-            Known::Place { .. } => Ok(0),
+            // Its job still exists and will make the row.
+            ItemProgress::NeedsDocument { .. } => Ok(0),
         }
     }
 }
 
-fn said(found: Observation) -> StateAnswer {
+fn as_answer(found: Observation) -> StateAnswer {
     StateAnswer { block: found.block, status: found.status, value: found.value }
 }
 
@@ -441,9 +455,9 @@ impl RangeWork for NftItems {
 
 #[async_trait]
 impl Handler for NftItems {
-    async fn run(&self, running: Running) -> Result<Outcome, Failure> {
+    async fn run(&self, running: RunningJob) -> Result<Outcome, Failure> {
         let item: Item = serde_json::from_str(&running.claim.payload)
-            .map_err(|error| Failure::for_good(format!("the job's payload: {error}")))?;
+            .map_err(|error| Failure::for_good(format!("the job's payload is invalid: {error}")))?;
         let (row, document) = match self.learn(&item, running.claim.attempt).await {
             Ok(learnt) => learnt,
             Err(trouble) => return Err(self.put_off(&running, &item, trouble).await),

@@ -1,45 +1,55 @@
-//! `nft_ownership_reconciler`: owners and balances, compared with what contracts say.
+//! `nft_ownership_reconciler`: compares derived owners and balances with the answers of contracts.
 //!
-//! Tables count what logs tell. A contract can lie in its logs, or change balances without any: rebasing tokens, fees
-//! on transfers, owners that are computed. So of every range some items and holders are taken, and their contracts
-//! are asked who owns them and how much they have, at the very block up to which the tables have counted.
+//! | module | what |
+//! |---|---|
+//! | `claim` | what the tables claim, and how an answer compares with it |
+//! | `sample` | which claims of a range are compared |
+//! | `list` | stored comparisons, page by page |
 //!
-//! Guarantees: a comparison is of one block, and only where the tables have every block from the first on up to that
-//! one; it leaves a flag ([`Verdict`]) and an observation, and never changes what it compares. Leaves to others: what
-//! to make of a flag.
+//! Tables are derived from logs. A contract can emit false logs, or change balances without any: rebasing tokens, fees
+//! on transfers, computed owners. So some items and holders of every range are sampled, and their contracts are asked
+//! for owners and balances.
+//!
+//! Where the tables cover every block from the first on, a contract is asked at the last covered block. Where they do
+//! not (history is still being filled, or `--start-block` leaves it out), it is asked twice: at the last block before
+//! the range and at the last block of it. The difference must be the sum of the range's transfers.
+//!
+//! Guarantees: the counted blocks end at the block that the contract is asked about. If no node has the state of one of
+//! the two blocks, nothing is compared, and the range records that once ([`Verdict::NoState`]). A comparison stores a
+//! flag and its observations, and never changes what it compares. Leaves to others: acting on a flag.
 
 use std::borrow::Cow;
 
-use alloy_primitives::{Address, B256, U256};
 use async_trait::async_trait;
 use logmill_io::sql::{Bulk, ColumnType, Migration, Migrations};
 use logmill_io::{Sql, Value, params};
-use logmill_work::{Heights, IntervalSet};
+use logmill_work::Heights;
 
 use super::RangeWork;
 use crate::derive::store::chain_param;
 use crate::derive::{Reader, Tables};
-use crate::error::{Error, Result};
-use crate::observe::{
-    Call, Observations, Question, StateAnswer, StateReader, Status, answer, height,
-};
+use crate::error::Result;
+use crate::observe::{Observations, StateAnswer, StateReader, height};
+use claim::Claim;
+use sample::{ClaimKind, Sample};
 
+mod claim;
+mod list;
 mod sample;
 
-/// The checkpoint's name.
+pub use claim::Verdict;
+pub use list::{Comparison, ComparisonPosition, KINDS, list};
+
 pub const NAME: &str = "nft_ownership_reconciler";
 
-const OWNER_OF: [u8; 4] = [0x63, 0x52, 0x21, 0x1e];
-const BALANCE_OF: [u8; 4] = [0x70, 0xa0, 0x82, 0x31];
-const BALANCE_OF_ITEM: [u8; 4] = [0x00, 0xfd, 0xd5, 0x8e];
-
-/// The table of flags.
+/// The table of comparisons.
 pub static MIGRATIONS: Migrations = Migrations {
     component: "reconciliation",
-    list: &[Migration {
-        name: "reconciliation",
-        // The subject is that of the observation; expected and observed are an address or a number.
-        statements: "
+    list: &[
+        Migration {
+            name: "reconciliation",
+            // `subject` is that of the observation; `expected` and `observed` are an address or a number.
+            statements: "
             CREATE TABLE reconciliation (
                 chain_id BIGINT NOT NULL,
                 kind {name} NOT NULL,
@@ -51,113 +61,43 @@ pub static MIGRATIONS: Migrations = Migrations {
                 PRIMARY KEY (chain_id, kind, subject, block)
             );
             CREATE INDEX reconciliation_verdict ON reconciliation (chain_id, verdict, block);",
-        postgres_only: "",
-    }],
+            postgres_only: "",
+        },
+        Migration {
+            name: "reconciliation_since",
+            // Changes are counted from after `since`, or from the first block on if it is null. `expected` is null if
+            // the state of block `since` is not available.
+            statements: "
+            CREATE TABLE reconciliation_within (
+                chain_id BIGINT NOT NULL,
+                kind {name} NOT NULL,
+                subject {bytes} NOT NULL,
+                block BIGINT NOT NULL,
+                since BIGINT,
+                expected TEXT,
+                observed TEXT,
+                verdict {name} NOT NULL,
+                PRIMARY KEY (chain_id, kind, subject, block)
+            );
+            INSERT INTO reconciliation_within
+                    (chain_id, kind, subject, block, expected, observed, verdict)
+                SELECT chain_id, kind, subject, block, expected, observed, verdict
+                FROM reconciliation;
+            DROP TABLE reconciliation;
+            ALTER TABLE reconciliation_within RENAME TO reconciliation;
+            CREATE INDEX reconciliation_order ON reconciliation (chain_id, block, kind, subject);
+            CREATE INDEX reconciliation_verdict
+                ON reconciliation (chain_id, verdict, block, kind, subject);",
+            postgres_only: "",
+        },
+    ],
 };
 
-/// How a comparison came out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// The contract says the same.
-    Agrees,
-    /// It says something else.
-    Differs,
-    /// It reverts, and the table has something.
-    Reverts,
-    /// It says nothing that could be compared.
-    Unclear,
-}
-
-impl Verdict {
-    /// The name that is stored.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Agrees => "agrees",
-            Self::Differs => "differs",
-            Self::Reverts => "reverts",
-            Self::Unclear => "unclear",
-        }
-    }
-}
-
-/// What a table says, and whom to ask about it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Claim {
-    /// Who owns an item.
-    Owner { contract: Address, id: U256, owner: Address },
-    /// How many of an item somebody has.
-    Quantity { contract: Address, id: U256, owner: Address, quantity: String },
-    /// How much of a token somebody has.
-    Balance { token: Address, owner: Address, balance: String },
-}
-
-impl Claim {
-    fn question(&self) -> Question {
-        match self {
-            Self::Owner { contract, id, .. } => {
-                Question::new("nft_owner", &[contract.as_slice(), B256::from(*id).as_slice()])
-            }
-            Self::Quantity { contract, id, owner, .. } => {
-                let id = B256::from(*id);
-                let parts = [contract.as_slice(), id.as_slice(), owner.as_slice()];
-                Question::new("nft_balance", &parts)
-            }
-            Self::Balance { token, owner, .. } => {
-                Question::new("ft_balance", &[token.as_slice(), owner.as_slice()])
-            }
-        }
-    }
-
-    fn call(&self) -> Call {
-        match self {
-            Self::Owner { contract, id, .. } => Call::new(*contract, OWNER_OF, &[B256::from(*id)]),
-            Self::Quantity { contract, id, owner, .. } => {
-                let words = [owner.into_word(), B256::from(*id)];
-                Call::new(*contract, BALANCE_OF_ITEM, &words)
-            }
-            Self::Balance { token, owner, .. } => {
-                Call::new(*token, BALANCE_OF, &[owner.into_word()])
-            }
-        }
-    }
-
-    fn expected(&self) -> String {
-        match self {
-            Self::Owner { owner, .. } => format!("{owner:#x}"),
-            Self::Quantity { quantity, .. } => quantity.clone(),
-            Self::Balance { balance, .. } => balance.clone(),
-        }
-    }
-
-    /// What the contract says, and how that compares.
-    fn verdict(&self, answer: &StateAnswer) -> (Option<String>, Verdict) {
-        let observed = match (answer.status, self) {
-            (Status::Reverted, Self::Owner { owner, .. }) if owner.is_zero() => {
-                // What was burnt has no owner, and most contracts say so by failing.
-                return (None, Verdict::Agrees);
-            }
-            (Status::Reverted, _) => return (None, Verdict::Reverts),
-            (Status::Ok, Self::Owner { .. }) => {
-                answer::address(&answer.value).map(|owner| format!("{owner:#x}"))
-            }
-            (Status::Ok, _) => answer::number(&answer.value).map(|number| number.to_string()),
-            (Status::Empty | Status::TooLarge, _) => None,
-        };
-        let verdict = match &observed {
-            None => Verdict::Unclear,
-            Some(observed) if *observed == self.expected() => Verdict::Agrees,
-            Some(_) => Verdict::Differs,
-        };
-        (observed, verdict)
-    }
-}
-
-/// How much is compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReconcileSettings {
-    /// How many of each sort are compared in a range.
+    /// Number of claims of each kind that are compared per range.
     pub sample: usize,
-    /// The first block of the chain, from which on the tables must be complete.
+    /// First block of the chain: before it, all balances are zero.
     pub first_block: u64,
 }
 
@@ -167,7 +107,6 @@ impl Default for ReconcileSettings {
     }
 }
 
-/// The worker.
 #[derive(Clone, Debug)]
 pub struct Reconciler {
     reader: Reader,
@@ -177,7 +116,7 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// The worker of a chain; makes its tables if need be.
+    /// Creates its tables if they do not exist.
     pub async fn open(
         tables: Tables,
         chain_id: u64,
@@ -194,48 +133,99 @@ impl Reconciler {
         self.reader.tables().sql()
     }
 
-    async fn compare(&self, claim: &Claim, block: u64) -> Result<()> {
-        let answer = self.state.call(&claim.call(), block).await?;
-        if answer.block != block {
-            // The state of the block is gone: what a newer one has says nothing about it.
-            let what = format!("the state of block {block}");
-            let why = "no node has it any more".to_owned();
-            return Err(Error::Unanswered { what, why });
-        }
-        let question = claim.question();
-        let (observed, verdict) = claim.verdict(&answer);
+    /// Asks the contract of a claim, and stores the comparison.
+    async fn compare(&self, claim: &Claim, sample: &Sample) -> Result<Verdict> {
+        let call = claim.call();
+        let since = sample.since.filter(|_| claim.is_change());
+        let before = match since {
+            None => None,
+            Some(since) => match self.state.call_at(&call, since).await? {
+                Some(before) => Some(before),
+                None => return self.put_without_state(claim, sample, since).await,
+            },
+        };
+        let Some(answer) = self.state.call_at(&call, sample.block).await? else {
+            return self.put_without_state(claim, sample, sample.block).await;
+        };
+        let expected = claim.expected(before.as_ref());
+        let (observed, verdict) = claim.verdict(expected.as_deref(), &answer);
         if verdict != Verdict::Agrees {
-            let subject = alloy_primitives::hex::encode(&question.subject);
-            let (kind, verdict) = (question.kind, verdict.name());
+            let question = claim.question();
             tracing::warn!(
-                kind,
-                subject,
-                block,
-                verdict,
-                "a contract does not say what its logs do"
+                chain = self.reader.chain_id(),
+                kind = question.kind,
+                subject = alloy_primitives::hex::encode(&question.subject),
+                since,
+                block = sample.block,
+                expected,
+                observed,
+                verdict = verdict.name(),
+                "the answer of a contract differs from the derived tables"
             );
         }
-        metrics::counter!("logmill_reconciled_total", "verdict" => verdict.name()).increment(1);
+        let answers: Vec<StateAnswer> = before.into_iter().chain([answer]).collect();
+        let flag = ComparisonRow { since, block: sample.block, expected, observed, verdict };
+        self.put(claim, flag, &answers).await?;
+        Ok(verdict)
+    }
+
+    /// Stores that no node has the state of block `gone`.
+    async fn put_without_state(
+        &self,
+        claim: &Claim,
+        sample: &Sample,
+        gone: u64,
+    ) -> Result<Verdict> {
+        let chain = self.reader.chain_id();
+        tracing::debug!(
+            chain,
+            block = gone,
+            "no node has the state of the block, so nothing was compared"
+        );
+        let since = sample.since.filter(|_| claim.is_change());
+        let expected = since.is_none().then(|| claim.expected(None)).flatten();
+        let (block, verdict) = (sample.block, Verdict::NoState);
+        self.put(claim, ComparisonRow { since, block, expected, observed: None, verdict }, &[])
+            .await?;
+        Ok(verdict)
+    }
+
+    async fn put(&self, claim: &Claim, flag: ComparisonRow, answers: &[StateAnswer]) -> Result<()> {
+        let (question, verdict) = (&claim.question(), flag.verdict.name());
+        let chain = self.reader.chain_id();
         let row: Vec<Value> = params![
-            chain_param(self.reader.chain_id())?,
+            chain_param(chain)?,
             question.kind,
             question.subject.clone(),
-            height(block)?,
-            claim.expected(),
-            observed,
-            verdict.name(),
+            height(flag.block)?,
+            flag.since.map(height).transpose()?,
+            flag.expected,
+            flag.observed,
+            verdict,
         ];
-        let (question, answer) = (&question, &answer);
         let kept = self.sql().write(|tx| {
             let row = row.clone();
             async move {
-                self.observations.put_in(&tx, question, answer).await?;
+                for answer in answers {
+                    self.observations.put_in(&tx, question, answer).await?;
+                }
                 tx.bulk(&INSERT, vec![row]).await
             }
         });
         kept.await?;
+        let labels = [("chain", chain.to_string()), ("verdict", verdict.to_owned())];
+        metrics::counter!("logmill_reconciled_total", &labels).increment(1);
         Ok(())
     }
+}
+
+/// A stored comparison.
+struct ComparisonRow {
+    since: Option<u64>,
+    block: u64,
+    expected: Option<String>,
+    observed: Option<String>,
+    verdict: Verdict,
 }
 
 static INSERT: Bulk = Bulk {
@@ -245,12 +235,17 @@ static INSERT: Bulk = Bulk {
         ("kind", ColumnType::Text),
         ("subject", ColumnType::Blob),
         ("block", ColumnType::Int),
+        ("since", ColumnType::Int),
         ("expected", ColumnType::Text),
         ("observed", ColumnType::Text),
         ("verdict", ColumnType::Text),
     ]),
     key_columns: 4,
-    on_conflict: Cow::Borrowed("DO NOTHING"),
+    // A range is compared again after stored blocks were replaced: the last comparison is of the blocks that remain.
+    on_conflict: Cow::Borrowed(
+        "DO UPDATE SET since = excluded.since, expected = excluded.expected,
+            observed = excluded.observed, verdict = excluded.verdict",
+    ),
 };
 
 #[async_trait]
@@ -267,20 +262,16 @@ impl RangeWork for Reconciler {
         &["nft_ownership_worker", "ft_holdings_worker", "token_worker"]
     }
 
-    /// Only what the tables have from the first block on.
-    fn ready(&self, gates: IntervalSet) -> IntervalSet {
-        let first = self.settings.first_block;
-        let complete = first..gates.watermark_up(first);
-        gates.overlap(&complete).into_iter().collect()
-    }
-
     async fn run(&self, range: &Heights) -> Result<()> {
         let mut failed = None;
-        for sort in sample::Sort::ALL {
-            let (claims, block) = self.sample(sort, range).await?;
-            for claim in claims {
-                if let Err(error) = self.compare(&claim, block).await {
-                    failed = Some(error);
+        for kind in ClaimKind::ALL {
+            let sample = self.sample(kind, range).await?;
+            for claim in &sample.claims {
+                match self.compare(claim, &sample).await {
+                    // All claims of a sample are about the same blocks.
+                    Ok(Verdict::NoState) => break,
+                    Ok(_) => {}
+                    Err(error) => failed = Some(error),
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Tests of which ranges come next.
+//! Tests of range planning.
 
 #![allow(clippy::single_range_in_vec_init, reason = "one range is what is often ready")]
 
@@ -11,6 +11,14 @@ fn set(ranges: &[Heights]) -> IntervalSet {
 }
 
 #[test]
+fn no_async_worker_is_a_processor_of_blocks() {
+    let workers = [contract_code::NAME, nft_items::NAME, reconcile::NAME, token_metadata::NAME];
+    let processors = crate::processors::all(&crate::processors::Settings::of_chain(1));
+    let both: Vec<_> = processors.iter().filter(|one| workers.contains(&one.name())).collect();
+    assert!(both.is_empty(), "{both:?}");
+}
+
+#[test]
 fn ranges_end_at_multiples_of_their_size() {
     let check = |ready: &[Heights], taken: &[Heights], most: usize, expected: &[Heights]| {
         assert_eq!(next_ranges(&set(ready), &set(taken), 1_000, most), expected);
@@ -18,7 +26,7 @@ fn ranges_end_at_multiples_of_their_size() {
     check(&[0..3_000], &[], 5, &[0..1_000, 1_000..2_000, 2_000..3_000]);
     check(&[0..3_000], &[], 2, &[0..1_000, 1_000..2_000]);
     check(&[0..3_000], &[], 0, &[]);
-    // What a gate has done so far of a range is not waited for.
+    // A range that a gate has done in part is not waited for.
     check(&[0..2_100], &[0..1_000], 5, &[1_000..2_000, 2_000..2_100]);
     check(&[700..2_100], &[], 5, &[700..1_000, 1_000..2_000, 2_000..2_100]);
     // A range that is neither done nor claimed comes first, however far others are.
@@ -29,7 +37,7 @@ fn ranges_end_at_multiples_of_their_size() {
 
 proptest! {
     #[test]
-    fn all_that_is_ready_comes_once_and_in_order(
+    fn every_ready_range_is_planned_once_and_in_order(
         ready in prop::collection::vec((0..400_u64, 1..90_u64), 0..6),
         taken in prop::collection::vec((0..400_u64, 1..90_u64), 0..6),
         size in 1..60_u64,

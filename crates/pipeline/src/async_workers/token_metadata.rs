@@ -1,13 +1,13 @@
-//! `token_metadata_worker`: what tokens are called, how they are counted, and what they say they are.
+//! `token_metadata_worker`: fetches the name, symbol, decimals and standard of tokens.
 //!
-//! A contract is asked for `name`, `symbol`, `decimals` and, by ERC-165, for the standards of collections, once, at
-//! the newest final block: constructors of many tokens run long before they have a name, and most nodes have no older
-//! state. Contracts are those of the transfers in a range, which are those of `ft_tokens` and `nft_collections`.
+//! Each contract is asked once, at the newest final block, for `name`, `symbol`, `decimals` and, by ERC-165, for the
+//! standards of collections: constructors of many tokens run long before they have a name, and most nodes have no older
+//! state. The contracts are those of the transfers in a range, which are those of `ft_tokens` and `nft_collections`.
 //!
-//! Guarantees: every answer is an observation before it is a row, and rows follow from observations alone:
-//! [`TokenMetadata::rebuild`] makes the same without a node. A contract has one row. What a contract says is shown
-//! without tricks ([`plain_bytes`]), and as it came in the observation. A contract that can not be asked fails its
-//! range, and holds up no other contract in it. Leaves to others: prices, pictures.
+//! Guarantees: every answer is stored as an observation before it becomes a row, and rows follow from observations
+//! alone, so [`TokenMetadata::rebuild`] makes the same rows without a node. A contract has one row. Rows hold texts
+//! without hidden characters ([`plain_bytes`]); the observation keeps the raw answer. A contract that cannot be asked
+//! fails its range, but does not delay other contracts in it. Leaves to others: prices, images.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -26,20 +26,18 @@ use crate::derive::{Reader, Table, Tables};
 use crate::error::{Error, Result};
 use crate::observe::plain::{NAME_CHARS_MAX, plain_bytes};
 use crate::observe::{
-    Call, LIST_MAX, Observation, Observations, Question, StateAnswer, StateReader, Status, answer,
-    height,
+    AnswerStatus, Call, LIST_MAX, Observation, Observations, Question, StateAnswer, StateReader,
+    answer, height,
 };
 use crate::processors::token::{FT_TRANSFERS, NFT_TRANSFERS};
 
-/// The checkpoint's name.
 pub const NAME: &str = "token_metadata_worker";
-/// The kind of its observations: what a contract (20 bytes) answers to call data (the rest of the subject).
+/// Kind of its observations: the answer of a contract (20 bytes) to call data (the rest of the subject).
 pub const TOKEN_CALL: &str = "token_call";
 
-/// Contracts that are looked up at once.
+/// Contracts per page.
 const PAGE: usize = 200;
 
-/// The table of tokens.
 pub static MIGRATIONS: Migrations = Migrations {
     component: "token_metadata",
     list: &[Migration {
@@ -59,20 +57,15 @@ pub static MIGRATIONS: Migrations = Migrations {
     }],
 };
 
-/// A row: what is known of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRow {
-    /// The contract.
     pub contract: Address,
-    /// What it is called.
     pub name: Option<String>,
-    /// Its short name.
     pub symbol: Option<String>,
-    /// How many decimals its amounts have.
     pub decimals: Option<u8>,
-    /// `erc20`, `erc721` or `erc1155`, as far as the contract says.
+    /// `erc20`, `erc721` or `erc1155`, as far as the contract tells.
     pub standard: Option<&'static str>,
-    /// The block at which it was asked.
+    /// Block at which the contract was asked.
     pub observed_height: u64,
 }
 
@@ -82,15 +75,15 @@ const DECIMALS_CALL: &[u8] = &[0x31, 0x3c, 0xe5, 0x67];
 const SUPPORTS: [u8; 4] = [0x01, 0xff, 0xc9, 0xa7];
 const ERC721: [u8; 4] = [0x80, 0xac, 0x58, 0xcd];
 const ERC1155: [u8; 4] = [0xd9, 0xb6, 0x7a, 0x26];
-/// What no contract supports that knows what it is asked.
+/// Interface id that no correct ERC-165 contract supports.
 const NONSENSE: [u8; 4] = [0xff; 4];
 
-/// Whether a contract supports an interface.
+/// Call data of `supportsInterface`.
 fn supports(interface: [u8; 4]) -> Bytes {
     [&SUPPORTS[..], B256::right_padding_from(&interface).as_slice()].concat().into()
 }
 
-/// What a contract is asked.
+/// The calls made to each contract.
 fn questions() -> [Bytes; 6] {
     [
         Bytes::from_static(NAME_CALL),
@@ -102,23 +95,23 @@ fn questions() -> [Bytes; 6] {
     ]
 }
 
-/// What a contract answered, by call data.
-type Answers = BTreeMap<Bytes, (u64, Status, Bytes)>;
+/// Answers of a contract by call data: block, status, value.
+type Answers = BTreeMap<Bytes, (u64, AnswerStatus, Bytes)>;
 
-/// The row of what a contract answered.
+/// Derives a row from the answers of a contract.
 fn row(contract: Address, answers: &Answers) -> TokenRow {
     let value = |data: &[u8]| {
-        let found = answers.get(data).filter(|(_, status, _)| *status == Status::Ok);
+        let found = answers.get(data).filter(|(_, status, _)| *status == AnswerStatus::Ok);
         found.map(|(_, _, value)| &value[..])
     };
     let text = |data: &[u8]| plain_bytes(answer::text(value(data)?)?, NAME_CHARS_MAX);
     let decimals = value(DECIMALS_CALL).and_then(answer::decimals);
-    let says = |interface| value(&supports(interface)).is_some_and(answer::is_yes);
+    let is_supported = |interface| value(&supports(interface)).is_some_and(answer::is_yes);
     let standard = match () {
-        // Says yes to everything: it does not know what it is asked.
-        () if says(NONSENSE) => decimals.map(|_| "erc20"),
-        () if says(ERC721) => Some("erc721"),
-        () if says(ERC1155) => Some("erc1155"),
+        // Answers yes to everything, so its answers mean nothing.
+        () if is_supported(NONSENSE) => decimals.map(|_| "erc20"),
+        () if is_supported(ERC721) => Some("erc721"),
+        () if is_supported(ERC1155) => Some("erc1155"),
         () => decimals.map(|_| "erc20"),
     };
     TokenRow {
@@ -131,7 +124,6 @@ fn row(contract: Address, answers: &Answers) -> TokenRow {
     }
 }
 
-/// The worker.
 #[derive(Clone, Debug)]
 pub struct TokenMetadata {
     reader: Reader,
@@ -140,7 +132,7 @@ pub struct TokenMetadata {
 }
 
 impl TokenMetadata {
-    /// The worker of a chain; makes its tables if need be.
+    /// Creates its tables if they do not exist.
     pub async fn open(tables: Tables, chain_id: u64, state: StateReader) -> Result<Self> {
         let sql = tables.sql().clone();
         sql.migrate(&MIGRATIONS).await?;
@@ -152,7 +144,7 @@ impl TokenMetadata {
         self.reader.tables().sql()
     }
 
-    /// The contracts of a range that have no row, after the given one.
+    /// Contracts of a range that have no row, after the given one.
     async fn unknown(&self, range: &Heights, after: Option<Address>) -> Result<Vec<Address>> {
         let text = |name: &dyn Fn(&'static Table) -> String| {
             let (ft, nft) = (name(&FT_TRANSFERS), name(&NFT_TRANSFERS));
@@ -178,20 +170,20 @@ impl TokenMetadata {
         found.rows.iter().map(|row| derived::address(row, 0)).collect()
     }
 
-    /// Asks a contract, and keeps its answers and its row together.
+    /// Asks a contract, and stores its answers and its row in one transaction.
     async fn learn(&self, contract: Address, block: u64) -> Result<()> {
         let questions = questions();
         let calls = questions.iter().map(|data| Call { to: contract, data: data.clone() });
         let calls: Vec<Call> = calls.collect();
-        let said = self.state.call_all(&calls, block).await?;
-        let kept: Vec<(Bytes, StateAnswer)> = questions.into_iter().zip(said).collect();
+        let answers = self.state.call_all(&calls, block).await?;
+        let kept: Vec<(Bytes, StateAnswer)> = questions.into_iter().zip(answers).collect();
         let kept = &kept;
         let answers = kept.iter().map(|(data, answer)| {
             (data.clone(), (answer.block, answer.status, answer.value.clone()))
         });
         let row = &row(contract, &answers.collect());
         let stored = self.sql().write(|tx| async move {
-            // Where two ask the same contract, the answers of the first are kept, with its row.
+            // If two workers ask the same contract, the answers and the row of the first are kept.
             if tx.bulk(&INSERT, vec![self.values(row)?]).await? == 0 {
                 return Ok(());
             }
@@ -216,7 +208,7 @@ impl TokenMetadata {
         ])
     }
 
-    /// Makes all rows anew, from observations alone; gives how many.
+    /// Rebuilds all rows from observations alone; returns how many.
     pub async fn rebuild(&self) -> Result<u64> {
         let mut made = 0;
         let mut after: Option<(Bytes, u64)> = None;
@@ -248,8 +240,7 @@ impl TokenMetadata {
     }
 }
 
-/// Adds observations, which come in the order of their subjects, to the contract that is open; gives those contracts
-/// that are complete.
+/// Adds observations, ordered by subject, to the contract in `open`; returns the contracts that are complete.
 fn gather(
     page: Vec<Observation>,
     open: &mut Option<(Address, Answers)>,
@@ -259,13 +250,13 @@ fn gather(
         let (contract, data) = found
             .subject
             .split_at_checked(20)
-            .ok_or_else(|| Error::corrupt("an observation of a token without one"))?;
+            .ok_or_else(|| Error::corrupt("the subject of a token observation is too short"))?;
         let contract = Address::from_slice(contract);
         if open.as_ref().is_none_or(|(of, _)| *of != contract) {
             complete.extend(open.replace((contract, Answers::new())));
         }
         if let Some((_, answers)) = open {
-            // In the order of blocks: a token keeps what it was first called.
+            // In block order: the first answer of a token counts.
             let data = found.subject.slice_ref(data);
             answers.entry(data).or_insert((found.block, found.status, found.value));
         }
@@ -329,9 +320,9 @@ impl RangeWork for TokenMetadata {
             };
             for contract in contracts {
                 if let Err(error) = self.learn(contract, at).await {
-                    let error = logmill_io::chain(&error);
-                    tracing::debug!(%contract, error, "not asked");
-                    let what = format!("what the token {contract} is called");
+                    let error = logmill_io::error_chain(&error);
+                    tracing::debug!(%contract, error, "cannot read the metadata of a token");
+                    let what = format!("the metadata of token {contract}");
                     failed = Some(Error::Unanswered { what, why: error });
                 }
             }

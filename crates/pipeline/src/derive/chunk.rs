@@ -1,7 +1,7 @@
-//! From stored blocks to rows: a range read once, for all lines that miss it.
+//! From stored blocks to rows: reads a range once for all generations that miss it.
 //!
-//! Guarantees: a processor that fails or panics takes no other along; the range that is given back is whole, and as
-//! long as what it makes is not too much to hold. Leaves to others: which ranges, and storing.
+//! Guarantees: a processor that fails or panics affects no other; the returned range has no gaps, and ends before its
+//! rows become too many to hold. Leaves to others: which ranges, and storing.
 
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
@@ -12,66 +12,66 @@ use logmill_chain::Block;
 
 use super::decoded::{DecodedBlock, TokenSettings};
 use super::deriver::DeriveSettings;
-use super::line::Line;
-use super::processor::{Phase, Reads};
+use super::generation::Generation;
+use super::processor::{BlockParts, Phase};
 use super::rows::Rows;
 use crate::chain::Chain;
 use crate::error::{Error, Result};
 
-/// Blocks that are read and derived as one piece of work.
+/// Blocks that are read and derived as one unit of work.
 const PIECE_BLOCKS: u64 = 32;
-/// Pieces that are worked on at a time.
+/// Pieces in flight at a time.
 const PIECES: usize = 3;
 
-/// What became of a range.
 #[derive(Debug)]
-pub(crate) struct Derived {
-    /// The blocks that were derived: the wanted range, or its beginning.
+pub(crate) struct DerivedChunk {
+    /// The derived blocks: the requested range, or its beginning.
     pub(crate) range: Range<u64>,
-    /// For each line, in their order: its rows, folded, or why it has none.
+    /// For each generation, in order: its folded rows, or why it has none.
     pub(crate) rows: Vec<Result<Rows>>,
 }
 
-/// Derives the beginning of a range, up to about as many rows as are allowed, for some lines.
+/// Derives the beginning of a range for some generations, until there are about `rows_max` rows.
 pub(crate) async fn derive(
     chain: &Chain,
     range: Range<u64>,
-    lines: &[Line],
+    generations: &[Generation],
     settings: &DeriveSettings,
-) -> Result<Derived> {
+) -> Result<DerivedChunk> {
     let rows_max = settings.rows_max;
     let pieces = pieces(&range);
     let work = pieces.into_iter().map(|piece| {
-        let (chain, lines) = (chain.clone(), lines.to_vec());
+        let (chain, generations) = (chain.clone(), generations.to_vec());
         let tokens = Arc::clone(&settings.tokens);
         async move {
             let blocks = chain.archived_blocks(piece.clone()).await?;
             let chain_id = chain.chain_id();
-            let rows = logmill_io::compute(move || process(chain_id, &blocks, &lines, &tokens));
+            let rows =
+                logmill_io::compute(move || process(chain_id, &blocks, &generations, &tokens));
             Ok::<_, Error>((piece, rows.await?))
         }
     });
     let mut working = futures::stream::iter(work).buffered(PIECES);
-    let mut derived = Derived { range: range.start..range.start, rows: Vec::new() };
+    let mut derived = DerivedChunk { range: range.start..range.start, rows: Vec::new() };
     let (mut unfolded, mut folded) = (0, 0);
     while let Some(done) = working.next().await {
         let (piece, rows) = done?;
         unfolded += rows.iter().flatten().map(Rows::len).sum::<usize>();
         derived.add(piece, rows);
         if unfolded >= rows_max {
-            derived = derived.folded().await?;
+            derived = derived.fold().await?;
             folded += unfolded;
             unfolded = derived.len();
-            // Folding may have made little of it: then there is room for more.
+            // If folding shrank the rows enough, there is room for more.
             if unfolded >= rows_max / 2 || folded >= 16 * rows_max {
                 break;
             }
         }
     }
-    derived.folded().await
+    derived.fold().await
 }
 
-impl Derived {
+impl DerivedChunk {
     fn add(&mut self, piece: Range<u64>, rows: Vec<Result<Rows>>) {
         self.range.end = piece.end;
         if self.rows.is_empty() {
@@ -91,7 +91,7 @@ impl Derived {
         self.rows.iter().flatten().map(Rows::len).sum()
     }
 
-    async fn folded(mut self) -> Result<Self> {
+    async fn fold(mut self) -> Result<Self> {
         Ok(logmill_io::compute(move || {
             for rows in &mut self.rows {
                 if let Ok(some) = rows
@@ -117,48 +117,54 @@ fn pieces(range: &Range<u64>) -> Vec<Range<u64>> {
     pieces
 }
 
-/// The rows of some blocks for every line. An error is of the blocks themselves.
+/// The rows of some blocks for every generation. The outer error means that the blocks could not be decoded.
 pub(crate) fn process(
     chain_id: u64,
     blocks: &[Arc<Block>],
-    lines: &[Line],
+    generations: &[Generation],
     tokens: &TokenSettings,
 ) -> Result<Vec<Result<Rows>>> {
-    let reads = lines.iter().map(|line| line.processor.reads()).max().unwrap_or(Reads::Logs);
+    let reads = generations
+        .iter()
+        .map(|generation| generation.processor.reads())
+        .max()
+        .unwrap_or(BlockParts::Logs);
     let decoded: Vec<DecodedBlock> = blocks
         .iter()
         .map(|block| DecodedBlock::with(chain_id, Arc::clone(block), tokens, reads))
         .collect::<Result<_>>()?;
-    let mut rows: Vec<Option<Result<Rows>>> = lines.iter().map(|_| None).collect();
+    let mut rows: Vec<Option<Result<Rows>>> = generations.iter().map(|_| None).collect();
     for phase in [Phase::One, Phase::Two] {
-        for (line, rows) in lines.iter().zip(&mut rows) {
-            if line.processor.phase() == phase {
-                *rows = Some(of_line(&decoded, line));
+        for (generation, rows) in generations.iter().zip(&mut rows) {
+            if generation.processor.phase() == phase {
+                *rows = Some(of_generation(&decoded, generation));
             }
         }
     }
-    let none = || Err(Error::corrupt("a processor of no phase"));
+    let none = || Err(Error::corrupt("a processor has an unknown phase"));
     Ok(rows.into_iter().map(|rows| rows.unwrap_or_else(none)).collect())
 }
 
-fn of_line(blocks: &[DecodedBlock], line: &Line) -> Result<Rows> {
-    let processor = line.processor.name();
+fn of_generation(blocks: &[DecodedBlock], generation: &Generation) -> Result<Rows> {
+    let processor = generation.processor.name();
     let rows = std::panic::catch_unwind(AssertUnwindSafe(|| {
-        let mut rows = Rows::new(line.processor.tables());
+        let mut rows = Rows::new(generation.processor.tables());
         for block in blocks {
             rows.at_block(block.number());
-            line.processor.process(block, &mut rows)?;
+            generation.processor.process(block, &mut rows)?;
         }
         rows.fold()?;
         Ok::<_, Error>(rows)
     }));
     match rows {
         Ok(Ok(rows)) => Ok(rows),
-        Ok(Err(error)) => Err(Error::Processor { processor, what: logmill_io::chain(&error) }),
+        Ok(Err(error)) => {
+            Err(Error::Processor { processor, what: logmill_io::error_chain(&error) })
+        }
         Err(panic) => {
-            let said = panic.downcast_ref::<&str>().map(|said| (*said).to_owned());
-            let said = said.or_else(|| panic.downcast_ref::<String>().cloned());
-            let what = format!("panicked: {}", said.unwrap_or_default());
+            let message = panic.downcast_ref::<&str>().map(|message| (*message).to_owned());
+            let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
+            let what = format!("panicked: {}", message.unwrap_or_default());
             Err(Error::Processor { processor, what })
         }
     }

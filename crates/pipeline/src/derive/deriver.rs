@@ -1,32 +1,34 @@
-//! `Deriver`: what one process does for the tables of one chain.
+//! `Deriver`: fills the derived tables of one chain, in one process.
 //!
 //! ```text
-//!   no lease ── waits ──▶ lease ──▶ live forward: the tip, and what has become final near it
-//!      ▲                            live history: what history ingest brings
-//!      │                            history deriver: everything that is stored and not derived
+//!   no lease ── waits ──▶ lease ──▶ live forward: the tip, and blocks near it that became final
+//!      ▲                            live history: blocks stored by history ingest
+//!      │                            history deriver: every stored block that is not derived
 //!      └── lease lost ◀─────────────┘
 //! ```
 //!
-//! Guarantees: one process derives a chain at a time, by a lease that fences every write; what two would derive all the
-//! same counts once. An error of one processor stops no other. Leaves to others: opening stores, following the chain.
+//! Guarantees: one process derives a chain at a time, by a lease that fences every write; a block that two processes
+//! derive nevertheless counts once. An error of one processor stops no other. Leaves to others: opening stores,
+//! following the chain.
 
 use std::convert::Infallible;
 use std::future::Future;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use finalized_log_index::ReplacementPosition;
 use logmill_io::meta::SqlMeta;
 use logmill_io::{Clock, Entropy, ErrorKind, Fence};
-use logmill_work::{Held, IntervalSet, Lease, LeaseSettings};
+use logmill_work::{HeldLease, IntervalSet, Lease, LeaseSettings};
 
-use super::board::{self, Board, LineWork, Task};
+use super::backlog::{self, DeriveBacklog, GenerationWork, Task};
 use super::chunk;
 use super::decoded::TokenSettings;
-use super::line::LineState;
+use super::generation::GenerationState;
 use super::processor::Processor;
-use super::store::{Part, Tables};
+use super::store::{RangeRows, Tables};
 use crate::chain::Chain;
 use crate::error::{Error, Result};
 
@@ -37,34 +39,32 @@ mod status;
 
 pub use status::{CheckpointStatus, DeriveStatus, FailingStatus};
 
-/// How a process derives.
 #[derive(Clone, Debug)]
 pub struct DeriveSettings {
     /// `ENABLE_LIVE_DERIVERS`.
     pub live: bool,
-    /// `LIVE_DERIVERS_CHUNK`: blocks of one transaction near the head.
+    /// `LIVE_DERIVERS_CHUNK`: blocks per transaction near the head.
     pub live_chunk: u64,
-    /// `LIVE_DERIVERS_HEAD_BACKFILL_BLOCKS`: final blocks below the head that come first.
+    /// `LIVE_DERIVERS_HEAD_BACKFILL_BLOCKS`: final blocks below the head that are derived first.
     pub head_backfill: u64,
     /// `ENABLE_HISTORY_DERIVERS`.
     pub history: bool,
-    /// `HISTORY_DERIVERS_CHUNK`: blocks of one transaction of history.
+    /// `HISTORY_DERIVERS_CHUNK`: blocks per transaction in history.
     pub history_chunk: u64,
-    /// `HISTORY_DERIVERS_SLEEP_MS`: the pause after every chunk of history.
+    /// `HISTORY_DERIVERS_SLEEP_MS`: pause after every chunk of history.
     pub history_sleep: Duration,
-    /// About how many rows of one transaction, whatever the blocks.
+    /// Approximate bound on the rows of one transaction, whatever the number of blocks.
     pub rows_max: usize,
-    /// How often it looks for what nobody told of.
+    /// Interval of the poll that finds work without a notification.
     pub poll: Duration,
-    /// How long after an error it tries again.
+    /// Delay before a retry after an error.
     pub error_wait: Duration,
-    /// How token transfers are read; the processors are made with the same.
+    /// How token transfers are decoded; the processors must be constructed with the same settings.
     pub tokens: Arc<TokenSettings>,
-    /// The lease.
     pub lease: LeaseSettings,
-    /// The folder of the database, if it is a file: tables are derived a second time only where there is room for them.
+    /// Folder of the database, if it is a file: a second copy of the tables is built only if the disk has room for it.
     pub database_folder: Option<Arc<Path>>,
-    /// Bytes of the disk that a second copy of the tables must leave free.
+    /// Bytes of disk space that a second copy of the tables must leave free.
     pub disk_reserve_bytes: u64,
 }
 
@@ -88,7 +88,7 @@ impl Default for DeriveSettings {
     }
 }
 
-/// What one process does for the tables of one chain.
+/// Derives the tables of one chain.
 #[derive(Debug)]
 pub struct Deriver {
     chain: Chain,
@@ -98,19 +98,19 @@ pub struct Deriver {
     owner: String,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
-    board: Mutex<Board>,
+    backlog: Mutex<DeriveBacklog>,
     leads: AtomicBool,
     last_error: Mutex<Option<String>>,
-    /// The last replacement of stored blocks that was applied to all generations, or noted with them.
-    replacements_seen: AtomicU64,
+    /// End of the replacement log when it was last applied to, or recorded with, all generations.
+    replacements_seen: Mutex<Option<ReplacementPosition>>,
     /// Held while replacements are applied.
     replacing: tokio::sync::Mutex<()>,
-    /// When to look again whether there is room for a new generation, on the monotonic clock.
+    /// When to check again whether there is room for a new generation, on the monotonic clock.
     room_again: Mutex<Option<Duration>>,
 }
 
 impl Deriver {
-    /// Derives a chain with these processors. `owner` is different in every process and every run.
+    /// `owner` must be unique to each process and each run.
     pub fn new(
         chain: Chain,
         tables: Tables,
@@ -128,21 +128,20 @@ impl Deriver {
             owner: owner.into(),
             clock,
             entropy,
-            board: Mutex::default(),
+            backlog: Mutex::default(),
             leads: AtomicBool::new(false),
             last_error: Mutex::default(),
-            replacements_seen: AtomicU64::new(0),
+            replacements_seen: Mutex::default(),
             replacing: tokio::sync::Mutex::default(),
             room_again: Mutex::default(),
         }
     }
 
-    /// The tables that it fills.
     pub fn tables(&self) -> &Tables {
         &self.tables
     }
 
-    /// Derives until `stop` completes, then gives the lease back. Ends with an error when a store can never work again.
+    /// Derives until `stop` completes, then releases the lease. Returns an error if a store has failed permanently.
     pub async fn run(&self, stop: impl Future<Output = ()> + Send) -> Result<()> {
         let meta = SqlMeta::shared(self.tables.sql().clone());
         let name = format!("derive/{}", self.chain.chain_id());
@@ -160,14 +159,14 @@ impl Deriver {
         Ok(())
     }
 
-    /// Derives whenever it has the lease; ends only with an error after which nothing can be stored.
-    async fn lead_always(&self, lease: &Lease, now: &Mutex<Option<Held>>) -> Error {
+    /// Derives whenever it holds the lease; returns only on an error after which nothing can be stored.
+    async fn lead_always(&self, lease: &Lease, now: &Mutex<Option<HeldLease>>) -> Error {
         let note = |held| *now.lock().unwrap_or_else(PoisonError::into_inner) = held;
         loop {
             match lease.acquire().await {
                 Ok(Some(held)) => {
                     note(Some(held.clone()));
-                    // On the heap: what it holds is too much for a thread's stack.
+                    // Boxed: the future is too large for a thread's stack.
                     if let Err(error) = Box::pin(self.lead(lease, &held)).await
                         && error.kind() != ErrorKind::Fenced
                     {
@@ -175,7 +174,7 @@ impl Deriver {
                             self.leads.store(false, Ordering::SeqCst);
                             return error;
                         }
-                        self.said(&error, "derived tables");
+                        self.log_error(&error, "deriving tables");
                     }
                     self.leads.store(false, Ordering::SeqCst);
                     release(lease, Some(&held)).await;
@@ -183,14 +182,14 @@ impl Deriver {
                 }
                 Ok(None) => {}
                 Err(error) if error.is_fatal() => return error.into(),
-                Err(error) => self.said(&error.into(), "the lease of the derivers"),
+                Err(error) => self.log_error(&error.into(), "acquiring the derivers' lease"),
             }
             self.clock.sleep(self.settings.error_wait).await;
         }
     }
 
     /// Derives for as long as the lease holds.
-    async fn lead(&self, lease: &Lease, held: &Held) -> Result<Infallible> {
+    async fn lead(&self, lease: &Lease, held: &HeldLease) -> Result<Infallible> {
         let fence = held.fence();
         self.load().await?;
         self.apply_replacements(Some(&fence)).await?;
@@ -212,10 +211,11 @@ impl Deriver {
             ended = self.keep(lease, held) => ended,
             ended = live => ended,
             ended = history => ended,
+            ended = self.note_checkpoints(&fence) => ended,
         }
     }
 
-    async fn keep(&self, lease: &Lease, held: &Held) -> Result<Infallible> {
+    async fn keep(&self, lease: &Lease, held: &HeldLease) -> Result<Infallible> {
         let mut held = held.clone();
         loop {
             self.clock.sleep(self.settings.lease.ttl / 3).await;
@@ -224,121 +224,129 @@ impl Deriver {
                 Err(error) if error.kind() == ErrorKind::Fenced || error.is_fatal() => {
                     return Err(error.into());
                 }
-                // Every write finds out for itself whether it is lost.
-                Err(error) => self.said(&error.into(), "renew the lease of the derivers"),
+                // Every write checks the fence, so a lost lease is detected there.
+                Err(error) => self.log_error(&error.into(), "renewing the derivers' lease"),
             }
         }
     }
 
-    /// Reads what is stored of every line; what is failing is forgotten.
+    /// Reads the stored state of every generation and forgets failures.
     pub async fn load(&self) -> Result<()> {
-        let lines = self.tables.lines(self.chain.chain_id(), &self.processors).await?;
+        let generations = self.tables.generations(self.chain.chain_id(), &self.processors).await?;
         let mut works = Vec::new();
-        for line in lines {
-            let (done, tip) = (self.tables.covered(&line).await?, self.tables.tip(&line).await?);
-            works.push(LineWork::new(line, done, tip));
+        for generation in generations {
+            let (done, tip) =
+                (self.tables.covered(&generation).await?, self.tables.tip(&generation).await?);
+            works.push(GenerationWork::new(generation, done, tip));
         }
-        *self.board() = Board { lines: works };
-        // Another process may have led since.
-        self.replacements_seen.store(0, Ordering::SeqCst);
+        *self.backlog() = DeriveBacklog { generations: works };
+        // Another process may have held the lease in between.
+        self.set_replacements_seen(None);
         Ok(())
     }
 
-    /// Reads what is stored of the lines again, because another has written; keeps what is taken and failing.
+    /// Reads the stored state of the generations again after another process wrote; keeps the taken and failing ranges.
     async fn reload(&self) -> Result<()> {
-        let lines = self.tables.lines(self.chain.chain_id(), &self.processors).await?;
+        let generations = self.tables.generations(self.chain.chain_id(), &self.processors).await?;
         let mut fresh = Vec::new();
-        for line in lines {
-            let (done, tip) = (self.tables.covered(&line).await?, self.tables.tip(&line).await?);
-            fresh.push((line, done, tip));
+        for generation in generations {
+            let (done, tip) =
+                (self.tables.covered(&generation).await?, self.tables.tip(&generation).await?);
+            fresh.push((generation, done, tip));
         }
-        let mut board = self.board();
-        board.lines.retain(|work| fresh.iter().any(|(line, ..)| board::is_same(line, &work.line)));
-        for (line, done, tip) in fresh {
-            match board.work(&line) {
-                Some(work) => (work.line, work.done, work.tip) = (line, done, tip),
-                None => board.lines.push(LineWork::new(line, done, tip)),
+        let mut backlog = self.backlog();
+        backlog.generations.retain(|work| {
+            fresh.iter().any(|(generation, ..)| backlog::is_same(generation, &work.generation))
+        });
+        for (generation, done, tip) in fresh {
+            match backlog.work(&generation) {
+                Some(work) => (work.generation, work.done, work.tip) = (generation, done, tip),
+                None => backlog.generations.push(GenerationWork::new(generation, done, tip)),
             }
         }
         Ok(())
     }
 
-    fn board(&self) -> MutexGuard<'_, Board> {
-        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    fn backlog(&self) -> MutexGuard<'_, DeriveBacklog> {
+        self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is stored of the chain and final.
-    fn stored(&self) -> IntervalSet {
+    /// The final blocks that are stored.
+    fn stored_blocks(&self) -> IntervalSet {
         self.chain.index().coverage().into_iter().collect()
     }
 
-    /// Derives a range that was taken from the board, and stores it. What fails is noted on the board.
+    /// Derives a range that was taken from the backlog, and stores it. Records failures in the backlog.
     async fn work(&self, fence: Option<&Fence>, task: Task) -> Result<()> {
-        let ready = self.derived(task).await?;
+        let ready = self.derive_task(task).await?;
         self.store(fence, ready).await
     }
 
-    /// Derives a range that was taken from the board.
-    async fn derived(&self, task: Task) -> Result<Ready> {
-        let (range, lines) = (task.range.clone(), &task.lines);
-        let deriving = Box::pin(chunk::derive(&self.chain, range, lines, &self.settings));
+    /// Derives a range that was taken from the backlog.
+    async fn derive_task(&self, task: Task) -> Result<DerivedTask> {
+        let (range, generations) = (task.range.clone(), &task.generations);
+        let deriving = Box::pin(chunk::derive(&self.chain, range, generations, &self.settings));
         let derived = match deriving.await {
             Ok(derived) => derived,
             Err(error)
                 if error.is_fatal()
                     || matches!(error.kind(), ErrorKind::Transient | ErrorKind::Fenced) =>
             {
-                self.board().give_back(&task);
+                self.backlog().give_back(&task);
                 return Err(error);
             }
-            // A block that can not be read: it is looked for, and the others go on.
+            // A block cannot be read: halving the range isolates it, and the other blocks go on.
             Err(error) => {
-                lines.iter().for_each(|line| self.failed(line, &task.range, &error));
-                return Ok(Ready { task, parts: Vec::new() });
+                generations
+                    .iter()
+                    .for_each(|generation| self.record_failure(generation, &task.range, &error));
+                return Ok(DerivedTask { task, parts: Vec::new() });
             }
         };
         let mut parts = Vec::new();
-        for (line, rows) in lines.iter().zip(derived.rows) {
+        for (generation, rows) in generations.iter().zip(derived.rows) {
             match rows {
                 Ok(rows) => {
-                    let (line, range) = (line.clone(), derived.range.clone());
-                    parts.push(Part { line, range, rows });
+                    let (generation, range) = (generation.clone(), derived.range.clone());
+                    parts.push(RangeRows { generation, range, rows });
                 }
-                Err(error) => self.failed(line, &derived.range, &error),
+                Err(error) => self.record_failure(generation, &derived.range, &error),
             }
         }
-        Ok(Ready { task, parts })
+        Ok(DerivedTask { task, parts })
     }
 
-    /// Stores what was derived; what the database refuses is noted on the board.
-    async fn store(&self, fence: Option<&Fence>, ready: Ready) -> Result<()> {
-        let Ready { task, parts } = ready;
+    /// Stores derived rows; records in the backlog which generations the database refused.
+    async fn store(&self, fence: Option<&Fence>, ready: DerivedTask) -> Result<()> {
+        let DerivedTask { task, parts } = ready;
         let stored = self.try_store(fence, parts).await;
-        self.board().give_back(&task);
+        self.backlog().give_back(&task);
         match stored {
             Err(Error::Overtaken { processor }) => {
-                tracing::debug!(processor, "another has derived the same");
+                tracing::debug!(processor, "another process has derived the same range");
                 self.reload().await
             }
             stored => stored,
         }
     }
 
-    async fn try_store(&self, fence: Option<&Fence>, parts: Vec<Part>) -> Result<()> {
+    async fn try_store(&self, fence: Option<&Fence>, parts: Vec<RangeRows>) -> Result<()> {
         let mut prepared = Box::pin(self.tables.prepare_all(parts)).await?;
         while !prepared.is_empty() {
             match Box::pin(self.tables.commit_prepared(fence, &prepared)).await {
                 Ok(()) => {
-                    let mut board = self.board();
-                    prepared.iter().for_each(|part| board.done(&part.line, &part.range));
+                    let mut backlog = self.backlog();
+                    prepared
+                        .iter()
+                        .for_each(|part| backlog.mark_done(&part.generation, &part.range));
                     return Ok(());
                 }
-                // The others go on without it.
+                // Retry with the other generations.
                 Err(error @ Error::Processor { processor, .. }) => {
-                    for part in prepared.iter().filter(|part| part.line.is_of(processor)) {
-                        self.failed(&part.line, &part.range, &error);
+                    for part in prepared.iter().filter(|part| part.generation.is_of(processor)) {
+                        self.record_failure(&part.generation, &part.range, &error);
                     }
-                    prepared.retain(|part| !part.line.is_of(processor));
+                    prepared.retain(|part| !part.generation.is_of(processor));
                 }
                 Err(error) => return Err(error),
             }
@@ -346,52 +354,75 @@ impl Deriver {
         Ok(())
     }
 
-    fn give_back(&self, ready: &Ready) {
-        self.board().give_back(&ready.task);
+    fn give_back(&self, ready: &DerivedTask) {
+        self.backlog().give_back(&ready.task);
     }
 
-    fn failed(&self, line: &super::line::Line, range: &std::ops::Range<u64>, error: &Error) {
-        let said = logmill_io::chain(error);
-        let processor = line.processor.name();
-        tracing::warn!(processor, start = range.start, end = range.end, error = said, "derive");
-        let wait = |attempts: u32| board::retry().wait(attempts.into(), &*self.entropy);
-        self.board().failed(line, range, &said, self.clock.now(), wait);
+    fn record_failure(
+        &self,
+        generation: &super::generation::Generation,
+        range: &std::ops::Range<u64>,
+        error: &Error,
+    ) {
+        let text = logmill_io::error_chain(error);
+        let processor = generation.processor.name();
+        tracing::warn!(
+            processor,
+            start = range.start,
+            end = range.end,
+            error = text,
+            "cannot derive blocks, retrying"
+        );
+        let wait = |attempts: u32| backlog::retry().wait(attempts.into(), &*self.entropy);
+        self.backlog().record_failure(generation, range, &text, self.clock.now(), wait);
     }
 
-    fn said(&self, error: &Error, doing: &'static str) {
-        let said = logmill_io::chain(error);
-        tracing::warn!(chain = self.chain.chain_id(), error = said, doing, "derive");
-        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(said);
+    fn log_error(&self, error: &Error, doing: &'static str) {
+        let text = logmill_io::error_chain(error);
+        tracing::warn!(
+            chain = self.chain.chain_id(),
+            error = text,
+            doing,
+            "the deriver failed, retrying"
+        );
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
     }
 
-    /// Derives everything that is stored, once, without a lease: for tools and tests.
+    /// Derives all stored blocks once, without a lease; for tools and tests.
     pub async fn catch_up(&self) -> Result<()> {
         self.load().await?;
         self.apply_replacements(None).await?;
         self.align_tip(None).await?;
         Box::pin(self.history_all(None)).await?;
-        self.finish_lines(None).await?;
-        self.align_tip(None).await
+        self.finish_generations(None).await?;
+        self.align_tip(None).await?;
+        self.put_checkpoints(None).await
     }
 
-    /// Whether some line is still being built beside the one that serves.
+    /// Whether a generation is being built beside the one that serves.
     pub fn is_building(&self) -> bool {
-        self.board().lines.iter().any(|work| work.line.state == LineState::Building)
+        self.backlog()
+            .generations
+            .iter()
+            .any(|work| work.generation.state == GenerationState::Building)
     }
 }
 
 /// A range that is derived and not yet stored.
-struct Ready {
+struct DerivedTask {
     task: Task,
-    parts: Vec<Part>,
+    parts: Vec<RangeRows>,
 }
 
-/// Gives a lease back, so that the next process need not wait for its end.
-async fn release(lease: &Lease, held: Option<&Held>) {
+/// Releases the lease, so that the next process need not wait until it expires.
+async fn release(lease: &Lease, held: Option<&HeldLease>) {
     if let Some(held) = held
         && let Err(error) = lease.release(held).await
         && error.kind() != ErrorKind::Fenced
     {
-        tracing::debug!(error = logmill_io::chain(&error), "give the derivers' lease back");
+        tracing::debug!(
+            error = logmill_io::error_chain(&error),
+            "cannot release the derivers' lease"
+        );
     }
 }

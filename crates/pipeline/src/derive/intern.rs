@@ -1,10 +1,10 @@
-//! Addresses as numbers.
+//! Addresses stored as numbers.
 //!
-//! A row names up to four addresses, and every index names some again: eight bytes instead of twenty, and numbers that
-//! are near each other for addresses that came at the same time, so that a batch touches few pages.
+//! A row names up to four addresses, and indexes repeat some of them: a number takes eight bytes instead of twenty. New
+//! addresses of one batch get neighbouring numbers, so that a batch touches few pages.
 //!
-//! Guarantees: an address has one number, for ever; numbers are given in a transaction of their own, before the rows
-//! that use them, so that writers who meet the same new address do not wait for each other's rows. Leaves to others:
+//! Guarantees: an address has one number, permanently. Numbers are assigned in a transaction of their own, before the
+//! rows that use them, so that writers with the same new address do not wait for each other's rows. Leaves to others:
 //! which columns are addresses.
 
 use std::collections::{BTreeSet, HashMap};
@@ -17,15 +17,14 @@ use quick_cache::sync::Cache;
 
 use crate::error::{Error, Result};
 
-/// Addresses that are remembered.
+/// Size of the cache.
 const CACHED_MAX: usize = 1 << 20;
-/// Addresses that one statement asks for.
-const ASKED_MAX: usize = 256;
+/// Addresses in one lookup statement.
+const LOOKUP_MAX: usize = 256;
 
-/// The numbers of some addresses.
 pub(crate) type Ids = HashMap<Address, i64, DefaultHashBuilder>;
 
-/// Gives numbers to addresses.
+/// Assigns numbers to addresses.
 #[derive(Debug)]
 pub(crate) struct Interner {
     known: Cache<Address, i64>,
@@ -36,11 +35,11 @@ impl Interner {
         Self { known: Cache::new(CACHED_MAX) }
     }
 
-    /// The numbers of these addresses; new ones get one.
+    /// The numbers of these addresses; assigns numbers to new ones.
     pub(crate) async fn ids(&self, sql: &Sql, addresses: BTreeSet<Address>) -> Result<Ids> {
         let mut ids = Ids::default();
-        let unknown = self.cached(addresses, &mut ids);
-        let unknown = self.stored(sql, unknown, &mut ids).await?;
+        let unknown = self.take_cached(addresses, &mut ids);
+        let unknown = self.look_up(sql, unknown, &mut ids).await?;
         if unknown.is_empty() {
             return Ok(ids);
         }
@@ -52,19 +51,23 @@ impl Interner {
             async move { tx.bulk(&insert(), rows).await }
         })
         .await?;
-        let unknown = self.stored(sql, unknown, &mut ids).await?;
-        if unknown.is_empty() { Ok(ids) } else { Err(Error::corrupt("an address has no number")) }
+        let unknown = self.look_up(sql, unknown, &mut ids).await?;
+        if unknown.is_empty() {
+            Ok(ids)
+        } else {
+            Err(Error::corrupt("an address was stored without a number"))
+        }
     }
 
-    /// The numbers of those addresses that have one.
+    /// The numbers of those addresses that have one; assigns none.
     pub(crate) async fn find(&self, sql: &Sql, addresses: BTreeSet<Address>) -> Result<Ids> {
         let mut ids = Ids::default();
-        let unknown = self.cached(addresses, &mut ids);
-        self.stored(sql, unknown, &mut ids).await?;
+        let unknown = self.take_cached(addresses, &mut ids);
+        self.look_up(sql, unknown, &mut ids).await?;
         Ok(ids)
     }
 
-    fn cached(&self, addresses: BTreeSet<Address>, ids: &mut Ids) -> Vec<Address> {
+    fn take_cached(&self, addresses: BTreeSet<Address>, ids: &mut Ids) -> Vec<Address> {
         let mut unknown = Vec::new();
         for address in addresses {
             match self.known.get(&address) {
@@ -75,17 +78,17 @@ impl Interner {
         unknown
     }
 
-    /// Looks them up; gives those that have no number.
-    async fn stored(
+    /// Looks addresses up in the database; returns those without a number.
+    async fn look_up(
         &self,
         sql: &Sql,
         unknown: Vec<Address>,
         ids: &mut Ids,
     ) -> Result<Vec<Address>> {
-        for asked in unknown.chunks(ASKED_MAX) {
-            // Few lengths, so that there are few statements: the last address fills the rest.
-            let length = asked.len().next_power_of_two();
-            let filled = (0..length).filter_map(|n| asked.get(n).or(asked.last()));
+        for batch in unknown.chunks(LOOKUP_MAX) {
+            // Lengths are powers of two, so that there are few distinct statements; the last address fills the rest.
+            let length = batch.len().next_power_of_two();
+            let filled = (0..length).filter_map(|n| batch.get(n).or(batch.last()));
             let params = filled.map(|address| Value::from(address.as_slice())).collect();
             let places: Vec<String> = (1..=length).map(|n| format!("${n}")).collect();
             let places = places.join(", ");

@@ -1,42 +1,46 @@
-//! Reading derived tables: final rows and those of the tip as one.
+//! Reading derived tables: final rows and tip rows combined.
 //!
-//! A key that has no row in the tip is read from the final table alone, in the order of its indexes; only keys that the
-//! tip names are folded, and they are few. So a page costs what it shows, however large the table is.
+//! A key without a row in the tip is read from the final table alone, in the order of its indexes. Only the keys that
+//! occur in the tip are folded, and they are few. So the cost of a page depends on its rows, not on the size of the
+//! table.
 //!
-//! Guarantees: one statement sees one state: what it gives is of one branch, and no block is in it twice. Leaves to
-//! others: what to ask.
+//! Guarantees: a statement sees one state, so its rows are of one branch, and no block counts twice. Leaves to others:
+//! what to query.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use finalized_log_index::ReplacementPosition;
 use logmill_io::Value;
-use logmill_io::sql::Answer;
+use logmill_io::sql::StatementResult;
 use logmill_work::IntervalSet;
 
-use super::line::{LineState, TipBlocks, physical, tip_of};
+use super::generation::{GenerationState, TipBlocks, physical, tip_of};
 use super::schema::{key_names, names, stored_columns};
 use super::store::Tables;
 use super::table::{FIRST_AT, Fold, Kind, LAST_AT, Table};
 use crate::error::{Error, Result};
 
-/// How often a query is asked when generations are replaced under it.
+/// Attempts of a query whose generations are replaced while it runs.
 const ATTEMPTS_MAX: usize = 3;
 
-/// What to read of a table. The texts are of a program, never of a user: values go into parameters.
+/// Engine name for clients without our SQL functions: instead of the sum of amounts they get one of the summands.
+pub(crate) const PLAIN: &str = "plain";
+
+/// What to read from a table. The texts come from code, never from users: values go into parameters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Select<'a> {
-    /// A condition on columns of the key alone; empty for none. It makes a read cheap.
+    /// Condition on key columns only; empty for none. It makes a read cheap.
     pub key: &'a str,
-    /// A condition on any columns; empty for none.
+    /// Condition on any columns; empty for none.
     pub filter: &'a str,
-    /// The order, as after `ORDER BY`; empty for none.
+    /// What follows `ORDER BY`; empty for none.
     pub order: &'a str,
-    /// The most rows; none for all.
     pub limit: Option<usize>,
 }
 
-/// The text of a parenthesised query over a table of a generation, with all its columns.
+/// Parenthesised query over a table of a generation, with all its columns.
 pub(crate) fn select(table: &Table, physical: &str, engine: &str, what: &Select<'_>) -> String {
     let tip = tip_of(physical);
     let all = |text: &str| if text.is_empty() { "1 = 1".to_owned() } else { format!("({text})") };
@@ -71,7 +75,7 @@ pub(crate) fn select(table: &Table, physical: &str, engine: &str, what: &Select<
     format!("(SELECT {columns} FROM ({final_rows} UNION ALL {tip_rows}) AS joined{order}{limit})")
 }
 
-/// The keys of the tip, folded with their final rows.
+/// Query for the keys in the tip, folded with their final rows.
 fn folded(table: &Table, physical: &str, engine: &str, key: &str) -> String {
     let tip = tip_of(physical);
     let keys = key_names(table).join(", ");
@@ -112,6 +116,7 @@ fn fold_text(table: &Table, name: &str, engine: &str) -> String {
     };
     match column.map(|column| (column.fold, column.kind)) {
         Some((Fold::Key | Fold::Once, _)) => name.to_owned(),
+        Some((Fold::Sum, Kind::Amount)) if engine == PLAIN => format!("min({name}) AS {name}"),
         Some((Fold::Sum, Kind::Amount)) => format!("amount_sum({name}) AS {name}"),
         Some((Fold::Sum, _)) => format!("CAST(sum({name}) AS BIGINT) AS {name}"),
         Some((Fold::Min, _)) => format!("min({name}) AS {name}"),
@@ -124,63 +129,36 @@ fn fold_text(table: &Table, name: &str, engine: &str) -> String {
     }
 }
 
-/// The statement that makes the view of a table by which people see it: all chains that are served, addresses as bytes.
-pub(crate) fn view(table: &Table, serving: &[(u64, u32)], engine: &str) -> String {
-    let column = |column: &super::table::Column| {
-        let name = column.name;
-        match column.kind {
-            Kind::Address => format!("(SELECT address FROM address WHERE id = s.{name}) AS {name}"),
-            _ => format!("s.{name} AS {name}"),
-        }
-    };
-    let columns: Vec<String> = table.columns.iter().map(column).collect();
-    let columns = columns.join(", ");
-    let part = |(chain_id, generation): &(u64, u32)| {
-        let source = select(
-            table,
-            &physical(*chain_id, *generation, table.name),
-            engine,
-            &Select::default(),
-        );
-        format!("SELECT CAST({chain_id} AS BIGINT) AS chain_id, {columns} FROM {source} AS s")
-    };
-    let parts: Vec<String> = serving.iter().map(part).collect();
-    format!("CREATE VIEW {} AS {}", table.name, parts.join(" UNION ALL "))
-}
-
-/// Which generation of every processor serves, and what it covers.
+/// Which generation of every processor serves.
 #[derive(Clone, Debug, Default)]
-pub struct Serving {
-    /// The generation that serves each table's readers.
+pub struct ServingGenerations {
+    /// By table name.
     generations: BTreeMap<String, u32>,
 }
 
-/// Reads the derived tables of one chain. Clones share what they know.
+/// Reads the derived tables of one chain. Clones share the cached [`ServingGenerations`].
 #[derive(Clone, Debug)]
 pub struct Reader {
     tables: Tables,
     chain_id: u64,
-    serving: Arc<RwLock<Arc<Serving>>>,
+    serving: Arc<RwLock<Arc<ServingGenerations>>>,
 }
 
 impl Reader {
-    /// Reads what is derived of a chain.
     pub fn new(tables: Tables, chain_id: u64) -> Self {
         Self { tables, chain_id, serving: Arc::default() }
     }
 
-    /// Which chain.
     pub fn chain_id(&self) -> u64 {
         self.chain_id
     }
 
-    /// The tables.
     pub fn tables(&self) -> &Tables {
         &self.tables
     }
 
-    /// Runs a query over tables: `text` gets a function that gives the parenthesised source of a table.
-    pub async fn query<F>(&self, text: F, params: Vec<Value>) -> Result<Answer>
+    /// Runs a query over tables: `text` gets a function that returns the parenthesised source of a table.
+    pub async fn query<F>(&self, text: F, params: Vec<Value>) -> Result<StatementResult>
     where
         F: Fn(&dyn Fn(&'static Table, &Select<'_>) -> String) -> String + Send + Sync,
     {
@@ -191,10 +169,14 @@ impl Reader {
         self.query_final(of_names, params).await
     }
 
-    /// Runs a query over final rows alone: `text` gets a function that gives a table's name in the database.
+    /// Runs a query over final rows alone: `text` gets a function that returns a table's name in the database.
     ///
-    /// A generation that was replaced meanwhile is gone with its tables: then it is asked again.
-    pub(crate) async fn query_final<F>(&self, text: F, params: Vec<Value>) -> Result<Answer>
+    /// If a generation is replaced and its tables dropped meanwhile, the query is repeated.
+    pub(crate) async fn query_final<F>(
+        &self,
+        text: F,
+        params: Vec<Value>,
+    ) -> Result<StatementResult>
     where
         F: Fn(&dyn Fn(&'static Table) -> String) -> String + Send + Sync,
     {
@@ -213,17 +195,17 @@ impl Reader {
                 answer => return Ok(answer?),
             }
         }
-        Err(last.unwrap_or_else(|| Error::corrupt("no table to read")))
+        Err(last.unwrap_or_else(|| Error::corrupt("no generation of the table could be read")))
     }
 
     /// Runs a query over the tables of one generation, whether it still serves or not: `text` gets a function that
-    /// gives the names of a table's final rows and of its tip's.
+    /// returns the names of a table's final rows and of its tip rows.
     pub async fn query_generation<F>(
         &self,
         generation: u32,
         text: F,
         params: Vec<Value>,
-    ) -> Result<Answer>
+    ) -> Result<StatementResult>
     where
         F: Fn(&dyn Fn(&'static Table) -> (String, String)) -> String + Send + Sync,
     {
@@ -235,8 +217,8 @@ impl Reader {
         Ok(self.tables.sql().query(&statement, params).await?)
     }
 
-    /// The text of a query over the generations that serve; an error if one of its tables has none.
-    fn statement<F>(&self, serving: &Serving, text: &F) -> Result<String>
+    /// The statement for the serving generations; an error if one of its tables has none.
+    fn statement<F>(&self, serving: &ServingGenerations, text: &F) -> Result<String>
     where
         F: Fn(&dyn Fn(&'static Table) -> String) -> String,
     {
@@ -255,38 +237,40 @@ impl Reader {
         }
     }
 
-    async fn serving(&self, anew: bool) -> Result<Arc<Serving>> {
+    async fn serving(&self, again: bool) -> Result<Arc<ServingGenerations>> {
         let known = Arc::clone(&self.serving.read().unwrap_or_else(PoisonError::into_inner));
-        if !anew && !known.generations.is_empty() {
+        if !again && !known.generations.is_empty() {
             return Ok(known);
         }
-        let stored = self.tables.stored(self.chain_id).await?;
-        let serving = stored.iter().filter(|line| line.state == LineState::Serving);
-        let generations = serving
-            .flat_map(|line| line.table_names().into_iter().map(|name| (name, line.generation)));
-        let serving = Arc::new(Serving { generations: generations.collect() });
+        let stored = self.tables.stored_generations(self.chain_id).await?;
+        let serving =
+            stored.iter().filter(|generation| generation.state == GenerationState::Serving);
+        let generations = serving.flat_map(|generation| {
+            generation.table_names().into_iter().map(|name| (name, generation.number))
+        });
+        let serving = Arc::new(ServingGenerations { generations: generations.collect() });
         *self.serving.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&serving);
         Ok(serving)
     }
 
-    /// Whether a table is derived here.
+    /// Whether a generation with this table serves.
     pub async fn serves(&self, table: &Table) -> Result<bool> {
-        let has = |serving: &Serving| serving.generations.contains_key(table.name);
+        let has = |serving: &ServingGenerations| serving.generations.contains_key(table.name);
         Ok(has(&*self.serving(false).await?) || has(&*self.serving(true).await?))
     }
 
-    /// What the serving generation of a processor covers: final blocks, and the blocks of its tip.
-    pub async fn covered(&self, processor: &str) -> Result<Covered> {
-        let standings = self.standings(&[processor]).await?;
-        let covered = |standing: Standing| {
-            let tip = standing.tip.0.iter().map(|(number, _)| *number).collect();
-            Covered { done: standing.done, tip }
+    /// Final blocks and tip blocks that the serving generation of a processor covers.
+    pub async fn covered(&self, processor: &str) -> Result<ProcessorCoverage> {
+        let serving = self.progress(&[processor]).await?;
+        let covered = |progress: GenerationProgress| {
+            let tip = progress.tip.0.iter().map(|(number, _)| *number).collect();
+            ProcessorCoverage { done: progress.done, tip }
         };
-        Ok(standings.into_iter().next().map(covered).unwrap_or_default())
+        Ok(serving.into_iter().next().map(covered).unwrap_or_default())
     }
 
-    /// How far the serving generations of these processors are, or of all if none is named, at one moment.
-    pub async fn standings(&self, processors: &[&str]) -> Result<Vec<Standing>> {
+    /// Progress of the serving generations of these processors (of all, if none is named), at one moment.
+    pub async fn progress(&self, processors: &[&str]) -> Result<Vec<GenerationProgress>> {
         let mut params: Vec<Value> = vec![super::store::chain_param(self.chain_id)?.into()];
         params.extend(processors.iter().map(|name| Value::from(*name)));
         let places: Vec<String> = (2..=params.len()).map(|number| format!("${number}")).collect();
@@ -295,65 +279,99 @@ impl Reader {
             _ => format!("AND l.processor IN ({})", places.join(", ")),
         };
         let text = format!(
-            "SELECT l.processor, l.generation, l.tip, c.done, l.replacements, l.behind
+            "SELECT l.processor, l.generation, l.tip, c.done, l.replacements, l.behind,
+                l.replacement_mark, l.seen_replacement, l.seen_mark, b.empties
              FROM derive_line AS l
              LEFT JOIN coverage AS c ON c.chain_id = l.chain_id AND c.consumer = l.processor
                 AND c.version = l.generation
+             LEFT JOIN derive_line AS b ON b.chain_id = l.chain_id AND b.processor = l.processor
+                AND b.state = 0
              WHERE l.chain_id = $1 AND l.state = 1 {named} ORDER BY l.processor"
         );
         let found = self.tables.sql().query(&text, params).await?;
-        let standing = |row: &logmill_io::sql::Row| {
+        let progress = |row: &logmill_io::sql::Row| {
             let done = match row.is_null(3) {
                 true => IntervalSet::new(),
                 false => IntervalSet::decode(&row.blob(3)?)?,
             };
-            Ok(Standing {
+            Ok(GenerationProgress {
                 processor: row.text(0)?.to_owned(),
                 generation: u32::try_from(row.count(1)?).unwrap_or(u32::MAX),
                 tip: crate::record::decode(&row.blob(2)?, "the tip of derived tables")?,
                 done,
-                replacements_applied: row.count(4)?,
+                replacements_applied: super::store::position(row, 4, 6)?,
+                replacements_seen: super::store::seen(row, (4, 6), (7, 8))?,
                 behind: row.opt_text(5)?.map(str::to_owned),
+                kept: row.opt_text(9)?.map(str::to_owned),
             })
         };
-        found.rows.iter().map(standing).collect()
+        found.rows.iter().map(progress).collect()
     }
 }
 
-/// How far the generation of a processor is that serves its readers.
+/// Progress of a processor's serving generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// Which processor.
+pub struct GenerationProgress {
     pub processor: String,
-    /// Which generation of its tables.
     pub generation: u32,
-    /// The blocks that are not final yet.
+    /// Blocks that are not final.
     pub tip: TipBlocks,
-    /// The final blocks.
+    /// Final blocks.
     pub done: IntervalSet,
-    /// The last replacement of stored blocks that it has applied. While it is lower than
-    /// [`finalized_log_index::LogIndex::last_replacement`], rows of blocks that no longer exist may be in its tables.
-    pub replacements_applied: u64,
-    /// Why it has not applied a later one, once the deriver has noticed.
+    /// Position up to which it has applied replacements of stored blocks. While it differs from
+    /// [`finalized_log_index::LogIndex::replacement_position`], its tables may contain rows of blocks that no longer
+    /// exist.
+    pub replacements_applied: ReplacementPosition,
+    /// End of the replacement log when it was last recorded. If the index no longer has this position, the tables
+    /// contain blocks of another log.
+    pub replacements_seen: ReplacementPosition,
+    /// Why it has not applied a later replacement, once the deriver has noticed.
     pub behind: Option<String>,
+    /// Why it still serves although the settings have changed: with the new ones a table would lose all rows. It takes
+    /// no new blocks.
+    pub kept: Option<String>,
 }
 
-/// Why tables that have applied the replacements up to `applied` may hold rows of blocks that no longer exist, where
-/// `last` is the last replacement; none if they hold none. `noted` is what the deriver said about it.
-pub(crate) fn stale(applied: u64, last: u64, noted: Option<&str>) -> Option<String> {
-    let unnoted =
-        || format!("stored blocks were replaced (replacement {last}), and the tables follow");
-    (applied < last).then(|| noted.map_or_else(unnoted, str::to_owned))
+/// Why tables that have applied the replacements up to `applied`, and recorded those up to `seen`, may contain rows of
+/// blocks that no longer exist, if the log ends at `end`; none if they cannot. `noted` is the deriver's reason.
+pub(crate) fn stale(
+    applied: ReplacementPosition,
+    seen: ReplacementPosition,
+    end: ReplacementPosition,
+    noted: Option<&str>,
+) -> Option<String> {
+    if applied.is_same(end) && seen.is_same(end) {
+        return None;
+    }
+    let unnoted = || {
+        match applied.seq < end.seq {
+        true => {
+            format!(
+                "stored blocks were replaced (replacement {}), and the tables are not updated yet",
+                end.seq
+            )
+        }
+        false => "the stored blocks were restored from a backup or stored again, or were replaced a moment ago, and \
+                  the tables are not updated yet"
+            .to_owned(),
+    }
+    };
+    Some(noted.map_or_else(unnoted, str::to_owned))
 }
 
-impl Standing {
-    /// Why rows of blocks that no longer exist may be in its tables, where `last` is the number of the last replacement
-    /// of stored blocks ([`finalized_log_index::LogIndex::last_replacement`]); none if none are.
-    pub fn stale(&self, last: u64) -> Option<String> {
-        stale(self.replacements_applied, last, self.behind.as_deref())
+impl GenerationProgress {
+    /// Why its tables may contain rows of blocks that no longer exist, if the replacement log ends at `end`
+    /// ([`finalized_log_index::LogIndex::replacement_position`]); none if they cannot.
+    pub fn stale(&self, end: ReplacementPosition) -> Option<String> {
+        stale(self.replacements_applied, self.replacements_seen, end, self.behind.as_deref())
     }
 
-    /// All blocks that are in its tables.
+    /// Why its tables do not correspond to the settings and the stored blocks; none if they do.
+    pub fn incomplete(&self, end: ReplacementPosition) -> Option<String> {
+        self.stale(end).or_else(|| self.kept.clone())
+    }
+
+    /// All blocks in its tables.
     pub fn all(&self) -> IntervalSet {
         let mut all = self.done.clone();
         for (number, _) in &self.tip.0 {
@@ -363,17 +381,15 @@ impl Standing {
     }
 }
 
-/// What a generation covers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Covered {
-    /// Final blocks.
+pub struct ProcessorCoverage {
     pub done: IntervalSet,
-    /// Blocks that are not final yet, lowest first.
+    /// Blocks that are not final, lowest first.
     pub tip: Vec<u64>,
 }
 
-impl Covered {
-    /// All of it.
+impl ProcessorCoverage {
+    /// Final and tip blocks together.
     pub fn all(&self) -> IntervalSet {
         let mut all = self.done.clone();
         for number in &self.tip {

@@ -1,61 +1,66 @@
-//! To derive anew: a job, done by the process that derives.
+//! Rebuilding a processor's tables: a job run by the process that derives.
 //!
-//! Guarantees: asking twice while one is under way begins one. Leaves to others: building and serving the new
-//! generation ([`super::deriver`]).
+//! Guarantees: requests made while a rebuild is under way begin no other. Leaves to others: building and serving the
+//! new generation ([`super::deriver`]).
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use logmill_work::{Failure, Handler, NewJob, Outcome, Running};
+use logmill_work::{Failure, Handler, NewJob, Outcome, RunningJob};
 use serde::{Deserialize, Serialize};
 
 use super::processor::Processor;
-use super::store::Tables;
+use super::store::{Permit, Tables};
 use crate::error::{Error, Result};
 
 const REDERIVE_JOB: &str = "rederive";
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Asked {
+struct RederivePayload {
     processor: String,
+    #[serde(default)]
+    drops_unstored: bool,
+    #[serde(default)]
+    allows_empty: bool,
 }
 
-/// The kind of these jobs of a chain.
+/// Job kind for a chain.
 pub fn kind(chain_id: u64) -> String {
     format!("{REDERIVE_JOB}-{chain_id}")
 }
 
-/// The job; `mark` makes it another than those before.
-pub fn job(chain_id: u64, processor: &str, mark: &str) -> Result<NewJob> {
-    let payload = serde_json::to_string(&Asked { processor: processor.to_owned() });
+/// `mark` distinguishes the job from earlier ones.
+pub fn job(chain_id: u64, processor: &str, permit: Permit, mark: &str) -> Result<NewJob> {
+    let Permit { drops_unstored, allows_empty } = permit;
+    let payload = RederivePayload { processor: processor.to_owned(), drops_unstored, allows_empty };
+    let payload = serde_json::to_string(&payload);
     let payload = payload.map_err(|error| Error::Invalid { what: error.to_string() })?;
     Ok(NewJob::new(kind(chain_id), format!("{processor}-{mark}"), payload))
 }
 
-/// Begins new generations, for the jobs of one chain.
+/// Begins new generations for the rederive jobs of one chain.
 #[derive(Debug)]
 pub struct RederiveHandler {
-    /// Of which chain.
     pub chain_id: u64,
-    /// The tables.
     pub tables: Tables,
-    /// The processors that there are.
     pub processors: Vec<Arc<dyn Processor>>,
 }
 
 #[async_trait]
 impl Handler for RederiveHandler {
-    async fn run(&self, running: Running) -> Result<Outcome, Failure> {
-        let asked: Asked = serde_json::from_str(&running.claim.payload)
-            .map_err(|error| Failure::for_good(format!("the job's payload: {error}")))?;
-        let named = |processor: &&Arc<dyn Processor>| processor.name() == asked.processor;
+    async fn run(&self, running: RunningJob) -> Result<Outcome, Failure> {
+        let payload: RederivePayload = serde_json::from_str(&running.claim.payload)
+            .map_err(|error| Failure::for_good(format!("the job's payload is invalid: {error}")))?;
+        let named = |processor: &&Arc<dyn Processor>| processor.name() == payload.processor;
         let Some(processor) = self.processors.iter().find(named) else {
-            let said = format!("no processor {} runs here", asked.processor);
-            return Err(Failure::for_good(said));
+            let what = format!("processor {} does not run in this process", payload.processor);
+            return Err(Failure::for_good(what));
         };
-        match self.tables.rederive(self.chain_id, processor).await {
+        let RederivePayload { drops_unstored, allows_empty, .. } = payload;
+        let permit = Permit { drops_unstored, allows_empty };
+        match self.tables.rederive(self.chain_id, processor, permit).await {
             Ok(()) => Ok(Outcome::Done),
-            Err(error) => Err(Failure::again(logmill_io::chain(&error))),
+            Err(error) => Err(Failure::again(logmill_io::error_chain(&error))),
         }
     }
 }

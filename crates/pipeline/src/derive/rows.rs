@@ -1,7 +1,7 @@
-//! Rows on their way from processors to tables.
+//! Rows between processors and tables.
 //!
-//! Guarantees: [`Rows::fold`] gives the same for rows in any order, and for parts folded before; a row that does not
-//! fit its table is an error. Leaves to others: storing ([`super::store`]).
+//! Guarantees: the result of [`Rows::fold`] does not depend on the order of rows or on parts having been folded before;
+//! a row that does not fit its table is an error. Leaves to others: storing ([`super::store`]).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,22 +13,21 @@ use logmill_io::Amount;
 use super::table::{Column, Fold, Kind, Table};
 use crate::error::{Error, Result};
 
-/// Bits of a position that are the index within the block.
+/// Low bits of a position that hold the index within the block.
 const INDEX_BITS: u32 = 24;
 
-/// Where in the chain something is: a block and an index in it, of a log or of a transaction. They sort.
+/// Block and index within it, of a log or of a transaction; sorts in chain order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position(i64);
 
 impl Position {
-    /// The position; none if a number is too large for any chain that we know.
+    /// None if a number is too large for any known chain.
     pub fn new(block: u64, index: u64) -> Option<Self> {
         let block = i64::try_from(block).ok().filter(|block| *block < 1 << (62 - INDEX_BITS))?;
         let index = i64::try_from(index).ok().filter(|index| *index < 1 << INDEX_BITS)?;
         Some(Self(block << INDEX_BITS | index))
     }
 
-    /// As it is stored.
     pub fn stored(self) -> i64 {
         self.0
     }
@@ -37,17 +36,11 @@ impl Position {
 /// One value of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Cell {
-    /// Nothing.
     Null,
-    /// Of [`Kind::Int`].
     Int(i64),
-    /// Of [`Kind::Text`].
     Text(String),
-    /// Of [`Kind::Bytes`].
     Bytes(Bytes),
-    /// Of [`Kind::Amount`].
     Amount(Amount),
-    /// Of [`Kind::Address`].
     Address(Address),
 }
 
@@ -79,7 +72,7 @@ cells_from! {
     u32 => |value| Self::Int(value.into());
     u8 => |value| Self::Int(value.into());
     bool => |value| Self::Int(value.into());
-    // No chain has that many of anything that we count.
+    // No chain has more than `i64::MAX` of anything counted here.
     u64 => |value| Self::Int(i64::try_from(value).unwrap_or(i64::MAX));
     usize => |value| Self::Int(i64::try_from(value).unwrap_or(i64::MAX));
     &str => |value| Self::Text(value.to_owned());
@@ -98,7 +91,7 @@ impl<T: Into<Cell>> From<Option<T>> for Cell {
     }
 }
 
-/// The amount of a number of the chain.
+/// A chain's number as an amount.
 pub fn amount(value: U256) -> Amount {
     Amount::from_be_bytes(&value.to_be_bytes::<32>()).unwrap_or_default()
 }
@@ -111,25 +104,24 @@ macro_rules! cells {
     };
 }
 
-/// One row, with the position that `First` and `Last` go by.
+/// A row, with the positions that decide `First` and `Last`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The position of its first values.
+    /// Position of its `First` values.
     pub(crate) first_at: i64,
-    /// The position of its last values.
+    /// Position of its `Last` values.
     pub(crate) last_at: i64,
-    /// The values, in the order of the columns.
+    /// In the order of the columns.
     pub(crate) cells: Vec<Cell>,
 }
 
 impl Row {
-    /// The values, in the order of the columns.
+    /// In the order of the columns.
     pub fn cells(&self) -> &[Cell] {
         &self.cells
     }
 }
 
-/// Rows of some tables.
 #[derive(Clone, Debug, Default)]
 pub struct Rows {
     tables: Vec<(&'static Table, Vec<Row>)>,
@@ -137,17 +129,16 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// No rows, of these tables.
     pub fn new(tables: &[&'static Table]) -> Self {
         Self { tables: tables.iter().map(|table| (*table, Vec::new())).collect(), block: 0 }
     }
 
-    /// The block whose rows come next.
+    /// Sets the block of the rows that are pushed next.
     pub fn at_block(&mut self, number: u64) {
         self.block = number;
     }
 
-    /// Adds a row of the block, at an index in it: of the log or the transaction that it comes from.
+    /// Adds a row of the current block. `index` is that of the log or transaction that it comes from.
     pub fn push(&mut self, table: &'static Table, index: usize, cells: Vec<Cell>) -> Result<()> {
         let misfit = || Error::Misfit { table: table.name, row: format!("{cells:?}") };
         let index = u64::try_from(index).unwrap_or(u64::MAX);
@@ -162,17 +153,14 @@ impl Rows {
         Ok(())
     }
 
-    /// How many rows there are.
     pub fn len(&self) -> usize {
         self.tables.iter().map(|(_, rows)| rows.len()).sum()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The rows of every table.
     pub fn tables(&self) -> impl Iterator<Item = (&'static Table, &[Row])> {
         self.tables.iter().map(|(table, rows)| (*table, rows.as_slice()))
     }
@@ -181,7 +169,7 @@ impl Rows {
         self.tables
     }
 
-    /// Adds the rows of another; they come later in the chain or not, it is the same.
+    /// Adds the rows of another, of earlier or later blocks.
     pub fn append(&mut self, other: Self) {
         for (table, rows) in other.tables {
             match self.tables.iter_mut().find(|(known, _)| known.name == table.name) {
@@ -191,8 +179,8 @@ impl Rows {
         }
     }
 
-    /// Makes one row of every key. Insert-once tables are left as they are: a key that stands twice in one is found
-    /// when it is stored.
+    /// Merges the rows of each key into one. Insert-once tables stay unchanged: a duplicate key is detected when the
+    /// rows are stored.
     pub fn fold(&mut self) -> Result<()> {
         for (table, rows) in &mut self.tables {
             if !table.is_once() && rows.len() > 1 {
@@ -221,15 +209,19 @@ fn fold(table: &'static Table, rows: &mut Vec<Row>) -> Result<()> {
     Ok(())
 }
 
-/// Makes one row of two of one key.
+/// Merges a row into another of the same key.
 pub(crate) fn merge(table: &'static Table, into: &mut Row, other: Row) -> Result<()> {
-    // Equal positions are of one block, whose rows come in order: the first stays first, the last comes last.
+    // Equal positions mean one block, whose rows come in order: keep the earlier for `First`, take the later for
+    // `Last`.
     let (earlier, later) = (other.first_at < into.first_at, other.last_at >= into.last_at);
     for ((column, mine), its) in table.columns.iter().zip(&mut into.cells).zip(other.cells) {
         match column.fold {
             Fold::Key => {}
             Fold::Once => {
-                return Err(Error::Misfit { table: table.name, row: "a key twice".to_owned() });
+                return Err(Error::Misfit {
+                    table: table.name,
+                    row: "the key occurs twice".to_owned(),
+                });
             }
             Fold::Sum => *mine = sum(table, mine, &its)?,
             Fold::Min => *mine = chosen(mine, its, |mine, its| its < mine),
@@ -253,7 +245,7 @@ fn sum(table: &'static Table, mine: &Cell, its: &Cell) -> Result<Cell> {
     sum.ok_or_else(|| Error::Misfit { table: table.name, row: format!("{mine:?} + {its:?}") })
 }
 
-/// Nothing is less than something: it says nothing.
+/// NULL loses to any value.
 fn chosen(mine: &Cell, its: Cell, better: impl Fn(i64, i64) -> bool) -> Cell {
     match (mine, &its) {
         (Cell::Int(a), Cell::Int(b)) if better(*a, *b) => its,

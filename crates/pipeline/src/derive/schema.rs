@@ -1,20 +1,19 @@
-//! The statements of a line's tables: how they are made, filled, read and dropped.
+//! The statements that create, fill, read and drop a generation's tables.
 //!
-//! Guarantees: both engines get the same text, in the common notation, except where a reader says so. Leaves to
-//! others: running them.
+//! Guarantees: both engines get the same statements, in the common notation. Leaves to others: running them, and the
+//! queries that depend on the engine ([`super::read`]).
 
 use std::fmt::Write as _;
 
 use logmill_io::sql::{Bulk, ColumnType};
 
-use super::line::tip_of;
+use super::generation::tip_of;
 use super::table::{FIRST_AT, Fold, Kind, LAST_AT, Table};
 
-/// The column of tip tables that says of which block a row is.
+/// Column of tip tables: the block that a row comes from.
 pub(crate) const TIP_BLOCK: &str = "tip_block";
 
-/// A column as it is stored.
-type Stored = (&'static str, ColumnType);
+type StoredColumn = (&'static str, ColumnType);
 
 pub(crate) fn column_type(kind: Kind) -> ColumnType {
     match kind {
@@ -25,10 +24,10 @@ pub(crate) fn column_type(kind: Kind) -> ColumnType {
     }
 }
 
-/// The columns of a final table: those declared, and the positions that `First` and `Last` go by.
-pub(crate) fn stored_columns(table: &Table) -> Vec<Stored> {
+/// The columns of a final table: the declared ones, and the positions that decide `First` and `Last`.
+pub(crate) fn stored_columns(table: &Table) -> Vec<StoredColumn> {
     let declared = table.columns.iter().map(|column| (column.name, column_type(column.kind)));
-    let mut columns: Vec<Stored> = declared.collect();
+    let mut columns: Vec<StoredColumn> = declared.collect();
     if table.has(Fold::First) {
         columns.push((FIRST_AT, ColumnType::Int));
     }
@@ -38,7 +37,7 @@ pub(crate) fn stored_columns(table: &Table) -> Vec<Stored> {
     columns
 }
 
-/// The same names with something before and between.
+/// The names of [`stored_columns`], each with a prefix, separated by commas.
 pub(crate) fn names(table: &Table, prefix: &str) -> String {
     let names = stored_columns(table).into_iter().map(|(name, _)| format!("{prefix}{name}"));
     names.collect::<Vec<_>>().join(", ")
@@ -59,13 +58,13 @@ fn definitions(table: &Table) -> String {
             ColumnType::Amount => "{amount}",
         };
         let not_null = if number < table.key_len() { " NOT NULL" } else { "" };
-        // Writing to text can not fail.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{name} {ty}{not_null}, ");
     }
     text
 }
 
-/// Makes the two tables of a declaration.
+/// Creates the final table and the tip table of a declaration.
 pub(crate) fn create(table: &Table, physical: &str) -> Vec<String> {
     let (definitions, key) = (definitions(table), key_names(table).join(", "));
     let tip = tip_of(physical);
@@ -77,12 +76,12 @@ pub(crate) fn create(table: &Table, physical: &str) -> Vec<String> {
         ),
         format!("CREATE INDEX {tip}_block ON {tip} ({TIP_BLOCK})"),
     ];
-    // At once: a tip is small when its rows come, and who reads by an index reads the tip with it every time.
+    // Created at once: a tip is small when its rows arrive, and every read through an index also reads the tip.
     statements.extend(indexes(table, &tip));
     statements
 }
 
-/// Makes the secondary indexes of a table, where they are missing.
+/// Creates the missing secondary indexes of a table.
 pub(crate) fn indexes(table: &Table, physical: &str) -> Vec<String> {
     let index = |(number, columns): (usize, &&[&str])| {
         let columns = columns.join(", ");
@@ -91,13 +90,12 @@ pub(crate) fn indexes(table: &Table, physical: &str) -> Vec<String> {
     table.indexes.iter().enumerate().map(index).collect()
 }
 
-/// Drops both tables.
 pub(crate) fn drop(physical: &str) -> Vec<String> {
     let tip = tip_of(physical);
     vec![format!("DROP TABLE IF EXISTS {tip}"), format!("DROP TABLE IF EXISTS {physical}")]
 }
 
-/// How rows that are folded already come into a final table.
+/// Insert of folded rows into a final table.
 pub(crate) fn insert(table: &Table, physical: &str) -> Bulk {
     Bulk {
         table: physical.to_owned().into(),
@@ -107,7 +105,7 @@ pub(crate) fn insert(table: &Table, physical: &str) -> Bulk {
     }
 }
 
-/// How the rows of one block come into a tip table.
+/// Insert of the rows of one block into a tip table.
 pub(crate) fn insert_tip(table: &Table, physical: &str) -> Bulk {
     let mut columns = stored_columns(table);
     columns.push((TIP_BLOCK, ColumnType::Int));
@@ -121,7 +119,7 @@ pub(crate) fn insert_tip(table: &Table, physical: &str) -> Bulk {
 
 fn on_conflict(table: &Table, physical: &str) -> String {
     if table.is_once() {
-        // Coverage says that no such row is there: one that is is an error.
+        // By coverage no such row exists: a conflict is an error.
         return String::new();
     }
     let mut sets = Vec::new();

@@ -1,72 +1,64 @@
-//! `Table`: what a processor writes, declared: names, types, and how rows of one key become one.
+//! `Table`: declares what a processor writes: names, types, and how rows of one key are folded into one.
 //!
 //! | fold of a column | rows of one key become |
 //! |---|---|
 //! | [`Fold::Once`] | an error: the key is a position, and a position is derived once |
 //! | [`Fold::Sum`] | their sum |
 //! | [`Fold::Min`], [`Fold::Max`] | the smallest, the largest |
-//! | [`Fold::First`], [`Fold::Last`] | the one of the lowest, of the highest position |
+//! | [`Fold::First`], [`Fold::Last`] | the one at the lowest, at the highest position |
 //!
 //! All of them but `Once` are commutative and associative over rows with positions, so the order in which history
-//! arrives can not matter. A table whose values are all `Once` is called *insert-once*.
+//! arrives cannot matter. A table whose values are all `Once` is called *insert-once*.
 //!
-//! Guarantees: [`Table::check`] refuses declarations that have no meaning. Leaves to others: statements
-//! (`schema`).
+//! Guarantees: [`Table::check`] refuses invalid declarations. Leaves to others: statements (`schema`).
 
 use std::fmt;
 
-/// The longest name of a table: physical names carry the chain and a generation before it, and PostgreSQL cuts names.
+/// Maximum length of a table name: physical names prepend chain and generation, and PostgreSQL truncates long names.
 const NAME_MAX: usize = 32;
 
-/// A table of a processor.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Its name, as readers know it.
+    /// The name that readers use.
     pub name: &'static str,
-    /// Its columns, the key first.
+    /// The key columns come first.
     pub columns: &'static [Column],
-    /// Secondary indexes, each a list of columns. They cost as much as the rows: few.
+    /// Secondary indexes, each a list of columns. An index costs as much as the rows, so keep them few.
     pub indexes: &'static [&'static [&'static str]],
 }
 
-/// A column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// Its name.
     pub name: &'static str,
-    /// What it holds.
     pub kind: Kind,
-    /// How it folds.
     pub fold: Fold,
 }
 
-/// What a column holds. Values may be missing, except in keys.
+/// Values may be missing, except in keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A whole number; also a truth, as 0 or 1, and a time, in seconds.
+    /// A whole number; also a boolean (0 or 1) and a time in seconds.
     Int,
-    /// Text.
     Text,
-    /// Bytes: hashes, selectors, code.
+    /// Hashes, selectors, code.
     Bytes,
-    /// An exact amount, possibly of 256 bits, possibly negative.
+    /// An exact amount, possibly wider than 256 bits, possibly negative.
     Amount,
-    /// An address. It is stored as a number, by way of the table `address`.
+    /// Stored as a number, through the table `address`.
     Address,
 }
 
-/// How rows of one key become one.
+/// How rows of one key are folded into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fold {
-    /// Part of the key.
     Key,
-    /// There is one row per key.
+    /// There is only one row per key.
     Once,
-    /// The sum; of numbers and amounts.
+    /// Of numbers and amounts.
     Sum,
-    /// The smallest; of numbers.
+    /// The smallest number.
     Min,
-    /// The largest; of numbers.
+    /// The largest number.
     Max,
     /// The value at the lowest position.
     First,
@@ -74,43 +66,40 @@ pub enum Fold {
     Last,
 }
 
-/// A column of the key.
 pub const fn key(name: &'static str, kind: Kind) -> Column {
     Column { name, kind, fold: Fold::Key }
 }
 
-/// A value of an insert-once table.
 pub const fn once(name: &'static str, kind: Kind) -> Column {
     Column { name, kind, fold: Fold::Once }
 }
 
-/// A folded value.
 pub const fn folded(name: &'static str, kind: Kind, fold: Fold) -> Column {
     Column { name, kind, fold }
 }
 
-/// The column with the position of `First` values.
+/// Column with the position of `First` values.
 pub(crate) const FIRST_AT: &str = "first_at";
-/// The column with the position of `Last` values.
+/// Column with the position of `Last` values.
 pub(crate) const LAST_AT: &str = "last_at";
 
 impl Table {
-    /// How many of the first columns are the key.
+    /// Number of key columns.
     pub fn key_len(&self) -> usize {
         self.columns.iter().take_while(|column| column.fold == Fold::Key).count()
     }
 
-    /// Whether there is one row per key.
+    /// Whether the table is insert-once.
     pub fn is_once(&self) -> bool {
         self.columns.iter().all(|column| matches!(column.fold, Fold::Key | Fold::Once))
     }
 
-    /// Whether a column folds like this.
+    /// Whether any column has this fold.
     pub(crate) fn has(&self, fold: Fold) -> bool {
         self.columns.iter().any(|column| column.fold == fold)
     }
 
-    /// Refuses what has no meaning.
+    /// Refuses an invalid declaration.
     pub fn check(&self) -> Result<(), String> {
         let bad = |what: fmt::Arguments<'_>| Err(format!("the table {}: {what}", self.name));
         let word = |name: &str| {
@@ -121,14 +110,16 @@ impl Table {
                 })
         };
         if !word(self.name) {
-            return bad(format_args!("a name is at most {NAME_MAX} lowercase letters, digits, _"));
+            return bad(format_args!(
+                "a name must have at most {NAME_MAX} lowercase letters, digits and underscores"
+            ));
         }
         let (key, values) = self.columns.split_at(self.key_len());
         if key.is_empty() || values.iter().any(|column| column.fold == Fold::Key) {
-            return bad(format_args!("the key comes first"));
+            return bad(format_args!("the key columns must come first"));
         }
         if !self.is_once() && self.has(Fold::Once) {
-            return bad(format_args!("either all values fold or none does"));
+            return bad(format_args!("either all values must fold or none"));
         }
         for column in self.columns {
             let fits = match column.fold {
@@ -138,15 +129,18 @@ impl Table {
             };
             let taken = [FIRST_AT, LAST_AT, "tip_block"].contains(&column.name);
             if !fits || taken || !word(column.name) {
-                return bad(format_args!("the column {} can not be", column.name));
+                return bad(format_args!(
+                    "column {} has an invalid name, or a kind that its fold does not support",
+                    column.name
+                ));
             }
             if self.columns.iter().filter(|other| other.name == column.name).count() > 1 {
-                return bad(format_args!("the column {} is there twice", column.name));
+                return bad(format_args!("column {} is declared twice", column.name));
             }
         }
         let known = |name: &&str| self.columns.iter().any(|column| column.name == *name);
         if !self.indexes.iter().all(|index| !index.is_empty() && index.iter().all(&known)) {
-            return bad(format_args!("an index names its columns"));
+            return bad(format_args!("an index must name columns of the table"));
         }
         Ok(())
     }
@@ -157,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn declarations_without_meaning_are_refused() {
+    fn invalid_declarations_are_refused() {
         const AT: Column = key("at", Kind::Int);
         let check =
             |columns: &'static [Column]| Table { name: "t", columns, indexes: &[] }.check().is_ok();

@@ -1,11 +1,12 @@
-//! The backward ingester (`history_ingester`): fills history, newest first, by any number of workers and processes.
+//! The backward ingester (`history_ingester`): fills history, newest first, with any number of workers and processes.
 //!
-//! The unit is a cell of the log index. [`Backward::plan`] finds what is missing and makes a job of each cell, a few at
-//! a time; whoever runs such a job fetches, builds, publishes. What is missing follows from what is published, so
-//! nothing else has to be remembered, and a cell whose job was lost is found again.
+//! The unit is a cell of the log index. [`Backward::plan`] finds missing cells and enqueues a job for each, a few at a
+//! time; the worker that runs a job fetches, builds and publishes the cell. Missing cells follow from the published
+//! ones, so no other state is kept, and a cell whose job was lost is found again.
 //!
-//! Guarantees: a cell is published whole, once, whoever builds it and however often; a cell that fails is tried again
-//! while others go on. No listener hears of history. Leaves to others: running jobs ([`logmill_work::Runner`]).
+//! Guarantees: a cell is published whole and once, whichever worker builds it and however often; a cell that fails is
+//! retried while others go on. Listeners are not notified of history. Leaves to others: running jobs
+//! ([`logmill_work::Runner`]).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,31 +18,29 @@ use finalized_log_index::{Error as IndexError, FinalizedBlock, LogIndex};
 use futures::{Stream, StreamExt, stream};
 use logmill_chain::{Block, ChainSource, Error as ChainError};
 use logmill_io::Clock;
-use logmill_work::{Enqueued, Failure, Handler, NewJob, Outcome, Queue, Running, State};
+use logmill_work::{EnqueueResult, Failure, Handler, NewJob, Outcome, Queue, RunningJob, State};
 use serde::{Deserialize, Serialize};
 
 use super::{IngestSettings, Progress};
-use crate::block::finalized;
+use crate::block::to_finalized;
 use crate::chain::Chain;
 use crate::error::{Error, Result};
 use crate::senders;
 
-/// The kind of the jobs, before the chain's id.
+/// Prefix of the job kind, before the chain id.
 pub const CELL_JOB: &str = "history-cell";
-/// Cells that wait for each worker: enough that none idles, few enough that the newest go first.
+/// Queued cells per worker: enough that none idles, few enough that the newest go first.
 const WAITING_PER_WORKER: usize = 2;
-/// Cells that are looked at to find these: those that wait after a failure do not hold up the others.
+/// Missing cells that are considered: those that wait after a failure do not delay the others.
 const LOOKED_AT_MAX: usize = 256;
-/// How long to wait for the first block that is final.
+/// Interval of plans before the first block is final.
 const FIRST_PLAN_WAIT: Duration = Duration::from_millis(100);
-/// How often what is missing is looked for.
 const PLAN_EVERY: Duration = Duration::from_secs(2);
-/// A cell that is missing though its job is done gets a job under another name, at most so many times.
+/// A cell that is missing though its job is done gets a job under another key, at most this many times.
 const REPEATS_MAX: u32 = 16;
-/// Batches that one job fetches ahead of what it builds.
+/// Batches that one job fetches ahead of the build.
 const FETCHED_AHEAD: usize = 3;
 
-/// Fills the history of one chain.
 #[derive(Debug)]
 pub struct Backward {
     chain: Chain,
@@ -50,24 +49,23 @@ pub struct Backward {
     settings: IngestSettings,
     progress: Arc<Progress>,
     clock: Arc<dyn Clock>,
-    /// Below which block the nodes have nothing; learned anew by each process, as nodes come and go.
+    /// Lowest block that the nodes have. Each process learns it again, as nodes come and go.
     floor: AtomicU64,
-    /// When dead letters were last brought back, on the monotonic clock.
+    /// When dead letters were last redriven, on the monotonic clock.
     revived: std::sync::Mutex<Duration>,
 }
 
-/// How long a cell that was given up waits until it is tried again.
+/// How long a dead cell waits until it is tried again.
 const REVIVE_EVERY: Duration = Duration::from_secs(600);
 
-/// What a job needs.
+/// Payload of a job.
 #[derive(Debug, Serialize, Deserialize)]
-struct Cell {
+struct CellPayload {
     start: u64,
     end: u64,
 }
 
 impl Backward {
-    /// An ingester that has done nothing yet.
     pub fn new(
         chain: Chain,
         source: Arc<dyn ChainSource>,
@@ -81,7 +79,6 @@ impl Backward {
         Self { chain, source, queue, settings, progress, clock, floor, revived }
     }
 
-    /// The kind of its jobs.
     pub fn kind(&self) -> String {
         kind(self.chain.chain_id())
     }
@@ -93,25 +90,29 @@ impl Backward {
                 if error.is_fatal() {
                     return Err(error);
                 }
-                let said = logmill_io::chain(&error);
-                tracing::warn!(chain = self.chain.chain_id(), error = said, "plan history");
-                self.progress.failed(said);
+                let text = logmill_io::error_chain(&error);
+                tracing::warn!(
+                    chain = self.chain.chain_id(),
+                    error = text,
+                    "cannot plan history jobs, retrying"
+                );
+                self.progress.set_last_error(text);
                 self.clock.sleep(self.settings.error_wait).await;
             }
-            // Nothing is history before the first block is final.
+            // There is no history before the first block is final.
             let begun = self.chain.index().health().tail_start.is_some();
             self.clock.sleep(if begun { PLAN_EVERY } else { FIRST_PLAN_WAIT }).await;
         }
     }
 
-    /// Makes jobs of the newest cells that are missing; gives how many blocks are missing in all.
+    /// Enqueues jobs for the newest missing cells; returns the total number of missing blocks.
     pub async fn plan(&self) -> Result<u64> {
         let index = self.chain.index();
         index.refresh().await?;
         let floor = self.floor.load(Ordering::SeqCst).max(index.pruned_below());
-        let missing = missing(index, floor);
+        let missing = missing_cells(index, floor);
         let blocks: u64 = missing.iter().map(|range| range.end - range.start).sum();
-        self.progress.history_left(blocks, floor);
+        self.progress.set_history_left(blocks, floor);
         let most = self.settings.history_workers.max(1) * WAITING_PER_WORKER;
         let now = self.clock.monotonic();
         let revive = {
@@ -133,8 +134,8 @@ impl Backward {
         Ok(blocks)
     }
 
-    /// Makes a job of a range, unless it has one; one that is done, though the range is missing, gets a successor.
-    /// False if the job has failed and waits to be tried again.
+    /// Enqueues a job for a range, unless it has one; if its job is done though the range is missing, enqueues a
+    /// successor. Returns false if the job has failed and waits for a retry.
     async fn enqueue(&self, range: &Range<u64>, revive: bool) -> Result<bool> {
         for repeat in 0..REPEATS_MAX {
             let job = self.job(range, repeat)?;
@@ -147,7 +148,7 @@ impl Backward {
                 }
             }
             match self.queue.enqueue(&job).await? {
-                Enqueued::Exists(State::Done) => {}
+                EnqueueResult::Exists(State::Done) => {}
                 _ => return Ok(true),
             }
         }
@@ -155,18 +156,17 @@ impl Backward {
     }
 
     fn job(&self, range: &Range<u64>, repeat: u32) -> Result<NewJob> {
-        let cell = Cell { start: range.start, end: range.end };
+        let cell = CellPayload { start: range.start, end: range.end };
         let payload = serde_json::to_string(&cell);
         let payload = payload.map_err(|error| Error::Invalid { what: error.to_string() })?;
         let key = format!("{:016x}-{:016x}-{repeat}", range.start, range.end);
         let mut job = NewJob::new(self.kind(), key, payload);
-        // Newest first.
         let cells = range.start / self.chain.index().settings().cell_blocks;
         job.priority = i32::try_from(cells).unwrap_or(i32::MAX);
         Ok(job)
     }
 
-    /// Fetches, builds and publishes what is missing of a cell.
+    /// Fetches, builds and publishes the missing parts of a cell.
     pub async fn fill(&self, range: Range<u64>) -> Result<()> {
         let index = self.chain.index();
         index.refresh().await?;
@@ -178,7 +178,7 @@ impl Backward {
                     let floor = self.find_floor(part.clone()).await?;
                     self.floor.fetch_max(floor, Ordering::SeqCst);
                     let chain = self.chain.chain_id();
-                    tracing::info!(chain, floor, "the nodes keep no history below");
+                    tracing::info!(chain, floor, "the nodes have no history below this block");
                     if floor < part.end {
                         self.build(floor..part.end).await?;
                     }
@@ -189,17 +189,15 @@ impl Backward {
         Ok(())
     }
 
-    /// The chain that it fills.
     pub(crate) fn chain(&self) -> &Chain {
         &self.chain
     }
 
-    /// Which chain its source serves.
     pub(crate) async fn chain_id_of_source(&self) -> Result<u64> {
         Ok(self.source.info().await?.chain_id)
     }
 
-    /// All blocks of a range, fetched and verified.
+    /// Fetches and verifies all blocks of a range.
     pub(crate) async fn fetch(&self, range: Range<u64>) -> Result<Vec<Block>> {
         let mut blocks: Vec<Block> = Vec::new();
         let mut next = range.start;
@@ -224,7 +222,7 @@ impl Backward {
         let cause = failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         match (built, cause) {
             (Err(_), Some(cause)) => Err(cause),
-            // Another process was faster.
+            // Another process has published it first.
             (Err(IndexError::Unpublishable { .. }), None)
                 if gaps(self.chain.index(), range).is_empty() =>
             {
@@ -234,7 +232,7 @@ impl Backward {
         }
     }
 
-    /// The blocks of a range, fetched ahead. An error of the source is put into `failure`.
+    /// The blocks of a range, fetched ahead. An error of the source is stored in `failure`.
     fn stream(
         &self,
         range: Range<u64>,
@@ -253,7 +251,7 @@ impl Backward {
             let items: Vec<finalized_log_index::Result<FinalizedBlock>> = match fetched {
                 Ok(blocks) => blocks.into_iter().map(Ok).collect(),
                 Err(error) => {
-                    let what = logmill_io::chain(&error);
+                    let what = logmill_io::error_chain(&error);
                     let mut failure =
                         failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     *failure = Some(error);
@@ -264,7 +262,7 @@ impl Backward {
         })
     }
 
-    /// The lowest block of a range that the nodes still have; its end if they have none of it.
+    /// The lowest block of a range that the nodes still have; the end of the range if they have none.
     async fn find_floor(&self, range: Range<u64>) -> Result<u64> {
         let (mut low, mut high) = (range.start, range.end);
         while low < high {
@@ -279,7 +277,7 @@ impl Backward {
     }
 }
 
-/// All blocks of a range, as the index takes them.
+/// Fetches all blocks of a range and converts them for the index.
 async fn prepare(
     source: &dyn ChainSource,
     progress: &Progress,
@@ -295,13 +293,13 @@ async fn prepare(
         };
         next = last.at.number + 1;
         let logs: usize = fetched.iter().map(Block::log_count).sum();
-        progress.history(fetched.len() as u64, logs as u64);
+        progress.count_history(fetched.len() as u64, logs as u64);
         let prepare = move || {
             let one = |mut block: Block| {
                 if store_senders {
                     block.recover_senders();
                 }
-                finalized(block)
+                to_finalized(block)
             };
             fetched.into_iter().map(one).collect::<Vec<_>>()
         };
@@ -310,13 +308,12 @@ async fn prepare(
     Ok(all)
 }
 
-/// The kind of the jobs of a chain.
 pub(crate) fn kind(chain_id: u64) -> String {
     format!("{CELL_JOB}-{chain_id}")
 }
 
-/// What is missing below the tail, cell by cell, lowest first.
-pub(crate) fn missing(index: &LogIndex, floor: u64) -> Vec<Range<u64>> {
+/// Missing ranges below the tail, one per cell, lowest first.
+pub(crate) fn missing_cells(index: &LogIndex, floor: u64) -> Vec<Range<u64>> {
     let Some(end) = index.health().tail_start else {
         return Vec::new();
     };
@@ -333,7 +330,7 @@ pub(crate) fn missing(index: &LogIndex, floor: u64) -> Vec<Range<u64>> {
     cells
 }
 
-/// The parts of a range that no chunk or tail holds.
+/// The parts of a range that neither a chunk nor the tail holds.
 fn gaps(index: &LogIndex, range: Range<u64>) -> Vec<Range<u64>> {
     let mut gaps = Vec::new();
     let mut next = range.start;
@@ -363,22 +360,22 @@ pub struct CellHandler(pub Arc<Backward>);
 
 #[async_trait]
 impl Handler for CellHandler {
-    async fn run(&self, running: Running) -> Result<Outcome, Failure> {
-        let cell: Cell = serde_json::from_str(&running.claim.payload)
-            .map_err(|error| Failure::for_good(format!("the job's payload: {error}")))?;
+    async fn run(&self, running: RunningJob) -> Result<Outcome, Failure> {
+        let cell: CellPayload = serde_json::from_str(&running.claim.payload)
+            .map_err(|error| Failure::for_good(format!("the job's payload is invalid: {error}")))?;
         if cell.start >= cell.end {
             return Err(Failure::for_good("the job's cell is empty"));
         }
         match self.0.fill(cell.start..cell.end).await {
             Ok(()) => Ok(Outcome::Done),
             Err(error) => {
-                let said = logmill_io::chain(&error);
-                self.0.progress.failed(format!(
-                    "blocks {} to {}: {said}",
+                let text = logmill_io::error_chain(&error);
+                self.0.progress.set_last_error(format!(
+                    "blocks {} to {}: {text}",
                     cell.start,
                     cell.end - 1
                 ));
-                Err(Failure::again(said))
+                Err(Failure::again(text))
             }
         }
     }

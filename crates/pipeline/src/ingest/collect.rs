@@ -1,33 +1,35 @@
-//! The collector (seed 000): one event of some contracts over `eth_getLogs`, in leased ranges, by many workers,
-//! straight into tables; for who wants one event and no archive.
+//! The collector (seed 000): collects one event of some contracts over `eth_getLogs`, in leased ranges, with many
+//! workers, straight into tables; for users who need one event and no archive.
 //!
 //! ```text
 //!   test_connection ─▶ seed_cursor ─▶ ┌ plan: missing ranges up to the newest final block become jobs
 //!                                     ├ workers: job ─▶ logs ─▶ rows + coverage + end of the job, in one transaction
-//!                                     └ watch: progress, and ranges that nobody could collect
+//!                                     └ watch: progress, and ranges that could not be collected
 //! ```
 //!
 //! | module | what |
 //! |---|---|
-//! | [`event`] | which event, decoded into which table |
-//! | `plan` | what is collected next |
-//! | `scan` | a range, collected |
+//! | [`event`] | the event, and the table that it is decoded into |
+//! | `plan` | the ranges to collect next |
+//! | `scan` | collecting one range |
 //! | `mode` | history or head, and how long to wait |
-//! | `place` | where it began, and the last final block it has seen |
-//! | `retry` | operations of the database, tried again |
-//! | [`status`] | what is told of it |
+//! | `records` | the start, and the last final block seen |
+//! | `retry` | retries of database operations |
+//! | [`status`] | status and progress |
+//! | [`stored`] | all events that were ever collected |
 //!
-//! Guarantees: every event of a final block from the start on is in the tables once, whatever dies or lies on the
-//! way, or its range is reported as missing. Any number of processes work together over one database. Leaves to
+//! Guarantees: every event of a final block from the start on is in the tables once, whatever crashes or sends false
+//! data, or its range is reported as missing. Any number of processes work together over one database. Leaves to
 //! others: reading the tables, and blocks that are not final yet.
 
 pub mod event;
 mod mode;
-mod place;
 mod plan;
+mod records;
 mod retry;
 mod scan;
 pub mod status;
+pub mod stored;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,41 +39,40 @@ use logmill_io::ErrorKind;
 use logmill_work::{Backoff, Runner, RunnerSettings};
 use tokio::sync::{Notify, watch};
 
-use crate::derive::{Line, Tables};
+use crate::derive::{Generation, Tables};
 use crate::error::{Error, Result};
 use event::LogProcessor;
-use place::Place;
+use records::CollectorRecords;
 use retry::with_retry;
 use scan::Scanner;
 use status::Counts;
 
 pub use mode::Mode;
-pub use status::{Missing, Status};
+pub use status::{CollectStatus, MissingRange};
 
-/// The longest wait before a range that failed is tried again.
+/// Maximum wait before a failed range is retried.
 const FAILURE_WAIT_MAX: Duration = Duration::from_secs(600);
-/// How often a connection is tested again, so that one bad answer does not end a start.
+/// How often the connection test is retried, so that one bad answer does not abort a start.
 const TESTS_MAX: i64 = 3;
 const TEST_WAITS: Backoff = Backoff::Linear { step: Duration::from_millis(300) };
 /// How often an idle worker looks for jobs, in case a wake-up was lost.
 const SLOW_POLL: Duration = Duration::from_secs(15);
 
-/// How a collector works.
 #[derive(Clone, Debug)]
 pub struct CollectSettings {
-    /// `CONTRACT_ADDRESS`: the contracts that must be there.
+    /// `CONTRACT_ADDRESS`: contracts, which must have code.
     pub contracts: Vec<Address>,
-    /// `START_POINT`: the first block that is wanted.
+    /// `START_POINT`: first block to collect.
     pub start: u64,
-    /// `BATCH_SIZE`: blocks of one job.
+    /// `BATCH_SIZE`: blocks per job.
     pub batch: u64,
-    /// Jobs that this process does at a time.
+    /// Jobs that this process runs concurrently.
     pub workers: usize,
-    /// `JOB_LEASE_TTL_MS`: how long a job stays with a process that is silent.
+    /// `JOB_LEASE_TTL_MS`: lease of a job without a heartbeat.
     pub lease: Duration,
-    /// `HISTORICAL_POLL_INTERVAL_MS`: the wait after a failure, behind the head.
+    /// `HISTORICAL_POLL_INTERVAL_MS`: wait after a failure, behind the head.
     pub historical_poll: Duration,
-    /// `REALTIME_POLL_INTERVAL_MS`: the wait for news, and after a failure, at the head.
+    /// `REALTIME_POLL_INTERVAL_MS`: wait for new blocks, and after a failure, at the head.
     pub realtime_poll: Duration,
 }
 
@@ -97,11 +98,11 @@ pub struct Collector {
     tables: Tables,
     event: Arc<dyn LogProcessor>,
     settings: CollectSettings,
-    /// Different in every process and every run.
+    /// Unique for every run of every process.
     owner: String,
-    place: Place,
+    records: CollectorRecords,
     state: Mutex<State>,
-    /// A job has ended.
+    /// Notified when a job has ended.
     ended: Notify,
     counts: Counts,
 }
@@ -111,24 +112,24 @@ struct State {
     start: u64,
     mode: Mode,
     head: Option<Head>,
-    lines: Vec<Line>,
-    /// Why nothing new is claimed.
+    generations: Vec<Generation>,
+    /// Why no new ranges are claimed, if so.
     halted: Option<String>,
-    /// When it last tidied up, on the monotonic clock.
+    /// When `tidy` last ran, on the monotonic clock.
     tidied_at: Option<Duration>,
 }
 
-/// Where the chain is, as last seen.
+/// The chain's heads as last seen.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     finalized: BlockRef,
     latest: u64,
-    /// On the monotonic clock.
+    /// When it was seen, on the monotonic clock.
     at: Duration,
 }
 
 impl Collector {
-    /// A collector that has done nothing yet. `owner` is different in every process and every run.
+    /// `owner` must be unique for every run of every process.
     pub fn new(
         chain_id: u64,
         source: Arc<dyn ChainSource>,
@@ -137,12 +138,12 @@ impl Collector {
         settings: CollectSettings,
         owner: impl Into<String>,
     ) -> Self {
-        let place = Place::new(tables.sql().clone(), chain_id, event.name());
+        let records = CollectorRecords::new(tables.sql().clone(), chain_id, event.name());
         let state = State {
             start: settings.start,
             mode: Mode::Historical,
             head: None,
-            lines: Vec::new(),
+            generations: Vec::new(),
             halted: None,
             tidied_at: None,
         };
@@ -153,19 +154,18 @@ impl Collector {
             event,
             settings,
             owner: owner.into(),
-            place,
+            records,
             state: Mutex::new(state),
             ended: Notify::new(),
             counts: Counts::default(),
         }
     }
 
-    /// The kind of its jobs.
     pub fn kind(&self) -> String {
         kind(self.chain_id, self.event.name())
     }
 
-    /// Checks that the nodes are of the chain, and that the contracts are there.
+    /// Checks that the nodes serve this chain and that the contracts have code.
     pub async fn test_connection(&self) -> Result<()> {
         let sql = self.tables.sql();
         let mut failed = 0;
@@ -173,8 +173,8 @@ impl Collector {
             match self.test_once().await {
                 Err(error) if error.kind() == ErrorKind::Transient && failed < TESTS_MAX => {
                     failed += 1;
-                    let said = logmill_io::chain(&error);
-                    tracing::warn!(attempt = failed, error = said, "the chain does not answer");
+                    let text = logmill_io::error_chain(&error);
+                    tracing::warn!(attempt = failed, error = text, "no node answers, retrying");
                     sql.clock().sleep(TEST_WAITS.wait(failed, &**sql.entropy())).await;
                 }
                 tested => return tested,
@@ -185,13 +185,16 @@ impl Collector {
     async fn test_once(&self) -> Result<()> {
         let info = self.source.info().await?;
         if info.chain_id != self.chain_id {
-            let what = format!("the RPC is of chain {}, not {}", info.chain_id, self.chain_id);
+            let what = format!(
+                "wrong RPC chain id: the node serves chain {}, not {}",
+                info.chain_id, self.chain_id
+            );
             return Err(Error::Invalid { what });
         }
         for contract in &self.settings.contracts {
             if !self.has_code(*contract).await? {
                 let chain = self.chain_id;
-                let what = format!("no contract is deployed at {contract} on chain {chain}");
+                let what = format!("no contract deployed at {contract} on chain {chain}");
                 return Err(Error::Invalid { what });
             }
         }
@@ -203,7 +206,7 @@ impl Collector {
             chain = info.chain_id,
             client = info.client,
             finality,
-            "the connection is fine"
+            "connected to the chain"
         );
         Ok(())
     }
@@ -214,15 +217,15 @@ impl Collector {
         Ok(code.strip_prefix("0x").is_some_and(|code| !code.is_empty()))
     }
 
-    /// Sets where collecting begins, once for all processes, and opens the tables. Gives where it begins.
+    /// Sets the start, once for all processes, and opens the tables. Returns the start that applies.
     pub async fn seed_cursor(&self) -> Result<u64> {
         let (sql, asked) = (self.tables.sql(), self.settings.start);
-        let start = with_retry(sql, "set the start", || self.place.seed(asked)).await?;
+        let start = with_retry(sql, "set the start", || self.records.seed(asked)).await?;
         if start < asked {
             tracing::warn!(
                 start,
                 asked,
-                "collecting began below START_POINT, and leaves nothing out from there on"
+                "collecting began below START_POINT and continues from there"
             );
         }
         self.state().start = start;
@@ -230,7 +233,7 @@ impl Collector {
         Ok(start)
     }
 
-    /// Works until `stop` completes, or the database fails for good. Jobs that run then are given back at once.
+    /// Works until `stop` completes or the database fails permanently. Jobs that are running then are released at once.
     pub async fn run<S>(self: &Arc<Self>, stop: impl Fn() -> S) -> Result<()>
     where
         S: Future<Output = ()> + Send,
@@ -244,29 +247,30 @@ impl Collector {
         let handler = Arc::new(Scanner(Arc::clone(self)));
         let runner = Runner::new(self.tables.queue().clone(), handler, settings)?;
         let (stopping, stopped) = watch::channel(false);
-        let told = || {
+        let stop_requested = || {
             let (mut stopped, stop) = (stopped.clone(), stop());
             async move {
                 tokio::select! {
                     biased;
                     () = stop => {}
-                    // A sender that is gone has stopped too.
+                    // A dropped sender has stopped too.
                     _ = stopped.wait_for(|stopped| *stopped) => {}
                 }
             }
         };
         let working = async {
-            let ran = runner.run(told()).await;
-            // The other half may have ended.
+            let ran = runner.run(stop_requested()).await;
+            // The other half may have ended already.
             let _ = stopping.send(true);
             ran
         };
         let planning = async {
             let planned = tokio::select! {
                 biased;
-                () = told() => Ok(()),
+                () = stop_requested() => Ok(()),
                 Err(error) = self.plan() => Err(error),
                 () = self.watch() => Ok(()),
+                () = self.publish_progress() => Ok(()),
             };
             let _ = stopping.send(true);
             planned
@@ -276,28 +280,31 @@ impl Collector {
         Ok(worked?)
     }
 
-    /// Takes note of the generations that there are.
+    /// Reads which generations of the tables exist.
     async fn reload(&self) -> Result<()> {
         let processors = [Arc::clone(&self.event).as_processor()];
-        let lines = || self.tables.lines(self.chain_id, &processors);
-        let lines = with_retry(self.tables.sql(), "open the tables", lines).await?;
-        self.state().lines = lines;
+        let generations = || self.tables.generations(self.chain_id, &processors);
+        let generations = with_retry(self.tables.sql(), "open the tables", generations).await?;
+        self.state().generations = generations;
         Ok(())
     }
 
-    /// The generation of this number, if it is still there.
-    async fn line(&self, generation: u32) -> Result<Option<Line>> {
-        let of_number =
-            || self.lines().into_iter().find(|line: &Line| line.generation == generation);
-        if let Some(line) = of_number() {
-            return Ok(Some(line));
+    /// The generation with this number, if it still exists.
+    async fn generation(&self, number: u32) -> Result<Option<Generation>> {
+        let of_number = || {
+            self.generations()
+                .into_iter()
+                .find(|generation: &Generation| generation.number == number)
+        };
+        if let Some(generation) = of_number() {
+            return Ok(Some(generation));
         }
         self.reload().await?;
         Ok(of_number())
     }
 
-    fn lines(&self) -> Vec<Line> {
-        self.state().lines.clone()
+    fn generations(&self) -> Vec<Generation> {
+        self.state().generations.clone()
     }
 
     fn start(&self) -> u64 {
@@ -308,7 +315,7 @@ impl Collector {
         self.state().mode
     }
 
-    /// How long to wait when there is nothing to do, or after a failure.
+    /// Wait when there is nothing to do, or after a failure.
     fn poll(&self) -> Duration {
         match self.mode() {
             Mode::Historical => self.settings.historical_poll,
@@ -319,7 +326,11 @@ impl Collector {
     fn set_mode(&self, mode: Mode) {
         let mut state = self.state();
         if state.mode != mode {
-            tracing::info!(chain = self.chain_id, mode = mode.name(), "changed the mode");
+            tracing::info!(
+                chain = self.chain_id,
+                mode = mode.name(),
+                "the collector changed its mode"
+            );
         }
         state.mode = mode;
     }
@@ -328,15 +339,15 @@ impl Collector {
         self.state().halted = halted;
     }
 
-    /// Where the chain is, unless that is old news.
+    /// The last seen heads, unless they are outdated.
     fn known_head(&self) -> Option<Head> {
         let now = self.tables.sql().clock().monotonic();
         let head = self.state().head?;
         (now.saturating_sub(head.at) < self.settings.historical_poll).then_some(head)
     }
 
-    /// Takes note of where the chain is; what is final stays so, whatever a node that lags says.
-    fn saw_head(&self, finalized: BlockRef, latest: u64) -> Head {
+    /// Records the heads. The finalized block never moves down, whatever a lagging node reports.
+    fn record_head(&self, finalized: BlockRef, latest: u64) -> Head {
         let at = self.tables.sql().clock().monotonic();
         let mut state = self.state();
         let known = state.head.filter(|known| known.finalized.number > finalized.number);
@@ -351,7 +362,6 @@ impl Collector {
     }
 }
 
-/// The kind of the jobs of a collector.
 pub fn kind(chain_id: u64, consumer: &str) -> String {
     format!("collect-{chain_id}-{consumer}")
 }

@@ -1,18 +1,18 @@
-//! `Ingest`: what one process does for one chain.
+//! `Ingest`: the work of one process for one chain.
 //!
 //! ```text
-//!   no lease ── follows what another process writes ──▶ lease free ──▶ writes: forward, seal, collect, repair, audit
-//!      ▲                                                                      │
-//!      └───────────────── lease lost, or an error that stops it ◀─────────────┘
+//!   no lease: follow the writer ──▶ lease acquired: forward, seal, collect garbage, repair, audit, resolve
+//!      ▲                                       │
+//!      └── lease lost, or an error stops it ◀──┘
 //! ```
 //!
-//! Cell jobs of history run beside both.
+//! Cell jobs of history run in both states.
 //!
-//! The process that writes publishes the head that it sees, so that those that follow know how far they lag.
+//! The writing process publishes the head that it sees, so that followers know how far they lag.
 //!
-//! Guarantees: at most one process writes; an error that stops the writer is shown and does not stop readers, unless a
-//! store can never work again: then [`Ingest::run`] ends with that error. Leaves to others: opening stores and sources,
-//! and starting again.
+//! Guarantees: at most one process writes. An error that stops the writer is shown and does not stop readers, unless a
+//! store has failed permanently: then [`Ingest::run`] returns that error. Leaves to others: opening stores and sources,
+//! and restarting.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -29,23 +29,22 @@ use super::{Backward, Forward, IngestSettings, Progress, Role};
 use crate::audit::Auditor;
 use crate::chain::Chain;
 use crate::error::{Error, Result};
+use crate::recheck::{self, DamageReports, RecheckHandler};
 use crate::repair::{self, RepairHandler};
+use crate::resolve::{self, ResolveHandler};
 use crate::sighting::Sighting;
+use crate::uncompared;
 
-/// How often a process that does not write looks at what another has written.
+/// How often a follower reads what the writer has stored.
 const FOLLOW_EVERY: Duration = Duration::from_millis(500);
-/// How often, in the time of a lease, it asks for the lease.
+/// How often per lease term a follower tries to acquire the lease.
 const ASKS_PER_LEASE: u32 = 6;
-/// The most looks between two times that it asks.
+/// Maximum number of reads between two such attempts.
 const LOOKS_MAX: u32 = 10;
-/// How often the process that writes publishes the head that it sees.
 const PUBLISH_EVERY: Duration = Duration::from_secs(2);
-/// How long repairs may go on after the log index was degraded.
-const REPAIRS_WITHIN: Duration = Duration::from_secs(10);
-/// How often garbage is collected.
 const COLLECT_EVERY: Duration = Duration::from_secs(600);
 
-/// What a process is to do.
+/// The ingesters that a process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Roles {
     /// `ENABLE_FORWARD_INGESTER`.
@@ -54,35 +53,27 @@ pub struct Roles {
     pub history: bool,
 }
 
-/// What one process does for one chain.
 #[derive(Debug)]
 pub struct Ingest {
-    /// What is stored.
     pub chain: Chain,
-    /// Where new blocks come from.
+    /// Source of new blocks.
     pub source: Arc<dyn ChainSource>,
-    /// Where history comes from.
+    /// Source of history.
     pub historic: Arc<dyn ChainSource>,
-    /// Where jobs are.
     pub queue: Queue,
-    /// How it works.
     pub settings: IngestSettings,
-    /// How jobs are run; kind and slots are set by us.
+    /// Settings of the job runners; `kind` and `slots` are overwritten.
     pub runner: RunnerSettings,
-    /// What it is to do.
     pub roles: Roles,
-    /// Who it is: different in every process and every run.
+    /// Lease owner, unique for every run of every process.
     pub owner: String,
-    /// How far it is.
     pub progress: Arc<Progress>,
-    /// Checks what is stored.
     pub auditor: Arc<Auditor>,
-    /// Time.
     pub clock: Arc<dyn Clock>,
 }
 
 impl Ingest {
-    /// Works until `stop` completes, then gives the lease back.
+    /// Works until `stop` completes, then releases the writer lease.
     pub async fn run<S>(&self, stop: impl Fn() -> S) -> Result<()>
     where
         S: Future<Output = ()> + Send,
@@ -95,10 +86,11 @@ impl Ingest {
             Arc::clone(&self.progress),
             Arc::clone(&self.clock),
         ));
-        // On the heap, both: what they hold is too much for a thread's stack.
+        // Both on the heap: the futures are too large for a thread's stack.
         let history = Box::pin(self.history(&backward, &stop));
         let writing = Box::pin(self.lead_or_follow(&backward, &stop));
-        futures::future::try_join(writing, history).await.map(|_| ())
+        let reporting = self.report_damage(&stop);
+        futures::future::try_join3(writing, history, reporting).await.map(|_| ())
     }
 
     /// Plans and runs cell jobs.
@@ -127,6 +119,20 @@ impl Ingest {
         futures::future::try_join(plan, run).await.map(|_| ())
     }
 
+    /// While another process writes, reports to it the damage that this one comes upon.
+    async fn report_damage<S>(&self, stop: &impl Fn() -> S) -> Result<()>
+    where
+        S: Future<Output = ()> + Send,
+    {
+        let (chain, queue, clock) = (self.chain.clone(), self.queue.clone(), &self.clock);
+        let reports = DamageReports::new(chain, queue, Arc::clone(clock), &self.owner);
+        tokio::select! {
+            biased;
+            () = stop() => Ok(()),
+            never = reports.run(|| self.progress.report().role == Role::Writer) => match never {},
+        }
+    }
+
     async fn lead_or_follow<S>(&self, backward: &Arc<Backward>, stop: &impl Fn() -> S) -> Result<()>
     where
         S: Future<Output = ()> + Send,
@@ -135,7 +141,7 @@ impl Ingest {
         loop {
             if self.roles.forward {
                 let led = self.lead(backward, stop).await;
-                self.progress.role(Role::Follower);
+                self.progress.set_role(Role::Follower);
                 led?;
             }
             let ttl = self.chain.index().settings().lease_ttl;
@@ -157,34 +163,38 @@ impl Ingest {
         }
     }
 
-    /// Writes for as long as it can; the error is one after which nothing can be written or read.
+    /// Acquires the writer lease and writes for as long as possible. The error is one after which nothing can be
+    /// written or read.
     async fn lead<S>(&self, backward: &Arc<Backward>, stop: &impl Fn() -> S) -> Result<()>
     where
         S: Future<Output = ()> + Send,
     {
         let writer = match self.chain.index().writer(&self.owner).await {
             Err(error) if error.kind() == ErrorKind::Fenced => {
-                // Another process writes: whatever stopped this one, the chain goes on.
-                self.progress.stalled(None);
+                // Another process writes, so the chain progresses whatever stopped this one.
+                self.progress.set_stalled(None);
                 return Ok(());
             }
             Err(error) => return self.stopped(error.into()),
             Ok(writer) => Arc::new(writer),
         };
-        self.progress.role(Role::Writer);
-        tracing::info!(chain = self.chain.chain_id(), epoch = writer.epoch(), "writes");
+        self.progress.set_role(Role::Writer);
+        tracing::info!(chain = self.chain.chain_id(), epoch = writer.epoch(), "became the writer");
         let ended = tokio::select! {
             biased;
             () = stop() => Ok(()),
             ended = self.write(&writer, backward) => ended,
         };
-        // A repair that was under way may hold the writer for a moment yet; it can write nothing from here on.
+        // A repair in progress may hold the writer for a moment longer; it can write nothing from here on.
         if let Err(error) = writer.release().await {
-            tracing::warn!(error = logmill_io::chain(&error), "give the writer lease back");
+            tracing::warn!(
+                error = logmill_io::error_chain(&error),
+                "cannot release the writer lease"
+            );
         }
         match ended {
             Err(error) if error.kind() == ErrorKind::Fenced => {
-                tracing::info!(chain = self.chain.chain_id(), "another process writes now");
+                tracing::info!(chain = self.chain.chain_id(), "another process became the writer");
                 Ok(())
             }
             Err(error) => self.stopped(error),
@@ -192,7 +202,7 @@ impl Ingest {
         }
     }
 
-    /// Notes why nothing is written, to be tried again later; gives the error back if that is of no use.
+    /// Records why nothing is written, so that it is tried again later; returns the error if it is fatal.
     fn stopped(&self, error: Error) -> Result<()> {
         if error.is_fatal() {
             return Err(error);
@@ -202,14 +212,44 @@ impl Ingest {
     }
 
     fn note_stopped(&self, error: &Error) {
-        let said = logmill_io::chain(error);
-        tracing::error!(chain = self.chain.chain_id(), error = said, "ingest has stopped");
-        self.progress.stalled(Some(said));
+        let text = logmill_io::error_chain(error);
+        tracing::error!(chain = self.chain.chain_id(), error = text, "ingest stopped, retrying");
+        self.progress.set_stalled(Some(text));
     }
 
+    /// Writes, and applies operators' decisions about a degraded index, even while nothing else can be done.
     async fn write(&self, writer: &Arc<Writer>, backward: &Arc<Backward>) -> Result<()> {
-        // Another may have written since.
-        self.chain.follow().await?;
+        let settings = RunnerSettings {
+            kind: resolve::kind(self.chain.chain_id()),
+            slots: 1,
+            ..self.runner.clone()
+        };
+        let handler = Arc::new(ResolveHandler::new(Arc::clone(writer)));
+        let resolves = Runner::new(self.queue.clone(), handler, settings)?;
+        tokio::select! {
+            biased;
+            ended = self.keep_lease(writer) => ended.map(|never| match never {}),
+            ended = resolves.run(std::future::pending()) => Ok(ended?),
+            ended = Box::pin(self.write_blocks(writer, backward)) => ended,
+        }
+    }
+
+    /// Reads what another process may have written, waiting while the index is degraded.
+    async fn catch_up(&self) -> Result<()> {
+        loop {
+            match self.chain.follow().await {
+                Err(error @ Error::Index(finalized_log_index::Error::Degraded { .. })) => {
+                    self.note_stopped(&error);
+                    self.clock.sleep(self.settings.error_wait).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn write_blocks(&self, writer: &Arc<Writer>, backward: &Arc<Backward>) -> Result<()> {
+        self.catch_up().await?;
+        uncompared::at_start(&self.chain, writer).await?;
         let forward = Forward::new(
             self.chain.clone(),
             Arc::clone(&self.source),
@@ -225,22 +265,30 @@ impl Ingest {
         };
         let handler = Arc::new(RepairHandler::new(Arc::clone(writer), Arc::clone(backward)));
         let repairs = Runner::new(self.queue.clone(), handler.clone(), settings)?;
+        let settings = RunnerSettings {
+            kind: recheck::kind(self.chain.chain_id()),
+            slots: 1,
+            ..self.runner.clone()
+        };
+        let rechecks = Arc::new(RecheckHandler::new(Arc::clone(writer)));
+        let rechecks = Runner::new(self.queue.clone(), rechecks, settings)?;
+        let refetch = uncompared::refetch(&self.chain, &handler, &self.progress, &*self.clock);
         let ended = tokio::select! {
             biased;
-            ended = self.keep_lease(writer) => ended,
             ended = self.publish_head(writer) => ended,
             ended = self.follow_head(&forward) => ended,
             ended = self.maintain(writer) => ended,
             ended = self.auditor.run(Some(&handler)) => ended,
             ended = self.collect(writer) => ended,
+            ended = refetch => ended,
             ended = repairs.run(std::future::pending()) => return Ok(ended?),
+            ended = rechecks.run(std::future::pending()) => return Ok(ended?),
         };
         ended.map(|never| match never {})
     }
 
-    /// Follows the head. What the nodes say may contradict what is final: that is reported and asked again, and repairs
-    /// go on meanwhile. An index that is degraded ends it, after the repairs that were asked for were answered, so that
-    /// an operator can have the writer lease.
+    /// Follows the head. If the nodes contradict finalized blocks, that is reported and tried again. The writer lease
+    /// is kept, because repairs and decisions about a degraded index go on meanwhile.
     async fn follow_head(&self, forward: &Forward) -> Result<std::convert::Infallible> {
         loop {
             let error = match forward.run().await {
@@ -251,10 +299,6 @@ impl Ingest {
                 return Err(error);
             }
             self.note_stopped(&error);
-            if self.chain.index().health().degraded.is_some() {
-                self.clock.sleep(REPAIRS_WITHIN).await;
-                return Err(error);
-            }
             self.clock.sleep(self.settings.error_wait).await;
         }
     }
@@ -265,45 +309,51 @@ impl Ingest {
             self.clock.sleep(ttl / 3).await;
             match writer.renew().await {
                 Err(error) if ends(&error) => return Err(error.into()),
-                // It holds for a while yet; a commit finds out if it does not.
+                // The lease is still valid for a while; a commit detects its loss.
                 Err(error) => {
-                    tracing::warn!(error = logmill_io::chain(&error), "renew the writer lease");
+                    tracing::warn!(
+                        error = logmill_io::error_chain(&error),
+                        "cannot renew the writer lease, retrying"
+                    );
                 }
                 Ok(()) => {}
             }
         }
     }
 
-    /// Publishes the head that the nodes report, and how many blocks are damaged, for the processes that follow.
+    /// Publishes the reported head and the number of damaged blocks for the followers.
     async fn publish_head(&self, writer: &Writer) -> Result<std::convert::Infallible> {
         let (sightings, since) = (self.chain.sightings(), self.clock.monotonic());
         let mut published = None;
         loop {
             self.clock.sleep(PUBLISH_EVERY).await;
-            // What this process read of another's sightings is not its own.
-            let Some((head, at)) = self.progress.seen().filter(|(_, at)| *at >= since) else {
+            // Sightings read from another process are not published as our own.
+            let seen = self.progress.last_report().filter(|(_, at, _)| *at >= since);
+            let Some((head, at, stored)) = seen else {
                 continue;
             };
-            let damaged = self.auditor.damaged();
-            if published == Some((at, damaged)) {
+            let (damaged, uncompared) = (self.auditor.damaged(), self.progress.report().uncompared);
+            let now = Some((at, damaged, uncompared.clone()));
+            if published == now {
                 continue;
             }
             let age = self.clock.monotonic().saturating_sub(at);
-            let sighting = Sighting { head, age, owner: self.owner.clone(), damaged };
+            let owner = self.owner.clone();
+            let sighting = Sighting { head, stored, age, owner, damaged, uncompared };
             match sightings.publish(&sighting, writer.fence()).await {
                 Err(error) if error.kind() == ErrorKind::Fenced || error.is_fatal() => {
                     return Err(error);
                 }
                 Err(error) => {
-                    let (chain, said) = (self.chain.chain_id(), logmill_io::chain(&error));
-                    tracing::warn!(chain, error = said, "cannot publish the chain's head");
+                    let (chain, text) = (self.chain.chain_id(), logmill_io::error_chain(&error));
+                    tracing::warn!(chain, error = text, "cannot publish the chain's head");
                 }
-                Ok(()) => published = Some((at, damaged)),
+                Ok(()) => published = now,
             }
         }
     }
 
-    /// Seals and merges. What is damaged waits for a repair, which runs beside it.
+    /// Seals and merges. Damaged blocks wait for a repair, which runs concurrently.
     async fn maintain(&self, writer: &Writer) -> Result<std::convert::Infallible> {
         loop {
             let error = match writer.maintain_always().await {
@@ -313,7 +363,10 @@ impl Ingest {
             if ends(&error) {
                 return Err(error.into());
             }
-            tracing::warn!(error = logmill_io::chain(&error), "seal and merge");
+            tracing::warn!(
+                error = logmill_io::error_chain(&error),
+                "cannot seal or merge chunks, retrying"
+            );
             self.clock.sleep(self.settings.error_wait).await;
         }
     }
@@ -324,7 +377,10 @@ impl Ingest {
             match writer.collect_garbage(GcMode::Delete).await {
                 Err(error) if ends(&error) => return Err(error.into()),
                 Err(error) => {
-                    tracing::warn!(error = logmill_io::chain(&error), "collect garbage");
+                    tracing::warn!(
+                        error = logmill_io::error_chain(&error),
+                        "cannot collect garbage, retrying"
+                    );
                 }
                 Ok(report) => tracing::debug!(?report, "collected garbage"),
             }
@@ -332,29 +388,29 @@ impl Ingest {
     }
 }
 
-/// Reads what another process has written and seen. Trouble is noted and logged; the error is one after which nothing
-/// can be read.
+/// Reads what the writer has stored and seen. Errors are recorded and logged; the returned error is one after which
+/// nothing can be read.
 pub async fn follow(chain: &Chain, progress: &Progress) -> Result<()> {
     let followed = async {
         chain.follow().await?;
         let head = chain.view().await?.head().map(|head| head.number);
         let sighting = chain.sightings().read().await?;
-        progress.followed(head, sighting.as_ref());
+        progress.take_over(head, sighting.as_ref());
         Ok(())
     };
     match followed.await {
         Err(error) if Error::is_fatal(&error) => Err(error),
         Err(error) => {
-            let said = logmill_io::chain(&error);
-            tracing::warn!(chain = chain.chain_id(), error = said, "cannot follow the writer");
-            progress.failed(said);
+            let text = logmill_io::error_chain(&error);
+            tracing::warn!(chain = chain.chain_id(), error = text, "cannot follow the writer");
+            progress.set_last_error(text);
             Ok(())
         }
         Ok(()) => Ok(()),
     }
 }
 
-/// Whether the writer must stop: it was replaced, or its store can never work again.
+/// Whether the writer must stop: another process took over, or its store has failed permanently.
 fn ends(error: &finalized_log_index::Error) -> bool {
     error.kind() == ErrorKind::Fenced || error.is_fatal()
 }

@@ -1,29 +1,39 @@
-//! How far ingest is: numbers that both ingesters write and status shows.
+//! Progress of ingest: figures that both ingesters write and the status shows.
 //!
-//! Guarantees: reading waits for nobody. Leaves to others: how it is shown.
+//! Guarantees: reading blocks only for the moment of a mutex. Leaves to others: how it is shown.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use logmill_io::Clock;
 use serde::Serialize;
+use tokio::sync::watch;
 
 use crate::sighting::Sighting;
+use crate::uncompared::UncomparedBlocks;
 
-/// How long a rate looks back.
 const RATE_WINDOW: Duration = Duration::from_secs(30);
-/// The most samples of a rate.
+/// The store is near the head if at most this many blocks are missing.
+const NEAR_BLOCKS: u64 = 4;
+/// Maximum number of samples of a rate.
 const RATE_SAMPLES: usize = 512;
 
-/// How far ingest is.
 #[derive(Debug)]
 pub struct Progress {
     clock: Arc<dyn Clock>,
+    /// Label of the metrics.
+    chain: Arc<str>,
     state: Mutex<State>,
+    /// Number of looks at the chain that have begun.
+    looks: AtomicU64,
+    /// When the last one began, in milliseconds of the monotonic clock.
+    look_ms: AtomicU64,
+    /// The last look after which everything that the nodes had was stored.
+    caught_up: watch::Sender<u64>,
 }
 
-/// What a process does for the head of a chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -39,10 +49,14 @@ struct State {
     role: Role,
     head: Option<u64>,
     target: Option<u64>,
-    /// When a node last reported the target, to this process or to the one that writes; on the monotonic clock.
-    seen_at: Option<Duration>,
-    /// How many damaged blocks the process that writes has reported.
+    /// When this process learned of the target, on the monotonic clock, and how old the report was then: a sighting of
+    /// another process may be older than this one's clock.
+    seen_at: Option<(Duration, Duration)>,
+    /// Highest block that the writing process had stored when the target was reported.
+    writer_head: Option<u64>,
+    /// Number of damaged blocks that the writing process has reported.
     damaged: u64,
+    uncompared: Option<UncomparedBlocks>,
     stalled: Option<String>,
     last_error: Option<String>,
     reorgs: u64,
@@ -53,7 +67,7 @@ struct State {
     history_floor: u64,
 }
 
-/// What was done of late.
+/// Recent throughput: samples of (time, blocks, logs), and totals.
 #[derive(Debug, Default)]
 struct Rate {
     samples: VecDeque<(Duration, u64, u64)>,
@@ -61,48 +75,50 @@ struct Rate {
     logs: u64,
 }
 
-/// How far ingest is, for operators.
+/// Progress of ingest, for operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ProgressReport {
-    /// What this process does for the head.
     pub role: Role,
-    /// The highest block that is stored.
+    /// Highest stored block.
     pub head: Option<u64>,
-    /// The highest block of the chain.
+    /// Highest block of the chain that a node reported.
     pub target: Option<u64>,
-    /// How long ago a node last reported that block, to this process or to the one that writes, in milliseconds.
+    /// Milliseconds since a node last reported that block, to this process or to the one that writes.
     pub seen_ms_ago: Option<u64>,
-    /// How many blocks are missing between them.
+    /// Highest block that the writing process, if it is another one, had stored when `target` was reported. The two
+    /// figures are of one moment, while `head` may be newer.
+    #[serde(skip)]
+    pub writer_head: Option<u64>,
+    /// Number of blocks missing between `head` and `target`.
     pub behind: Option<u64>,
-    /// How many stored blocks the audit of the process that writes has found damaged.
+    /// Number of stored blocks that the audit of the writing process has found damaged.
     pub damaged: u64,
-    /// Why nothing more can be stored for now, if so.
+    /// Final blocks stored without node fields, as far as the writing process knows. It fetches them again in the
+    /// background.
+    pub uncompared: Option<UncomparedBlocks>,
+    /// Why no more blocks can be stored for now, if so.
     pub stalled: Option<String>,
-    /// The last thing that went wrong.
     pub last_error: Option<String>,
-    /// How often the chain changed.
+    /// Number of reorganizations.
     pub reorgs: u64,
-    /// How deep it changed at most.
+    /// Depth of the deepest one.
     pub deepest_reorg: u64,
-    /// Blocks that came at the head since the start.
+    /// Blocks stored at the head since the start.
     pub forward_blocks: u64,
-    /// Their logs.
     pub forward_logs: u64,
-    /// Blocks a second of late, at the head.
+    /// Recent rate at the head.
     pub forward_blocks_per_second: u64,
-    /// Blocks of history that came since the start.
+    /// Blocks of history fetched since the start.
     pub history_blocks: u64,
-    /// Their logs.
     pub history_logs: u64,
-    /// Blocks of history a second of late.
+    /// Recent rate of history.
     pub history_blocks_per_second: u64,
-    /// Logs of history a second of late.
+    /// Recent rate of logs of history.
     pub history_logs_per_second: u64,
-    /// Blocks of history that are still missing.
     pub history_missing: Option<u64>,
-    /// Below which block there is no history to be had, or none is wanted.
+    /// Lowest block of history that the nodes have and the settings ask for.
     pub history_floor: u64,
-    /// How long the rest of history takes at this rate, in seconds.
+    /// Time to complete history at the recent rate.
     pub history_eta_seconds: Option<u64>,
 }
 
@@ -116,7 +132,7 @@ impl Rate {
         }
     }
 
-    /// Blocks and logs a second of late.
+    /// Recent blocks and logs per second.
     fn per_second(&self, now: Duration) -> (u64, u64) {
         let since = now.saturating_sub(RATE_WINDOW);
         let recent = self.samples.iter().filter(|(at, _, _)| *at >= since);
@@ -134,87 +150,163 @@ impl Rate {
 }
 
 impl Progress {
-    /// Nothing has happened yet.
-    pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, state: Mutex::default() }
+    pub fn new(clock: Arc<dyn Clock>, chain_id: u64) -> Self {
+        let (looks, look_ms) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (state, caught_up) = (Mutex::default(), watch::Sender::new(0));
+        Self { clock, chain: chain_id.to_string().into(), state, looks, look_ms, caught_up }
+    }
+
+    /// Records that a look at the chain begins; returns its number.
+    pub(crate) fn begin_look(&self) -> u64 {
+        self.look_ms.store(self.now_ms(), Ordering::SeqCst);
+        self.looks.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    pub(crate) fn end_look(&self, look: u64, is_caught_up: bool) {
+        if is_caught_up {
+            self.caught_up.send_replace(look);
+        }
+    }
+
+    /// Completes once everything that the nodes had at the time of the call is stored; at once if this process does not
+    /// write.
+    pub fn next_look(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (begun, mut caught_up) =
+            (self.looks.load(Ordering::SeqCst), self.caught_up.subscribe());
+        let is_writer = self.role() == Role::Writer;
+        async move {
+            if is_writer {
+                // If the sender is gone, nothing more is stored.
+                let _ = caught_up.wait_for(|look| *look > begun).await;
+            }
+        }
+    }
+
+    /// If a look at the chain began at most this long ago, returns a future that completes once everything that the
+    /// nodes had then is stored.
+    pub fn look_under_way(
+        &self,
+        since: Duration,
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let begun = self.looks.load(Ordering::SeqCst);
+        if *self.caught_up.borrow() >= begun || !self.is_near() {
+            return None;
+        }
+        let age_ms = self.now_ms().saturating_sub(self.look_ms.load(Ordering::SeqCst));
+        let mut caught_up = self.caught_up.subscribe();
+        (u128::from(age_ms) <= since.as_millis()).then_some(async move {
+            // If the sender is gone, nothing more is stored.
+            let _ = caught_up.wait_for(|look| *look >= begun).await;
+        })
+    }
+
+    /// Whether the writer's store reaches nearly up to the head.
+    fn is_near(&self) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let near = |(head, target): (u64, u64)| head.saturating_add(NEAR_BLOCKS) >= target;
+        state.role == Role::Writer && state.head.zip(state.target).is_some_and(near)
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.clock.monotonic().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn role(&self) -> Role {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).role
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// What this process does for the head from now on.
-    pub(crate) fn role(&self, role: Role) {
+    pub(crate) fn set_role(&self, role: Role) {
         self.change(|state| state.role = role);
     }
 
-    /// A node has just reported the chain's head.
-    pub(crate) fn saw(&self, target: u64) {
+    /// Records that a node has just reported the chain's head.
+    pub(crate) fn record_target(&self, target: u64) {
         let now = self.clock.monotonic();
         self.change(|state| {
             state.target = Some(target);
-            state.seen_at = Some(now);
+            state.seen_at = Some((now, Duration::ZERO));
         });
     }
 
-    /// The highest block that is stored.
-    pub(crate) fn at(&self, head: Option<u64>) {
-        self.change(|state| state.head = head.or(state.head));
+    /// Records the highest stored block; none if no block is left.
+    pub(crate) fn set_head(&self, head: Option<u64>) {
+        self.change(|state| state.head = head);
     }
 
-    /// What another process has stored and seen: nothing of what this one saw before remains.
-    pub fn followed(&self, head: Option<u64>, sighting: Option<&Sighting>) {
+    /// Takes over what another process has stored and seen; discards what this process saw itself.
+    pub fn take_over(&self, head: Option<u64>, sighting: Option<&Sighting>) {
         let now = self.clock.monotonic();
         self.change(|state| {
             state.head = head;
             state.target = sighting.map(|seen| seen.head);
-            state.seen_at = sighting.map(|seen| now.saturating_sub(seen.age));
+            state.writer_head = sighting.and_then(|seen| seen.stored);
+            state.seen_at = sighting.map(|seen| (now, seen.age));
             state.damaged = sighting.map_or(0, |seen| seen.damaged);
+            state.uncompared = sighting.and_then(|seen| seen.uncompared.clone());
         });
     }
 
-    /// The head that was last seen, and when, on the monotonic clock.
-    pub(crate) fn seen(&self) -> Option<(u64, Duration)> {
+    pub(crate) fn set_uncompared(&self, found: Option<UncomparedBlocks>) {
+        self.change(|state| state.uncompared = found);
+    }
+
+    /// The last reported head, the time of the report on the monotonic clock, and the highest stored block.
+    pub(crate) fn last_report(&self) -> Option<(u64, Duration, Option<u64>)> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.target.zip(state.seen_at)
+        let (target, (at, age)) = state.target.zip(state.seen_at)?;
+        Some((target, at.saturating_sub(age), state.head))
     }
 
-    pub(crate) fn stalled(&self, why: Option<String>) {
-        self.change(|state| state.stalled = why);
+    /// Records why no more blocks can be stored, if so. Returns true if that changed.
+    pub(crate) fn set_stalled(&self, why: Option<String>) -> bool {
+        let mut is_news = false;
+        self.change(|state| {
+            is_news = state.stalled != why;
+            state.stalled = why;
+        });
+        is_news
     }
 
-    pub(crate) fn failed(&self, error: String) {
+    /// Records the last error of a request to the nodes or of storing blocks.
+    pub fn set_last_error(&self, error: String) {
         self.change(|state| state.last_error = Some(error));
     }
 
-    pub(crate) fn reorganized(&self, depth: u64) {
-        metrics::counter!("logmill_reorgs_total").increment(1);
+    fn count(&self, name: &'static str, by: u64) {
+        metrics::counter!(name, "chain" => Arc::clone(&self.chain)).increment(by);
+    }
+
+    pub(crate) fn count_reorg(&self, depth: u64) {
+        self.count("logmill_reorgs_total", 1);
         self.change(|state| {
             state.reorgs += 1;
             state.deepest_reorg = state.deepest_reorg.max(depth);
         });
     }
 
-    pub(crate) fn forward(&self, blocks: u64, logs: u64) {
-        metrics::counter!("logmill_forward_blocks_total").increment(blocks);
+    pub(crate) fn count_forward(&self, blocks: u64, logs: u64) {
+        self.count("logmill_forward_blocks_total", blocks);
         let now = self.clock.monotonic();
         self.change(|state| state.forward.add(now, blocks, logs));
     }
 
-    pub(crate) fn history(&self, blocks: u64, logs: u64) {
-        metrics::counter!("logmill_history_blocks_total").increment(blocks);
+    pub(crate) fn count_history(&self, blocks: u64, logs: u64) {
+        self.count("logmill_history_blocks_total", blocks);
         let now = self.clock.monotonic();
         self.change(|state| state.history.add(now, blocks, logs));
     }
 
-    pub(crate) fn history_left(&self, missing: u64, floor: u64) {
+    pub(crate) fn set_history_left(&self, missing: u64, floor: u64) {
         self.change(|state| {
             state.history_missing = Some(missing);
             state.history_floor = floor;
         });
     }
 
-    /// How far it is now.
     pub fn report(&self) -> ProgressReport {
         let now = self.clock.monotonic();
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -225,14 +317,18 @@ impl Progress {
             None => target.saturating_add(1),
         };
         let eta = |missing: u64| missing.checked_div(history_rate);
-        let ago =
-            |at: Duration| u64::try_from(now.saturating_sub(at).as_millis()).unwrap_or(u64::MAX);
+        let ago = |(at, age): (Duration, Duration)| {
+            let ago = now.saturating_sub(at).saturating_add(age);
+            u64::try_from(ago.as_millis()).unwrap_or(u64::MAX)
+        };
         ProgressReport {
             role: state.role,
             seen_ms_ago: state.seen_at.map(ago),
             damaged: state.damaged,
+            uncompared: state.uncompared.clone(),
             head: state.head,
             target: state.target,
+            writer_head: state.writer_head,
             behind: state.target.map(behind),
             stalled: state.stalled.clone(),
             last_error: state.last_error.clone(),
@@ -249,5 +345,25 @@ impl Progress {
             history_floor: state.history_floor,
             history_eta_seconds: state.history_missing.and_then(eta),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use logmill_io::{SimClock, Timestamp};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sighting_may_be_older_than_the_process_that_reads_it() {
+        let clock = SimClock::at(Timestamp(0));
+        let progress = Progress::new(clock.clone(), 1_337);
+        clock.sleep(Duration::from_secs(1)).await;
+        let (age, owner) = (Duration::from_secs(25), "killed".to_owned());
+        let (stored, uncompared) = (Some(9), None);
+        let sighting = Sighting { head: 9, stored, age, owner, damaged: 0, uncompared };
+        progress.take_over(Some(9), Some(&sighting));
+        clock.sleep(Duration::from_secs(2)).await;
+        assert_eq!(progress.report().seen_ms_ago, Some(27_000));
     }
 }

@@ -1,4 +1,4 @@
-//! The sizes of batches.
+//! Tests of batch sizes.
 
 use super::*;
 

@@ -1,43 +1,41 @@
-//! What contracts answer, read: text in its two forms, numbers, truths, addresses.
+//! Decodes contract answers: text in its two forms, numbers, booleans, addresses.
 //!
-//! Guarantees: pure; an answer that is not what it should be gives nothing, and costs no more than it is long.
-//! Leaves to others: how text is shown ([`super::plain`]).
+//! Guarantees: pure; an invalid answer decodes to `None`, at a cost bounded by its length. Leaves to others: displaying
+//! text ([`super::plain`]).
 
 use alloy_primitives::{Address, B256, U256};
 
 use crate::derive::decoded::abi;
 
-/// The first word of an answer; none if there is less.
+/// The first word of an answer; none if it is shorter.
 pub fn word(answer: &[u8]) -> Option<B256> {
     abi::word(answer, 0)
 }
 
-/// A number.
 pub fn number(answer: &[u8]) -> Option<U256> {
     word(answer).map(|word| U256::from_be_bytes(word.0))
 }
 
-/// Decimals of a token; none if there can not be as many.
+/// Decimals of a token; none above 255.
 pub fn decimals(answer: &[u8]) -> Option<u8> {
     number(answer).and_then(|number| u8::try_from(number).ok())
 }
 
-/// Whether the answer is yes; anything but a clear yes is a no.
+/// Whether the first word is exactly 1; anything else counts as no.
 pub fn is_yes(answer: &[u8]) -> bool {
     number(answer) == Some(U256::ONE)
 }
 
-/// An address.
 pub fn address(answer: &[u8]) -> Option<Address> {
     abi::address(&word(answer)?)
 }
 
-/// The bytes of a text: a string, or a word filled up with zeros as the first tokens had it.
+/// The bytes of a text: an ABI string, or a zero-padded word as in the first tokens.
 pub fn text(answer: &[u8]) -> Option<&[u8]> {
     string(answer).or_else(|| short_text(answer))
 }
 
-/// The bytes of a string; the zeros that should fill its last word may be missing.
+/// The bytes of an ABI string; the zero padding of its last word may be missing.
 fn string(answer: &[u8]) -> Option<&[u8]> {
     let tail = answer.get(abi::size(answer, 0)?..)?;
     tail.get(32..)?.get(..abi::size(tail, 0)?)
@@ -61,23 +59,23 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_read_in_both_forms() {
+    fn texts_are_decoded_in_both_forms() {
         let check = |answer: &[u8], expected: Option<&[u8]>| {
             assert_eq!(text(answer), expected, "{answer:?}");
         };
         let dai = [words(&[32, 3]), b"DAI".to_vec(), vec![0; 29]].concat();
         check(&dai, Some(b"DAI"));
-        // Without the zeros at its end, and with more after it.
+        // Without the trailing zeros, and with extra bytes.
         check(&dai[..67], Some(b"DAI"));
         check(&[dai, vec![7; 64]].concat(), Some(b"DAI"));
         check(&words(&[32, 0]), Some(b""));
-        // An offset to elsewhere.
+        // An offset past other words.
         check(&[words(&[64, 9, 2]), b"ab".to_vec()].concat(), Some(b"ab"));
         let maker = [b"MKR".to_vec(), vec![0; 29]].concat();
         check(&maker, Some(b"MKR"));
         check(&[b'x'; 32], Some(&[b'x'; 32]));
         check(&[0; 32], Some(b""));
-        // A word with something after the zeros is no text.
+        // A word with bytes after the zeros is not text.
         check(&[b"MKR\0X".to_vec(), vec![0; 27]].concat(), None);
         check(&[], None);
         check(b"MKR", None);
@@ -89,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_truths_and_addresses_are_read() {
+    fn numbers_booleans_and_addresses_are_decoded() {
         assert_eq!(decimals(&words(&[18])), Some(18));
         assert_eq!(decimals(&words(&[255])), Some(255));
         assert_eq!(decimals(&words(&[256])), None);
@@ -104,7 +102,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_makes_reading_fail(
+        fn no_answer_makes_decoding_panic(
             answer: Vec<u8>, offset in 0..200_u64, length in 0..200_u64,
         ) {
             let built = [words(&[offset, length]), answer.clone()].concat();

@@ -1,7 +1,7 @@
-//! A node that answers as a test tells it to.
+//! A node with scripted answers, for tests.
 //!
-//! Guarantees: it answers each question by contract and call data, at the blocks whose state it keeps; what it was not
-//! told reverts, and a contract has nothing to say before it is there. Leaves to others: blocks, of which it has none.
+//! Guarantees: it answers by contract and call data, at blocks whose state it keeps; calls without a scripted answer
+//! revert, and a contract that does not exist yet answers with nothing. Leaves to others: blocks, of which it has none.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,36 +15,35 @@ use logmill_chain::{
     Block, BlockRef, ChainInfo, ChainSource, Error, Finality, Heads, NodeStatus, Result,
 };
 
-/// What the node says to a call.
+/// Scripted answer to a call.
 #[derive(Clone, Debug)]
-pub(crate) enum Says {
-    /// These bytes.
+pub(crate) enum ScriptedAnswer {
     Bytes(Vec<u8>),
-    /// This JSON, whatever it is.
+    /// Any JSON.
     Json(String),
-    /// An error.
     Error(i64, &'static str),
-    /// Nothing, ever.
+    /// Never answers.
     Nothing,
 }
 
-/// The node.
+type CallKey = (Address, Vec<u8>);
+
 #[derive(Debug, Default)]
 pub(crate) struct FakeNode {
-    says: Mutex<BTreeMap<(Address, Vec<u8>), Says>>,
-    /// The first block of contracts that are not there from the beginning.
+    answers: Mutex<BTreeMap<CallKey, ScriptedAnswer>>,
+    /// Answers at older blocks, up to and including the given one.
+    older_answers: Mutex<BTreeMap<CallKey, (u64, ScriptedAnswer)>>,
+    /// First block of contracts that do not exist from the beginning.
     born: Mutex<BTreeMap<Address, u64>>,
-    /// The newest block.
     pub(crate) latest: AtomicU64,
-    /// The newest final block.
     pub(crate) finalized: AtomicU64,
     /// The lowest block whose state it keeps.
     pub(crate) floor: AtomicU64,
-    /// How many questions came.
-    pub(crate) asked: AtomicUsize,
-    /// Whether it can not be reached.
+    /// Number of requests.
+    pub(crate) requests: AtomicUsize,
+    /// Whether it is unreachable.
     pub(crate) is_down: AtomicBool,
-    /// The last question.
+    /// Parameters of the last request.
     pub(crate) last: Mutex<String>,
 }
 
@@ -56,28 +55,46 @@ impl FakeNode {
         Arc::new(node)
     }
 
-    /// From now on, this is said to this call.
-    pub(crate) fn tell(&self, to: Address, data: &[u8], says: Says) {
-        let mut told = self.says.lock().unwrap_or_else(PoisonError::into_inner);
-        told.insert((to, data.to_vec()), says);
+    /// Scripts the answer to a call.
+    pub(crate) fn script(&self, to: Address, data: &[u8], answer: ScriptedAnswer) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.insert((to, data.to_vec()), answer);
     }
 
-    /// From this block on, the contract is there.
+    /// Scripts another answer to a call up to this block.
+    pub(crate) fn script_until(
+        &self,
+        block: u64,
+        to: Address,
+        data: &[u8],
+        answer: ScriptedAnswer,
+    ) {
+        let mut older = self.older_answers.lock().unwrap_or_else(PoisonError::into_inner);
+        older.insert((to, data.to_vec()), (block, answer));
+    }
+
+    /// The contract exists from this block on.
     pub(crate) fn create(&self, contract: Address, block: u64) {
         let mut born = self.born.lock().unwrap_or_else(PoisonError::into_inner);
         born.insert(contract, block);
     }
 
-    pub(crate) fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+    pub(crate) fn requests(&self) -> usize {
+        self.requests.load(Ordering::SeqCst)
     }
 
-    fn told(&self, to: Address, data: Vec<u8>) -> Option<Says> {
-        self.says.lock().unwrap_or_else(PoisonError::into_inner).get(&(to, data)).cloned()
+    fn scripted(&self, to: Address, data: Vec<u8>, at: u64) -> Option<ScriptedAnswer> {
+        let older = self.older_answers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((until, answer)) = older.get(&(to, data.clone()))
+            && at <= *until
+        {
+            return Some(answer.clone());
+        }
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).get(&(to, data)).cloned()
     }
 
-    /// What is said to a question: of the contract by itself if it has no call data.
-    async fn said(&self, method: &str, params: &serde_json::Value, at: u64) -> Result<String> {
+    /// The answer to a request; for other methods than `eth_call`, the one scripted with empty call data.
+    async fn answer(&self, method: &str, params: &serde_json::Value, at: u64) -> Result<String> {
         let (to, data) = match method {
             "eth_call" => (&params[0]["to"], params[0]["data"].as_str().unwrap_or_default()),
             _ => (&params[0], ""),
@@ -88,14 +105,18 @@ impl FakeNode {
         if born.is_some_and(|born| at < born) {
             return Ok(r#""0x""#.to_owned());
         }
-        match self.told(to, data) {
-            Some(Says::Bytes(bytes)) => Ok(format!("\"{}\"", hex::encode_prefixed(bytes))),
-            Some(Says::Json(json)) => Ok(json),
-            Some(Says::Error(code, message)) => {
-                Err(Error::Rpc { code, message: message.to_owned() })
+        match self.scripted(to, data, at) {
+            Some(ScriptedAnswer::Bytes(bytes)) => {
+                Ok(format!("\"{}\"", hex::encode_prefixed(bytes)))
             }
-            Some(Says::Nothing) => std::future::pending().await,
-            None => Err(Error::Rpc { code: 3, message: "execution reverted".to_owned() }),
+            Some(ScriptedAnswer::Json(json)) => Ok(json),
+            Some(ScriptedAnswer::Error(code, message)) => {
+                Err(Error::Rpc { code, message: message.to_owned(), data: None })
+            }
+            Some(ScriptedAnswer::Nothing) => std::future::pending().await,
+            None => {
+                Err(Error::Rpc { code: 3, message: "execution reverted".to_owned(), data: None })
+            }
         }
     }
 }
@@ -133,7 +154,7 @@ impl ChainSource for FakeNode {
     }
 
     async fn pass(&self, method: &str, params: &str) -> Result<String> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.requests.fetch_add(1, Ordering::SeqCst);
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = params.to_owned();
         if self.is_down.load(Ordering::SeqCst) {
             let why = "it is down".to_owned();
@@ -144,8 +165,8 @@ impl ChainSource for FakeNode {
         let block = u64::from_str_radix(block.expect("a block"), 16).expect("a number");
         if block < self.floor.load(Ordering::SeqCst) {
             let message = "missing trie node 1234 (path )".to_owned();
-            return Err(Error::Rpc { code: -32_000, message });
+            return Err(Error::Rpc { code: -32_000, message, data: None });
         }
-        self.said(method, &params, block).await
+        self.answer(method, &params, block).await
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of observations: kept once, found again.
+//! Observations are stored once, and found again.
 
 use logmill_io::sql::SqliteSettings;
 use logmill_io::{SeededEntropy, SimClock};
@@ -18,25 +18,27 @@ fn question(subject: &[u8]) -> Question {
     Question::new("token_name", &[subject])
 }
 
-fn answer(block: u64, status: Status, value: &'static [u8]) -> StateAnswer {
+fn answer(block: u64, status: AnswerStatus, value: &'static [u8]) -> StateAnswer {
     StateAnswer { block, status, value: Bytes::from_static(value) }
 }
 
 #[tokio::test]
-async fn the_first_answer_stays() {
+async fn the_first_answer_is_kept() {
     let kept = opened().await;
     let put = async |answer: &StateAnswer| {
         kept.put_in(&kept.sql, &question(b"a"), answer).await.expect("a database")
     };
-    assert_eq!(put(&answer(5, Status::Ok, b"one")).await, Kept::New);
-    assert_eq!(put(&answer(5, Status::Ok, b"one")).await, Kept::Same);
-    assert_eq!(put(&answer(5, Status::Ok, b"two")).await, Kept::Another);
-    assert_eq!(put(&answer(5, Status::Reverted, b"one")).await, Kept::Another);
-    assert_eq!(put(&answer(6, Status::Reverted, b"no")).await, Kept::New);
+    assert_eq!(put(&answer(5, AnswerStatus::Ok, b"one")).await, PutOutcome::New);
+    assert_eq!(put(&answer(5, AnswerStatus::Ok, b"one")).await, PutOutcome::Same);
+    assert_eq!(put(&answer(5, AnswerStatus::Ok, b"two")).await, PutOutcome::Another);
+    assert_eq!(put(&answer(5, AnswerStatus::Reverted, b"one")).await, PutOutcome::Another);
+    assert_eq!(put(&answer(6, AnswerStatus::Reverted, b"no")).await, PutOutcome::New);
     let found = kept.latest(&question(b"a"), 5).await.expect("reads").expect("there");
-    assert_eq!((found.status, &found.value[..]), (Status::Ok, &b"one"[..]));
-    let large =
-        StateAnswer { value: vec![0; VALUE_BYTES_MAX + 1].into(), ..answer(7, Status::Ok, b"") };
+    assert_eq!((found.status, &found.value[..]), (AnswerStatus::Ok, &b"one"[..]));
+    let large = StateAnswer {
+        value: vec![0; VALUE_BYTES_MAX + 1].into(),
+        ..answer(7, AnswerStatus::Ok, b"")
+    };
     assert!(kept.put_in(&kept.sql, &question(b"a"), &large).await.is_err());
 }
 
@@ -44,7 +46,7 @@ async fn the_first_answer_stays() {
 async fn the_newest_answer_at_or_before_a_block_is_found() {
     let kept = opened().await;
     for block in [5, 9, 20] {
-        let answer = answer(block, Status::Ok, b"x");
+        let answer = answer(block, AnswerStatus::Ok, b"x");
         kept.put_in(&kept.sql, &question(b"a"), &answer).await.expect("a database");
     }
     let found = async |block| {
@@ -62,12 +64,12 @@ async fn the_newest_answer_at_or_before_a_block_is_found() {
 }
 
 #[tokio::test]
-async fn a_list_has_every_answer_once_however_it_is_cut() {
+async fn a_list_has_every_answer_once_for_every_page_size() {
     let kept = opened().await;
     let mut expected = Vec::new();
     for subject in [&b""[..], b"a", b"ab", b"b", &[0xff; 52]] {
         for block in [0, 3, 300] {
-            let answer = answer(block, Status::Empty, b"");
+            let answer = answer(block, AnswerStatus::Empty, b"");
             kept.put_in(&kept.sql, &question(subject), &answer).await.expect("a database");
             expected.push((Bytes::copy_from_slice(subject), block));
         }
@@ -88,10 +90,13 @@ async fn a_list_has_every_answer_once_however_it_is_cut() {
 }
 
 #[test]
-fn numbers_and_names_of_statuses_are_theirs_alone() {
-    for status in Status::ALL {
-        assert_eq!(Status::of_number(status.number()).expect("known"), status);
-        assert_eq!(Status::ALL.iter().filter(|other| other.name() == status.name()).count(), 1);
+fn numbers_and_names_of_statuses_are_unique() {
+    for status in AnswerStatus::ALL {
+        assert_eq!(AnswerStatus::of_number(status.number()).expect("known"), status);
+        assert_eq!(
+            AnswerStatus::ALL.iter().filter(|other| other.name() == status.name()).count(),
+            1
+        );
     }
-    assert!(Status::of_number(4).is_err());
+    assert!(AnswerStatus::of_number(4).is_err());
 }

@@ -1,34 +1,33 @@
-//! `accounts_worker`: every address that took part in something: since when, until when, and what it is.
+//! `accounts_worker`: every address that took part in a block: first and last block, and what kind of account it is.
 //!
-//! | who takes part | `is_contract` | `is_signer` |
+//! | participant | `is_contract` | `is_signer` |
 //! |---|---|---|
-//! | who sent a transaction | | 1 if a signature says so |
-//! | who signed a delegation (EIP-7702) | | 1 |
-//! | whom a transaction calls | | |
-//! | a contract that a transaction created | 1 if the receipt says that it succeeded | |
-//! | who wrote a log | 1 | |
-//! | who sent or got a token | | |
-//! | who got a withdrawal, who made the block | | |
+//! | sender of a transaction | | 1 if recovered from a signature |
+//! | signer of a delegation (EIP-7702) | | 1 |
+//! | recipient of a transaction | | |
+//! | contract created by a transaction | 1 if the receipt reports success | |
+//! | contract that wrote a log | 1 | |
+//! | sender or recipient of a token | | |
+//! | recipient of a withdrawal, block producer | | |
 //!
-//! Both marks are what is known for sure: 0 means that no block has told yet. Somebody with both is an account with a
-//! key that has delegated to code: no contract. So a contract is who has `is_contract = 1` and `is_signer = 0`
-//! ([`is_contract`]). The zero address is nobody.
+//! A mark of 1 is certain; 0 means that no block has shown it yet. An address with both marks is an account with a key
+//! that has delegated to code, not a contract. So a contract has `is_contract = 1` and `is_signer = 0`
+//! ([`is_contract`]). The zero address is left out.
 //!
-//! It runs in phase two: who sent or got a token is what phase one decoded.
-//!
-//! Guarantees: the marks only grow, so the order of blocks does not matter. Leaves to others: contracts that other
-//! contracts created, as long as they are silent.
+//! Guarantees: the marks only grow, so the order of blocks does not matter. Leaves to others: contracts created by
+//! other contracts, until they write a log.
 
 use std::collections::BTreeMap;
 
 use alloy_primitives::Address;
 
+use super::TOKEN_SETTINGS;
 use crate::cells;
 use crate::derive::table::{Fold, folded, key};
-use crate::derive::{DecodedBlock, Kind, Phase, Processor, Rows, Table};
+use crate::derive::{DecodedBlock, Kind, Processor, Rows, Table};
 use crate::error::Result;
 
-/// One row an address.
+/// One row per address.
 pub static ACCOUNTS: Table = Table {
     name: "accounts",
     columns: &[
@@ -41,31 +40,29 @@ pub static ACCOUNTS: Table = Table {
     indexes: &[],
 };
 
-/// The processor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accounts {
-    /// How transfers are read, as text.
+    /// Fingerprint of the token settings with which transfers are decoded.
     pub tokens: String,
 }
 
-/// Whether an account with these marks is a contract.
+/// Whether an address with these marks is a contract.
 pub fn is_contract(is_contract: bool, is_signer: bool) -> bool {
     is_contract && !is_signer
 }
 
-/// What a block tells of an address.
+/// What a block shows about an address.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct AccountMarks {
     is_contract: bool,
     is_signer: bool,
 }
 
-/// Who takes part in a block.
 #[derive(Debug, Default)]
-struct Participants(BTreeMap<Address, Seen>);
+struct Participants(BTreeMap<Address, AccountMarks>);
 
 impl Participants {
-    fn see(&mut self, address: Address) -> &mut Seen {
+    fn see(&mut self, address: Address) -> &mut AccountMarks {
         self.0.entry(address).or_default()
     }
 
@@ -117,8 +114,8 @@ impl Processor for Accounts {
         self.tokens.clone()
     }
 
-    fn phase(&self) -> Phase {
-        Phase::Two
+    fn parameter_settings(&self) -> &'static str {
+        TOKEN_SETTINGS
     }
 
     fn tables(&self) -> &'static [&'static Table] {
@@ -143,7 +140,9 @@ mod tests {
     use crate::derive::decoded::{
         DecodedTransaction, FtTransfer, NftStandard, NftTransfer, TransferKind, Withdrawal,
     };
-    use crate::derive::staged::{Scene, check_keys, log, rows_of, table, who};
+    use crate::derive::decoded_block_builder::{
+        DecodedBlockBuilder, check_keys, log, rows_of, table, who,
+    };
 
     fn ft(from: Address, to: Address) -> FtTransfer {
         let (token, amount, kind) = (who(0xf0), U256::ONE, TransferKind::Transfer);
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_who_takes_part_is_there_with_what_is_known_of_them() {
+    fn every_participant_has_a_row_with_its_marks() {
         let sent = DecodedTransaction {
             from: Some(who(1)),
             is_signed: true,
@@ -180,19 +179,19 @@ mod tests {
             success,
             ..Default::default()
         };
-        let mut scene = Scene::new(8)
+        let mut builder = DecodedBlockBuilder::new(8)
             .with(sent, vec![log(who(3), &[], &[]), log(who(5), &[], &[])])
             .with(created(6, Some(true)), vec![])
             .with(created(7, None), vec![]);
-        scene.header.miner = Some(who(8));
-        scene.tokens.ft = vec![ft(who(9), Address::ZERO)];
-        scene.tokens.nft = vec![nft(Address::ZERO, who(10))];
-        scene.withdrawals =
+        builder.header.miner = Some(who(8));
+        builder.tokens.ft = vec![ft(who(9), Address::ZERO)];
+        builder.tokens.nft = vec![nft(Address::ZERO, who(10))];
+        builder.withdrawals =
             vec![Withdrawal { index: 0, validator_index: 0, address: who(11), amount_gwei: 0 }];
         let later = DecodedTransaction { to: Some(who(2)), ..Default::default() };
-        let later = Scene::new(20).with(later, vec![log(who(2), &[], &[])]);
-        // In any order.
-        let rows = rows_of(&Accounts::default(), &[later.block(), scene.block()]);
+        let later = DecodedBlockBuilder::new(20).with(later, vec![log(who(2), &[], &[])]);
+        // The order of blocks does not matter.
+        let rows = rows_of(&Accounts::default(), &[later.block(), builder.block()]);
         check_keys(&rows);
         let row = |byte, last: u64, is_contract: u8, is_signer: u8| {
             cells![who(byte), 8u64, last, is_contract, is_signer]

@@ -1,19 +1,19 @@
-//! `daily_balance_worker`: by how much each account's holding of each token changed on each day.
+//! `daily_balance_worker`: daily change of each account's holding of each token.
 //!
-//! Days are those of UTC, numbered from 1970-01-01.
+//! Days are UTC days, numbered from 1970-01-01.
 //!
-//! Guarantees: the rows of an account and token add up to its holding; a transaction counts once a day, account and
-//! token. Leaves to others: what was there before the first row, which a reader adds up.
+//! Guarantees: the rows of an account and token add up to its holding; a transaction counts once per day, account and
+//! token. Leaves to others: the balance before a day, which is the sum of the earlier rows.
 
+use super::TOKEN_SETTINGS;
 use crate::cells;
 use crate::derive::table::{folded, key};
-use crate::derive::{DecodedBlock, Fold, Kind, Phase, Processor, Reads, Rows, Table};
+use crate::derive::{BlockParts, DecodedBlock, Fold, Kind, Phase, Processor, Rows, Table};
 use crate::error::Result;
 
-/// Seconds of a day; UTC as chains know it has no leap seconds.
+/// Seconds of a day; block timestamps have no leap seconds.
 const DAY_S: u64 = 86_400;
 
-/// Changes of holdings by day.
 pub static DAILY_BALANCES: Table = Table {
     name: "daily_balances",
     columns: &[
@@ -27,10 +27,9 @@ pub static DAILY_BALANCES: Table = Table {
     indexes: &[],
 };
 
-/// The processor.
 #[derive(Clone, Debug, Default)]
 pub struct DailyBalance {
-    /// The fingerprint of the settings that the transfers were read with.
+    /// Fingerprint of the token settings with which transfers are decoded.
     pub tokens: String,
 }
 
@@ -47,12 +46,16 @@ impl Processor for DailyBalance {
         self.tokens.clone()
     }
 
+    fn parameter_settings(&self) -> &'static str {
+        TOKEN_SETTINGS
+    }
+
     fn phase(&self) -> Phase {
         Phase::Two
     }
 
-    fn reads(&self) -> Reads {
-        Reads::Logs
+    fn reads(&self) -> BlockParts {
+        BlockParts::Logs
     }
 
     fn tables(&self) -> &'static [&'static Table] {
@@ -82,18 +85,18 @@ mod tests {
     use logmill_io::Amount;
 
     use super::*;
-    use crate::derive::scene::{Scene, account, erc20, rows, table};
+    use crate::derive::block_builder::{BlockBuilder, account, erc20, rows, table};
 
     #[test]
     fn a_day_ends_at_midnight_and_a_transaction_counts_once() {
         let (a, b, token) = (account(1), account(2), account(3));
         let two = || [erc20(token, a, b, U256::ONE), erc20(token, a, b, U256::from(2))];
         let blocks = [
-            Scene::new(4).time(2 * DAY_S - 2).transaction(two()).transaction(two()),
-            Scene::new(5).time(2 * DAY_S - 1).transaction(two()),
-            Scene::new(6).time(2 * DAY_S).transaction(two()),
+            BlockBuilder::new(4).time(2 * DAY_S - 2).transaction(two()).transaction(two()),
+            BlockBuilder::new(5).time(2 * DAY_S - 1).transaction(two()),
+            BlockBuilder::new(6).time(2 * DAY_S).transaction(two()),
         ]
-        .map(Scene::decoded);
+        .map(BlockBuilder::decoded);
         let rows = rows(&DailyBalance::default(), &blocks);
         let row = |account, date: u64, delta: i64, count: u64, last: u64| {
             cells![account, token, date, Amount::from(delta), count, last]

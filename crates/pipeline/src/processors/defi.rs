@@ -1,16 +1,16 @@
-//! `defi_worker`: what happens in pools: swaps, liquidity that comes and goes, new pools, and their last state.
+//! `defi_worker`: activity of pools: swaps, liquidity added and removed, new pools, and their last state.
 //!
-//! Which exchange a pool is of is told by the shape of its logs, since forks share them: `uniswap_v2`, `uniswap_v3`,
-//! `pancakeswap_v3`, `uniswap_v4`, `curve`, `curve_underlying`. A pair is named by its pool's address or, where one
-//! contract holds all pools, by the pool's id. What a log says is kept with the contract that wrote it: anybody can log
-//! the id of another's pool or claim to have created it, and must not thereby change what is known of it. So pairs are
-//! keyed by their factory too, and state and counts by the contract.
+//! The shape of its logs decides which exchange a pool belongs to, since forks share it: `uniswap_v2`, `uniswap_v3`,
+//! `pancakeswap_v3`, `uniswap_v4`, `curve`, `curve_underlying`. A pair is identified by its pool's address or, if one
+//! contract holds all pools, by the pool's id. Rows include the contract that wrote the log: any contract can log the
+//! id of another's pool or claim to have created it, and must not thereby change that pool's data. So pairs are also
+//! keyed by their factory, and state and counts by the contract.
 //!
-//! In and out are seen from the pool: a swap brings one asset in and takes the other out. Prices are as the pool has
-//! them, as the square root in units of 2^-96; those of V2 and Curve follow from what moved.
+//! In and out are from the pool's point of view: a swap brings one asset in and takes the other out. Prices are the
+//! pool's own, as the square root in units of 2^-96; those of V2 and Curve follow from the amounts moved.
 //!
 //! Guarantees: a log counts only if topics and data have the shape of its event, down to the bits of its numbers.
-//! Leaves to others: which coin of a Curve pool is which token, fees of V2, which factories to trust.
+//! Leaves to others: which token a coin of a Curve pool is, fees of V2, which factories to trust.
 
 use alloy_primitives::Address;
 use logmill_chain::Log;
@@ -26,9 +26,9 @@ mod uniswap_v2;
 mod uniswap_v3;
 mod uniswap_v4;
 
-use pool::{Created, Event, EventKind, Said, State};
+use pool::{Event, EventKind, PoolCreation, PoolLog, State};
 
-/// Swaps, and liquidity that comes and goes. Liquidity in more than two coins has a row for each two.
+/// Swaps, and liquidity added and removed. Liquidity in more than two coins has one row per two coins.
 pub static DEFI_EVENTS: Table = Table {
     name: "defi_events",
     columns: &[
@@ -41,17 +41,17 @@ pub static DEFI_EVENTS: Table = Table {
         once("dex_key", Kind::Text),
         // Swap, AddLiquidity or RemoveLiquidity.
         once("event_type", Kind::Text),
-        // Who signed the transaction, and whom the log names: who receives, provides or buys.
+        // The sender of the transaction, and the account in the log: the recipient, provider or buyer.
         once("maker", Kind::Address),
         once("account", Kind::Address),
-        // Which coins of a Curve pool these are.
+        // Numbers of these coins in a Curve pool.
         once("asset0_index", Kind::Int),
         once("asset1_index", Kind::Int),
         once("asset0_in", Kind::Amount),
         once("asset0_out", Kind::Amount),
         once("asset1_in", Kind::Amount),
         once("asset1_out", Kind::Amount),
-        // The price after a swap, and how much liquidity came or went, of V3 and V4.
+        // V3 and V4: the price after a swap, and the liquidity added or removed.
         once("sqrt_price_x96", Kind::Amount),
         once("liquidity", Kind::Amount),
         once("timestamp", Kind::Int),
@@ -59,7 +59,7 @@ pub static DEFI_EVENTS: Table = Table {
     indexes: &[&["pair_id", "block_height"]],
 };
 
-/// Pools as their factories announced them. The fee is in hundredths of a basis point.
+/// Pools as announced by their factories. The fee is in hundredths of a basis point.
 pub static DEFI_PAIRS: Table = Table {
     name: "defi_pairs",
     columns: &[
@@ -76,7 +76,7 @@ pub static DEFI_PAIRS: Table = Table {
     indexes: &[],
 };
 
-/// The last state that a pool told: reserves of V2; price, tick and liquidity as of the last swap of V3 and V4.
+/// The last state that a pool logged: reserves for V2; price, tick and liquidity as of the last swap for V3 and V4.
 pub static DEFI_RESERVES: Table = Table {
     name: "defi_reserves",
     columns: &[
@@ -92,7 +92,7 @@ pub static DEFI_RESERVES: Table = Table {
     indexes: &[],
 };
 
-/// How much happens in a pool.
+/// Activity per pool.
 pub static DEFI_PAIR_STATS: Table = Table {
     name: "defi_pair_stats",
     columns: &[
@@ -105,7 +105,6 @@ pub static DEFI_PAIR_STATS: Table = Table {
     indexes: &[],
 };
 
-/// The processor.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Defi;
 
@@ -124,22 +123,22 @@ impl Processor for Defi {
 
     fn process(&self, block: &DecodedBlock, rows: &mut Rows) -> Result<()> {
         for placed in block.block.logs() {
-            if let Some(said) = read(placed.log) {
-                let place = Place {
+            if let Some(pool_log) = read(placed.log) {
+                let context = LogContext {
                     block,
                     contract: placed.log.address,
                     transaction_index: placed.transaction_index,
                     log_index: placed.log_index,
                 };
-                place.push(&said, rows)?;
+                context.push(&pool_log, rows)?;
             }
         }
         Ok(())
     }
 }
 
-/// What a log says of a pool, if it does.
-fn read(log: &Log) -> Option<Said> {
+/// Decodes a log of a pool; none if it is not one.
+fn read(log: &Log) -> Option<PoolLog> {
     let topic = log.topics.first()?;
     uniswap_v2::read(topic, log)
         .or_else(|| uniswap_v3::read(topic, log))
@@ -147,41 +146,47 @@ fn read(log: &Log) -> Option<Said> {
         .or_else(|| curve::read(topic, log))
 }
 
-/// Where something was said.
-struct Place<'a> {
+/// Position of a log.
+struct LogContext<'a> {
     block: &'a DecodedBlock,
     contract: Address,
     transaction_index: usize,
     log_index: usize,
 }
 
-impl Place<'_> {
-    fn push(&self, said: &Said, rows: &mut Rows) -> Result<()> {
-        for (batch_index, event) in said.events.iter().enumerate() {
-            self.event(said, batch_index, event, rows)?;
+impl LogContext<'_> {
+    fn push(&self, pool_log: &PoolLog, rows: &mut Rows) -> Result<()> {
+        for (batch_index, event) in pool_log.events.iter().enumerate() {
+            self.event(pool_log, batch_index, event, rows)?;
         }
-        if let Some(event) = said.events.first() {
-            self.count(said, event.kind, rows)?;
+        if let Some(event) = pool_log.events.first() {
+            self.count(pool_log, event.kind, rows)?;
         }
-        if let Some(state) = &said.state {
-            self.state(said, state, rows)?;
+        if let Some(state) = &pool_log.state {
+            self.state(pool_log, state, rows)?;
         }
-        if let Some(created) = &said.created {
-            self.created(said, created, rows)?;
+        if let Some(created) = &pool_log.created {
+            self.created(pool_log, created, rows)?;
         }
         Ok(())
     }
 
-    fn event(&self, said: &Said, batch_index: usize, event: &Event, rows: &mut Rows) -> Result<()> {
+    fn event(
+        &self,
+        pool_log: &PoolLog,
+        batch_index: usize,
+        event: &Event,
+        rows: &mut Rows,
+    ) -> Result<()> {
         let transaction = self.block.transactions.get(self.transaction_index);
         let cells = cells![
             self.block.number(),
             self.log_index,
             batch_index,
             self.transaction_index,
-            said.pair.bytes(),
+            pool_log.pair.bytes(),
             self.contract,
-            said.dex,
+            pool_log.dex,
             event.kind.name(),
             transaction.and_then(|transaction| transaction.from),
             event.account,
@@ -198,20 +203,20 @@ impl Place<'_> {
         rows.push(&DEFI_EVENTS, self.log_index, cells)
     }
 
-    fn count(&self, said: &Said, kind: EventKind, rows: &mut Rows) -> Result<()> {
+    fn count(&self, pool_log: &PoolLog, kind: EventKind, rows: &mut Rows) -> Result<()> {
         let height = self.block.number();
         let swaps = u32::from(kind == EventKind::Swap);
-        let cells = cells![said.pair.bytes(), self.contract, swaps, height, height];
+        let cells = cells![pool_log.pair.bytes(), self.contract, swaps, height, height];
         rows.push(&DEFI_PAIR_STATS, self.log_index, cells)
     }
 
-    fn state(&self, said: &Said, state: &State, rows: &mut Rows) -> Result<()> {
+    fn state(&self, pool_log: &PoolLog, state: &State, rows: &mut Rows) -> Result<()> {
         let (reserves, price) = match state {
             State::Reserves(reserves) => (Some(reserves), None),
             State::Price(price) => (None, Some(price)),
         };
         let cells = cells![
-            said.pair.bytes(),
+            pool_log.pair.bytes(),
             self.contract,
             reserves.map(|reserves| reserves[0]),
             reserves.map(|reserves| reserves[1]),
@@ -223,11 +228,11 @@ impl Place<'_> {
         rows.push(&DEFI_RESERVES, self.log_index, cells)
     }
 
-    fn created(&self, said: &Said, created: &Created, rows: &mut Rows) -> Result<()> {
+    fn created(&self, pool_log: &PoolLog, created: &PoolCreation, rows: &mut Rows) -> Result<()> {
         let cells = cells![
-            said.pair.bytes(),
+            pool_log.pair.bytes(),
             self.contract,
-            said.dex,
+            pool_log.dex,
             created.assets[0],
             created.assets[1],
             created.fee,

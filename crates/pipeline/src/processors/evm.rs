@@ -1,14 +1,14 @@
-//! `evm_worker`: the catalogue of transactions: what each is, from whom, to whom, and how it ended.
+//! `evm_worker`: the catalogue of transactions: type, sender, recipient and outcome.
 //!
 //! | column | what |
 //! |---|---|
-//! | `tx_type` | as of EIP-2718; 0 for a legacy one |
-//! | `contract_address` | the contract that it created, if it did not fail |
-//! | `selector` | the first four bytes of the input of a call: which function |
-//! | `input_bytes` | how long the input is |
-//! | `status` | 1 or 0; null where the receipt does not tell, as before Byzantium |
+//! | `tx_type` | EIP-2718 type; 0 for a legacy transaction |
+//! | `contract_address` | the created contract, if the transaction did not fail |
+//! | `selector` | the first four bytes of a call's input |
+//! | `input_bytes` | length of the input |
+//! | `status` | 1 or 0; null if the receipt has no status, as before Byzantium |
 //!
-//! Guarantees: one row a transaction. Leaves to others: what it cost (`tx_metrics_worker`), whom it concerns
+//! Guarantees: one row per transaction. Leaves to others: its cost (`tx_metrics_worker`), the addresses involved
 //! (`meta_worker`).
 
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use crate::derive::table::{key, once};
 use crate::derive::{DecodedBlock, Kind, Processor, Rows, Table};
 use crate::error::Result;
 
-/// One row a transaction.
+/// One row per transaction.
 pub static EVM_TRANSACTIONS: Table = Table {
     name: "evm_transactions",
     columns: &[
@@ -39,7 +39,6 @@ pub static EVM_TRANSACTIONS: Table = Table {
     indexes: &[&["hash"]],
 };
 
-/// The processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evm;
 
@@ -86,10 +85,12 @@ mod tests {
 
     use super::*;
     use crate::derive::decoded::DecodedTransaction;
-    use crate::derive::staged::{Scene, check_keys, rows_of, table, who};
+    use crate::derive::decoded_block_builder::{
+        DecodedBlockBuilder, check_keys, rows_of, table, who,
+    };
 
     #[test]
-    fn a_transaction_is_there_as_it_is() {
+    fn every_transaction_has_one_row_with_its_fields() {
         let call = DecodedTransaction {
             tx_type: 2,
             from: Some(who(1)),
@@ -106,7 +107,7 @@ mod tests {
             input: alloy_primitives::Bytes::from_static(&[1, 2, 3, 4, 5]),
             ..DecodedTransaction::default()
         };
-        let block = Scene::new(7).with(call, vec![]).with(creation, vec![]).block();
+        let block = DecodedBlockBuilder::new(7).with(call, vec![]).with(creation, vec![]).block();
         let hashes: Vec<_> = block.transactions.iter().map(|sent| sent.hash).collect();
         let rows = rows_of(&Evm, &[block]);
         check_keys(&rows);

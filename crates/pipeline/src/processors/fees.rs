@@ -1,15 +1,15 @@
-//! `fees_worker`: what integrators and LI.FI earned: `FeesCollected` of the fee collector, `FeesForwarded` of its
-//! successor, which splits a fee at once.
+//! `fees_worker`: what integrators and LI.FI earned: `FeesCollected` of the fee collector, and `FeesForwarded` of its
+//! successor, which splits a fee immediately.
 //!
 //! ```text
 //! FeesCollected(address indexed token, address indexed integrator, uint256 integratorFee, uint256 lifiFee)
 //! FeesForwarded(address indexed token, (address recipient, uint256 amount)[] distributions)
 //! ```
 //!
-//! Other contracts have events of the same names and topics (a trading pair's `FeesCollected` counts tokens, not
-//! fees), so only those of the contracts that are set count.
+//! Other contracts have events with the same names and topics (a trading pair's `FeesCollected` counts tokens, not
+//! fees), so only logs of the configured contracts count.
 //!
-//! Guarantees: a log counts only if its contract, topic and shape are right. Leaves to others: decimals of tokens.
+//! Guarantees: a log counts only if its contract, topic and shape match. Leaves to others: decimals of tokens.
 
 use alloy_primitives::{Address, B256, U256, address, b256};
 use logmill_chain::Log;
@@ -17,18 +17,18 @@ use logmill_chain::Log;
 use crate::cells;
 use crate::derive::decoded::abi;
 use crate::derive::table::{key, once};
-use crate::derive::{DecodedBlock, Kind, Processor, Reads, Rows, Table};
+use crate::derive::{BlockParts, DecodedBlock, Kind, Processor, Rows, Table};
 use crate::error::Result;
 
-/// The topic of `FeesCollected`.
 pub const FEES_COLLECTED: B256 =
     b256!("0x28a87b6059180e46de5fb9ab35eb043e8fe00ab45afcc7789e3934ecbbcde3ea");
-/// The topic of `FeesForwarded`.
 pub const FEES_FORWARDED: B256 =
     b256!("0x3a7029951ba36c1af37954df919ce2f9a95c3f5c2c2e872d5e7fd47c61a6df26");
 
-/// The fee collector of Ethereum, Optimism, BNB, Gnosis, Polygon and all chains that are not known to have another.
+/// The fee collector of Ethereum, Optimism, BNB, Gnosis, Polygon and all chains not known to have another.
 pub const COLLECTOR: Address = address!("0xbd6c7b0d2f68c2b7805d88388319cfb6ecb50ea9");
+/// The chains known to have it.
+const COLLECTOR_CHAINS: [u64; 5] = [1, 10, 56, 100, 137];
 
 /// Chains with another fee collector.
 const COLLECTORS: [(u64, Address); 12] = [
@@ -49,11 +49,11 @@ const COLLECTORS: [(u64, Address); 12] = [
     (534_352, address!("0xf048e5816b0c7951ac179f656c5b86e5a79bd7b5")),
 ];
 
-/// The fee forwarders that are known: Polygon's.
+/// Known fee forwarders: Polygon's.
 const FORWARDERS: [(u64, Address); 1] =
     [(137, address!("0xce40449b773a3e6e5e769adb4e567179d4828cbd"))];
 
-/// `FeesCollected`, one row a log.
+/// `FeesCollected`, one row per log.
 pub static FEE_EVENTS: Table = Table {
     name: "fee_events",
     columns: &[
@@ -71,7 +71,7 @@ pub static FEE_EVENTS: Table = Table {
     indexes: &[&["integrator", "block_height"]],
 };
 
-/// `FeesForwarded`, one row a recipient.
+/// `FeesForwarded`, one row per recipient.
 pub static FEE_FORWARDS: Table = Table {
     name: "fee_forwards",
     columns: &[
@@ -89,32 +89,28 @@ pub static FEE_FORWARDS: Table = Table {
     indexes: &[&["recipient", "block_height"]],
 };
 
-/// The processor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fees {
-    /// Whose `FeesCollected` count.
+    /// Contracts whose `FeesCollected` counts.
     pub collectors: Vec<Address>,
-    /// Whose `FeesForwarded` count.
+    /// Contracts whose `FeesForwarded` counts.
     pub forwarders: Vec<Address>,
 }
 
-/// Where a log is, and when that was.
+/// Position and time of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogPlace {
-    /// The number of its block.
+pub struct LogPosition {
     pub block: u64,
-    /// The time of its block, in seconds since 1970.
+    /// In seconds since 1970.
     pub timestamp: u64,
-    /// The position of its transaction.
     pub transaction_index: usize,
-    /// The hash of its transaction.
     pub transaction_hash: B256,
-    /// Its position in the block.
+    /// Index in the block.
     pub log_index: usize,
 }
 
 impl Fees {
-    /// With the contracts that are known of a chain.
+    /// With the known contracts of a chain.
     pub fn of_chain(chain_id: u64) -> Self {
         let of = |known: &[(u64, Address)]| -> Vec<Address> {
             known.iter().filter(|(chain, _)| *chain == chain_id).map(|(_, it)| *it).collect()
@@ -126,8 +122,14 @@ impl Fees {
         Self { collectors, forwarders: of(&FORWARDERS) }
     }
 
-    /// The processor for contracts that were named. If they are known ones of the chain it is [`Fees::of_chain`], so
-    /// that whoever collects by name and whoever derives everything fill the same tables.
+    /// Whether the fee collector of a chain is known; on other chains [`Fees::of_chain`] assumes [`COLLECTOR`].
+    pub fn is_known(chain_id: u64) -> bool {
+        let mut others = COLLECTORS.iter();
+        COLLECTOR_CHAINS.contains(&chain_id) || others.any(|(chain, _)| *chain == chain_id)
+    }
+
+    /// The processor for the given contracts. If all are known on the chain it equals [`Fees::of_chain`], so that a
+    /// collector of named contracts and a deriver of everything fill the same tables.
     pub fn of_contracts(chain_id: u64, contracts: &[Address]) -> Self {
         let known = Self::of_chain(chain_id);
         let is_known =
@@ -138,14 +140,14 @@ impl Fees {
         Self { collectors: contracts.to_vec(), forwarders: contracts.to_vec() }
     }
 
-    /// Adds the rows of a log, if it is one of these events.
-    pub fn process_log(&self, place: &LogPlace, log: &Log, rows: &mut Rows) -> Result<()> {
+    /// Adds the rows of a log if it is one of these events.
+    pub fn process_log(&self, position: &LogPosition, log: &Log, rows: &mut Rows) -> Result<()> {
         match log.topics.first() {
             Some(&FEES_COLLECTED) if self.collectors.contains(&log.address) => {
-                collected(place, log, rows)
+                push_collected(position, log, rows)
             }
             Some(&FEES_FORWARDED) if self.forwarders.contains(&log.address) => {
-                forwarded(place, log, rows)
+                push_forwarded(position, log, rows)
             }
             _ => Ok(()),
         }
@@ -165,8 +167,12 @@ impl Processor for Fees {
         format!("{:?} {:?}", self.collectors, self.forwarders)
     }
 
-    fn reads(&self) -> Reads {
-        Reads::Logs
+    fn parameter_settings(&self) -> &'static str {
+        "collect.contract_address"
+    }
+
+    fn reads(&self) -> BlockParts {
+        BlockParts::Logs
     }
 
     fn tables(&self) -> &'static [&'static Table] {
@@ -175,20 +181,20 @@ impl Processor for Fees {
 
     fn process(&self, block: &DecodedBlock, rows: &mut Rows) -> Result<()> {
         for placed in block.block.logs() {
-            let place = LogPlace {
+            let position = LogPosition {
                 block: block.number(),
                 timestamp: block.timestamp(),
                 transaction_index: placed.transaction_index,
                 transaction_hash: placed.transaction_hash,
                 log_index: placed.log_index,
             };
-            self.process_log(&place, placed.log, rows)?;
+            self.process_log(&position, placed.log, rows)?;
         }
         Ok(())
     }
 }
 
-fn collected(place: &LogPlace, log: &Log, rows: &mut Rows) -> Result<()> {
+fn push_collected(position: &LogPosition, log: &Log, rows: &mut Rows) -> Result<()> {
     let [_, token, integrator] = log.topics[..] else {
         return Ok(());
     };
@@ -199,21 +205,21 @@ fn collected(place: &LogPlace, log: &Log, rows: &mut Rows) -> Result<()> {
         return Ok(());
     };
     let cells = cells![
-        place.block,
-        place.log_index,
-        place.transaction_index,
-        place.transaction_hash,
-        place.timestamp,
+        position.block,
+        position.log_index,
+        position.transaction_index,
+        position.transaction_hash,
+        position.timestamp,
         log.address,
         token,
         integrator,
         U256::from_be_bytes(integrator_fee.0),
         U256::from_be_bytes(lifi_fee.0),
     ];
-    rows.push(&FEE_EVENTS, place.log_index, cells)
+    rows.push(&FEE_EVENTS, position.log_index, cells)
 }
 
-fn forwarded(place: &LogPlace, log: &Log, rows: &mut Rows) -> Result<()> {
+fn push_forwarded(position: &LogPosition, log: &Log, rows: &mut Rows) -> Result<()> {
     let [_, token] = log.topics[..] else {
         return Ok(());
     };
@@ -222,23 +228,23 @@ fn forwarded(place: &LogPlace, log: &Log, rows: &mut Rows) -> Result<()> {
     };
     for (batch_index, (recipient, amount)) in parts.into_iter().enumerate() {
         let cells = cells![
-            place.block,
-            place.log_index,
+            position.block,
+            position.log_index,
             batch_index,
-            place.transaction_index,
-            place.transaction_hash,
-            place.timestamp,
+            position.transaction_index,
+            position.transaction_hash,
+            position.timestamp,
             log.address,
             token,
             recipient,
             amount,
         ];
-        rows.push(&FEE_FORWARDS, place.log_index, cells)?;
+        rows.push(&FEE_FORWARDS, position.log_index, cells)?;
     }
     Ok(())
 }
 
-/// The elements of the array of pairs that is all of the data.
+/// The elements of the array of pairs that makes up the whole data.
 fn distributions(data: &[u8]) -> Option<Vec<(Address, U256)>> {
     let words = abi::array(data, 0, 2)?;
     let pair = |pair: &[B256]| Some((abi::address(&pair[0])?, U256::from_be_bytes(pair[1].0)));

@@ -1,14 +1,15 @@
-//! `ft_holdings_worker`: how much each account has of each token, as far as transfers tell.
+//! `ft_holdings_worker`: each account's balance of each token, according to transfers.
 //!
-//! Guarantees: the balance is the sum of what came and went in the covered blocks. Leaves to others: whether these
-//! reach back to the token's beginning; tokens whose balances change without transfers.
+//! Guarantees: the balance is the sum of incoming and outgoing transfers in the covered blocks. Leaves to others:
+//! whether these reach back to the token's creation; tokens whose balances change without transfers.
 
+use super::TOKEN_SETTINGS;
 use crate::cells;
 use crate::derive::table::{folded, key};
-use crate::derive::{DecodedBlock, Fold, Kind, Phase, Processor, Reads, Rows, Table};
+use crate::derive::{BlockParts, DecodedBlock, Fold, Kind, Phase, Processor, Rows, Table};
 use crate::error::Result;
 
-/// Holdings of fungible tokens. The index is for the holders of a token.
+/// Holdings of fungible tokens. The index serves queries for the holders of a token.
 pub static FT_HOLDINGS: Table = Table {
     name: "ft_holdings",
     columns: &[
@@ -21,10 +22,9 @@ pub static FT_HOLDINGS: Table = Table {
     indexes: &[&["contract_address", "balance", "address"]],
 };
 
-/// The processor.
 #[derive(Clone, Debug, Default)]
 pub struct FtHoldings {
-    /// The fingerprint of the settings that the transfers were read with.
+    /// Fingerprint of the token settings with which transfers are decoded.
     pub tokens: String,
 }
 
@@ -41,12 +41,16 @@ impl Processor for FtHoldings {
         self.tokens.clone()
     }
 
+    fn parameter_settings(&self) -> &'static str {
+        TOKEN_SETTINGS
+    }
+
     fn phase(&self) -> Phase {
         Phase::Two
     }
 
-    fn reads(&self) -> Reads {
-        Reads::Logs
+    fn reads(&self) -> BlockParts {
+        BlockParts::Logs
     }
 
     fn tables(&self) -> &'static [&'static Table] {
@@ -74,20 +78,20 @@ mod tests {
     use logmill_io::Amount;
 
     use super::*;
-    use crate::derive::scene::{Scene, account, erc20, rows, table};
+    use crate::derive::block_builder::{BlockBuilder, account, erc20, rows, table};
 
     #[test]
-    fn what_came_and_went_is_the_balance() {
+    fn the_balance_is_the_sum_of_the_transfers() {
         let (a, b, token) = (account(1), account(2), account(3));
         let blocks = [
-            Scene::new(5).transaction([erc20(token, a, b, U256::from(30))]),
-            Scene::new(4).transaction([
+            BlockBuilder::new(5).transaction([erc20(token, a, b, U256::from(30))]),
+            BlockBuilder::new(4).transaction([
                 erc20(token, Address::ZERO, a, U256::from(100)),
                 erc20(token, a, a, U256::from(1_000)),
             ]),
-            Scene::new(6).transaction([erc20(token, b, Address::ZERO, U256::from(50))]),
+            BlockBuilder::new(6).transaction([erc20(token, b, Address::ZERO, U256::from(50))]),
         ]
-        .map(Scene::decoded);
+        .map(BlockBuilder::decoded);
         let rows = rows(&FtHoldings::default(), &blocks);
         let row = |account, balance: i64, count: u64, last: u64| {
             cells![account, token, Amount::from(balance), count, last]

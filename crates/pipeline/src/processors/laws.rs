@@ -1,7 +1,7 @@
-//! Laws of the processors of transactions: their folds are naive counts, and no bytes can harm them.
+//! Laws of the transaction processors: their folds equal naive counts, and no input bytes can break them.
 //!
-//! Guarantees: the counts that they are compared with are made of what a node answers in JSON, by other code. Leaves to
-//! others: token transfers, which are taken as they were decoded.
+//! Guarantees: the naive counts come from a node's JSON answers, by independent code. Leaves to others: decoding token
+//! transfers, which are taken from the block.
 
 mod hostile;
 
@@ -16,10 +16,10 @@ use super::accounts::{ACCOUNTS, Accounts};
 use super::meta::{ACCOUNT_STATS, ADDRESS_TRANSACTIONS, Meta, PAYER};
 use super::tx_metrics::{TX_METRICS, TxMetrics};
 use crate::cells;
-use crate::derive::staged::{check_keys, rows_of, table};
+use crate::derive::decoded_block_builder::{check_keys, rows_of, table};
 use crate::derive::{Cell, DecodedBlock, Processor, Rows};
 
-/// How many blocks a chain has.
+/// Length of a simulated chain.
 const BLOCKS: u64 = 24;
 
 fn chain(seed: u64, fork: u8) -> SimChain {
@@ -37,7 +37,7 @@ fn decoded(chain: &SimChain) -> Vec<DecodedBlock> {
     (1..=BLOCKS).map(block).collect()
 }
 
-/// The rows of blocks in any order, folded in parts, and the parts together.
+/// The rows of two parts of the blocks, each folded, then appended and folded again.
 fn in_parts(processor: &dyn Processor, blocks: &[DecodedBlock], cut: usize) -> Rows {
     let (first, second) = blocks.split_at(cut.min(blocks.len()));
     let mut rows = rows_of(processor, first);
@@ -47,8 +47,8 @@ fn in_parts(processor: &dyn Processor, blocks: &[DecodedBlock], cut: usize) -> R
     rows
 }
 
-/// What a node answers of a block: the block, and its receipts.
-fn asked(chain: &SimChain, number: u64) -> (Value, Vec<Value>) {
+/// A node's answers for a block: the block, and its receipts.
+fn node_answers(chain: &SimChain, number: u64) -> (Value, Vec<Value>) {
     let ask = |method: &str, params: Value| {
         let request = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
         let answer: Value =
@@ -78,13 +78,13 @@ fn token_parties(block: &DecodedBlock) -> impl Iterator<Item = (usize, Address)>
     ft.chain(nft)
 }
 
-/// Who takes part in a transaction, as a node tells it.
+/// Addresses in a transaction, according to the node's receipt.
 fn parties(block: &DecodedBlock, index: usize, receipt: &Value) -> Vec<Address> {
-    let told = [&receipt["from"], &receipt["to"]].map(address).into_iter().flatten();
+    let named = [&receipt["from"], &receipt["to"]].map(address).into_iter().flatten();
     let created = address(&receipt["contractAddress"]).filter(|_| receipt["status"] != "0x0");
     let tokens = token_parties(block).filter(|(at, _)| *at == index).map(|(_, who)| who);
     let signed = block.transactions[index].authorities.iter().copied();
-    let mut all: Vec<Address> = told.chain(created).chain(tokens).chain(signed).collect();
+    let mut all: Vec<Address> = named.chain(created).chain(tokens).chain(signed).collect();
     all.retain(|who| !who.is_zero());
     all.sort_unstable();
     all.dedup();
@@ -94,7 +94,7 @@ fn parties(block: &DecodedBlock, index: usize, receipt: &Value) -> Vec<Address> 
 fn naive_stats(chain: &SimChain, blocks: &[DecodedBlock]) -> Vec<Vec<Cell>> {
     let mut stats: BTreeMap<Address, (u64, u64, U256, u64)> = BTreeMap::new();
     for block in blocks {
-        let (_, receipts) = asked(chain, block.number());
+        let (_, receipts) = node_answers(chain, block.number());
         for (index, receipt) in receipts.iter().enumerate() {
             for who in parties(block, index, receipt) {
                 let counted = stats.entry(who).or_default();
@@ -116,7 +116,7 @@ fn naive_stats(chain: &SimChain, blocks: &[DecodedBlock]) -> Vec<Vec<Cell>> {
 fn naive_accounts(chain: &SimChain, blocks: &[DecodedBlock]) -> Vec<Vec<Cell>> {
     let mut accounts: BTreeMap<Address, (u64, u64, bool, bool)> = BTreeMap::new();
     for block in blocks {
-        let (told, receipts) = asked(chain, block.number());
+        let (answer, receipts) = node_answers(chain, block.number());
         let mut see = |who: Address, is_contract: bool, is_signer: bool| {
             let at = block.number();
             let seen = accounts.entry(who).or_insert((at, at, false, false));
@@ -138,10 +138,10 @@ fn naive_accounts(chain: &SimChain, blocks: &[DecodedBlock]) -> Vec<Vec<Cell>> {
                 see(address(&log["address"]).expect("a contract"), true, false);
             }
         }
-        for withdrawal in told["withdrawals"].as_array().into_iter().flatten() {
+        for withdrawal in answer["withdrawals"].as_array().into_iter().flatten() {
             see(address(&withdrawal["address"]).expect("an address"), false, false);
         }
-        see(address(&told["miner"]).expect("a miner"), false, false);
+        see(address(&answer["miner"]).expect("a miner"), false, false);
     }
     let row = |(who, (first, last, is_contract, is_signer))| {
         cells![who, first, last, is_contract, is_signer]
@@ -152,8 +152,8 @@ fn naive_accounts(chain: &SimChain, blocks: &[DecodedBlock]) -> Vec<Vec<Cell>> {
 fn naive_metrics(chain: &SimChain, blocks: &[DecodedBlock]) -> Vec<Vec<Cell>> {
     let mut metrics = Vec::new();
     for block in blocks {
-        let (told, receipts) = asked(chain, block.number());
-        let base_fee = U256::from(quantity(&told["baseFeePerGas"]).unwrap_or(0));
+        let (answer, receipts) = node_answers(chain, block.number());
+        let base_fee = U256::from(quantity(&answer["baseFeePerGas"]).unwrap_or(0));
         for (index, receipt) in receipts.iter().enumerate() {
             let gas = quantity(&receipt["gasUsed"]).expect("gas");
             let price: U256 =
@@ -178,7 +178,7 @@ fn naive_metrics(chain: &SimChain, blocks: &[DecodedBlock]) -> Vec<Vec<Cell>> {
     metrics
 }
 
-/// Sorted as [`table`] does.
+/// In the order of [`table`].
 fn sorted(mut rows: Vec<Vec<Cell>>, key_len: usize) -> Vec<Vec<Cell>> {
     rows.sort_by_cached_key(|cells| format!("{:?}", &cells[..key_len]));
     rows
@@ -188,7 +188,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(logmill_io::proof_cases(12)))]
 
     #[test]
-    fn folds_equal_naive_counts_in_whatever_order_blocks_come(
+    fn folds_equal_naive_counts_in_any_block_order(
         seed in any::<u64>(),
         fork in 0u8..3,
         order in Just((0..BLOCKS).collect::<Vec<u64>>()).prop_shuffle(),

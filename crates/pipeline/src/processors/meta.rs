@@ -1,56 +1,47 @@
-//! `meta_worker`: who took part in which transaction and as what, and the contracts that were deployed.
+//! `meta_worker`: the addresses in each transaction and their roles, and the deployed contracts.
 //!
-//! | bit of `roles` | name | who |
+//! | bit of `roles` | name | address |
 //! |---|---|---|
-//! | 1 | `PAYER` | who sent the transaction |
-//! | 2 | `RECEIVER` | whom it calls, also if it failed |
+//! | 1 | `PAYER` | sender of the transaction |
+//! | 2 | `RECEIVER` | its recipient, also if it failed |
 //! | 4 | `CREATED` | the contract that it created |
-//! | 8, 16 | `FT_SENDER`, `FT_RECEIVER` | who sent or got a fungible token in it |
-//! | 32, 64 | `NFT_SENDER`, `NFT_RECEIVER` | who sent or got a unique one in it |
-//! | 128 | `AUTHORIZER` | who signed a delegation that it carries (EIP-7702) |
+//! | 8, 16 | `FT_SENDER`, `FT_RECEIVER` | sender, recipient of a fungible token in it |
+//! | 32, 64 | `NFT_SENDER`, `NFT_RECEIVER` | sender, recipient of a unique token in it |
+//! | 128 | `AUTHORIZER` | signer of a delegation that it carries (EIP-7702) |
 //!
-//! | `account_stats` | counts |
+//! | `account_stats` | meaning |
 //! |---|---|
 //! | `tx_count` | transactions in which the address has any role: its rows in `address_transactions` |
-//! | `sent_count` | those that it sent |
-//! | `total_gas_used` | the gas of those that it sent, as far as receipts tell it |
-//! | `last_updated_block` | the highest block with one of them |
+//! | `sent_count` | transactions that it sent |
+//! | `total_gas_used` | gas of the transactions that it sent, as far as receipts report it |
+//! | `last_updated_block` | the highest block with one of its transactions |
 //!
-//! The zero address is nobody. Contracts are in [`contracts`].
+//! The zero address is left out. Contracts are in [`contracts`].
 //!
-//! It runs in phase two: who sent or got a token is what phase one decoded.
-//!
-//! Guarantees: one row per address and transaction. Leaves to others: what else is known of an address
+//! Guarantees: one row per address and transaction. Leaves to others: everything else about an address
 //! (`accounts_worker`).
 
 use std::collections::BTreeMap;
 
 use alloy_primitives::{Address, U256};
 
+use super::TOKEN_SETTINGS;
 use crate::cells;
 use crate::derive::table::{Fold, folded, key, once};
-use crate::derive::{DecodedBlock, Kind, Phase, Processor, Rows, Table};
+use crate::derive::{DecodedBlock, Kind, Processor, Rows, Table};
 use crate::error::Result;
 
 pub mod contracts;
 
 pub use contracts::{CONTRACT_VERSIONS, SMART_CONTRACTS};
 
-/// Sent the transaction.
 pub const PAYER: u8 = 1;
-/// Is called by it.
 pub const RECEIVER: u8 = 2;
-/// Was created by it.
 pub const CREATED: u8 = 4;
-/// Sent a fungible token in it.
 pub const FT_SENDER: u8 = 8;
-/// Got a fungible token in it.
 pub const FT_RECEIVER: u8 = 16;
-/// Sent a unique token in it.
 pub const NFT_SENDER: u8 = 32;
-/// Got a unique token in it.
 pub const NFT_RECEIVER: u8 = 64;
-/// Signed a delegation that it carries.
 pub const AUTHORIZER: u8 = 128;
 
 const ROLE_NAMES: [(u8, &str); 8] = [
@@ -64,13 +55,13 @@ const ROLE_NAMES: [(u8, &str); 8] = [
     (AUTHORIZER, "AUTHORIZER"),
 ];
 
-/// The names of the roles in a set of them, as `roles` of `address_transactions` has it.
+/// The names of the roles in a bit set, as stored in `roles` of `address_transactions`.
 pub fn role_names(roles: i64) -> Vec<&'static str> {
     let has = |(bit, _): &&(u8, &str)| roles & i64::from(*bit) != 0;
     ROLE_NAMES.iter().filter(has).map(|(_, name)| *name).collect()
 }
 
-/// Who took part in which transaction.
+/// Addresses in each transaction.
 pub static ADDRESS_TRANSACTIONS: Table = Table {
     name: "address_transactions",
     columns: &[
@@ -82,28 +73,27 @@ pub static ADDRESS_TRANSACTIONS: Table = Table {
     indexes: &[],
 };
 
-/// How many that were.
+/// Transaction counts per address.
 pub static ACCOUNT_STATS: Table = Table {
     name: "account_stats",
     columns: &[
         key("address", Kind::Address),
         folded("tx_count", Kind::Int, Fold::Sum),
         folded("sent_count", Kind::Int, Fold::Sum),
-        // An amount, because no sum of what nodes say may stop the table.
+        // An amount, because values reported by nodes must not overflow the sum.
         folded("total_gas_used", Kind::Amount, Fold::Sum),
         folded("last_updated_block", Kind::Int, Fold::Max),
     ],
     indexes: &[],
 };
 
-/// The processor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
-    /// How transfers are read, as text.
+    /// Fingerprint of the token settings with which transfers are decoded.
     pub tokens: String,
 }
 
-/// What a block adds to somebody's counts.
+/// What a block adds to the counts of an address.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stats {
     transactions: u64,
@@ -124,8 +114,8 @@ impl Processor for Meta {
         self.tokens.clone()
     }
 
-    fn phase(&self) -> Phase {
-        Phase::Two
+    fn parameter_settings(&self) -> &'static str {
+        TOKEN_SETTINGS
     }
 
     fn tables(&self) -> &'static [&'static Table] {
@@ -155,7 +145,7 @@ impl Processor for Meta {
     }
 }
 
-/// Who has which roles in each transaction of a block.
+/// The addresses and their roles in each transaction of a block.
 fn roles(block: &DecodedBlock) -> Vec<BTreeMap<Address, u8>> {
     let mut all: Vec<BTreeMap<Address, u8>> = vec![BTreeMap::new(); block.transactions.len()];
     let mut add = |transaction: usize, address: Address, role: u8| {

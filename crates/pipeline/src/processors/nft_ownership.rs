@@ -1,19 +1,20 @@
-//! `nft_ownership_worker`: who owns each item of ERC-721, and how many of each of ERC-1155.
+//! `nft_ownership_worker`: the owner of each ERC-721 item, and the quantity of each ERC-1155 item per owner.
 //!
-//! A burn leaves its row, owned by the zero address: without it, an older transfer that is read later would bring the
-//! item back.
+//! A burn keeps its row, owned by the zero address: without it, an older transfer that is derived later would restore
+//! the item.
 //!
-//! Guarantees: an owner is the receiver of the last transfer in the covered blocks, a quantity the sum of what came and
-//! went in them. Leaves to others: whether these reach back to the collection's beginning.
+//! Guarantees: an owner is the recipient of the last transfer in the covered blocks, a quantity the sum of incoming and
+//! outgoing transfers in them. Leaves to others: whether these reach back to the collection's creation.
 
+use super::TOKEN_SETTINGS;
 use crate::cells;
 use crate::derive::decoded::{NftStandard, NftTransfer};
 use crate::derive::rows::amount;
 use crate::derive::table::{folded, key};
-use crate::derive::{DecodedBlock, Fold, Kind, Phase, Processor, Reads, Rows, Table};
+use crate::derive::{BlockParts, DecodedBlock, Fold, Kind, Phase, Processor, Rows, Table};
 use crate::error::Result;
 
-/// Owners of items of ERC-721; the zero address owns what was burnt.
+/// Owners of ERC-721 items; the zero address owns burnt ones.
 pub static NFT_OWNERSHIP: Table = Table {
     name: "nft_ownership",
     columns: &[
@@ -26,7 +27,7 @@ pub static NFT_OWNERSHIP: Table = Table {
     indexes: &[&["owner", "contract_address", "nft_id"]],
 };
 
-/// Quantities of items of ERC-1155, by owner.
+/// Quantities of ERC-1155 items, by owner.
 pub static NFT_BALANCES: Table = Table {
     name: "nft_balances",
     columns: &[
@@ -39,10 +40,9 @@ pub static NFT_BALANCES: Table = Table {
     indexes: &[&["owner", "contract_address", "nft_id"]],
 };
 
-/// The processor.
 #[derive(Clone, Debug, Default)]
 pub struct NftOwnership {
-    /// The fingerprint of the settings that the transfers were read with.
+    /// Fingerprint of the token settings with which transfers are decoded.
     pub tokens: String,
 }
 
@@ -59,12 +59,16 @@ impl Processor for NftOwnership {
         self.tokens.clone()
     }
 
+    fn parameter_settings(&self) -> &'static str {
+        TOKEN_SETTINGS
+    }
+
     fn phase(&self) -> Phase {
         Phase::Two
     }
 
-    fn reads(&self) -> Reads {
-        Reads::Logs
+    fn reads(&self) -> BlockParts {
+        BlockParts::Logs
     }
 
     fn tables(&self) -> &'static [&'static Table] {
@@ -103,25 +107,25 @@ mod tests {
     use logmill_io::Amount;
 
     use super::*;
-    use crate::derive::scene::{Scene, account, erc721, erc1155, rows, table};
+    use crate::derive::block_builder::{BlockBuilder, account, erc721, erc1155, rows, table};
 
     const ZERO: Address = Address::ZERO;
 
     #[test]
-    fn the_last_transfer_owns_and_a_burn_stays_one() {
+    fn the_last_transfer_decides_the_owner_and_a_burn_keeps_its_row() {
         let (a, b, items) = (account(1), account(2), account(3));
         let (kept, burnt) = (U256::from(7), U256::MAX);
-        // The newest block comes first, as when history is read backwards.
+        // The newest block comes first, as when history is derived backwards.
         let blocks = [
-            Scene::new(9).transaction([
+            BlockBuilder::new(9).transaction([
                 erc721(items, b, ZERO, burnt),
                 erc721(items, a, b, kept),
                 erc721(items, b, a, kept),
             ]),
-            Scene::new(4)
+            BlockBuilder::new(4)
                 .transaction([erc721(items, ZERO, b, burnt), erc721(items, ZERO, a, kept)]),
         ]
-        .map(Scene::decoded);
+        .map(BlockBuilder::decoded);
         let rows = rows(&NftOwnership::default(), &blocks);
         let mut found = table(&rows, &NFT_OWNERSHIP);
         found.sort_by_key(|row| row[4] == 2_u64.into());
@@ -135,16 +139,16 @@ mod tests {
     fn quantities_add_up_and_a_transfer_to_oneself_adds_nothing() {
         let (a, b, items) = (account(1), account(2), account(3));
         let blocks = [
-            Scene::new(4).transaction([
+            BlockBuilder::new(4).transaction([
                 erc1155(items, ZERO, a, &[(5, 10), (5, 20), (6, 1)]),
                 erc1155(items, a, a, &[(5, 7)]),
             ]),
-            Scene::new(5).transaction([
+            BlockBuilder::new(5).transaction([
                 erc1155(items, a, b, &[(5, 12)]),
                 erc1155(items, b, ZERO, &[(5, 2)]),
             ]),
         ]
-        .map(Scene::decoded);
+        .map(BlockBuilder::decoded);
         let rows = rows(&NftOwnership::default(), &blocks);
         let row = |id: u64, owner, quantity: i64, last: u64| {
             cells![items, U256::from(id), owner, Amount::from(quantity), last]

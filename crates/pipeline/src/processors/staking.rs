@@ -1,26 +1,26 @@
-//! `staking_worker`: stake that goes in by the deposit contract, and comes back as withdrawals.
+//! `staking_worker`: stake deposited through the deposit contract, and withdrawals.
 //!
 //! ```text
 //! DepositEvent(bytes pubkey, bytes withdrawal_credentials, bytes amount, bytes signature, bytes index)
 //! ```
 //!
-//! | `staking_events` | of a deposit (`source` 0) | of a withdrawal (`source` 1) |
+//! | `staking_events` | for a deposit (`source` 0) | for a withdrawal (`source` 1) |
 //! |---|---|---|
-//! | `event_index` | the position of its log in the block | its position among those of the block |
+//! | `event_index` | index of its log in the block | index among the block's withdrawals |
 //! | `tx_index` | its transaction's | null: it has none |
 //! | `event_type` | `DEPOSIT` | `WITHDRAWAL` |
-//! | `node_id` | the validator's public key | null: the block does not tell |
-//! | `validator_index` | null: the block does not tell | the validator's number |
-//! | `address` | who sent the transaction | who got it |
+//! | `node_id` | the validator's public key | null: not in the block |
+//! | `validator_index` | null: not in the block | the validator's number |
+//! | `address` | sender of the transaction | recipient |
 //! | `amount` | in wei; the event has it in Gwei, little-endian | in wei; the block has it in Gwei |
-//! | `withdrawal_credentials` | to whom it may be withdrawn | null |
+//! | `withdrawal_credentials` | destination of its withdrawal | null |
 //! | `sequence` | its number among all deposits | its number among all withdrawals |
 //!
-//! Rewards that are swept and stake that is returned are both withdrawals; a block does not tell them apart.
+//! Swept rewards and returned stake are both withdrawals; a block does not distinguish them.
 //!
-//! Guarantees: a deposit counts only if the deposit contract of the chain wrote it, in the layout that EIP-6110
-//! demands. Leaves to others: which number a public key has, and whether a deposit became a validator: the consensus
-//! layer knows.
+//! Guarantees: a deposit counts only if the chain's deposit contract logged it, in the layout that EIP-6110 requires.
+//! Leaves to others: which number a public key has, and whether a deposit became a validator; only the consensus layer
+//! knows.
 
 use alloy_primitives::{Address, B256, U256, address, b256};
 use bytes::Bytes;
@@ -32,16 +32,15 @@ use crate::derive::table::{Fold, folded, key, once};
 use crate::derive::{Cell, DecodedBlock, Kind, Processor, Rows, Table};
 use crate::error::Result;
 
-/// The topic of `DepositEvent`.
 pub const DEPOSIT_EVENT: B256 =
     b256!("0x649bbc62d0e31342afea4e5cd82d4049e7e1ee912fc0889aa790803be39038c5");
 
-/// What `source` is of a deposit, and of a withdrawal.
+/// Values of `source` for a deposit and a withdrawal.
 const SOURCE_LOG: u8 = 0;
 const SOURCE_WITHDRAWAL: u8 = 1;
 const WEI_PER_GWEI: u64 = 1_000_000_000;
 
-/// The bytes of a deposit's data, and where each part is: the word with its offset, where it is, how long it is.
+/// Length of a deposit's data. Each part below: index of the head word with its offset, that offset, and its length.
 const DEPOSIT_BYTES: usize = 576;
 const PUBKEY: [usize; 3] = [0, 160, 48];
 const CREDENTIALS: [usize; 3] = [1, 256, 32];
@@ -69,7 +68,7 @@ pub static STAKING_EVENTS: Table = Table {
     indexes: &[&["address", "block_height"]],
 };
 
-/// What was deposited, by public key.
+/// Deposits, summed by public key.
 pub static STAKING_NODES: Table = Table {
     name: "staking_nodes",
     columns: &[
@@ -82,7 +81,7 @@ pub static STAKING_NODES: Table = Table {
     indexes: &[],
 };
 
-/// What was withdrawn, by number of validator.
+/// Withdrawals, summed by validator number.
 pub static STAKING_VALIDATORS: Table = Table {
     name: "staking_validators",
     columns: &[
@@ -95,24 +94,19 @@ pub static STAKING_VALIDATORS: Table = Table {
     indexes: &[],
 };
 
-/// The processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Staking;
 
-/// A deposit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deposit {
-    /// The validator's public key.
     pub node_id: Bytes,
-    /// To whom it may be withdrawn.
     pub withdrawal_credentials: Bytes,
-    /// How much, in Gwei.
     pub amount_gwei: u64,
-    /// Its number among all deposits.
+    /// Number among all deposits of the chain.
     pub sequence: u64,
 }
 
-/// The deposit contract of a chain, if it has one that we know.
+/// The deposit contract of a chain, if known.
 pub fn deposit_contract(chain_id: u64) -> Option<Address> {
     match chain_id {
         // Ethereum, and Hoodi.
@@ -125,7 +119,7 @@ pub fn deposit_contract(chain_id: u64) -> Option<Address> {
     }
 }
 
-/// The deposit of a log, if it is one.
+/// Decodes a deposit; none if the log is not one.
 pub fn deposit(chain_id: u64, log: &Log) -> Option<Deposit> {
     if log.topics[..] != [DEPOSIT_EVENT] || deposit_contract(chain_id) != Some(log.address) {
         return None;
@@ -141,7 +135,7 @@ pub fn deposit(chain_id: u64, log: &Log) -> Option<Deposit> {
     })
 }
 
-/// A part of a deposit's data, if it is where and as long as it must be.
+/// A part of a deposit's data, if its offset and length are as required.
 fn part(data: &[u8], [head, offset, length]: [usize; 3]) -> Option<&[u8]> {
     let tail = data.get(offset..)?;
     let is_right = abi::size(data, head)? == offset && abi::size(tail, 0)? == length;

@@ -1,4 +1,4 @@
-//! What holds of all processors.
+//! Properties of all processors.
 
 use std::collections::BTreeSet;
 
@@ -6,22 +6,22 @@ use logmill_chain::sim::{Shape, SimChain};
 use proptest::prelude::*;
 
 use super::*;
-use crate::derive::scene::{self, Scene};
-use crate::derive::{Cell, DecodedBlock, Reads};
+use crate::derive::block_builder::{self, BlockBuilder};
+use crate::derive::{BlockParts, Cell, DecodedBlock, Phase};
 
 mod hostile;
 mod naive;
 
 use hostile::hostile_logs;
-use naive::Naive;
+use naive::NaiveTables;
 
-/// Every row of every processor, folded, by table and key.
+/// All folded rows of all processors, by table and key.
 fn derived(blocks: &[&DecodedBlock]) -> Vec<(&'static str, Vec<Vec<Cell>>)> {
     let mut all_rows = Vec::new();
     for processor in all(&Settings::of_chain(1)) {
-        let rows = scene::rows(&*processor, blocks.iter().copied());
+        let rows = block_builder::rows(&*processor, blocks.iter().copied());
         for table in processor.tables() {
-            all_rows.push((table.name, scene::table(&rows, table)));
+            all_rows.push((table.name, block_builder::table(&rows, table)));
         }
     }
     all_rows
@@ -50,8 +50,36 @@ fn names_are_unique_tables_have_one_writer_and_phases_come_in_order() {
     assert!(all.is_sorted_by_key(|processor| processor.phase()));
 }
 
+/// The names of a phase's processors, sorted.
+fn of_phase(phase: Phase) -> Vec<&'static str> {
+    let all = all(&Settings::of_chain(1));
+    let names = all.iter().filter(|it| it.phase() == phase).map(|it| it.name());
+    let mut names: Vec<&str> = names.collect();
+    names.sort_unstable();
+    names
+}
+
 #[test]
-fn settings_show_in_the_parameters_of_those_that_use_them() {
+fn the_phases_are_those_of_the_document() {
+    let one = [
+        "accounts_worker",
+        "defi_worker",
+        "evm_worker",
+        // Belongs to the collector, and is not in the document.
+        "fees_worker",
+        "meta_worker",
+        "staking_worker",
+        "token_worker",
+        "tx_contracts_worker",
+        "tx_metrics_worker",
+    ];
+    assert_eq!(of_phase(Phase::One), one);
+    let two = ["daily_balance_worker", "ft_holdings_worker", "nft_ownership_worker"];
+    assert_eq!(of_phase(Phase::Two), two);
+}
+
+#[test]
+fn settings_are_in_the_parameters_of_the_processors_that_use_them() {
     let changed = |change: fn(&mut Settings)| -> Vec<&'static str> {
         let mut settings = Settings::of_chain(1);
         let before = all(&settings);
@@ -104,7 +132,7 @@ proptest! {
     fn token_tables_are_those_of_a_naive_fold(seed in any::<u64>()) {
         let blocks = simulated(seed, 40);
         let found = derived(&blocks.iter().collect::<Vec<_>>());
-        let naive = Naive::of(&blocks);
+        let naive = NaiveTables::of(&blocks);
         let check = |name, expected: Vec<Vec<Cell>>| {
             let mut found = of_table(&found, name).to_vec();
             found.sort_by_cached_key(|row| format!("{row:?}"));
@@ -126,14 +154,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(logmill_io::proof_cases(256)))]
 
     #[test]
-    fn hostile_logs_give_rows_that_fit_and_fold_in_any_order(
+    fn hostile_logs_yield_rows_that_fit_and_fold_in_any_order(
         logs in prop::collection::vec(prop::collection::vec(hostile_logs(), 0..12), 1..6),
         order in any::<prop::sample::Index>(),
     ) {
         let block = |(number, logs): (u64, Vec<_>)| {
             let (first, second) = logs.split_at(logs.len() / 2);
-            let scene = Scene::new(number).time(number * 40_000);
-            scene.transaction(first.to_vec()).transaction(second.to_vec()).decoded()
+            let builder = BlockBuilder::new(number).time(number * 40_000);
+            builder.transaction(first.to_vec()).transaction(second.to_vec()).decoded()
         };
         let blocks: Vec<DecodedBlock> = (100..).zip(logs).map(block).collect();
         let straight: Vec<&DecodedBlock> = blocks.iter().collect();
@@ -144,13 +172,14 @@ proptest! {
 }
 
 #[test]
-fn a_block_of_many_transfers_is_counted_whole() {
+fn all_transfers_of_a_large_block_are_counted() {
     use alloy_primitives::U256;
-    let token = scene::account(3);
-    let party = |number: u64| scene::account(u8::try_from(1 + number % 200).expect("small"));
-    let logs =
-        (0..10_000).map(|number| scene::erc20(token, party(number), party(number + 1), U256::MAX));
-    let block = Scene::new(1).transaction(logs).decoded();
+    let token = block_builder::account(3);
+    let party =
+        |number: u64| block_builder::account(u8::try_from(1 + number % 200).expect("small"));
+    let logs = (0..10_000)
+        .map(|number| block_builder::erc20(token, party(number), party(number + 1), U256::MAX));
+    let block = BlockBuilder::new(1).transaction(logs).decoded();
     let found = derived(&[&block]);
     assert_eq!(of_table(&found, "ft_transfers").len(), 10_000);
     assert_eq!(of_table(&found, "ft_holdings").len(), 200);
@@ -159,7 +188,7 @@ fn a_block_of_many_transfers_is_counted_whole() {
 }
 
 #[test]
-fn who_reads_logs_alone_makes_the_same_of_a_block_without_transactions() {
+fn processors_that_read_only_logs_need_no_transactions() {
     let (settings, chain) = (Settings::of_chain(1), SimChain::new(3, Shape::mainnet()));
     chain.grow(6);
     for processor in all(&settings) {
@@ -167,9 +196,9 @@ fn who_reads_logs_alone_makes_the_same_of_a_block_without_transactions() {
             let rows = |reads| {
                 let block = chain.block(number).expect("it exists");
                 let block = DecodedBlock::with(1, block, &settings.tokens, reads).expect("good");
-                scene::rows(&*processor, [&block])
+                block_builder::rows(&*processor, [&block])
             };
-            let (least, all) = (rows(processor.reads()), rows(Reads::Everything));
+            let (least, all) = (rows(processor.reads()), rows(BlockParts::Everything));
             for ((table, least), (_, all)) in least.tables().zip(all.tables()) {
                 assert_eq!(least, all, "{} of block {number}", table.name);
             }

@@ -1,21 +1,22 @@
-//! `token_worker`: every transfer of a token, and which tokens and collections there are.
+//! `token_worker`: all token transfers, and the catalogues of tokens and collections.
 //!
-//! Guarantees: one row a transfer; the catalogues count exactly those rows. Leaves to others: what counts as a transfer
-//! ([`crate::derive::decoded::Tokens`]), balances, names and decimals.
+//! Guarantees: one row per transfer; the catalogues count exactly those rows. Leaves to others: what counts as a
+//! transfer ([`crate::derive::decoded::Tokens`]), balances, names and decimals.
 
 use std::collections::BTreeMap;
 
 use alloy_primitives::{Address, U256};
 use logmill_io::Amount;
 
+use super::TOKEN_SETTINGS;
 use crate::cells;
 use crate::derive::decoded::TransferKind;
 use crate::derive::rows::amount;
 use crate::derive::table::{folded, key, once};
-use crate::derive::{DecodedBlock, Fold, Kind, Processor, Reads, Rows, Table};
+use crate::derive::{BlockParts, DecodedBlock, Fold, Kind, Processor, Rows, Table};
 use crate::error::Result;
 
-/// Transfers of fungible tokens. The kind is 0, 1 for a mint, 2 for a burn.
+/// Transfers of fungible tokens. The kind is 0 for a transfer, 1 for a mint, 2 for a burn.
 pub static FT_TRANSFERS: Table = Table {
     name: "ft_transfers",
     columns: &[
@@ -32,7 +33,7 @@ pub static FT_TRANSFERS: Table = Table {
     indexes: &[&["token_contract_address", "block_height", "event_index"]],
 };
 
-/// Transfers of unique and semi-fungible tokens, one row an item of a batch. The standard is 721 or 1155.
+/// Transfers of unique and semi-fungible tokens, one row per item of a batch. The standard is 721 or 1155.
 pub static NFT_TRANSFERS: Table = Table {
     name: "nft_transfers",
     columns: &[
@@ -55,7 +56,6 @@ pub static NFT_TRANSFERS: Table = Table {
     ],
 };
 
-/// The fungible tokens that were seen.
 pub static FT_TOKENS: Table = Table {
     name: "ft_tokens",
     columns: &[
@@ -69,7 +69,7 @@ pub static FT_TOKENS: Table = Table {
     indexes: &[],
 };
 
-/// The collections that were seen. One that does both is of 1155.
+/// A collection that uses both standards counts as 1155.
 pub static NFT_COLLECTIONS: Table = Table {
     name: "nft_collections",
     columns: &[
@@ -84,10 +84,9 @@ pub static NFT_COLLECTIONS: Table = Table {
     indexes: &[],
 };
 
-/// The processor.
 #[derive(Clone, Debug, Default)]
 pub struct Token {
-    /// The fingerprint of the settings that the transfers were read with.
+    /// Fingerprint of the token settings with which transfers are decoded.
     pub tokens: String,
 }
 
@@ -104,8 +103,12 @@ impl Processor for Token {
         self.tokens.clone()
     }
 
-    fn reads(&self) -> Reads {
-        Reads::Logs
+    fn parameter_settings(&self) -> &'static str {
+        TOKEN_SETTINGS
+    }
+
+    fn reads(&self) -> BlockParts {
+        BlockParts::Logs
     }
 
     fn tables(&self) -> &'static [&'static Table] {
@@ -118,9 +121,9 @@ impl Processor for Token {
     }
 }
 
-/// What a block says of one contract.
+/// Transfers of one contract in a block.
 #[derive(Default)]
-struct Seen {
+struct TransferCounts {
     standard: i64,
     transfers: u32,
     minted: Amount,
@@ -128,11 +131,11 @@ struct Seen {
     log_index: usize,
 }
 
-impl Seen {
+impl TransferCounts {
     fn count(&mut self, kind: TransferKind, quantity: U256, log_index: usize) {
         self.transfers += 1;
         self.log_index = log_index;
-        // The transfers of a block do not reach the 320 bits of an amount.
+        // The transfers of a block cannot exceed the 320 bits of an amount.
         match kind {
             TransferKind::Transfer => {}
             TransferKind::Mint => self.minted = self.minted.saturating_add(amount(quantity)),
@@ -143,7 +146,7 @@ impl Seen {
 
 fn fungible(block: &DecodedBlock, rows: &mut Rows) -> Result<()> {
     let height = block.number();
-    let mut tokens: BTreeMap<Address, Seen> = BTreeMap::new();
+    let mut tokens: BTreeMap<Address, TransferCounts> = BTreeMap::new();
     for transfer in &block.tokens.ft {
         let cells = cells![
             height,
@@ -169,7 +172,7 @@ fn fungible(block: &DecodedBlock, rows: &mut Rows) -> Result<()> {
 
 fn unique(block: &DecodedBlock, rows: &mut Rows) -> Result<()> {
     let height = block.number();
-    let mut collections: BTreeMap<Address, Seen> = BTreeMap::new();
+    let mut collections: BTreeMap<Address, TransferCounts> = BTreeMap::new();
     for transfer in &block.tokens.nft {
         let standard = transfer.standard.number();
         let cells = cells![
@@ -192,7 +195,7 @@ fn unique(block: &DecodedBlock, rows: &mut Rows) -> Result<()> {
         seen.count(transfer.kind, transfer.quantity, transfer.log_index);
     }
     for (collection, seen) in collections {
-        let Seen { standard, transfers, minted, burned, log_index } = seen;
+        let TransferCounts { standard, transfers, minted, burned, log_index } = seen;
         let cells = cells![collection, standard, height, height, transfers, minted, burned];
         rows.push(&NFT_COLLECTIONS, log_index, cells)?;
     }
@@ -203,14 +206,16 @@ fn unique(block: &DecodedBlock, rows: &mut Rows) -> Result<()> {
 mod tests {
     use super::*;
     use crate::derive::Cell;
-    use crate::derive::scene::{Scene, account, erc20, erc721, erc1155, rows, table};
+    use crate::derive::block_builder::{
+        BlockBuilder, account, erc20, erc721, erc1155, rows, table,
+    };
 
     const ZERO: Address = Address::ZERO;
 
     #[test]
     fn every_transfer_is_a_row() {
         let (a, b, token, items) = (account(1), account(2), account(3), account(4));
-        let block = Scene::new(7)
+        let block = BlockBuilder::new(7)
             .time(86_400)
             .transaction([])
             .transaction([
@@ -235,21 +240,21 @@ mod tests {
     }
 
     #[test]
-    fn the_catalogues_count_what_was_seen() {
+    fn the_catalogues_count_the_transfers() {
         let (a, b, token, items) = (account(1), account(2), account(3), account(4));
         let blocks = [
-            Scene::new(9).transaction([
+            BlockBuilder::new(9).transaction([
                 erc20(token, a, ZERO, U256::from(4)),
                 erc1155(items, ZERO, b, &[(5, 3), (6, 2)]),
             ]),
-            Scene::new(7).transaction([
+            BlockBuilder::new(7).transaction([
                 erc20(token, ZERO, a, U256::MAX),
                 erc20(token, ZERO, a, U256::MAX),
                 erc20(token, a, b, U256::ONE),
                 erc721(items, a, ZERO, U256::ONE),
             ]),
         ]
-        .map(Scene::decoded);
+        .map(BlockBuilder::decoded);
         let rows = rows(&Token::default(), &blocks);
         let twice = amount(U256::MAX).saturating_add(amount(U256::MAX));
         let four = U256::from(4);

@@ -1,28 +1,27 @@
-//! `tx_contracts_worker`: the contracts that a transaction touched, and what it did, in a word each.
+//! `tx_contracts_worker`: the contracts touched by a transaction, and tags for what it did.
 //!
 //! | `source` | the contract |
 //! |---|---|
 //! | `create` | was created by the transaction |
-//! | `call` | is whom it calls, if it says something or the contract wrote a log |
+//! | `call` | is the recipient, and the transaction has input or the contract wrote a log |
 //! | `log` | wrote a log in it |
 //!
-//! A contract has one row a transaction, with the first of these that fits. Who is sent ether without a word and stays
-//! silent may be anybody, and is left out. Contracts that others called and that wrote nothing are not told by any
-//! block. What the tags mean is in [`tags`].
+//! A contract has one row per transaction, with the first of these that applies. A recipient of ether without input
+//! that writes no log may be any account, and is left out. Contracts that were called by others and wrote no log do not
+//! appear in blocks. [`tags`] defines the tags.
 //!
-//! It runs in phase two: token transfers are what phase one decoded.
-//!
-//! Guarantees: each contract and each tag once a transaction. Leaves to others: what exactly was swapped, moved or
+//! Guarantees: each contract and each tag once per transaction. Leaves to others: what exactly was swapped, moved or
 //! staked.
 
 use std::collections::BTreeMap;
 
 use alloy_primitives::Address;
 
+use super::TOKEN_SETTINGS;
 use crate::cells;
 use crate::derive::decoded::DecodedTransaction;
 use crate::derive::table::{key, once};
-use crate::derive::{DecodedBlock, Kind, Phase, Processor, Rows, Table};
+use crate::derive::{DecodedBlock, Kind, Processor, Rows, Table};
 use crate::error::Result;
 
 mod events;
@@ -47,10 +46,9 @@ pub static TX_TAGS: Table = Table {
     indexes: &[],
 };
 
-/// The processor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TxContracts {
-    /// How transfers are read, as text.
+    /// Fingerprint of the token settings with which transfers are decoded.
     pub tokens: String,
 }
 
@@ -67,8 +65,8 @@ impl Processor for TxContracts {
         self.tokens.clone()
     }
 
-    fn phase(&self) -> Phase {
-        Phase::Two
+    fn parameter_settings(&self) -> &'static str {
+        TOKEN_SETTINGS
     }
 
     fn tables(&self) -> &'static [&'static Table] {
@@ -77,7 +75,7 @@ impl Processor for TxContracts {
 
     fn process(&self, block: &DecodedBlock, rows: &mut Rows) -> Result<()> {
         for (transaction, tags) in block.transactions.iter().zip(tags::of(block)) {
-            for (contract, source) in touched(block, transaction) {
+            for (contract, source) in touched_contracts(block, transaction) {
                 let cells = cells![block.number(), transaction.index, contract, source];
                 rows.push(&TX_CONTRACTS, transaction.index, cells)?;
             }
@@ -90,7 +88,7 @@ impl Processor for TxContracts {
     }
 }
 
-fn touched(
+fn touched_contracts(
     block: &DecodedBlock,
     transaction: &DecodedTransaction,
 ) -> BTreeMap<Address, &'static str> {

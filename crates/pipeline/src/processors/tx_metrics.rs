@@ -1,19 +1,20 @@
-//! `tx_metrics_worker`: what each transaction used and paid, exactly.
+//! `tx_metrics_worker`: resources used and fees paid by each transaction, exactly.
 //!
 //! | column | what |
 //! |---|---|
-//! | `event_count` | its logs |
-//! | `fee` | `gas_used` × `effective_gas_price`: what its sender paid for being executed |
-//! | `burnt` | the part of `fee` that is the base fee, `gas_used` × base fee, but no more than was paid |
-//! | `tip` | the rest of `fee`, for whoever made the block |
-//! | `blob_fee` | blob gas × its price; null for a transaction without blobs, or if the price is not known |
-//! | `l1_fee` | what a rollup took for storing it on its chain, if its node says so. Not part of `fee` |
-//! | `execution_status` | 1 or 0; null where the receipt does not tell |
+//! | `event_count` | number of its logs |
+//! | `fee` | `gas_used` × `effective_gas_price`: the execution fee paid by its sender |
+//! | `burnt` | the base-fee part of `fee`, `gas_used` × base fee, but at most `fee` |
+//! | `tip` | the rest of `fee`, for the block producer |
+//! | `blob_fee` | blob gas × its price; null for a transaction without blobs, or if the price is unknown |
+//! | `l1_fee` | fee of a rollup for storing data on its parent chain, if the node reports it. Not part of `fee` |
+//! | `execution_status` | 1 or 0; null if the receipt has no status |
 //!
-//! All amounts are in wei. A transaction cost its sender `fee + blob_fee + l1_fee`. Ethereum burns the base fee, other
-//! chains give it to somebody; where a header has none, nothing is burnt.
+//! All amounts are in wei. The total cost for the sender is `fee + blob_fee + l1_fee`. Ethereum burns the base fee,
+//! other chains pay it to an account; if a header has no base fee, nothing is burnt.
 //!
-//! Guarantees: `fee = burnt + tip`; what can not be computed is null. Leaves to others: prices in other money.
+//! Guarantees: `fee = burnt + tip`; a value that cannot be computed is null. Leaves to others: prices in other
+//! currencies.
 
 use alloy_primitives::U256;
 
@@ -23,7 +24,7 @@ use crate::derive::table::{key, once};
 use crate::derive::{DecodedBlock, Kind, Processor, Rows, Table};
 use crate::error::Result;
 
-/// One row a transaction.
+/// One row per transaction.
 pub static TX_METRICS: Table = Table {
     name: "tx_metrics",
     columns: &[
@@ -43,12 +44,11 @@ pub static TX_METRICS: Table = Table {
     indexes: &[],
 };
 
-/// The processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxMetrics;
 
-/// What was paid for execution.
-struct Paid {
+/// Execution fee.
+struct ExecutionFee {
     fee: U256,
     burnt: U256,
     tip: U256,
@@ -92,14 +92,14 @@ impl Processor for TxMetrics {
     }
 }
 
-/// A product of 64 and 128 bits fits.
-fn paid(transaction: &DecodedTransaction, base_fee: Option<u64>) -> Option<Paid> {
+/// Cannot overflow: a product of 64 and 128 bits fits.
+fn paid(transaction: &DecodedTransaction, base_fee: Option<u64>) -> Option<ExecutionFee> {
     let gas = U256::from(transaction.gas_used?);
     let price = U256::from(transaction.effective_gas_price?);
-    // Transactions of a chain's own making pay nothing, whatever the base fee.
+    // Transactions made by the chain itself pay nothing, whatever the base fee.
     let base_fee = U256::from(base_fee.unwrap_or(0)).min(price);
     let (fee, burnt) = (gas * price, gas * base_fee);
-    Some(Paid { fee, burnt, tip: fee - burnt })
+    Some(ExecutionFee { fee, burnt, tip: fee - burnt })
 }
 
 fn blob_fee(transaction: &DecodedTransaction, price: Option<u128>) -> Option<U256> {
@@ -113,14 +113,14 @@ mod tests {
 
     use super::*;
     use crate::derive::Cell;
-    use crate::derive::staged::{Scene, check_keys, rows_of, table};
+    use crate::derive::decoded_block_builder::{DecodedBlockBuilder, check_keys, rows_of, table};
 
-    /// `event_count` to `execution_status` of one transaction.
+    /// `event_count` to `execution_status` of a transaction.
     fn metrics(base_fee: Option<u64>, sent: DecodedTransaction) -> Vec<Cell> {
-        let mut scene = Scene::new(3);
-        scene.header.base_fee_per_gas = base_fee;
-        scene.header.blob_gas_price = Some(11);
-        let rows = rows_of(&TxMetrics, &[scene.with(sent, vec![]).block()]);
+        let mut builder = DecodedBlockBuilder::new(3);
+        builder.header.base_fee_per_gas = base_fee;
+        builder.header.blob_gas_price = Some(11);
+        let rows = rows_of(&TxMetrics, &[builder.with(sent, vec![]).block()]);
         check_keys(&rows);
         table(&rows, &TX_METRICS)[0][2..].to_vec()
     }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fee_is_what_is_burnt_and_the_tip() {
+    fn a_fee_is_the_burnt_part_plus_the_tip() {
         let check = |base_fee: Option<u64>, price: u128, expected: [&str; 3]| {
             let sent = DecodedTransaction {
                 gas_used: Some(21_000),
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_computed_is_null() {
+    fn values_that_cannot_be_computed_are_null() {
         let priced = DecodedTransaction { effective_gas_price: Some(1), ..Default::default() };
         assert!(metrics(Some(7), priced)[4..].iter().all(|cell| *cell == Cell::Null));
         let used = DecodedTransaction { gas_used: Some(1), ..Default::default() };

@@ -1,11 +1,10 @@
-//! `usage_worker`: events of contracts that somebody is to be billed for, as rules say.
+//! `usage_worker`: contract events that are billed as usage, selected by rules.
 //!
-//! A rule names an event by its Solidity signature and says which parameter is the customer, which one the value, and
-//! which ones are kept as dimensions. Final rows are recorded by a meter, once each; those of the tip are shown beside.
+//! A rule names an event by its Solidity signature, and the parameters that are the customer, the value and the
+//! dimensions. The meter records each final row once; rows of the tip are shown separately.
 //!
-//! Guarantees: a log counts only if its contract, topic and encoding are right, and its value is exact: a whole number
-//! with the point moved by the decimals that the rule names. Leaves to others: the meter, which knows nothing of
-//! chains.
+//! Guarantees: a log counts only if its contract, topic and encoding match, and its value is exact: a whole number with
+//! the decimal point moved as the rule says. Leaves to others: the meter, which knows nothing about chains.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,18 +15,16 @@ use logmill_chain::{Block, Log};
 
 use crate::cells;
 use crate::derive::table::{key, once};
-use crate::derive::{DecodedBlock, Kind, Processor, Reads, Rows, Table};
+use crate::derive::{BlockParts, DecodedBlock, Kind, Processor, Rows, Table};
 use crate::error::{Error, Result};
 use crate::ingest::collect::event::NamedEvent;
 
-/// The most rules.
 const RULES_MAX: usize = 1_000;
-/// The most decimals.
 const DECIMALS_MAX: u8 = 36;
-/// The longest text that a customer or a dimension may be, in bytes: what the meter takes.
+/// Maximum length of a customer or dimension in bytes: the meter's limit.
 const TEXT_BYTES_MAX: usize = 200;
 
-/// Usage of chains, one row for each log and rule.
+/// Usage found on a chain, one row per log and rule.
 pub static USAGE_EVENTS: Table = Table {
     name: "usage_events",
     columns: &[
@@ -46,32 +43,31 @@ pub static USAGE_EVENTS: Table = Table {
     indexes: &[],
 };
 
-/// Which event is usage, and of what.
+/// Selects a contract event and maps it to usage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageRule {
-    /// What it is called; part of the ids of its usage.
+    /// Part of the ids of its usage events.
     pub name: String,
-    /// The event, such as `event FeesCollected(address indexed token, address indexed integrator, …)`.
+    /// Solidity signature, such as `event FeesCollected(address indexed token, address indexed integrator, …)`.
     pub event: String,
-    /// Whose event; anybody's if none is named.
+    /// Contracts whose events count; all contracts if empty.
     pub contracts: Vec<Address>,
-    /// The event type of the meter.
+    /// Event type in the meter.
     pub event_type: String,
-    /// The parameter that is the customer.
+    /// Name of the parameter with the customer.
     pub customer: String,
-    /// The parameter that is the value; each event counts one if none is named.
+    /// Name of the parameter with the value; without it each event counts 1.
     pub value: Option<String>,
-    /// How many of the value's digits come after the point.
+    /// Number of the value's digits after the decimal point.
     pub decimals: u8,
-    /// The parameter that is the token, if decimals depend on it.
+    /// Name of the parameter with the token, if the decimals depend on it.
     pub token: Option<String>,
-    /// The decimals of tokens; `decimals` of those that are not named.
+    /// Decimals by token; `decimals` applies to the others.
     pub token_decimals: BTreeMap<Address, u8>,
-    /// The parameters that are kept as metadata, by the names that they get there.
+    /// Event parameters that are kept as metadata, by their names there.
     pub dimensions: BTreeMap<String, String>,
 }
 
-/// The processor.
 #[derive(Clone, Debug)]
 pub struct UsageWorker {
     rules: Vec<UsageRule>,
@@ -87,23 +83,23 @@ impl PartialEq for UsageWorker {
 impl Eq for UsageWorker {}
 
 impl UsageWorker {
-    /// The processor of some rules.
+    /// Checks the rules.
     pub fn new(rules: Vec<UsageRule>) -> Result<Self> {
         let wrong = |what: String| Err(Error::Invalid { what });
         if rules.is_empty() || rules.len() > RULES_MAX {
-            return wrong(format!("there are 1 to {RULES_MAX} rules of usage"));
+            return wrong(format!("give 1 to {RULES_MAX} usage rules"));
         }
         let mut events = Vec::with_capacity(rules.len());
         for (index, rule) in rules.iter().enumerate() {
             let event = NamedEvent::new(&rule.event)?;
             let twice = rules[..index].iter().any(|other| other.name == rule.name);
             if twice || rule.name.is_empty() || rule.name.len() > TEXT_BYTES_MAX {
-                return wrong("every rule of usage has a name of its own".to_owned());
+                return wrong("every usage rule needs a unique name".to_owned());
             }
             let named = [Some(&rule.customer), rule.value.as_ref(), rule.token.as_ref()];
             for name in named.into_iter().flatten().chain(rule.dimensions.values()) {
                 if !event.has(name) {
-                    return wrong(format!("rule {}: the event has no {name}", rule.name));
+                    return wrong(format!("rule {}: the event has no parameter {name}", rule.name));
                 }
             }
             if rule.token_decimals.values().chain([&rule.decimals]).any(|n| *n > DECIMALS_MAX) {
@@ -116,7 +112,7 @@ impl UsageWorker {
 }
 
 impl UsageWorker {
-    /// Name of each rule, and a hash of everything that decides what it finds; never 0.
+    /// Name of each rule, and a hash of everything that determines its usage events; never 0.
     pub fn rule_versions(&self) -> Vec<(String, i64)> {
         let version = |rule: &UsageRule| {
             let text = format!("{} {rule:?}", self.version());
@@ -129,34 +125,29 @@ impl UsageWorker {
     }
 }
 
-/// What a log is, by a rule.
+/// A log's usage under a rule.
 struct Usage {
     customer: String,
     amount: String,
     metadata: String,
 }
 
-/// One usage event of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundUsage<'a> {
-    /// Index of the log in the block.
+    /// Index in the block.
     pub log: usize,
-    /// Its transaction.
     pub transaction_hash: B256,
-    /// Position of the rule.
     pub rule_index: usize,
-    /// The rule.
     pub rule: &'a UsageRule,
-    /// Whose usage.
     pub customer: String,
-    /// How much, as exact text.
+    /// Exact decimal number.
     pub amount: String,
-    /// Its dimensions, as JSON text.
+    /// The dimensions as a JSON object.
     pub metadata: String,
 }
 
 impl UsageWorker {
-    /// The usage of a block, in the order of its logs.
+    /// The usage events of a block, in log order.
     pub fn find(&self, block: &Block) -> Vec<FoundUsage<'_>> {
         let mut found = Vec::new();
         for placed in block.logs() {
@@ -221,8 +212,12 @@ impl Processor for UsageWorker {
         format!("{:?}", self.rules)
     }
 
-    fn reads(&self) -> Reads {
-        Reads::Logs
+    fn parameter_settings(&self) -> &'static str {
+        "meter.rules"
+    }
+
+    fn reads(&self) -> BlockParts {
+        BlockParts::Logs
     }
 
     fn tables(&self) -> &'static [&'static Table] {
@@ -250,7 +245,7 @@ impl Processor for UsageWorker {
     }
 }
 
-/// A value as text; none if it is empty, too long or nothing that has one.
+/// A value as text; none if the text would be empty, too long or contain control characters, or for composite types.
 fn text(value: &DynSolValue) -> Option<String> {
     let text = match value {
         DynSolValue::Address(address) => hex::encode_prefixed(address),
@@ -274,7 +269,7 @@ fn whole(value: &DynSolValue) -> Option<String> {
     }
 }
 
-/// A whole number with its point moved.
+/// A whole number with the decimal point moved.
 fn with_point(whole: &str, decimals: u8) -> String {
     let (sign, digits) = match whole.strip_prefix('-') {
         Some(digits) => ("-", digits),
@@ -294,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_point_goes_where_the_decimals_say() {
+    fn decimals_move_the_decimal_point() {
         for (whole, decimals, expected) in [
             ("0", 0, "0"),
             ("5", 0, "5"),
@@ -367,16 +362,16 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_can_not_be_followed_is_refused() {
+    fn an_invalid_rule_is_refused() {
         let twice = UsageWorker::new(vec![rule(), rule()]);
-        assert!(twice.is_err_and(|error| error.to_string().contains("a name of its own")));
-        for (rule, said) in [
-            (UsageRule { customer: "who".to_owned(), ..rule() }, "the event has no who"),
-            (UsageRule { event: "event (".to_owned(), ..rule() }, "is no event such as"),
+        assert!(twice.is_err_and(|error| error.to_string().contains("a unique name")));
+        for (rule, reason) in [
+            (UsageRule { customer: "who".to_owned(), ..rule() }, "the event has no parameter who"),
+            (UsageRule { event: "event (".to_owned(), ..rule() }, "is not an event signature"),
             (UsageRule { decimals: 37, ..rule() }, "at most 36 decimals"),
         ] {
             let error = UsageWorker::new(vec![rule]).expect_err("it is wrong");
-            assert!(error.to_string().contains(said), "{error}");
+            assert!(error.to_string().contains(reason), "{error}");
         }
     }
 }

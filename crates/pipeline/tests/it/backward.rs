@@ -1,4 +1,4 @@
-//! The backward ingester: any workers, any order, sources that fail, lie, or have forgotten.
+//! The backward ingester: any number of workers, any order, sources that fail, lie or have pruned blocks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use logmill_io::Clock;
 use logmill_pipeline::ingest::IngestSettings;
 use logmill_pipeline::ingest::backward::CellHandler;
 use logmill_work::{Handler, Runner, RunnerSettings, State};
+use tokio::sync::broadcast::error::TryRecvError;
 use tokio::sync::watch;
 
 use crate::world::{Process, World};
@@ -31,7 +32,7 @@ fn runner(process: &Process, owner: &str, slots: usize) -> Runner {
     Runner::new(process.queue.clone(), handler, settings).expect("it can be")
 }
 
-/// Runs a process's jobs, and plans, until nothing is missing or the time is over. Gives what is missing.
+/// Plans and runs a process's jobs until nothing is missing or the time is up. Returns the number of missing blocks.
 async fn run(world: &World, process: &Process, owner: &str, at_most: Duration) -> u64 {
     let (stop, stopped) = watch::channel(false);
     let mut stopped = stopped.clone();
@@ -84,12 +85,23 @@ async fn several_processes_fill_everything_below() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_worker_had_begun_when_it_died_another_finishes() {
+async fn history_is_filled_without_notifying_listeners() {
+    let (world, one) = world(1).await;
+    // The feed of WebSocket subscriptions.
+    let mut changes = one.chain.changes();
+    assert_eq!(run(&world, &one, "one", HOUR).await, 0);
+    assert!(one.chain.view().await.expect("read").is_complete());
+    let received = changes.try_recv();
+    assert!(matches!(received, Err(TryRecvError::Empty)), "{received:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_worker_finishes_what_a_dead_one_began() {
     let (world, one) = world(2).await;
     let delay = Duration::from_secs(3);
     world.source.set_faults(SimFaults { delay, ..SimFaults::default() });
     one.backward.plan().await.expect("it plans");
-    // Dies while it has two cells half fetched.
+    // Crashes with two cells half fetched.
     tokio::select! {
         biased;
         ended = runner(&one, "dead", 2).run(std::future::pending()) => panic!("{ended:?}"),
@@ -106,7 +118,7 @@ async fn what_a_worker_had_begun_when_it_died_another_finishes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_floor_of_pruned_nodes_is_found_exactly_and_not_asked_for_again() {
+async fn the_floor_of_pruned_nodes_is_found_exactly_and_not_requested_again() {
     for floor in [1, 15, 16, 17, 50, 63, 64, 95, 96, 110] {
         let (world, process) = world(3).await;
         world.source.set_faults(SimFaults { floor, ..SimFaults::default() });
@@ -116,10 +128,10 @@ async fn the_floor_of_pruned_nodes_is_found_exactly_and_not_asked_for_again() {
         world.check(&process.chain, floor).await;
         let report = process.progress.report();
         assert_eq!((report.history_missing, report.history_floor), (Some(0), first));
-        let asked = world.source.nodes()[0].requests;
+        let before = world.source.nodes()[0].requests;
         assert_eq!(run(&world, &process, "one", HOUR).await, 0);
-        assert_eq!(world.source.nodes()[0].requests, asked, "floor {floor}: asked again");
-        // A node that has more comes, and a process that does not know the floor.
+        assert_eq!(world.source.nodes()[0].requests, before, "floor {floor}: requested again");
+        // A node with more history appears, and a process that does not know the floor.
         world.source.set_faults(SimFaults::default());
         let next = world.write().await;
         assert_eq!(run(&world, &next, "two", HOUR).await, 0, "floor {floor}");
@@ -129,7 +141,7 @@ async fn the_floor_of_pruned_nodes_is_found_exactly_and_not_asked_for_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_history_is_fetched_below_where_it_is_wanted() {
+async fn no_history_is_fetched_below_the_configured_stop() {
     for stop in [0, 1, 16, 37, 96] {
         let mut world = World::new(4, Some(20)).await;
         world.settings = IngestSettings { history_stop: stop, ..world.settings };
@@ -143,17 +155,17 @@ async fn no_history_is_fetched_below_where_it_is_wanted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn blocks_that_can_not_be_had_are_not_passed_over_while_other_cells_go_on() {
+async fn blocks_that_cannot_be_fetched_are_not_skipped_while_other_cells_go_on() {
     let (mut world, process) = world(5).await;
     drop(process);
-    // One worker: fewer places in the queue than cells that fail.
+    // One worker, so the queue has fewer places than there are failing cells.
     world.settings = IngestSettings { history_workers: 1, ..world.settings };
     let process = world.write().await;
     let missing = [95, 80, 66, 48].map(|number| (number, u64::MAX));
     let missing = BTreeMap::from(missing);
     world.source.set_faults(SimFaults { missing, ..SimFaults::default() });
     let left = run(&world, &process, "one", HOUR).await;
-    // Each takes at most its cell with it.
+    // Each missing block affects only its own cell.
     let covered = process.chain.index().chunks();
     for number in [95, 80, 66, 48] {
         assert!(!covered.iter().any(|chunk| chunk.blocks.contains(&number)), "block {number}");
@@ -162,7 +174,7 @@ async fn blocks_that_can_not_be_had_are_not_passed_over_while_other_cells_go_on(
         covered.iter().map(|chunk| chunk.blocks.end.min(96) - chunk.blocks.start.min(96)).sum();
     assert!(held >= 96 - 4 * 16, "other cells went on: {held} blocks, {left} are missing");
     assert!(left > 0 && process.progress.report().last_error.is_some());
-    // They come at last: nobody has to do anything about it.
+    // They are fetched in the end, without an operator.
     world.source.set_faults(SimFaults::default());
     assert_eq!(run(&world, &process, "one", 3 * HOUR).await, 0);
     assert!(process.chain.view().await.expect("read").is_complete());
@@ -170,16 +182,16 @@ async fn blocks_that_can_not_be_had_are_not_passed_over_while_other_cells_go_on(
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_of_a_source_that_lies_is_stored() {
+async fn nothing_from_a_lying_source_is_stored() {
     for lie in Lie::ALL {
         let (world, process) = world(6).await;
         let faults = |every| SimFaults { lie: Some(lie), lie_every: every, ..SimFaults::default() };
         world.source.set_faults(faults(1));
         let before = process.chain.index().chunks().len();
         let error = process.fill().await.expect_err("it lies").to_string();
-        assert!(error.contains("of sim"), "{lie:?}: {error}");
+        assert!(error.contains("from sim"), "{lie:?}: {error}");
         assert_eq!(process.chain.covered(), [96..131], "{lie:?}");
-        // Blocks with nothing to lie about may have filled a chunk.
+        // Blocks that the lie does not affect may have filled a chunk.
         let listed = process.chain.index().chunks();
         for chunk in &listed[..listed.len() - before] {
             assert!(
@@ -190,7 +202,7 @@ async fn nothing_of_a_source_that_lies_is_stored() {
         world.sim.grow(3);
         let stepped = process.forward.step().await.map_err(|error| error.to_string());
         assert!(stepped.is_err() || !matches!(lie, Lie::WrongHash), "{stepped:?}");
-        // Now and then only: what is stored is never it.
+        // The source lies only now and then: no lie is ever stored.
         world.source.set_faults(faults(7));
         run(&world, &process, "one", HOUR).await;
         world.source.set_faults(SimFaults::default());
@@ -201,7 +213,7 @@ async fn nothing_of_a_source_that_lies_is_stored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_chunk_that_was_thrown_away_is_filled_again_though_its_job_is_done() {
+async fn a_discarded_chunk_is_filled_again_although_its_job_is_done() {
     let (world, process) = world(7).await;
     assert_eq!(process.fill().await.expect("nothing is in the way"), 0);
     for round in 0..3 {

@@ -1,11 +1,11 @@
-//! The crash matrix of the pipeline: for each operation of a life on its stores, fail there, lose the answer there, die
-//! just before or just after it; then restart, finish, and compare with the life that nothing disturbed.
+//! The crash matrix of the pipeline: for each store operation of a run, fail there, lose the answer there, or crash
+//! just before or after it; then restart, finish, and compare with an undisturbed run.
 
 use std::sync::Arc;
 
 use finalized_log_index::Stores;
 use logmill_chain::sim::SimChain;
-use logmill_io::{Fault, Faults, Faulty};
+use logmill_io::{Fault, Faults, FaultyStore};
 
 use crate::life::{STEPS, chains, check, finish, image, live};
 use crate::stages::Stages;
@@ -16,8 +16,8 @@ const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fau
 fn through(stores: &Stores, faults: &Arc<Faults>) -> Stores {
     let (meta, blobs) = (Arc::clone(&stores.meta), Arc::clone(&stores.blobs));
     Stores {
-        meta: Arc::new(Faulty::new(meta, Arc::clone(faults))),
-        blobs: Arc::new(Faulty::new(blobs, Arc::clone(faults))),
+        meta: Arc::new(FaultyStore::new(meta, Arc::clone(faults))),
+        blobs: Arc::new(FaultyStore::new(blobs, Arc::clone(faults))),
         ..stores.clone()
     }
 }
@@ -32,7 +32,7 @@ async fn run(faults: &Arc<Faults>, chains: &[SimChain]) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_stored_survives_a_fault_at_every_operation() {
+async fn stored_blocks_survive_a_fault_at_every_operation() {
     let chains = chains();
     let counted = Faults::none();
     let undisturbed = run(&counted, &chains).await;
@@ -50,7 +50,7 @@ async fn what_is_stored_survives_a_fault_at_every_operation() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_life_has_all_that_is_to_be_disturbed() {
+async fn the_undisturbed_run_reaches_every_stage() {
     let chains = chains();
     let stages = Stages::new(&chains);
     let world = World::of(5, chains[3].clone()).await;

@@ -1,4 +1,4 @@
-//! Other processes: one that follows what the writer writes, and a writer that was replaced without knowing.
+//! Several processes: a follower of the writer, and a writer that lost its lease without knowing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -30,7 +30,7 @@ async fn a_follower_is_right_between_any_two_operations_of_the_writer() {
                     if number % every == 0 {
                         reader.follow().await.expect("it can be followed");
                         look(&reader).await;
-                        listener.lock().await.hear(&reader).await;
+                        listener.lock().await.receive(&reader).await;
                     }
                 })
             })
@@ -47,7 +47,7 @@ async fn a_follower_is_right_between_any_two_operations_of_the_writer() {
     }
 }
 
-/// The writer does two steps just before the operation `at` of a follower; gives how many those had.
+/// The writer does two steps just before operation `at` of a follower. Returns the follower's number of operations.
 async fn follow_while(chains: &[logmill_chain::sim::SimChain], first: usize, at: u64) -> u64 {
     let stages = Stages::new(chains);
     let world = World::of(4, chains[3].clone()).await;
@@ -83,8 +83,8 @@ async fn follow_while(chains: &[logmill_chain::sim::SimChain], first: usize, at:
     look(&reader).await;
     reader.follow().await.expect("it can be followed");
     look(&reader).await;
-    listener.hear(&reader).await;
-    // One that opens meanwhile.
+    listener.receive(&reader).await;
+    // Another process opens the chain meanwhile.
     start.store(hook.operations(), Ordering::SeqCst);
     let late = hooked.open().await;
     start.store(u64::MAX, Ordering::SeqCst);
@@ -98,14 +98,14 @@ async fn a_follower_that_looks_while_the_writer_moves_on_sees_one_chain() {
     let chains = chains();
     for first in 0..STEPS {
         let mut at = 0;
-        // As many operations as opening has, the blocks of the tip among them.
+        // At least as many operations as opening takes, including reads of the tip's blocks.
         while at < follow_while(&chains, first, at).await.max(24) {
             at += 1;
         }
     }
 }
 
-/// Requests are answered while the process follows.
+/// Requests are answered while the process follows the writer.
 #[tokio::test(start_paused = true)]
 async fn readers_of_a_follower_see_one_chain_while_it_follows() {
     let chains = chains();
@@ -122,7 +122,7 @@ async fn readers_of_a_follower_see_one_chain_while_it_follows() {
             let (follower, looking) = (Arc::clone(&follower), Arc::clone(&looking));
             let looks = Arc::clone(&looks);
             Box::pin(async move {
-                // Not at what a look itself reads.
+                // Not during the reads of a look itself.
                 if let Some(follower) = follower.get()
                     && !looking.swap(true, Ordering::SeqCst)
                 {
@@ -156,7 +156,7 @@ async fn a_follower_sends_the_changes_that_the_writer_sends() {
         let follower = world.open().await;
         let mut listeners = [Listener::of(&process.chain).await, Listener::of(&follower).await];
         let seldom = world.open().await;
-        let mut seldom_hears = Listener::of(&seldom).await;
+        let mut slow_listener = Listener::of(&seldom).await;
         for round in 0..20_u64 {
             if round % 4 == 3 && lag > 0 {
                 let depth = (1 + round % 7).min(lag);
@@ -166,15 +166,15 @@ async fn a_follower_sends_the_changes_that_the_writer_sends() {
             }
             process.catch_up().await.expect("nothing is in the way");
             follower.follow().await.expect("it can be followed");
-            listeners[0].hear(&process.chain).await;
-            listeners[1].hear(&follower).await;
+            listeners[0].receive(&process.chain).await;
+            listeners[1].receive(&follower).await;
             let [ours, theirs] = &listeners;
             assert_eq!(ours.blocks, theirs.blocks, "lag {lag}, round {round}");
-            // Blocks that came, and died or became final, between two looks.
+            // Covers blocks that were added and then removed or finalized between two looks.
             if round % 9 == 8 {
                 seldom.follow().await.expect("it can be followed");
-                seldom_hears.hear(&seldom).await;
-                assert_eq!(seldom_hears.blocks, ours.blocks, "lag {lag}, round {round}");
+                slow_listener.receive(&seldom).await;
+                assert_eq!(slow_listener.blocks, ours.blocks, "lag {lag}, round {round}");
             }
         }
         assert!(!listeners[0].blocks.is_empty());
@@ -190,7 +190,7 @@ async fn a_writer_that_was_replaced_can_change_neither_tip_nor_index() {
     old.catch_up().await.expect("nothing is in the way");
     world.pause();
     let new = world.write_as("two", &world.stores, &world.source()).await.expect("it is free");
-    // Whatever the old one would do now, it is refused: follow a reorg, growth, finality.
+    // Whatever the old writer tries now is refused: a reorganization, growth, finality.
     for (depth, length) in [(3, 4), (0, 1), (0, 9)] {
         let before = new.chain.view().await.expect("read");
         if depth > 0 {
@@ -206,7 +206,7 @@ async fn a_writer_that_was_replaced_can_change_neither_tip_nor_index() {
         new.catch_up().await.expect("it writes");
         world.check(&new.chain, 3).await;
     }
-    // What the old process reads is right once it follows.
+    // The old process reads correctly once it follows.
     old.chain.follow().await.expect("it can be followed");
     world.check(&old.chain, 4).await;
     let renewed = old.writer.renew().await.expect_err("its lease is lost");
@@ -214,7 +214,7 @@ async fn a_writer_that_was_replaced_can_change_neither_tip_nor_index() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_writer_that_comes_back_goes_on_from_what_the_other_wrote() {
+async fn a_returning_writer_continues_from_the_blocks_of_the_other() {
     let world = World::new(14, Some(12)).await;
     world.sim.grow(40);
     let one = world.write().await;
@@ -222,7 +222,7 @@ async fn a_writer_that_comes_back_goes_on_from_what_the_other_wrote() {
     let mut listener = Listener::of(&one.chain).await;
     world.sim.grow(2);
     one.catch_up().await.expect("nothing is in the way");
-    listener.hear(&one.chain).await;
+    listener.receive(&one.chain).await;
     world.pause();
     let two = world.write_as("two", &world.stores, &world.source()).await.expect("it is free");
     world.sim.reorg(5, 9).expect("not final");
@@ -233,10 +233,10 @@ async fn a_writer_that_comes_back_goes_on_from_what_the_other_wrote() {
     world.pause();
     let chain = one.chain.clone();
     drop(one);
-    // The same process, with what it knew.
+    // The same process, with its state in memory.
     let writer = Arc::new(chain.index().writer("three").await.expect("it is free"));
     chain.follow().await.expect("it can be followed");
-    listener.hear(&chain).await;
+    listener.receive(&chain).await;
     world.check(&chain, 2).await;
     drop(writer);
 }

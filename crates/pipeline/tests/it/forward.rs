@@ -19,7 +19,7 @@ async fn the_first_block_is_the_boundary_of_the_cell_of_the_finalized_head() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_each_step_all_that_is_stored_is_what_the_chain_has() {
+async fn after_each_step_the_stored_blocks_equal_the_chain() {
     for lag in [Some(0), Some(1), Some(20)] {
         let world = World::new(2, lag).await;
         world.sim.grow(50);
@@ -30,7 +30,7 @@ async fn after_each_step_all_that_is_stored_is_what_the_chain_has() {
                 world.sim.grow(more);
             }
             process.catch_up().await.expect("nothing is in the way");
-            listener.hear(&process.chain).await;
+            listener.receive(&process.chain).await;
             let view = process.chain.view().await.expect("read");
             crate::world::check_heads(&world.sim, &view);
             if step % 3 == 0 {
@@ -45,7 +45,7 @@ async fn after_each_step_all_that_is_stored_is_what_the_chain_has() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn history_is_not_fetched_from_below_where_it_is_wanted() {
+async fn history_stops_at_the_configured_block() {
     let mut world = World::new(3, Some(20)).await;
     world.settings = IngestSettings { history_stop: 37, ..world.settings };
     world.sim.grow(60);

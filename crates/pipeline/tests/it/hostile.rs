@@ -1,13 +1,13 @@
-//! Stored blocks as bytes: they come back, and bytes of others are an error.
+//! Encoding of stored blocks: round trips, and foreign bytes are an error.
 
 use alloy_primitives::Address;
 use logmill_chain::{Block, Sender, stored};
-use logmill_pipeline::block::{finalized, restored};
+use logmill_pipeline::block::{restore, to_finalized};
 use proptest::prelude::*;
 
 use crate::world::{logs_of, sim};
 
-/// Senders as they may be stored: what they should be is not for the codec to say.
+/// Any senders: the codec does not check them.
 fn senders() -> impl Strategy<Value = Vec<Sender>> {
     let sender = prop_oneof![
         Just(Sender::Unknown),
@@ -34,7 +34,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(logmill_io::proof_cases(64)))]
 
     #[test]
-    fn a_block_comes_back_with_its_logs_together_or_apart(
+    fn a_block_round_trips_with_its_logs_inside_or_apart(
         seed in 0_u64..40,
         senders in senders(),
     ) {
@@ -42,17 +42,17 @@ proptest! {
         prop_assert_eq!(&stored::decode(&stored::encode(&block)).expect("read"), &block);
         let known = block.transactions.iter().any(|known| known.sender != Sender::Unknown);
         prop_assert_eq!(stored::encode(&block)[0], if known { 2 } else { 1 }, "the version");
-        let indexed = finalized(block.clone());
+        let indexed = to_finalized(block.clone());
         let body = indexed.body.expect("it has one");
         prop_assert_eq!(body.bytes[0], if known { 2 } else { 1 }, "the version");
-        prop_assert_eq!(&restored(&body.bytes, logs_of(&block)).expect("read"), &block);
+        prop_assert_eq!(&restore(&body.bytes, logs_of(&block)).expect("read"), &block);
         let mut less = logs_of(&block);
         if less.pop().is_some() {
-            restored(&body.bytes, less).expect_err("too few");
+            restore(&body.bytes, less).expect_err("too few");
         }
         let more = logs_of(&block).into_iter().chain(logs_of(&block).into_iter().take(1));
         if block.log_count() > 0 {
-            restored(&body.bytes, more.collect()).expect_err("too many");
+            restore(&body.bytes, more.collect()).expect_err("too many");
         }
     }
 
@@ -65,7 +65,7 @@ proptest! {
         cut in any::<bool>(),
     ) {
         let block = with_senders(block(seed), &senders);
-        for whole in [stored::encode(&block), finalized(block.clone()).body.expect("one").bytes.to_vec()] {
+        for whole in [stored::encode(&block), to_finalized(block.clone()).body.expect("one").bytes.to_vec()] {
             let mut bytes = whole;
             let at = at.index(bytes.len());
             if cut {
@@ -75,23 +75,23 @@ proptest! {
             }
             let _ = stored::decode(&bytes);
             let _ = stored::without_logs(&bytes);
-            let _ = restored(&bytes, logs_of(&block));
+            let _ = restore(&bytes, logs_of(&block));
         }
     }
 
     #[test]
-    fn bytes_of_others_are_never_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn foreign_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         for version in [None, Some(1), Some(2)] {
             let bytes: Vec<u8> = version.into_iter().chain(bytes.iter().copied()).collect();
             let _ = stored::decode(&bytes);
-            let _ = restored(&bytes, Vec::new());
+            let _ = restore(&bytes, Vec::new());
         }
     }
 }
 
-/// Each length of a block set to four billion, and to all there can be.
+/// Sets each length in an encoded block to four billion, and to the maximum.
 #[test]
-fn a_length_that_is_a_lie_takes_no_memory() {
+fn a_false_length_allocates_no_memory() {
     let plain = block(1);
     let mut recovered = plain.clone();
     recovered.recover_senders();

@@ -1,4 +1,4 @@
-//! Sources on top of each other.
+//! Tests of layered sources.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use logmill_chain::sim::{SimChain, SimFaults, SimSource};
 use logmill_chain::{ChainSource, Error};
 use logmill_io::{SeededEntropy, SystemClock};
-use logmill_pipeline::ingest::Layered;
+use logmill_pipeline::ingest::LayeredSource;
 
 use crate::world::{World, same, sim};
 
@@ -24,20 +24,20 @@ fn chain() -> SimChain {
     chain
 }
 
-/// Files of 0..20 and 40..60, others of 30..50, and a node.
-fn layers(chain: &SimChain) -> (Layered, [Arc<SimSource>; 3]) {
+/// Files with 0..20 and 40..60, others with 30..50, and a node.
+fn layers(chain: &SimChain) -> (LayeredSource, [Arc<SimSource>; 3]) {
     let sources = [source(chain), source(chain), source(chain)];
     let [first, second, last] = sources.clone();
     let below: Vec<(_, Arc<dyn ChainSource>)> =
         vec![(vec![0..20, 40..60], first), (vec![30..50], second)];
-    (Layered::new(below, last), sources)
+    (LayeredSource::new(below, last), sources)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_range_is_put_together_from_the_first_source_that_has_each_part() {
+async fn each_part_of_a_range_comes_from_the_first_source_that_has_it() {
     let chain = chain();
     let (layered, sources) = layers(&chain);
-    for (range, asked) in [
+    for (range, expected) in [
         (0..100, [2, 1, 2]),
         (0..20, [1, 0, 0]),
         (10..25, [1, 0, 1]),
@@ -55,37 +55,37 @@ async fn a_range_is_put_together_from_the_first_source_that_has_each_part() {
             same(block, &chain.block(number).expect("it exists"));
         }
         let after = sources.iter().zip(before).map(|(source, before)| requests(source) - before);
-        assert_eq!(after.collect::<Vec<_>>(), asked, "{range:?}");
+        assert_eq!(after.collect::<Vec<_>>(), expected, "{range:?}");
     }
-    assert_eq!(layered.heads().await.expect("it says"), chain.heads());
+    assert_eq!(layered.heads().await.expect("heads"), chain.heads());
     assert_eq!(layered.nodes().len(), 3);
     layered.changed(Duration::ZERO).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_before_a_gap_is_given_and_the_gap_itself_is_an_error() {
+async fn blocks_before_a_gap_are_returned_and_the_gap_is_an_error() {
     let chain = chain();
     let (layered, [_, _, last]) = layers(&chain);
     last.set_faults(SimFaults { floor: 60, ..SimFaults::default() });
     let blocks = layered.blocks(0..100).await.expect("those before the gap");
     assert_eq!(blocks.len(), 20);
-    let error = layered.blocks(20..100).await.expect_err("nobody has it");
+    let error = layered.blocks(20..100).await.expect_err("no source has it");
     assert!(matches!(error, Error::Pruned { number: 20 }), "{error:?}");
     let blocks = layered.blocks(30..100).await.expect("all is there");
     assert_eq!(blocks.len(), 70);
 }
 
 #[tokio::test(start_paused = true)]
-async fn sources_that_do_not_link_are_not_put_together() {
+async fn blocks_of_sources_that_do_not_link_are_refused() {
     let (ours, theirs) = (chain(), sim(4, Some(5)));
     theirs.grow(100);
-    let layered = Layered::new(vec![(vec![0..20], source(&theirs) as Arc<_>)], source(&ours));
+    let layered = LayeredSource::new(vec![(vec![0..20], source(&theirs) as Arc<_>)], source(&ours));
     let error = layered.blocks(15..25).await.expect_err("they are of two chains");
     assert!(matches!(error, Error::Unlinked { number: 20, .. }), "{error:?}");
     assert_eq!(layered.blocks(20..25).await.expect("one source").len(), 5);
 }
 
-/// Files of another chain below a node's: whatever is asked for in which order, nothing of them is covered.
+/// Files of another chain below a node: no block of them is ever covered, whatever the order of requests.
 #[tokio::test(start_paused = true)]
 async fn history_of_another_chain_never_counts() {
     let theirs = sim(4, Some(5));
@@ -93,7 +93,7 @@ async fn history_of_another_chain_never_counts() {
     let mut world = World::of(3, chain()).await;
     // Aligned with cells, so that no single range crosses the border.
     let files: Vec<(_, Arc<dyn ChainSource>)> = vec![(vec![0..32], source(&theirs))];
-    let layered: Arc<dyn ChainSource> = Arc::new(Layered::new(files, source(&world.sim)));
+    let layered: Arc<dyn ChainSource> = Arc::new(LayeredSource::new(files, source(&world.sim)));
     world.settings.history_batch = 16;
     let process = world.write_as("one", &world.stores, &layered).await.expect("it opens");
     process.catch_up().await.expect("nothing is in the way");

@@ -1,5 +1,5 @@
-//! One life of what is stored of a chain, in steps: it grows, becomes final, is sealed, filled, reorganised, collected;
-//! and what is left of it.
+//! A scenario in steps: a stored chain grows, is finalized, sealed, filled, reorganized and garbage-collected; and a
+//! comparable image of the result.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ use logmill_pipeline::{Chain, Result};
 use crate::stages::Stages;
 use crate::world::{Process, World, check_blocks, check_heads, check_logs, shape};
 
-/// The chains of a life: what one grows to, how a branch of it dies, and what becomes final.
+/// The chains of the scenario: growth, a reorganization, and finality.
 pub(crate) fn chains() -> Vec<SimChain> {
     let grown = |stage: usize| {
         let shape = Shape { transactions: 1, logs: 6, ..shape() };
@@ -39,10 +39,10 @@ pub(crate) fn chains() -> Vec<SimChain> {
     (0..4).map(grown).collect()
 }
 
-/// How many steps a life has.
+/// Number of steps of the scenario.
 pub(crate) const STEPS: usize = 8;
 
-/// One step of it; each can be repeated.
+/// Runs one step; each can be repeated.
 pub(crate) async fn step(process: &Process, stages: &Stages, number: usize) -> Result<()> {
     stages.switch([0, 1, 1, 1, 2, 2, 3, 3][number]);
     match number {
@@ -60,8 +60,8 @@ pub(crate) async fn step(process: &Process, stages: &Stages, number: usize) -> R
     }
 }
 
-/// Leads the life until it is over or the process is dead; what fails for another reason is tried again by the same
-/// process. Gives the step that is next.
+/// Runs the scenario until it is complete or the process has crashed; other failures are retried by the same process.
+/// Returns the next step.
 pub(crate) async fn live(
     world: &World,
     stages: &Arc<Stages>,
@@ -94,7 +94,7 @@ pub(crate) async fn live(
     panic!("step {next} does not come to an end");
 }
 
-/// A new process does the rest, and once more the step that may be half done.
+/// A new process does the remaining steps, repeating the one that may be half done.
 pub(crate) async fn finish(world: &World, stages: &Arc<Stages>, next: usize) {
     let source: Arc<dyn logmill_chain::ChainSource> = stages.clone();
     let process = world.write_as("two", &world.stores, &source).await.expect("the lease is over");
@@ -107,7 +107,7 @@ pub(crate) async fn finish(world: &World, stages: &Arc<Stages>, next: usize) {
     process.writer.collect_garbage(GcMode::Delete).await.expect("it works");
 }
 
-/// What counts in the end, whoever wrote it.
+/// The final stored state, independent of which process wrote it.
 pub(crate) async fn image(world: &World, sim: &SimChain) -> String {
     let chain = world.open().await;
     let view = chain.view().await.expect("read");
@@ -145,7 +145,7 @@ async fn no_orphans(world: &World, chain: &Chain) {
     assert_eq!(blobs.len(), chunks.len() + bodies().count(), "every chunk has its blobs");
 }
 
-/// A reader elsewhere, whatever it has seen so far: what it sees is one chain without gaps.
+/// Checks that a reader in another process, in any state, sees one chain without gaps.
 pub(crate) async fn look(reader: &Chain) {
     let view = reader.view().await.expect("read");
     let Some(head) = view.head() else {
@@ -166,7 +166,7 @@ pub(crate) async fn look(reader: &Chain) {
     assert!(page.logs.is_sorted_by_key(|log| (log.block_number, log.log.log_index)));
 }
 
-/// All that is stored is what the chain has.
+/// Checks that all stored blocks are those of the chain.
 pub(crate) async fn check(sim: &SimChain, chain: &Chain) {
     let view = chain.view().await.expect("read");
     check_heads(sim, &view);

@@ -1,4 +1,4 @@
-//! A listener that folds what it hears, and compares it with what can be read.
+//! A listener that folds the changes it receives and compares the result with a view.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,6 @@ use logmill_chain::Block;
 use logmill_pipeline::{Chain, Change};
 use tokio::sync::broadcast;
 
-/// What a listener knows.
 #[derive(Debug)]
 pub(crate) struct Listener {
     changes: broadcast::Receiver<Arc<Change>>,
@@ -16,7 +15,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// One that begins with what is not final at this moment.
+    /// Starts with the blocks that are not final at this moment.
     pub(crate) async fn of(chain: &Chain) -> Self {
         let (changes, view) = (chain.changes(), chain.view().await.expect("read"));
         let mut blocks = BTreeMap::new();
@@ -30,8 +29,8 @@ impl Listener {
         Self { changes, blocks, gaps: 0 }
     }
 
-    /// Folds what came, one by one, and compares the outcome with a fresh view.
-    pub(crate) async fn hear(&mut self, chain: &Chain) {
+    /// Folds the received changes one by one, and compares the result with a fresh view.
+    pub(crate) async fn receive(&mut self, chain: &Chain) {
         let mut last_added = Vec::new();
         while let Ok(change) = self.changes.try_recv() {
             assert!(!change.removed.is_empty() || !change.added.is_empty(), "a change of nothing");
@@ -43,7 +42,7 @@ impl Listener {
             for block in &change.added {
                 if let Some((number, below)) = self.blocks.last_key_value() {
                     if block.at.number > *number + 1 {
-                        // While it is far behind the head, nobody hears of final blocks.
+                        // Final blocks far behind the head are not announced.
                         self.blocks.clear();
                         self.blocks.insert(block.at.number, Arc::clone(block));
                         self.gaps += 1;
@@ -59,20 +58,20 @@ impl Listener {
         let view = chain.view().await.expect("it can be read");
         for block in last_added {
             let read = view.block(block.at.number).await.expect("read").expect("readable by now");
-            assert_eq!(read, block, "what is told of can be read");
+            assert_eq!(read, block, "announced blocks can be read");
         }
         let Some((first, _)) = self.blocks.first_key_value() else {
             return;
         };
         let last = *self.blocks.last_key_value().expect("some").0;
-        let (head, finalized) = (view.head().expect("heard"), view.finalized());
-        assert!(last <= head.number, "nothing was heard that is not there");
+        let (head, finalized) = (view.head().expect("a head"), view.finalized());
+        assert!(last <= head.number, "no announced block is missing");
         let near = finalized.map_or(0, |at| at.number);
         assert!(last == head.number || last < near && head.number == near, "{last} of {head:?}");
         for number in *first..=last {
             let read = view.block_ref(number).await.expect("read").expect("covered");
-            let heard = self.blocks.get(&number).map(|block| block.at);
-            assert_eq!(heard, Some(read), "block {number}");
+            let announced = self.blocks.get(&number).map(|block| block.at);
+            assert_eq!(announced, Some(read), "block {number}");
         }
     }
 }

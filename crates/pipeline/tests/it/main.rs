@@ -1,6 +1,6 @@
 //! Tests of the pipeline over a simulated chain.
 //!
-//! The model of everything is the simulated chain itself and a scan over its blocks.
+//! The reference model is the simulated chain itself and a scan over its blocks.
 
 #![allow(
     clippy::disallowed_methods,
@@ -10,6 +10,7 @@
     reason = "a panic is how a test fails, and one range is what is often covered"
 )]
 
+mod audit_progress;
 mod backward;
 mod crash_matrix;
 mod follower;
@@ -22,8 +23,10 @@ mod life;
 mod listener;
 mod mending;
 mod process;
+mod recheck;
 mod reorg;
 mod senders;
 mod stages;
 mod stall;
+mod uncompared;
 mod world;

@@ -1,21 +1,26 @@
-//! Audit and repair: damage is found, named, and mended from the source.
+//! Audit and repair: damage is detected, reported, and repaired from the source.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use finalized_log_index::{Cause, ReplacementKind, Resolution};
+use finalized_log_index::{Cause, Filter, ReplacementKind, Resolution, Settings, Stores};
 use logmill_chain::sim::{Lie, SimFaults};
-use logmill_chain::{Block, Verify};
-use logmill_io::{BlobName, Condition, ErrorKind, KeyRange, MetaStoreExt};
+use logmill_chain::{Block, VerifyLevel};
+use logmill_io::{
+    BlobName, Clock, Condition, ErrorKind, Fault, Faults, FaultyStore, KeyRange, MetaStoreExt,
+};
 use logmill_pipeline::audit::{AuditReport, Auditor, audit};
-use logmill_pipeline::block::finalized;
+use logmill_pipeline::block::to_finalized;
 use logmill_pipeline::repair::RepairHandler;
+use logmill_pipeline::resolve::{self, ResolveHandler};
 use logmill_pipeline::{Chain, Error};
+use logmill_work::{Handler as _, RunningJob};
 
 use crate::listener::Listener;
-use crate::world::{Process, World, same};
+use crate::world::{Process, World, open, same};
 
-async fn world(seed: u64) -> (World, Process) {
+pub(crate) async fn world(seed: u64) -> (World, Process) {
     let world = World::new(seed, Some(10)).await;
     world.sim.grow(75);
     let process = world.write().await;
@@ -33,20 +38,20 @@ async fn report(chain: &Chain) -> AuditReport {
     report
 }
 
-/// Flips a bit of every byte of a blob: whatever is read of it is damaged.
-async fn damage(world: &World, name: &BlobName) {
+/// Flips a bit of every byte of a blob, so that any read of it is damaged.
+pub(crate) async fn damage(world: &World, name: &BlobName) {
     let bytes = world.stores.blobs.get(name).await.expect("read").expect("it is there");
     let damaged: Vec<u8> = bytes.iter().map(|byte| byte ^ 1).collect();
     world.stores.blobs.delete(name).await.expect("it works");
     world.stores.blobs.put(name, Bytes::from(damaged)).await.expect("it works");
 }
 
-fn repairs(process: &Process) -> RepairHandler {
+pub(crate) fn repairs(process: &Process) -> RepairHandler {
     RepairHandler::new(Arc::clone(&process.writer), Arc::clone(&process.backward))
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_audit_of_what_was_not_damaged_is_clean() {
+async fn an_audit_of_undamaged_blocks_is_clean() {
     let (world, process) = world(1).await;
     for chain in [&process.chain, &world.open().await] {
         let report = report(chain).await;
@@ -58,7 +63,7 @@ async fn an_audit_of_what_was_not_damaged_is_clean() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_damaged_blob_is_found_named_by_its_blocks_and_mended() {
+async fn every_damaged_blob_is_found_named_by_its_blocks_and_repaired() {
     let blobs = {
         let (world, _) = world(2).await;
         world.stores.blobs.list("", None, 1_000).await.expect("it lists").len()
@@ -99,7 +104,7 @@ async fn every_damaged_blob_is_found_named_by_its_blocks_and_mended() {
     }
 }
 
-/// Damages the body of a block of the tail; gives its number.
+/// Damages the body of a block of the tail; returns its number.
 async fn damage_tail(world: &World) -> u64 {
     let bodies = world.stores.meta.scan(&KeyRange::prefix("logindex/body/"), 1_000).await;
     let bodies = bodies.expect("it scans");
@@ -118,7 +123,7 @@ async fn a_damaged_body_of_the_tail_is_fetched_again_and_nothing_else_is_touched
     let mut listener = Listener::of(&process.chain).await;
     world.sim.grow(8);
     process.catch_up().await.expect("nothing is in the way");
-    listener.hear(&process.chain).await;
+    listener.receive(&process.chain).await;
     let health = process.chain.index().health();
     let number = damage_tail(&world).await;
     assert!(number >= health.tail_start.expect("there is one"));
@@ -132,21 +137,21 @@ async fn a_damaged_body_of_the_tail_is_fetched_again_and_nothing_else_is_touched
         (now.head, now.tail_start, now.tail_blocks),
         (health.head, health.tail_start, health.tail_blocks)
     );
-    listener.hear(&process.chain).await;
+    listener.receive(&process.chain).await;
     world.check(&process.chain, 1).await;
     world.check(&world.open().await, 1).await;
-    // What was stored could not be read, so that what was computed from it may have been wrong.
+    // The stored block could not be read, so anything derived from it may have been wrong.
     let replacements = process.chain.index().replacements_after(0).await.expect("read");
     assert_eq!(replacements.len(), 1);
     assert_eq!(replacements[0].blocks, number..number + 1);
     assert_eq!(replacements[0].kind, ReplacementKind::Content);
     world.sim.grow(25);
     process.catch_up().await.expect("it goes on");
-    listener.hear(&process.chain).await;
+    listener.receive(&process.chain).await;
     world.check(&process.chain, 1).await;
 }
 
-/// A world whose stored blocks from 12 to 19 were told with false logs, at a level that does not check them.
+/// A world whose blocks 12 to 19 were stored with false logs, at a level that does not check them.
 async fn deceived(sealed: bool) -> (World, Process) {
     let mut world = World::new(6, Some(10)).await;
     world.settings.history_stop = 0;
@@ -154,12 +159,12 @@ async fn deceived(sealed: bool) -> (World, Process) {
     let process = world.write().await;
     for number in 0..50 {
         let mut block = Block::clone(&world.sim.block(number).expect("it exists"));
-        block.verified = Verify::Full;
+        block.verified = VerifyLevel::Full;
         if (12..20).contains(&number) {
-            block.verified = Verify::Off;
-            Lie::ChangeLog.tell(&mut block);
+            block.verified = VerifyLevel::Off;
+            Lie::ChangeLog.apply(&mut block);
         }
-        let stored = process.writer.ingest_finalized_block(finalized(block)).await;
+        let stored = process.writer.ingest_finalized_block(to_finalized(block)).await;
         stored.expect("the index does not look into bodies");
     }
     if sealed {
@@ -187,14 +192,14 @@ async fn false_content_is_replaced_under_the_same_hash_and_recorded_once() {
         assert!((12..20).any(touched) && !(0..12).any(touched) && !(20..50).any(touched));
         let now = process.chain.view().await.expect("read").block(30).await.expect("read");
         assert_eq!(now, untouched);
-        // A process that had read the false ones sees the right ones.
+        // A process that had read the false blocks sees the right ones.
         other.follow().await.expect("it follows");
         assert_eq!(other.index().last_replacement(), index.last_replacement());
         for number in 12..20 {
             let block = other.view().await.expect("read").block(number).await.expect("read");
             same(&block.expect("stored"), &world.sim.block(number).expect("made"));
         }
-        // Once more changes nothing, and so it is none.
+        // Repairing again changes nothing, so no replacement is recorded.
         let last = index.last_replacement();
         repairs(&process).repair(0..50).await.expect("it is fetched again");
         assert_eq!(index.last_replacement(), last);
@@ -214,12 +219,12 @@ async fn a_repair_from_another_chain_is_refused_and_changes_nothing() {
         let image = stored_image(&world).await;
         for range in [12..13, 0..1, 0..50, 49..50] {
             let refused = repairs(&process).repair(range.clone()).await;
-            let said = refused.expect_err("another chain").to_string();
+            let text = refused.expect_err("another chain").to_string();
             let number = range.start;
             let stored = world.sim.block(number).expect("made").at.hash;
             let foreign = other.sim.block(number).expect("made").at.hash;
-            let both = said.contains(&stored.to_string()) && said.contains(&foreign.to_string());
-            assert!(both && said.contains("rebuild-from"), "{said}");
+            let both = text.contains(&stored.to_string()) && text.contains(&foreign.to_string());
+            assert!(both && text.contains("rebuild-from"), "{text}");
         }
         assert_eq!(stored_image(&world).await, image);
         assert_eq!(process.chain.index().last_replacement(), 0);
@@ -237,7 +242,7 @@ async fn a_repair_without_a_node_changes_nothing_and_is_tried_again() {
         let (world, process) = deceived(sealed).await;
         world.source.set_faults(SimFaults { fail_every: 1, ..SimFaults::default() });
         let image = stored_image(&world).await;
-        let failed = repairs(&process).repair(12..20).await.expect_err("nobody answers");
+        let failed = repairs(&process).repair(12..20).await.expect_err("no node answers");
         assert_eq!(failed.kind(), ErrorKind::Transient, "{failed}");
         assert_eq!(stored_image(&world).await, image);
         world.source.set_faults(SimFaults::default());
@@ -245,6 +250,35 @@ async fn a_repair_without_a_node_changes_nothing_and_is_tried_again() {
         process.catch_up().await.expect("it goes on");
         world.check(&process.chain, 1).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_block_that_is_sealed_while_its_replacement_is_fetched_is_tried_again() {
+    let mut interrupted = 0;
+    for seconds in (5..=45).step_by(10) {
+        let (world, process) = deceived(false).await;
+        let delay = Duration::from_secs(10);
+        world.source.set_faults(SimFaults { delay, ..SimFaults::default() });
+        let handler = repairs(&process);
+        let seal = async {
+            world.clock.sleep(Duration::from_secs(seconds)).await;
+            process.writer.maintain().await.expect("it seals");
+        };
+        let tail_start = || process.chain.index().health().tail_start.expect("there is one");
+        let number = tail_start();
+        let repair = handler.repair(number..number + 1);
+        let (repaired, ()) = futures::future::join(repair, seal).await;
+        assert!(tail_start() > number, "it is sealed");
+        if let Err(error) = repaired {
+            assert_eq!(error.kind(), ErrorKind::Transient, "{seconds}: {error}");
+            assert!(error.to_string().contains("has left the tail"), "{error}");
+            interrupted += 1;
+        }
+        handler.repair(12..number + 1).await.expect("it is in a chunk now");
+        process.catch_up().await.expect("it goes on");
+        world.check(&process.chain, 1).await;
+    }
+    assert!(interrupted > 0, "it was sealed during a fetch");
 }
 
 #[tokio::test(start_paused = true)]
@@ -260,8 +294,8 @@ async fn ranges_that_are_empty_or_above_the_final_head_are_refused() {
     world.check(&process.chain, 1).await;
 }
 
-/// All records of the index but leases, attempts and those of the queue.
-async fn stored_image(world: &World) -> String {
+/// All records of the index except leases, attempts and the queue.
+pub(crate) async fn stored_image(world: &World) -> String {
     let records = world.stores.meta.scan(&KeyRange::prefix("logindex/"), 100_000).await;
     let records = records.expect("it scans").into_iter();
     let kept = records.filter(|(key, _)| !key.as_bytes().starts_with(b"logindex/build/"));
@@ -274,7 +308,7 @@ async fn stored_image(world: &World) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_auditor_refills_what_is_damaged_and_leaves_to_people_what_is_false() {
+async fn the_auditor_refills_damage_and_leaves_false_blocks_to_operators() {
     let auditor = |world: &World, process: &Process| {
         Auditor::new(process.chain.clone(), world.clock.clone(), 1_000_000)
     };
@@ -310,12 +344,12 @@ async fn the_auditor_refills_what_is_damaged_and_leaves_to_people_what_is_false(
         world.check(&process.chain, 1).await;
         assert!(audit(&process.chain, number..number + 1, |_| {}).await.expect("looks").is_clean());
     }
-    // False logs that claim to be verified: what was published is not what the node has.
+    // False logs that claim to be verified: the published logs are not those of the node.
     let (world, process) = deceived(true).await;
     let lied = Block::clone(&world.sim.block(50).expect("made"));
-    let mut lied = Block { verified: Verify::Full, ..lied };
-    assert!(Lie::ChangeLog.tell(&mut lied));
-    process.writer.ingest_finalized_block(finalized(lied)).await.expect("it follows");
+    let mut lied = Block { verified: VerifyLevel::Full, ..lied };
+    assert!(Lie::ChangeLog.apply(&mut lied));
+    process.writer.ingest_finalized_block(to_finalized(lied)).await.expect("it follows");
     let auditor = auditor(&world, &process);
     auditor.round(Some(&repairs(&process))).await;
     let report = auditor.report();
@@ -332,11 +366,11 @@ async fn the_auditor_refills_what_is_damaged_and_leaves_to_people_what_is_false(
 }
 
 #[tokio::test(start_paused = true)]
-async fn listeners_hear_that_blocks_were_replaced() {
+async fn listeners_are_notified_of_replaced_blocks() {
     let (world, process) = world(9).await;
     let follower = world.open().await;
     let mut listeners = [Listener::of(&process.chain).await, Listener::of(&follower).await];
-    // Who has just come may be told that something goes that it has not heard of.
+    // A new listener may be notified of the removal of a block that it does not know.
     let view = process.chain.view().await.expect("read");
     for number in 0..=view.finalized().expect("there is one").number {
         let block = view.block(number).await.expect("read").expect("stored");
@@ -347,8 +381,8 @@ async fn listeners_hear_that_blocks_were_replaced() {
     world.sim.grow(12);
     process.catch_up().await.expect("nothing is in the way");
     follower.follow().await.expect("it follows");
-    listeners[0].hear(&process.chain).await;
-    listeners[1].hear(&follower).await;
+    listeners[0].receive(&process.chain).await;
+    listeners[1].receive(&follower).await;
     let final_head = process.chain.index().health().head.expect("there is one");
     let mut changes = follower.changes();
     process.writer.resolve(Resolution::RebuildFrom(final_head - 2)).await.expect("it is stored");
@@ -367,30 +401,30 @@ async fn listeners_hear_that_blocks_were_replaced() {
     assert!(removed.contains(&final_head) && removed.contains(&(final_head + 1)), "{removed:?}");
     process.catch_up().await.expect("it is fetched again");
     follower.follow().await.expect("it follows");
-    listeners[0].hear(&process.chain).await;
-    listeners[1].hear(&follower).await;
+    listeners[0].receive(&process.chain).await;
+    listeners[1].receive(&follower).await;
     world.sim.grow(3);
     process.catch_up().await.expect("it goes on");
     follower.follow().await.expect("it follows");
-    listeners[0].hear(&process.chain).await;
-    listeners[1].hear(&follower).await;
+    listeners[0].receive(&process.chain).await;
+    listeners[1].receive(&follower).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn listeners_hear_of_other_content_under_the_same_hash() {
+async fn listeners_are_notified_of_changed_content_under_the_same_hash() {
     let (world, process) = deceived(false).await;
     let follower = world.open().await;
     let block = Block::clone(&world.sim.block(50).expect("made"));
-    let mut lied = Block { verified: Verify::Off, ..block };
-    assert!(Lie::ChangeLog.tell(&mut lied));
-    process.writer.ingest_finalized_block(finalized(lied.clone())).await.expect("it follows");
+    let mut lied = Block { verified: VerifyLevel::Off, ..block };
+    assert!(Lie::ChangeLog.apply(&mut lied));
+    process.writer.ingest_finalized_block(to_finalized(lied.clone())).await.expect("it follows");
     let mut changes = follower.changes();
     follower.follow().await.expect("it follows");
-    let told = changes.try_recv().expect("it is told");
-    same(told.added.last().expect("the newest"), &lied);
+    let change = changes.try_recv().expect("it is announced");
+    same(change.added.last().expect("the newest"), &lied);
     repairs(&process).repair(50..51).await.expect("it is fetched again");
     follower.follow().await.expect("it follows");
-    let change = changes.try_recv().expect("it is told");
+    let change = changes.try_recv().expect("it is announced");
     assert_eq!((change.removed.len(), change.added.len()), (1, 1));
     same(&change.removed[0], &lied);
     same(&change.added[0], &world.sim.block(50).expect("made"));
@@ -398,8 +432,8 @@ async fn listeners_hear_of_other_content_under_the_same_hash() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_that_is_stored_can_be_thrown_away_and_comes_back() {
-    // Before it comes back, the finalized head may have moved on to another cell.
+async fn a_discarded_index_is_filled_again() {
+    // Meanwhile the finalized head may have moved to another cell.
     for (history, grown) in [(false, 2), (false, 20), (true, 2), (true, 20)] {
         for from in [0, 20, 64] {
             let world = World::new(4, Some(10)).await;
@@ -415,13 +449,229 @@ async fn all_that_is_stored_can_be_thrown_away_and_comes_back() {
             rebuilt.expect("it is thrown away");
             world.sim.grow(grown);
             process.catch_up().await.expect("it is fetched again");
-            listener.hear(&process.chain).await;
+            listener.receive(&process.chain).await;
             world.sim.grow(17);
             process.catch_up().await.expect("it goes on");
-            listener.hear(&process.chain).await;
+            listener.receive(&process.chain).await;
             assert_eq!(process.fill().await.expect("nothing is in the way"), 0);
             assert!(process.chain.view().await.expect("read").is_complete(), "{from}");
             world.check(&process.chain, 1).await;
         }
+    }
+}
+
+pub(crate) fn through(stores: &Stores, faults: &Arc<Faults>) -> Stores {
+    let (meta, blobs) = (Arc::clone(&stores.meta), Arc::clone(&stores.blobs));
+    Stores {
+        meta: Arc::new(FaultyStore::new(meta, Arc::clone(faults))),
+        blobs: Arc::new(FaultyStore::new(blobs, Arc::clone(faults))),
+        ..stores.clone()
+    }
+}
+
+/// A false block that claims to be verified.
+fn falsified(world: &World, number: u64) -> Block {
+    let block = Block::clone(&world.sim.block(number).expect("made"));
+    let mut lied = Block { verified: VerifyLevel::Full, ..block };
+    assert!(Lie::ChangeLog.apply(&mut lied));
+    lied
+}
+
+/// A block is replaced while a process follows over faulty stores, once or by two tasks concurrently, and then once
+/// more. Returns the operations of the faulty part.
+async fn announced(faults: &Arc<Faults>, at_once: bool) -> std::ops::Range<u64> {
+    let (world, process) = deceived(false).await;
+    let stores = through(&world.stores, faults);
+    let follower = open(&stores, &world.index_settings).await.expect("it opens");
+    let lied = to_finalized(falsified(&world, 50));
+    process.writer.ingest_finalized_block(lied).await.expect("it follows");
+    follower.follow().await.expect("it follows");
+    let mut changes = follower.changes();
+    repairs(&process).repair(50..51).await.expect("it is fetched again");
+    let before = faults.operations();
+    if at_once {
+        let (one, other) = futures::future::join(follower.follow(), follower.follow()).await;
+        one.and(other).expect("nothing is in the way");
+    } else {
+        let _ = follower.follow().await;
+    }
+    let after = faults.operations();
+    follower.follow().await.expect("it follows");
+    let (mut removed, mut added) = (Vec::new(), Vec::new());
+    while let Ok(change) = changes.try_recv() {
+        removed.extend(change.removed.iter().map(|block| block.at.number));
+        added.extend(change.added.iter().map(|block| block.at.number));
+    }
+    assert_eq!((removed, added), (vec![50], vec![50]), "once, and not never");
+    before..after
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replacement_is_announced_once_whatever_fails_meanwhile() {
+    let operations = announced(&Faults::none(), false).await;
+    assert!(operations.end - operations.start > 3, "{operations:?}");
+    for operation in operations {
+        announced(&Faults::at(operation, Fault::Before), false).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replacement_is_announced_once_though_two_tasks_look_at_once() {
+    announced(&Faults::slow(std::time::Duration::from_millis(7)), true).await;
+}
+
+/// Two audit rounds over stores that may fail; returns both reports, and the number of operations after the first.
+async fn rounds(faults: &Arc<Faults>) -> (AuditReport, AuditReport, u64) {
+    let (world, process) = world(2).await;
+    let chunk = process.chain.index().chunks().last().cloned().expect("there are chunks");
+    let token = format!("{:016x}", chunk.bodies[0].token);
+    let blobs = world.stores.blobs.list("", None, 1_000).await.expect("it lists");
+    let is_it = |name: &str| name.ends_with(&token) && name.contains("bodies");
+    let blob = blobs.iter().find(|blob| is_it(blob.name.as_str())).expect("it is there");
+    damage(&world, &blob.name).await;
+    // No cache.
+    let settings = Settings { cache_bytes: 0, ..world.index_settings.clone() };
+    let chain = open(&through(&world.stores, faults), &settings).await.expect("it opens");
+    let auditor = Auditor::new(chain, world.clock.clone(), 1_000_000);
+    auditor.round(None).await;
+    let (first, operations) = (auditor.report(), faults.operations());
+    auditor.round(None).await;
+    (first, auditor.report(), operations)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_audit_round_that_ends_early_keeps_earlier_findings_of_later_blocks() {
+    let counted = Faults::none();
+    let (first, second, operations) = rounds(&counted).await;
+    assert!(first.damaged > 0);
+    assert_eq!(first.findings, second.findings);
+    let faults = Faults::at(operations + 2, Fault::Before);
+    let (first, cut_short, _) = rounds(&faults).await;
+    assert!(faults.operations() < counted.operations(), "it ended early");
+    assert_eq!(cut_short.damaged, first.damaged, "{cut_short:?}");
+    assert_eq!(cut_short.findings, first.findings);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_does_not_answer_is_no_reason_to_degrade_the_index() {
+    let (world, process) = deceived(true).await;
+    let lied = to_finalized(falsified(&world, 50));
+    process.writer.ingest_finalized_block(lied).await.expect("it follows");
+    world.source.set_faults(SimFaults { fail_every: 1, ..SimFaults::default() });
+    let auditor = Auditor::new(process.chain.clone(), world.clock.clone(), 1_000_000);
+    auditor.round(Some(&repairs(&process))).await;
+    let report = auditor.report();
+    assert_eq!((report.damaged, report.refilled), (1, 0), "{report:?}");
+    assert!(report.findings[0].what.contains("not refilled"), "{report:?}");
+    assert_eq!(process.chain.index().health().degraded, None, "the next round tries again");
+    assert_eq!(world.open().await.index().health().degraded, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn repairing_one_false_block_leaves_the_index_degraded_by_another() {
+    let (world, process) = deceived(true).await;
+    world.sim.grow(10);
+    for number in [50, 51] {
+        let lied = to_finalized(falsified(&world, number));
+        process.writer.ingest_finalized_block(lied).await.expect("it follows");
+    }
+    let auditor = Auditor::new(process.chain.clone(), world.clock.clone(), 1_000_000);
+    auditor.round(Some(&repairs(&process))).await;
+    assert_eq!(auditor.report().damaged, 2);
+    let degraded = || process.chain.index().health().degraded;
+    assert_eq!(degraded().expect("both are false").damaged.len(), 2);
+    repairs(&process).repair(50..51).await.expect("a person has decided");
+    let left = degraded().expect("the other is false");
+    assert!(left.reason.contains("block 51"), "{left:?}");
+    assert!(process.catch_up().await.is_err(), "nothing is written on top of it");
+    repairs(&process).repair(51..52).await.expect("a person has decided");
+    assert_eq!(degraded(), None);
+    process.catch_up().await.expect("it goes on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_auditor_refills_known_damage_before_it_reaches_it() {
+    // The damage is known before the round begins, or becomes known during it.
+    for known_before in [true, false] {
+        let (world, process) = world(2).await;
+        process.die();
+        let process = world.write().await;
+        let index = process.chain.index().clone();
+        let chunk = index.chunks().last().cloned().expect("there are chunks");
+        let blobs = world.stores.blobs.list("", None, 1_000).await.expect("it lists");
+        let name = format!("{:016x}", chunk.token);
+        let is_it = |name_of: &str| name_of.ends_with(&name) && !name_of.contains("bodies");
+        let blob = blobs.iter().find(|blob| is_it(blob.name.as_str())).expect("it is there");
+        damage(&world, &blob.name).await;
+        let first = Filter::range(chunk.blocks.start..=chunk.blocks.start);
+        if known_before {
+            index.query_finalized(&first).await.expect_err("it is damaged");
+        }
+        // At this rate the auditor reaches it after a minute.
+        let auditor = Auditor::new(process.chain.clone(), world.clock.clone(), 1);
+        assert!(chunk.blocks.start >= 32, "{chunk:?}");
+        let repairs = repairs(&process);
+        let refilled = async {
+            while auditor.report().verified == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            if !known_before {
+                index.query_finalized(&first).await.expect_err("it is damaged");
+            }
+            while index.health().degraded.is_some() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = auditor.round(Some(&repairs)) => panic!("it has looked at everything"),
+            () = refilled => {}
+        }
+        assert!(auditor.report().verified <= 17, "{:?}", auditor.report());
+        index.query_finalized(&first).await.expect("it is refilled");
+        process.catch_up().await.expect("writes go on");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repair_of_blocks_that_are_not_stored_says_so() {
+    let (_world, process) = world(2).await;
+    let index = process.chain.index();
+    let chunk = index.chunks()[1].clone();
+    process.writer.resolve(Resolution::Discard(chunk.token)).await.expect("it is listed");
+    let (first, end) = (chunk.blocks.start, chunk.blocks.end);
+    let error = repairs(&process).repair(first..end + 1).await.expect_err("a gap");
+    assert!(error.to_string().contains(&format!("block {first} is not stored")), "{error}");
+    repairs(&process).repair(end..end + 1).await.expect("it is stored");
+    process.fill().await.expect("nothing is in the way");
+    process.writer.prune_below(chunk.blocks.end).await.expect("it works");
+    assert!(index.pruned_below() > first);
+    let error = repairs(&process).repair(first..first + 1).await.expect_err("it is gone");
+    assert!(error.to_string().contains("was pruned"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_decision_that_runs_twice_discards_nothing_twice() {
+    let (_world, process) = world(2).await;
+    let index = process.chain.index();
+    let chunk = index.chunks()[1].clone();
+    for resolution in [Resolution::Discard(chunk.token), Resolution::RebuildFrom(30)] {
+        let before = index.last_replacement();
+        let job = resolve::job(1_337, resolution, before, &format!("{resolution:?}"));
+        let job = job.expect("a decision");
+        process.queue.enqueue(&job).await.expect("it is new");
+        let lease = Duration::from_secs(3_600);
+        let claims = process.queue.claim(&job.kind, 1, lease, "test").await.expect("a claim");
+        let running = || RunningJob { claim: claims[0].clone(), queue: process.queue.clone() };
+        let handler = ResolveHandler::new(Arc::clone(&process.writer));
+        assert!(handler.run(running()).await.is_ok());
+        assert_eq!(index.last_replacement(), before + 1);
+        process.catch_up().await.expect("it comes back");
+        process.fill().await.expect("it comes back");
+        let covered = index.coverage();
+        // The first answer was lost: the job runs again.
+        assert!(handler.run(running()).await.is_ok());
+        assert_eq!((index.last_replacement(), index.coverage()), (before + 1, covered));
+        process.queue.complete(&claims[0]).await.expect("it is claimed");
     }
 }

@@ -1,4 +1,4 @@
-//! Chains that change: at any depth, to any length, while they are fetched, and where they must not.
+//! Reorganizations: at any depth, to any length, during a fetch, and where they are not allowed.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::listener::Listener;
 use crate::stages::Stages;
 use crate::world::{World, check_blocks, check_heads, check_logs, sim};
 
-/// What a run over this chain that nothing disturbed has stored is what is stored.
+/// Checks that the stored blocks are those of an undisturbed run over this chain.
 async fn as_if_undisturbed(world: &World, chain: &Chain) {
     let stored = chain.view().await.expect("read");
     check_heads(&world.sim, &stored);
     check_blocks(&world.sim, &stored).await;
     check_logs(&world.sim, &stored, 5).await;
     let mut fresh = World::of(9, world.sim.clone()).await;
-    // As where the other began.
+    // From the same first block.
     fresh.settings.history_stop = stored.covered()[0].start;
     let process = fresh.write().await;
     process.catch_up().await.expect("nothing is in the way");
@@ -45,27 +45,54 @@ async fn a_reorg_of_any_depth_and_length_leaves_what_an_undisturbed_run_would() 
             let process = world.write().await;
             let mut listener = Listener::of(&process.chain).await;
             process.catch_up().await.expect("nothing is in the way");
-            listener.hear(&process.chain).await;
+            listener.receive(&process.chain).await;
             world.sim.reorg(depth, length).expect("not final");
             process.catch_up().await.expect("nothing is in the way");
-            listener.hear(&process.chain).await;
-            // Of a chain that has only become shorter, the blocks are kept until there are others.
-            if length > 0 {
-                let view = process.chain.view().await.expect("read");
-                assert_eq!(view.head(), Some(world.sim.latest()), "{depth} by {length}");
-                check_blocks(&world.sim, &view).await;
-            }
+            listener.receive(&process.chain).await;
+            let view = process.chain.view().await.expect("read");
+            assert_eq!(view.head(), Some(world.sim.latest()), "{depth} by {length}");
+            check_blocks(&world.sim, &view).await;
             world.sim.grow(1);
             process.catch_up().await.expect("nothing is in the way");
-            listener.hear(&process.chain).await;
+            listener.receive(&process.chain).await;
             world.sim.grow(depth + 2);
             process.catch_up().await.expect("nothing is in the way");
-            listener.hear(&process.chain).await;
+            listener.receive(&process.chain).await;
             as_if_undisturbed(&world, &process.chain).await;
-            // Where nothing came instead, the same blocks have come again.
-            assert_eq!(process.progress.report().reorgs > 0, length > 0);
+            assert!(process.progress.report().reorgs > 0);
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_goes_back_is_followed_and_a_node_that_lags_for_some_looks_is_not() {
+    let world = World::new(4, Some(30)).await;
+    world.sim.grow(80);
+    let process = world.write().await;
+    process.catch_up().await.expect("nothing is in the way");
+    let mut listener = Listener::of(&process.chain).await;
+    let head = async || process.chain.view().await.expect("read").head().expect("one").number;
+    // Four looks at a lagging node, then one at a node that does not lag, again and again.
+    for _ in 0..5 {
+        world.source.set_faults(SimFaults { behind: 2, ..SimFaults::default() });
+        for _ in 0..4 {
+            assert_eq!(process.forward.step().await.expect("a look"), Step::Soon);
+        }
+        world.source.set_faults(SimFaults::default());
+        assert_eq!(process.forward.step().await.expect("a look"), Step::CaughtUp);
+        assert_eq!(head().await, 80);
+    }
+    assert_eq!(process.progress.report().reorgs, 0);
+    // The blocks are gone.
+    world.sim.reorg(2, 0).expect("not final");
+    process.catch_up().await.expect("nothing is in the way");
+    assert_eq!((head().await, process.progress.report().reorgs), (78, 1));
+    listener.receive(&process.chain).await;
+    assert_eq!(listener.blocks.last_key_value().expect("some").0, &78, "listeners know");
+    // Never below a final block.
+    world.source.set_faults(SimFaults { behind: 40, ..SimFaults::default() });
+    process.catch_up().await.expect("nothing is in the way");
+    assert_eq!(head().await, 78);
 }
 
 #[tokio::test(start_paused = true)]
@@ -110,7 +137,7 @@ async fn a_chain_that_becomes_much_shorter_is_refused_and_not_a_panic() {
     }
 }
 
-/// Two chains of one seed that part above `common`; the first is final up to `finalized`.
+/// Two chains of one seed that diverge above `common`; the first is final up to `finalized`.
 fn parted(common: u64, finalized: u64) -> [SimChain; 2] {
     let ours = sim(6, None);
     ours.grow(60);
@@ -123,8 +150,7 @@ fn parted(common: u64, finalized: u64) -> [SimChain; 2] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_chain_that_changes_what_was_final_is_refused_and_one_that_parts_just_above_is_followed()
-{
+async fn a_fork_below_the_finalized_block_is_refused_and_one_just_above_is_followed() {
     for (common, allowed) in [(40, true), (41, true), (39, false), (38, false), (20, false)] {
         let chains = parted(common, 40);
         let stages = Stages::new(&chains);
@@ -150,7 +176,7 @@ async fn a_chain_that_changes_what_was_final_is_refused_and_one_that_parts_just_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_chain_that_ends_below_what_was_final_is_refused() {
+async fn a_chain_that_ends_below_the_finalized_block_is_refused() {
     let ours = sim(6, Some(5));
     ours.grow(60);
     let theirs = sim(6, None);
@@ -188,7 +214,7 @@ async fn no_block_of_a_dead_branch_becomes_final_however_the_chain_changes_while
                     Ok(_) | Err(Error::Chain(_)) => {}
                     Err(error) => panic!("seed {seed}, round {round}: {error:?}"),
                 }
-                listener.hear(&process.chain).await;
+                listener.receive(&process.chain).await;
                 let view = process.chain.view().await.expect("read");
                 if let Some(at) = view.finalized() {
                     assert_eq!(world.sim.at(at.number), Some(at), "seed {seed}, round {round}");
@@ -200,15 +226,15 @@ async fn no_block_of_a_dead_branch_becomes_final_however_the_chain_changes_while
         }
         world.source.set_faults(SimFaults::default());
         process.catch_up().await.expect("nothing is in the way");
-        listener.hear(&process.chain).await;
+        listener.receive(&process.chain).await;
         as_if_undisturbed(&world, &process.chain).await;
     }
 }
 
-/// The tip is of a branch that died while nobody looked, the other became final beyond the end of the tip, and a block
-/// on the way to the common ancestor can not be had.
+/// The tip is on a branch that died unobserved, the other branch was finalized beyond the end of the tip, and a block
+/// on the way to the common ancestor cannot be fetched.
 #[tokio::test(start_paused = true)]
-async fn a_tip_that_died_unseen_does_not_become_final_while_its_ancestor_is_looked_for() {
+async fn a_dead_tip_does_not_become_final_during_the_search_for_its_ancestor() {
     for missing in 22..=40 {
         let world = World::new(7, None).await;
         world.sim.grow(40);
@@ -221,7 +247,7 @@ async fn a_tip_that_died_unseen_does_not_become_final_while_its_ancestor_is_look
         world.source.set_faults(faults);
         for _ in 0..3 {
             let step = process.forward.step().await;
-            // The branch may be found by its hashes all the same.
+            // The branch may still be found by its hashes.
             assert!(matches!(step, Ok(_) | Err(Error::Chain(_))), "{step:?}");
             let view = process.chain.view().await.expect("read");
             let at = view.finalized().expect("some are");
@@ -233,10 +259,10 @@ async fn a_tip_that_died_unseen_does_not_become_final_while_its_ancestor_is_look
     }
 }
 
-/// The tip is of a branch that died while nobody looked; meanwhile the other became final, beyond the end of the tip.
-/// The chain changes at each look for the common ancestor.
+/// The tip is on a branch that died unobserved; meanwhile the other one was finalized beyond the end of the tip. The
+/// chain changes at each look for the common ancestor.
 #[tokio::test(start_paused = true)]
-async fn a_tip_that_died_unseen_is_not_final_because_finality_has_passed_it() {
+async fn a_dead_tip_is_not_final_although_finality_has_passed_it() {
     for reorg_every in [2, 3, 4] {
         let world = World::new(7, None).await;
         world.sim.grow(40);
@@ -267,15 +293,15 @@ async fn two_reorgs_in_a_row_are_two_changes_or_one() {
         let process = world.write().await;
         let mut listener = Listener::of(&process.chain).await;
         process.catch_up().await.expect("nothing is in the way");
-        listener.hear(&process.chain).await;
+        listener.receive(&process.chain).await;
         world.sim.reorg(6, 8).expect("not final");
         if between {
             assert_eq!(process.forward.step().await.expect("fine"), Step::Behind);
-            listener.hear(&process.chain).await;
+            listener.receive(&process.chain).await;
         }
         world.sim.reorg(12, 12).expect("not final");
         process.catch_up().await.expect("nothing is in the way");
-        listener.hear(&process.chain).await;
+        listener.receive(&process.chain).await;
         as_if_undisturbed(&world, &process.chain).await;
         let report = process.progress.report();
         assert_eq!(report.reorgs, if between { 2 } else { 1 });
@@ -283,7 +309,7 @@ async fn two_reorgs_in_a_row_are_two_changes_or_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tip_without_anything_indexed_keeps_its_beginning() {
+async fn a_tip_over_an_empty_index_keeps_its_first_block() {
     let mut world = World::new(9, None).await;
     world.settings.history_stop = 48;
     world.sim.grow(60);

@@ -1,4 +1,4 @@
-//! Senders of transactions: stored if they are wanted, right, and checked against signatures.
+//! Transaction senders: stored if configured, correct, and checked against signatures.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use alloy_primitives::Address;
 use logmill_chain::{Block, Sender, Transaction};
 use logmill_pipeline::Chain;
 use logmill_pipeline::audit::audit;
-use logmill_pipeline::block::finalized;
+use logmill_pipeline::block::to_finalized;
 use logmill_pipeline::repair::RepairHandler;
 
 use crate::world::{Process, World};
 
-/// A chain with history, a tail and a tip, in which a branch has died.
+/// A chain with history, a tail and a tip, after a reorganization.
 async fn world(store: bool) -> (World, Process) {
     let mut world = World::new(5, Some(10)).await;
     world.settings.store_senders = store;
@@ -40,16 +40,16 @@ fn transactions(blocks: &[Arc<Block>]) -> impl Iterator<Item = &Transaction> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn senders_are_stored_everywhere_if_they_are_wanted_and_nowhere_else() {
+async fn senders_are_stored_only_if_the_setting_asks_for_them() {
     for store in [false, true] {
         let (world, process) = world(store).await;
         for chain in [&process.chain, &world.open().await] {
             let blocks = stored(chain).await;
             assert!(transactions(&blocks).count() > 50);
             for transaction in transactions(&blocks) {
-                let said = Sender::recover(transaction);
-                assert!(said.address().is_some());
-                assert_eq!(transaction.sender, if store { said } else { Sender::Unknown });
+                let signer = Sender::recover(transaction);
+                assert!(signer.address().is_some());
+                assert_eq!(transaction.sender, if store { signer } else { Sender::Unknown });
             }
             let report = audit(chain, 0..u64::MAX, |_| {}).await.expect("it looks");
             assert!(report.is_clean(), "{report:?}");
@@ -58,7 +58,7 @@ async fn senders_are_stored_everywhere_if_they_are_wanted_and_nowhere_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_stored_without_senders_is_read_beside_what_has_them() {
+async fn blocks_with_and_without_stored_senders_are_read_alike() {
     let (mut world, process) = world(false).await;
     let before = stored(&process.chain).await.len();
     process.die();
@@ -74,15 +74,15 @@ async fn what_was_stored_without_senders_is_read_beside_what_has_them() {
     assert!(transactions(new).all(|transaction| transaction.sender.address().is_some()));
     assert!(transactions(new).count() > 10);
     // Listeners need not recover them either.
-    let mut heard = Vec::new();
+    let mut announced = Vec::new();
     while let Ok(change) = changes.try_recv() {
-        heard.extend(change.added.iter().cloned());
+        announced.extend(change.added.iter().cloned());
     }
-    assert!(heard.len() >= 30);
-    assert!(transactions(&heard).all(|transaction| transaction.sender.address().is_some()));
+    assert!(announced.len() >= 30);
+    assert!(transactions(&announced).all(|transaction| transaction.sender.address().is_some()));
 }
 
-/// A world in which blocks were stored with whatever senders `tamper` gives them.
+/// A world whose stored blocks have senders changed by `tamper`.
 async fn tampered(tamper: impl Fn(&mut Block)) -> (World, Process) {
     let mut world = World::new(6, Some(10)).await;
     world.settings.store_senders = true;
@@ -92,14 +92,14 @@ async fn tampered(tamper: impl Fn(&mut Block)) -> (World, Process) {
         let mut block = Block::clone(&world.sim.block(number).expect("it exists"));
         block.recover_senders();
         tamper(&mut block);
-        let stored = process.writer.ingest_finalized_block(finalized(block)).await;
+        let stored = process.writer.ingest_finalized_block(to_finalized(block)).await;
         stored.expect("the index does not look into bodies");
     }
     (world, process)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sender_that_did_not_sign_is_found_and_mended() {
+async fn a_wrong_stored_sender_is_found_and_repaired() {
     for wrong in [Sender::Nobody, Sender::Signer(Address::repeat_byte(7))] {
         let has_some = |block: &Block| !block.transactions.is_empty();
         let (world, process) = tampered(|block| {
@@ -114,9 +114,9 @@ async fn a_sender_that_did_not_sign_is_found_and_mended() {
         let found: Vec<u64> = report.findings.iter().map(|finding| finding.number).collect();
         assert!(!numbers.is_empty());
         assert_eq!(found, numbers, "{report:?}");
-        let said = &report.findings[0].what;
-        let name = wrong.address().map_or("nobody".to_owned(), |address| address.to_string());
-        assert!(said.contains(&format!("is stored as sent by {name}, but")), "{said}");
+        let what = &report.findings[0].what;
+        let name = wrong.address().map_or("no account".to_owned(), |address| address.to_string());
+        assert!(what.contains(&format!("is stored as sent by {name}, but")), "{what}");
         let repairs =
             RepairHandler::new(Arc::clone(&process.writer), Arc::clone(&process.backward));
         repairs.repair(found[0]..20).await.expect("it is fetched again");

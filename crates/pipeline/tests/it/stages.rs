@@ -1,5 +1,5 @@
-//! A source whose chain is one of several, as a test says: what a chain may not do by itself, and what need not be
-//! built again for every run.
+//! A source that a test switches between several chains: for changes that a simulated chain does not allow, and to
+//! build the chains only once for all runs.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use logmill_chain::sim::{SimChain, SimSource};
 use logmill_chain::{Block, ChainInfo, ChainSource, Heads, NodeStatus, Result};
 use logmill_io::{SeededEntropy, SystemClock};
 
-/// Chains, one of which is asked.
+/// Chains, one of which is served.
 #[derive(Debug)]
 pub(crate) struct Stages {
     stages: Vec<(SimChain, Arc<SimSource>)>,

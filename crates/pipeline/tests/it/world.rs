@@ -17,16 +17,16 @@ use logmill_pipeline::ingest::forward::Step;
 use logmill_pipeline::ingest::{Backward, Forward, IngestSettings, Progress};
 use logmill_pipeline::tip::Tip;
 use logmill_pipeline::{Chain, Error, Result, View};
-use logmill_work::{Handler, Queue, Running};
+use logmill_work::{Handler, Queue, RunningJob};
 
-/// What the keys of the tip begin with.
+/// Key prefix of the tip.
 pub(crate) const PREFIX: &str = "chain";
-/// How long after a crash the next process starts: by then leases and attempts are over.
+/// Time until the next process starts after a crash: by then leases and attempts have expired.
 pub(crate) const PAUSE: Duration = Duration::from_secs(3_600);
-/// The most steps that any of these tests needs to catch up.
+/// Maximum number of steps to catch up in these tests.
 const STEPS_MAX: usize = 2_000;
 
-/// Bounds so small that few blocks have many cells, chunks and pieces.
+/// Bounds so small that few blocks fill many cells, chunks and pieces.
 pub(crate) fn index_settings() -> Settings {
     Settings {
         cell_blocks: 16,
@@ -52,17 +52,17 @@ pub(crate) fn ingest_settings() -> IngestSettings {
     }
 }
 
-/// Small blocks: signatures are what takes time.
+/// Small blocks, because signatures take time.
 pub(crate) fn shape() -> Shape {
     Shape { transactions: 2, logs: 8, ..Shape::sparse() }
 }
 
-/// A chain with this many blocks on the newest final one.
+/// A chain with this many blocks above the newest final one.
 pub(crate) fn sim(seed: u64, finality_lag: Option<u64>) -> SimChain {
     SimChain::with(SimSettings { seed, shape: shape(), finality_lag, ..SimSettings::default() })
 }
 
-/// What outlives processes.
+/// Everything that outlives processes.
 pub(crate) struct World {
     pub(crate) clock: Arc<SimClock>,
     pub(crate) stores: Stores,
@@ -103,12 +103,11 @@ impl World {
         }
     }
 
-    /// What is stored, opened by another process.
+    /// Opens the stored chain as another process.
     pub(crate) async fn open(&self) -> Chain {
         open(&self.stores, &self.index_settings).await.expect("it opens")
     }
 
-    /// A process that writes.
     pub(crate) async fn write(&self) -> Process {
         self.write_as("one", &self.stores, &self.source()).await.expect("nothing is in the way")
     }
@@ -123,7 +122,7 @@ impl World {
         let writer = Arc::new(chain.index().writer(owner).await?);
         chain.follow().await?;
         let clock: Arc<dyn Clock> = self.clock.clone();
-        let progress = Arc::new(Progress::new(Arc::clone(&clock)));
+        let progress = Arc::new(Progress::new(Arc::clone(&clock), chain.chain_id()));
         let forward = Forward::new(
             chain.clone(),
             Arc::clone(source),
@@ -151,7 +150,7 @@ impl World {
         self.clock.jump(millis(PAUSE));
     }
 
-    /// Compares all that is stored with the chain.
+    /// Compares everything stored with the chain.
     pub(crate) async fn check(&self, chain: &Chain, seed: u64) {
         let view = chain.view().await.expect("it can be read");
         check_heads(&self.sim, &view);
@@ -167,7 +166,7 @@ pub(crate) async fn open(stores: &Stores, settings: &Settings) -> Result<Chain> 
     Ok(Chain::new(1_337, index, tip))
 }
 
-/// One process that writes.
+/// A process that writes.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) chain: Chain,
@@ -189,7 +188,8 @@ impl Process {
         panic!("it does not come to an end");
     }
 
-    /// Plans and does jobs until nothing is missing or nothing more can be done now. Gives what is missing.
+    /// Plans and runs jobs until nothing is missing or nothing more can be done now. Returns the number of missing
+    /// blocks.
     pub(crate) async fn fill(&self) -> Result<u64> {
         for _ in 0..STEPS_MAX {
             let missing = self.backward.plan().await?;
@@ -200,13 +200,13 @@ impl Process {
         panic!("it does not come to an end");
     }
 
-    /// Does the jobs that are due; false if there is none.
+    /// Runs the due jobs; false if there are none.
     async fn do_jobs(&self) -> Result<bool> {
         self.queue.reap(&self.backward.kind()).await?;
         let claims = self.queue.claim(&self.backward.kind(), 3, PAUSE, "worker").await?;
         let handler = logmill_pipeline::ingest::backward::CellHandler(Arc::clone(&self.backward));
         for claim in &claims {
-            let running = Running { claim: claim.clone(), queue: self.queue.clone() };
+            let running = RunningJob { claim: claim.clone(), queue: self.queue.clone() };
             match handler.run(running).await {
                 Ok(_) => self.queue.complete(claim).await?,
                 Err(failure) => {
@@ -223,11 +223,11 @@ impl Process {
         Ok(())
     }
 
-    /// Dies: the lease stays as it is.
+    /// Crashes: the lease is not released.
     pub(crate) fn die(self) {}
 }
 
-/// A block as it is compared: what was checked of it is not part of it.
+/// Compares two blocks, except for the verification level.
 pub(crate) fn same(stored: &Block, block: &Block) {
     let block = Block { verified: stored.verified, ..block.clone() };
     assert_eq!(*stored, block, "block {}", block.at.number);
@@ -258,7 +258,7 @@ pub(crate) async fn check_blocks(sim: &SimChain, view: &View) {
     }
 }
 
-/// The logs that a scan finds.
+/// The logs found by a scan.
 pub(crate) fn scan(sim: &SimChain, range: RangeInclusive<u64>, filter: &Filter) -> Vec<IndexedLog> {
     let mut found = Vec::new();
     for number in range {
@@ -269,7 +269,7 @@ pub(crate) fn scan(sim: &SimChain, range: RangeInclusive<u64>, filter: &Filter) 
 }
 
 pub(crate) fn logs_of(block: &Block) -> Vec<IndexedLog> {
-    let place = |position: usize| u32::try_from(position).expect("few");
+    let number = |position: usize| u32::try_from(position).expect("few");
     let logs = block.logs().map(|placed| IndexedLog {
         block_number: block.at.number,
         block_hash: block.at.hash,
@@ -279,14 +279,14 @@ pub(crate) fn logs_of(block: &Block) -> Vec<IndexedLog> {
             topics: placed.log.topics.clone(),
             data: placed.log.data.clone(),
             transaction_hash: placed.transaction_hash,
-            transaction_index: place(placed.transaction_index),
-            log_index: place(placed.log_index),
+            transaction_index: number(placed.transaction_index),
+            log_index: number(placed.log_index),
         },
     });
     logs.collect()
 }
 
-/// A filter that some log of the range matches, or none does.
+/// A random filter, which may or may not match logs of the range.
 fn draw_filter(sim: &SimChain, dice: &dyn Entropy, range: RangeInclusive<u64>) -> Filter {
     let mut filter = Filter::range(range.clone());
     let logs = scan(sim, range, &filter);
@@ -329,7 +329,7 @@ pub(crate) async fn check_logs(sim: &SimChain, view: &View, seed: u64) {
     }
 }
 
-/// Pages with a limit are block-aligned and add up to the whole.
+/// Checks that pages with a limit are block-aligned and together complete.
 async fn check_pages(
     view: &View,
     filter: &Filter,
@@ -358,7 +358,7 @@ async fn check_pages(
     assert_eq!(all, expected, "{filter:?} by {limit}");
 }
 
-/// What is not stored is an error, not an empty answer.
+/// Checks that blocks that are not stored are an error, not an empty answer.
 pub(crate) async fn check_uncovered(view: &View) {
     let covered = view.covered();
     let mut outside = Vec::new();
@@ -376,7 +376,7 @@ pub(crate) async fn check_uncovered(view: &View) {
             continue;
         }
         match view.logs(&Filter::range(from..=to)).await {
-            Err(Error::NotCovered { covered: said, .. }) => assert_eq!(said, covered),
+            Err(Error::NotCovered { covered: reported, .. }) => assert_eq!(reported, covered),
             other => panic!("{from}..={to} of {covered:?}: {other:?}"),
         }
     }

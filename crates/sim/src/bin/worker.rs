@@ -1,12 +1,12 @@
 //! A worker process for tests that kill it: `worker URL SCHEMA OWNER`.
 //!
-//! It runs the jobs of kind `effect` until its standard input closes. A job takes a little while, and writes
-//! its effect and its completion in one transaction; before that it notes that it started.
+//! It runs the jobs of kind `effect` until its standard input closes. A job first records that it started, takes a
+//! little while, and writes its effect and its completion in one transaction.
 
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
-    reason = "a test program meets the outside world itself, and a panic is how it fails"
+    reason = "a test program accesses the outside world directly, and a panic is how it fails"
 )]
 
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use async_trait::async_trait;
 use logmill_io::sql::{Durability, Execute, PostgresSettings};
 use logmill_io::{OsEntropy, Sql, SystemClock, params};
 use logmill_sim::worker::{JOB_TIME, KIND, LEASE, SLOTS};
-use logmill_work::{Failure, Handler, Outcome, Queue, Runner, RunnerSettings, Running};
+use logmill_work::{Failure, Handler, Outcome, Queue, Runner, RunnerSettings, RunningJob};
 
 struct Effect;
 
 #[async_trait]
 impl Handler for Effect {
-    async fn run(&self, running: Running) -> Result<Outcome, Failure> {
+    async fn run(&self, running: RunningJob) -> Result<Outcome, Failure> {
         let (queue, claim) = (&running.queue, &running.claim);
         let text = "INSERT INTO attempt (key, attempt, started_at) VALUES ($1, $2, now_ms())";
         queue.sql().execute(text, params![claim.key.as_str(), claim.attempt]).await?;
@@ -56,7 +56,7 @@ async fn main() {
     settings.stop_deadline = Duration::from_secs(5);
     let runner = Runner::new(queue, Arc::new(Effect), settings).expect("fine settings");
     let closed = tokio::task::spawn_blocking(|| {
-        // Nobody writes; the end of it is the signal.
+        // The test writes nothing; end of input is the signal.
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     });
     runner.run(async { drop(closed.await) }).await.expect("it winds down");

@@ -1,11 +1,11 @@
-//! Async workers and observations: contracts, nodes and servers that do not mean well, on both engines.
+//! Async workers and observations: hostile contracts, nodes and servers, on both engines.
 
 mod code;
 mod crashes;
 #[path = "../../../pipeline/src/observe/fake.rs"]
 #[allow(dead_code, reason = "shared with the tests of the pipeline")]
 mod fake;
-mod ground;
+mod fixture;
 mod items;
 mod ranges;
 mod reconcile;

@@ -149,17 +149,17 @@ async fn a_server_that_is_not_there_is_transient() {
     assert_eq!(error.kind(), ErrorKind::Transient, "{}", error.chain());
 }
 
-/// Checks, lets others run, and writes: what a server does whose condition is not part of the write.
-struct Racy(Arc<dyn BlobStore>);
+/// Checks, yields, then writes, like a server whose condition is not part of the write.
+struct RacyStore(Arc<dyn BlobStore>);
 
-impl fmt::Debug for Racy {
+impl fmt::Debug for RacyStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Racy")
+        f.write_str("RacyStore")
     }
 }
 
 #[async_trait]
-impl BlobStore for Racy {
+impl BlobStore for RacyStore {
     async fn put(&self, name: &BlobName, bytes: Bytes) -> Result<()> {
         if self.0.get(name).await?.is_none() {
             tokio::task::yield_now().await;
@@ -197,11 +197,11 @@ async fn loses_races(store: &Arc<dyn BlobStore>) {
 
 #[tokio::test]
 async fn the_suite_rejects_a_store_that_checks_and_then_writes() {
-    let racy: Arc<dyn BlobStore> = Arc::new(Racy(MemoryBlobs::shared()));
+    let racy: Arc<dyn BlobStore> = Arc::new(RacyStore(MemoryBlobs::shared()));
     loses_races(&racy).await;
 }
 
-/// A server that answers 412 as it should, as long as nobody else is writing.
+/// A server that answers 412 correctly, unless there is a concurrent writer.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_suite_rejects_a_server_that_checks_and_then_writes() {
     let moto = Moto::start_racy();

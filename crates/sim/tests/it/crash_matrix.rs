@@ -9,8 +9,8 @@ use logmill_io::meta::SqlMeta;
 use logmill_io::{Condition, Fault, Faults, Key, MetaStore, MetaStoreExt, SystemClock, params};
 use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
-use logmill_work::intervals::From;
-use logmill_work::queue::{Claimer, FailedClaim, Turn};
+use logmill_work::intervals::SearchOrder;
+use logmill_work::queue::{ClaimOutcome, Claimer, FailedClaim};
 use logmill_work::{Coverage, Lease, LeaseSettings, NewJob, Queue, State};
 
 use crate::work::coverage::{claim_range, create_table, do_range, finish_and_check, scope};
@@ -19,24 +19,27 @@ use crate::work::{create_effects, effect, in_real_time, open, simulate};
 const LEASE: Duration = Duration::from_secs(60);
 const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
 
-/// A protocol to be disturbed.
+/// A protocol to test with faults.
 trait Protocol {
-    /// What is there before.
+    /// Creates the initial state.
     fn prepare(&self, queue: &Queue) -> impl Future<Output = ()>;
-    /// One process's life; it may end anywhere with an error.
-    fn live(&self, queue: &Queue, database: &Database)
-    -> impl Future<Output = Result<(), Stopped>>;
-    /// A new process does what is left.
+    /// Runs one process; it may end anywhere with an error.
+    fn live(
+        &self,
+        queue: &Queue,
+        database: &Database,
+    ) -> impl Future<Output = Result<(), FaultHit>>;
+    /// Finishes the remaining work as a new process.
     fn finish(&self, queue: &Queue, database: &Database) -> impl Future<Output = ()>;
-    /// What counts in the end.
+    /// The final result, as text.
     fn image(&self, queue: &Queue) -> impl Future<Output = String>;
 }
 
-/// The disturbance reached the process.
+/// An injected fault ended the process.
 #[derive(Debug)]
-struct Stopped;
+struct FaultHit;
 
-impl<E: std::error::Error> std::convert::From<E> for Stopped {
+impl<E: std::error::Error> std::convert::From<E> for FaultHit {
     fn from(_: E) -> Self {
         Self
     }
@@ -77,7 +80,7 @@ fn on_both<P: Protocol + Copy>(protocol: P) {
 
 /// Enqueue, claim, heartbeat, fail, complete with an effect.
 #[derive(Clone, Copy)]
-struct Jobs;
+struct JobProtocol;
 
 const JOBS: [&str; 4] = ["a", "b", "c", "d"];
 
@@ -93,12 +96,12 @@ async fn submit(queue: &Queue) -> Result<(), logmill_work::Error> {
     Ok(())
 }
 
-impl Protocol for Jobs {
+impl Protocol for JobProtocol {
     async fn prepare(&self, queue: &Queue) {
         create_effects(queue).await;
     }
 
-    async fn live(&self, queue: &Queue, _: &Database) -> Result<(), Stopped> {
+    async fn live(&self, queue: &Queue, _: &Database) -> Result<(), FaultHit> {
         submit(queue).await?;
         let claims = queue.claim("k", 3, LEASE, "first").await?;
         queue.heartbeat(&claims, LEASE).await?;
@@ -117,7 +120,7 @@ impl Protocol for Jobs {
     }
 
     async fn finish(&self, queue: &Queue, database: &Database) {
-        // Whoever submits does so until it is told that it worked.
+        // A submitter retries until submitting succeeds.
         submit(queue).await.expect("works");
         for _ in 0..3 {
             database.advance(LEASE * 2, &[queue.sql()]);
@@ -140,29 +143,29 @@ impl Protocol for Jobs {
 
 #[test]
 fn jobs_survive_a_fault_at_every_operation() {
-    on_both(Jobs);
+    on_both(JobProtocol);
 }
 
 /// A claimer that completes one job and claims the next in one transaction, until there is none.
 #[derive(Clone, Copy)]
-struct Turns;
+struct ClaimerProtocol;
 
-impl Protocol for Turns {
+impl Protocol for ClaimerProtocol {
     async fn prepare(&self, queue: &Queue) {
         submit(queue).await.expect("works");
-        // Of another priority, so that one turn claims with two statements.
+        // Of another priority, so that one call claims with two statements.
         let mut urgent = NewJob::new("k", "urgent", "{}");
         urgent.priority = 1;
         queue.enqueue(&urgent).await.expect("works");
     }
 
-    async fn live(&self, queue: &Queue, _: &Database) -> Result<(), Stopped> {
+    async fn live(&self, queue: &Queue, _: &Database) -> Result<(), FaultHit> {
         let mut claimer = Claimer::new(queue.clone(), "k", "first", LEASE);
         let mut held = claimer.claim(2).await?;
         while !held.is_empty() {
             let turn = claimer.complete_and_claim(&held, 2).await?;
             assert!(turn.fenced.is_empty(), "they were held: {:?}", turn.fenced);
-            // To be told so is to have it so.
+            // A confirmed completion must have happened.
             for claim in held {
                 let view = queue.get(&claim.kind, &claim.key).await?.expect("it exists");
                 assert_eq!(view.state, State::Done, "{}", claim.key);
@@ -178,7 +181,7 @@ impl Protocol for Turns {
         let mut claimer = Claimer::new(queue.clone(), "k", "second", LEASE);
         let rest = claimer.claim(10).await.expect("works");
         let turn = claimer.complete_and_claim(&rest, 10).await.expect("works");
-        assert_eq!(turn, Turn::default(), "all of it was held, and there is no more");
+        assert_eq!(turn, ClaimOutcome::default(), "all of it was held, and there is no more");
     }
 
     async fn image(&self, queue: &Queue) -> String {
@@ -190,21 +193,21 @@ impl Protocol for Turns {
 }
 
 #[test]
-fn turns_survive_a_fault_at_every_operation() {
-    on_both(Turns);
+fn claimers_survive_a_fault_at_every_operation() {
+    on_both(ClaimerProtocol);
 }
 
-/// Range claims, each with its job, done with their rows.
+/// Range claims with their jobs, completed together with their rows.
 #[derive(Clone, Copy)]
-struct Ranges;
+struct RangeProtocol;
 
-impl Protocol for Ranges {
+impl Protocol for RangeProtocol {
     async fn prepare(&self, queue: &Queue) {
         create_table(queue).await;
     }
 
-    async fn live(&self, queue: &Queue, _: &Database) -> Result<(), Stopped> {
-        for from in [From::Above, From::Below] {
+    async fn live(&self, queue: &Queue, _: &Database) -> Result<(), FaultHit> {
+        for from in [SearchOrder::HighestFirst, SearchOrder::LowestFirst] {
             claim_range(queue, from, 40).await?;
             for claim in queue.claim("range", 1, LEASE, "first").await? {
                 do_range(queue, &claim).await?;
@@ -226,12 +229,12 @@ impl Protocol for Ranges {
 
 #[test]
 fn ranges_survive_a_fault_at_every_operation() {
-    on_both(Ranges);
+    on_both(RangeProtocol);
 }
 
 /// A new writer takes a lease over from one that is gone but not dead, and publishes.
 #[derive(Clone, Copy)]
-struct TakeOver;
+struct TakeOverProtocol;
 
 fn lease(store: &Arc<dyn MetaStore>, owner: &str) -> Lease {
     let clock = SystemClock::shared();
@@ -241,7 +244,7 @@ fn lease(store: &Arc<dyn MetaStore>, owner: &str) -> Lease {
 async fn publish(queue: &Queue, owner: &str) -> Result<(), logmill_work::Error> {
     let store = SqlMeta::shared(queue.sql().clone());
     let lease = lease(&store, owner);
-    // A lost answer leaves the lease with us; to ask again is to take it from ourselves.
+    // If the answer was lost, we hold the lease; acquiring again takes it from ourselves.
     let Some(held) = lease.acquire().await? else {
         return Ok(());
     };
@@ -250,7 +253,7 @@ async fn publish(queue: &Queue, owner: &str) -> Result<(), logmill_work::Error> 
     lease.release(&held).await
 }
 
-impl Protocol for TakeOver {
+impl Protocol for TakeOverProtocol {
     async fn prepare(&self, queue: &Queue) {
         let store = SqlMeta::shared(queue.sql().clone());
         let old = lease(&store, "old").acquire().await.expect("works").expect("free");
@@ -258,7 +261,7 @@ impl Protocol for TakeOver {
         put.expect("held");
     }
 
-    async fn live(&self, queue: &Queue, database: &Database) -> Result<(), Stopped> {
+    async fn live(&self, queue: &Queue, database: &Database) -> Result<(), FaultHit> {
         database.advance(Duration::from_secs(31), &[queue.sql()]);
         publish(queue, "new").await?;
         Ok(())
@@ -267,7 +270,7 @@ impl Protocol for TakeOver {
     async fn finish(&self, queue: &Queue, database: &Database) {
         database.advance(Duration::from_secs(31), &[queue.sql()]);
         publish(queue, "new").await.expect("works");
-        // The old writer wakes up with its fence from long ago.
+        // The old writer wakes up with its old fence.
         let store = SqlMeta::shared(queue.sql().clone());
         let fence = logmill_io::Fence { name: "writer".to_owned(), counter: 1 };
         let late = store.put_fenced("head", "old again", Condition::Any, Some(fence)).await;
@@ -283,5 +286,5 @@ impl Protocol for TakeOver {
 
 #[test]
 fn a_take_over_survives_a_fault_at_every_operation() {
-    on_both(TakeOver);
+    on_both(TakeOverProtocol);
 }

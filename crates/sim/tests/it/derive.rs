@@ -8,10 +8,13 @@
 )]
 mod chain_world;
 mod crashes;
+mod extra_transactions;
 mod generations;
 mod life;
 mod live;
 mod model;
+mod naive;
 mod probe;
 mod ranges;
 mod replacements;
+mod views;

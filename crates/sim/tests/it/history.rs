@@ -1,4 +1,4 @@
-//! History files become history: ingested by the pipeline over SQLite and files, every answer compared with a scan.
+//! History files, ingested by the pipeline over SQLite and files, every answer compared with a scan.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use finalized_log_index::{BlockLog, Filter, LogIndex, Settings, Stores};
 use futures::TryStreamExt;
 use logmill_chain::era1::{Era1, Era1Settings, Era1Source};
 use logmill_chain::sim::{Fork, Shape, SimChain, SimSettings};
-use logmill_chain::{Block, Verify};
+use logmill_chain::{Block, VerifyLevel};
 use logmill_io::blob::FileBlobs;
 use logmill_io::meta::SqlMeta;
 use logmill_io::sql::{Durability, SqliteSettings};
@@ -18,7 +18,7 @@ use logmill_pipeline::ingest::{Ingest, IngestSettings, Progress, Roles};
 use logmill_pipeline::{Chain, Tip};
 use logmill_work::{Queue, RunnerSettings};
 
-/// How long the ingest of a folder may take.
+/// Time limit for ingesting a folder.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 const CHAIN: u64 = 1_337;
 const FILTERS: usize = 60;
@@ -41,7 +41,7 @@ async fn open(data: &Path, cell_blocks: u64) -> Chain {
     Chain::new(CHAIN, index, Tip::open(meta, "chain").await.expect("a tip"))
 }
 
-/// Ingests all files of a folder; gives what is stored then.
+/// Ingests all files of a folder, and opens the result.
 async fn ingested(files: &Path, data: &Path, cell_blocks: u64) -> Chain {
     let clock: Arc<dyn Clock> = SystemClock::shared();
     let era1 = Era1::open_folder(Era1Settings::new(files, CHAIN)).await.expect("files");
@@ -57,7 +57,7 @@ async fn ingested(files: &Path, data: &Path, cell_blocks: u64) -> Chain {
         runner: RunnerSettings::new("", "test", 1),
         roles: Roles { forward: true, history: true },
         owner: "test".to_owned(),
-        progress: Arc::new(Progress::new(Arc::clone(&clock))),
+        progress: Arc::new(Progress::new(Arc::clone(&clock), chain.chain_id())),
         auditor: Arc::new(Auditor::new(chain.clone(), Arc::clone(&clock), 0)),
         clock: Arc::clone(&clock),
     };
@@ -71,7 +71,7 @@ async fn ingested(files: &Path, data: &Path, cell_blocks: u64) -> Chain {
     chain
 }
 
-/// A filter that some log of the chain suggests.
+/// A filter derived from a random log of the chain.
 fn filter(dice: &dyn Entropy, blocks: &[Block]) -> Filter {
     let pick = |count: usize| usize::try_from(dice.below(count as u64)).expect("small");
     let (first, last) = (blocks[0].at.number, blocks[blocks.len() - 1].at.number);
@@ -141,13 +141,13 @@ async fn check_answers(chain: &Chain, blocks: &[Block]) {
     assert!(results > FILTERS, "the filters find something: {results}");
 }
 
-/// Everything that is stored, by number, hash and transaction, is what the files hold.
+/// Checks that the stored blocks, by number, hash and transaction, equal those of the files.
 async fn check_blocks(chain: &Chain, blocks: &[Block], step: usize) {
     let view = chain.view().await.expect("a view");
     for block in blocks.iter().step_by(step) {
         let stored = view.block(block.at.number).await.expect("read").expect("stored");
         assert_eq!(*stored, *block);
-        assert_eq!(stored.verified, Verify::Full);
+        assert_eq!(stored.verified, VerifyLevel::Full);
         let by_hash = view.block_ref_by_hash(&block.at.hash).await.expect("looked up");
         assert_eq!(by_hash, Some(block.at));
         for (position, transaction) in block.transactions.iter().enumerate().take(3) {
@@ -167,7 +167,7 @@ async fn blocks_of(files: &Path) -> Vec<Block> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn era1_files_become_history_whose_every_answer_is_that_of_a_scan() {
     let proof = std::env::var_os("LOGMILL_PROOF").is_some();
-    // In a proof run two million logs, and cells as they are by default.
+    // A proof run has two million logs, and cells of the default size.
     let (blocks, logs, cell) = if proof { (10_000, 200, 8_192) } else { (1_200, 40, 256) };
     let shape = Shape { transactions: logs / 3, logs, ..Shape::sparse() }.at(Fork::London);
     let sim = SimChain::with(SimSettings { seed: 11, shape, ..SimSettings::default() });

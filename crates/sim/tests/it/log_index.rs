@@ -16,20 +16,20 @@ use std::time::Duration;
 use finalized_log_index::{FinalizedBlock, LogIndex, Stores};
 use logmill_io::blob::{FileBlobs, S3Blobs};
 use logmill_io::meta::SqlMeta;
-use logmill_io::{BlobStore, Fault, Faults, Faulty, OsEntropy, SystemClock};
+use logmill_io::{BlobStore, Fault, Faults, FaultyStore, OsEntropy, SystemClock};
 use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
 use tempfile::TempDir;
 
-use self::fence::{Place, all_tries};
+use self::fence::{SharedStores, all_tries};
 use self::life::{PAUSE, collect, finish, image, live, look};
 use crate::blob_stores::{Moto, settings as s3_settings};
 use crate::work::in_real_time;
 
 const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
 
-/// A database and a place for blobs, of one test.
-struct Ground {
+/// A database and a blob store for one test.
+struct IndexFixture {
     database: Database,
     blobs: Blobs,
 }
@@ -39,7 +39,7 @@ enum Blobs {
     S3(Arc<dyn BlobStore>),
 }
 
-impl Ground {
+impl IndexFixture {
     fn new(database: Database) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         Self { database, blobs: Blobs::Files(folder) }
@@ -48,14 +48,14 @@ impl Ground {
     fn through(plain: &Stores, faults: &Arc<Faults>) -> Stores {
         let (meta, blobs) = (Arc::clone(&plain.meta), Arc::clone(&plain.blobs));
         Stores {
-            meta: Arc::new(Faulty::new(meta, Arc::clone(faults))),
-            blobs: Arc::new(Faulty::new(blobs, Arc::clone(faults))),
+            meta: Arc::new(FaultyStore::new(meta, Arc::clone(faults))),
+            blobs: Arc::new(FaultyStore::new(blobs, Arc::clone(faults))),
             ..plain.clone()
         }
     }
 }
 
-impl Place for Ground {
+impl SharedStores for IndexFixture {
     async fn open(&self) -> Stores {
         let blobs = match &self.blobs {
             Blobs::Files(folder) => FileBlobs::open(folder.path().join("blobs")).expect("a folder"),
@@ -74,28 +74,28 @@ impl Place for Ground {
     }
 }
 
-/// One life under faults, on a ground of its own, and what is left of it.
-async fn run(ground: &Ground, faults: &Arc<Faults>, blocks: &[FinalizedBlock]) -> String {
-    let plain = ground.open().await;
+/// Runs the scenario under faults and returns the image of its result.
+async fn run(fixture: &IndexFixture, faults: &Arc<Faults>, blocks: &[FinalizedBlock]) -> String {
+    let plain = fixture.open().await;
     let reader = LogIndex::open(plain.clone(), life::settings()).await.expect("it opens");
-    let disturbed = Ground::through(&plain, faults);
+    let disturbed = IndexFixture::through(&plain, faults);
     live(&disturbed, blocks, || faults.crashed(), async || {}).await;
     look(&reader, blocks).await;
     drop((plain, disturbed));
     for _ in 0..2 {
-        ground.advance(PAUSE);
-        let restarted = ground.open().await;
+        fixture.advance(PAUSE);
+        let restarted = fixture.open().await;
         finish(&restarted, blocks).await;
     }
-    ground.advance(PAUSE);
-    let restarted = ground.open().await;
+    fixture.advance(PAUSE);
+    let restarted = fixture.open().await;
     collect(&restarted).await;
     look(&reader, blocks).await;
     image(&restarted, blocks).await
 }
 
-/// Faults at every `step`th operation, each kind in turn.
-async fn thinned(fresh: impl Fn() -> Ground, step: usize) {
+/// Runs the scenario with a fault at every `step`-th operation, each kind in turn.
+async fn thinned(fresh: impl Fn() -> IndexFixture, step: usize) {
     let blocks = life::blocks();
     let counted = Faults::none();
     let undisturbed = run(&fresh(), &counted, &blocks).await;
@@ -110,13 +110,13 @@ async fn thinned(fresh: impl Fn() -> Ground, step: usize) {
 
 #[test]
 fn an_index_on_sqlite_and_files_survives_faults() {
-    in_real_time(thinned(|| Ground::new(Database::file()), 5));
+    in_real_time(thinned(|| IndexFixture::new(Database::file()), 5));
 }
 
 #[test]
 fn an_index_on_postgres_and_files_survives_faults() {
     let server = PostgresServer::start();
-    in_real_time(thinned(|| Ground::new(Database::postgres(&server)), 7));
+    in_real_time(thinned(|| IndexFixture::new(Database::postgres(&server)), 7));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn an_index_on_sqlite_and_s3_survives_faults() {
         let mut settings = s3_settings(moto.endpoint());
         settings.prefix = format!("index-{}/", number.fetch_add(1, Ordering::SeqCst));
         let blobs = S3Blobs::connect(settings).expect("a store");
-        Ground { database: Database::file(), blobs: Blobs::S3(blobs) }
+        IndexFixture { database: Database::file(), blobs: Blobs::S3(blobs) }
     };
     in_real_time(async {
         moto.create_bucket("logmill-proof").await;
@@ -136,12 +136,12 @@ fn an_index_on_sqlite_and_s3_survives_faults() {
 }
 
 #[test]
-fn a_fenced_out_writer_publishes_nothing_on_sqlite() {
-    in_real_time(async { all_tries(&Ground::new(Database::file())).await });
+fn a_fenced_writer_publishes_nothing_on_sqlite() {
+    in_real_time(async { all_tries(&IndexFixture::new(Database::file())).await });
 }
 
 #[test]
-fn a_fenced_out_writer_publishes_nothing_on_postgres() {
+fn a_fenced_writer_publishes_nothing_on_postgres() {
     let server = PostgresServer::start();
-    in_real_time(async { all_tries(&Ground::new(Database::postgres(&server))).await });
+    in_real_time(async { all_tries(&IndexFixture::new(Database::postgres(&server))).await });
 }

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use logmill_io::meta::{MemoryMeta, SqlMeta, conformance};
 use logmill_io::sql::Execute;
 use logmill_io::{
-    Batch, Condition, Entropy, Error, ErrorKind, Faults, Faulty, Fence, Key, MetaStore,
+    Batch, Condition, Entropy, Error, ErrorKind, Faults, FaultyStore, Fence, Key, MetaStore,
     MetaStoreExt, OsEntropy, SeededEntropy, Sql, SystemClock, Tasks, params,
 };
 use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
 
-use crate::sql::Kinds;
+use crate::sql::DatabaseKinds;
 
 async fn conforms(store: Arc<dyn MetaStore>) {
     if let Err(violation) = conformance::run(&store, &OsEntropy).await {
@@ -79,7 +79,7 @@ async fn effect_table(sql: &Sql) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stale_fence_is_refused_inside_of_a_transaction() {
-    for sql in Kinds::start().await.open().await {
+    for sql in DatabaseKinds::start().await.open().await {
         effect_table(&sql).await;
         let unknown = write_fenced(&sql, 1).await.expect_err("nobody has raised it");
         assert_eq!(unknown.kind(), ErrorKind::Fenced, "{sql:?}: {unknown}");
@@ -174,11 +174,11 @@ async fn what_was_acknowledged_between_faults_is_kept() {
     let seed = OsEntropy.next_u64();
     let faults = || Faults::seeded(SeededEntropy::shared(seed), 60, 60);
     let store = memory();
-    let faulty: Arc<dyn MetaStore> = Arc::new(Faulty::new(Arc::clone(&store), faults()));
+    let faulty: Arc<dyn MetaStore> = Arc::new(FaultyStore::new(Arc::clone(&store), faults()));
     writes_are_kept(&store, &faulty, seed).await;
-    for sql in Kinds::start().await.open().await {
+    for sql in DatabaseKinds::start().await.open().await {
         let store = SqlMeta::shared(sql.clone());
-        let faulty: Arc<dyn MetaStore> = Arc::new(Faulty::new(Arc::clone(&store), faults()));
+        let faulty: Arc<dyn MetaStore> = Arc::new(FaultyStore::new(Arc::clone(&store), faults()));
         writes_are_kept(&store, &faulty, seed).await;
         // The same below: faults at each statement, begin and commit, which the database tries again.
         writes_are_kept(&store, &SqlMeta::shared(sql.with_faults(faults())), seed).await;

@@ -1,4 +1,4 @@
-//! `tools/proof.sh` with a made-up Cargo: what it runs, what it keeps, and what it calls passed.
+//! `tools/proof.sh` with a fake Cargo: what it runs, what it remembers, and what it counts as passed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -33,7 +33,7 @@ case "$1 $2 $*" in
 esac
 "#;
 
-/// A tree of its own with the script in it.
+/// A separate source tree with the script.
 struct Tree(tempfile::TempDir);
 
 impl Tree {
@@ -63,7 +63,7 @@ impl Tree {
         assert!(done.expect("git runs").success(), "{args:?}");
     }
 
-    /// Runs the script where these tests pass, fail and skip; gives its exit code and the tests that ran.
+    /// Runs the script with these tests passing, failing and skipping; returns its exit code and the tests that ran.
     fn proof(&self, pass: &str, fail: &str, skip: &str) -> (i32, String, String) {
         let _ = fs::remove_file(self.path().join("ran"));
         let path = std::env::var("PATH").expect("a path");
@@ -88,13 +88,13 @@ impl Tree {
 }
 
 #[test]
-fn a_proof_goes_on_where_it_stopped_and_is_passed_only_when_all_have() {
+fn a_proof_continues_where_it_stopped_and_passes_only_when_all_tests_have() {
     let tree = Tree::new();
     let (code, ran, said) = tree.proof("a", "", "");
     assert_eq!((code, ran.as_str()), (3, "a"), "{said}");
     assert!(said.contains("not run: it b\n") && said.contains("PROOF UNFINISHED"), "{said}");
     assert!(said.contains("1 passed, 0 failed, 0 skipped, 2 not run"), "{said}");
-    // What has passed is not run again; what failed is.
+    // Passed tests are not run again; failed ones are.
     let (code, ran, said) = tree.proof("a b", "c", "");
     assert_eq!((code, ran.as_str()), (1, "b c"), "{said}");
     assert!(said.contains("failed:  it c\n") && said.contains("PROOF FAILED"), "{said}");
@@ -103,14 +103,14 @@ fn a_proof_goes_on_where_it_stopped_and_is_passed_only_when_all_have() {
     assert!(said.ends_with("3 passed, 0 failed, 0 skipped, 0 not run\nPROOF PASSED\n"), "{said}");
     let (code, ran, _) = tree.proof("a b c", "", "");
     assert_eq!((code, ran.as_str()), (0, ""));
-    // Another tree, another proof.
+    // A changed tree needs a new proof.
     fs::write(tree.path().join("new"), "x").expect("written");
     let (_, ran, _) = tree.proof("a b c", "", "");
     assert_eq!(ran, "a b c");
 }
 
 #[test]
-fn a_test_that_could_not_run_is_not_taken_for_passed() {
+fn a_test_that_could_not_run_does_not_count_as_passed() {
     let tree = Tree::new();
     let (code, _, said) = tree.proof("a b c", "", "b");
     assert_eq!(code, 3, "{said}");

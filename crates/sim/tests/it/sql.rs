@@ -1,5 +1,6 @@
-//! The SQL face under attack: both engines give the same answers, races are run again, nothing that was
-//! acknowledged is lost and nothing that failed is kept, whoever goes away, restarts, fills up or breaks.
+//! The SQL interface under stress: both engines return the same answers, conflicting transactions are retried,
+//! acknowledged writes are never lost and failed ones never kept, even if clients disappear, servers restart, and
+//! disks fill up or break.
 //!
 //! Leaves to others: the queue and the leases above it.
 
@@ -22,13 +23,13 @@ mod transactions;
 mod wakes;
 
 /// One empty database of each kind: SQLite in memory, in a file, and PostgreSQL.
-pub(crate) struct Kinds {
+pub(crate) struct DatabaseKinds {
     databases: Vec<Database>,
-    // Last, so that it is stopped after the others let go of it.
+    // Last, so that it is stopped after the databases are dropped.
     _server: PostgresServer,
 }
 
-impl Kinds {
+impl DatabaseKinds {
     pub(crate) async fn start() -> Self {
         let server = PostgresServer::start();
         let databases =
@@ -36,7 +37,7 @@ impl Kinds {
         Self { databases, _server: server }
     }
 
-    /// A handle to each.
+    /// Opens each database.
     pub(crate) async fn open(&self) -> Vec<Sql> {
         let mut handles = Vec::new();
         for database in &self.databases {
@@ -46,14 +47,14 @@ impl Kinds {
     }
 }
 
-/// Runs a statement that must work.
+/// Runs a statement that must succeed.
 async fn run(sql: &Sql, text: &str) {
     if let Err(error) = sql.execute(text, params![]).await {
         panic!("{sql:?}: {}", error.chain());
     }
 }
 
-/// The one number that a query gives.
+/// Returns the single number of a query's result.
 async fn number(sql: &Sql, text: &str) -> i64 {
     match sql.query(text, params![]).await.and_then(|answer| answer.row()?.int(0)) {
         Ok(number) => number,

@@ -1,11 +1,12 @@
-//! The rules of the tree that a machine can keep, each a test of its own.
+//! Rules about the source tree that can be checked automatically, each as a test.
 //!
-//! Guarantees: a rule that fails names every place that breaks it and says what to do. The rules look at the
-//! files that git knows or would add. Leaves to others: what the compiler, `rustfmt`, `clippy` (its ban list is
-//! `clippy.toml`) and `typos` already see; and judgment, so where a rule makes a place worse, the exception is
-//! listed with its reason beside the rule.
+//! Guarantees: a failing rule names every violation and what to do. The rules look at the files that git tracks or
+//! would add. Leaves to others: what the compiler, `rustfmt`, `clippy` (its ban list is `clippy.toml`) and `typos`
+//! already check; and judgement: where a rule makes a place worse, the exception is listed with its reason beside the
+//! rule.
 
 mod advisories;
+mod brief;
 mod decisions;
 mod dependencies;
 mod licence;
@@ -17,7 +18,7 @@ mod size;
 mod source;
 mod tree;
 
-/// Fails with all `faults` at once, so that one run shows the whole work.
+/// Fails with all `faults` at once, so that one run shows everything to fix.
 #[track_caller]
 fn assert_none(faults: &[String], advice: &str) {
     assert!(faults.is_empty(), "{advice}\n  {}\n", faults.join("\n  "));

@@ -1,4 +1,4 @@
-//! Tokens and pools of real blocks: what is derived from their logs fits together.
+//! Tokens and pools of real blocks: the tables derived from their logs are consistent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -108,7 +108,7 @@ fn tokens_and_pools_of_real_blocks_fit_together() {
     let tables = derived(&mainnet(&folder));
     every_transfer_is_there(&tables);
     holdings_add_up_to_the_supply(&tables);
-    pools_say_what_their_tokens_did(&tables);
+    pools_report_what_their_tokens_did(&tables);
 }
 
 /// Counted by hand: 4 257 of ERC-20, 205 deposits and 171 withdrawals of wrapped ether; 10 773 of ERC-721, 18
@@ -140,9 +140,9 @@ fn holdings_add_up_to_the_supply(tables: &Tables) {
     }
 }
 
-/// What a pool says it gave went to someone, and at least what it says it got came from someone. A few tokens with
-/// pools of V2 keep a part of every transfer, or give it to everybody; they say something else.
-fn pools_say_what_their_tokens_did(tables: &Tables) {
+/// The amount that a pool reports as paid out was transferred, and at least the amount that it reports as received. A
+/// few tokens with V2 pools keep part of every transfer or distribute it; their amounts differ.
+fn pools_report_what_their_tokens_did(tables: &Tables) {
     let place = |row: &[Cell], column: usize| (int(&row[0]), int(&row[column]));
     let (mut came, mut went) = (BTreeMap::new(), BTreeSet::new());
     for row in &tables["ft_transfers"] {
@@ -163,13 +163,13 @@ fn pools_say_what_their_tokens_did(tables: &Tables) {
         let gave = |out| out == Amount::ZERO || went.contains(&(at, pool, out));
         let got = came.get(&(at, pool)).is_some_and(|most| in0.max(in1) <= *most);
         let gave = gave(out0) && gave(out1);
-        // One of the two tokens keeps to what it says.
+        // One of the two tokens has the reported amounts.
         assert!(got || gave, "{row:?}");
         assert!(got && gave || dex == "uniswap_v2", "{row:?}");
         odd += usize::from(!(got && gave));
     }
     assert_eq!(counts[&("uniswap_v2", "Swap")], 454);
-    // As many again are of lending markets, whose `Mint` has the same topic and no indexed argument.
+    // As many again are from lending markets, whose `Mint` has the same topic and no indexed argument.
     assert_eq!(counts[&("uniswap_v2", "AddLiquidity")], 4);
     assert_eq!(counts[&("uniswap_v3", "Swap")], 95);
     assert_eq!(counts[&("curve", "Swap")], 10);

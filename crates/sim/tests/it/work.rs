@@ -1,4 +1,4 @@
-//! The work kernel on both engines.
+//! Tests of the crate `work` on both engines.
 
 pub(crate) mod coverage;
 mod cron;
@@ -38,12 +38,12 @@ pub(crate) fn on_both<F: Future<Output = ()>>(body: impl Fn(Database) -> F) {
     in_real_time(async { body(Database::postgres(&server)).await });
 }
 
-/// The queue of a database, as a new process would open it.
+/// Opens the queue of a database as a new process would.
 pub(crate) async fn open(database: &Database) -> Queue {
     Queue::open(database.open().await).await.expect("the queue opens")
 }
 
-/// Makes the table of effects. It has no key: nothing but the token keeps an effect from happening twice.
+/// Creates the table of effects. It has no key: only the token prevents an effect from happening twice.
 pub(crate) async fn create_effects(queue: &Queue) {
     queue.sql().execute("CREATE TABLE effect (key TEXT)", params![]).await.expect("a table");
 }

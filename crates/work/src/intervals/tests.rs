@@ -1,4 +1,4 @@
-//! The interval set against a bitmap.
+//! Compares the interval set with a bitmap.
 
 use proptest::prelude::*;
 
@@ -24,7 +24,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..40)
 }
 
-/// The set as bits: the model.
+/// The set as a bitmap, to compare with the model.
 fn bits(set: &IntervalSet) -> Vec<bool> {
     (0..SPAN).map(|height| set.contains(height)).collect()
 }
@@ -54,7 +54,7 @@ fn build(steps: &[Step]) -> (IntervalSet, Vec<bool>) {
                 let missing = set.insert(range);
                 let expected =
                     runs(|height| !model[usize::try_from(height).expect("small")], range);
-                assert_eq!(missing, expected, "what an insert says was missing");
+                assert_eq!(missing, expected, "the parts that the insert reports as missing");
                 paint(&mut model, range, true);
             }
             Step::Remove(range) => {
@@ -68,7 +68,7 @@ fn build(steps: &[Step]) -> (IntervalSet, Vec<bool>) {
 
 proptest! {
     #[test]
-    fn it_is_the_set_that_a_bitmap_is(
+    fn an_interval_set_equals_a_bitmap(
         steps in steps(),
         within in heights(),
         at in 0..SPAN,
@@ -89,14 +89,14 @@ proptest! {
         let gaps = set.gaps(&within);
         let below = gaps.first().filter(|_| most > 0);
         let below = below.map(|gap| gap.start..gap.end.min(gap.start + most));
-        prop_assert_eq!(set.next_missing(&within, most, From::Below), below);
+        prop_assert_eq!(set.next_missing(&within, most, SearchOrder::LowestFirst), below);
         let above = gaps.last().filter(|_| most > 0);
         let above = above.map(|gap| gap.start.max(gap.end.saturating_sub(most))..gap.end);
-        prop_assert_eq!(set.next_missing(&within, most, From::Above), above);
+        prop_assert_eq!(set.next_missing(&within, most, SearchOrder::HighestFirst), above);
     }
 
     #[test]
-    fn a_round_trip_gives_the_same_set(steps in steps()) {
+    fn a_round_trip_returns_the_same_set(steps in steps()) {
         let (set, _) = build(&steps);
         prop_assert_eq!(IntervalSet::decode(&set.encode()).expect("just encoded"), set);
     }
@@ -113,19 +113,19 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_give_a_set_or_an_error(body in prop::collection::vec(any::<u8>(), 0..40)) {
+    fn decoding_returns_a_set_or_an_error(body in prop::collection::vec(any::<u8>(), 0..40)) {
         let mut bytes = body;
         let sum = checksum(&bytes);
         bytes.extend_from_slice(&sum);
         if let Ok(set) = IntervalSet::decode(&bytes) {
-            // LEB128 has more than one spelling for a number; ours is the shortest.
+            // LEB128 can encode a number in several ways; we write the shortest.
             prop_assert_eq!(IntervalSet::decode(&set.encode()).expect("valid"), set);
         }
     }
 }
 
 #[test]
-fn the_ends_of_all_heights_work() {
+fn the_lowest_and_highest_heights_work() {
     let mut set = IntervalSet::new();
     set.insert(&(u64::MAX - 2..u64::MAX));
     set.insert(&(0..1));

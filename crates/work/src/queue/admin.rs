@@ -1,7 +1,7 @@
-//! What operators and status pages ask of a queue: look, count, cancel, redrive, purge, pause.
+//! Operations for operators and status pages: view, count, cancel, redrive, purge, pause.
 //!
-//! Guarantees: every change is a transition of [`crate::job`], or removes a finished job. Leaves to others: who
-//! may ask.
+//! Guarantees: every change is a transition of [`crate::job`], or removes a finished job. Leaves to others:
+//! authorization.
 
 use std::time::Duration;
 
@@ -12,65 +12,56 @@ use super::{BATCH_MAX, Queue};
 use crate::error::{Error, Result};
 use crate::job::State;
 
-/// The most jobs that one list shows.
+/// Maximum number of jobs in one list.
 pub const LIST_MAX: usize = 1_000;
 
-/// A job as people see it.
+/// A job as shown to users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobView {
-    /// What it is for.
     pub kind: String,
-    /// What makes it this job and no other.
     pub key: String,
-    /// Where it is in its life.
     pub state: State,
-    /// Higher goes first.
     pub priority: i64,
-    /// The number of its last claim.
+    /// Number of the last claim.
     pub token: i64,
-    /// How many claims counted.
     pub attempts: i64,
-    /// How many may count.
     pub attempts_max: i64,
-    /// How often enqueueing it again brought it back.
+    /// How often enqueueing the key again revived the job.
     pub revived: i64,
-    /// What the handler gets, as JSON text.
+    /// Input of the handler, as JSON text.
     pub payload: String,
-    /// What went wrong last.
+    /// Error of the last failed attempt.
     pub error: Option<String>,
-    /// Who holds it.
+    /// The process that holds it.
     pub owner: Option<String>,
-    /// When it may be, or could be, claimed.
+    /// The earliest time of a claim.
     pub due_at: Timestamp,
-    /// When its last lease ends or ended.
+    /// End of the current or last lease.
     pub lease_until: Option<Timestamp>,
-    /// When it was enqueued.
     pub created_at: Timestamp,
-    /// When it was last claimed.
+    /// Time of the last claim.
     pub started_at: Option<Timestamp>,
-    /// When it was done, dead or cancelled.
+    /// When it became done, dead or cancelled.
     pub finished_at: Option<Timestamp>,
 }
 
-/// How many jobs of a kind are in a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KindCounts {
-    /// The kind.
     pub kind: String,
-    /// The state.
     pub state: State,
-    /// How many.
     pub jobs: u64,
-    /// How long ago the oldest came due (pending), was claimed (running) or finished.
+    /// Time since the oldest came due (pending), was claimed (running) or finished.
     pub oldest_age: Duration,
 }
 
-/// Where a job stands in its queue.
+/// Position of a job in its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Zero while it runs or after it; else one more than the jobs before it, running ones included.
+pub struct QueuePosition {
+    /// Zero if it runs or has finished; otherwise one more than the number of jobs before it, including running
+    /// ones.
     pub position: u64,
-    /// How long until it is done, from measured durations and all running slots; none if nobody runs its kind.
+    /// Estimated time until it is done, from measured durations and all runners' slots; `None` if no process
+    /// runs its kind.
     pub wait: Option<Duration>,
 }
 
@@ -78,14 +69,13 @@ const COLUMNS: &str = "kind, key, state, priority, token, attempts, attempts_max
     error, owner, due_us, lease_until, created_at, started_at, finished_at";
 
 impl Queue {
-    /// One job, if it exists.
     pub async fn get(&self, kind: &str, key: &str) -> Result<Option<JobView>> {
         let text = format!("SELECT {COLUMNS} FROM job WHERE kind = $1 AND key = $2");
         let found = self.sql.query(&text, params![kind, key]).await?;
         found.rows.first().map(view).transpose()
     }
 
-    /// Jobs of a kind in a state, in the order of their keys, after the given key; at most [`LIST_MAX`].
+    /// Lists jobs of a kind in a state, ordered by key, after the given key; at most [`LIST_MAX`].
     pub async fn list(
         &self,
         kind: &str,
@@ -102,7 +92,7 @@ impl Queue {
         found.rows.iter().map(view).collect()
     }
 
-    /// How many jobs of a kind could be claimed now, counted up to `most`.
+    /// Counts the jobs of a kind that are due, up to `most`.
     pub async fn due(&self, kind: &str, most: usize) -> Result<usize> {
         let text = "
             SELECT count(*) FROM (
@@ -113,9 +103,9 @@ impl Queue {
         Ok(usize::try_from(found.row()?.count(0)?).unwrap_or(usize::MAX))
     }
 
-    /// How many jobs there are, by kind and state, and how old the oldest is.
+    /// Counts jobs by kind and state, with the age of the oldest.
     pub async fn counts(&self) -> Result<Vec<KindCounts>> {
-        // Three reads of three partial indexes instead of one of the whole table.
+        // Three reads of partial indexes instead of one of the whole table.
         let text = "
             SELECT kind, state, jobs, now_ms() - oldest FROM (
                 SELECT kind, 0 AS state, count(*) AS jobs, min(due_us) / 1000 AS oldest
@@ -128,14 +118,14 @@ impl Queue {
         found.rows.iter().map(counts).collect()
     }
 
-    /// Where a job stands, and how long it will take.
-    pub async fn place(&self, kind: &str, key: &str) -> Result<Place> {
+    /// Returns a job's position and estimated wait.
+    pub async fn place(&self, kind: &str, key: &str) -> Result<QueuePosition> {
         let job = self.get(kind, key).await?.ok_or_else(|| no_such_job(kind, key))?;
         let (slots, job_time) = self.capacity(kind).await?;
         match job.state {
             State::Pending => {}
-            State::Running => return Ok(Place { position: 0, wait: job_time }),
-            _ => return Ok(Place { position: 0, wait: Some(Duration::ZERO) }),
+            State::Running => return Ok(QueuePosition { position: 0, wait: job_time }),
+            _ => return Ok(QueuePosition { position: 0, wait: Some(Duration::ZERO) }),
         }
         let text = "
             SELECT (SELECT count(*) FROM job WHERE kind = $1 AND state = 1)
@@ -150,10 +140,15 @@ impl Queue {
             let rounds = u32::try_from(position.div_ceil(slots)).unwrap_or(u32::MAX);
             job_time.saturating_mul(rounds)
         });
-        Ok(Place { position, wait })
+        Ok(QueuePosition { position, wait })
     }
 
-    /// The slots that all runners have for a kind, and how long a job takes them.
+    /// Whether a process runs jobs of a kind, or did within the last five minutes.
+    pub async fn has_runner(&self, kind: &str) -> Result<bool> {
+        Ok(self.capacity(kind).await?.0 > 0)
+    }
+
+    /// Slots of all runners of a kind, and their average job duration.
     async fn capacity(&self, kind: &str) -> Result<(u64, Option<Duration>)> {
         let text = "
             SELECT CAST(COALESCE(sum(slots), 0) AS BIGINT),
@@ -164,7 +159,7 @@ impl Queue {
         Ok((slots, weighted_ms.checked_div(slots).map(Duration::from_millis)))
     }
 
-    /// Says that a runner is there, with so many slots, whose jobs take so long.
+    /// Registers a runner, or refreshes its entry.
     pub(crate) async fn announce(
         &self,
         owner: &str,
@@ -182,7 +177,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Says that a runner is gone, and forgets those that never said so.
+    /// Removes a runner's entry, and entries that are out of date.
     pub(crate) async fn retire(&self, owner: &str, kind: &str) -> Result<()> {
         let text = "
             DELETE FROM job_runner
@@ -191,7 +186,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes a job that is pending or running out of the queue; whoever runs it is fenced. Gives whether it did.
+    /// Cancels a pending or running job and returns whether it was one; a worker that runs it is fenced.
     pub async fn cancel(&self, kind: &str, key: &str) -> Result<bool> {
         let text = "
             UPDATE job SET state = 4, finished_at = now_ms(), owner = NULL
@@ -203,7 +198,7 @@ impl Queue {
         Ok(changed > 0)
     }
 
-    /// Gives one dead or cancelled job all its attempts again. Gives whether it did.
+    /// Makes a dead or cancelled job pending with all its attempts; returns whether it was one.
     pub async fn redrive(&self, kind: &str, key: &str) -> Result<bool> {
         let text = "
             UPDATE job SET state = 0, attempts = 0, due_us = now_ms() * 1000, finished_at = NULL
@@ -216,7 +211,7 @@ impl Queue {
         Ok(changed > 0)
     }
 
-    /// Gives all dead letters of a kind all their attempts again; gives how many there were.
+    /// Redrives all dead letters of a kind; returns how many.
     pub async fn redrive_dead(&self, kind: &str) -> Result<u64> {
         let text = "
             UPDATE job SET state = 0, attempts = 0, due_us = now_ms() * 1000, finished_at = NULL
@@ -227,12 +222,12 @@ impl Queue {
         Ok(changed)
     }
 
-    /// Removes the finished jobs of a kind in a state that ended longer ago than `age`; gives how many. This is also
-    /// the retention of finished jobs. A removed key can be enqueued anew.
+    /// Removes the jobs of a kind in a finished state that ended longer than `age` ago; returns how many. Also
+    /// implements the retention of finished jobs. A removed key can be enqueued again.
     pub async fn purge(&self, kind: &str, state: State, age: Duration) -> Result<u64> {
         if matches!(state, State::Pending | State::Running) {
             return Err(Error::invalid(format!(
-                "{} jobs can not be purged: cancel them first",
+                "{} jobs cannot be purged: cancel them first",
                 state.name()
             )));
         }
@@ -244,7 +239,7 @@ impl Queue {
         self.in_batches(text, params![kind, state.number(), millis(age)]).await
     }
 
-    /// Runs a statement with a limit as its second parameter until it changes less than that.
+    /// Runs a statement whose second parameter is a limit until it changes fewer rows than the limit.
     async fn in_batches(&self, text: &str, params: Vec<logmill_io::Value>) -> Result<u64> {
         let batch = BATCH_MAX as u64;
         let mut params = params;
@@ -259,7 +254,7 @@ impl Queue {
         }
     }
 
-    /// Stops or resumes claims of a kind, in all processes. Jobs that run go on.
+    /// Stops or resumes claims of a kind in all processes. Running jobs go on.
     pub async fn set_paused(&self, kind: &str, paused: bool) -> Result<()> {
         let text = "
             INSERT INTO job_kind (kind, paused) VALUES ($1, $2)
@@ -269,7 +264,18 @@ impl Queue {
         Ok(())
     }
 
-    /// The kinds that are paused.
+    /// Whether the queue has, or had, anything of a kind: a job in any state, a runner, or a pause.
+    pub async fn knows(&self, kind: &str) -> Result<bool> {
+        let text = "
+            SELECT CAST(count(*) AS BIGINT) FROM (
+                SELECT 1 AS one FROM (SELECT kind FROM job WHERE kind = $1 LIMIT 1) AS jobs
+                UNION ALL SELECT 1 FROM job_runner WHERE kind = $1
+                UNION ALL SELECT 1 FROM job_kind WHERE kind = $1
+            ) AS known";
+        let found = self.sql.query(text, params![kind]).await?;
+        Ok(found.row()?.int(0)? > 0)
+    }
+
     pub async fn paused(&self) -> Result<Vec<String>> {
         let text = "SELECT kind FROM job_kind WHERE paused = 1 ORDER BY kind";
         let found = self.sql.query(text, params![]).await?;
@@ -277,7 +283,7 @@ impl Queue {
     }
 }
 
-/// A runner that was not heard of for longer does not count. Idle runners announce themselves with their slow poll.
+/// Runners that have not announced themselves for longer do not count. Idle runners do so with every slow poll.
 const RUNNER_SEEN_WITHIN: Duration = Duration::from_secs(300);
 
 fn no_such_job(kind: &str, key: &str) -> Error {
@@ -285,7 +291,8 @@ fn no_such_job(kind: &str, key: &str) -> Error {
 }
 
 fn state(number: i64) -> Result<State> {
-    State::from_number(number).ok_or_else(|| Error::corrupt(format!("a job in state {number}")))
+    State::from_number(number)
+        .ok_or_else(|| Error::corrupt(format!("a job has the unknown state {number}")))
 }
 
 fn counts(row: &Row) -> Result<KindCounts> {

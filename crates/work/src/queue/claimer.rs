@@ -1,18 +1,18 @@
-//! `Claimer`: claims that stay fast while dead rows can not be vacuumed.
+//! `Claimer`: claims that stay fast while dead rows cannot be vacuumed.
 //!
-//! PostgreSQL keeps old versions of rows for as long as any transaction is older than they are, and a claim
-//! that starts at the oldest due time walks over those of all jobs done since; with one transaction left open
-//! somewhere it gets slower with every job. But jobs come due in the order of time. So a claimer remembers for
-//! each priority how far it has come, and asks the index for what is later: with kind, priority and due time
-//! given, the index goes straight there. Every now and then it forgets, and looks at everything; the more that
-//! costs, the less often.
+//! PostgreSQL keeps old row versions as long as any transaction is older than they are. A claim that starts at
+//! the oldest due time scans the old versions of all jobs done since, so a single open transaction makes claims
+//! slower with every job. But jobs come due in order of time. So a claimer remembers for each priority the due
+//! time that it has reached, and asks for later ones: given kind, priority and due time, the index goes
+//! straight there. From time to time it forgets these floors and does a full look, less often the more a full
+//! look costs.
 //!
-//! Whoever works off a queue completes one job and claims the next: [`Claimer::complete_and_claim`] does both in one
-//! transaction and one trip, for one commit a turn instead of two; decision 0006 says why.
+//! Workers usually complete one job and claim the next: [`Claimer::complete_and_claim`] does both in one
+//! transaction and one round trip, with one commit instead of two (decision 0006).
 //!
-//! Guarantees: nothing that is due is overlooked for longer than [`FULL_LOOK_MAX`], and nothing at all when there is
-//! nothing else to do. A stale token completes nothing, is reported, and does not keep the claim from happening.
-//! Leaves to others: heartbeats and the rest of a job's life.
+//! Guarantees: no due job is overlooked for longer than [`FULL_LOOK_MAX`], and none at all if no other job is
+//! due. A stale token completes nothing, is reported, and does not prevent the claim. Leaves to others:
+//! heartbeats and the rest of a job's life cycle.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -20,87 +20,98 @@ use std::time::Duration;
 
 use logmill_io::{Value, millis, params};
 
-use super::{Claim, Queue, held, within_batch};
+use super::{Claim, Queue, held_claims, within_batch};
 use crate::error::Result;
 
-/// Enqueueing transactions commit out of order; how long after its due time a job may still appear behind us.
+/// How long after its due time a job may still appear below the floor, because transactions commit out of
+/// order.
 const SLACK: Duration = Duration::from_millis(100);
-/// Full looks may take one part in this of the time.
+/// Full looks take at most one part in this of the time.
 const FULL_LOOK_SHARE: u32 = 10;
-/// The longest time between two full looks.
+/// Maximum time between two full looks.
 const FULL_LOOK_MAX: Duration = Duration::from_secs(2);
 
-/// What [`Claimer::complete_and_claim`] did.
+/// Result of [`Claimer::complete_and_claim`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Turn {
-    /// Those that were to be completed and were not: they are held under another token, or by nobody.
+pub struct ClaimOutcome {
+    /// Claims that could not be completed, because they are no longer held under their tokens.
     pub fenced: Vec<Claim>,
-    /// The jobs that the caller holds now.
+    /// Jobs that the caller now holds.
     pub claims: Vec<Claim>,
 }
 
-/// What is still to be completed, with the statement that does it.
-type Open<'a> = Option<(&'a [Claim], (&'static str, Vec<Value>))>;
+/// Claims that are not completed yet, with the statement that completes them.
+type PendingCompletion<'a> = Option<(&'a [Claim], (&'static str, Vec<Value>))>;
 
-/// Claims jobs of one kind for one owner.
 #[derive(Debug)]
 pub struct Claimer {
     queue: Queue,
     kind: String,
     owner: String,
     lease: Duration,
-    /// For each priority, highest first, the due time from which on we look.
+    /// For each priority, highest first, the due time at which claims start.
     floors: BTreeMap<Reverse<i64>, i64>,
-    /// When to look at everything again, on the monotonic clock.
+    /// When to do the next full look, on the monotonic clock.
     full_look_at: Duration,
 }
 
 impl Claimer {
-    /// A claimer that has seen nothing yet.
     pub fn new(queue: Queue, kind: &str, owner: &str, lease: Duration) -> Self {
         let (kind, owner) = (kind.to_owned(), owner.to_owned());
         Self { queue, kind, owner, lease, floors: BTreeMap::new(), full_look_at: Duration::ZERO }
     }
 
-    /// Claims up to `most` jobs that are due, higher priority first, then older.
+    /// Claims up to `most` due jobs, higher priority first, then older.
     pub async fn claim(&mut self, most: usize) -> Result<Vec<Claim>> {
         Ok(self.complete_and_claim(&[], most).await?.claims)
     }
 
-    /// Completes jobs of this kind and claims up to `most` others, as one transaction. After an error nothing has
-    /// happened, or it is in doubt; to complete them again does no harm.
-    pub async fn complete_and_claim(&mut self, done: &[Claim], most: usize) -> Result<Turn> {
+    /// Completes jobs of this kind and claims up to `most` others in one transaction. After an error nothing
+    /// has happened, or the commit is in doubt; completing the same jobs again is harmless.
+    pub async fn complete_and_claim(
+        &mut self,
+        done: &[Claim],
+        most: usize,
+    ) -> Result<ClaimOutcome> {
         within_batch(most)?;
-        let mut turn = Turn::default();
-        let mut open = held::complete_statement(done)?.map(|statement| (done, statement));
-        match self.look(&mut open, most, &mut turn).await {
-            // What a first transaction did must not be lost with the error of a further look, which will come again.
-            Err(error) if turn.claims.is_empty() && (done.is_empty() || open.is_some()) => {
+        let mut outcome = ClaimOutcome::default();
+        let mut open = held_claims::complete_statement(done)?.map(|statement| (done, statement));
+        match self.look(&mut open, most, &mut outcome).await {
+            // An error of a later look must not lose the result of the first transaction; the next call meets
+            // the error again.
+            Err(error) if outcome.claims.is_empty() && (done.is_empty() || open.is_some()) => {
                 return Err(error);
             }
-            Err(error) => tracing::debug!(kind = self.kind, error = error.chain(), "cut short"),
+            Err(error) => {
+                tracing::debug!(kind = self.kind, error = error.chain(), "stopped claiming early");
+            }
             Ok(()) => {}
         }
         if open.is_some() {
-            turn.fenced = self.queue.complete_many(done).await?;
+            outcome.fenced = self.queue.complete_many(done).await?;
         }
-        Ok(turn)
+        Ok(outcome)
     }
 
-    /// Claims, and takes what is to be completed along with the first statement that claims.
-    async fn look(&mut self, open: &mut Open<'_>, most: usize, turn: &mut Turn) -> Result<()> {
+    /// Claims jobs, and completes the open ones along with the first claiming statement.
+    async fn look(
+        &mut self,
+        open: &mut PendingCompletion<'_>,
+        most: usize,
+        outcome: &mut ClaimOutcome,
+    ) -> Result<()> {
         if most == 0 {
             return Ok(());
         }
         let started = self.queue.sql.clock().monotonic();
         if started < self.full_look_at {
-            self.claim_above_floors(open, most, turn).await?;
-            if !turn.claims.is_empty() {
+            self.claim_above_floors(open, most, outcome).await?;
+            if !outcome.claims.is_empty() {
                 return Ok(());
             }
         }
         self.forget_floors().await?;
-        self.claim_above_floors(open, most, turn).await?;
+        self.claim_above_floors(open, most, outcome).await?;
         let ended = self.queue.sql.clock().monotonic();
         self.full_look_at =
             ended + (ended - started).saturating_mul(FULL_LOOK_SHARE).min(FULL_LOOK_MAX);
@@ -108,7 +119,7 @@ impl Claimer {
     }
 
     async fn forget_floors(&mut self) -> Result<()> {
-        // From one priority to the next by the index, instead of over all jobs.
+        // Steps from one priority to the next by the index instead of scanning all jobs.
         let text = "
             WITH RECURSIVE level (priority) AS (
                 SELECT max(priority) FROM job WHERE kind = $1 AND state = 0
@@ -125,34 +136,34 @@ impl Claimer {
 
     async fn claim_above_floors(
         &mut self,
-        open: &mut Open<'_>,
+        open: &mut PendingCompletion<'_>,
         most: usize,
-        turn: &mut Turn,
+        outcome: &mut ClaimOutcome,
     ) -> Result<()> {
         let levels: Vec<(Reverse<i64>, i64)> =
             self.floors.iter().map(|(level, floor)| (*level, *floor)).collect();
         for (level, floor) in levels {
-            let left = most - turn.claims.len();
-            let floor = self.claim_level(open, level.0, floor, left, turn).await?;
+            let left = most - outcome.claims.len();
+            let floor = self.claim_level(open, level.0, floor, left, outcome).await?;
             self.floors.insert(level, floor);
-            if turn.claims.len() >= most {
+            if outcome.claims.len() >= most {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Claims jobs of one priority; gives the new floor.
+    /// Claims jobs of one priority; returns the new floor.
     async fn claim_level(
         &self,
-        open: &mut Open<'_>,
+        open: &mut PendingCompletion<'_>,
         priority: i64,
         floor: i64,
         most: usize,
-        turn: &mut Turn,
+        outcome: &mut ClaimOutcome,
     ) -> Result<i64> {
-        // Of a kind that is paused nothing is due, rather than something due that is not taken: SQLite would walk over
-        // all of it to find out.
+        // For a paused kind no job counts as due. If jobs were due but not taken, SQLite would scan all of
+        // them.
         let text = "
             UPDATE job SET state = 1, token = token + 1, attempts = attempts + 1,
                 lease_until = now_ms() + $6, started_at = now_ms(), owner = $5
@@ -178,7 +189,7 @@ impl Claimer {
         statements.push((text, params));
         let answers = self.queue.sql.execute_together(statements).await?;
         if let (Some((done, _)), [completed, _]) = (open.take(), &*answers) {
-            turn.fenced = held::untouched(done, completed)?;
+            outcome.fenced = held_claims::untouched(done, completed)?;
         }
         let rows = answers.last().map_or(&[][..], |claimed| &claimed.rows);
         let mut claimed = Vec::with_capacity(rows.len());
@@ -195,9 +206,9 @@ impl Claimer {
             };
             claimed.push(((due_us, row.int(5)?), claim));
         }
-        // An engine returns updated rows in the order in which it came across them.
+        // Engines return updated rows in the order in which they found them.
         claimed.sort_by_key(|(order, _)| *order);
-        turn.claims.extend(claimed.into_iter().map(|(_, claim)| claim));
+        outcome.claims.extend(claimed.into_iter().map(|(_, claim)| claim));
         Ok(new_floor)
     }
 }

@@ -1,13 +1,14 @@
-//! Jobs that nobody will finish: those of processes that have ended, and those put off by a clock that was ahead.
+//! Recovers jobs that no process will finish: those of ended processes, and those put off by a clock that was
+//! ahead.
 //!
-//! Waiting for a lease to end is for owners of whom nothing is known. Of some it is known that they ended: the lock
-//! of a SQLite folder is free only when its owner is gone ([`Queue::reclaim_all`]), and on PostgreSQL the session of
-//! an owner is ([`Reclaimer`]).
+//! Normally a job of a lost owner waits until its lease ends. Some owners are known to have ended: the lock of
+//! a SQLite folder is free only if its owner is gone ([`Queue::reclaim_all`]), and on PostgreSQL the owner's
+//! session is gone ([`Reclaimer`]).
 //!
-//! Guarantees: taking a job back is the transition [`crate::job::Event::Reclaim`]: the attempt stays counted and the
-//! next claim draws a new token, so an owner that was taken for gone and comes back is refused. Jobs that were tried
-//! more than [`AT_ONCE_ATTEMPTS_MAX`] times wait for their lease to end, or a process that crashes as soon as it
-//! starts would use up their attempts within seconds. Leaves to others: proving that an owner is gone
+//! Guarantees: reclaiming is the transition [`crate::job::Event::Reclaim`]: the attempt stays counted and the
+//! next claim gets a new token, so an owner that was wrongly taken for gone is refused. Jobs with more than
+//! [`AT_ONCE_ATTEMPTS_MAX`] attempts wait for their lease to end; otherwise a process that crashes on start
+//! would use up their attempts within seconds. Leaves to others: proving that an owner is gone
 //! (`io::sql::presence`).
 
 use std::time::Duration;
@@ -18,16 +19,16 @@ use logmill_io::{millis, params};
 use super::Queue;
 use crate::error::Result;
 
-/// How often a job is taken back at once.
+/// Jobs with more attempts than this wait for their lease to end.
 pub const AT_ONCE_ATTEMPTS_MAX: i64 = 3;
-/// How many leases ahead of now a lease may end; it ends one ahead unless the clock was set back since.
+/// Maximum distance between now and the end of a lease, in leases; it is one unless the clock was set back.
 const LEASES_AHEAD_MAX: u32 = 2;
-/// How often it is looked for times that a clock that was ahead left behind.
+/// Interval between checks for times written by a clock that was ahead.
 const CLOCK_LOOK: Duration = Duration::from_secs(60);
-/// The most owners that are looked at, at a time.
+/// Maximum number of owners checked at a time.
 const OWNERS_MAX: i64 = 1_000;
 
-/// What taking a job back does to it; $1 is [`AT_ONCE_ATTEMPTS_MAX`].
+/// $1 is [`AT_ONCE_ATTEMPTS_MAX`].
 const RECLAIM: &str = "
     UPDATE job SET
         state = CASE WHEN attempts >= attempts_max THEN 3 ELSE 0 END,
@@ -38,20 +39,20 @@ const RECLAIM: &str = "
     WHERE state = 1 AND attempts <= $1";
 
 impl Queue {
-    /// Takes back the jobs of all owners; returns how many. Only for a caller that has proven that none of them lives,
-    /// before it claims any itself.
+    /// Reclaims the jobs of all owners; returns how many. Call it only after proving that all owners are gone,
+    /// and before claiming any job.
     pub async fn reclaim_all(&self) -> Result<u64> {
         Ok(self.sql.execute(RECLAIM, params![AT_ONCE_ATTEMPTS_MAX]).await?.changed)
     }
 
-    /// Takes back the jobs of a kind that an owner holds; returns how many.
+    /// Reclaims the jobs of a kind that an owner holds; returns how many.
     async fn reclaim_from(&self, kind: &str, owner: &str) -> Result<u64> {
         let text = format!("{RECLAIM} AND kind = $2 AND owner = $3");
         let params = params![AT_ONCE_ATTEMPTS_MAX, kind, owner];
         Ok(self.sql.execute(&text, params).await?.changed)
     }
 
-    /// The owners other than `me` that hold jobs of a kind which could be taken back.
+    /// Owners other than `me` that hold jobs of a kind which may be reclaimed.
     async fn other_owners(&self, kind: &str, me: &str) -> Result<Vec<String>> {
         let text = "
             SELECT DISTINCT owner FROM job
@@ -62,10 +63,11 @@ impl Queue {
         found.rows.iter().map(|row| Ok(row.text(0)?.to_owned())).collect()
     }
 
-    /// Makes jobs of a kind due that wait longer than `wait_max` from now; returns how many. Only a clock that was
-    /// ahead when they were put off can have meant that.
+    /// Makes jobs of a kind due that wait longer than `wait_max` from now; returns how many. Only a clock that
+    /// was ahead can have put them off so far.
     async fn end_impossible_waits(&self, kind: &str, wait_max: Duration) -> Result<u64> {
-        // From one priority to the next by the index; hardly ever is there one, and to look is cheaper than to write.
+        // Steps from one priority to the next by the index. Such jobs are rare, and a read is cheaper than a
+        // write.
         let look = "
             WITH RECURSIVE level (priority) AS (
                 SELECT max(priority) FROM job WHERE kind = $1 AND state = 0
@@ -86,8 +88,8 @@ impl Queue {
         Ok(self.sql.execute(text, params).await?.changed)
     }
 
-    /// Shortens leases of a kind that end later than any claim of `lease` could; returns how many. They end one lease
-    /// from now, so that an owner that lives has the time to prolong its own.
+    /// Shortens leases of a kind that end later than any claim for `lease` could; returns how many. They then
+    /// end one lease from now, which leaves a live owner time to prolong them.
     async fn shorten_impossible_leases(&self, kind: &str, lease: Duration) -> Result<u64> {
         let which = "kind = $1 AND state = 1 AND lease_until > now_ms() + $2";
         let most = lease.saturating_mul(LEASES_AHEAD_MAX);
@@ -101,24 +103,24 @@ impl Queue {
     }
 }
 
-/// Takes jobs of one kind back for whoever runs that kind, at its own pace.
+/// Reclaims jobs of one kind, at its own pace, for the runner of that kind.
 #[derive(Debug)]
 pub struct Reclaimer {
     queue: Queue,
     kind: String,
     owner: String,
     lease: Duration,
-    /// The longest that a job of the kind may be put off; none if that is somebody else's concern.
+    /// Maximum delay of a job of the kind; `None` if the caller handles that.
     wait_max: Option<Duration>,
-    /// When to look next, on the monotonic clock.
+    /// Next check of the owners, on the monotonic clock.
     owners_at: Duration,
     clock_at: Duration,
-    /// Whether another process held jobs at the last look.
+    /// Whether other processes held jobs at the last check.
     others: bool,
 }
 
 impl Reclaimer {
-    /// For an owner who claims jobs of a kind for `lease` each.
+    /// For an owner that claims jobs of a kind for `lease` each.
     pub fn new(queue: Queue, kind: &str, owner: &str, lease: Duration) -> Self {
         Self {
             queue,
@@ -132,14 +134,14 @@ impl Reclaimer {
         }
     }
 
-    /// Also looks for jobs that are put off longer than this, and for leases that end later than any could.
+    /// Also corrects jobs that are put off longer than this, and leases that end later than possible.
     #[must_use]
     pub fn with_wait_max(mut self, wait_max: Duration) -> Self {
         self.wait_max = Some(wait_max);
         self
     }
 
-    /// Takes back what is nobody's any more, if it is time to look; returns how many jobs.
+    /// Reclaims orphaned jobs if a check is due; returns how many jobs it changed.
     pub async fn look(&mut self) -> Result<u64> {
         let now = self.queue.sql.clock().monotonic();
         let mut changed = 0;
@@ -153,7 +155,7 @@ impl Reclaimer {
                 tracing::warn!(
                     kind = self.kind,
                     jobs = changed,
-                    "the clock was ahead when jobs were put off: they are due now"
+                    "the clock was ahead when jobs were put off: corrected their times"
                 );
             }
         }
@@ -182,7 +184,7 @@ impl Reclaimer {
         Ok(reclaimed)
     }
 
-    /// How long whoever waits may wait at most without looking again.
+    /// The interval at which to call [`Self::look`] while other processes hold jobs.
     pub fn look_within(&self) -> Option<Duration> {
         self.others.then_some(PRESENCE_LOOK)
     }

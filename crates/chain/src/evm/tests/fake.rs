@@ -1,4 +1,4 @@
-//! A chain that is made up, and nodes that serve it, rightly or wrongly.
+//! A fake chain, and nodes that serve it correctly or incorrectly.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,14 +12,17 @@ use alloy_rlp::BufMut;
 use alloy_trie::root::ordered_trie_root_with_encoder;
 use async_trait::async_trait;
 use bytes::Bytes;
-use logmill_io::wire::{Answer, Limits, Wire};
+use logmill_io::wire::{Limits, Wire, WireResponse};
 use logmill_io::{Clock, Error, Result};
 use serde_json::{Value, json};
 
 use crate::block::{Log, Outcome, Receipt};
 use crate::verify::receipts_root;
 
-/// What a fake node does to an answer.
+/// A result with this field is answered as an error with the field's value as message.
+pub(super) const INSTEAD: &str = "error instead";
+
+/// Changes a fake node's answer.
 pub(super) type Tamper = Arc<dyn Fn(&str, &mut Value) + Send + Sync>;
 
 /// A chain as JSON: each block, and its receipts.
@@ -31,7 +34,7 @@ pub(super) struct FakeChain {
 }
 
 impl FakeChain {
-    /// A chain of blocks `0..length`. From block `fork` on it is the branch `branch`.
+    /// Blocks `0..length`. From block `fork` on it is the branch `branch`.
     pub(super) fn new(length: u64, fork: u64, branch: u64) -> Self {
         let mut chain = Self::default();
         let mut parent = B256::ZERO;
@@ -42,13 +45,28 @@ impl FakeChain {
         chain
     }
 
-    /// A chain whose last block has an uncle.
+    /// The last block has an uncle.
     pub(super) fn with_uncle(length: u64) -> Self {
         let mut chain = Self::new(length - 1, 0, 0);
         let uncle = EvmHeader { number: length - 2, gas_limit: 7, ..EvmHeader::default() };
         let parent = chain.hash(length - 2);
         chain.push(length - 1, parent, 0, Some(&uncle));
         chain.uncles.push(header_json(&uncle));
+        chain
+    }
+
+    /// The last block has transactions that used no gas and emitted no logs.
+    pub(super) fn with_idle(length: u64) -> Self {
+        let mut chain = Self::new(length - 1, 0, 0);
+        let number = length - 1;
+        let parent = chain.hash(number - 1);
+        let idle = |index| Receipt {
+            cumulative_gas_used: 0,
+            logs: Vec::new(),
+            ..receipt(number, index, 0)
+        };
+        let receipts: Vec<Receipt> = (0..=number % 3).map(idle).collect();
+        chain.push_with(number, parent, 0, None, &receipts);
         chain
     }
 
@@ -59,21 +77,33 @@ impl FakeChain {
 
     fn push(&mut self, number: u64, parent: B256, branch: u64, uncle: Option<&EvmHeader>) -> B256 {
         let count = if number == 0 { 0 } else { number % 3 + 1 };
-        let made: Vec<(RawBytes, Value)> =
-            (0..count).map(|index| transaction(number * 10 + index, branch)).collect();
         let receipts: Vec<Receipt> =
             (0..count).map(|index| receipt(number, index, branch)).collect();
+        self.push_with(number, parent, branch, uncle, &receipts)
+    }
+
+    /// The same with these receipts and as many transactions.
+    fn push_with(
+        &mut self,
+        number: u64,
+        parent: B256,
+        branch: u64,
+        uncle: Option<&EvmHeader>,
+        receipts: &[Receipt],
+    ) -> B256 {
+        let nonces = (number * 10..).take(receipts.len());
+        let made: Vec<(RawBytes, Value)> = nonces.map(|nonce| transaction(nonce, branch)).collect();
         let mut header = EvmHeader {
             parent_hash: parent,
             number,
             timestamp: number * 12,
             gas_limit: 30_000_000,
-            gas_used: count * 50_000,
+            gas_used: receipts.last().map_or(0, |last| last.cumulative_gas_used),
             extra_data: RawBytes::from(branch.to_be_bytes().to_vec()),
             transactions_root: ordered_trie_root_with_encoder(&made, |(bytes, _), out| {
                 out.put_slice(bytes);
             }),
-            receipts_root: receipts_root(&receipts),
+            receipts_root: receipts_root(receipts),
             ..EvmHeader::default()
         };
         receipts.iter().for_each(|receipt| header.logs_bloom |= receipt.bloom());
@@ -85,7 +115,7 @@ impl FakeChain {
         json["size"] = json!("0x400");
         json["uncles"] = uncle.map_or(json!([]), |uncle| json!([uncle.hash_slow()]));
         let transactions: Vec<Value> = made.into_iter().map(|(_, json)| json).collect();
-        self.receipts.push(receipts_json(number, hash, &transactions, &receipts));
+        self.receipts.push(receipts_json(number, hash, &transactions, receipts));
         json["transactions"] = json!(transactions);
         self.blocks.push(json);
         hash
@@ -99,7 +129,9 @@ fn header_json(header: &EvmHeader) -> Value {
 }
 
 fn transaction(nonce: u64, branch: u64) -> (RawBytes, Value) {
-    let signature = Signature::new(U256::from(nonce + 1), U256::from(branch + 7), nonce % 2 == 1);
+    // As large as in a real signature.
+    let large = |number: u64| U256::from(number) << 200;
+    let signature = Signature::new(large(nonce + 1), large((branch + 1) << 32), nonce % 2 == 1);
     let to = Address::with_last_byte(9);
     let common = json!({"nonce": format!("{nonce:#x}"), "gas": "0xc350", "to": to, "value": "0x5", "input": "0xabcd",
         "r": signature.r(), "s": signature.s(), "from": to, "blockNumber": "0x1"});
@@ -156,7 +188,7 @@ fn receipt(number: u64, index: u64, branch: u64) -> Receipt {
 
 fn receipts_json(number: u64, block: B256, transactions: &[Value], receipts: &[Receipt]) -> Value {
     let each = transactions.iter().zip(receipts).enumerate().map(|(index, (tx, receipt))| {
-        // Numbered wrongly on purpose: every transaction starts anew.
+        // Numbered wrongly on purpose: there is a gap at every transaction.
         let logs = receipt.logs.iter().enumerate().map(|(at, log)| {
             json!({"address": log.address, "topics": log.topics, "data": log.data, "blockHash": block,
                 "blockNumber": format!("{number:#x}"), "transactionHash": tx["hash"],
@@ -170,19 +202,21 @@ fn receipts_json(number: u64, block: B256, transactions: &[Value], receipts: &[R
     json!(each.collect::<Vec<_>>())
 }
 
-/// What is wrong with a fake node.
+/// Faults of a fake node.
 #[derive(Clone, Default)]
 pub(super) struct Quirks {
-    /// Statuses to answer with, one after the other, with how long it wants to be left alone.
+    /// HTTP statuses to answer with, one after the other, each with its Retry-After.
     pub(super) statuses: Vec<(u16, Option<u64>)>,
-    /// A body to answer with, always.
+    /// A body for every response.
     pub(super) body: Option<String>,
-    /// It takes longer than anybody waits.
+    /// It takes longer than any timeout.
     pub(super) hangs: bool,
-    /// It can not be reached.
     pub(super) unreachable: bool,
     pub(super) missing: BTreeSet<&'static str>,
     pub(super) batch_max: Option<usize>,
+    /// How it refuses batches that are too large: with this HTTP status, by answering only some of the calls if 0, or
+    /// with a JSON-RPC error if `None`.
+    pub(super) batch_status: Option<u16>,
     pub(super) no_batches: bool,
     pub(super) logs_range_max: Option<u64>,
     pub(super) chain_id: Option<u64>,
@@ -194,11 +228,10 @@ pub(super) struct Quirks {
     pub(super) tamper: Option<Tamper>,
 }
 
-/// A node that serves a made-up chain.
 pub(super) struct FakeNode {
     pub(super) chain: Mutex<FakeChain>,
     pub(super) quirks: Mutex<Quirks>,
-    /// The methods that were called, in order, and how many calls each request had.
+    /// The methods called, in order. `requests` has the number of calls per request.
     pub(super) called: Mutex<Vec<String>>,
     pub(super) requests: Mutex<Vec<usize>>,
     clock: Arc<dyn Clock>,
@@ -238,6 +271,9 @@ impl FakeNode {
             Ok(mut result) => {
                 if let Some(tamper) = &quirks.tamper {
                     tamper(method, &mut result);
+                }
+                if let Some(said) = result[INSTEAD].as_str() {
+                    return error(-32_000, said);
                 }
                 json!({"jsonrpc": "2.0", "id": call["id"], "result": result})
             }
@@ -322,12 +358,12 @@ fn number(text: &str) -> Option<usize> {
 
 #[async_trait]
 impl Wire for FakeNode {
-    async fn exchange(&self, body: Bytes, limits: Limits) -> Result<Answer> {
+    async fn exchange(&self, body: Bytes, limits: Limits) -> Result<WireResponse> {
         let quirks = self.quirks.lock().unwrap().clone();
         let request: Value = serde_json::from_slice(&body).expect("we send JSON");
         let calls = request.as_array().map_or(1, Vec::len);
         self.requests.lock().unwrap().push(calls);
-        // A network takes time, so that several requests are on their way at once.
+        // A network takes time, so that several requests are in flight at once.
         self.clock.sleep(Duration::from_millis(10)).await;
         if quirks.hangs {
             self.clock.sleep(limits.timeout).await;
@@ -343,7 +379,12 @@ impl Wire for FakeNode {
         };
         if let Some((status, retry_after)) = next {
             let retry_after = retry_after.map(Duration::from_secs);
-            return Ok(Answer { status, retry_after, body: Bytes::new() });
+            return Ok(WireResponse { status, retry_after, body: Bytes::new() });
+        }
+        let is_too_large = quirks.batch_max.is_some_and(|max| calls > max);
+        if let Some(status) = quirks.batch_status.filter(|status| is_too_large && *status > 0) {
+            let body = Bytes::from_static(b"<html>no</html>");
+            return Ok(WireResponse { status, retry_after: None, body });
         }
         let refusal = |code: i64, message: &str| {
             json!({"jsonrpc": "2.0", "id": null, "error": {"code": code, "message": message}})
@@ -352,11 +393,13 @@ impl Wire for FakeNode {
         let answer = match request {
             _ if quirks.body.is_some() => quirks.body.unwrap_or_default(),
             Value::Array(_) if quirks.no_batches => refusal(-32_600, "invalid request"),
-            Value::Array(calls) if quirks.batch_max.is_some_and(|max| calls.len() > max) => {
-                refusal(-32_600, "batch too large")
+            Value::Array(calls) if is_too_large && quirks.batch_status == Some(0) => {
+                let some = calls.iter().take(quirks.batch_max.unwrap_or(1));
+                json!(some.map(|call| self.answer(call)).collect::<Vec<_>>()).to_string()
             }
+            Value::Array(_) if is_too_large => refusal(-32_600, "batch too large"),
             Value::Array(calls) => {
-                // In another order, as a node may.
+                // In a different order, as a node may.
                 json!(calls.iter().rev().map(|call| self.answer(call)).collect::<Vec<_>>())
                     .to_string()
             }
@@ -365,7 +408,7 @@ impl Wire for FakeNode {
         if answer.len() > limits.bytes_max {
             return Err(Error::TooLarge { what: "fake".to_owned(), limit_bytes: limits.bytes_max });
         }
-        Ok(Answer { status: 200, retry_after: None, body: Bytes::from(answer) })
+        Ok(WireResponse { status: 200, retry_after: None, body: Bytes::from(answer) })
     }
 }
 

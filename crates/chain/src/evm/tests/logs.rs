@@ -1,4 +1,4 @@
-//! Logs without their blocks: what nodes leave out, add and refuse.
+//! Logs without their blocks: nodes that omit, add or refuse them.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use alloy_primitives::{Address, B256};
 use async_trait::async_trait;
 use bytes::Bytes;
-use logmill_io::wire::{Answer, Limits};
+use logmill_io::wire::{Limits, WireResponse};
 
 use super::*;
 use crate::block::BlockRef;
@@ -18,22 +18,22 @@ use crate::source::{FoundLog, LogFilter};
 const HEAD: u64 = 60;
 const FINAL: u64 = 50;
 
-/// A node that changes the answers of another.
-struct Changed {
+/// A node whose answers are changed.
+struct TamperingNode {
     node: SimNode,
     tamper: Option<Tamper>,
     asked: Mutex<Vec<u64>>,
 }
 
-impl fmt::Debug for Changed {
+impl fmt::Debug for TamperingNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Changed")
+        f.write_str("TamperingNode")
     }
 }
 
 #[async_trait]
-impl Wire for Changed {
-    async fn exchange(&self, body: Bytes, limits: Limits) -> logmill_io::Result<Answer> {
+impl Wire for TamperingNode {
+    async fn exchange(&self, body: Bytes, limits: Limits) -> logmill_io::Result<WireResponse> {
         let request: Value = serde_json::from_slice(&body).expect("we send JSON");
         let calls = request.as_array().cloned().unwrap_or_else(|| vec![request]);
         for call in calls.iter().filter(|call| call["method"] == "eth_getLogs") {
@@ -56,9 +56,9 @@ impl Wire for Changed {
     }
 }
 
-struct Scene {
+struct LogFixture {
     source: EvmSource,
-    nodes: Vec<Arc<Changed>>,
+    nodes: Vec<Arc<TamperingNode>>,
     chain: SimChain,
 }
 
@@ -74,30 +74,30 @@ fn chain() -> SimChain {
     chain
 }
 
-fn scene(nodes: Vec<(NodeFaults, Option<Tamper>)>) -> Scene {
+fn fixture(nodes: Vec<(NodeFaults, Option<Tamper>)>) -> LogFixture {
     let clock: Arc<dyn Clock> = SimClock::at(Timestamp(0));
     let chain = chain();
     let (mut reached, mut kept) = (Vec::new(), Vec::new());
     for (index, (faults, tamper)) in nodes.into_iter().enumerate() {
         let node = SimNode::new(chain.clone());
         node.set_faults(faults);
-        let wire = Arc::new(Changed { node, tamper, asked: Mutex::default() });
+        let wire = Arc::new(TamperingNode { node, tamper, asked: Mutex::default() });
         let address = Endpoint::parse(&format!("http://node{index}.example")).expect("fine");
         let name = Some(format!("node{index}"));
         let settings = NodeSettings { name, ..NodeSettings::new(address) };
-        reached.push((settings, Reach { wire: wire.clone(), feed: None }));
+        reached.push((settings, NodeConnections { wire: wire.clone(), feed: None }));
         kept.push(wire);
     }
     let (settings, entropy) = (EvmSettings::new("test"), SeededEntropy::shared(1));
-    let source = EvmSource::reached_by(reached, settings, clock, &entropy).expect("fine");
-    Scene { source, nodes: kept, chain }
+    let source = EvmSource::with_connections(reached, settings, clock, &entropy).expect("fine");
+    LogFixture { source, nodes: kept, chain }
 }
 
 fn wanted() -> LogFilter {
     LogFilter { addresses: vec![FEE_COLLECTOR, WETH], topics: vec![FEES_COLLECTED, TRANSFER] }
 }
 
-impl Scene {
+impl LogFixture {
     fn anchor(&self) -> BlockRef {
         self.chain.heads().finalized.expect("some are final")
     }
@@ -106,12 +106,12 @@ impl Scene {
         self.source.logs(&wanted(), range, self.anchor()).await
     }
 
-    /// What a scan over all blocks finds.
+    /// The result of a scan over all blocks.
     fn expected(&self, range: std::ops::Range<u64>) -> Vec<(u64, B256, u64, usize, usize)> {
         let mut expected = Vec::new();
         for number in range {
             let block = self.chain.block(number).expect("a block");
-            let logs = block.logs().filter(|placed| wanted().wants(placed.log));
+            let logs = block.logs().filter(|placed| wanted().matches(placed.log));
             expected.extend(logs.map(|placed| {
                 let at = block.at;
                 (number, at.hash, at.timestamp, placed.transaction_index, placed.log_index)
@@ -136,75 +136,75 @@ fn honest() -> (NodeFaults, Option<Tamper>) {
 
 #[tokio::test(start_paused = true)]
 async fn logs_are_those_of_a_scan_over_all_blocks() {
-    let scene = scene(vec![honest()]);
-    scene.check(0..FINAL + 1).await;
-    assert_eq!(scene.ask(7..7).await.expect("nothing"), []);
-    let error = scene.ask(0..FINAL + 2).await.expect_err("above what is final");
-    assert!(error.to_string().contains("up to a block that is known"), "{error}");
+    let fixture = fixture(vec![honest()]);
+    fixture.check(0..FINAL + 1).await;
+    assert_eq!(fixture.ask(7..7).await.expect("nothing"), []);
+    let error = fixture.ask(0..FINAL + 2).await.expect_err("above what is final");
+    assert!(error.to_string().contains("must not end above its anchor block"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_range_that_is_too_much_is_cut_until_it_is_not() {
+async fn a_range_that_is_too_large_is_split_until_it_fits() {
     for faults in [
         NodeFaults { logs_blocks_max: 7, ..NodeFaults::default() },
         NodeFaults { logs_max: 9, ..NodeFaults::default() },
     ] {
-        let scene = scene(vec![(faults.clone(), None)]);
-        scene.check(0..FINAL + 1).await;
-        let asked = scene.nodes[0].asked.lock().unwrap().clone();
+        let fixture = fixture(vec![(faults.clone(), None)]);
+        fixture.check(0..FINAL + 1).await;
+        let asked = fixture.nodes[0].asked.lock().unwrap().clone();
         assert!(asked.len() > 5 && asked.contains(&51), "{asked:?}");
-        assert_eq!(scene.source.nodes()[0].failures, 0, "{faults:?} is no failure");
+        assert_eq!(fixture.source.nodes()[0].failures, 0, "{faults:?} is no failure");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_cut_grows_again() {
+async fn a_reduced_range_grows_again() {
     let limited = NodeFaults { logs_blocks_max: 4, ..NodeFaults::default() };
-    let scene = scene(vec![(limited, None)]);
-    scene.check(0..FINAL + 1).await;
-    scene.nodes[0].node.set_faults(NodeFaults::default());
+    let fixture = fixture(vec![(limited, None)]);
+    fixture.check(0..FINAL + 1).await;
+    fixture.nodes[0].node.set_faults(NodeFaults::default());
     for _ in 0..8 {
-        scene.check(0..FINAL + 1).await;
+        fixture.check(0..FINAL + 1).await;
     }
-    let asked = scene.nodes[0].asked.lock().unwrap().clone();
+    let asked = fixture.nodes[0].asked.lock().unwrap().clone();
     let last = asked.last().expect("some");
     assert!(*last > 10, "{asked:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_block_that_is_too_much_by_itself_is_read_by_its_receipts() {
-    let scene = scene(vec![(NodeFaults { logs_max: 1, ..NodeFaults::default() }, None)]);
-    scene.check(0..FINAL + 1).await;
+async fn a_single_block_that_is_too_large_is_read_by_its_receipts() {
+    let fixture = fixture(vec![(NodeFaults { logs_max: 1, ..NodeFaults::default() }, None)]);
+    fixture.check(0..FINAL + 1).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_lags_in_silence_is_not_believed() {
+async fn a_node_that_lags_silently_is_not_trusted() {
     let lags = NodeFaults { behind: 30, silent_above_head: true, ..NodeFaults::default() };
-    let alone = scene(vec![(lags.clone(), None)]);
+    let alone = fixture(vec![(lags.clone(), None)]);
     let error = alone.ask(0..FINAL + 1).await.expect_err("it has not got them");
     assert!(matches!(error, Error::NotYet { .. }), "{error}");
-    scene(vec![(lags, None), honest()]).check(0..FINAL + 1).await;
+    fixture(vec![(lags, None), honest()]).check(0..FINAL + 1).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_of_another_branch_is_not_believed() {
-    let scene = scene(vec![honest()]);
-    let anchor = BlockRef { hash: B256::repeat_byte(1), ..scene.anchor() };
-    let error = scene.source.logs(&wanted(), 0..FINAL + 1, anchor).await;
+async fn a_node_on_another_branch_is_not_trusted() {
+    let fixture = fixture(vec![honest()]);
+    let anchor = BlockRef { hash: B256::repeat_byte(1), ..fixture.anchor() };
+    let error = fixture.source.logs(&wanted(), 0..FINAL + 1, anchor).await;
     assert!(matches!(error, Err(Error::Mismatch { .. })), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_and_broken_answers_are_asked_for_again() {
+async fn failed_and_broken_answers_are_retried() {
     let faults =
         NodeFaults { fail_every: 5, cut_every: 7, too_many_every: 11, ..NodeFaults::default() };
-    let scene = scene(vec![(faults, None)]);
+    let fixture = fixture(vec![(faults, None)]);
     for _ in 0..9 {
-        scene.check(0..FINAL + 1).await;
+        fixture.check(0..FINAL + 1).await;
     }
 }
 
-/// A node that does this to its answers is refused by this; beside an honest one it does no harm.
+/// Checks that a node with this change is rejected with `said`, and that beside an honest node it does no harm.
 async fn refused(method: &'static str, change: fn(&mut Value), said: &str) {
     let liar = || {
         let change = tamper(move |called, result| {
@@ -214,14 +214,14 @@ async fn refused(method: &'static str, change: fn(&mut Value), said: &str) {
         });
         (NodeFaults::default(), change)
     };
-    let error = scene(vec![liar()]).ask(0..FINAL + 1).await.expect_err(said);
-    let error = logmill_io::chain(&error);
+    let error = fixture(vec![liar()]).ask(0..FINAL + 1).await.expect_err(said);
+    let error = logmill_io::error_chain(&error);
     assert!(error.contains(said), "{said:?} is not in {error:?}");
-    scene(vec![liar(), honest()]).check(0..FINAL + 1).await;
+    fixture(vec![liar(), honest()]).check(0..FINAL + 1).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_gives_what_was_not_asked_for_is_refused() {
+async fn a_node_that_returns_logs_outside_the_filter_is_rejected() {
     refused("eth_getLogs", |logs| logs[0]["address"] = json!(Address::ZERO), "the filter excludes")
         .await;
     refused("eth_getLogs", |logs| logs[0]["topics"][0] = json!(B256::ZERO), "the filter excludes")
@@ -263,7 +263,7 @@ async fn answers_that_are_no_logs_are_refused() {
                 *result = replaced.clone();
             }
         });
-        let error = scene(vec![(NodeFaults::default(), garbled)]).ask(0..9).await;
+        let error = fixture(vec![(NodeFaults::default(), garbled)]).ask(0..9).await;
         assert!(matches!(error, Err(Error::Unavailable { .. })), "{answer}: {error:?}");
     }
 }

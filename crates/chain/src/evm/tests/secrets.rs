@@ -1,24 +1,24 @@
-//! No secret of an address is ever shown, whatever a node says.
+//! No secret of an address is ever shown, whatever a node returns.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Everything that is shown about a chain whose node repeats its own address in all it says.
+/// Everything that is shown about a chain whose node repeats its own address in every text.
 async fn shown(address: &str, quirks: Quirks) -> String {
     let set = |_, node: &mut NodeSettings| {
         *node = NodeSettings::new(Endpoint::parse(address).expect("fine"));
     };
     let patience = |settings: &mut EvmSettings| settings.patience = Duration::from_secs(1);
-    let stage = stage_of(vec![quirks], patience, set);
+    let pool = pool_with(vec![quirks], patience, set);
     let mut shown = Vec::new();
     let debug = |error: Error| format!("{error} {error:?}");
-    shown.extend(stage.source.info().await.err().map(debug));
-    shown.extend(stage.blocks(1..2).await.err().map(debug));
-    shown.extend(stage.source.heads().await.err().map(debug));
-    shown.extend(stage.source.pass("eth_call", "[]").await.err().map(debug));
+    shown.extend(pool.source.info().await.err().map(debug));
+    shown.extend(pool.blocks(1..2).await.err().map(debug));
+    shown.extend(pool.source.heads().await.err().map(debug));
+    shown.extend(pool.source.pass("eth_call", "[]").await.err().map(debug));
     assert!(shown.len() >= 3, "it fails: {shown:?}");
-    shown.push(format!("{:?} {:?}", stage.source, stage.source.nodes()));
+    shown.push(format!("{:?} {:?}", pool.source, pool.source.nodes()));
     shown.join("\n")
 }
 
@@ -28,8 +28,8 @@ async fn nodes_that_differ_in_their_secrets_alone_have_names_of_their_own() {
         let address = format!("https://node.example/v3/key{index}");
         *node = NodeSettings::new(Endpoint::parse(&address).expect("fine"));
     };
-    let stage = stage_of(vec![Quirks::default(), Quirks::default()], |_| {}, set);
-    let names: Vec<String> = stage.source.nodes().into_iter().map(|node| node.name).collect();
+    let pool = pool_with(vec![Quirks::default(), Quirks::default()], |_| {}, set);
+    let names: Vec<String> = pool.source.nodes().into_iter().map(|node| node.name).collect();
     assert_eq!(names, ["node.example:443", "node.example:443#2"]);
 }
 

@@ -1,6 +1,6 @@
-//! The filter of `eth_getLogs`, as the execution API has it.
+//! The filter of `eth_getLogs`, according to the execution API.
 //!
-//! Guarantees: what can not be a filter is refused with a reason. Leaves to others: what the tags stand for.
+//! Guarantees: an invalid filter is refused with a reason. Leaves to others: resolving tags.
 
 use alloy_primitives::{Address, B256};
 use serde::de::DeserializeOwned;
@@ -8,29 +8,25 @@ use serde_json::{Value, json};
 
 use crate::block::{Log, TOPICS_MAX};
 
-/// The most alternatives at one place of a filter.
+/// Maximum number of alternatives at one position of a filter.
 const ALTERNATIVES_MAX: usize = 1_000;
 
-/// Which logs are asked for.
 #[derive(Debug)]
 pub(super) struct Filter {
     pub(super) span: Span,
-    /// Any if empty.
+    /// Any address if empty.
     addresses: Vec<Address>,
-    /// Any at a position if empty. A log has at least so many topics.
+    /// Alternatives per position; any topic if empty. A log must have at least this many topics.
     topics: Vec<Vec<B256>>,
 }
 
-/// Of which blocks.
+/// The blocks of a query.
 #[derive(Debug)]
 pub(super) enum Span {
-    /// Of one.
     Hash(B256),
-    /// Of a range, both ends inclusive, as tags or numbers in hex.
+    /// Both ends inclusive, as tags or numbers in hex.
     Range {
-        /// The first.
         from: Value,
-        /// The last.
         to: Value,
     },
 }
@@ -38,7 +34,7 @@ pub(super) enum Span {
 impl Filter {
     pub(super) fn parse(filter: &Value) -> Result<Self, String> {
         if !filter.is_object() {
-            return Err("a filter is an object".to_owned());
+            return Err("a filter must be an object".to_owned());
         }
         let field = |name: &str| filter.get(name).filter(|value| !value.is_null());
         let span = match (field("blockHash"), field("fromBlock"), field("toBlock")) {
@@ -58,7 +54,7 @@ impl Filter {
             Some(Value::Array(positions)) if positions.len() <= TOPICS_MAX => {
                 positions.iter().map(alternatives).collect::<Result<_, _>>()?
             }
-            Some(_) => return Err(format!("topics are a list of at most {TOPICS_MAX}")),
+            Some(_) => return Err(format!("topics must be a list of at most {TOPICS_MAX}")),
         };
         let addresses = field("address").map_or(Ok(Vec::new()), alternatives)?;
         Ok(Self { span, addresses, topics })
@@ -73,14 +69,14 @@ impl Filter {
     }
 }
 
-/// One, a list of them, or any.
+/// Parses one value, a list of them, or null for any.
 fn alternatives<T: DeserializeOwned>(value: &Value) -> Result<Vec<T>, String> {
     match value {
         Value::Null => Ok(Vec::new()),
         Value::Array(list) if list.len() > ALTERNATIVES_MAX => {
             Err("exceed max addresses or topics per search position".to_owned())
         }
-        // One that may be anything makes the others void.
+        // A null matches anything, which makes the other alternatives irrelevant.
         Value::Array(list) if list.contains(&Value::Null) => Ok(Vec::new()),
         Value::Array(list) => list.iter().map(parse).collect(),
         one => Ok(vec![parse(one)?]),

@@ -1,7 +1,7 @@
-//! A node of a simulated chain, with what real nodes do wrong.
+//! A node of a simulated chain, with the faults of real nodes.
 //!
-//! Guarantees: one script and one sequence of requests give one sequence of answers. Leaves to others: the socket, and
-//! waiting as long as [`NodeFaults::delay`] says.
+//! Guarantees: the same script and sequence of requests produce the same answers. Leaves to others: the socket,
+//! and waiting for [`NodeFaults::delay`].
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,38 +10,36 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use logmill_io::wire::{Answer, Limits, Wire};
+use logmill_io::wire::{Limits, Wire, WireResponse};
 
-use super::{LogLimits, View};
+use super::{LogLimits, NodeView};
 use crate::block::Block;
 use crate::sim::{Lie, SimChain};
 
-/// What a node does wrong. Nothing by default.
+/// The faults of a node; none by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFaults {
-    /// How it lies about blocks.
     pub lie: Option<Lie>,
-    /// It lies about the blocks whose numbers this divides; about all if 0.
+    /// Falsifies blocks whose numbers are multiples of this; all if 0.
     pub lie_every: u64,
-    /// How many blocks it is behind the chain.
+    /// How many blocks it lags behind the chain.
     pub behind: u64,
-    /// Blocks that it says do not exist.
+    /// Blocks that it reports as not existing.
     pub missing: BTreeSet<u64>,
     /// Blocks below this one are pruned.
     pub floor: u64,
-    /// Each request of this number is one too many (HTTP 429); none if 0.
+    /// Answers every n-th request with HTTP 429; none if 0.
     pub too_many_every: u64,
-    /// Each request of this number fails (HTTP 503); none if 0.
+    /// Answers every n-th request with HTTP 503; none if 0.
     pub fail_every: u64,
-    /// Each answer of this number is cut in the middle; none if 0.
+    /// Cuts every n-th answer in half; none if 0.
     pub cut_every: u64,
-    /// How long an answer takes.
     pub delay: Duration,
-    /// The most logs of an answer; as many as an honest node gives if 0.
+    /// Maximum number of logs in an answer; the default limit if 0.
     pub logs_max: usize,
-    /// The most blocks of a question for logs; as many as an honest node takes if 0.
+    /// Maximum block range of a log query; the default limit if 0.
     pub logs_blocks_max: u64,
-    /// Asked for logs of blocks that it does not have yet, it gives those that it has, and says nothing.
+    /// Answers a log query beyond its head with the logs that it has, without an error.
     pub silent_above_head: bool,
 }
 
@@ -59,16 +57,16 @@ impl NodeFaults {
     }
 }
 
-/// What a node sends back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// An answer, which may be a JSON-RPC error.
+    /// A body, which may be a JSON-RPC error.
     Json(String),
-    /// A status of HTTP and nothing else.
+    /// An HTTP status without a body.
     Status(u16),
 }
 
-/// A node of a simulated chain. Clones are the same node. Given a [`SimChain::fork`], it is on a branch of its own.
+/// A node of a simulated chain. Clones are handles to the same node. Use [`SimChain::fork`] for a node on its
+/// own branch.
 #[derive(Clone, Debug)]
 pub struct SimNode {
     inner: Arc<Inner>,
@@ -82,33 +80,31 @@ struct Inner {
 }
 
 impl SimNode {
-    /// An honest node.
+    /// A node without faults.
     pub fn new(chain: SimChain) -> Self {
         let (faults, requests) = (Mutex::default(), AtomicU64::new(0));
         Self { inner: Arc::new(Inner { chain, faults, requests }) }
     }
 
-    /// The chain behind it.
     pub fn chain(&self) -> &SimChain {
         &self.inner.chain
     }
 
-    /// What it does wrong from now on.
+    /// Replaces the faults from now on.
     pub fn set_faults(&self, faults: NodeFaults) {
         *self.inner.faults.lock().unwrap_or_else(PoisonError::into_inner) = faults;
     }
 
-    /// What it does wrong.
     pub fn faults(&self) -> NodeFaults {
         self.inner.faults.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How many requests it was sent; a batch is one.
+    /// Number of requests so far; a batch counts as one.
     pub fn requests(&self) -> u64 {
         self.inner.requests.load(Ordering::SeqCst)
     }
 
-    /// Its answer to a request, or to a batch of them.
+    /// Answers a request, or a batch of them.
     pub fn answer(&self, request: &str) -> Reply {
         let count = self.inner.requests.fetch_add(1, Ordering::SeqCst) + 1;
         let faults = self.faults();
@@ -125,11 +121,11 @@ impl SimNode {
             if let Some(lie) = faults.lie
                 && block.at.number.is_multiple_of(faults.lie_every.max(1))
             {
-                lie.tell(&mut block);
+                lie.apply(&mut block);
             }
             Some(block)
         };
-        let view = View {
+        let view = NodeView {
             chain: &self.inner.chain,
             behind: faults.behind,
             floor: faults.floor,
@@ -138,7 +134,7 @@ impl SimNode {
         };
         let mut answer = view.answer(request);
         if is_due(count, faults.cut_every) {
-            // All of it is ASCII.
+            // The answer is ASCII.
             answer.truncate(answer.len() / 2);
         }
         Reply::Json(answer)
@@ -148,12 +144,12 @@ impl SimNode {
 /// A wire without a socket, for clients in the same process.
 #[async_trait]
 impl Wire for SimNode {
-    async fn exchange(&self, body: Bytes, _: Limits) -> logmill_io::Result<Answer> {
+    async fn exchange(&self, body: Bytes, _: Limits) -> logmill_io::Result<WireResponse> {
         let (status, body) = match self.answer(&String::from_utf8_lossy(&body)) {
             Reply::Json(json) => (200, Bytes::from(json)),
             Reply::Status(status) => (status, Bytes::new()),
         };
-        Ok(Answer { status, retry_after: None, body })
+        Ok(WireResponse { status, retry_after: None, body })
     }
 }
 

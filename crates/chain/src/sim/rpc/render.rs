@@ -1,7 +1,7 @@
-//! Blocks as JSON, by the types of `alloy`.
+//! Renders blocks as JSON, with the types of `alloy`.
 //!
-//! Guarantees: the JSON is that of real nodes, and of what the block says, right or wrong. Leaves to others: which
-//! block.
+//! Guarantees: the JSON has the form of real nodes' JSON and shows the block as it is, true or false. Leaves to
+//! others: which block.
 
 use alloy_consensus::transaction::Recovered;
 use alloy_consensus::{
@@ -17,11 +17,11 @@ use serde_json::Value;
 use crate::block::{Block, Outcome, PlacedLog, Receipt, TransactionForm};
 use crate::sender::Sender;
 
-/// A block with its transactions, or with their hashes.
+/// Renders a block with its transactions, or with their hashes.
 pub(super) fn block(block: &Block, full: bool) -> Result<Value, String> {
     let fields = block.header.decode().map_err(|error| error.to_string())?;
-    let mut inner = fields.ok_or("a header in JSON")?;
-    // What the block says: a lie may be there, and not in the header's bytes.
+    let mut inner = fields.ok_or("the header is JSON")?;
+    // From the block, which may contain a lie that the header's bytes do not.
     inner.parent_hash = block.at.parent_hash;
     inner.timestamp = block.at.timestamp;
     inner.number = block.at.number;
@@ -44,12 +44,10 @@ pub(super) fn block(block: &Block, full: bool) -> Result<Value, String> {
     json(&rpc::Block { header, uncles, transactions, withdrawals })
 }
 
-/// All transactions of a block.
 pub(super) fn transactions(block: &Block) -> Result<Value, String> {
     json(&decoded(block)?)
 }
 
-/// All receipts of a block.
 pub(super) fn receipts(block: &Block) -> Result<Value, String> {
     let transactions = decoded(block)?;
     let logs: Vec<PlacedLog<'_>> = block.logs().collect();
@@ -64,7 +62,7 @@ pub(super) fn receipts(block: &Block) -> Result<Value, String> {
     json(&receipts)
 }
 
-/// A log with its place.
+/// Renders a log with its position.
 pub(super) fn log(block: &Block, placed: &PlacedLog<'_>) -> rpc::Log {
     let topics = placed.log.topics.to_vec();
     rpc::Log {
@@ -88,11 +86,11 @@ fn decoded(block: &Block) -> Result<Vec<rpc::Transaction>, String> {
     let mut transactions = Vec::new();
     for (index, transaction) in block.transactions.iter().enumerate() {
         let TransactionForm::Canonical(bytes) = &transaction.form else {
-            return Err("a transaction in JSON".to_owned());
+            return Err("a transaction is JSON".to_owned());
         };
         let envelope = TxEnvelope::decode_2718_exact(bytes).map_err(|error| error.to_string())?;
         let signer = Sender::of(&envelope).address();
-        let signer = signer.ok_or_else(|| "a transaction signed by nobody".to_owned())?;
+        let signer = signer.ok_or_else(|| "a transaction has an invalid signature".to_owned())?;
         transactions.push(rpc::Transaction {
             effective_gas_price: Some(envelope.effective_gas_price(base_fee)),
             inner: Recovered::new_unchecked(envelope, signer),
@@ -115,7 +113,7 @@ fn one_receipt(
     let status = match receipt.outcome {
         Outcome::Status(status) => Eip658Value::Eip658(status),
         Outcome::StateRoot(root) => Eip658Value::PostState(root),
-        Outcome::Unknown => return Err("a receipt without outcome".to_owned()),
+        Outcome::Unknown => return Err("a receipt has no outcome".to_owned()),
     };
     let cumulative_gas_used = receipt.cumulative_gas_used;
     let fields = EvmReceipt { status, cumulative_gas_used, logs };
@@ -126,7 +124,7 @@ fn one_receipt(
         2 => ReceiptEnvelope::Eip1559(with_bloom),
         3 => ReceiptEnvelope::Eip4844(with_bloom),
         4 => ReceiptEnvelope::Eip7702(with_bloom),
-        other => return Err(format!("a receipt of type {other}")),
+        other => return Err(format!("a receipt has the unknown type {other}")),
     };
     let envelope = transaction.inner.inner();
     let from = transaction.inner.signer();

@@ -8,7 +8,7 @@ use super::*;
 use crate::block::{BlockRef, Header, Transaction};
 use crate::sender::Sender;
 use crate::sim::{FEE_COLLECTOR, Lie, Shape, action};
-use crate::verify::{Verify, verify};
+use crate::verify::{VerifyLevel, verify};
 
 fn chain(blocks: u64) -> SimChain {
     let chain = SimChain::new(12, Shape::sparse());
@@ -28,7 +28,7 @@ fn asked(node: &SimNode, method: &str, params: &Value) -> Value {
     answer.get("result").cloned().unwrap_or_else(|| answer["error"].clone())
 }
 
-/// A block put together from a node's JSON alone, as a client of alloy would.
+/// Builds a block from a node's JSON alone, like a client that uses alloy.
 fn from_json(node: &SimNode, number: u64) -> Block {
     let tag = format!("{number:#x}");
     let block = asked(node, "eth_getBlockByNumber", &json!([tag, true]));
@@ -57,7 +57,8 @@ fn from_json(node: &SimNode, number: u64) -> Block {
             .map(|tx| Transaction::canonical(tx.inner.inner().encoded_2718().into()))
             .collect(),
         receipts: receipts.into_iter().map(|receipt| receipt_from(&receipt.inner)).collect(),
-        verified: Verify::Off,
+        verified: VerifyLevel::Off,
+        node_fields: crate::KeptFields::default(),
     }
 }
 
@@ -86,18 +87,18 @@ fn a_block_read_back_from_its_json_is_the_same_and_verifies() {
     for number in 0..=80 {
         let mut block = from_json(&node, number);
         assert_eq!(block, *chain.block(number).expect("grown"), "{number}");
-        verify(&mut block, Verify::Full).expect("true");
+        verify(&mut block, VerifyLevel::Full).expect("true");
     }
 }
 
 #[test]
-fn a_lie_told_in_json_is_found_by_who_verifies() {
+fn verification_detects_a_lie_told_in_json() {
     let node = SimNode::new(chain(30));
     for lie in [Lie::DropLog, Lie::AddLog, Lie::ChangeLog, Lie::SwapReceipts, Lie::DropTransaction]
     {
         node.set_faults(NodeFaults { lie: Some(lie), lie_every: 10, ..NodeFaults::default() });
         for number in [9u64, 10] {
-            let checked = verify(&mut from_json(&node, number), Verify::Full);
+            let checked = verify(&mut from_json(&node, number), VerifyLevel::Full);
             assert_eq!(checked.is_err(), number == 10, "{lie:?}");
         }
     }
@@ -139,7 +140,7 @@ fn receipts_and_transactions_are_found_by_hash() {
 }
 
 #[test]
-fn logs_are_those_of_a_scan() {
+fn log_queries_equal_a_scan() {
     let chain = chain(60);
     let expected = |wanted: &dyn Fn(&crate::Log) -> bool| -> Vec<(u64, usize)> {
         let blocks = (0..=60).filter_map(|number| chain.block(number));
@@ -175,7 +176,7 @@ fn logs_are_those_of_a_scan() {
 }
 
 #[test]
-fn filters_that_can_not_be_are_refused() {
+fn invalid_filters_are_refused() {
     let chain = chain(10);
     let code = |filter: Value| ask(&chain, "eth_getLogs", &json!([filter]))["code"].clone();
     let zero = B256::ZERO;
@@ -189,7 +190,7 @@ fn filters_that_can_not_be_are_refused() {
 }
 
 #[test]
-fn batches_and_what_is_no_request_have_answers() {
+fn batches_and_invalid_requests_have_answers() {
     let chain = chain(3);
     let parsed =
         |request: &str| -> Value { serde_json::from_str(&answer(&chain, request)).expect("JSON") };

@@ -14,14 +14,14 @@ fn source(blocks: u64) -> (Arc<SimSource>, Arc<SimClock>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn blocks_come_verified_linked_and_up_to_the_head() {
+async fn blocks_are_verified_and_linked_and_end_at_the_head() {
     let (source, _) = source(100);
     assert_eq!(source.info().await.expect("reachable").chain_id, 1_337);
     let heads = source.heads().await.expect("reachable");
     assert_eq!((heads.latest.number, heads.finalized.map(|at| at.number)), (100, Some(36)));
     let blocks = source.blocks(90..200).await.expect("some");
     assert_eq!(blocks.len(), 11);
-    assert!(blocks.iter().all(|block| block.verified == Verify::Full));
+    assert!(blocks.iter().all(|block| block.verified == VerifyLevel::Full));
     assert!(blocks.windows(2).all(|pair| pair[0].at.hash == pair[1].at.parent_hash));
     assert!(matches!(source.blocks(101..102).await, Err(Error::NotYet { number: 101 })));
     assert_eq!(source.blocks(5..5).await.expect("nothing is there"), []);
@@ -57,7 +57,7 @@ async fn a_gap_cuts_the_answer_and_closes_after_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_below_the_floor_is_pruned() {
+async fn blocks_below_the_floor_are_pruned() {
     let (source, _) = source(20);
     source.set_faults(SimFaults { floor: 10, ..SimFaults::default() });
     assert!(matches!(source.blocks(9..12).await, Err(Error::Pruned { number: 9 })));
@@ -67,7 +67,7 @@ async fn what_is_below_the_floor_is_pruned() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lie_comes_out_as_a_mismatch_and_honest_blocks_before_it_are_given() {
+async fn a_lie_is_a_mismatch_and_honest_blocks_before_it_are_returned() {
     let (source, _) = source(20);
     let lie = Some(Lie::WrongParent);
     source.set_faults(SimFaults { lie, lie_every: 4, ..SimFaults::default() });
@@ -89,7 +89,7 @@ async fn a_lie_comes_out_as_a_mismatch_and_honest_blocks_before_it_are_given() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reorg_comes_between_two_calls_and_spares_what_is_final() {
+async fn a_reorg_between_two_calls_keeps_final_blocks() {
     let (source, _) = source(100);
     let before = source.heads().await.expect("reachable");
     source.set_faults(SimFaults { reorg_every: 2, reorg_depth: 900, ..SimFaults::default() });

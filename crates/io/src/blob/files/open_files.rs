@@ -1,11 +1,11 @@
-//! Files that were read lately, kept open, and read at once when the system has their bytes in memory.
+//! Keeps recently read files open, and reads them directly if their bytes are in the page cache.
 //!
-//! Most reads of blobs are small and warm. Opening the file and handing the read to another thread then costs ten times
-//! the read itself; so a few files stay open, and a read that the system can answer without waiting for the disk
-//! (`RWF_NOWAIT`) happens in place.
+//! Most reads of blobs are small and cached. Opening the file and passing the read to another thread then costs
+//! ten times as much as the read itself. So a few files stay open, and a read that the system can answer
+//! without waiting for the disk (`RWF_NOWAIT`) happens in place.
 //!
-//! Guarantees: what is read is what a fresh open would read: blobs never change, and a file that was deleted
-//! meanwhile, by whomever, is not read. Leaves to others: reads that have to wait.
+//! Guarantees: a read returns what a fresh open would return: blobs never change, and a file that any process
+//! has deleted is not read. Leaves to others: reads that must wait for the disk.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,25 +18,22 @@ use rustix::io::{ReadWriteFlags, preadv2};
 
 use super::super::BlobName;
 
-/// The most files that are kept open.
 const FILES_MAX: usize = 256;
-/// Longer reads go to a thread of their own, also when they would not have to wait.
+/// Longer reads run on another thread even if they need not wait.
 const READ_NOW_BYTES_MAX: u64 = 1 << 20;
 
-/// Files that are kept open.
 #[derive(Debug, Default)]
 pub(super) struct OpenFiles {
-    files: Mutex<Kept>,
+    files: Mutex<FileCache>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct FileCache {
     files: HashMap<BlobName, (Arc<File>, u64)>,
     uses: u64,
 }
 
 impl OpenFiles {
-    /// The open file of a blob.
     pub(super) fn get(&self, name: &BlobName) -> Option<Arc<File>> {
         let mut kept = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         kept.uses += 1;
@@ -46,7 +43,7 @@ impl OpenFiles {
         Some(Arc::clone(file))
     }
 
-    /// Keeps a file open, in the place of the one that was not used for longest.
+    /// Keeps a file open; closes the least recently used one if there are too many.
     pub(super) fn keep(&self, name: &BlobName, file: &Arc<File>) {
         let mut kept = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         kept.uses += 1;
@@ -60,12 +57,11 @@ impl OpenFiles {
         }
     }
 
-    /// Lets a file go.
     pub(super) fn forget(&self, name: &BlobName) {
         self.files.lock().unwrap_or_else(PoisonError::into_inner).files.remove(name);
     }
 
-    /// The bytes of a range, if the file is open, still there, and the system has them all in memory.
+    /// The bytes of a range, if the file is open and not deleted, and the page cache has all of them.
     pub(super) fn read_now(&self, name: &BlobName, range: &Range<u64>) -> Option<Vec<u8>> {
         let length = range.end - range.start;
         if length > READ_NOW_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! The suite itself: it accepts the store in memory and rejects every store with a flaw.
+//! Tests the suite itself: it accepts the memory store and rejects every flawed store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,24 +13,24 @@ use crate::error::Error;
 #[derive(Clone, Copy, Debug)]
 enum Flaw {
     None,
-    /// Looks at the conditions, lets others run, and writes whatever they have done meanwhile.
+    /// Checks the conditions, yields, and then writes regardless of concurrent changes.
     ChecksThenWrites,
     /// The same with the fence.
     FenceOutsideOfTheWrite,
     ScansBackwards,
     IgnoresTheLimit,
-    /// Looks at the fence of what is written, not of what is deleted.
+    /// Checks the fence for writes, but not for deletes.
     DeletesUnfenced,
     AppliesHalfABatch,
 }
 
 #[derive(Debug)]
-struct Flawed {
+struct FlawedStore {
     store: Arc<dyn MetaStore>,
     flaw: Flaw,
 }
 
-impl Flawed {
+impl FlawedStore {
     async fn holds(&self, op: &Op) -> Result<()> {
         let (Op::Put { key, condition, .. }
         | Op::Delete { key, condition }
@@ -57,7 +57,7 @@ fn unconditional(op: &mut Op) {
 }
 
 #[async_trait]
-impl MetaStore for Flawed {
+impl MetaStore for FlawedStore {
     async fn get(&self, key: &Key) -> Result<Option<Record>> {
         self.store.get(key).await
     }
@@ -115,11 +115,11 @@ impl MetaStore for Flawed {
     }
 }
 
-/// Randomness that comes round again after a few draws.
+/// Repeats itself after a few draws.
 #[derive(Debug, Default)]
-struct Periodic(AtomicU64);
+struct PeriodicEntropy(AtomicU64);
 
-impl Entropy for Periodic {
+impl Entropy for PeriodicEntropy {
     fn fill(&self, bytes: &mut [u8]) {
         let drawn = self.0.fetch_add(1, Ordering::SeqCst) % 7 + 1;
         bytes.iter_mut().zip((drawn << 8).to_le_bytes()).for_each(|(byte, value)| *byte = value);
@@ -131,7 +131,7 @@ async fn verdict(store: Arc<dyn MetaStore>) -> Option<&'static str> {
 }
 
 #[tokio::test]
-async fn the_suite_names_the_promise_that_a_store_breaks() {
+async fn the_suite_names_the_guarantee_that_a_store_breaks() {
     let cases = [
         (Flaw::None, None),
         (Flaw::ChecksThenWrites, Some("of many inserts of one key exactly one wins")),
@@ -139,25 +139,19 @@ async fn the_suite_names_the_promise_that_a_store_breaks() {
             Flaw::FenceOutsideOfTheWrite,
             Some("no write with a stale fence lands after the take-over"),
         ),
-        (
-            Flaw::ScansBackwards,
-            Some("a scan gives the keys of its range in the order of their bytes"),
-        ),
-        (
-            Flaw::IgnoresTheLimit,
-            Some("a scan gives the keys of its range in the order of their bytes"),
-        ),
+        (Flaw::ScansBackwards, Some("a scan returns the keys of its range in byte order")),
+        (Flaw::IgnoresTheLimit, Some("a scan returns the keys of its range in byte order")),
         (Flaw::DeletesUnfenced, Some("a stale fence is refused, and counters only grow")),
-        (Flaw::AppliesHalfABatch, Some("a batch happens whole or not at all")),
+        (Flaw::AppliesHalfABatch, Some("a batch happens completely or not at all")),
     ];
     for (flaw, broken) in cases {
         let store = MemoryMeta::shared(SystemClock::shared(), SeededEntropy::shared(1));
-        assert_eq!(verdict(Arc::new(Flawed { store, flaw })).await, broken, "{flaw:?}");
+        assert_eq!(verdict(Arc::new(FlawedStore { store, flaw })).await, broken, "{flaw:?}");
     }
 }
 
 #[tokio::test]
-async fn the_suite_rejects_a_store_whose_versions_come_back() {
-    let store = MemoryMeta::shared(SystemClock::shared(), Arc::new(Periodic::default()));
+async fn the_suite_rejects_a_store_that_reuses_versions() {
+    let store = MemoryMeta::shared(SystemClock::shared(), Arc::new(PeriodicEntropy::default()));
     assert_eq!(verdict(store).await, Some("a version is never used twice"));
 }

@@ -1,4 +1,4 @@
-//! Amounts round-trip, order and add as numbers do.
+//! Amounts round-trip, compare and add like numbers.
 
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ fn amounts() -> impl Strategy<Value = Amount> {
 
 proptest! {
     #[test]
-    fn a_round_trip_gives_the_same_amount(amount in amounts()) {
+    fn a_round_trip_returns_the_same_amount(amount in amounts()) {
         prop_assert_eq!(Amount::decode(&amount.encode()).expect("just encoded"), amount);
         prop_assert_eq!(Amount::from_numeric(&amount.to_numeric()).expect("just encoded"), amount);
         prop_assert_eq!(amount.to_string().parse::<Amount>().expect("just printed"), amount);
@@ -26,7 +26,7 @@ proptest! {
     }
 
     #[test]
-    fn small_sums_are_those_of_the_machine(left in any::<i64>(), right in any::<i64>()) {
+    fn small_sums_equal_machine_arithmetic(left in any::<i64>(), right in any::<i64>()) {
         let sum = Amount::from(left).checked_add(Amount::from(right)).expect("fits");
         prop_assert_eq!(sum.to_string(), (i128::from(left) + i128::from(right)).to_string());
         prop_assert_eq!(Amount::from(left).cmp(&Amount::from(right)), left.cmp(&right));
@@ -55,7 +55,7 @@ fn sums_that_do_not_fit_are_refused_or_saturate() {
 }
 
 #[test]
-fn only_whole_decimal_numbers_are_read() {
+fn only_decimal_integers_are_parsed() {
     for text in ["", "-", "1.0", "1e3", "0x10", " 1", "+1", "１"] {
         assert!(text.parse::<Amount>().is_err(), "{text:?}");
     }

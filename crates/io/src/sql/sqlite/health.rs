@@ -1,7 +1,7 @@
 //! Whether a SQLite handle may still be used.
 //!
-//! Guarantees: once a write or sync has failed, everything is refused, also what was already waiting for the
-//! writer; a commit that failed this way is in doubt, because its record may be in the file. Leaves to others:
+//! Guarantees: after a failed write or sync everything is refused, including commands that already wait for the
+//! writer. A commit that failed this way is in doubt, because its record may be in the file. Leaves to others:
 //! opening a new handle, which reads what the disk really holds.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,6 @@ use rusqlite::ffi;
 
 use crate::error::{Error, Result};
 
-/// Whether the handle may still be used.
 #[derive(Debug)]
 pub(super) struct Health {
     name: String,
@@ -22,7 +21,7 @@ impl Health {
         Self { name, poisoned: AtomicBool::new(false) }
     }
 
-    /// The database, for people.
+    /// Name of the database, for messages.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -34,7 +33,7 @@ impl Health {
         Ok(())
     }
 
-    /// Gives the error its context, and closes the handle for good if what is on disk is now unknown.
+    /// Adds context to an error, and poisons the handle if the content of the disk is now unknown.
     pub(super) fn check<T>(&self, result: rusqlite::Result<T>, doing: &str) -> Result<T> {
         result.map_err(|source| {
             if leaves_the_disk_unknown(&source) {
@@ -44,7 +43,7 @@ impl Health {
         })
     }
 
-    /// The same for what commits.
+    /// The same for commits.
     pub(super) fn check_commit<T>(&self, result: rusqlite::Result<T>, doing: &str) -> Result<T> {
         let doubtful = result.as_ref().err().is_some_and(leaves_the_disk_unknown);
         self.check(result, doing).map_err(|error| {
@@ -57,8 +56,8 @@ impl Health {
     }
 }
 
-/// A write, truncate or sync that the disk failed. After a failed sync the kernel may have dropped the dirty
-/// pages, and a second one would report success without them.
+/// Whether the disk failed a write, truncate or sync. After a failed sync the kernel may have dropped the dirty
+/// pages, and a second sync would report success without them.
 fn leaves_the_disk_unknown(error: &rusqlite::Error) -> bool {
     let rusqlite::Error::SqliteFailure(code, _) = error else {
         return false;

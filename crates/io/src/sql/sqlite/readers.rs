@@ -1,7 +1,7 @@
-//! The connections that read a SQLite file, beside its writer.
+//! The reading connections of a SQLite file.
 //!
-//! Guarantees: a query sees every commit that was answered before it; so many run at a time, and no more. Leaves to
-//! others: the writer.
+//! Guarantees: a query sees every commit that was acknowledged before it; at most [`READERS_MAX`] run at a
+//! time. Leaves to others: the writer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,7 +12,6 @@ use super::{SqliteSettings, connect, gone};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 
-/// Connections that read at the same time, at most.
 const READERS_MAX: usize = 4;
 
 /// A few read-only connections, opened when first needed.

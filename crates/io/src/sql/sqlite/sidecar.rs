@@ -1,8 +1,9 @@
-//! The sidecar of a SQLite file: which database it is and how many commits it has had, kept outside of it.
+//! The sidecar of a SQLite file: the identity of the database and its number of commits, kept in a separate
+//! file.
 //!
-//! SQLite ignores everything in a write-ahead log from the first damaged frame on, and makes a new database where a
-//! file is missing. Both look like a healthy database that is empty or old. The file `NAME-state` beside the database
-//! remembers what the database must at least hold:
+//! SQLite ignores everything in a write-ahead log from the first damaged frame on, and creates a new database
+//! if a file is missing. Both look like a healthy database that is empty or old. The file `NAME-state` next to
+//! the database remembers the minimum that the database must hold:
 //!
 //! ```text
 //!   slot of even sequences, at 0       slot of odd sequences, at 4096
@@ -17,12 +18,12 @@
 //! | readable | another identity, or a lower sequence | refused |
 //! | readable | same identity, same or higher sequence | goes on |
 //!
-//! Guarantees: the sequence of a sidecar is never ahead of its database on disk, so that no crash leads to a refusal:
-//! a slot is written only after the commit that it names has been synced, each write goes to the slot that does not
-//! hold the newest, and the sidecar is created only after the database has its identity. Every commit that was
-//! acknowledged is in the sidecar as far as the operating system knows; the slots are synced at the end, and once in a
-//! while. With [`Durability::Relaxed`], where commits are not synced, it is written at the start and the end only.
-//! Leaves to others: damage inside pages, which checksums of rows find.
+//! Guarantees: the sequence of a sidecar is never ahead of its database on disk, so that no crash leads to a
+//! refusal: a slot is written only after the commit that it names has been synced, each write goes to the slot
+//! that does not hold the newest sequence, and the sidecar is created only after the database has its identity.
+//! Every acknowledged commit has been written to the sidecar, but the slots are synced only on close and every
+//! [`COMMITS_PER_SYNC`] commits. With [`Durability::Relaxed`], where commits are not synced, it is written only
+//! on open and close. Leaves to others: damage inside pages, which row checksums detect.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -36,13 +37,13 @@ use super::super::Durability;
 use super::BUSY_TIMEOUT;
 use crate::error::{Error, Result};
 
-/// What the name of a sidecar ends with, after the name of its database.
+/// Suffix of a sidecar's name, after the name of its database.
 pub(super) const SUFFIX: &str = "-state";
 const MAGIC: &[u8; 8] = b"LMSTATE1";
-/// In pages of their own, so that a write that is torn hits one slot.
+/// In separate pages, so that a torn write damages only one slot.
 const SLOTS: [u64; 2] = [0, 4_096];
 const SLOT_BYTES: usize = 36;
-/// How many commits may pass until a sidecar is synced.
+/// Maximum commits between two syncs of a sidecar.
 const COMMITS_PER_SYNC: u32 = 4_096;
 
 const CREATE: &str = "
@@ -55,25 +56,24 @@ const CREATE: &str = "
 const COUNT: &str =
     "UPDATE store_identity SET sequence = sequence + 1 WHERE id = 1 RETURNING sequence";
 
-/// Which database, and its newest commit.
+/// Identity of a database, and its newest commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mark {
     identity: [u8; 16],
     sequence: u64,
 }
 
-/// What is known of a database without looking into it.
+/// What the sidecar records about a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Evidence {
-    /// There is no sidecar.
     Missing,
-    /// There is one, and none of its slots can be read.
+    /// No slot is readable.
     Unreadable,
-    /// The newest slot that can be read.
+    /// The newest readable slot.
     Found(Mark),
 }
 
-/// Refuses a database that holds less than its sidecar says. Changes neither.
+/// Refuses a database that holds less than its sidecar records. Changes neither.
 pub(super) fn check(database: &Path) -> Result<()> {
     let evidence = Evidence::read(database)?;
     if evidence == Evidence::Missing {
@@ -94,24 +94,26 @@ pub(super) struct Sidecar {
     durability: Durability,
     mark: Mark,
     unsynced: u32,
-    /// Whether the last write failed; it is logged once.
+    /// Whether the last write failed; only the first failure is logged.
     failed: bool,
 }
 
 impl Sidecar {
-    /// Gives the database an identity if it has none, and brings its sidecar up to date. The caller has checked it, or
-    /// accepts the loss.
+    /// Gives the database an identity if it has none, and brings its sidecar up to date. The caller has checked
+    /// the database, or accepts the loss.
     pub(super) fn open(
         connection: &mut Connection,
         database: &Path,
         durability: Durability,
     ) -> Result<Self> {
-        let mark = identify(connection)
-            .map_err(|source| Error::Sqlite { doing: "identify the database".into(), source })?;
+        let mark = identify(connection).map_err(|source| Error::Sqlite {
+            doing: format!("identify the database {}", database.display()),
+            source,
+        })?;
         let (path, evidence) = (path_of(database), Evidence::read(database)?);
         let existed = evidence != Evidence::Missing;
         if !existed && durability == Durability::Full {
-            // The database must not vanish in a power cut that its sidecar survives.
+            // The database must not vanish in a power failure that its sidecar survives.
             sync_folder(database)?;
         }
         let file = OpenOptions::new()
@@ -131,7 +133,7 @@ impl Sidecar {
             ),
             _ => {}
         }
-        // Both slots: one of another database, or of what was lost, must not count any longer.
+        // Both slots: a slot of another database, or of lost commits, must not count any longer.
         let reset = sidecar.write_both();
         reset.map_err(at("write", &sidecar.path))?;
         if durability == Durability::Full {
@@ -149,7 +151,8 @@ impl Sidecar {
         Ok(sequence.unsigned_abs())
     }
 
-    /// Remembers a commit that is on disk. A sidecar that cannot be written fails no commit: it only knows less.
+    /// Records a commit that is on disk. A failed write of the sidecar does not fail the commit: the sidecar
+    /// only knows less.
     pub(super) fn committed(&mut self, sequence: u64) {
         self.mark.sequence = sequence;
         if self.durability == Durability::Relaxed {
@@ -164,7 +167,7 @@ impl Sidecar {
         self.report(written);
     }
 
-    /// Syncs it: everything that was committed is in the database and synced.
+    /// Syncs the sidecar. The caller has synced all commits of the database.
     pub(super) fn close(mut self) {
         let written = self.write(self.mark.sequence).and_then(|()| self.sync());
         self.report(written);
@@ -243,18 +246,14 @@ impl Evidence {
     }
 }
 
-/// What the database says of itself; none if it is missing, empty, or has no identity.
+/// Reads the mark of the database; `None` if it is missing, empty, or has no identity.
 fn look_into(database: &Path) -> Result<Option<Mark>> {
-    // SQLite would throw the log of an empty file away.
+    // SQLite would discard the log of an empty file.
     if std::fs::metadata(database).map_or(true, |file| file.len() == 0) {
         return Ok(None);
     }
     let look = || -> rusqlite::Result<Option<Mark>> {
-        let access = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(database, access)?;
-        connection.busy_timeout(BUSY_TIMEOUT)?;
-        // What is left of a damaged log may still be of use to somebody.
-        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        let connection = open_to_look(database)?;
         let exists = "SELECT count(*) > 0 FROM sqlite_master WHERE name = 'store_identity'";
         match connection.query_row(exists, [], |row| row.get(0))? {
             true => read_mark(&connection),
@@ -265,6 +264,38 @@ fn look_into(database: &Path) -> Result<Option<Mark>> {
         doing: format!("look into the database {}", database.display()),
         source,
     })
+}
+
+/// Opens a database without changing anything.
+fn open_to_look(database: &Path) -> rusqlite::Result<Connection> {
+    let access = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(database, access)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    // The rest of a damaged log may still be useful.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    Ok(connection)
+}
+
+/// Reads a whole file, and refuses one that is not a database or is inconsistent. A missing or empty file is
+/// accepted: it would be created. Changes nothing.
+pub(super) fn check_pages(database: &Path) -> Result<()> {
+    if std::fs::metadata(database).map_or(true, |file| file.len() == 0) {
+        return Ok(());
+    }
+    let check = || -> rusqlite::Result<String> {
+        open_to_look(database)?.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+    };
+    let found = check().map_err(|source| Error::Sqlite {
+        doing: format!("read the database {}", database.display()),
+        source,
+    })?;
+    match found.as_str() {
+        "ok" => Ok(()),
+        what => {
+            let what = what.lines().collect::<Vec<_>>().join(" ");
+            Err(Error::Malformed { path: database.to_owned(), what })
+        }
+    }
 }
 
 fn read_mark(connection: &Connection) -> rusqlite::Result<Option<Mark>> {
@@ -288,7 +319,7 @@ fn identify(connection: &mut Connection) -> rusqlite::Result<Mark> {
     Ok(mark)
 }
 
-/// Why a start is refused, for people; none if it is not.
+/// Why opening is refused, as text for the operator; `None` if it is allowed.
 fn why_refused(database: &Path, evidence: Evidence, found: Option<Mark>) -> Option<String> {
     let sidecar = path_of(database);
     let sidecar = sidecar.file_name().map(|name| name.to_string_lossy().into_owned());

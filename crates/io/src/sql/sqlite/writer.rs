@@ -1,11 +1,11 @@
-//! The thread that writes a SQLite file, and how a caller's statements, a group of callers and a transaction run
-//! there.
+//! The writer thread of a SQLite file: runs single statements, groups of them, and transactions.
 //!
-//! Every commit that changes something counts itself in the database, and then in the sidecar of the file.
+//! Every commit that changes something increments a counter in the database, and then in the sidecar of the
+//! file.
 //!
-//! Guarantees: a caller is answered with `Ok` only after its commit, and after the sidecar was written; a caller whose
-//! statement fails takes nobody along with whom it shared a commit; a caller who went away in the middle of a
-//! transaction is rolled back. Leaves to others: who may call ([`super::SqliteTx`]).
+//! Guarantees: a caller gets `Ok` only after its commit, and after the sidecar was written. A failing statement
+//! does not affect other callers in the same commit. The transaction of a dropped caller is rolled back. Leaves
+//! to others: the callers' side ([`super::SqliteTx`]).
 
 use std::ops::{Deref, DerefMut};
 
@@ -13,20 +13,21 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ffi};
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::{Answer, Durability, Row, Statement, Value};
+use super::super::{Durability, Row, Statement, StatementResult, Value};
 use super::health::Health;
+use super::lanes::Lanes;
 use super::sidecar::Sidecar;
 use crate::error::Result;
 
-/// Callers that share one commit, at most.
+/// Maximum number of callers that share one commit.
 const GROUP_MAX: usize = 256;
 
-/// The connection that writes, and the sidecar of its file; none for a database in memory, or one that is only read.
+/// The writing connection, and the sidecar of its file; none for a database in memory or a read-only one.
 #[derive(Debug)]
 pub(super) struct WriteConnection {
     connection: Connection,
     sidecar: Option<Sidecar>,
-    /// How many rows the connection had changed when the transaction began.
+    /// Rows that the connection had changed when the transaction began.
     changes_before: u64,
 }
 
@@ -41,7 +42,7 @@ impl WriteConnection {
         Ok(())
     }
 
-    /// Commits. What fails is rolled back: a commit that fails (a full disk) leaves the transaction open.
+    /// Commits, or rolls back on failure: a failed commit (full disk) leaves the transaction open.
     fn commit(&mut self) -> rusqlite::Result<()> {
         let committed = self.count_and_commit();
         if committed.is_err() {
@@ -61,8 +62,8 @@ impl WriteConnection {
         Ok(())
     }
 
-    /// Copies the write-ahead log back and closes the file, which leaves no log, unless another process reads it. After
-    /// a failed sync everything is left as it is: what the next start finds is what the disk holds.
+    /// Copies the write-ahead log back and closes the file, which removes the log unless another process reads
+    /// it. After a failed sync everything stays as it is: the next start finds what the disk holds.
     pub(super) fn close(self, durability: Durability, health: &Health) {
         let Self { connection, sidecar, .. } = self;
         let Some(sidecar) = sidecar else { return };
@@ -81,13 +82,13 @@ impl WriteConnection {
                 if busy {
                     tracing::info!(
                         database = health.name(),
-                        "the write-ahead log stays: another process reads it"
+                        "the write-ahead log stays, because another process reads it"
                     );
                 }
                 sidecar.close();
             }
             Err(error) => {
-                tracing::warn!(error = error.chain(), "the write-ahead log stays");
+                tracing::warn!(error = error.chain(), "cannot copy the write-ahead log back");
                 let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
             }
         }
@@ -108,23 +109,23 @@ impl DerefMut for WriteConnection {
     }
 }
 
-/// Something to do with the writing connection.
+/// Work for the writing connection.
 pub(super) type Call = Box<dyn FnOnce(&mut Connection) + Send>;
 
 pub(super) enum Command {
-    Unit(Unit),
+    StatementGroup(StatementGroup),
     Call(Call),
     Begin { begun: oneshot::Sender<Result<()>>, steps: mpsc::Receiver<Step> },
 }
 
-/// One caller's statements, which happen together or not at all.
-pub(super) struct Unit {
+/// One caller's statements, which take effect together or not at all.
+pub(super) struct StatementGroup {
     pub(super) statements: Vec<Statement>,
-    pub(super) answer: oneshot::Sender<Result<Vec<Answer>>>,
+    pub(super) answer: oneshot::Sender<Result<Vec<StatementResult>>>,
 }
 
-impl Unit {
-    /// What to call it in an error.
+impl StatementGroup {
+    /// Text for error messages.
     fn text(&self) -> &str {
         text_of(&self.statements)
     }
@@ -134,36 +135,34 @@ fn text_of(statements: &[Statement]) -> &str {
     statements.first().map_or("no statement", |(text, _)| text)
 }
 
-/// One step of a transaction.
 pub(super) enum Step {
     Call(Call),
     End { commit: bool, ended: oneshot::Sender<Result<()>> },
 }
 
-/// The write lock is taken at once: a transaction that starts by reading and then writes could otherwise fail
-/// half-way.
+/// Takes the write lock immediately; otherwise a transaction that reads first and then writes could fail
+/// halfway.
 const BEGIN: &str = "BEGIN IMMEDIATE";
 
-/// Ends when nothing can be sent any longer.
+/// Ends when all senders are dropped.
 pub(super) fn write_loop(
     mut connection: WriteConnection,
-    mut commands: mpsc::Receiver<Command>,
+    mut commands: Lanes<Command>,
     durability: Durability,
     health: &Health,
 ) {
     let mut next = None;
-    while let Some(command) = next.take().or_else(|| commands.blocking_recv()) {
+    while let Some(command) = next.take().or_else(|| commands.blocking_next()) {
         match command {
-            Command::Unit(first) => {
+            Command::StatementGroup(first) => {
                 let mut group = vec![first];
                 while group.len() < GROUP_MAX {
-                    match commands.try_recv() {
-                        Ok(Command::Unit(another)) => group.push(another),
-                        Ok(other) => {
-                            next = Some(other);
+                    match commands.next_waiting() {
+                        Some(Command::StatementGroup(another)) => group.push(another),
+                        other => {
+                            next = other;
                             break;
                         }
-                        Err(_) => break,
                     }
                 }
                 run_group(&mut connection, group, health);
@@ -177,9 +176,9 @@ pub(super) fn write_loop(
     connection.close(durability, health);
 }
 
-/// Commits several callers' statements with one sync. Each caller has its own savepoint, so that one that fails
-/// takes nobody along; where a savepoint is not enough (a full disk), each is tried on its own.
-fn run_group(connection: &mut WriteConnection, group: Vec<Unit>, health: &Health) {
+/// Commits several callers' statements with one sync. Each caller has its own savepoint, so that a failure does
+/// not affect others. If a savepoint is not enough (full disk), each caller runs alone.
+fn run_group(connection: &mut WriteConnection, group: Vec<StatementGroup>, health: &Health) {
     if group.len() == 1 || health.usable().is_err() {
         return run_alone(connection, group, health);
     }
@@ -190,7 +189,7 @@ fn run_group(connection: &mut WriteConnection, group: Vec<Unit>, health: &Health
     for unit in &group {
         answers.push(in_savepoint(connection, &unit.statements));
         if connection.is_autocommit() {
-            // SQLite gave the whole transaction up, and a further savepoint would commit by itself.
+            // SQLite aborted the whole transaction; another savepoint would commit by itself.
             return run_alone(connection, group, health);
         }
     }
@@ -206,19 +205,19 @@ fn run_group(connection: &mut WriteConnection, group: Vec<Unit>, health: &Health
     }
 }
 
-fn run_alone(connection: &mut WriteConnection, group: Vec<Unit>, health: &Health) {
+fn run_alone(connection: &mut WriteConnection, group: Vec<StatementGroup>, health: &Health) {
     for unit in group {
         let answer = alone(connection, &unit.statements, health);
         drop(unit.answer.send(answer));
     }
 }
 
-/// One caller's statements in a transaction of their own.
+/// Runs one caller's statements in their own transaction.
 pub(super) fn alone(
     connection: &mut WriteConnection,
     statements: &[Statement],
     health: &Health,
-) -> Result<Vec<Answer>> {
+) -> Result<Vec<StatementResult>> {
     health.usable()?;
     if let [(text, params)] = statements
         && (connection.sidecar.is_none() || health.check(only_reads(connection, text), text)?)
@@ -230,7 +229,7 @@ pub(super) fn alone(
     match health.check(run_all(connection, statements), text_of(statements)) {
         Ok(answers) => end(connection, true, health).map(|()| answers),
         Err(error) => {
-            // SQLite may have done so by itself.
+            // SQLite may already have rolled back.
             let _ = connection.execute_batch("ROLLBACK");
             Err(error)
         }
@@ -241,15 +240,18 @@ fn only_reads(connection: &Connection, text: &str) -> rusqlite::Result<bool> {
     Ok(connection.prepare_cached(text)?.readonly())
 }
 
-/// Stops at the first that fails.
-fn run_all(connection: &Connection, statements: &[Statement]) -> rusqlite::Result<Vec<Answer>> {
+/// Stops at the first failure.
+fn run_all(
+    connection: &Connection,
+    statements: &[Statement],
+) -> rusqlite::Result<Vec<StatementResult>> {
     statements.iter().map(|(text, params)| run(connection, text, params)).collect()
 }
 
 fn in_savepoint(
     connection: &Connection,
     statements: &[Statement],
-) -> rusqlite::Result<Vec<Answer>> {
+) -> rusqlite::Result<Vec<StatementResult>> {
     connection.prepare_cached("SAVEPOINT one")?.execute([])?;
     let answers = run_all(connection, statements);
     if connection.is_autocommit() {
@@ -262,7 +264,7 @@ fn in_savepoint(
     answers
 }
 
-fn refuse_all(group: Vec<Unit>, error: &rusqlite::Error, health: &Health) {
+fn refuse_all(group: Vec<StatementGroup>, error: &rusqlite::Error, health: &Health) {
     for unit in group {
         let copy = match error {
             rusqlite::Error::SqliteFailure(code, text) => {
@@ -323,13 +325,13 @@ pub(super) fn run(
     connection: &Connection,
     text: &str,
     params: &[Value],
-) -> rusqlite::Result<Answer> {
+) -> rusqlite::Result<StatementResult> {
     let mut statement = connection.prepare_cached(text)?;
     let columns = statement.column_count();
     let params = rusqlite::params_from_iter(params);
     if columns == 0 {
         let changed = statement.execute(params)?;
-        return Ok(Answer { rows: Vec::new(), changed: changed as u64 });
+        return Ok(StatementResult { rows: Vec::new(), changed: changed as u64 });
     }
     let mut found = Vec::new();
     let mut rows = statement.query(params)?;
@@ -338,5 +340,5 @@ pub(super) fn run(
         found.push(Row(values.collect::<rusqlite::Result<_>>()?));
     }
     let changed = found.len() as u64;
-    Ok(Answer { rows: found, changed })
+    Ok(StatementResult { rows: found, changed })
 }

@@ -1,38 +1,37 @@
-//! The secrets of an address, and texts without them.
+//! Removes the secrets of an address from texts.
 //!
-//! | part of the address | where it is taken out of a text |
+//! | part of the address | where it is removed from a text |
 //! |---|---|
-//! | a key: long, or with digits or both cases in it | everywhere, also inside a word and cut off at the end |
-//! | a shorter or plainer part of path, query or login | where it stands alone, as a whole word |
-//! | a part too short to be told from other words | beside its login or its name: `user:password`, `name=value` |
+//! | a key: long, or with digits or both cases in it | everywhere, even inside a word or truncated at the end |
+//! | a shorter or plainer part of path, query or login | as a whole word |
+//! | a part too short to differ from other words | next to its login or its name: `user:password`, `name=value` |
 //!
 //! Guarantees: no word is replaced in part, and no key is shown. Leaves to others: which texts are shown.
 
 use reqwest::Url;
 
-/// Stands where a secret was.
+/// Replaces a secret.
 const HIDDEN: &str = "***";
 
-/// Parts of this length are keys whatever they are made of.
+/// Parts of this length are always keys.
 const KEY_LENGTH_MIN: usize = 16;
 
-/// Parts of this length are keys if no word looks like them.
+/// Parts of this length are keys if they do not look like words.
 const MIXED_KEY_LENGTH_MIN: usize = 8;
 
-/// Whole words shorter than these are not taken for parts of a path, values of a query, or a login.
+/// Shorter parts of a path, a query or a login are not removed as single words.
 const PATH_LENGTH_MIN: usize = 6;
 const QUERY_LENGTH_MIN: usize = 4;
 const LOGIN_LENGTH_MIN: usize = 3;
 
-/// A key that was cut off is recognized by this many characters.
+/// A truncated key is recognized by this many characters.
 const CUT_LENGTH_MIN: usize = 4;
 
-/// What of an address must not be shown.
 #[derive(Debug, Default)]
 pub(super) struct Secrets {
-    /// Taken out wherever they are, the longest first.
+    /// Removed wherever they occur, longest first.
     anywhere: Vec<String>,
-    /// Taken out as whole words, the longest first.
+    /// Removed as whole words, longest first.
     words: Vec<String>,
 }
 
@@ -49,7 +48,7 @@ impl Secrets {
             }
         }
         for pair in url.query().into_iter().flat_map(|query| query.split('&')) {
-            // As it is written, which may differ from what it means.
+            // The encoded form, which may differ from the decoded value.
             secrets.add(pair.split_once('=').map_or(pair, |(_, value)| value), QUERY_LENGTH_MIN);
         }
         let (user, password) = (url.username(), url.password().unwrap_or_default());
@@ -59,7 +58,7 @@ impl Secrets {
             secrets.words.push(format!("{user}:{password}"));
             secrets.words.push(format!("{}:{}", decoded(user), decoded(password)));
         }
-        // The longest first: one may be a part of another.
+        // Longest first, because one may be part of another.
         for list in [&mut secrets.anywhere, &mut secrets.words] {
             list.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
             list.dedup();
@@ -67,7 +66,7 @@ impl Secrets {
         secrets
     }
 
-    /// Adds a part as it is written, and as it is meant.
+    /// Adds a part in its encoded and its decoded form.
     fn add(&mut self, part: &str, word_length_min: usize) {
         for part in [part.to_owned(), decoded(part)] {
             if is_key(&part) {
@@ -78,14 +77,13 @@ impl Secrets {
         }
     }
 
-    /// A text without the secrets.
     pub(super) fn redact(&self, text: &str) -> String {
         let text = self.words.iter().fold(text.to_owned(), |text, word| without_word(&text, word));
         let text = self.anywhere.iter().fold(text, |text, key| text.replace(key, HIDDEN));
         self.without_cut_key(text)
     }
 
-    /// Takes the beginning of a key off the end of a text: long texts are cut before they come here.
+    /// Removes the beginning of a key from the end of a text: long texts are truncated before they come here.
     fn without_cut_key(&self, mut text: String) -> String {
         let cut = self.anywhere.iter().filter_map(|key| {
             let lengths = key.char_indices().map(|(at, _)| at).rev();
@@ -104,7 +102,7 @@ impl Secrets {
     }
 }
 
-/// Whether no ordinary word is like this.
+/// Whether a part does not look like an ordinary word.
 fn is_key(part: &str) -> bool {
     let has = |kind: fn(&char) -> bool| part.chars().any(|c| kind(&c));
     let is_mixed = (has(char::is_ascii_digit) && has(char::is_ascii_alphabetic))
@@ -113,7 +111,7 @@ fn is_key(part: &str) -> bool {
     length >= KEY_LENGTH_MIN || (length >= MIXED_KEY_LENGTH_MIN && is_mixed)
 }
 
-/// A text without a word, where that stands alone.
+/// Replaces a word where it occurs as a whole word.
 fn without_word(text: &str, word: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -127,7 +125,7 @@ fn without_word(text: &str, word: &str) -> String {
             out.push_str(HIDDEN);
             rest = after;
         } else {
-            // One character on: the word may begin again within itself.
+            // One character on: the word may start again within itself.
             let step = found.chars().next().map_or(found.len(), char::len_utf8);
             out.push_str(&found[..step]);
             rest = &found[step..];
@@ -137,17 +135,17 @@ fn without_word(text: &str, word: &str) -> String {
     out
 }
 
-/// Whether a text ends with the beginning of a word, which is a word of its own.
+/// Whether a text ends with `word` as a whole word.
 fn ends_with_word(text: &str, word: &str) -> bool {
     text.strip_suffix(word).is_some_and(|before| !is_inside(before.chars().next_back()))
 }
 
-/// Whether a character goes on with a word beside it.
+/// Whether a character is part of a word.
 fn is_inside(character: Option<char>) -> bool {
     character.is_some_and(|c| c.is_alphanumeric() || c == '_')
 }
 
-/// A part of an address without its percent-encoding.
+/// Removes percent-encoding.
 fn decoded(part: &str) -> String {
     let mut bytes = Vec::with_capacity(part.len());
     let mut rest = part.as_bytes();
@@ -186,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_alone_is_taken_out() {
+    fn whole_words_are_removed() {
         for (address, text, shown) in [
             ("https://user:pass@h/", "no user with pass here", "no *** with *** here"),
             ("https://user:pass@h/", "user:pass@h", "***@h"),
@@ -202,13 +200,13 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_taken_out_wherever_it_is() {
+    fn a_key_is_removed_wherever_it_occurs() {
         let address = "https://h/v3/0a1b2c3d4e5f6a7b8c9d?t=AbCdEfGh";
         for (text, shown) in [
             ("project_0a1b2c3d4e5f6a7b8c9d_x", "project_***_x"),
             ("t0a1b2c3d4e5f6a7b8c9d", "t***"),
             ("xAbCdEfGhx", "x***x"),
-            // Cut off.
+            // Truncated.
             ("no project 0a1b2c3d4e5f6a7b8c9", "no project ***"),
             ("no project 0a1b", "no project ***"),
             ("project_0a1b2c3d4e", "project_***"),

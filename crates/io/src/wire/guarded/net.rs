@@ -1,28 +1,27 @@
-//! Which addresses of the internet are everybody's, and which belong to somebody's own network.
+//! Which IP addresses are public.
 //!
-//! Guarantees: [`is_public`] is true only of addresses that any machine on the internet may be asked at. Whatever
-//! carries another address inside (mapped, translated, 6to4, Teredo) is not: what is inside could be anything.
-//! Leaves to others: names.
+//! Guarantees: [`is_public`] is true only for addresses of hosts on the public internet. Addresses that embed
+//! another one (mapped, translated, 6to4, Teredo) are not public, because the embedded address could be
+//! anything. Leaves to others: names.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::error::{Error, Result};
 
-/// A part of the address space: all addresses that begin with the same bits.
+/// A range of addresses with a common prefix.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Net {
     first: IpAddr,
     bits: u8,
 }
 
-/// What of the old address space is not public.
 const NOT_PUBLIC_V4: &[(Ipv4Addr, u8)] = &[
     (Ipv4Addr::new(0, 0, 0, 0), 8),
     (Ipv4Addr::new(10, 0, 0, 0), 8),
     (Ipv4Addr::new(100, 64, 0, 0), 10),
     (Ipv4Addr::new(127, 0, 0, 0), 8),
-    // The one public address behind which a cloud keeps a service of each machine's own.
+    // A public address that a cloud uses for a per-machine service.
     (Ipv4Addr::new(168, 63, 129, 16), 32),
     (Ipv4Addr::new(169, 254, 0, 0), 16),
     (Ipv4Addr::new(172, 16, 0, 0), 12),
@@ -37,20 +36,20 @@ const NOT_PUBLIC_V4: &[(Ipv4Addr, u8)] = &[
     (Ipv4Addr::new(240, 0, 0, 0), 4),
 ];
 
-/// The part of the new address space from which public addresses are given out. Unique-local, link-local, site-local,
-/// multicast, mapped, compatible and translated addresses are all outside of it.
+/// The global unicast range. Unique-local, link-local, site-local, multicast, mapped, compatible and translated
+/// addresses are all outside of it.
 const PUBLIC_V6: (Ipv6Addr, u8) = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
 
-/// What of that part is not public.
+/// Ranges of [`PUBLIC_V6`] that are not public.
 const NOT_PUBLIC_V6: &[(Ipv6Addr, u8)] = &[
-    // For protocols: Teredo, benchmarks, identifiers that are no addresses.
+    // Protocol assignments: Teredo, benchmarking, ORCHID.
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23),
     (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32),
     (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16),
     (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20),
 ];
 
-/// Whether an address may be that of anybody's server on the internet.
+/// Whether an address can belong to a server on the public internet.
 pub fn is_public(address: IpAddr) -> bool {
     let is_in = |(first, bits): (IpAddr, u8)| Net { first, bits }.contains(address);
     match address {
@@ -64,9 +63,10 @@ pub fn is_public(address: IpAddr) -> bool {
 }
 
 impl Net {
-    /// Reads an address, which stands for itself alone, or an address and a number of bits: `10.0.0.0/8`.
+    /// Parses an address, which means itself alone, or an address and a prefix length: `10.0.0.0/8`.
     pub fn parse(text: &str) -> Result<Self> {
-        let bad = || Error::invalid(format!("{text:?} is no network: expected 10.0.0.0/8 or ::1"));
+        let bad =
+            || Error::invalid(format!("{text:?} is not a network: expected 10.0.0.0/8 or ::1"));
         let (first, bits) = match text.split_once('/') {
             Some((first, bits)) => (first, Some(bits)),
             None => (text, None),
@@ -77,7 +77,6 @@ impl Net {
         if bits > most { Err(bad()) } else { Ok(Self { first, bits }) }
     }
 
-    /// Whether an address is in it.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.first, address) {
             (IpAddr::V4(first), IpAddr::V4(address)) => {
@@ -113,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_ones_own_network_are_not_public() {
+    fn addresses_of_private_networks_are_not_public() {
         check(
             &[
                 "0.0.0.0",
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn their_neighbours_are() {
+    fn addresses_next_to_private_networks_are_public() {
         check(
             &[
                 "1.0.0.0",
@@ -194,12 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn new_addresses_that_are_special_or_carry_others_are_not_public() {
+    fn special_and_embedding_ipv6_addresses_are_not_public() {
         check(
             &[
                 "::",
                 "::1",
-                // Compatible and mapped, private inside and public inside.
+                // IPv4-compatible and mapped, with private and public addresses inside.
                 "::127.0.0.1",
                 "::8.8.8.8",
                 "::ffff:127.0.0.1",
@@ -212,11 +211,11 @@ mod tests {
                 "64:ff9b::8.8.8.8",
                 "64:ff9b:1::10.0.0.1",
                 "64:ff9b:1:ffff::1",
-                // Nowhere, and segments.
+                // Discard-only, and segment identifiers.
                 "100::1",
                 "100:0:0:1::1",
                 "5f00::1",
-                // Teredo, benchmarks, identifiers.
+                // Teredo, benchmarking, ORCHID.
                 "2001::1",
                 "2001:0:7f00:1::1",
                 "2001:2::1",
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_are_read_and_wrong_ones_are_refused() {
+    fn networks_are_parsed_and_invalid_ones_are_refused() {
         let has = |net: &str, address: &str| {
             Net::parse(net).expect("a network").contains(address.parse().expect("an address"))
         };
@@ -255,7 +254,7 @@ mod tests {
         assert!(has("10.0.0.0/8", "10.9.8.7") && !has("10.0.0.0/8", "11.0.0.0"));
         assert!(has("0.0.0.0/0", "8.8.8.8") && !has("0.0.0.0/0", "::1"));
         assert!(has("fd00::/8", "fd12::1") && !has("fd00::/8", "fe80::1"));
-        // A network of old addresses says nothing of new ones that carry them.
+        // An IPv4 network does not contain IPv6 addresses that embed its addresses.
         assert!(!has("127.0.0.0/8", "::ffff:127.0.0.1"));
         for wrong in ["", "10.0.0.0/33", "::/129", "10.0.0/8", "host", "10.0.0.0/", "1.1.1.1/-1"] {
             assert!(Net::parse(wrong).is_err(), "{wrong}");

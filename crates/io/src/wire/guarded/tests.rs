@@ -1,4 +1,4 @@
-//! Tests of the guarded client against a server of this process and names that a test makes up.
+//! Tests of the guarded client against a server in this process and a fake resolver.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -13,12 +13,10 @@ use super::*;
 use crate::clock::SystemClock;
 use crate::task::Tasks;
 
-/// The most bytes of a body in these tests.
 const BYTES_MAX: usize = 64 << 10;
 
 const LIMITS: Limits = Limits { bytes_max: BYTES_MAX, timeout: Duration::from_secs(10) };
 
-/// A server that answers by path.
 struct Server {
     at: SocketAddr,
     asked: Arc<AtomicUsize>,
@@ -51,7 +49,7 @@ impl Server {
     }
 }
 
-/// Answers one request; every connection ends with it.
+/// Answers one request and closes the connection.
 async fn serve(mut stream: TcpStream, at: SocketAddr) {
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -102,14 +100,14 @@ async fn endless(mut stream: TcpStream) {
     while stream.write_all(chunk.as_bytes()).await.is_ok() {}
 }
 
-/// Names that resolve as they are told to, one answer after the other and the last again and again.
+/// A resolver with given answers: one after the other, the last one forever.
 #[derive(Debug)]
-struct Told {
+struct FakeResolver {
     answers: Mutex<VecDeque<Vec<IpAddr>>>,
     asked: AtomicUsize,
 }
 
-impl Told {
+impl FakeResolver {
     fn new(answers: &[&[&str]]) -> Arc<Self> {
         let parsed = |answer: &&[&str]| -> Vec<IpAddr> {
             answer.iter().map(|address| address.parse().expect("an address")).collect()
@@ -120,7 +118,7 @@ impl Told {
 }
 
 #[async_trait]
-impl Names for Told {
+impl NameResolver for FakeResolver {
     async fn look_up(&self, _name: &str) -> std::io::Result<Vec<IpAddr>> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -129,8 +127,8 @@ impl Names for Told {
     }
 }
 
-fn client(allowed: &[&str], redirects_max: u32, names: Arc<dyn Names>) -> GuardedClient {
-    let allowed = allowed.iter().map(|net| Allowed::Net(Net::parse(net).expect("a network")));
+fn client(allowed: &[&str], redirects_max: u32, names: Arc<dyn NameResolver>) -> GuardedClient {
+    let allowed = allowed.iter().map(|net| AllowedTarget::Net(Net::parse(net).expect("a network")));
     let settings = GuardedSettings {
         ports: Vec::new(),
         redirects_max,
@@ -140,12 +138,12 @@ fn client(allowed: &[&str], redirects_max: u32, names: Arc<dyn Names>) -> Guarde
     GuardedClient::with_names(SystemClock::shared(), settings, names).expect("a client")
 }
 
-/// A client that may reach the server of a test, and nothing else that is not public.
+/// A client that may reach the test's server, and nothing else that is not public.
 fn local(redirects_max: u32) -> GuardedClient {
-    client(&["127.0.0.1"], redirects_max, Told::new(&[&["127.0.0.1"]]))
+    client(&["127.0.0.1"], redirects_max, FakeResolver::new(&[&["127.0.0.1"]]))
 }
 
-async fn get(client: &GuardedClient, url: &str) -> Result<Fetched> {
+async fn get(client: &GuardedClient, url: &str) -> Result<GuardedResponse> {
     client.get(url, "application/json", LIMITS).await
 }
 
@@ -157,7 +155,7 @@ fn refusal<T: fmt::Debug>(outcome: Result<T>) -> String {
 }
 
 #[tokio::test]
-async fn what_is_allowed_is_got_with_status_and_type() {
+async fn an_allowed_url_returns_its_status_and_type() {
     let server = Server::start().await;
     let client = local(3);
     let fine = get(&client, &server.url("/fine")).await.expect("an answer");
@@ -174,11 +172,11 @@ async fn what_is_allowed_is_got_with_status_and_type() {
 #[tokio::test]
 async fn an_address_that_is_not_public_is_never_connected_to() {
     let server = Server::start().await;
-    let strict = client(&[], 3, Told::new(&[&["127.0.0.1"]]));
+    let strict = client(&[], 3, FakeResolver::new(&[&["127.0.0.1"]]));
     let by_name = format!("http://token.example:{}/fine", server.at.port());
     for url in [server.url("/fine"), by_name] {
         let why = refusal(get(&strict, &url).await);
-        assert!(why.contains("127.0.0.1 is not a public one"), "{why}");
+        assert!(why.contains("127.0.0.1 is not public"), "{why}");
         let posted = strict.post(&url, &[], Bytes::new(), LIMITS).await;
         assert!(refusal(posted).contains("127.0.0.1"), "posting is no way around");
     }
@@ -187,8 +185,8 @@ async fn an_address_that_is_not_public_is_never_connected_to() {
 
 #[tokio::test]
 async fn every_way_to_write_a_private_address_is_refused() {
-    let names = Told::new(&[&["93.184.216.34"]]);
-    let strict = client(&[], 3, Arc::clone(&names) as Arc<dyn Names>);
+    let names = FakeResolver::new(&[&["93.184.216.34"]]);
+    let strict = client(&[], 3, Arc::clone(&names) as Arc<dyn NameResolver>);
     for host in [
         "127.0.0.1",
         "127.0.0.1.",
@@ -212,18 +210,60 @@ async fn every_way_to_write_a_private_address_is_refused() {
         "[2002:7f00:1::]",
     ] {
         let why = refusal(get(&strict, &format!("http://{host}/")).await);
-        assert!(why.contains("is not a public one"), "{host}: {why}");
+        assert!(why.contains("is not public"), "{host}: {why}");
     }
     assert_eq!(names.asked.load(Ordering::SeqCst), 0, "no name was looked up");
 }
 
 #[tokio::test]
-async fn addresses_that_are_wrong_in_themselves_are_refused() {
-    let names = Told::new(&[&["127.0.0.1"]]);
+async fn names_of_this_machine_are_refused_before_they_are_looked_up() {
+    // Whatever the names resolve to.
+    let names = FakeResolver::new(&[&["93.184.216.34"]]);
+    let with = |allowed: Vec<AllowedTarget>, allowed_setting| {
+        let settings = GuardedSettings {
+            ports: Vec::new(),
+            allowed,
+            allowed_setting,
+            ..GuardedSettings::default()
+        };
+        let names = Arc::clone(&names) as Arc<dyn NameResolver>;
+        GuardedClient::with_names(SystemClock::shared(), settings, names).expect("a client")
+    };
+    let strict = with(Vec::new(), Some("some.setting"));
+    let own = ["localhost", "LocalHost", "localhost.", "hooks.localhost", "a.b.localhost."];
+    for host in own {
+        let url = format!("http://{host}:8080/hook");
+        let why = refusal(strict.check_address(&url));
+        assert!(why.contains("some.setting"), "{host}: {why}");
+        assert_eq!(refusal(get(&strict, &url).await), why);
+        let silent = refusal(with(Vec::new(), None).check_address(&url));
+        assert!(!silent.contains("setting"), "{host}: {silent}");
+    }
+    let why = refusal(strict.check_address("http://127.0.0.1/"));
+    assert!(why.contains("some.setting"), "{why}");
+    assert_eq!(names.asked.load(Ordering::SeqCst), 0, "no name was looked up");
+    for host in ["localhost.example", "mylocalhost", "localhosts"] {
+        strict.check_address(&format!("http://{host}/")).expect(host);
+    }
+    let net = |net: &str| AllowedTarget::Net(Net::parse(net).expect("a network"));
+    for allowed in [net("127.0.0.0/8"), net("::1"), AllowedTarget::Host("localhost".to_owned())] {
+        let client = with(vec![allowed.clone()], None);
+        for url in ["http://localhost/", "http://localhost./"] {
+            client.check_address(url).unwrap_or_else(|why| panic!("{allowed:?} {url}: {why}"));
+        }
+    }
+    let other = with(vec![net("10.0.0.0/8"), AllowedTarget::Host("a.localhost".to_owned())], None);
+    refusal(other.check_address("http://localhost/"));
+    other.check_address("http://A.localhost/").expect("it is named");
+}
+
+#[tokio::test]
+async fn invalid_urls_are_refused() {
+    let names = FakeResolver::new(&[&["127.0.0.1"]]);
     let client = GuardedClient::with_names(
         SystemClock::shared(),
         GuardedSettings::default(),
-        Arc::clone(&names) as Arc<dyn Names>,
+        Arc::clone(&names) as Arc<dyn NameResolver>,
     )
     .expect("a client");
     for url in [
@@ -254,7 +294,8 @@ async fn addresses_that_are_wrong_in_themselves_are_refused() {
 
 #[tokio::test]
 async fn one_private_address_among_public_ones_refuses_the_name() {
-    let names = Told::new(&[&["93.184.216.34", "10.0.0.1"], &["::1", "93.184.216.34"], &[]]);
+    let names =
+        FakeResolver::new(&[&["93.184.216.34", "10.0.0.1"], &["::1", "93.184.216.34"], &[]]);
     let strict = client(&[], 3, names);
     assert!(refusal(get(&strict, "http://host.example/").await).contains("10.0.0.1"));
     assert!(refusal(get(&strict, "http://host.example/").await).contains("::1"));
@@ -262,12 +303,12 @@ async fn one_private_address_among_public_ones_refuses_the_name() {
 }
 
 #[tokio::test]
-async fn the_address_that_was_looked_at_is_the_one_that_is_asked() {
+async fn the_client_connects_to_the_address_that_was_checked() {
     let server = Server::start().await;
     let url = format!("http://rebind.example:{}/fine", server.at.port());
-    // The second answer is not allowed: a client that looked the name up again to connect would get that.
-    let names = Told::new(&[&["127.0.0.1"], &["127.0.0.2"]]);
-    let client = client(&["127.0.0.1"], 3, Arc::clone(&names) as Arc<dyn Names>);
+    // The second answer is not allowed: a client that resolved the name again to connect would get it.
+    let names = FakeResolver::new(&[&["127.0.0.1"], &["127.0.0.2"]]);
+    let client = client(&["127.0.0.1"], 3, Arc::clone(&names) as Arc<dyn NameResolver>);
     get(&client, &url).await.expect("the first answer is allowed");
     assert_eq!(names.asked.load(Ordering::SeqCst), 1, "one look-up for one connection");
     assert!(refusal(get(&client, &url).await).contains("127.0.0.2"));
@@ -279,10 +320,10 @@ async fn a_host_can_be_allowed_by_its_name_alone() {
     let server = Server::start().await;
     let settings = GuardedSettings {
         ports: Vec::new(),
-        allowed: vec![Allowed::Host("hooks.internal".to_owned())],
+        allowed: vec![AllowedTarget::Host("hooks.internal".to_owned())],
         ..GuardedSettings::default()
     };
-    let names = Told::new(&[&["127.0.0.1"]]);
+    let names = FakeResolver::new(&[&["127.0.0.1"]]);
     let client = GuardedClient::with_names(SystemClock::shared(), settings, names).expect("fine");
     let port = server.at.port();
     get(&client, &format!("http://HOOKS.internal:{port}/fine")).await.expect("it is allowed");
@@ -291,18 +332,18 @@ async fn a_host_can_be_allowed_by_its_name_alone() {
 }
 
 #[tokio::test]
-async fn redirects_are_followed_as_far_as_allowed_and_each_is_looked_at() {
+async fn redirects_are_followed_up_to_the_limit_and_each_is_checked() {
     let server = Server::start().await;
     let client = local(3);
     let arrived = get(&client, &server.url("/to-fine")).await.expect("an answer");
     assert_eq!(arrived.status, 200);
     assert_eq!(get(&client, &server.url("/3")).await.expect("three hops").body, "arrived");
     for (path, part) in [
-        ("/to-private", "127.0.0.2 is not a public one"),
-        ("/to-metadata", "169.254.169.254 is not a public one"),
+        ("/to-private", "127.0.0.2 is not public"),
+        ("/to-metadata", "169.254.169.254 is not public"),
         ("/to-file", "neither http nor https"),
         ("/to-login", "credentials"),
-        ("/to-nowhere", "nowhere"),
+        ("/to-nowhere", "an invalid URL"),
         ("/to-itself", "more than 3 redirects"),
     ] {
         let why = refusal(get(&client, &server.url(path)).await);
@@ -313,7 +354,7 @@ async fn redirects_are_followed_as_far_as_allowed_and_each_is_looked_at() {
 }
 
 #[tokio::test]
-async fn a_redirect_of_a_post_is_an_answer() {
+async fn a_redirect_of_a_post_is_returned() {
     let server = Server::start().await;
     let headers = [("content-type", "application/json"), ("x-signature", "abc")];
     let (client, url) = (local(3), server.url("/to-private"));
@@ -326,7 +367,7 @@ async fn a_redirect_of_a_post_is_an_answer() {
 }
 
 #[tokio::test]
-async fn a_body_is_cut_off_at_its_limit_however_it_comes() {
+async fn a_body_is_cut_off_at_its_limit_with_or_without_a_length() {
     let server = Server::start().await;
     for path in ["/announced", "/endless"] {
         let error = get(&local(3), &server.url(path)).await.expect_err("too large");
@@ -336,7 +377,7 @@ async fn a_body_is_cut_off_at_its_limit_however_it_comes() {
 }
 
 #[tokio::test]
-async fn where_the_status_counts_no_body_is_an_error() {
+async fn if_only_the_status_matters_no_body_is_an_error() {
     let server = Server::start().await;
     let limits = Limits { bytes_max: 10_000, timeout: Duration::from_millis(500) };
     for (path, kept) in [("/endless", 10_000), ("/announced", 0), ("/slow", 3), ("/gzip", 0)] {
@@ -350,13 +391,13 @@ async fn where_the_status_counts_no_body_is_an_error() {
     let missing = missing.expect("a status");
     assert_eq!((missing.status, missing.retry_after), (404, Some(Duration::from_secs(7))));
     assert_eq!(missing.body, "gone");
-    let strict = client(&[], 3, Told::new(&[&["127.0.0.1"]]));
+    let strict = client(&[], 3, FakeResolver::new(&[&["127.0.0.1"]]));
     refusal(strict.post_for_status(&url, &[], Bytes::new(), limits).await);
 }
 
 #[test]
-fn an_address_can_be_looked_at_before_it_is_asked() {
-    let strict = client(&[], 3, Told::new(&[&["127.0.0.1"]]));
+fn a_url_can_be_checked_before_it_is_requested() {
+    let strict = client(&[], 3, FakeResolver::new(&[&["127.0.0.1"]]));
     assert_eq!(strict.check_address("https://host.example/x").expect("fine"), "host.example:443");
     for url in ["http://[::1]/", "http://10.1/", "ftp://host.example/", "http://u:p@host.example/"]
     {
@@ -366,7 +407,7 @@ fn an_address_can_be_looked_at_before_it_is_asked() {
 }
 
 #[tokio::test]
-async fn one_deadline_holds_for_everything() {
+async fn one_deadline_applies_to_the_whole_request() {
     let server = Server::start().await;
     let limits = Limits { timeout: Duration::from_millis(200), ..LIMITS };
     let slow = local(3).get(&server.url("/slow"), "*/*", limits).await;
@@ -376,7 +417,7 @@ async fn one_deadline_holds_for_everything() {
 #[tokio::test]
 async fn no_error_repeats_path_or_query() {
     let client = local(3);
-    // Nobody listens on the port of a server that is gone.
+    // Nothing listens on the port of a server that is gone.
     let gone = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("bound");
     for url in [
         format!("http://{gone}/SECRET?key=SECRET"),

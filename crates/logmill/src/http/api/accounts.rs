@@ -1,10 +1,10 @@
-//! Accounts: what is known of an address, its transactions, and the tokens that it sent and got.
+//! Accounts: what is known about an address, its transactions, and the tokens it sent and received.
 //!
-//! Transfers are found by way of the account's transactions: those in which it sent or got a token, then the transfers
-//! of their blocks.
+//! Transfers are found through the account's transactions: first those in which it sent or received a token, then the
+//! transfers of their blocks.
 //!
-//! Guarantees: a page looks at a bounded number of the account's transactions, and of blocks. Leaves to others: what it
-//! holds ([`super::holdings`], [`super::nfts`]).
+//! Guarantees: a page reads a bounded number of the account's transactions and of blocks. Leaves to others: holdings
+//! ([`super::holdings`], [`super::nfts`]).
 
 use std::collections::BTreeSet;
 
@@ -20,52 +20,80 @@ use super::call::{Call, Reply};
 use super::data::{BLOCK, Data, NATIVE_DECIMALS, Source, TX_INDEX, padded, places};
 use super::endpoint::{Endpoint, Shape};
 use super::error::{ApiError, ApiResult};
-use super::list::{self, Ask, Direction, Item, List, Stretch};
+use super::list::{self, Direction, Item, List, RowQuery, ScanPage};
 use super::param::{Param, ParamKind, required};
-use super::position::{Place, Position};
+use super::position::{OrderValue, Position};
 use super::record::{Form, Object, Record, column, computed};
 use super::tokens::{TRANSFER, complete_transfers};
 use super::transactions::TRANSACTION;
 
-/// The account of a path.
 pub(super) const ACCOUNT_PARAM: Param = required("address", ParamKind::Address, "the account");
 
 static ACCOUNT: Record = Record {
     name: "Account",
-    about: "An address that took part in something.",
+    about: "An address that takes part in transactions or transfers.",
     base: None,
     fields: &[
-        column("address", Form::Address, "address", "it"),
-        column("firstBlock", Form::Number, "first_seen_height", "since when it takes part"),
-        column("lastBlock", Form::Number, "last_seen_height", "when it last took part"),
+        column("address", Form::Address, "address", "the address"),
+        column(
+            "firstBlock",
+            Form::Number,
+            "first_seen_height",
+            "the first block in which it takes part",
+        ),
+        column(
+            "lastBlock",
+            Form::Number,
+            "last_seen_height",
+            "the last block in which it takes part",
+        ),
         column("hasCode", Form::Flag, "is_contract", "whether it is known to have had code"),
         column("hasKey", Form::Flag, "is_signer", "whether it is known to have signed"),
         computed("isContract", Form::Flag, "whether it is known to be a contract"),
-        computed("stats", Form::Object(&STATS), "its transactions; null if none is known")
-            .or_null(),
+        computed(
+            "stats",
+            Form::Object(&STATS),
+            "transaction counts; null if no transaction is known",
+        )
+        .or_null(),
     ],
 };
 
 static STATS: Record = Record {
     name: "AccountStats",
-    about: "How many transactions an account has.",
+    about: "Transaction counts of an account.",
     base: None,
     fields: &[
-        column("transactionCount", Form::Number, "tx_count", "in which it has any role"),
-        column("sentCount", Form::Number, "sent_count", "which it sent"),
-        column("gasUsed", Form::Amount, "total_gas_used", "the gas of those that it sent"),
-        column("lastBlock", Form::Number, "last_updated_block", "of the last of them"),
+        column(
+            "transactionCount",
+            Form::Number,
+            "tx_count",
+            "number of transactions in which it has any role",
+        ),
+        column("sentCount", Form::Number, "sent_count", "number of transactions that it sent"),
+        column(
+            "gasUsed",
+            Form::Amount,
+            "total_gas_used",
+            "gas used by the transactions that it sent",
+        ),
+        column("lastBlock", Form::Number, "last_updated_block", "block of the last transaction"),
     ],
 };
 
 static ROLES: Record = Record {
     name: "AccountRoles",
-    about: "A transaction of an account, by its place.",
+    about: "A transaction of an account, by block and index.",
     base: None,
     fields: &[
         BLOCK,
         TX_INDEX,
-        column("roles", Form::Words(role_names), "roles", "what the account is in it"),
+        column(
+            "roles",
+            Form::Words(role_names),
+            "roles",
+            "roles of the account in the transaction",
+        ),
     ],
 };
 
@@ -88,12 +116,11 @@ static TRANSACTIONS: List = List {
     direction: Direction::Down,
 };
 
-/// The paths of this file.
 pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         id: "account",
         path: "/accounts/{address}",
-        summary: "What is known of an account.",
+        summary: "An account.",
         needs: &["accounts_worker"],
         uses: &["meta_worker"],
         params: &[ACCOUNT_PARAM],
@@ -113,7 +140,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         id: "account_transfers",
         path: "/accounts/{address}/transfers",
-        summary: "The fungible tokens that an account sent and got, newest first.",
+        summary: "The transfers of fungible tokens from and to an account, newest first.",
         needs: &["meta_worker", "token_worker"],
         uses: &["evm_worker"],
         params: &[ACCOUNT_PARAM],
@@ -124,15 +151,15 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
 
 async fn account(call: &Call) -> ApiResult<Reply> {
     let data = call.data()?;
-    let unknown = || ApiError::not_found("no covered block names this account");
+    let unknown = || ApiError::not_found("no covered block mentions this account");
     let id = data.id(call.address("address")?).await?.ok_or_else(unknown)?;
-    let ask = || Ask::key("address = $1", params![id]);
-    let found = list::row(data, (&ACCOUNTS, &ACCOUNT), ask()).await?;
+    let query = || RowQuery::key("address = $1", params![id]);
+    let found = list::row(data, (&ACCOUNTS, &ACCOUNT), query()).await?;
     let mut account = found.ok_or_else(unknown)?;
     let mark = |name: &str| account[name] == Json::Bool(true);
     let is_contract = is_contract(mark("hasCode"), mark("hasKey"));
     account.insert("isContract".to_owned(), is_contract.into());
-    let stats = match list::row(data, (&ACCOUNT_STATS, &STATS), ask()).await {
+    let stats = match list::row(data, (&ACCOUNT_STATS, &STATS), query()).await {
         Err(error) if error.is_not_derived() => None,
         stats => stats?,
     };
@@ -146,21 +173,21 @@ async fn transactions(call: &Call) -> ApiResult<Reply> {
         call.position(&TRANSACTIONS.kinds())?;
         return Ok(call.reply(Vec::new(), None));
     };
-    let ask = Ask::key("address = $1", params![id]);
-    let (mut items, next) = call.stretch(&TRANSACTIONS, &ask, |_| true).await?;
+    let query = RowQuery::key("address = $1", params![id]);
+    let (mut items, next) = call.page_of(&TRANSACTIONS, &query, |_| true).await?;
     add_transactions(data, &mut items).await?;
     Ok(call.reply(items, next))
 }
 
-/// Adds the transactions whose places objects have.
+/// Adds to each object the transaction at its block number and index.
 async fn add_transactions(data: &Data, items: &mut [Object]) -> ApiResult<()> {
     let Some((params, values)) = data.places_of(items).await? else {
         items.iter_mut().for_each(|item| drop(item.insert("transaction".to_owned(), Json::Null)));
         return Ok(());
     };
-    let ask = Ask::key(&format!("(block_height, tx_index) IN (VALUES {values})"), params);
+    let query = RowQuery::key(&format!("(block_height, tx_index) IN (VALUES {values})"), params);
     let of = (&EVM_TRANSACTIONS, &TRANSACTION);
-    let mut found = list::rows(data, of, ask, "block_height, tx_index", items.len()).await?;
+    let mut found = list::rows(data, of, query, "block_height, tx_index", items.len()).await?;
     for transaction in &mut found {
         transaction.insert("decimals".to_owned(), NATIVE_DECIMALS.into());
     }
@@ -174,19 +201,19 @@ async fn add_transactions(data: &Data, items: &mut [Object]) -> ApiResult<()> {
     Ok(())
 }
 
-/// The kinds of a position among the transfers of an account: block, transaction, log.
+/// Column kinds of a position among the transfers of an account: block, transaction, log.
 const TRANSFER_KINDS: [Kind; 3] = [Kind::Int, Kind::Int, Kind::Int];
 
 async fn transfers(call: &Call) -> ApiResult<Reply> {
     let data = call.data()?;
-    let start = || Position(vec![Place::Int(i64::MAX); TRANSFER_KINDS.len()]);
+    let start = || Position(vec![OrderValue::Int(i64::MAX); TRANSFER_KINDS.len()]);
     let from = call.position(&TRANSFER_KINDS)?.unwrap_or_else(start);
     let Some(id) = data.id(call.address("address")?).await? else {
         return Ok(call.reply(Vec::new(), None));
     };
     let moving = moving(data, id, &from, call.limit() + 1).await?;
     let found = match moving.items.is_empty() {
-        true => Stretch { items: Vec::new(), end: moving.end.map(behind) },
+        true => ScanPage { items: Vec::new(), end: moving.end.map(behind) },
         false => transfers_in(data, id, &from, moving, call.limit() + 1).await?,
     };
     let (mut items, next) = found.page(call.limit());
@@ -194,41 +221,41 @@ async fn transfers(call: &Call) -> ApiResult<Reply> {
     Ok(call.reply(items, next))
 }
 
-/// The place behind all transfers of a transaction.
+/// The position after all transfers of a transaction.
 fn behind(transaction: Position) -> Position {
     let mut places = transaction.0;
-    places.push(Place::Int(i64::MIN));
+    places.push(OrderValue::Int(i64::MIN));
     Position(places)
 }
 
-/// The account's transactions, from the one of a position on, in which it sent or got a token.
-async fn moving(data: &Data, id: i64, from: &Position, want: usize) -> ApiResult<Stretch> {
+/// The account's transactions, starting with that of a position, in which it sent or received a token.
+async fn moving(data: &Data, id: i64, from: &Position, want: usize) -> ApiResult<ScanPage> {
     let moves = |object: &Object| {
         let roles = object.get("roles").and_then(Json::as_array);
         roles.is_some_and(|roles| {
             roles.iter().any(|role| role == "FT_SENDER" || role == "FT_RECEIVER")
         })
     };
-    // With its own transaction: some of its transfers may be left.
+    // Includes the transaction of the position itself, because some of its transfers may be left.
     let from = match &from.0[..] {
-        [block, Place::Int(transaction), _] => {
-            Position(vec![block.clone(), Place::Int(transaction.saturating_add(1))])
+        [block, OrderValue::Int(transaction), _] => {
+            Position(vec![block.clone(), OrderValue::Int(transaction.saturating_add(1))])
         }
         _ => TRANSACTIONS.start(),
     };
-    let ask = Ask::key("address = $1", params![id]);
-    TRANSACTIONS.stretch(data, &ask, from, want, moves).await
+    let query = RowQuery::key("address = $1", params![id]);
+    TRANSACTIONS.scan(data, &query, from, want, moves).await
 }
 
-/// The account's transfers in these transactions, behind a position.
+/// The account's transfers in these transactions, after a position.
 async fn transfers_in(
     data: &Data,
     id: i64,
     from: &Position,
-    mut moving: Stretch,
+    mut moving: ScanPage,
     most: usize,
-) -> ApiResult<Stretch> {
-    // What was looked at beyond the last one that is wanted is left for the next page.
+) -> ApiResult<ScanPage> {
+    // Transactions beyond the requested number are left for the next page.
     if moving.items.len() > most {
         moving.items.truncate(most);
         moving.end = moving.items.last().map(|item| item.position.clone());
@@ -239,7 +266,7 @@ async fn transfers_in(
         return Ok(moving);
     };
     let mut params = params![id];
-    params.extend(from.0.iter().chain(&last.0).map(Place::value));
+    params.extend(from.0.iter().chain(&last.0).map(OrderValue::value));
     let blocks = padded(blocks.into_iter().map(Value::Int).collect());
     let key = format!("block_height IN ({})", places(params.len() + 1, blocks.len()));
     params.extend(blocks);
@@ -256,16 +283,16 @@ async fn transfers_in(
     let answer = data.query(text, params).await?;
     let item = |row: &logmill_io::Row| {
         let object = TRANSFER.read(row)?;
-        let place = |name: &str| Place::Int(object[name].as_i64().unwrap_or_default());
+        let place = |name: &str| OrderValue::Int(object[name].as_i64().unwrap_or_default());
         let position =
             Position(["blockNumber", "transactionIndex", "logIndex"].map(place).to_vec());
         Ok(Item { object, position })
     };
     let items = answer.rows.iter().map(item).collect::<ApiResult<Vec<_>>>()?;
-    // All of these transactions were looked at unless there are more transfers than are wanted.
+    // All of these transactions were read completely, unless there are more transfers than requested.
     let end = match items.len() < most {
         true => moving.end.map(behind),
         false => items.last().map(|item| item.position.clone()),
     };
-    Ok(Stretch { items, end })
+    Ok(ScanPage { items, end })
 }

@@ -1,7 +1,7 @@
-//! Blocks, as they are stored; and their transactions, as they are derived.
+//! Stored blocks, and their derived transactions.
 //!
-//! Guarantees: blocks are of one moment of the chain; where history is missing, a list goes on below the gap, and
-//! `asOf.covered` shows it. Leaves to others: whole blocks, which JSON-RPC gives.
+//! Guarantees: the blocks come from one snapshot of the chain; where history is missing, a list continues below the
+//! gap, and `asOf.covered` shows it. Leaves to others: whole blocks (JSON-RPC).
 
 use std::ops::Range;
 
@@ -16,29 +16,30 @@ use super::call::{Call, Reply};
 use super::data;
 use super::endpoint::{Endpoint, Shape};
 use super::error::{ApiError, ApiResult};
-use super::list::{Ask, Direction, List};
+use super::list::{Direction, List, RowQuery};
 use super::param::{Param, ParamKind, required};
-use super::position::{Place, Position};
+use super::position::{OrderValue, Position};
 use super::record::{Form, Object, Record, address, bytes, computed};
 use super::transactions::{TRANSACTION, add_native_decimals};
 
 static BLOCK: Record = Record {
     name: "Block",
-    about: "A block. What is null was not kept: only the logs of such a block are.",
+    about: "A block. Fields are null if only the logs of the block are stored.",
     base: None,
     fields: &[
-        computed("number", Form::Number, "its number"),
-        computed("hash", Form::Bytes, "its hash"),
-        computed("parentHash", Form::Bytes, "the hash of the block before it"),
+        computed("number", Form::Number, "block number"),
+        computed("hash", Form::Bytes, "block hash"),
+        computed("parentHash", Form::Bytes, "hash of the parent block"),
         computed("timestamp", Form::Number, "seconds since 1970"),
-        computed("status", Form::Text, "`final`, `safe`, or `tip`: it may still be replaced"),
-        computed("transactionCount", Form::Number, "how many transactions it has").or_null(),
-        computed("logCount", Form::Number, "how many logs it has").or_null(),
-        computed("gasUsed", Form::Number, "the gas of its transactions").or_null(),
-        computed("gasLimit", Form::Number, "the most that they could have used").or_null(),
-        computed("baseFeePerGas", Form::Amount, "in wei; null before EIP-1559").or_null(),
-        computed("miner", Form::Address, "who made it").or_null(),
-        computed("size", Form::Number, "its bytes").or_null(),
+        computed("status", Form::Text, "`final`, `safe`, or `tip` if it may still be replaced"),
+        computed("transactionCount", Form::Number, "number of transactions").or_null(),
+        computed("logCount", Form::Number, "number of logs").or_null(),
+        computed("gasUsed", Form::Number, "gas used by its transactions").or_null(),
+        computed("gasLimit", Form::Number, "gas limit of the block").or_null(),
+        computed("baseFeePerGas", Form::Amount, "base fee per gas, in wei; null before EIP-1559")
+            .or_null(),
+        computed("miner", Form::Address, "fee recipient of the block").or_null(),
+        computed("size", Form::Number, "size in bytes").or_null(),
     ],
 };
 
@@ -49,9 +50,8 @@ static TRANSACTIONS: List = List {
     direction: Direction::Up,
 };
 
-const BLOCK_PARAM: Param = required("block", ParamKind::Block, "its number, or its hash");
+const BLOCK_PARAM: Param = required("block", ParamKind::Block, "block number or block hash");
 
-/// The paths of this file.
 pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         id: "blocks",
@@ -76,7 +76,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         id: "block_transactions",
         path: "/blocks/{block}/transactions",
-        summary: "The transactions of a block, in their order.",
+        summary: "The transactions of a block, in block order.",
         needs: &["evm_worker"],
         uses: &[],
         params: &[BLOCK_PARAM],
@@ -85,7 +85,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
     },
 ];
 
-/// What answers about the chain itself are based on.
+/// The `asOf` of answers about the chain itself.
 pub(super) fn as_of(view: &View) -> Json {
     let (head, last) = (view.head(), view.finalized());
     let hash = head.filter(|head| last.is_none_or(|last| last.number < head.number));
@@ -98,7 +98,7 @@ async fn blocks(call: &Call) -> ApiResult<Reply> {
     let view = call.served.chain.view().await?;
     let before = match call.position(&[Kind::Int])?.map(|from| from.0) {
         Some(places) => match places[..] {
-            [Place::Int(number)] => u64::try_from(number).map_err(|_| ApiError::cursor())?,
+            [OrderValue::Int(number)] => u64::try_from(number).map_err(|_| ApiError::cursor())?,
             _ => return Err(ApiError::cursor()),
         },
         None => u64::MAX,
@@ -107,23 +107,22 @@ async fn blocks(call: &Call) -> ApiResult<Reply> {
     let next = (numbers.len() > call.limit()).then(|| {
         numbers.truncate(call.limit());
         let last = numbers.last().and_then(|last| i64::try_from(*last).ok());
-        Position(vec![Place::Int(last.unwrap_or(i64::MAX))])
+        Position(vec![OrderValue::Int(last.unwrap_or(i64::MAX))])
     });
     let mut items = Vec::new();
     for number in numbers {
-        // Between looking and reading, history may have been pruned.
+        // History may be pruned between listing and reading.
         items.extend(read(&view, number).await?);
     }
     Ok(call.reply(items, next))
 }
 
-/// The highest numbers of some ranges that are below a number.
+/// The highest numbers in some ranges that are below a number.
 fn below(ranges: Vec<Range<u64>>, before: u64, most: usize) -> Vec<u64> {
     let below = |range: Range<u64>| range.start..range.end.min(before).max(range.start);
     ranges.into_iter().rev().flat_map(|range| below(range).rev()).take(most).collect()
 }
 
-/// A block, if it is stored.
 async fn read(view: &View, number: u64) -> ApiResult<Option<Object>> {
     let Some(at) = view.block_ref(number).await? else {
         return Ok(None);
@@ -154,7 +153,7 @@ fn add_outline(block: &Block, logs: u64, object: &mut Object) -> ApiResult<()> {
     let facts = block.header.facts()?;
     let base_fee = facts.base_fee_per_gas.map(|fee| fee.to_string());
     for (name, value) in [
-        ("transactionCount", json!(block.transactions.len())),
+        ("transactionCount", json!(block.listed_transactions())),
         ("logCount", json!(logs)),
         ("gasUsed", json!(facts.gas_used)),
         ("gasLimit", json!(facts.gas_limit)),
@@ -167,14 +166,16 @@ fn add_outline(block: &Block, logs: u64, object: &mut Object) -> ApiResult<()> {
     Ok(())
 }
 
-/// The number of the block that a path names.
+/// The number of the block named in the path.
 async fn number(call: &Call, view: &View) -> ApiResult<u64> {
     let Some(hash) = call.opt_hash("block") else {
         return call.number("block");
     };
     let unknown = || match view.is_complete() {
-        true => ApiError::not_found("there is no such block"),
-        false => ApiError::not_stored("it may be in history that is not stored here"),
+        true => ApiError::not_found("no block has this hash"),
+        false => ApiError::not_stored(
+            "not found in the stored blocks; it may be in history that is not stored here",
+        ),
     };
     let at = view.block_ref_by_hash(&hash).await?;
     Ok(at.ok_or_else(unknown)?.number)
@@ -191,7 +192,7 @@ fn missing(view: &View, number: u64) -> ApiError {
         Some(head) if number <= head.number => {
             ApiError::not_stored(format!("block {number} is not stored here"))
         }
-        _ => ApiError::not_found(format!("there is no block {number} yet")),
+        _ => ApiError::not_found(format!("block {number} does not exist yet")),
     }
 }
 
@@ -206,8 +207,8 @@ async fn transactions(call: &Call) -> ApiResult<Reply> {
         });
     }
     let height = i64::try_from(number).unwrap_or(i64::MAX);
-    let ask = Ask::key("block_height = $1", params![height]);
-    let (mut items, next) = call.stretch(&TRANSACTIONS, &ask, |_| true).await?;
+    let query = RowQuery::key("block_height = $1", params![height]);
+    let (mut items, next) = call.page_of(&TRANSACTIONS, &query, |_| true).await?;
     add_native_decimals(&mut items);
     Ok(call.reply(items, next))
 }
@@ -217,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_blocks_goes_on_below_gaps() {
+    fn a_list_of_blocks_continues_below_gaps() {
         let check = |before, most, expected: &[u64]| {
             assert_eq!(below(vec![0..3, 7..9], before, most), expected);
         };

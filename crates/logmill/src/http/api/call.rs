@@ -1,6 +1,6 @@
-//! `Call`: one request, read: which chain, which parameters, which page; and the answer to it.
+//! `Call`: one parsed request (chain, parameters, page) and the answer to it.
 //!
-//! Guarantees: every parameter is declared and was given at most once. Leaves to others: answering.
+//! Guarantees: every parameter is declared and occurs at most once. Leaves to others: answering.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,28 +14,29 @@ use serde_json::Value as Json;
 use super::data::Data;
 use super::endpoint::{Endpoint, Shape};
 use super::error::{ApiError, ApiResult};
-use super::list::{Ask, List};
-use super::param::Given;
+use super::list::{List, RowQuery};
+use super::param::ParamValue;
 use super::position::Position;
 use super::record::Object;
-use crate::rpc::Served;
+use crate::http::fees;
+use crate::rpc::ServedChain;
 
-/// How many items a page has if nothing is said, and at most.
+/// Default and maximum number of items of a page.
 pub(super) const LIMIT_DEFAULT: usize = 20;
 pub(super) const LIMIT_MAX: usize = 100;
+/// The processor of fees, whose contract may be an assumption.
+const FEES_WORKER: &str = "fees_worker";
 
-/// One request.
 #[derive(Debug)]
 pub(super) struct Call {
-    pub(super) served: Arc<Served>,
+    pub(super) served: Arc<ServedChain>,
     pub(super) endpoint: &'static Endpoint,
     data: Option<Data>,
-    given: BTreeMap<&'static str, Given>,
+    values: BTreeMap<&'static str, ParamValue>,
     limit: usize,
     cursor: Option<String>,
 }
 
-/// What a request is answered with.
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
     One(Object),
@@ -43,9 +44,8 @@ pub(super) enum Reply {
 }
 
 impl Call {
-    /// Reads a request.
     pub(super) fn read(
-        served: Arc<Served>,
+        served: Arc<ServedChain>,
         endpoint: &'static Endpoint,
         path: &BTreeMap<String, String>,
         query: Vec<(String, String)>,
@@ -54,40 +54,41 @@ impl Call {
             served,
             endpoint,
             data: None,
-            given: BTreeMap::new(),
+            values: BTreeMap::new(),
             limit: LIMIT_DEFAULT,
             cursor: None,
         };
-        let (mut asked, is_page) = (BTreeMap::new(), matches!(endpoint.shape, Shape::Page(_)));
+        let (mut query_values, is_page) =
+            (BTreeMap::new(), matches!(endpoint.shape, Shape::Page(_)));
         for (name, text) in query {
             let is_paging = is_page && ["limit", "cursor"].contains(&name.as_str());
             let is_declared = endpoint.params.iter().any(|param| param.name == name);
             if !is_paging && (!is_declared || path.contains_key(&name)) {
-                return Err(ApiError::parameter(&shown(&name), "there is no such parameter here"));
+                return Err(ApiError::parameter(&shown(&name), "unknown parameter"));
             }
-            if asked.contains_key(&name) {
-                return Err(ApiError::parameter(&name, "it is given twice"));
+            if query_values.contains_key(&name) {
+                return Err(ApiError::parameter(&name, "given more than once"));
             }
-            asked.insert(name, text);
+            query_values.insert(name, text);
         }
         for param in endpoint.params {
-            match path.get(param.name).or_else(|| asked.get(param.name)) {
-                Some(text) => drop(call.given.insert(param.name, param.read(text)?)),
+            match path.get(param.name).or_else(|| query_values.get(param.name)) {
+                Some(text) => drop(call.values.insert(param.name, param.read(text)?)),
                 None if param.is_required => {
-                    return Err(ApiError::parameter(param.name, "it is missing"));
+                    return Err(ApiError::parameter(param.name, "this parameter is required"));
                 }
                 None => {}
             }
         }
-        if let Some(text) = asked.get("limit") {
+        if let Some(text) = query_values.get("limit") {
             call.limit = limit(text)?;
         }
-        call.cursor = asked.remove("cursor");
+        call.cursor = query_values.remove("cursor");
         Ok(call)
     }
 
-    /// Looks at what is derived.
-    pub(super) async fn look(&mut self) -> ApiResult<()> {
+    /// Reads the state of the derived tables.
+    pub(super) async fn load_data(&mut self) -> ApiResult<()> {
         let Some(reader) = self.served.reader.clone() else {
             return match self.endpoint.needs.first() {
                 Some(processor) => Err(ApiError::not_derived(processor)),
@@ -98,8 +99,14 @@ impl Call {
         if processors.is_empty() {
             return Ok(());
         }
-        let last = self.served.chain.index().last_replacement();
-        let data = Data::read(reader, &processors, last).await?;
+        let last = self.served.chain.index().replacement_position();
+        let mut data = Data::read(reader.clone(), &processors, last).await?;
+        if self.endpoint.needs.contains(&FEES_WORKER)
+            && let Some(assumed) = self.served.status.assumed_fees()
+            && fees::is_empty(&reader).await?
+        {
+            data.assumed = Some(assumed);
+        }
         for processor in self.endpoint.needs {
             data.covered(processor)?;
         }
@@ -107,107 +114,111 @@ impl Call {
         Ok(())
     }
 
-    /// What is derived; an error if nothing is.
+    /// The derived tables; an error if there are none.
     pub(super) fn data(&self) -> ApiResult<&Data> {
         let first = self.endpoint.processors().first().copied().unwrap_or_default();
         self.data.as_ref().ok_or_else(|| ApiError::not_derived(first))
     }
 
-    /// What is derived, if anything is.
+    /// The derived tables, if there are any.
     pub(super) fn some_data(&self) -> Option<&Data> {
         self.data.as_ref()
     }
 
-    /// How many items are asked for.
+    /// Requested number of items.
     pub(super) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Behind which place the page begins, in an order of these kinds; none for the beginning.
+    /// Position after which the page begins, in an order of these kinds; `None` for the first page.
     pub(super) fn position(&self, kinds: &[Kind]) -> ApiResult<Option<Position>> {
         let cursor = self.cursor.as_deref();
         cursor.map(|cursor| Position::of_cursor(self.endpoint.id, kinds, cursor)).transpose()
     }
 
-    /// A page of a list: what is found by `ask`, and kept.
-    pub(super) async fn stretch(
+    /// A page of a list: the rows that match `query` and pass the filter.
+    pub(super) async fn page_of(
         &self,
         list: &List,
-        ask: &Ask,
+        query: &RowQuery,
         keep: impl Fn(&Object) -> bool + Send,
     ) -> ApiResult<(Vec<Object>, Option<Position>)> {
         let from = self.position(&list.kinds())?.unwrap_or_else(|| list.start());
-        let found = list.stretch(self.data()?, ask, from, self.limit + 1, keep).await?;
+        let found = list.scan(self.data()?, query, from, self.limit + 1, keep).await?;
         Ok(found.page(self.limit))
     }
 
-    /// The reply with these items.
     pub(super) fn reply(&self, items: Vec<Object>, next: Option<Position>) -> Reply {
         Reply::Page { items, next: next.map(|next| next.cursor(self.endpoint.id)) }
     }
 
-    fn get(&self, name: &str) -> Option<&Given> {
-        self.given.get(name)
+    fn get(&self, name: &str) -> Option<&ParamValue> {
+        self.values.get(name)
     }
 
-    /// An address that must be there.
+    /// A required address.
     pub(super) fn address(&self, name: &str) -> ApiResult<Address> {
         self.opt_address(name).ok_or_else(|| undeclared(name))
     }
 
-    /// An address, if there is one.
     pub(super) fn opt_address(&self, name: &str) -> Option<Address> {
         match self.get(name) {
-            Some(Given::Address(address)) => Some(*address),
+            Some(ParamValue::Address(address)) => Some(*address),
             _ => None,
         }
     }
 
-    /// A hash, if there is one.
     pub(super) fn opt_hash(&self, name: &str) -> Option<B256> {
         match self.get(name) {
-            Some(Given::Hash(hash)) => Some(*hash),
+            Some(ParamValue::Hash(hash)) => Some(*hash),
             _ => None,
         }
     }
 
-    /// A number, if there is one.
     pub(super) fn opt_number(&self, name: &str) -> Option<u64> {
         match self.get(name) {
-            Some(Given::Number(number)) => Some(*number),
+            Some(ParamValue::Number(number)) => Some(*number),
             _ => None,
         }
     }
 
-    /// An amount that must be there.
+    /// One of a fixed set of words.
+    pub(super) fn opt_word(&self, name: &str) -> Option<&'static str> {
+        match self.get(name) {
+            Some(ParamValue::Word(word)) => Some(word),
+            _ => None,
+        }
+    }
+
+    /// A required amount.
     pub(super) fn amount(&self, name: &str) -> ApiResult<Amount> {
         match self.get(name) {
-            Some(Given::Amount(amount)) => Ok(*amount),
+            Some(ParamValue::Amount(amount)) => Ok(*amount),
             _ => Err(undeclared(name)),
         }
     }
 
-    /// Bytes that must be there.
+    /// Required bytes.
     pub(super) fn bytes(&self, name: &str) -> ApiResult<Bytes> {
         match self.get(name) {
-            Some(Given::Bytes(bytes)) => Ok(bytes.clone()),
+            Some(ParamValue::Bytes(bytes)) => Ok(bytes.clone()),
             _ => Err(undeclared(name)),
         }
     }
 
-    /// A number that must be there.
+    /// A required number.
     pub(super) fn number(&self, name: &str) -> ApiResult<u64> {
         self.opt_number(name).ok_or_else(|| undeclared(name))
     }
 
-    /// A hash that must be there.
+    /// A required hash.
     pub(super) fn hash(&self, name: &str) -> ApiResult<B256> {
         self.opt_hash(name).ok_or_else(|| undeclared(name))
     }
 }
 
 impl Reply {
-    /// As JSON, with what it is based on.
+    /// Renders it as JSON with its `asOf`.
     pub(super) fn json(self, as_of: Json) -> Json {
         let mut object = match self {
             Self::One(object) => object,
@@ -228,14 +239,14 @@ fn limit(text: &str) -> ApiResult<usize> {
     let limit = Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     let limit = limit.and_then(|text| text.parse::<usize>().ok());
     let limit = limit.filter(|limit| (1..=LIMIT_MAX).contains(limit));
-    limit.ok_or_else(|| ApiError::parameter("limit", "it is a number from 1 to 100"))
+    limit.ok_or_else(|| ApiError::parameter("limit", "must be a number from 1 to 100"))
 }
 
-/// A name that a client thought of, short enough to be said back.
+/// A name chosen by a client, cut and escaped so that it can be repeated in an error.
 fn shown(name: &str) -> String {
     name.chars().take(32).flat_map(char::escape_debug).collect()
 }
 
 fn undeclared(name: &str) -> ApiError {
-    ApiError::internal(&format!("the parameter {name} is not declared so"))
+    ApiError::internal(&format!("the parameter {name} is not declared with this type"))
 }

@@ -1,4 +1,4 @@
-//! Collections of unique and semi-fungible tokens: which there are, and how their items moved.
+//! Collections of unique and semi-fungible tokens, and the transfers of their items.
 //!
 //! Guarantees: none beyond those of lists. Leaves to others: the items ([`super::items`]).
 
@@ -9,15 +9,13 @@ use super::call::{Call, Reply};
 use super::data::{BLOCK, Data, HASH, LOG_INDEX, SYMBOL, TIME, TX_INDEX};
 use super::endpoint::{Endpoint, Shape};
 use super::error::{ApiError, ApiResult};
-use super::list::{self, Ask, Direction, List};
+use super::list::{self, Direction, List, RowQuery};
 use super::param::{Param, ParamKind, required};
 use super::record::{Form, Object, Record, column, computed};
 use super::tokens::{TRANSFER_KINDS, add_creation, add_metadata};
 
-/// The standards of collections.
 pub(super) const STANDARDS: Form = Form::Word(&[(721, "erc721"), (1155, "erc1155")]);
 
-/// A transfer of a unique or semi-fungible token.
 pub(super) static NFT_TRANSFER: Record = Record {
     name: "NftTransfer",
     about: "A transfer of an item of a collection.",
@@ -25,44 +23,50 @@ pub(super) static NFT_TRANSFER: Record = Record {
     fields: &[
         BLOCK,
         LOG_INDEX,
-        column("batchIndex", Form::Number, "batch_index", "its position in its log"),
+        column("batchIndex", Form::Number, "batch_index", "index within its log"),
         TX_INDEX,
         HASH,
         column("collection", Form::Address, "contract_address", "the collection"),
-        column("itemId", Form::Amount, "token_id", "the item"),
-        column("from", Form::Address, "from_address", "who gave; the zero address for a mint"),
-        column("to", Form::Address, "to_address", "who got; the zero address for a burn"),
-        column("quantity", Form::Amount, "quantity", "how many"),
-        column("standard", STANDARDS, "standard", "of its event"),
-        column("kind", TRANSFER_KINDS, "kind", "what it is"),
+        column("itemId", Form::Amount, "token_id", "id of the item"),
+        column("from", Form::Address, "from_address", "the sender; the zero address for a mint"),
+        column("to", Form::Address, "to_address", "the recipient; the zero address for a burn"),
+        column("quantity", Form::Amount, "quantity", "number of items transferred"),
+        column("standard", STANDARDS, "standard", "token standard of the event"),
+        column("kind", TRANSFER_KINDS, "kind", "kind of transfer"),
         TIME,
     ],
 };
 
 static COLLECTION: Record = Record {
     name: "Collection",
-    about: "A collection whose items were seen to move.",
+    about: "A collection with at least one transfer.",
     base: None,
     fields: &[
         column("address", Form::Address, "contract_address", "its contract"),
-        column("standard", STANDARDS, "standard", "of its events; erc1155 if of both"),
-        computed("name", Form::Text, "what it calls itself").or_null(),
+        column(
+            "standard",
+            STANDARDS,
+            "standard",
+            "token standard of its events; erc1155 if there are both",
+        ),
+        computed("name", Form::Text, "name that the contract reports").or_null(),
         SYMBOL,
-        column("firstBlock", Form::Number, "first_seen_height", "of its first transfer"),
-        column("lastBlock", Form::Number, "last_seen_height", "of its last transfer"),
-        column("transferCount", Form::Number, "transfer_count", "how many transfers there were"),
-        column("minted", Form::Amount, "minted", "how many items came to be in them"),
-        column("burned", Form::Amount, "burned", "how many items ceased to be in them"),
+        column("firstBlock", Form::Number, "first_seen_height", "block of the first transfer"),
+        column("lastBlock", Form::Number, "last_seen_height", "block of the last transfer"),
+        column("transferCount", Form::Number, "transfer_count", "number of transfers"),
+        column("minted", Form::Amount, "minted", "number of items minted"),
+        column("burned", Form::Amount, "burned", "number of items burned"),
     ],
 };
 
 static COLLECTION_DETAIL: Record = Record {
     name: "CollectionDetail",
-    about: "A collection whose items were seen to move.",
+    about: "A collection with at least one transfer.",
     base: Some(&COLLECTION),
     fields: &[
-        computed("createdBlock", Form::Number, "when its contract was created, if known").or_null(),
-        computed("complete", Form::Flag, "whether the covered blocks have all of its life"),
+        computed("createdBlock", Form::Number, "block in which the contract was created, if known")
+            .or_null(),
+        computed("complete", Form::Flag, "whether the covered blocks include its whole life"),
     ],
 };
 
@@ -73,7 +77,6 @@ static COLLECTIONS: List = List {
     direction: Direction::Down,
 };
 
-/// Transfers of items, newest first.
 pub(super) static NFT_TRANSFER_LIST: List = List {
     table: &NFT_TRANSFERS,
     record: &NFT_TRANSFER,
@@ -81,16 +84,14 @@ pub(super) static NFT_TRANSFER_LIST: List = List {
     direction: Direction::Down,
 };
 
-/// The collection of a path.
 pub(super) const COLLECTION_PARAM: Param =
     required("address", ParamKind::Address, "the collection's contract");
 
-/// The paths of this file.
 pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         id: "collections",
         path: "/collections",
-        summary: "The collections, those seen last first.",
+        summary: "The collections, most recently seen first.",
         needs: &["token_worker"],
         uses: &[],
         params: &[],
@@ -120,12 +121,12 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
 ];
 
 async fn collections(call: &Call) -> ApiResult<Reply> {
-    let (mut items, next) = call.stretch(&COLLECTIONS, &Ask::default(), |_| true).await?;
+    let (mut items, next) = call.page_of(&COLLECTIONS, &RowQuery::default(), |_| true).await?;
     add_names(call.data()?, &mut items).await?;
     Ok(call.reply(items, next))
 }
 
-/// Adds what collections say of themselves; they have no decimals.
+/// Adds the metadata that collections report about themselves; they have no decimals.
 async fn add_names(data: &Data, items: &mut [Object]) -> ApiResult<()> {
     add_metadata(data, items).await?;
     items.iter_mut().for_each(|item| drop(item.remove("decimals")));
@@ -134,10 +135,10 @@ async fn add_names(data: &Data, items: &mut [Object]) -> ApiResult<()> {
 
 async fn collection(call: &Call) -> ApiResult<Reply> {
     let (data, address) = (call.data()?, call.address("address")?);
-    let unknown = || ApiError::not_found("no covered block has a transfer of such a collection");
+    let unknown = || ApiError::not_found("no covered block has a transfer of this collection");
     let id = data.id(address).await?.ok_or_else(unknown)?;
-    let ask = Ask::key("contract_address = $1", params![id]);
-    let found = list::row(data, (&NFT_COLLECTIONS, &COLLECTION), ask).await?;
+    let query = RowQuery::key("contract_address = $1", params![id]);
+    let found = list::row(data, (&NFT_COLLECTIONS, &COLLECTION), query).await?;
     let mut found = [found.ok_or_else(unknown)?];
     add_names(data, &mut found).await?;
     let [mut collection] = found;
@@ -151,8 +152,9 @@ async fn transfers(call: &Call) -> ApiResult<Reply> {
         call.position(&NFT_TRANSFER_LIST.kinds())?;
         return Ok(call.reply(Vec::new(), None));
     };
-    let ask = Ask { filter: "contract_address = $1".to_owned(), ..Ask::key("", params![id]) };
-    let (mut items, next) = call.stretch(&NFT_TRANSFER_LIST, &ask, |_| true).await?;
+    let query =
+        RowQuery { filter: "contract_address = $1".to_owned(), ..RowQuery::key("", params![id]) };
+    let (mut items, next) = call.page_of(&NFT_TRANSFER_LIST, &query, |_| true).await?;
     data.add_hashes(&mut items).await?;
     Ok(call.reply(items, next))
 }

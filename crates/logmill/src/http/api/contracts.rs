@@ -1,13 +1,13 @@
-//! Contracts: who deployed them and how, and how their code changed since.
+//! Contracts: their deployer and deployment, and how their code changed.
 //!
-//! Guarantees: what no block tells is null, and so is code that no node was asked for. Leaves to others: asking for
-//! code (`contract_code_worker`), and what it says.
+//! Guarantees: facts that no block contains are null, and so is code that was never fetched from a node. Leaves to
+//! others: fetching code (`contract_code_worker`) and interpreting it.
 
 use alloy_primitives::{Address, keccak256};
 use bytes::Bytes;
 use logmill_io::params;
 use logmill_pipeline::async_workers::contract_code::CODE;
-use logmill_pipeline::observe::Status;
+use logmill_pipeline::observe::AnswerStatus;
 use logmill_pipeline::processors::meta::{CONTRACT_VERSIONS, SMART_CONTRACTS};
 use serde_json::{Value as Json, json};
 
@@ -15,26 +15,31 @@ use super::call::{Call, LIMIT_DEFAULT, Reply};
 use super::data::{BLOCK, Data, HASH, TIME, TX_INDEX};
 use super::endpoint::{Endpoint, Shape};
 use super::error::{ApiError, ApiResult};
-use super::list::{self, Ask, Direction, List};
+use super::list::{self, Direction, List, RowQuery};
 use super::param::{Param, ParamKind, required};
 use super::record::{Form, Object, Record, address, bytes, column, computed};
 
-/// The most bytes of code that an answer has. No chain lets a contract have as many.
+/// Maximum size of code in a response. No chain allows contracts of this size.
 const CODE_BYTES_MAX: usize = 256 * 1024;
 
 static DEPLOYMENT: Record = Record {
     name: "Deployment",
-    about: "How a contract came to be.",
+    about: "The deployment of a contract.",
     base: None,
     fields: &[
-        column("creator", Form::Address, "creator", "who sent the transaction").or_null(),
-        column("blockNumber", Form::Number, "created_height", "the number of its block"),
+        column("creator", Form::Address, "creator", "the sender of the transaction").or_null(),
+        column("blockNumber", Form::Number, "created_height", "block number"),
         TX_INDEX,
         HASH,
-        column("initCodeHash", Form::Bytes, "init_code_hash", "the hash of its init code"),
+        column("initCodeHash", Form::Bytes, "init_code_hash", "hash of the init code"),
         column("kind", Form::Text, "kind", "`CONTRACT`, `PROXY` or `MINIMAL_PROXY`"),
-        column("success", Form::Flag, "status", "whether the receipt says that it succeeded")
-            .or_null(),
+        column(
+            "success",
+            Form::Flag,
+            "status",
+            "whether the deployment succeeded, according to the receipt",
+        )
+        .or_null(),
     ],
 };
 
@@ -44,7 +49,12 @@ static VERSION: Record = Record {
     base: None,
     fields: &[
         BLOCK,
-        column("logIndex", Form::Number, "event_index", "its log's position; -1 if deployed"),
+        column(
+            "logIndex",
+            Form::Number,
+            "event_index",
+            "index of the log in the block; -1 for the deployment",
+        ),
         TX_INDEX,
         HASH,
         column(
@@ -53,29 +63,44 @@ static VERSION: Record = Record {
             "kind",
             "`DEPLOYED`, `UPGRADED`, `BEACON_UPGRADED` or `DIAMOND_CUT`",
         ),
-        column("implementation", Form::Address, "implementation", "where the code is").or_null(),
-        column("initCodeHash", Form::Bytes, "init_code_hash", "the hash of its init code")
+        column("implementation", Form::Address, "implementation", "address of the implementation")
             .or_null(),
-        column("initCodeBytes", Form::Number, "init_code_bytes", "how long that is").or_null(),
+        column("initCodeHash", Form::Bytes, "init_code_hash", "hash of the init code").or_null(),
+        column(
+            "initCodeBytes",
+            Form::Number,
+            "init_code_bytes",
+            "length of the init code, in bytes",
+        )
+        .or_null(),
         TIME,
     ],
 };
 
 static CODE_FACTS: Record = Record {
     name: "ContractCodeFacts",
-    about: "The code of a contract, as a node had it at a block. A contract that destroyed itself has none.",
+    about: "The code of a contract, as a node returned it at a block. A contract that destroyed itself has none.",
     base: None,
     fields: &[
-        computed("hash", Form::Bytes, "its hash; null if it is larger than what is kept").or_null(),
-        computed("bytes", Form::Number, "how long it is; null if larger than what is kept")
-            .or_null(),
-        computed("observedBlock", Form::Number, "the block at which the node was asked"),
+        computed(
+            "hash",
+            Form::Bytes,
+            "hash of the code; null if the code was too large to be kept",
+        )
+        .or_null(),
+        computed(
+            "bytes",
+            Form::Number,
+            "length in bytes; null if the code was too large to be kept",
+        )
+        .or_null(),
+        computed("observedBlock", Form::Number, "the block at which the code was read"),
     ],
 };
 
 static CODE_WHOLE: Record = Record {
     name: "ContractCode",
-    about: "The code of a contract, as a node had it at a block.",
+    about: "The code of a contract, as a node returned it at a block.",
     base: Some(&CODE_FACTS),
     fields: &[
         computed("address", Form::Address, "the contract"),
@@ -85,20 +110,20 @@ static CODE_WHOLE: Record = Record {
 
 static CONTRACT: Record = Record {
     name: "Contract",
-    about: "A contract that a transaction deployed, or that told of a change of its code.",
+    about: "A contract that a transaction deployed, or that logged a change of its code.",
     base: None,
     fields: &[
-        computed("address", Form::Address, "it"),
-        computed("deployment", Form::Object(&DEPLOYMENT), "null if no covered block tells")
+        computed("address", Form::Address, "the contract"),
+        computed("deployment", Form::Object(&DEPLOYMENT), "the deployment; null if it is in no covered block")
             .or_null(),
         computed(
             "code",
             Form::Object(&CODE_FACTS),
-            "what is known of its code; null if no node was asked yet, or no transaction created it",
+            "facts about the code; null if it was not fetched yet, or no transaction created the contract",
         )
         .or_null(),
-        computed("versions", Form::List(&Form::Object(&VERSION)), "the newest changes"),
-        computed("moreVersions", Form::Flag, "whether there are more: see `versions` below it"),
+        computed("versions", Form::List(&Form::Object(&VERSION)), "the newest changes of the code"),
+        computed("moreVersions", Form::Flag, "whether there are more; the path `…/versions` lists all"),
     ],
 };
 
@@ -111,12 +136,11 @@ static VERSIONS: List = List {
 
 const CONTRACT_PARAM: Param = required("address", ParamKind::Address, "the contract");
 
-/// The paths of this file.
 pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         id: "contract",
         path: "/contracts/{address}",
-        summary: "A contract, and the newest changes of its code.",
+        summary: "A contract and the newest changes of its code.",
         needs: &["meta_worker"],
         uses: &["evm_worker"],
         params: &[CONTRACT_PARAM],
@@ -126,7 +150,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         id: "contract_code",
         path: "/contracts/{address}/code",
-        summary: "The code of a contract that a transaction created, as a node had it.",
+        summary: "The code of a contract that a transaction created, as a node returned it.",
         needs: &["meta_worker"],
         uses: &[],
         params: &[CONTRACT_PARAM],
@@ -136,7 +160,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         id: "contract_versions",
         path: "/contracts/{address}/versions",
-        summary: "How the code of a contract changed, newest first.",
+        summary: "The changes of a contract's code, newest first.",
         needs: &["meta_worker"],
         uses: &["evm_worker"],
         params: &[CONTRACT_PARAM],
@@ -147,12 +171,12 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
 
 async fn contract(call: &Call) -> ApiResult<Reply> {
     let (data, of) = (call.data()?, call.address("address")?);
-    let unknown = || ApiError::not_found("no covered block tells of such a contract");
+    let unknown = || ApiError::not_found("no covered block mentions this contract");
     let id = data.id(of).await?.ok_or_else(unknown)?;
-    let ask = || Ask::key("address = $1", params![id]);
-    let deployment = list::row(data, (&SMART_CONTRACTS, &DEPLOYMENT), ask()).await?;
+    let query = || RowQuery::key("address = $1", params![id]);
+    let deployment = list::row(data, (&SMART_CONTRACTS, &DEPLOYMENT), query()).await?;
     let want = LIMIT_DEFAULT + 1;
-    let found = VERSIONS.stretch(data, &ask(), VERSIONS.start(), want, |_| true).await?;
+    let found = VERSIONS.scan(data, &query(), VERSIONS.start(), want, |_| true).await?;
     let (mut versions, next) = found.page(LIMIT_DEFAULT);
     if deployment.is_none() && versions.is_empty() {
         return Err(unknown());
@@ -170,14 +194,14 @@ async fn contract(call: &Call) -> ApiResult<Reply> {
     ])))
 }
 
-/// Code that a node told.
-struct Observed {
+/// Code as reported by a node.
+struct ObservedCode {
     facts: Object,
     code: Option<Bytes>,
 }
 
-/// The code of a contract, as a node had it last; none if none was asked.
-async fn observed(data: &Data, contract: Address) -> ApiResult<Option<Observed>> {
+/// The newest observed code of a contract; `None` if it was never fetched.
+async fn observed(data: &Data, contract: Address) -> ApiResult<Option<ObservedCode>> {
     let text = format!(
         "SELECT block, status, value FROM observation
          WHERE chain_id = $1 AND kind = '{CODE}' AND subject = $2 ORDER BY block DESC LIMIT 1"
@@ -190,10 +214,11 @@ async fn observed(data: &Data, contract: Address) -> ApiResult<Option<Observed>>
         return Ok(None);
     };
     let (block, status) = (row.int(0)?, row.int(1)?);
-    let is_told = [Status::Ok, Status::Empty].iter().any(|told| told.number() == status);
-    let code = is_told.then(|| row.blob(2)).transpose()?;
+    let is_known =
+        [AnswerStatus::Ok, AnswerStatus::Empty].iter().any(|known| known.number() == status);
+    let code = is_known.then(|| row.blob(2)).transpose()?;
     let hash = code.as_ref().map(keccak256);
-    Ok(Some(Observed {
+    Ok(Some(ObservedCode {
         facts: Object::from_iter([
             ("hash".to_owned(), json!(hash)),
             ("bytes".to_owned(), json!(code.as_ref().map(|code| code.len()))),
@@ -205,8 +230,8 @@ async fn observed(data: &Data, contract: Address) -> ApiResult<Option<Observed>>
 
 async fn code(call: &Call) -> ApiResult<Reply> {
     let (data, of) = (call.data()?, call.address("address")?);
-    let unknown = || ApiError::not_found("no node was asked for the code of such a contract");
-    let Observed { mut facts, code } = observed(data, of).await?.ok_or_else(unknown)?;
+    let unknown = || ApiError::not_found("the code of this contract has not been fetched");
+    let ObservedCode { mut facts, code } = observed(data, of).await?.ok_or_else(unknown)?;
     let code = code.filter(|code| code.len() <= CODE_BYTES_MAX);
     facts.insert("address".to_owned(), address(&of));
     facts.insert("code".to_owned(), code.map_or(Json::Null, |code| bytes(&code)));
@@ -219,8 +244,8 @@ async fn versions(call: &Call) -> ApiResult<Reply> {
         call.position(&VERSIONS.kinds())?;
         return Ok(call.reply(Vec::new(), None));
     };
-    let ask = Ask::key("address = $1", params![id]);
-    let (mut items, next) = call.stretch(&VERSIONS, &ask, |_| true).await?;
+    let query = RowQuery::key("address = $1", params![id]);
+    let (mut items, next) = call.page_of(&VERSIONS, &query, |_| true).await?;
     data.add_hashes(&mut items).await?;
     Ok(call.reply(items, next))
 }

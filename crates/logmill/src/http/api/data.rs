@@ -1,16 +1,18 @@
-//! `Data`: what is derived of a chain, at one moment, as requests read it.
+//! `Data`: the derived tables of a chain at one moment, as requests read them.
 //!
-//! Guarantees: [`Data::is_current`] tells whether the tip has changed since the first read, so that an answer of
-//! several statements is of one branch or is asked for again; completeness is judged by coverage that was read before
-//! the rows it speaks for. Leaves to others: what to read.
+//! Guarantees: [`Data::is_current`] reports whether the tip changed since the first read, so that an answer made of
+//! several statements reflects one branch or is computed again; completeness is judged by coverage that was read before
+//! the rows. Leaves to others: what to read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use alloy_primitives::{Address, B256};
-use logmill_io::sql::Answer;
+use finalized_log_index::ReplacementPosition;
+use logmill_io::sql::StatementResult;
 use logmill_io::{Value, params};
-use logmill_pipeline::derive::{Reader, Select, Standing, Table};
+use logmill_pipeline::async_workers::reconcile::{self, Comparison, Verdict};
+use logmill_pipeline::derive::{GenerationProgress, Reader, Select, Table};
 use logmill_pipeline::processors::evm::EVM_TRANSACTIONS;
 use logmill_pipeline::processors::meta::SMART_CONTRACTS;
 use logmill_work::IntervalSet;
@@ -19,15 +21,14 @@ use serde_json::{Value as Json, json};
 use super::error::{ApiError, ApiResult};
 use super::record::{Field, Form, Object, Record, address_in, bytes, column, computed};
 
-/// Gives the source of a table for a statement.
+/// Returns the SQL source of a table for a statement.
 pub(super) type Source<'a> = &'a dyn Fn(&'static Table, &Select<'_>) -> String;
 
-/// The most ranges of coverage that an answer shows.
+/// Maximum number of coverage ranges in an answer.
 const RANGES_MAX: usize = 16;
-/// The decimals of ether, and of what other EVM chains have in its place.
+/// Decimals of ether and of the native tokens of other EVM chains.
 pub(super) const NATIVE_DECIMALS: u8 = 18;
 
-/// A range of blocks, both ends included.
 pub(super) static RANGE: Record = Record {
     name: "Range",
     about: "A range of blocks, both ends included.",
@@ -38,62 +39,63 @@ pub(super) static RANGE: Record = Record {
     ],
 };
 
-/// What an answer is based on.
 pub(super) static AS_OF: Record = Record {
     name: "AsOf",
-    about: "What an answer is based on: every block of `covered`, and, while `complete` is true, no other.",
+    about: "The blocks that an answer is based on: all of `covered` and, while `complete` is true, no others.",
     base: None,
     fields: &[
         computed("block", Form::Number, "the newest block; null if there is none").or_null(),
-        computed("hash", Form::Bytes, "its hash, as long as it is not final").or_null(),
+        computed("hash", Form::Bytes, "the hash of `block`; null if that block is final").or_null(),
         computed("final", Form::Number, "the newest final block; null if there is none").or_null(),
-        computed("covered", Form::List(&Form::Object(&RANGE)), "the newest ranges, lowest first"),
-        computed("ranges", Form::Number, "how many ranges there are in all"),
+        computed(
+            "covered",
+            Form::List(&Form::Object(&RANGE)),
+            "the newest ranges of covered blocks, in ascending order",
+        ),
+        computed("ranges", Form::Number, "the total number of ranges"),
         computed(
             "complete",
             Form::Flag,
-            "false while stored blocks were replaced and the tables still hold rows of the old ones",
+            "false while the tables still hold rows of stored blocks that were replaced",
         ),
         computed("reason", Form::Text, "why `complete` is false").or_null(),
     ],
 };
 
-/// Where a row is in the chain, for records that have it.
 pub(super) const HASH: Field = computed(
     "transactionHash",
     Form::Bytes,
-    "the hash of its transaction; null if `evm_worker` has not derived its block",
+    "the transaction hash; null if `evm_worker` has not derived the block",
 )
 .or_null();
-/// The decimals of the token of a record.
-pub(super) const DECIMALS: Field =
-    computed("decimals", Form::Number, "of the amounts; null if the token has told none").or_null();
-/// The symbol of the token of a record.
+pub(super) const DECIMALS: Field = computed(
+    "decimals",
+    Form::Number,
+    "decimals of the amounts; null if the token does not report them",
+)
+.or_null();
 pub(super) const SYMBOL: Field =
-    computed("symbol", Form::Text, "the token's short name, if it has told one").or_null();
-/// The number of the block of a record.
-pub(super) const BLOCK: Field =
-    column("blockNumber", Form::Number, "block_height", "the number of its block");
-/// The position of the transaction of a record.
+    computed("symbol", Form::Text, "symbol of the token; null if the token does not report one")
+        .or_null();
+pub(super) const BLOCK: Field = column("blockNumber", Form::Number, "block_height", "block number");
 pub(super) const TX_INDEX: Field =
-    column("transactionIndex", Form::Number, "tx_index", "its transaction's position in the block");
-/// The position of the log of a record.
+    column("transactionIndex", Form::Number, "tx_index", "index of the transaction in the block");
 pub(super) const LOG_INDEX: Field =
-    column("logIndex", Form::Number, "event_index", "its log's position in the block");
-/// The time of a record.
+    column("logIndex", Form::Number, "event_index", "index of the log in the block");
 pub(super) const TIME: Field =
-    column("timestamp", Form::Number, "timestamp", "seconds since 1970, of its block");
+    column("timestamp", Form::Number, "timestamp", "block timestamp, in seconds since 1970");
 
-/// What is derived of a chain.
 #[derive(Debug)]
 pub(super) struct Data {
     reader: Reader,
-    standings: Vec<Standing>,
-    /// The last replacement of stored blocks, as of before the standings.
-    last_replacement: u64,
+    standings: Vec<GenerationProgress>,
+    /// The newest replacement of stored blocks, read before the standings.
+    last_replacement: ReplacementPosition,
+    /// Why the tables may miss rows although their blocks are covered.
+    pub(super) assumed: Option<String>,
 }
 
-/// What a token says of itself.
+/// Metadata that a token reports about itself.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Metadata {
     pub(super) name: Option<String>,
@@ -102,52 +104,55 @@ pub(super) struct Metadata {
 }
 
 impl Data {
-    /// What is derived now, as far as these processors go.
+    /// Reads the current state of these processors.
     pub(super) async fn read(
         reader: Reader,
         processors: &[&str],
-        last_replacement: u64,
+        last_replacement: ReplacementPosition,
     ) -> ApiResult<Self> {
-        let standings = reader.standings(processors).await?;
-        Ok(Self { reader, standings, last_replacement })
+        let standings = reader.progress(processors).await?;
+        Ok(Self { reader, standings, last_replacement, assumed: None })
     }
 
-    /// Why tables of these processors may hold rows of blocks that no longer exist; none if they hold none.
-    pub(super) fn stale(&self, processors: &[&str]) -> Option<String> {
-        let named = |standing: &&Standing| processors.contains(&standing.processor.as_str());
-        self.standings.iter().filter(named).find_map(|one| one.stale(self.last_replacement))
+    /// Why tables of these processors do not match the settings and stored blocks yet, or may miss rows; `None` if they
+    /// are complete.
+    pub(super) fn incomplete(&self, processors: &[&str]) -> Option<String> {
+        let named =
+            |standing: &&GenerationProgress| processors.contains(&standing.processor.as_str());
+        let mut standings = self.standings.iter().filter(named);
+        let stale = standings.find_map(|one| one.incomplete(self.last_replacement));
+        stale.or_else(|| self.assumed.clone())
     }
 
-    /// Whether the blocks that are not final are those of the beginning.
+    /// Whether the blocks that are not final are the same as at the first read.
     pub(super) async fn is_current(&self, processors: &[&str]) -> ApiResult<bool> {
-        let now = self.reader.standings(processors).await?;
-        let tip = |standing: &Standing| (standing.generation, standing.tip.clone());
+        let now = self.reader.progress(processors).await?;
+        let tip = |standing: &GenerationProgress| (standing.generation, standing.tip.clone());
         Ok(now.iter().map(tip).eq(self.standings.iter().map(tip)))
     }
 
-    /// Runs a query.
     pub(super) async fn query(
         &self,
         text: impl Fn(Source<'_>) -> String + Send + Sync,
         params: Vec<Value>,
-    ) -> ApiResult<Answer> {
+    ) -> ApiResult<StatementResult> {
         #[cfg(test)]
-        let text = |source: Source<'_>| super::plans::noted(text(source), &params);
+        let text = |source: Source<'_>| super::plans::record_statement(text(source), &params);
         Ok(self.reader.query(text, params.clone()).await?)
     }
 
-    /// The number of an address; none if nothing that is derived names it.
+    /// The number of an address; `None` if no derived table contains it.
     pub(super) async fn id(&self, address: Address) -> ApiResult<Option<i64>> {
         Ok(self.reader.tables().address_id(address).await?)
     }
 
-    /// The blocks that a processor has, or an error that it has never run.
+    /// The blocks that a processor covers; an error if it has never run.
     pub(super) fn covered(&self, processor: &str) -> ApiResult<IntervalSet> {
         let standing = self.standings.iter().find(|standing| standing.processor == processor);
         Ok(standing.ok_or_else(|| ApiError::not_derived(processor))?.all())
     }
 
-    /// What an answer that needs all of these processors is based on.
+    /// The `asOf` of an answer that needs all of these processors.
     pub(super) fn as_of(&self, processors: &[&str]) -> ApiResult<Json> {
         let mut common: Option<(IntervalSet, IntervalSet)> = None;
         let (mut tip, mut named) = (None, 0);
@@ -176,15 +181,15 @@ impl Data {
         Ok(as_of(newest, hash.map(|(_, hash)| hash), newest_final, &covered))
     }
 
-    /// Whether the covered blocks of a processor have all of a contract's life, with what is known of its creation.
+    /// Whether the blocks covered by a processor include a contract's whole life, given its creation block if known.
     pub(super) fn is_complete(&self, processor: &str, created: Option<u64>) -> ApiResult<bool> {
         let covered = self.covered(processor)?;
         let end = covered.ranges().next_back().map_or(0, |range| range.end);
-        let is_stale = self.stale(&[processor]).is_some();
-        Ok(!is_stale && end > 0 && covered.covers(&(created.unwrap_or(0).min(end - 1)..end)))
+        let is_whole = self.incomplete(&[processor]).is_none();
+        Ok(is_whole && end > 0 && covered.covers(&(created.unwrap_or(0).min(end - 1)..end)))
     }
 
-    /// Of which contracts the covered blocks of a processor have all of their lives.
+    /// The contracts whose whole life is included in the blocks covered by a processor.
     pub(super) async fn complete(
         &self,
         processor: &str,
@@ -193,7 +198,7 @@ impl Data {
         if self.is_complete(processor, None)? {
             return Ok(contracts);
         }
-        if self.stale(&[processor]).is_some() {
+        if self.incomplete(&[processor]).is_some() {
             return Ok(BTreeSet::new());
         }
         let created = self.created(&contracts).await?;
@@ -206,7 +211,7 @@ impl Data {
         Ok(complete)
     }
 
-    /// When contracts were created, as far as that is known.
+    /// Creation blocks of contracts, where known.
     pub(super) async fn created(
         &self,
         contracts: &BTreeSet<Address>,
@@ -230,7 +235,7 @@ impl Data {
         answer.rows.iter().map(row).collect()
     }
 
-    /// What tokens and collections say of themselves, as far as they were asked.
+    /// Metadata of tokens and collections, where it was fetched.
     pub(super) async fn metadata(
         &self,
         contracts: &BTreeSet<Address>,
@@ -259,25 +264,36 @@ impl Data {
         answer.rows.iter().map(row).collect()
     }
 
-    /// The chain as a parameter of tables that hold several.
+    /// The chain id as a parameter, for tables that hold several chains.
     pub(super) fn chain_param(&self) -> ApiResult<Value> {
         let chain = i64::try_from(self.reader.chain_id());
         chain.map(Value::Int).map_err(|_| ApiError::no_chain())
     }
 
-    /// Reads a table that is not there unless some worker has made it.
+    /// Reads a table that exists only after some worker has created it.
     pub(super) async fn optional(
         &self,
         text: &str,
         params: Vec<Value>,
-    ) -> ApiResult<Option<Answer>> {
+    ) -> ApiResult<Option<StatementResult>> {
         match self.reader.tables().sql().query(text, params).await {
             Err(error) if error.is_missing_table() => Ok(None),
             answer => Ok(Some(answer?)),
         }
     }
 
-    /// Adds decimals and symbol of the token that `field` of each object names.
+    /// Comparisons of tables with contracts, after a position; `None` if no comparison was ever made.
+    pub(super) async fn comparisons(
+        &self,
+        verdict: Option<Verdict>,
+        behind: Option<&reconcile::ComparisonPosition>,
+        limit: usize,
+    ) -> ApiResult<Option<Vec<Comparison>>> {
+        let (sql, chain) = (self.reader.tables().sql(), self.reader.chain_id());
+        Ok(reconcile::list(sql, chain, verdict, behind, limit).await?)
+    }
+
+    /// Adds decimals and symbol of the token in `field` of each object.
     pub(super) async fn add_decimals(&self, objects: &mut [Object], field: &str) -> ApiResult<()> {
         let tokens = objects.iter().filter_map(|object| address_in(object, field)).collect();
         let metadata = self.metadata(&tokens).await?;
@@ -300,7 +316,7 @@ impl Data {
         Ok(())
     }
 
-    /// Adds the hash of the transaction of each object.
+    /// Adds the transaction hash to each object.
     pub(super) async fn add_hashes(&self, objects: &mut [Object]) -> ApiResult<()> {
         let mut hashes = BTreeMap::new();
         if let Some((params, values)) = self.places_of(objects).await? {
@@ -321,8 +337,8 @@ impl Data {
         Ok(())
     }
 
-    /// The places of the transactions of objects, as parameters from `$1` on and as the rows of `VALUES`; none if there
-    /// are none, or transactions are not derived here.
+    /// Block and transaction index of the objects, as parameters from `$1` on and as the rows of `VALUES`; `None` if
+    /// there are none, or if transactions are not derived.
     pub(super) async fn places_of(
         &self,
         objects: &[Object],
@@ -335,10 +351,10 @@ impl Data {
         if !self.reader.serves(&EVM_TRANSACTIONS).await? {
             return Ok(None);
         }
-        // As with [`padded`].
+        // For the same reason as in [`padded`].
         places.resize(places.len().next_power_of_two(), last);
         let params = places.iter().flat_map(|(a, b)| params![*a, *b]).collect();
-        // PostgreSQL takes untyped parameters of VALUES for text.
+        // PostgreSQL types untyped parameters in VALUES as text.
         let row = |number: usize| {
             let (block, index) = (2 * number + 1, 2 * number + 2);
             format!("(CAST(${block} AS BIGINT), CAST(${index} AS BIGINT))")
@@ -348,7 +364,7 @@ impl Data {
     }
 }
 
-/// The place of the transaction of an object.
+/// Block and transaction index of an object.
 fn place(object: &Object) -> Option<(i64, i64)> {
     let number = |name: &str| object.get(name)?.as_i64();
     Some((number("blockNumber")?, number("transactionIndex")?))
@@ -363,7 +379,6 @@ fn add_decimals(object: &mut Object, token: Option<Address>, known: Option<&Meta
     object.insert("symbol".to_owned(), json!(known.and_then(|known| known.symbol.as_ref())));
 }
 
-/// What an answer is based on, as JSON.
 pub(super) fn as_of(
     newest: Option<u64>,
     hash: Option<B256>,
@@ -381,7 +396,6 @@ pub(super) fn as_of(
     })
 }
 
-/// The newest ranges, as JSON.
 pub(super) fn ranges(covered: &[Range<u64>]) -> Json {
     let shown = &covered[covered.len().saturating_sub(RANGES_MAX)..];
     shown.iter().map(|range| json!({"from": range.start, "to": range.end - 1})).collect()
@@ -392,10 +406,11 @@ fn intersection(one: &IntervalSet, other: &IntervalSet) -> IntervalSet {
 }
 
 fn read_address(bytes: &[u8]) -> ApiResult<Address> {
-    Address::try_from(bytes).map_err(|_| ApiError::internal("a stored address"))
+    Address::try_from(bytes)
+        .map_err(|_| ApiError::internal("a stored address does not have 20 bytes"))
 }
 
-/// Few lengths, so that there are few statements: the last value fills the rest.
+/// Pads to a power of two by repeating the last value, so that there are few distinct statements.
 pub(super) fn padded(mut values: Vec<Value>) -> Vec<Value> {
     if let Some(last) = values.last().cloned() {
         values.resize(values.len().next_power_of_two(), last);
@@ -403,7 +418,7 @@ pub(super) fn padded(mut values: Vec<Value>) -> Vec<Value> {
     values
 }
 
-/// Places of parameters: `$2, $3`.
+/// Parameter placeholders: `$2, $3`.
 pub(super) fn places(first: usize, count: usize) -> String {
     let places: Vec<String> = (first..first + count).map(|number| format!("${number}")).collect();
     places.join(", ")

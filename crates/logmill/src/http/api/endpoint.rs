@@ -1,7 +1,8 @@
-//! `Endpoint`: a path of the read API, declared: what it needs, takes and gives, and who answers.
+//! `Endpoint`: the declaration of a path of the read API: the processors it needs, its parameters, its response, its
+//! handler.
 //!
-//! Guarantees: routes, checks of parameters and `docs/openapi.json` come from the same declaration. Leaves to others:
-//! the declarations, which are beside those who answer.
+//! Guarantees: routes, parameter checks and `docs/openapi.json` come from the same declaration. Leaves to others: the
+//! declarations, which are next to their handlers.
 
 use futures::future::BoxFuture;
 
@@ -12,25 +13,24 @@ use super::record::Record;
 
 /// A path of the read API, below `/api/v1/{chain}`.
 pub(super) struct Endpoint {
-    /// Its name; cursors carry it.
+    /// Name; part of every cursor.
     pub(super) id: &'static str,
     pub(super) path: &'static str,
-    /// What it answers, in a line.
+    /// One-line description.
     pub(super) summary: &'static str,
-    /// Without what these processors derive there is no answer; its coverage is theirs.
+    /// Processors without whose tables there is no answer; they determine its coverage.
     pub(super) needs: &'static [&'static str],
-    /// What these derive is added where it is there.
+    /// Processors whose tables add to the answer where they exist.
     pub(super) uses: &'static [&'static str],
-    /// Its parameters, those of the path and of the query.
+    /// Parameters of path and query.
     pub(super) params: &'static [Param],
     pub(super) shape: Shape,
-    pub(super) run: Run,
+    pub(super) run: Handler,
 }
 
-/// Who answers.
-pub(super) type Run = for<'a> fn(&'a Call) -> BoxFuture<'a, ApiResult<Reply>>;
+/// The handler.
+pub(super) type Handler = for<'a> fn(&'a Call) -> BoxFuture<'a, ApiResult<Reply>>;
 
-/// What an answer looks like.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Shape {
     One(&'static Record),
@@ -38,12 +38,11 @@ pub(super) enum Shape {
 }
 
 impl Endpoint {
-    /// All whose tables it reads.
+    /// All processors whose tables it reads.
     pub(super) fn processors(&self) -> Vec<&'static str> {
         self.needs.iter().chain(self.uses).copied().collect()
     }
 
-    /// Whether a parameter is in its path.
     pub(super) fn is_in_path(&self, name: &str) -> bool {
         self.path.split('/').any(|part| part.strip_prefix('{') == Some(&format!("{name}}}")))
     }

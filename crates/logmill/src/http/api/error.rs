@@ -1,21 +1,21 @@
-//! The errors of the read API: every code, in one place, and which failure has which.
+//! The errors of the read API: every code, and the failure it stands for.
 //!
 //! | status | code | when |
 //! |---|---|---|
-//! | 400 | `invalid_parameter` | a parameter is missing, unknown, given twice, or makes no sense |
-//! | 400 | `invalid_cursor` | the cursor is not one that this list gave |
-//! | 401, 403 | `unauthorized`, `forbidden` | no key, or one that does not allow this |
-//! | 404 | `not_found` | there is no such thing in what is known |
-//! | 404 | `not_stored` | the blocks that would tell are not stored here |
-//! | 404 | `not_derived` | no table of it is derived here; the message names the processor |
+//! | 400 | `invalid_parameter` | a parameter is missing, unknown, repeated or invalid |
+//! | 400 | `invalid_cursor` | the cursor was not issued by this list |
+//! | 401, 403 | `unauthorized`, `forbidden` | no key, or a key without the required scope |
+//! | 404 | `not_found` | nothing known has this identity |
+//! | 404 | `not_stored` | the blocks that could contain it are not stored here |
+//! | 404 | `not_derived` | its table is not derived here; the message names the processor |
 //! | 404 | `chain_not_served` | this chain is not served here |
-//! | 405 | `method_not_allowed` | everything is read with GET |
-//! | 503 | `unavailable` | not at the moment, or not in time: ask again |
-//! | 500 | `internal` | something is wrong here; the log says what |
+//! | 405 | `method_not_allowed` | only GET is supported |
+//! | 503 | `unavailable` | temporarily unavailable, or the time limit was reached: retry |
+//! | 500 | `internal` | a server error; the log has the cause |
 //!
 //! The body is `{"error": {"code": "…", "message": "…"}}`.
 //!
-//! Guarantees: causes that are ours alone are logged and not sent. Leaves to others: when to fail.
+//! Guarantees: internal causes are logged and not sent. Leaves to others: when to fail.
 
 use std::borrow::Cow;
 
@@ -26,10 +26,8 @@ use logmill_io::ErrorKind;
 use logmill_pipeline::processors;
 use serde_json::json;
 
-/// The outcome of a request.
 pub(super) type ApiResult<T> = std::result::Result<T, ApiError>;
 
-/// What a request is answered with if it can not be answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ApiError {
     status: StatusCode,
@@ -42,25 +40,25 @@ impl ApiError {
         Self { status, code, message: message.into() }
     }
 
-    /// A parameter that makes no sense.
+    /// A missing or invalid parameter.
     pub(super) fn parameter(name: &str, why: &str) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_parameter", format!("{name}: {why}"))
     }
 
-    /// A request whose parameters can not even be told apart.
+    /// A request whose path or query cannot be decoded.
     pub(super) fn unreadable() -> Self {
-        let why = "path and query are to be text in UTF-8, percent-encoded";
+        let why = "path and query must be percent-encoded UTF-8";
         Self::new(StatusCode::BAD_REQUEST, "invalid_parameter", why)
     }
 
-    /// A cursor that this list did not give.
+    /// A cursor that this list did not issue.
     pub(super) fn cursor() -> Self {
-        let why = "cursor: it is not one that this list gave as `next`";
+        let why = "cursor: not a `next` value of this list";
         Self::new(StatusCode::BAD_REQUEST, "invalid_cursor", why)
     }
 
     pub(super) fn unauthorized() -> Self {
-        let why = "a key is needed, as `Authorization: Bearer …` or `x-apikey`";
+        let why = "an API key is required, as `Authorization: Bearer …` or `x-apikey`";
         Self::new(StatusCode::UNAUTHORIZED, "unauthorized", why)
     }
 
@@ -68,49 +66,47 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, "forbidden", why)
     }
 
-    /// Something that is not there.
     pub(super) fn not_found(what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", what)
     }
 
-    /// Something that may be in blocks which are not stored.
+    /// An object that may be in blocks that are not stored.
     pub(super) fn not_stored(what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_stored", what)
     }
 
-    /// Something that no processor derives here.
+    /// An object that no processor derives here.
     pub(super) fn not_derived(processor: &str) -> Self {
-        let why = format!("this is not derived here: the processor {processor} has not run");
+        let why = format!("not derived here: the processor {processor} has not run");
         Self::new(StatusCode::NOT_FOUND, "not_derived", why)
     }
 
     pub(super) fn no_chain() -> Self {
-        let why = "this chain is not served here; chains are named by their ids, in decimal digits";
+        let why = "this chain is not served here; the path must have a chain id in decimal digits";
         Self::new(StatusCode::NOT_FOUND, "chain_not_served", why)
     }
 
     pub(super) fn no_method() -> Self {
-        let why = "everything here is read with GET";
+        let why = "only GET is supported";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", why)
     }
 
-    /// Not now, but perhaps in a moment.
+    /// A temporary failure.
     pub(super) fn unavailable(why: &'static str) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", why)
     }
 
-    /// Something of ours is wrong.
+    /// Logs the cause and hides it from the client.
     pub(super) fn internal(what: &str) -> Self {
-        tracing::warn!(error = what, "a request failed");
+        tracing::warn!(error = what, "request failed");
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "internal error")
     }
 
-    /// Whether it is because nothing of it is derived here.
     pub(super) fn is_not_derived(&self) -> bool {
         self.code == "not_derived"
     }
 
-    /// Its code, for metrics.
+    /// Used in metrics.
     pub(super) fn code(&self) -> &'static str {
         self.code
     }
@@ -159,15 +155,15 @@ impl From<logmill_io::Error> for ApiError {
     }
 }
 
-/// A failure of ours: the log says what, the client what to do.
+/// An internal failure: the cause is logged, and the client learns only whether to retry.
 fn failed(error: &dyn std::error::Error, kind: ErrorKind) -> ApiError {
-    let said = crate::output::brief(&logmill_io::chain(error));
+    let cause = crate::output::brief(&logmill_io::error_chain(error));
     match kind {
         ErrorKind::Transient | ErrorKind::Conflict | ErrorKind::Fenced => {
-            tracing::warn!(error = said, "a request failed");
+            tracing::warn!(error = cause, "request failed");
             ApiError::unavailable("not available at the moment")
         }
-        _ => ApiError::internal(&said),
+        _ => ApiError::internal(&cause),
     }
 }
 
@@ -178,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_failure_has_its_code_and_keeps_its_secrets() {
+    fn every_failure_has_its_code_and_reveals_no_details() {
         let check = |error: Error, status: u16, code: &str, says: &str| {
             let error = ApiError::from(error);
             assert_eq!((error.status.as_u16(), error.code), (status, code));

@@ -1,6 +1,6 @@
-//! Fees that were collected for integrators, on one chain.
+//! Fees collected for integrators on one chain.
 //!
-//! Guarantees: a page looks at a bounded number of rows, whatever the filters. Leaves to others: sums.
+//! Guarantees: a page reads a bounded number of rows, whatever the filters. Leaves to others: sums.
 
 use logmill_io::params;
 use logmill_pipeline::processors::fees::FEE_EVENTS;
@@ -9,26 +9,26 @@ use super::call::{Call, Reply};
 use super::data::{BLOCK, DECIMALS, LOG_INDEX, SYMBOL, TIME, TX_INDEX};
 use super::endpoint::{Endpoint, Shape};
 use super::error::{ApiError, ApiResult};
-use super::list::{Ask, Direction, List};
+use super::list::{Direction, List, RowQuery};
 use super::param::{ParamKind, optional};
-use super::position::{Place, Position};
+use super::position::{OrderValue, Position};
 use super::record::{Form, Object, Record, address_in, column};
 
 static FEE: Record = Record {
     name: "Fee",
-    about: "A fee that was collected.",
+    about: "A collected fee.",
     base: None,
     fields: &[
         BLOCK,
         LOG_INDEX,
         TX_INDEX,
-        column("transactionHash", Form::Bytes, "tx_hash", "the hash of its transaction"),
+        column("transactionHash", Form::Bytes, "tx_hash", "transaction hash"),
         TIME,
         column("contract", Form::Address, "contract", "the fee collector"),
-        column("token", Form::Address, "token", "of which token; the zero address for ether"),
-        column("integrator", Form::Address, "integrator", "for whom"),
-        column("integratorFee", Form::Amount, "integrator_fee", "what the integrator gets"),
-        column("lifiFee", Form::Amount, "lifi_fee", "what LI.FI gets"),
+        column("token", Form::Address, "token", "the token; the zero address for ether"),
+        column("integrator", Form::Address, "integrator", "the integrator"),
+        column("integratorFee", Form::Amount, "integrator_fee", "the integrator's share"),
+        column("lifiFee", Form::Amount, "lifi_fee", "LI.FI's share"),
         DECIMALS,
         SYMBOL,
     ],
@@ -41,16 +41,19 @@ static FEES: List = List {
     direction: Direction::Down,
 };
 
-/// The paths of this file.
 pub(super) static ENDPOINTS: &[Endpoint] = &[Endpoint {
     id: "fees",
     path: "/fees",
-    summary: "The fees that were collected, newest first.",
+    summary: "The collected fees, newest first.",
     needs: &["fees_worker"],
     uses: &[],
     params: &[
-        optional("integrator", ParamKind::Address, "for whom"),
-        optional("token", ParamKind::Address, "of which token; the zero address for ether"),
+        optional(
+            "integrator",
+            ParamKind::Address,
+            "the integrator's address; in `/fees`, outside `/api`, a parameter of this name is a chain id",
+        ),
+        optional("token", ParamKind::Address, "the token; the zero address for ether"),
         optional("fromBlock", ParamKind::Number, "the first block"),
         optional("toBlock", ParamKind::Number, "the last block"),
     ],
@@ -64,25 +67,25 @@ async fn fees(call: &Call) -> ApiResult<Reply> {
         |name: &str| call.opt_number(name).map(|number| i64::try_from(number).unwrap_or(i64::MAX));
     let (from, to) = (height("fromBlock").unwrap_or(0), height("toBlock").unwrap_or(i64::MAX));
     if from > to {
-        return Err(ApiError::parameter("toBlock", "it is below fromBlock"));
+        return Err(ApiError::parameter("toBlock", "must not be below fromBlock"));
     }
-    let mut ask = Ask::key("block_height >= $1", params![from]);
-    // The last block is where the first page begins: with two bounds from above, SQLite may search by the wrong one.
-    let end = Position(vec![Place::Int(to), Place::Int(i64::MAX)]);
+    let mut query = RowQuery::key("block_height >= $1", params![from]);
+    // The last block is the start position of the first page: with two upper bounds SQLite may search by the wrong one.
+    let end = Position(vec![OrderValue::Int(to), OrderValue::Int(i64::MAX)]);
     let behind =
         call.position(&FEES.kinds())?.map_or_else(|| end.clone(), |at| at.min(end.clone()));
     if let Some(integrator) = call.opt_address("integrator") {
         let Some(id) = data.id(integrator).await? else {
             return Ok(call.reply(Vec::new(), None));
         };
-        ask.params.push(id.into());
-        ask.filter = "integrator = $2".to_owned();
+        query.params.push(id.into());
+        query.filter = "integrator = $2".to_owned();
     }
-    // No index knows the token.
+    // No index contains the token.
     let token = call.opt_address("token");
     let is_of_token =
         |fee: &Object| token.is_none_or(|token| address_in(fee, "token") == Some(token));
-    let found = FEES.stretch(data, &ask, behind, call.limit() + 1, is_of_token).await?;
+    let found = FEES.scan(data, &query, behind, call.limit() + 1, is_of_token).await?;
     let (mut items, next) = found.page(call.limit());
     data.add_decimals(&mut items, "token").await?;
     Ok(call.reply(items, next))

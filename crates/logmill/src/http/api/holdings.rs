@@ -1,8 +1,8 @@
-//! What an account holds of fungible tokens, and how that came to be, day by day.
+//! An account's holdings of fungible tokens, and their history by day.
 //!
-//! Guarantees: a sum of transfers is called a balance only if the covered blocks have all of the token's life, and is
-//! flagged where it is below zero all the same: such a token changes balances without saying so. Leaves to others:
-//! checking balances with the contract.
+//! Guarantees: a sum of transfers is called a balance only if the covered blocks include the token's whole life. A
+//! balance below zero is flagged: such a token changes balances without logging transfers. Leaves to others: checking
+//! balances against the contract.
 
 use std::collections::BTreeSet;
 
@@ -17,30 +17,30 @@ use super::call::{Call, Reply};
 use super::data::{DECIMALS, SYMBOL, Source};
 use super::endpoint::{Endpoint, Shape};
 use super::error::{ApiError, ApiResult};
-use super::list::{Ask, Direction, List};
+use super::list::{Direction, List, RowQuery};
 use super::param::{ParamKind, required};
-use super::position::{Place, Position};
+use super::position::{OrderValue, Position};
 use super::record::{Form, Object, Record, address_in, column, computed};
-use super::tokens::call_balance;
+use super::tokens::add_balance;
 
 static HOLDING: Record = Record {
     name: "Holding",
-    about: "What an account holds of a token.",
+    about: "An account's holding of a token.",
     base: None,
     fields: &[
         column("token", Form::Address, "contract_address", "the token"),
-        computed("balance", Form::Amount, "how much; null if `complete` is false").or_null(),
-        column("delta", Form::Amount, "balance", "what came and went in the covered blocks"),
+        computed("balance", Form::Amount, "the balance; null if `complete` is false").or_null(),
+        column("delta", Form::Amount, "balance", "sum of all transfers in the covered blocks"),
         DECIMALS,
         SYMBOL,
-        column("transferCount", Form::Number, "transfer_count", "in how many transfers"),
-        column("lastBlock", Form::Number, "last_height", "of the last of them"),
-        computed("complete", Form::Flag, "whether the covered blocks have all of the token's life"),
+        column("transferCount", Form::Number, "transfer_count", "number of transfers"),
+        column("lastBlock", Form::Number, "last_height", "block of the last one"),
+        computed("complete", Form::Flag, "whether the covered blocks include the token's whole life"),
         computed(
             "negative",
             Form::Flag,
-            "whether the balance is below zero, as of tokens that change balances without transfers; null if \
-             `complete` is false",
+            "whether the balance is below zero, which happens for tokens that change balances without transfers; \
+             null if `complete` is false",
         )
         .or_null(),
     ],
@@ -48,22 +48,39 @@ static HOLDING: Record = Record {
 
 static DAY: Record = Record {
     name: "BalanceDay",
-    about: "How an account's holding of a token changed on a day of UTC.",
+    about: "How an account's holding of a token changed on one day (UTC).",
     base: None,
     fields: &[
-        column("date", Form::Date, "date", "the day; null if no calendar has it").or_null(),
-        column("day", Form::Number, "date", "its number since 1970-01-01"),
-        column("delta", Form::Amount, "delta", "what came and went on it"),
-        computed("opening", Form::Amount, "the balance before; null if `complete` is false")
+        column("date", Form::Date, "date", "the day; null if it is outside the calendar's range")
             .or_null(),
-        computed("closing", Form::Amount, "the balance after; null if `complete` is false")
-            .or_null(),
-        computed("sum", Form::Amount, "what came and went in the covered blocks up to its end"),
+        column("day", Form::Number, "date", "the day as a number of days since 1970-01-01"),
+        column("delta", Form::Amount, "delta", "sum of the transfers of the day"),
+        computed(
+            "opening",
+            Form::Amount,
+            "the balance at the start of the day; null if `complete` is false",
+        )
+        .or_null(),
+        computed(
+            "closing",
+            Form::Amount,
+            "the balance at the end of the day; null if `complete` is false",
+        )
+        .or_null(),
+        computed(
+            "sum",
+            Form::Amount,
+            "sum of all transfers in the covered blocks up to the end of the day",
+        ),
         DECIMALS,
         SYMBOL,
-        column("transactionCount", Form::Number, "tx_count", "in how many transactions"),
-        column("lastBlock", Form::Number, "last_height", "of the last of them"),
-        computed("complete", Form::Flag, "whether the covered blocks have all of the token's life"),
+        column("transactionCount", Form::Number, "tx_count", "number of transactions"),
+        column("lastBlock", Form::Number, "last_height", "block of the last one"),
+        computed(
+            "complete",
+            Form::Flag,
+            "whether the covered blocks include the token's whole life",
+        ),
     ],
 };
 
@@ -74,12 +91,11 @@ static HOLDINGS: List = List {
     direction: Direction::Up,
 };
 
-/// The paths of this file.
 pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         id: "account_holdings",
         path: "/accounts/{address}/holdings",
-        summary: "What an account holds of fungible tokens, in a fixed order.",
+        summary: "The fungible tokens that an account holds, in a fixed order.",
         needs: &["ft_holdings_worker"],
         uses: &["meta_worker"],
         params: &[ACCOUNT_PARAM],
@@ -89,7 +105,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         id: "account_balances",
         path: "/accounts/{address}/balances",
-        summary: "How an account's holding of a token changed, by day, newest first.",
+        summary: "Daily changes of an account's holding of a token, newest first.",
         needs: &["daily_balance_worker"],
         uses: &["meta_worker"],
         params: &[ACCOUNT_PARAM, required("token", ParamKind::Address, "the token's contract")],
@@ -104,14 +120,14 @@ async fn holdings(call: &Call) -> ApiResult<Reply> {
         call.position(&HOLDINGS.kinds())?;
         return Ok(call.reply(Vec::new(), None));
     };
-    let ask = Ask::key("address = $1", params![id]);
-    let (mut items, next) = call.stretch(&HOLDINGS, &ask, |_| true).await?;
+    let query = RowQuery::key("address = $1", params![id]);
+    let (mut items, next) = call.page_of(&HOLDINGS, &query, |_| true).await?;
     data.add_decimals(&mut items, "token").await?;
     let tokens: BTreeSet<_> = items.iter().filter_map(|item| address_in(item, "token")).collect();
     let complete = data.complete("ft_holdings_worker", tokens).await?;
     for item in &mut items {
         let is_complete = address_in(item, "token").is_some_and(|token| complete.contains(&token));
-        call_balance(item, is_complete);
+        add_balance(item, is_complete);
         let is_negative = item["delta"].as_str().is_some_and(|delta| delta.starts_with('-'));
         item.insert("negative".to_owned(), json!(is_complete.then_some(is_negative)));
     }
@@ -121,14 +137,14 @@ async fn holdings(call: &Call) -> ApiResult<Reply> {
 async fn balances(call: &Call) -> ApiResult<Reply> {
     let (data, token) = (call.data()?, call.address("token")?);
     let before =
-        call.position(&[Kind::Int])?.map_or(Place::Int(i64::MAX), |from| from.0[0].clone());
+        call.position(&[Kind::Int])?.map_or(OrderValue::Int(i64::MAX), |from| from.0[0].clone());
     let ids = (data.id(call.address("address")?).await?, data.id(token).await?);
     let (Some(account), Some(token_id)) = ids else {
         return Ok(call.reply(Vec::new(), None));
     };
     let key = "address = $1 AND contract_address = $2 AND date < $3";
     let order = "date DESC";
-    // The days of one account and token: as many rows as there were days, and one sum over them.
+    // Reads one row per day of this account and token, and sums over them.
     let earlier = Select { key, ..Select::default() };
     let shown = Select { order, limit: Some(call.limit() + 1), ..earlier };
     let columns = DAY.select();
@@ -145,13 +161,13 @@ async fn balances(call: &Call) -> ApiResult<Reply> {
     let next = (items.len() > call.limit()).then(|| {
         items.truncate(call.limit());
         let last = items.last().and_then(|item| item["day"].as_i64());
-        Position(vec![Place::Int(last.unwrap_or(i64::MIN))])
+        Position(vec![OrderValue::Int(last.unwrap_or(i64::MIN))])
     });
     data.add_decimals_of(&mut items, token).await?;
     Ok(call.reply(items, next))
 }
 
-/// The days of rows whose last column is the sum at the end of the first.
+/// Converts rows to days. The last column is the sum at the end of the first row's day.
 fn days(rows: &[Row], complete: bool) -> ApiResult<Vec<Object>> {
     let Some(first) = rows.first() else {
         return Ok(Vec::new());
@@ -161,7 +177,7 @@ fn days(rows: &[Row], complete: bool) -> ApiResult<Vec<Object>> {
     for row in rows {
         let mut day = DAY.read(row)?;
         let delta: Option<Amount> = day["delta"].as_str().and_then(|delta| delta.parse().ok());
-        let delta = delta.ok_or_else(|| ApiError::internal("a change that is no amount"))?;
+        let delta = delta.ok_or_else(|| ApiError::internal("a stored change is not an amount"))?;
         let before = sum.saturating_add(-delta);
         let called = |amount: Amount| if complete { amount.to_string().into() } else { Json::Null };
         day.insert("opening".to_owned(), called(before));

@@ -1,7 +1,7 @@
-//! What items say of themselves: names, pictures, traits, where a worker has fetched them.
+//! Metadata of items (names, pictures, traits), where a worker has fetched it.
 //!
-//! Guarantees: without that worker everything is null. Leaves to others: fetching, and that texts are harmless; nothing
-//! here is to be trusted or shown as markup.
+//! Guarantees: without that worker every field is null. Leaves to others: fetching, and sanitizing: the texts are
+//! untrusted and must not be rendered as markup.
 
 use std::collections::BTreeMap;
 
@@ -13,43 +13,48 @@ use super::data::Data;
 use super::error::ApiResult;
 use super::record::{Form, Object, Record, address_in, bytes, column};
 
-/// What is known of an item beyond its transfers.
 pub(super) static ITEM_METADATA: Record = Record {
     name: "ItemMetadata",
-    about: "What an item says of itself: texts of strangers, to be shown as text.",
+    about: "Metadata of an item. The texts are untrusted: render them as plain text, never as markup.",
     base: None,
     fields: &[
-        column("name", Form::Text, "name", "what it is called").or_null(),
-        column("description", Form::Text, "description", "what it is").or_null(),
-        column("image", Form::Text, "image", "where its picture is").or_null(),
-        column("animationUrl", Form::Text, "animation_url", "where its film is").or_null(),
-        column("externalUrl", Form::Text, "external_url", "where more is said").or_null(),
-        column("uri", Form::Text, "uri", "where the contract says that this is").or_null(),
-        column("traits", Form::Text, "traits", "its traits, as a list in JSON").or_null(),
-        column("error", Form::Text, "metadata_error", "why it could not be read").or_null(),
-        column("observedBlock", Form::Number, "observed_height", "when the contract was asked")
+        column("name", Form::Text, "name", "name").or_null(),
+        column("description", Form::Text, "description", "description").or_null(),
+        column("image", Form::Text, "image", "URL of the image").or_null(),
+        column("animationUrl", Form::Text, "animation_url", "URL of the animation").or_null(),
+        column("externalUrl", Form::Text, "external_url", "URL of more information").or_null(),
+        column("uri", Form::Text, "uri", "URI of the metadata, as the contract reports it")
             .or_null(),
+        column("traits", Form::Text, "traits", "traits, as a JSON list").or_null(),
+        column("error", Form::Text, "metadata_error", "why the metadata could not be read")
+            .or_null(),
+        column(
+            "observedBlock",
+            Form::Number,
+            "observed_height",
+            "block at which the contract was called",
+        )
+        .or_null(),
     ],
 };
 
-/// An item, as JSON has it.
+/// Contract, and id as in JSON.
 type Item = (Address, String);
 
 fn item(object: &Object) -> Option<Item> {
     Some((address_in(object, "collection")?, object.get("id")?.as_str()?.to_owned()))
 }
 
-/// What is known of items.
 async fn known(data: &Data, items: &[Object]) -> ApiResult<BTreeMap<Item, Object>> {
-    let mut asked: Vec<Item> = items.iter().filter_map(item).collect();
-    let Some(last) = asked.last().cloned() else {
+    let mut wanted: Vec<Item> = items.iter().filter_map(item).collect();
+    let Some(last) = wanted.last().cloned() else {
         return Ok(BTreeMap::new());
     };
-    // Few lengths, so that there are few statements.
-    asked.resize(asked.len().next_power_of_two(), last);
+    // Padded to a power of two, so that there are few distinct statements.
+    wanted.resize(wanted.len().next_power_of_two(), last);
     let mut params: Vec<Value> = vec![data.chain_param()?];
     let mut rows = Vec::new();
-    for (collection, id) in &asked {
+    for (collection, id) in &wanted {
         let amount: Amount = id.parse()?;
         params.push(collection.as_slice().into());
         params.push(amount.into());
@@ -74,7 +79,6 @@ async fn known(data: &Data, items: &[Object]) -> ApiResult<BTreeMap<Item, Object
     answer.rows.iter().map(row).collect()
 }
 
-/// Adds name and picture to items.
 pub(super) async fn add_names(data: &Data, items: &mut [Object]) -> ApiResult<()> {
     let known = known(data, items).await?;
     for object in items {
@@ -87,7 +91,7 @@ pub(super) async fn add_names(data: &Data, items: &mut [Object]) -> ApiResult<()
     Ok(())
 }
 
-/// Adds everything to one item.
+/// Adds all metadata to one item.
 pub(super) async fn add_all(data: &Data, object: &mut Object) -> ApiResult<()> {
     add_names(data, std::slice::from_mut(object)).await?;
     let known = known(data, std::slice::from_ref(object)).await?;

@@ -1,7 +1,7 @@
-//! The items that an account owns, of all collections.
+//! The items that an account owns, across all collections.
 //!
-//! Guarantees: what was given away whole is not shown; a page looks at a bounded number of rows. Leaves to others: the
-//! collections.
+//! Guarantees: items of which nothing is left are not shown; a page reads a bounded number of rows. Leaves to others:
+//! the collections.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,8 @@ use super::endpoint::{Endpoint, Shape};
 use super::error::ApiResult;
 use super::item_metadata;
 use super::items::{IN_MULTI, IN_UNIQUE, is_some_quantity};
-use super::list::{Ask, Direction, List, merged};
-use super::position::{Place, Position};
+use super::list::{Direction, List, RowQuery, merged};
+use super::position::{OrderValue, Position};
 use super::record::{Form, Object, Record, address_in, column, computed};
 
 static UNIQUE_ITEM: Record = Record {
@@ -37,7 +37,7 @@ static MULTI_ITEM: Record = Record {
     fields: &[column("quantity", Form::Amount, "quantity", "")],
 };
 
-static OWNED: Record = Record {
+static OWNED_ITEM: Record = Record {
     name: "OwnedItem",
     about: "An item that an account owns.",
     base: None,
@@ -45,15 +45,15 @@ static OWNED: Record = Record {
         computed("collection", Form::Address, "the collection"),
         computed("id", Form::Amount, "the item's id"),
         computed("standard", Form::Text, "`erc721` or `erc1155`"),
-        computed("quantity", Form::Amount, "how many, as far as the covered blocks tell"),
-        computed("lastBlock", Form::Number, "when that last changed"),
+        computed("quantity", Form::Amount, "quantity owned, according to the covered blocks"),
+        computed("lastBlock", Form::Number, "block of the last change"),
         computed(
             "complete",
             Form::Flag,
-            "whether the covered blocks have all of the collection's life",
+            "whether the covered blocks include the collection's whole life",
         ),
-        computed("name", Form::Text, "what its metadata call it").or_null(),
-        computed("image", Form::Text, "where its metadata say that its picture is").or_null(),
+        computed("name", Form::Text, "name in the metadata").or_null(),
+        computed("image", Form::Text, "image URL in the metadata").or_null(),
     ],
 };
 
@@ -71,26 +71,25 @@ static MULTI: List = List {
     direction: Direction::Up,
 };
 
-/// The paths of this file.
 pub(super) static ENDPOINTS: &[Endpoint] = &[Endpoint {
     id: "account_nfts",
     path: "/accounts/{address}/nfts",
-    summary: "The items that an account owns, by collection and id.",
+    summary: "The items that an account owns, ordered by collection and id.",
     needs: &["nft_ownership_worker"],
     uses: &["meta_worker"],
     params: &[ACCOUNT_PARAM],
-    shape: Shape::Page(&OWNED),
+    shape: Shape::Page(&OWNED_ITEM),
     run: |call| Box::pin(nfts(call)),
 }];
 
-/// The kinds of a position: collection, item, table.
+/// Column kinds of a position: collection, item, table.
 const KINDS: [Kind; 3] = [Kind::Int, Kind::Amount, Kind::Int];
 
 async fn nfts(call: &Call) -> ApiResult<Reply> {
     let data = call.data()?;
     let start = || {
-        let (collection, item) = (Place::Int(i64::MIN), Place::Amount(Amount::MIN));
-        Position(vec![collection, item, Place::Int(IN_MULTI)])
+        let (collection, item) = (OrderValue::Int(i64::MIN), OrderValue::Amount(Amount::MIN));
+        Position(vec![collection, item, OrderValue::Int(IN_MULTI)])
     };
     let from = call.position(&KINDS)?.unwrap_or_else(start);
     let Some(owner) = data.id(call.address("address")?).await? else {
@@ -98,16 +97,17 @@ async fn nfts(call: &Call) -> ApiResult<Reply> {
     };
     let want = call.limit() + 1;
     let behind = Position(from.0[..2].to_vec());
-    let filter = Ask { filter: "owner = $1".to_owned(), ..Ask::key("", params![owner]) };
-    let mut unique = UNIQUE.stretch(data, &filter, behind.clone(), want, |_| true).await?;
-    let key = Ask::key("owner = $1", params![owner]);
-    let mut multi = MULTI.stretch(data, &key, behind.clone(), want, is_some_quantity).await?;
-    if from.0.get(2) == Some(&Place::Int(IN_UNIQUE)) {
-        // An item of both tables whose place in the first is the position: the second is still to come.
+    let filter = RowQuery { filter: "owner = $1".to_owned(), ..RowQuery::key("", params![owner]) };
+    let mut unique = UNIQUE.scan(data, &filter, behind.clone(), want, |_| true).await?;
+    let key = RowQuery::key("owner = $1", params![owner]);
+    let mut multi = MULTI.scan(data, &key, behind.clone(), want, is_some_quantity).await?;
+    if from.0.get(2) == Some(&OrderValue::Int(IN_UNIQUE)) {
+        // The item may be in both tables. If the position is its row in the first table, its row in the second is still
+        // to come.
         let same = "owner = $1 AND contract_address = $2 AND nft_id = $3";
         let mut params = params![owner];
-        params.extend(behind.0.iter().map(Place::value));
-        let same = MULTI.rows(data, &Ask::key(same, params), &MULTI.start(), 1).await?;
+        params.extend(behind.0.iter().map(OrderValue::value));
+        let same = MULTI.rows(data, &RowQuery::key(same, params), &MULTI.start(), 1).await?;
         multi.items.splice(..0, same.into_iter().filter(|item| is_some_quantity(&item.object)));
     }
     unique.in_table(IN_UNIQUE);

@@ -1,7 +1,11 @@
-//! The OpenAPI document of the read API and of metering, made of the same declarations as their routes.
+//! The OpenAPI document: the read API and metering, generated from the same declarations as their routes, and
+//! [`others`].
 //!
-//! Guarantees: every path, parameter and field that is served is in it, and nothing else. Leaves to others: the file
+//! Guarantees: it contains every served path, parameter and field, and nothing else. Leaves to others: the file
 //! `docs/openapi.json`, which a test compares with it.
+
+mod others;
+mod rows;
 
 use std::collections::BTreeMap;
 
@@ -15,22 +19,21 @@ use super::param::{Param, ParamKind};
 use super::record::{Field, Form, Record};
 use crate::http::metering;
 
-const ABOUT: &str = "What Logmill has derived from a chain: transactions, accounts, tokens, collections, pools, stake \
-    and fees, final blocks and those of the tip as one. Lists are read page by page: pass `next` of a page as `cursor` \
-    until it is null; a page may be shorter than `limit`. Amounts are strings in the smallest unit, with `decimals` \
-    beside them. `asOf` says what an answer is based on.";
+const ABOUT: &str = "Data that Logmill derives from a chain: transactions, accounts, tokens, collections, pools, \
+    stake and fees, of final blocks and of the tip together. Lists are read page by page: pass `next` of a page as \
+    `cursor` until it is null; a page may be shorter than `limit`. Amounts are strings in the smallest unit, with \
+    `decimals` beside them. `asOf` describes the blocks that an answer is based on.";
 
-/// The answers that are errors: status, name, when.
+/// Error responses: status, name, condition.
 const FAILURES: [(&str, &str, &str); 6] = [
-    ("400", "Invalid", "a parameter or a cursor makes no sense"),
-    ("401", "Unauthorized", "a key is needed"),
-    ("403", "Forbidden", "the key does not allow this"),
-    ("404", "NotFound", "there is none, or it is not stored, not derived or not served here"),
-    ("500", "Internal", "something is wrong here"),
-    ("503", "Unavailable", "not at the moment: ask again"),
+    ("400", "Invalid", "a parameter or cursor is invalid"),
+    ("401", "Unauthorized", "an API key is required"),
+    ("403", "Forbidden", "the key does not have the required scope"),
+    ("404", "NotFound", "not found, or not stored, not derived or not served here"),
+    ("500", "Internal", "server error; the log has the cause"),
+    ("503", "Unavailable", "temporarily unavailable: retry"),
 ];
 
-/// The document.
 pub(super) fn document() -> Value {
     let mut schemas = BTreeMap::new();
     schemas.insert("Error".to_owned(), error_schema());
@@ -42,13 +45,17 @@ pub(super) fn document() -> Value {
     add_record(&AS_OF, &mut schemas);
     paths.extend(metering::openapi::paths());
     schemas.extend(metering::openapi::schemas());
+    paths.extend(others::paths());
+    schemas.extend(others::schemas());
     json!({
         "openapi": "3.1.0",
         "info": {
             "title": "Logmill",
             "description": ABOUT,
             "version": env!("CARGO_PKG_VERSION"),
+            "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
         },
+        "servers": [{"url": "/", "description": "the server that serves this document"}],
         "paths": paths,
         "components": {
             "parameters": shared_parameters(),
@@ -59,7 +66,7 @@ pub(super) fn document() -> Value {
                 "key": {"type": "apiKey", "in": "header", "name": "x-apikey"},
             },
         },
-        // Without keys, everybody on the machine may ask.
+        // Without keys, every client on this machine has access.
         "security": [{"bearer": []}, {"key": []}, {}],
     })
 }
@@ -111,21 +118,21 @@ fn parameter(endpoint: &Endpoint, param: &Param) -> Value {
     })
 }
 
-/// The parameters of many paths.
+/// Parameters that many paths share.
 fn shared_parameters() -> Value {
     json!({
         "chain": {
             "name": "chain",
             "in": "path",
             "required": true,
-            "description": "the chain's id",
+            "description": "chain id",
             "schema": {"type": "integer", "minimum": 0},
         },
         "limit": {
             "name": "limit",
             "in": "query",
             "required": false,
-            "description": "the most items of the page",
+            "description": "maximum number of items of the page",
             "schema": {
                 "type": "integer",
                 "minimum": 1,
@@ -137,7 +144,7 @@ fn shared_parameters() -> Value {
             "name": "cursor",
             "in": "query",
             "required": false,
-            "description": "`next` of the page before",
+            "description": "`next` of the previous page",
             "schema": {"type": "string"},
         },
     })
@@ -148,7 +155,7 @@ fn answer(shape: Shape, schemas: &mut Schemas) -> Value {
     match shape {
         Shape::One(record) => {
             add_record(record, schemas);
-            // The record has what it is based on beside its own fields.
+            // The response adds `asOf` to the fields of the record.
             json!({
                 "allOf": [
                     {"$ref": reference(record)},
@@ -165,7 +172,7 @@ fn answer(shape: Shape, schemas: &mut Schemas) -> Value {
                     "items": {"type": "array", "items": {"$ref": reference(record)}},
                     "next": {
                         "type": ["string", "null"],
-                        "description": "the cursor of the next page; null if this is the last",
+                        "description": "cursor of the next page; null on the last page",
                     },
                     "asOf": as_of,
                 },
@@ -182,7 +189,7 @@ fn add_record(record: &'static Record, schemas: &mut Schemas) {
     if schemas.contains_key(record.name) {
         return;
     }
-    // First, so that a record that leads back to itself comes to an end.
+    // Inserted before its fields, so that the recursion ends for a record that refers to itself.
     schemas.insert(record.name.to_owned(), Value::Null);
     let fields = record.all().map(|field| (field.name.to_owned(), field_schema(field, schemas)));
     let properties: Map<String, Value> = fields.collect();
@@ -248,15 +255,15 @@ fn failures() -> Map<String, Value> {
 fn error_schema() -> Value {
     json!({
         "type": "object",
-        "description": "Why a request could not be answered.",
+        "description": "Why a request failed.",
         "required": ["error"],
         "properties": {
             "error": {
                 "type": "object",
                 "required": ["code", "message"],
                 "properties": {
-                    "code": {"type": "string", "description": "for machines"},
-                    "message": {"type": "string", "description": "for people"},
+                    "code": {"type": "string", "description": "machine-readable code"},
+                    "message": {"type": "string", "description": "human-readable message"},
                 },
             },
         },

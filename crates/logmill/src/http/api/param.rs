@@ -1,62 +1,61 @@
-//! `Param`: a parameter of a request, declared: what it means, and which texts it may be.
+//! `Param`: the declaration of a request parameter: its meaning and the texts it accepts.
 //!
-//! Guarantees: a text is a value of its kind or an error that says what one looks like; nothing else of a client's
-//! reaches a handler. Leaves to others: whether there is such a thing.
+//! Guarantees: a text becomes a value of its kind or an error that describes the expected form; handlers see no other
+//! client input. Leaves to others: whether the named object exists.
 
 use alloy_primitives::{Address, B256, U256, hex};
 use bytes::Bytes;
 use logmill_io::Amount;
+use logmill_pipeline::async_workers::reconcile::Verdict;
 
 use super::error::{ApiError, ApiResult};
 
-/// A parameter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Param {
     pub(super) name: &'static str,
     pub(super) kind: ParamKind,
-    /// Whether a request must have it; those of the path it always has.
+    /// Whether a request must contain it. Path parameters are always present.
     pub(super) is_required: bool,
     pub(super) about: &'static str,
 }
 
-/// What a parameter may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ParamKind {
     Address,
     Hash,
-    /// A number, or a hash.
+    /// A block number or hash.
     Block,
     Number,
-    /// The id of an item of a collection: a number of 256 bits.
+    /// Id of an item of a collection: a 256-bit number.
     Item,
-    /// The address of a pool, or its id.
+    /// The address or the id of a pool.
     Pair,
-    /// The public key of a validator.
+    /// Public key of a validator.
     PublicKey,
+    Verdict,
 }
 
-/// What a parameter is.
+/// A parsed parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Given {
+pub(super) enum ParamValue {
     Address(Address),
     Hash(B256),
     Number(u64),
     Amount(Amount),
     Bytes(Bytes),
+    Word(&'static str),
 }
 
-/// A parameter that may be left out.
 pub(super) const fn optional(name: &'static str, kind: ParamKind, about: &'static str) -> Param {
     Param { name, kind, is_required: false, about }
 }
 
-/// A parameter that must be there.
 pub(super) const fn required(name: &'static str, kind: ParamKind, about: &'static str) -> Param {
     Param { name, kind, is_required: true, about }
 }
 
 impl ParamKind {
-    /// What texts of it look like, for people and as a pattern.
+    /// The accepted form: a description and a regular expression.
     pub(super) fn form(self) -> (&'static str, &'static str) {
         match self {
             Self::Address => ("0x and 40 hexadecimal digits", "^0x[0-9a-fA-F]{40}$"),
@@ -74,13 +73,17 @@ impl ParamKind {
                 ("0x and 40 or 64 hexadecimal digits", "^0x([0-9a-fA-F]{40}|[0-9a-fA-F]{64})$")
             }
             Self::PublicKey => ("0x and 96 hexadecimal digits", "^0x[0-9a-fA-F]{96}$"),
+            Self::Verdict => (
+                "agrees, differs, reverts, unclear or no_state",
+                "^(agrees|differs|reverts|unclear|no_state)$",
+            ),
         }
     }
 
-    fn read(self, text: &str) -> Option<Given> {
+    fn read(self, text: &str) -> Option<ParamValue> {
         match self {
-            Self::Address => Some(Given::Address(Address::from_slice(&bytes(text, 20)?))),
-            Self::Hash => Some(Given::Hash(B256::from_slice(&bytes(text, 32)?))),
+            Self::Address => Some(ParamValue::Address(Address::from_slice(&bytes(text, 20)?))),
+            Self::Hash => Some(ParamValue::Hash(B256::from_slice(&bytes(text, 32)?))),
             Self::Block => match text.starts_with("0x") {
                 true => Self::Hash.read(text),
                 false => Self::Number.read(text),
@@ -88,7 +91,7 @@ impl ParamKind {
             Self::Number => {
                 let number: u64 = digits(text, 19)?.parse().ok()?;
                 i64::try_from(number).ok()?;
-                Some(Given::Number(number))
+                Some(ParamValue::Number(number))
             }
             Self::Item => {
                 let number = match text.strip_prefix("0x") {
@@ -98,19 +101,24 @@ impl ParamKind {
                     Some(_) => return None,
                     None => U256::from_str_radix(digits(text, 78)?, 10).ok()?,
                 };
-                Amount::from_be_bytes(&number.to_be_bytes::<32>()).map(Given::Amount)
+                Amount::from_be_bytes(&number.to_be_bytes::<32>()).map(ParamValue::Amount)
             }
-            Self::Pair => bytes(text, 20).or_else(|| bytes(text, 32)).map(Given::Bytes),
-            Self::PublicKey => bytes(text, 48).map(Given::Bytes),
+            Self::Pair => bytes(text, 20).or_else(|| bytes(text, 32)).map(ParamValue::Bytes),
+            Self::PublicKey => bytes(text, 48).map(ParamValue::Bytes),
+            Self::Verdict => {
+                let names = Verdict::ALL.into_iter().map(Verdict::name);
+                names.into_iter().find(|name| *name == text).map(ParamValue::Word)
+            }
         }
     }
 }
 
 impl Param {
-    /// What a text is as this parameter.
-    pub(super) fn read(&self, text: &str) -> ApiResult<Given> {
+    pub(super) fn read(&self, text: &str) -> ApiResult<ParamValue> {
         let (form, _) = self.kind.form();
-        self.kind.read(text).ok_or_else(|| ApiError::parameter(self.name, &format!("it is {form}")))
+        self.kind
+            .read(text)
+            .ok_or_else(|| ApiError::parameter(self.name, &format!("must be {form}")))
     }
 }
 
@@ -136,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_parameter_is_exactly_what_it_looks_like() {
+    fn a_parameter_must_match_its_form_exactly() {
         let check = |kind: ParamKind, text: &str, is_good: bool| {
             let param = optional("it", kind, "");
             assert_eq!(param.read(text).is_ok(), is_good, "{kind:?} {text:?}");

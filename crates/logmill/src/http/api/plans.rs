@@ -1,6 +1,6 @@
-//! The statements that requests of a test have run, to look at their plans.
+//! Records the SQL statements that a test's requests ran, to examine their query plans.
 //!
-//! Guarantees: a test sees those of its own thread alone. Leaves to others: judging them.
+//! Guarantees: a test sees only the statements of its own thread. Leaves to others: judging them.
 
 use std::cell::RefCell;
 
@@ -10,13 +10,13 @@ thread_local! {
     static STATEMENTS: RefCell<Vec<(String, Vec<Value>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Notes a statement, and gives it back.
-pub(super) fn noted(text: String, params: &[Value]) -> String {
+/// Records a statement and returns it.
+pub(super) fn record_statement(text: String, params: &[Value]) -> String {
     STATEMENTS.with_borrow_mut(|all| all.push((text.clone(), params.to_vec())));
     text
 }
 
-/// All that were noted since the last time.
-pub(in crate::http) fn taken() -> Vec<(String, Vec<Value>)> {
+/// Takes all statements recorded since the last call.
+pub(in crate::http) fn take_statements() -> Vec<(String, Vec<Value>)> {
     STATEMENTS.take()
 }

@@ -1,10 +1,10 @@
-//! `Position`: a place in the order of a list, and the cursor that carries it to the next request.
+//! `Position`: a position in the order of a list, and the cursor that carries it to the next request.
 //!
-//! A cursor is a JSON list in base64url: the name of the list, then the values of the columns that the list is ordered
-//! by. Clients pass it on as it is.
+//! A cursor is a JSON array in base64url: the name of the list, then the values of the columns in the list's order. It
+//! is opaque to clients.
 //!
-//! Guarantees: a cursor of another list, or one that was changed into something else than a position, is refused; any
-//! position is a good one, as it is only compared. Leaves to others: the statements ([`super::list`]).
+//! Guarantees: a cursor of another list, or one that does not decode to a position, is rejected; any decoded position
+//! is safe, because it is only compared. Leaves to others: the statements ([`super::list`]).
 
 use alloy_primitives::hex;
 use base64::Engine;
@@ -16,35 +16,34 @@ use serde_json::Value as Json;
 
 use super::error::{ApiError, ApiResult};
 
-/// The longest cursor: the name of a list and a few values of at most 320 bits.
+/// Maximum length of a cursor: the name of a list and a few values of at most 320 bits.
 const CURSOR_BYTES_MAX: usize = 512;
 
-/// A place in the order of a list. Places of one list sort as its rows do, from the lowest.
+/// A position in the order of a list. Positions of one list sort in ascending order of its rows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Position(pub(super) Vec<Place>);
+pub(super) struct Position(pub(super) Vec<OrderValue>);
 
-/// The value of a column that a list is ordered by.
+/// The value of one ordering column.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
+pub(super) enum OrderValue {
     Int(i64),
     Amount(Amount),
     Bytes(Bytes),
 }
 
-impl Place {
-    /// Below everything of a kind, or above.
+impl OrderValue {
+    /// The lower or upper bound of all values of a kind.
     pub(super) fn end(kind: Kind, above: bool) -> Self {
         match (kind, above) {
             (Kind::Int | Kind::Address, true) => Self::Int(i64::MAX),
             (Kind::Int | Kind::Address, false) => Self::Int(i64::MIN),
             (Kind::Amount, true) => Self::Amount(Amount::MAX),
             (Kind::Amount, false) => Self::Amount(Amount::MIN),
-            // No list goes down from the highest bytes.
+            // No list is in descending order of bytes.
             (Kind::Bytes | Kind::Text, _) => Self::Bytes(Bytes::new()),
         }
     }
 
-    /// The value in a row.
     pub(super) fn read(kind: Kind, row: &Row, column: usize) -> ApiResult<Self> {
         Ok(match kind {
             Kind::Int | Kind::Address => Self::Int(row.int(column)?),
@@ -53,7 +52,7 @@ impl Place {
         })
     }
 
-    /// As a parameter.
+    /// As an SQL parameter.
     pub(super) fn value(&self) -> Value {
         match self {
             Self::Int(value) => Value::Int(*value),
@@ -80,14 +79,14 @@ impl Place {
 }
 
 impl Position {
-    /// The cursor that goes on behind this place of a list.
+    /// The cursor that continues after this position.
     pub(super) fn cursor(&self, list: &str) -> String {
-        let places = self.0.iter().map(Place::to_json);
+        let places = self.0.iter().map(OrderValue::to_json);
         let all: Vec<Json> = std::iter::once(Json::from(list)).chain(places).collect();
         BASE64_URL_SAFE_NO_PAD.encode(Json::from(all).to_string())
     }
 
-    /// The place of a cursor of this list, which is ordered by columns of these kinds.
+    /// Decodes a cursor of this list, whose ordering columns have these kinds.
     pub(super) fn of_cursor(list: &str, kinds: &[Kind], cursor: &str) -> ApiResult<Self> {
         Self::parse(list, kinds, cursor).ok_or_else(ApiError::cursor)
     }
@@ -102,7 +101,7 @@ impl Position {
         if name != list || places.len() != kinds.len() {
             return None;
         }
-        let places = kinds.iter().zip(places).map(|(kind, json)| Place::of_json(*kind, json));
+        let places = kinds.iter().zip(places).map(|(kind, json)| OrderValue::of_json(*kind, json));
         places.collect::<Option<_>>().map(Self)
     }
 }
@@ -118,13 +117,14 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_brings_its_position_back() {
+    fn a_cursor_decodes_to_its_position() {
         for (int, amount, bytes) in [
             (0, Amount::ZERO, Bytes::new()),
             (i64::MIN, Amount::MIN, Bytes::from_static(&[0, 255])),
             (i64::MAX, Amount::MAX, Bytes::from_static(&[7; 32])),
         ] {
-            let places = vec![Place::Int(int), Place::Amount(amount), Place::Bytes(bytes)];
+            let places =
+                vec![OrderValue::Int(int), OrderValue::Amount(amount), OrderValue::Bytes(bytes)];
             let position = Position(places);
             let cursor = position.cursor("a list");
             assert!(cursor.len() <= CURSOR_BYTES_MAX, "{cursor}");
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cursor_is_refused() {
+    fn an_invalid_cursor_is_refused() {
         let good = encoded(r#"["a list",1,"2","03"]"#);
         assert!(Position::of_cursor("a list", &KINDS, &good).is_ok());
         for bad in [

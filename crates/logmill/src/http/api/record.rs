@@ -1,17 +1,17 @@
-//! `Record`: an object of an answer, declared: names, forms, and the columns that its values come from.
+//! `Record`: the declaration of a response object: names, forms, and the columns of its values.
 //!
-//! The declaration makes the columns of the query, the JSON of its rows, and the schema in `docs/openapi.json`, so the
-//! three can not differ.
+//! The columns of the query, the JSON of its rows and the schema in `docs/openapi.json` all come from this declaration,
+//! so they cannot diverge.
 //!
 //! | form | JSON |
 //! |---|---|
 //! | [`Form::Number`] | a number: heights, indexes, counts, seconds since 1970 |
-//! | [`Form::Amount`] | a string of decimal digits, possibly negative: what may have 256 bits and more |
+//! | [`Form::Amount`] | a string of decimal digits, possibly negative: values that may exceed 256 bits |
 //! | [`Form::Bytes`], [`Form::Address`] | `0x…` in lower case |
-//! | [`Form::Date`] | `2026-01-31`, of a number of days |
+//! | [`Form::Date`] | `2026-01-31`, from a day number |
 //!
-//! Guarantees: what a row lacks is null, and a field that is not nullable is never null. Leaves to others: fields
-//! without a column, which whoever makes the answer adds.
+//! Guarantees: a value missing in a row is null, and a field that is not nullable is never null. Leaves to others:
+//! fields without a column, which the handler adds.
 
 use alloy_primitives::{Address, hex};
 use logmill_io::Row;
@@ -19,38 +19,31 @@ use serde_json::{Map, Value};
 
 use super::error::{ApiError, ApiResult};
 
-/// An object of an answer, as JSON.
 pub(super) type Object = Map<String, Value>;
 
-/// An object of an answer.
 #[derive(Debug)]
 pub(super) struct Record {
-    /// Its name in the schema.
+    /// Name in the schema.
     pub(super) name: &'static str,
-    /// What it is.
+    /// Description in the schema.
     pub(super) about: &'static str,
-    /// Whose fields it has beside its own.
+    /// Record whose fields it includes before its own.
     pub(super) base: Option<&'static Record>,
-    /// Its fields.
     pub(super) fields: &'static [Field],
 }
 
-/// A field of an object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Field {
-    /// Its name.
     pub(super) name: &'static str,
-    /// What its value looks like.
     pub(super) form: Form,
-    /// The column that it comes from; none if it is computed.
+    /// Source column; `None` if computed.
     column: Option<&'static str>,
-    /// Whether it may be null.
     pub(super) is_nullable: bool,
-    /// What it means.
+    /// Description in the schema.
     pub(super) about: &'static str,
 }
 
-/// What a value looks like.
+/// JSON form of a value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Form {
     Number,
@@ -58,19 +51,19 @@ pub(super) enum Form {
     Text,
     Bytes,
     Address,
-    /// True or false, of 0 or 1.
+    /// Boolean, stored as 0 or 1.
     Flag,
-    /// A day, of its number since 1970-01-01.
+    /// A date, stored as days since 1970-01-01.
     Date,
-    /// A word, of its number.
+    /// A word, stored as its number.
     Word(&'static [(i64, &'static str)]),
-    /// Words, of a set of bits.
+    /// A list of words, stored as a bit set.
     Words(fn(i64) -> Vec<&'static str>),
     Object(&'static Record),
     List(&'static Form),
 }
 
-/// A field that comes from a column.
+/// A field read from a column.
 pub(super) const fn column(
     name: &'static str,
     form: Form,
@@ -80,20 +73,20 @@ pub(super) const fn column(
     Field { name, form, column: Some(column), is_nullable: false, about }
 }
 
-/// A field that is computed.
+/// A field that the handler computes.
 pub(super) const fn computed(name: &'static str, form: Form, about: &'static str) -> Field {
     Field { name, form, column: None, is_nullable: false, about }
 }
 
 impl Field {
-    /// The same, or null.
+    /// The same field, nullable.
     pub(super) const fn or_null(self) -> Self {
         Self { is_nullable: true, ..self }
     }
 }
 
 impl Record {
-    /// All fields, those of its base first.
+    /// All fields, those of the base first.
     pub(super) fn all(&self) -> impl Iterator<Item = &'static Field> {
         let base = self.base.map_or(&[][..], |base| base.fields);
         base.iter().chain(self.fields)
@@ -103,12 +96,12 @@ impl Record {
         self.all().filter_map(|field| Some((field, field.column?)))
     }
 
-    /// How many columns of a query it takes.
+    /// Number of columns it occupies in a query.
     pub(super) fn width(&self) -> usize {
         self.columns().count()
     }
 
-    /// Its columns, of rows that are called `s`.
+    /// Its columns as SQL, for rows aliased `s`.
     pub(super) fn select(&self) -> String {
         let column = |(field, column): (&Field, &str)| match field.form {
             Form::Address => format!("(SELECT address FROM address WHERE id = s.{column})"),
@@ -117,7 +110,7 @@ impl Record {
         self.columns().map(column).collect::<Vec<_>>().join(", ")
     }
 
-    /// The object of a row that begins with these columns.
+    /// Converts a row that begins with these columns.
     pub(super) fn read(&self, row: &Row) -> ApiResult<Object> {
         let mut object = Object::new();
         for (place, (field, _)) in self.columns().enumerate() {
@@ -131,7 +124,7 @@ impl Record {
         Ok(object)
     }
 
-    /// The object in which everything is null that may be.
+    /// An object in which every nullable field is null.
     pub(super) fn empty(&self) -> Object {
         let nullable = self.all().filter(|field| field.is_nullable);
         nullable.map(|field| (field.name.to_owned(), Value::Null)).collect()
@@ -152,11 +145,11 @@ fn value(form: Form, row: &Row, place: usize) -> ApiResult<Value> {
         Form::Word(words) => {
             let number = row.int(place)?;
             let word = words.iter().find(|(of, _)| *of == number).map(|(_, word)| *word);
-            word.ok_or_else(|| ApiError::internal("a number without a word"))?.into()
+            word.ok_or_else(|| ApiError::internal("a stored number has no name"))?.into()
         }
         Form::Words(words) => words(row.int(place)?).into(),
         Form::Object(_) | Form::List(_) => {
-            return Err(ApiError::internal("a column is no object and no list"));
+            return Err(ApiError::internal("a column cannot hold an object or a list"));
         }
     })
 }
@@ -166,17 +159,17 @@ pub(super) fn bytes(bytes: &[u8]) -> Value {
     hex::encode_prefixed(bytes).into()
 }
 
-/// An address as `0x…`.
+/// Address as `0x…`.
 pub(super) fn address(address: &Address) -> Value {
     bytes(address.as_slice())
 }
 
-/// The address in a field, if there is one.
+/// The address in a field, if it contains one.
 pub(super) fn address_in(object: &Object, field: &str) -> Option<Address> {
     object.get(field)?.as_str()?.parse().ok()
 }
 
-/// A day as people write it; null for days that no calendar has.
+/// A day as `YYYY-MM-DD`; null outside the calendar's range.
 fn date(day: i64) -> Value {
     const DAY_S: i64 = 86_400;
     let start = day.checked_mul(DAY_S).and_then(|s| jiff::Timestamp::from_second(s).ok());
@@ -189,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_day_is_a_date_where_there_is_one() {
+    fn a_day_number_is_a_date_within_the_calendar() {
         for (day, expected) in [
             (0, Value::from("1970-01-01")),
             (19_782, "2024-02-29".into()),
@@ -202,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_as_an_address_is_read_as_one() {
+    fn a_rendered_address_is_read_back() {
         let who = Address::repeat_byte(0xab);
         let object = Object::from_iter([("who".to_owned(), address(&who))]);
         assert_eq!(object["who"], format!("0x{}", "ab".repeat(20)));

@@ -1,6 +1,7 @@
 //! Stake: deposits and withdrawals, and their sums by public key and by validator.
 //!
-//! Guarantees: none beyond those of lists. Leaves to others: which key has which number, as no block tells.
+//! Guarantees: none beyond those of lists. Leaves to others: which key has which validator number, which no block
+//! contains.
 
 use logmill_io::params;
 use logmill_pipeline::processors::staking::{STAKING_EVENTS, STAKING_NODES, STAKING_VALIDATORS};
@@ -9,71 +10,99 @@ use super::call::{Call, Reply};
 use super::data::{BLOCK, HASH, TIME};
 use super::endpoint::{Endpoint, Shape};
 use super::error::{ApiError, ApiResult};
-use super::list::{self, Ask, Direction, List};
+use super::list::{self, Direction, List, RowQuery};
 use super::param::{ParamKind, optional, required};
 use super::record::{Form, Record, column, computed};
 use super::transactions::add_native_decimals;
 
 static EVENT: Record = Record {
     name: "StakingEvent",
-    about: "Stake that went in, or came back.",
+    about: "A deposit or a withdrawal of stake.",
     base: None,
     fields: &[
         BLOCK,
-        column("index", Form::Number, "event_index", "its log's position, or its own"),
-        column("transactionIndex", Form::Number, "tx_index", "null for a withdrawal").or_null(),
+        column(
+            "index",
+            Form::Number,
+            "event_index",
+            "index of the log in the block, or of the withdrawal",
+        ),
+        column(
+            "transactionIndex",
+            Form::Number,
+            "tx_index",
+            "index of the transaction in the block; null for a withdrawal",
+        )
+        .or_null(),
         HASH,
         column("type", Form::Text, "event_type", "`DEPOSIT` or `WITHDRAWAL`"),
-        column("publicKey", Form::Bytes, "node_id", "the validator's; null for a withdrawal")
-            .or_null(),
-        column("validator", Form::Number, "validator_index", "its number; null for a deposit")
-            .or_null(),
-        column("address", Form::Address, "address", "who deposited, or who got it").or_null(),
-        column("amount", Form::Amount, "amount", "how much, in wei"),
-        computed("decimals", Form::Number, "of `amount`"),
+        column(
+            "publicKey",
+            Form::Bytes,
+            "node_id",
+            "public key of the validator; null for a withdrawal",
+        )
+        .or_null(),
+        column(
+            "validator",
+            Form::Number,
+            "validator_index",
+            "index of the validator; null for a deposit",
+        )
+        .or_null(),
+        column(
+            "address",
+            Form::Address,
+            "address",
+            "the depositor, or the recipient of the withdrawal",
+        )
+        .or_null(),
+        column("amount", Form::Amount, "amount", "amount in wei"),
+        computed("decimals", Form::Number, "decimals of `amount`"),
         column(
             "withdrawalCredentials",
             Form::Bytes,
             "withdrawal_credentials",
-            "to whom it may be withdrawn; null for a withdrawal",
+            "withdrawal credentials; null for a withdrawal",
         )
         .or_null(),
-        column("sequence", Form::Number, "sequence", "its number among all of its type").or_null(),
+        column("sequence", Form::Number, "sequence", "number of the event among all of its type")
+            .or_null(),
         TIME,
     ],
 };
 
 static NODE: Record = Record {
     name: "StakingNode",
-    about: "What was deposited for a public key.",
+    about: "The deposits for a public key.",
     base: None,
     fields: &[
-        column("publicKey", Form::Bytes, "node_id", "it"),
+        column("publicKey", Form::Bytes, "node_id", "the public key"),
         column(
             "withdrawalCredentials",
             Form::Bytes,
             "withdrawal_credentials",
-            "to whom it may be withdrawn, as of the first deposit",
+            "withdrawal credentials of the first deposit",
         )
         .or_null(),
-        column("deposited", Form::Amount, "deposited", "how much, in wei"),
-        computed("decimals", Form::Number, "of `deposited`"),
-        column("firstBlock", Form::Number, "first_seen_height", "of the first deposit"),
-        column("depositCount", Form::Number, "deposit_count", "in how many deposits"),
+        column("deposited", Form::Amount, "deposited", "amount in wei"),
+        computed("decimals", Form::Number, "decimals of `deposited`"),
+        column("firstBlock", Form::Number, "first_seen_height", "block of the first deposit"),
+        column("depositCount", Form::Number, "deposit_count", "number of deposits"),
     ],
 };
 
 static VALIDATOR: Record = Record {
     name: "Validator",
-    about: "What was withdrawn of a validator.",
+    about: "The withdrawals of a validator.",
     base: None,
     fields: &[
-        column("validator", Form::Number, "validator_index", "its number"),
-        column("withdrawn", Form::Amount, "withdrawn", "how much, in wei"),
-        computed("decimals", Form::Number, "of `withdrawn`"),
-        column("address", Form::Address, "address", "who got the last of it").or_null(),
-        column("lastBlock", Form::Number, "last_height", "when that was"),
-        column("withdrawalCount", Form::Number, "withdrawal_count", "in how many withdrawals"),
+        column("validator", Form::Number, "validator_index", "index of the validator"),
+        column("withdrawn", Form::Amount, "withdrawn", "amount in wei"),
+        computed("decimals", Form::Number, "decimals of `withdrawn`"),
+        column("address", Form::Address, "address", "recipient of the last withdrawal").or_null(),
+        column("lastBlock", Form::Number, "last_height", "block of the last withdrawal"),
+        column("withdrawalCount", Form::Number, "withdrawal_count", "number of withdrawals"),
     ],
 };
 
@@ -84,7 +113,6 @@ static EVENTS: List = List {
     direction: Direction::Down,
 };
 
-/// The paths of this file.
 pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         id: "staking_events",
@@ -92,27 +120,31 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
         summary: "Deposits and withdrawals of stake, newest first.",
         needs: &["staking_worker"],
         uses: &["evm_worker"],
-        params: &[optional("address", ParamKind::Address, "who deposited, or who got it")],
+        params: &[optional(
+            "address",
+            ParamKind::Address,
+            "the depositor, or the recipient of the withdrawal",
+        )],
         shape: Shape::Page(&EVENT),
         run: |call| Box::pin(events(call)),
     },
     Endpoint {
         id: "staking_validator",
         path: "/staking/validators/{index}",
-        summary: "What was withdrawn of a validator.",
+        summary: "The withdrawals of a validator.",
         needs: &["staking_worker"],
         uses: &[],
-        params: &[required("index", ParamKind::Number, "the validator's number")],
+        params: &[required("index", ParamKind::Number, "index of the validator")],
         shape: Shape::One(&VALIDATOR),
         run: |call| Box::pin(validator(call)),
     },
     Endpoint {
         id: "staking_node",
         path: "/staking/nodes/{pubkey}",
-        summary: "What was deposited for a public key.",
+        summary: "The deposits for a public key.",
         needs: &["staking_worker"],
         uses: &[],
-        params: &[required("pubkey", ParamKind::PublicKey, "the validator's public key")],
+        params: &[required("pubkey", ParamKind::PublicKey, "public key of the validator")],
         shape: Shape::One(&NODE),
         run: |call| Box::pin(node(call)),
     },
@@ -120,15 +152,15 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
 
 async fn events(call: &Call) -> ApiResult<Reply> {
     let data = call.data()?;
-    let mut ask = Ask::default();
+    let mut query = RowQuery::default();
     if let Some(address) = call.opt_address("address") {
         let Some(id) = data.id(address).await? else {
             call.position(&EVENTS.kinds())?;
             return Ok(call.reply(Vec::new(), None));
         };
-        ask = Ask { filter: "address = $1".to_owned(), ..Ask::key("", params![id]) };
+        query = RowQuery { filter: "address = $1".to_owned(), ..RowQuery::key("", params![id]) };
     }
-    let (mut items, next) = call.stretch(&EVENTS, &ask, |_| true).await?;
+    let (mut items, next) = call.page_of(&EVENTS, &query, |_| true).await?;
     add_native_decimals(&mut items);
     data.add_hashes(&mut items).await?;
     Ok(call.reply(items, next))
@@ -136,9 +168,9 @@ async fn events(call: &Call) -> ApiResult<Reply> {
 
 async fn validator(call: &Call) -> ApiResult<Reply> {
     let index = i64::try_from(call.number("index")?).unwrap_or(i64::MAX);
-    let ask = Ask::key("validator_index = $1", params![index]);
-    let found = list::row(call.data()?, (&STAKING_VALIDATORS, &VALIDATOR), ask).await?;
-    let unknown = || ApiError::not_found("no covered block has a withdrawal of such a validator");
+    let query = RowQuery::key("validator_index = $1", params![index]);
+    let found = list::row(call.data()?, (&STAKING_VALIDATORS, &VALIDATOR), query).await?;
+    let unknown = || ApiError::not_found("no covered block has a withdrawal of this validator");
     let mut found = [found.ok_or_else(unknown)?];
     add_native_decimals(&mut found);
     let [validator] = found;
@@ -146,9 +178,9 @@ async fn validator(call: &Call) -> ApiResult<Reply> {
 }
 
 async fn node(call: &Call) -> ApiResult<Reply> {
-    let ask = Ask::key("node_id = $1", params![call.bytes("pubkey")?]);
-    let found = list::row(call.data()?, (&STAKING_NODES, &NODE), ask).await?;
-    let unknown = || ApiError::not_found("no covered block has a deposit for such a key");
+    let query = RowQuery::key("node_id = $1", params![call.bytes("pubkey")?]);
+    let found = list::row(call.data()?, (&STAKING_NODES, &NODE), query).await?;
+    let unknown = || ApiError::not_found("no covered block has a deposit for this key");
     let mut found = [found.ok_or_else(unknown)?];
     add_native_decimals(&mut found);
     let [node] = found;

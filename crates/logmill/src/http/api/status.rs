@@ -1,12 +1,13 @@
-//! How far a chain is: its heads, what is stored, and what is derived of it.
+//! Progress of a chain: its heads, its stored blocks, and its derived tables.
 //!
 //! Guarantees: checkpoints are those that readers see, whichever process derives. Leaves to others: why something is
-//! behind, which `/status` tells operators.
+//! behind, which `/status` shows to operators.
 
 use std::ops::Range;
 
+use finalized_log_index::ReplacementPosition;
 use logmill_chain::BlockRef;
-use logmill_pipeline::derive::Standing;
+use logmill_pipeline::derive::GenerationProgress;
 use serde_json::{Value as Json, json};
 
 use super::call::{Call, Reply};
@@ -17,34 +18,38 @@ use super::record::{Form, Object, Record, bytes, computed};
 
 static HEAD: Record = Record {
     name: "Head",
-    about: "A block that is an end of something.",
+    about: "A head block.",
     base: None,
     fields: &[
-        computed("number", Form::Number, "its number"),
-        computed("hash", Form::Bytes, "its hash"),
+        computed("number", Form::Number, "block number"),
+        computed("hash", Form::Bytes, "block hash"),
         computed("timestamp", Form::Number, "seconds since 1970"),
     ],
 };
 
 static CHECKPOINT: Record = Record {
     name: "Checkpoint",
-    about: "How far a processor is.",
+    about: "Progress of a processor.",
     base: None,
     fields: &[
-        computed("processor", Form::Text, "its name"),
-        computed("generation", Form::Number, "which of its tables serve"),
+        computed("processor", Form::Text, "name of the processor"),
+        computed(
+            "generation",
+            Form::Number,
+            "number of the generation of its tables that is served",
+        ),
         computed(
             "covered",
             Form::List(&Form::Object(&RANGE)),
-            "its final blocks, the newest ranges",
+            "derived final blocks, the newest ranges",
         ),
-        computed("ranges", Form::Number, "how many ranges there are in all"),
-        computed("tip", Form::Number, "its newest block, if that is not final").or_null(),
-        computed("missing", Form::Number, "how many stored final blocks it has not derived"),
+        computed("ranges", Form::Number, "the total number of ranges"),
+        computed("tip", Form::Number, "the newest derived block, if it is not final").or_null(),
+        computed("missing", Form::Number, "number of stored final blocks that are not derived yet"),
         computed(
             "complete",
             Form::Flag,
-            "false while stored blocks were replaced and its tables still hold rows of the old ones",
+            "false while its tables hold rows of replaced blocks or of changed settings",
         ),
         computed("reason", Form::Text, "why `complete` is false").or_null(),
     ],
@@ -52,23 +57,26 @@ static CHECKPOINT: Record = Record {
 
 static STATUS: Record = Record {
     name: "Status",
-    about: "How far a chain is.",
+    about: "Progress of a chain.",
     base: None,
     fields: &[
-        computed("chainId", Form::Number, "the chain's id"),
+        computed("chainId", Form::Number, "chain id"),
         computed("head", Form::Object(&HEAD), "the newest block").or_null(),
-        computed("safe", Form::Object(&HEAD), "the newest that will hardly be replaced").or_null(),
+        computed("safe", Form::Object(&HEAD), "the newest safe block").or_null(),
         computed("finalized", Form::Object(&HEAD), "the newest final block").or_null(),
-        computed("complete", Form::Flag, "whether all blocks from the first on are stored"),
-        computed("checkpoints", Form::List(&Form::Object(&CHECKPOINT)), "what is derived"),
+        computed("complete", Form::Flag, "whether all blocks from the first one on are stored"),
+        computed(
+            "checkpoints",
+            Form::List(&Form::Object(&CHECKPOINT)),
+            "progress of each processor",
+        ),
     ],
 };
 
-/// The paths of this file.
 pub(super) static ENDPOINTS: &[Endpoint] = &[Endpoint {
     id: "status",
     path: "/status",
-    summary: "How far the chain is, and what is derived of it.",
+    summary: "Progress of the chain and of its derived tables.",
     needs: &[],
     uses: &[],
     params: &[],
@@ -78,9 +86,9 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[Endpoint {
 
 async fn status(call: &Call) -> ApiResult<Reply> {
     let chain = &call.served.chain;
-    let last = chain.index().last_replacement();
+    let last = chain.index().replacement_position();
     let standings = match &call.served.reader {
-        Some(reader) => reader.standings(&[]).await?,
+        Some(reader) => reader.progress(&[]).await?,
         None => Vec::new(),
     };
     let stored = chain.index().coverage();
@@ -103,8 +111,12 @@ fn head(at: Option<BlockRef>) -> Json {
     })
 }
 
-fn checkpoint(standing: &Standing, stored: &[Range<u64>], last_replacement: u64) -> Json {
-    let reason = standing.stale(last_replacement);
+fn checkpoint(
+    standing: &GenerationProgress,
+    stored: &[Range<u64>],
+    last_replacement: ReplacementPosition,
+) -> Json {
+    let reason = standing.incomplete(last_replacement);
     let done: Vec<Range<u64>> = standing.done.ranges().collect();
     let gaps = stored.iter().flat_map(|range| standing.done.gaps(range));
     json!({

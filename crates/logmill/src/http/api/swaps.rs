@@ -1,10 +1,10 @@
-//! What happens in pools: swaps, the pools, and everything in one of them.
+//! Swaps, pools, and all events of a pool.
 //!
-//! Anybody may announce a pool and log its id, so what is known is shown with the contract that said it: the contracts
-//! that speak for a pool, and those that announced it. The tokens of an event are told only where all announcements of
-//! its pool agree.
+//! Any contract may announce a pool and log its id, so every fact is shown with the contract that logged it: the
+//! contracts that emit events for a pool, and those that announced it. The tokens of an event are shown only where all
+//! announcements of its pool agree.
 //!
-//! Guarantees: a page looks at a bounded number of rows. Leaves to others: which factories to trust, prices.
+//! Guarantees: a page reads a bounded number of rows. Leaves to others: which factories to trust, prices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,44 +17,56 @@ use super::call::{Call, LIMIT_MAX, Reply};
 use super::data::{BLOCK, Data, HASH, LOG_INDEX, TIME, TX_INDEX, padded, places};
 use super::endpoint::{Endpoint, Shape};
 use super::error::{ApiError, ApiResult};
-use super::list::{self, Ask, Direction, List};
+use super::list::{self, Direction, List, RowQuery};
 use super::param::{Param, ParamKind, required};
 use super::record::{Form, Object, Record, address_in, column, computed};
 
-/// The most announcements of a pool that a list looks at.
+/// Maximum number of announcements read per pool in a list.
 const ANNOUNCEMENTS_MAX: usize = 5;
 
 static EVENT: Record = Record {
     name: "PoolEvent",
-    about: "A swap, or liquidity that came or went. In and out are seen from the pool.",
+    about: "A swap, or a change of liquidity. In and out are from the pool's point of view.",
     base: None,
     fields: &[
         BLOCK,
         LOG_INDEX,
-        column("batchIndex", Form::Number, "batch_index", "its position in its log"),
+        column("batchIndex", Form::Number, "batch_index", "index within its log"),
         TX_INDEX,
         HASH,
-        column("pair", Form::Bytes, "pair_id", "the pool: its address, or its id"),
-        column("contract", Form::Address, "contract_address", "who says so"),
-        column("dex", Form::Text, "dex_key", "the kind of exchange, by the shape of its logs"),
+        column("pair", Form::Bytes, "pair_id", "address or id of the pool"),
+        column("contract", Form::Address, "contract_address", "the contract that logged it"),
+        column(
+            "dex",
+            Form::Text,
+            "dex_key",
+            "the kind of exchange, judged by the form of its logs",
+        ),
         column("type", Form::Text, "event_type", "`Swap`, `AddLiquidity` or `RemoveLiquidity`"),
-        column("maker", Form::Address, "maker", "who sent the transaction").or_null(),
-        column("account", Form::Address, "account", "whom the log names").or_null(),
-        computed("asset0", Form::Address, "the first token, if that is known").or_null(),
-        column("asset0Index", Form::Number, "asset0_index", "which coin of a Curve pool it is")
+        column("maker", Form::Address, "maker", "the sender of the transaction").or_null(),
+        column("account", Form::Address, "account", "the account named in the log").or_null(),
+        computed("asset0", Form::Address, "the first token, if known").or_null(),
+        column("asset0Index", Form::Number, "asset0_index", "index of the coin in a Curve pool")
             .or_null(),
-        column("asset0In", Form::Amount, "asset0_in", "what came of it").or_null(),
-        column("asset0Out", Form::Amount, "asset0_out", "what went of it").or_null(),
-        computed("asset0Decimals", Form::Number, "of these amounts").or_null(),
-        computed("asset1", Form::Address, "the second token, if that is known").or_null(),
-        column("asset1Index", Form::Number, "asset1_index", "which coin of a Curve pool it is")
+        column("asset0In", Form::Amount, "asset0_in", "amount that went into the pool").or_null(),
+        column("asset0Out", Form::Amount, "asset0_out", "amount that came out of the pool")
             .or_null(),
-        column("asset1In", Form::Amount, "asset1_in", "what came of it").or_null(),
-        column("asset1Out", Form::Amount, "asset1_out", "what went of it").or_null(),
-        computed("asset1Decimals", Form::Number, "of these amounts").or_null(),
-        column("sqrtPriceX96", Form::Amount, "sqrt_price_x96", "the price after it, of V3 and V4")
+        computed("asset0Decimals", Form::Number, "decimals of these amounts").or_null(),
+        computed("asset1", Form::Address, "the second token, if known").or_null(),
+        column("asset1Index", Form::Number, "asset1_index", "index of the coin in a Curve pool")
             .or_null(),
-        column("liquidity", Form::Amount, "liquidity", "how much came or went, of V3 and V4")
+        column("asset1In", Form::Amount, "asset1_in", "amount that went into the pool").or_null(),
+        column("asset1Out", Form::Amount, "asset1_out", "amount that came out of the pool")
+            .or_null(),
+        computed("asset1Decimals", Form::Number, "decimals of these amounts").or_null(),
+        column(
+            "sqrtPriceX96",
+            Form::Amount,
+            "sqrt_price_x96",
+            "price after the event, for V3 and V4",
+        )
+        .or_null(),
+        column("liquidity", Form::Amount, "liquidity", "change of liquidity, for V3 and V4")
             .or_null(),
         TIME,
     ],
@@ -65,20 +77,26 @@ static ANNOUNCEMENT: Record = Record {
     about: "A pool as a factory announced it.",
     base: None,
     fields: &[
-        column("factory", Form::Address, "factory", "who says so"),
-        column("dex", Form::Text, "dex_key", "the kind of exchange, by the shape of its logs"),
+        column("factory", Form::Address, "factory", "the contract that logged it"),
+        column(
+            "dex",
+            Form::Text,
+            "dex_key",
+            "the kind of exchange, judged by the form of its logs",
+        ),
         column("asset0", Form::Address, "asset0", "the first token"),
         column("asset1", Form::Address, "asset1", "the second token"),
-        column("fee", Form::Number, "fee", "in hundredths of a basis point").or_null(),
-        column("tickSpacing", Form::Number, "tick_spacing", "of V3 and V4").or_null(),
-        column("hooks", Form::Address, "hooks", "of V4").or_null(),
-        column("createdBlock", Form::Number, "created_height", "when"),
+        column("fee", Form::Number, "fee", "fee in hundredths of a basis point").or_null(),
+        column("tickSpacing", Form::Number, "tick_spacing", "tick spacing, for V3 and V4")
+            .or_null(),
+        column("hooks", Form::Address, "hooks", "hooks contract, for V4").or_null(),
+        column("createdBlock", Form::Number, "created_height", "block of the announcement"),
     ],
 };
 
-/// An announcement with the pool that it is of.
-static ANNOUNCED: Record = Record {
-    name: "AnnouncedPool",
+/// An announcement with its pool.
+static ANNOUNCEMENT_ROW: Record = Record {
+    name: "PoolAnnouncementRow",
     about: "",
     base: Some(&ANNOUNCEMENT),
     fields: &[column("pair", Form::Bytes, "pair_id", "")],
@@ -86,23 +104,23 @@ static ANNOUNCED: Record = Record {
 
 static STATE: Record = Record {
     name: "PoolState",
-    about: "The last state that a pool told.",
+    about: "The last state that a pool logged.",
     base: None,
     fields: &[
-        column("reserve0", Form::Amount, "reserve0", "what it has of the first token, of V2")
+        column("reserve0", Form::Amount, "reserve0", "reserve of the first token, for V2")
             .or_null(),
-        column("reserve1", Form::Amount, "reserve1", "what it has of the second token, of V2")
+        column("reserve1", Form::Amount, "reserve1", "reserve of the second token, for V2")
             .or_null(),
-        column("sqrtPriceX96", Form::Amount, "sqrt_price_x96", "its price, of V3 and V4").or_null(),
-        column("tick", Form::Number, "tick", "its tick, of V3 and V4").or_null(),
-        column("liquidity", Form::Amount, "liquidity", "its liquidity, of V3 and V4").or_null(),
-        column("lastBlock", Form::Number, "height", "when it told"),
+        column("sqrtPriceX96", Form::Amount, "sqrt_price_x96", "price, for V3 and V4").or_null(),
+        column("tick", Form::Number, "tick", "tick, for V3 and V4").or_null(),
+        column("liquidity", Form::Amount, "liquidity", "liquidity, for V3 and V4").or_null(),
+        column("lastBlock", Form::Number, "height", "block in which the state was logged"),
     ],
 };
 
-/// A state with the pool that it is of.
-static TOLD: Record = Record {
-    name: "ToldState",
+/// A state with its pool.
+static STATE_ROW: Record = Record {
+    name: "PoolStateRow",
     about: "",
     base: Some(&STATE),
     fields: &[
@@ -116,44 +134,58 @@ static STATS: Record = Record {
     about: "",
     base: None,
     fields: &[
-        column("pair", Form::Bytes, "pair_id", "the pool: its address, or its id"),
-        column("contract", Form::Address, "contract_address", "who speaks for it"),
-        column("swapCount", Form::Number, "swap_count", "how many swaps there were"),
-        column("firstBlock", Form::Number, "first_seen_height", "of the first event"),
-        column("lastBlock", Form::Number, "last_seen_height", "of the last event"),
+        column("pair", Form::Bytes, "pair_id", "address or id of the pool"),
+        column(
+            "contract",
+            Form::Address,
+            "contract_address",
+            "the contract that logs the pool's events",
+        ),
+        column("swapCount", Form::Number, "swap_count", "number of swaps"),
+        column("firstBlock", Form::Number, "first_seen_height", "block of the first event"),
+        column("lastBlock", Form::Number, "last_seen_height", "block of the last event"),
     ],
 };
 
 static POOL: Record = Record {
     name: "Pool",
-    about: "A pool in which something happened.",
+    about: "A pool with at least one event.",
     base: Some(&STATS),
     fields: &[
-        computed("state", Form::Object(&STATE), "the last state that it told").or_null(),
+        computed("state", Form::Object(&STATE), "the last state that it logged").or_null(),
         computed(
             "announcements",
             Form::List(&Form::Object(&ANNOUNCEMENT)),
-            "who announced it, the first five of them",
+            "announcements of the pool, at most five",
         ),
     ],
 };
 
 static PAIR: Record = Record {
     name: "Pair",
-    about: "What is known of a pool by all who speak of it; the first hundred of each.",
+    about: "A pool according to every contract that logged events or announcements of it; each list has at most 100 \
+        entries.",
     base: None,
     fields: &[
-        computed("pair", Form::Bytes, "the pool: its address, or its id"),
-        computed("pools", Form::List(&Form::Object(&POOL_OF_PAIR)), "who speaks for it"),
-        computed("announcements", Form::List(&Form::Object(&ANNOUNCEMENT)), "who announced it"),
+        computed("pair", Form::Bytes, "address or id of the pool"),
+        computed(
+            "pools",
+            Form::List(&Form::Object(&POOL_OF_PAIR)),
+            "the contract that logs the pool's events",
+        ),
+        computed(
+            "announcements",
+            Form::List(&Form::Object(&ANNOUNCEMENT)),
+            "announcements of the pool",
+        ),
     ],
 };
 
 static POOL_OF_PAIR: Record = Record {
     name: "PairPool",
-    about: "A contract that speaks for a pool.",
+    about: "A contract that logs the events of a pool.",
     base: Some(&STATS),
-    fields: &[computed("state", Form::Object(&STATE), "the last state that it told").or_null()],
+    fields: &[computed("state", Form::Object(&STATE), "the last state that it logged").or_null()],
 };
 
 static EVENTS: List = List {
@@ -170,9 +202,8 @@ static POOLS: List = List {
     direction: Direction::Up,
 };
 
-const PAIR_PARAM: Param = required("pair", ParamKind::Pair, "the pool's address, or its id");
+const PAIR_PARAM: Param = required("pair", ParamKind::Pair, "address or id of the pool");
 
-/// The paths of this file.
 pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         id: "swaps",
@@ -187,7 +218,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         id: "pairs",
         path: "/pairs",
-        summary: "The pools in which something happened, by their ids.",
+        summary: "The pools with at least one event, ordered by id.",
         needs: &["defi_worker"],
         uses: &[],
         params: &[],
@@ -197,7 +228,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         id: "pair",
         path: "/pairs/{pair}",
-        summary: "What is known of a pool.",
+        summary: "A pool, with its contracts and announcements.",
         needs: &["defi_worker"],
         uses: &[],
         params: &[PAIR_PARAM],
@@ -207,7 +238,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         id: "pair_events",
         path: "/pairs/{pair}/events",
-        summary: "What happened in a pool, newest first.",
+        summary: "The events of a pool, newest first.",
         needs: &["defi_worker"],
         uses: &["evm_worker"],
         params: &[PAIR_PARAM],
@@ -218,20 +249,19 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
 
 async fn swaps(call: &Call) -> ApiResult<Reply> {
     let is_swap = |event: &Object| event.get("type").is_some_and(|word| word == "Swap");
-    let (mut items, next) = call.stretch(&EVENTS, &Ask::default(), is_swap).await?;
+    let (mut items, next) = call.page_of(&EVENTS, &RowQuery::default(), is_swap).await?;
     complete_events(call.data()?, &mut items).await?;
     Ok(call.reply(items, next))
 }
 
 async fn pair_events(call: &Call) -> ApiResult<Reply> {
     let params = params![call.bytes("pair")?];
-    let ask = Ask { filter: "pair_id = $1".to_owned(), ..Ask::key("", params) };
-    let (mut items, next) = call.stretch(&EVENTS, &ask, |_| true).await?;
+    let query = RowQuery { filter: "pair_id = $1".to_owned(), ..RowQuery::key("", params) };
+    let (mut items, next) = call.page_of(&EVENTS, &query, |_| true).await?;
     complete_events(call.data()?, &mut items).await?;
     Ok(call.reply(items, next))
 }
 
-/// Adds hashes, tokens and their decimals to events.
 async fn complete_events(data: &Data, items: &mut [Object]) -> ApiResult<()> {
     data.add_hashes(items).await?;
     let announced = announcements(data, items).await?;
@@ -264,23 +294,23 @@ fn pair_bytes(item: &Object) -> Option<Bytes> {
     alloy_primitives::hex::decode(item.get("pair")?.as_str()?).ok().map(Bytes::from)
 }
 
-/// The announcements of the pools of objects, the first of each.
+/// The first announcements of each object's pool.
 async fn announcements(data: &Data, items: &[Object]) -> ApiResult<BTreeMap<String, Vec<Object>>> {
     let pairs: BTreeSet<Bytes> = items.iter().filter_map(pair_bytes).collect();
     if pairs.is_empty() {
         return Ok(BTreeMap::new());
     }
     let params = padded(pairs.iter().cloned().map(Value::Blob).collect());
-    let ask = Ask::key(&format!("pair_id IN ({})", places(1, params.len())), params);
-    let (of, order) = ((&DEFI_PAIRS, &ANNOUNCED), "pair_id, factory");
+    let query = RowQuery::key(&format!("pair_id IN ({})", places(1, params.len())), params);
+    let (of, order) = ((&DEFI_PAIRS, &ANNOUNCEMENT_ROW), "pair_id, factory");
     let most = ANNOUNCEMENTS_MAX * pairs.len();
-    let mut found = list::rows(data, of, ask, order, most).await?;
+    let mut found = list::rows(data, of, query, order, most).await?;
     if found.len() == most {
-        // Some pool has so many that they hide those of others: each by itself.
+        // Some pool may have so many announcements that they hide those of others, so each pool is read separately.
         found.clear();
         for pair in pairs {
-            let ask = Ask::key("pair_id = $1", params![pair]);
-            found.extend(list::rows(data, of, ask, order, ANNOUNCEMENTS_MAX).await?);
+            let query = RowQuery::key("pair_id = $1", params![pair]);
+            found.extend(list::rows(data, of, query, order, ANNOUNCEMENTS_MAX).await?);
         }
     }
     let mut all: BTreeMap<String, Vec<Object>> = BTreeMap::new();
@@ -296,7 +326,7 @@ async fn announcements(data: &Data, items: &[Object]) -> ApiResult<BTreeMap<Stri
 
 async fn pairs(call: &Call) -> ApiResult<Reply> {
     let data = call.data()?;
-    let (mut items, next) = call.stretch(&POOLS, &Ask::default(), |_| true).await?;
+    let (mut items, next) = call.page_of(&POOLS, &RowQuery::default(), |_| true).await?;
     add_states(data, &mut items).await?;
     let announced = announcements(data, &items).await?;
     for item in &mut items {
@@ -306,7 +336,7 @@ async fn pairs(call: &Call) -> ApiResult<Reply> {
     Ok(call.reply(items, next))
 }
 
-/// Adds the last states of pools.
+/// Adds the latest state of each pool.
 async fn add_states(data: &Data, items: &mut [Object]) -> ApiResult<()> {
     let mut params: Vec<Value> = Vec::new();
     let mut rows = Vec::new();
@@ -321,15 +351,15 @@ async fn add_states(data: &Data, items: &mut [Object]) -> ApiResult<()> {
         let (pair, contract) = (params.len() - 1, params.len());
         rows.push(format!("(CAST(${pair} AS {{bytes}}), CAST(${contract} AS BIGINT))"));
     }
-    let mut told = Vec::new();
+    let mut states = Vec::new();
     if !rows.is_empty() {
         let key = format!("(pair_id, contract_address) IN (VALUES {})", rows.join(", "));
-        let of = (&DEFI_RESERVES, &TOLD);
-        told = list::rows(data, of, Ask::key(&key, params), "pair_id", rows.len()).await?;
+        let of = (&DEFI_RESERVES, &STATE_ROW);
+        states = list::rows(data, of, RowQuery::key(&key, params), "pair_id", rows.len()).await?;
     }
     for item in items {
         let same = |state: &&Object| ["pair", "contract"].iter().all(|f| state[*f] == item[*f]);
-        let state = told.iter().find(same).cloned().map(|mut state| {
+        let state = states.iter().find(same).cloned().map(|mut state| {
             state.retain(|name, _| !["pair", "contract"].contains(&name.as_str()));
             state
         });
@@ -340,14 +370,14 @@ async fn add_states(data: &Data, items: &mut [Object]) -> ApiResult<()> {
 
 async fn pair(call: &Call) -> ApiResult<Reply> {
     let (data, pair) = (call.data()?, call.bytes("pair")?);
-    let ask = || Ask::key("pair_id = $1", params![pair.clone()]);
+    let query = || RowQuery::key("pair_id = $1", params![pair.clone()]);
     let of = (&DEFI_PAIR_STATS, &STATS);
-    let mut pools = list::rows(data, of, ask(), "contract_address", LIMIT_MAX).await?;
+    let mut pools = list::rows(data, of, query(), "contract_address", LIMIT_MAX).await?;
     add_states(data, &mut pools).await?;
     let of = (&DEFI_PAIRS, &ANNOUNCEMENT);
-    let announcements = list::rows(data, of, ask(), "factory", LIMIT_MAX).await?;
+    let announcements = list::rows(data, of, query(), "factory", LIMIT_MAX).await?;
     if pools.is_empty() && announcements.is_empty() {
-        return Err(ApiError::not_found("no covered block names such a pool"));
+        return Err(ApiError::not_found("no covered block mentions this pool"));
     }
     Ok(Reply::One(Object::from_iter([
         ("pair".to_owned(), super::record::bytes(&pair)),

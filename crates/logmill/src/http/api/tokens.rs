@@ -1,7 +1,7 @@
-//! Fungible tokens: which there are, who holds them, how they moved.
+//! Fungible tokens, their holders and their transfers.
 //!
-//! Guarantees: what is held is called a balance only if the covered blocks have all of the token's life. Leaves to
-//! others: what an account holds ([`super::holdings`]).
+//! Guarantees: a holding is called a balance only if the covered blocks include the token's whole life. Leaves to
+//! others: the holdings of an account ([`super::holdings`]).
 
 use std::collections::BTreeSet;
 
@@ -15,14 +15,12 @@ use super::call::{Call, Reply};
 use super::data::{BLOCK, DECIMALS, Data, HASH, LOG_INDEX, SYMBOL, TIME, TX_INDEX};
 use super::endpoint::{Endpoint, Shape};
 use super::error::{ApiError, ApiResult};
-use super::list::{self, Ask, Direction, List};
+use super::list::{self, Direction, List, RowQuery};
 use super::param::{Param, ParamKind, required};
 use super::record::{Form, Object, Record, address_in, column, computed};
 
-/// What a transfer is.
 pub(super) const TRANSFER_KINDS: Form = Form::Word(&[(0, "transfer"), (1, "mint"), (2, "burn")]);
 
-/// A transfer of a fungible token.
 pub(super) static TRANSFER: Record = Record {
     name: "TokenTransfer",
     about: "A transfer of a fungible token.",
@@ -33,56 +31,65 @@ pub(super) static TRANSFER: Record = Record {
         TX_INDEX,
         HASH,
         column("token", Form::Address, "token_contract_address", "the token"),
-        column("from", Form::Address, "from_address", "who gave; the zero address for a mint"),
-        column("to", Form::Address, "to_address", "who got; the zero address for a burn"),
-        column("amount", Form::Amount, "amount", "how much, in the token's smallest unit"),
+        column("from", Form::Address, "from_address", "the sender; the zero address for a mint"),
+        column("to", Form::Address, "to_address", "the recipient; the zero address for a burn"),
+        column("amount", Form::Amount, "amount", "amount in the token's smallest unit"),
         DECIMALS,
         SYMBOL,
-        column("kind", TRANSFER_KINDS, "kind", "what it is"),
+        column("kind", TRANSFER_KINDS, "kind", "kind of transfer"),
         TIME,
     ],
 };
 
 static TOKEN: Record = Record {
     name: "Token",
-    about: "A fungible token that was seen to move.",
+    about: "A fungible token with at least one transfer.",
     base: None,
     fields: &[
         column("address", Form::Address, "contract_address", "its contract"),
-        computed("name", Form::Text, "what it calls itself").or_null(),
+        computed("name", Form::Text, "name that the contract reports").or_null(),
         SYMBOL,
         DECIMALS,
-        column("firstBlock", Form::Number, "first_seen_height", "of its first transfer"),
-        column("lastBlock", Form::Number, "last_seen_height", "of its last transfer"),
-        column("transferCount", Form::Number, "transfer_count", "how many transfers there were"),
-        column("minted", Form::Amount, "minted", "how much came to be in them"),
-        column("burned", Form::Amount, "burned", "how much ceased to be in them"),
+        column("firstBlock", Form::Number, "first_seen_height", "block of the first transfer"),
+        column("lastBlock", Form::Number, "last_seen_height", "block of the last transfer"),
+        column("transferCount", Form::Number, "transfer_count", "number of transfers"),
+        column("minted", Form::Amount, "minted", "amount minted"),
+        column("burned", Form::Amount, "burned", "amount burned"),
     ],
 };
 
 static TOKEN_DETAIL: Record = Record {
     name: "TokenDetail",
-    about: "A fungible token that was seen to move.",
+    about: "A fungible token with at least one transfer.",
     base: Some(&TOKEN),
     fields: &[
-        computed("createdBlock", Form::Number, "when its contract was created, if known").or_null(),
-        computed("complete", Form::Flag, "whether the covered blocks have all of its life"),
+        computed("createdBlock", Form::Number, "block in which the contract was created, if known")
+            .or_null(),
+        computed(
+            "complete",
+            Form::Flag,
+            "whether the covered blocks include the token's whole life",
+        ),
     ],
 };
 
 static HOLDER: Record = Record {
     name: "Holder",
-    about: "Who holds a token.",
+    about: "A holder of a token.",
     base: None,
     fields: &[
-        column("address", Form::Address, "address", "who"),
-        computed("balance", Form::Amount, "how much; null if `complete` is false").or_null(),
-        column("delta", Form::Amount, "balance", "what came and went in the covered blocks"),
+        column("address", Form::Address, "address", "the holder"),
+        computed("balance", Form::Amount, "the balance; null if `complete` is false").or_null(),
+        column("delta", Form::Amount, "balance", "sum of all transfers in the covered blocks"),
         DECIMALS,
         SYMBOL,
-        column("transferCount", Form::Number, "transfer_count", "in how many transfers"),
-        column("lastBlock", Form::Number, "last_height", "of the last of them"),
-        computed("complete", Form::Flag, "whether the covered blocks have all of its life"),
+        column("transferCount", Form::Number, "transfer_count", "number of transfers"),
+        column("lastBlock", Form::Number, "last_height", "block of the last one"),
+        computed(
+            "complete",
+            Form::Flag,
+            "whether the covered blocks include the token's whole life",
+        ),
     ],
 };
 
@@ -109,12 +116,11 @@ static TRANSFERS: List = List {
 
 const TOKEN_PARAM: Param = required("address", ParamKind::Address, "the token's contract");
 
-/// The paths of this file.
 pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         id: "tokens",
         path: "/tokens",
-        summary: "The fungible tokens, those seen last first.",
+        summary: "The fungible tokens, most recently seen first.",
         needs: &["token_worker"],
         uses: &[],
         params: &[],
@@ -134,7 +140,7 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         id: "token_holders",
         path: "/tokens/{address}/holders",
-        summary: "Who holds a token, those with most first.",
+        summary: "The holders of a token, largest balance first.",
         needs: &["ft_holdings_worker"],
         uses: &["meta_worker"],
         params: &[TOKEN_PARAM],
@@ -154,12 +160,12 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
 ];
 
 async fn tokens(call: &Call) -> ApiResult<Reply> {
-    let (mut items, next) = call.stretch(&TOKENS, &Ask::default(), |_| true).await?;
+    let (mut items, next) = call.page_of(&TOKENS, &RowQuery::default(), |_| true).await?;
     add_metadata(call.data()?, &mut items).await?;
     Ok(call.reply(items, next))
 }
 
-/// Adds what contracts say of themselves to objects with their `address`.
+/// Adds the metadata of the contract in `address` to each object.
 pub(super) async fn add_metadata(data: &Data, items: &mut [Object]) -> ApiResult<()> {
     let contracts = items.iter().filter_map(|item| address_in(item, "address")).collect();
     let metadata = data.metadata(&contracts).await?;
@@ -175,17 +181,17 @@ pub(super) async fn add_metadata(data: &Data, items: &mut [Object]) -> ApiResult
 
 async fn token(call: &Call) -> ApiResult<Reply> {
     let (data, address) = (call.data()?, call.address("address")?);
-    let unknown = || ApiError::not_found("no covered block has a transfer of such a token");
+    let unknown = || ApiError::not_found("no covered block has a transfer of this token");
     let id = data.id(address).await?.ok_or_else(unknown)?;
-    let ask = Ask::key("contract_address = $1", params![id]);
-    let mut found = [list::row(data, (&FT_TOKENS, &TOKEN), ask).await?.ok_or_else(unknown)?];
+    let query = RowQuery::key("contract_address = $1", params![id]);
+    let mut found = [list::row(data, (&FT_TOKENS, &TOKEN), query).await?.ok_or_else(unknown)?];
     add_metadata(data, &mut found).await?;
     let [mut token] = found;
     add_creation(data, "token_worker", address, &mut token).await?;
     Ok(Reply::One(token))
 }
 
-/// Adds when a contract was created, and whether all of its life is covered.
+/// Adds the creation block of a contract, and whether its whole life is covered.
 pub(super) async fn add_creation(
     data: &Data,
     processor: &str,
@@ -205,20 +211,20 @@ async fn holders(call: &Call) -> ApiResult<Reply> {
         call.position(&HOLDERS.kinds())?;
         return Ok(call.reply(Vec::new(), None));
     };
-    let ask = Ask {
+    let query = RowQuery {
         key: "contract_address = $1".to_owned(),
         filter: "balance > $2".to_owned(),
         params: params![id, Amount::ZERO],
     };
-    let (mut items, next) = call.stretch(&HOLDERS, &ask, |_| true).await?;
+    let (mut items, next) = call.page_of(&HOLDERS, &query, |_| true).await?;
     let complete = data.complete("ft_holdings_worker", BTreeSet::from([token])).await?;
     data.add_decimals_of(&mut items, token).await?;
-    items.iter_mut().for_each(|item| call_balance(item, complete.contains(&token)));
+    items.iter_mut().for_each(|item| add_balance(item, complete.contains(&token)));
     Ok(call.reply(items, next))
 }
 
-/// Calls a `delta` a balance if it is one.
-pub(super) fn call_balance(object: &mut Object, complete: bool) {
+/// Adds `balance`: the `delta` if the token is complete, else null.
+pub(super) fn add_balance(object: &mut Object, complete: bool) {
     let delta = object.get("delta").cloned().unwrap_or_default();
     let balance = if complete { delta } else { Json::Null };
     object.insert("balance".to_owned(), balance);
@@ -231,13 +237,16 @@ async fn transfers(call: &Call) -> ApiResult<Reply> {
         call.position(&TRANSFERS.kinds())?;
         return Ok(call.reply(Vec::new(), None));
     };
-    let ask = Ask { filter: "token_contract_address = $1".to_owned(), ..Ask::key("", params![id]) };
-    let (mut items, next) = call.stretch(&TRANSFERS, &ask, |_| true).await?;
+    let query = RowQuery {
+        filter: "token_contract_address = $1".to_owned(),
+        ..RowQuery::key("", params![id])
+    };
+    let (mut items, next) = call.page_of(&TRANSFERS, &query, |_| true).await?;
     complete_transfers(data, &mut items).await?;
     Ok(call.reply(items, next))
 }
 
-/// Adds to transfers what other tables know.
+/// Adds hashes, decimals and symbols.
 pub(super) async fn complete_transfers(data: &Data, items: &mut [Object]) -> ApiResult<()> {
     data.add_hashes(items).await?;
     data.add_decimals(items, "token").await

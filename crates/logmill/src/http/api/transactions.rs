@@ -1,12 +1,12 @@
-//! Transactions: the catalogue, and everything that is known of one.
+//! Transactions: the catalogue, and the details of one transaction.
 //!
-//! Guarantees: a transaction that is stored is found, whether tables have it yet or not. Leaves to others: its logs as
-//! they are, which JSON-RPC gives.
+//! Guarantees: a stored transaction is found, whether or not it is in the tables yet. Leaves to others: its raw logs
+//! (JSON-RPC).
 
 use std::sync::Arc;
 
 use alloy_primitives::B256;
-use logmill_chain::render::Render;
+use logmill_chain::render::BlockRenderer;
 use logmill_chain::{Block, Outcome};
 use logmill_io::params;
 use logmill_pipeline::derive::Table;
@@ -21,12 +21,11 @@ use super::collections::NFT_TRANSFER;
 use super::data::{BLOCK, Data, NATIVE_DECIMALS, TIME, TX_INDEX};
 use super::endpoint::{Endpoint, Shape};
 use super::error::{ApiError, ApiResult};
-use super::list::{self, Ask, Direction, List};
+use super::list::{self, Direction, List, RowQuery};
 use super::param::{ParamKind, required};
 use super::record::{Form, Object, Record, address, bytes, column, computed};
 use super::tokens::{TRANSFER, complete_transfers};
 
-/// A transaction of the catalogue.
 pub(super) static TRANSACTION: Record = Record {
     name: "Transaction",
     about: "A transaction.",
@@ -34,23 +33,38 @@ pub(super) static TRANSACTION: Record = Record {
     fields: &[
         BLOCK,
         TX_INDEX,
-        column("hash", Form::Bytes, "hash", "its hash"),
-        column("type", Form::Number, "tx_type", "its type, as of EIP-2718; 0 for a legacy one"),
-        column("from", Form::Address, "from_address", "who sent it").or_null(),
-        column("to", Form::Address, "to_address", "whom it calls; null if it creates a contract")
-            .or_null(),
-        column("contract", Form::Address, "contract_address", "the contract that it created")
-            .or_null(),
-        column("nonce", Form::Number, "nonce", "its number among those of its sender").or_null(),
-        column("value", Form::Amount, "value", "what it sends, in wei"),
-        computed("decimals", Form::Number, "of `value`"),
-        column("selector", Form::Bytes, "selector", "which function it calls").or_null(),
-        column("inputBytes", Form::Number, "input_bytes", "how long its input is"),
+        column("hash", Form::Bytes, "hash", "transaction hash"),
+        column(
+            "type",
+            Form::Number,
+            "tx_type",
+            "EIP-2718 transaction type; 0 for a legacy transaction",
+        ),
+        column("from", Form::Address, "from_address", "the sender").or_null(),
+        column(
+            "to",
+            Form::Address,
+            "to_address",
+            "the recipient; null if the transaction creates a contract",
+        )
+        .or_null(),
+        column(
+            "contract",
+            Form::Address,
+            "contract_address",
+            "the contract that it created, if any",
+        )
+        .or_null(),
+        column("nonce", Form::Number, "nonce", "nonce of the sender").or_null(),
+        column("value", Form::Amount, "value", "transferred value, in wei"),
+        computed("decimals", Form::Number, "decimals of `value`"),
+        column("selector", Form::Bytes, "selector", "selector of the called function").or_null(),
+        column("inputBytes", Form::Number, "input_bytes", "length of the input, in bytes"),
         column(
             "success",
             Form::Flag,
             "status",
-            "whether it succeeded; null where the receipt does not tell",
+            "whether it succeeded; null if the receipt has no status",
         )
         .or_null(),
         TIME,
@@ -59,25 +73,31 @@ pub(super) static TRANSACTION: Record = Record {
 
 static METRICS: Record = Record {
     name: "TransactionMetrics",
-    about: "What a transaction used and paid. It cost its sender `fee` + `blobFee` + `l1Fee`.",
+    about: "Gas and fees of a transaction. The sender paid `fee` + `blobFee` + `l1Fee` in total.",
     base: None,
     fields: &[
-        column("logCount", Form::Number, "event_count", "its logs"),
-        column("gasUsed", Form::Number, "gas_used", "the gas that it used").or_null(),
-        column("gasLimit", Form::Number, "gas_limit", "the most that it could have used").or_null(),
-        column("gasPrice", Form::Amount, "effective_gas_price", "what it paid per gas, in wei")
+        column("logCount", Form::Number, "event_count", "number of logs"),
+        column("gasUsed", Form::Number, "gas_used", "gas used").or_null(),
+        column("gasLimit", Form::Number, "gas_limit", "gas limit").or_null(),
+        column("gasPrice", Form::Amount, "effective_gas_price", "effective gas price, in wei")
             .or_null(),
-        column("fee", Form::Amount, "fee", "what it paid for being executed, in wei").or_null(),
-        column("burnt", Form::Amount, "burnt", "the base fee's part of it").or_null(),
-        column("tip", Form::Amount, "tip", "the rest of it").or_null(),
-        column("blobFee", Form::Amount, "blob_fee", "what it paid for blobs, in wei").or_null(),
-        column("l1Fee", Form::Amount, "l1_fee", "what a rollup took for its chain, in wei")
+        column("fee", Form::Amount, "fee", "execution fee, in wei").or_null(),
+        column("burnt", Form::Amount, "burnt", "the part of `fee` that was burnt (base fee)")
             .or_null(),
-        computed("decimals", Form::Number, "of the fees"),
+        column("tip", Form::Amount, "tip", "the rest of `fee`").or_null(),
+        column("blobFee", Form::Amount, "blob_fee", "fee for blobs, in wei").or_null(),
+        column(
+            "l1Fee",
+            Form::Amount,
+            "l1_fee",
+            "fee that a rollup charged for its parent chain, in wei",
+        )
+        .or_null(),
+        computed("decimals", Form::Number, "decimals of the fees"),
     ],
 };
 
-static TOUCHED: Record = Record {
+static TOUCHED_CONTRACT: Record = Record {
     name: "TouchedContract",
     about: "A contract that a transaction touched.",
     base: None,
@@ -89,30 +109,40 @@ static TOUCHED: Record = Record {
 
 static TAG: Record = Record {
     name: "Tag",
-    about: "What a transaction did.",
+    about: "A classification of a transaction.",
     base: None,
-    fields: &[column("tag", Form::Text, "tag", "in a word")],
+    fields: &[column("tag", Form::Text, "tag", "the tag")],
 };
 
 static DETAIL: Record = Record {
     name: "TransactionDetail",
-    about: "Everything that is known of a transaction. Of transfers and contracts, the first hundred.",
+    about: "All details of a transaction. Lists of transfers and contracts have at most 100 entries.",
     base: Some(&TRANSACTION),
     fields: &[
-        computed("blockHash", Form::Bytes, "the hash of its block, if the block is stored")
-            .or_null(),
-        computed("final", Form::Flag, "whether its block is final"),
-        computed("derived", Form::Flag, "whether tables have it; if not, the lists are empty"),
-        computed("metrics", Form::Object(&METRICS), "what it used and paid").or_null(),
-        computed("tags", Form::List(&Form::Text), "what it did, in a word each"),
-        computed("contracts", Form::List(&Form::Object(&TOUCHED)), "the contracts that it touched"),
-        computed("tokenTransfers", Form::List(&Form::Object(&TRANSFER)), "of fungible tokens"),
-        computed("nftTransfers", Form::List(&Form::Object(&NFT_TRANSFER)), "of unique tokens"),
-        computed("truncated", Form::Flag, "whether a list has more than it shows"),
+        computed("blockHash", Form::Bytes, "block hash, if the block is stored").or_null(),
+        computed("final", Form::Flag, "whether the block is final"),
+        computed(
+            "derived",
+            Form::Flag,
+            "whether it is in the derived tables; if not, the lists are empty",
+        ),
+        computed("metrics", Form::Object(&METRICS), "gas and fees").or_null(),
+        computed("tags", Form::List(&Form::Text), "tags that classify the transaction"),
+        computed(
+            "contracts",
+            Form::List(&Form::Object(&TOUCHED_CONTRACT)),
+            "contracts that it touched",
+        ),
+        computed(
+            "tokenTransfers",
+            Form::List(&Form::Object(&TRANSFER)),
+            "transfers of fungible tokens",
+        ),
+        computed("nftTransfers", Form::List(&Form::Object(&NFT_TRANSFER)), "transfers of NFTs"),
+        computed("truncated", Form::Flag, "whether a list has more entries than it shows"),
     ],
 };
 
-/// The catalogue, newest first.
 static TRANSACTIONS: List = List {
     table: &EVM_TRANSACTIONS,
     record: &TRANSACTION,
@@ -120,7 +150,6 @@ static TRANSACTIONS: List = List {
     direction: Direction::Down,
 };
 
-/// The paths of this file.
 pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         id: "transactions",
@@ -135,22 +164,22 @@ pub(super) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         id: "transaction",
         path: "/transactions/{hash}",
-        summary: "Everything that is known of a transaction.",
+        summary: "All details of a transaction.",
         needs: &[],
         uses: &["evm_worker", "tx_metrics_worker", "tx_contracts_worker", "token_worker"],
-        params: &[required("hash", ParamKind::Hash, "its hash")],
+        params: &[required("hash", ParamKind::Hash, "transaction hash")],
         shape: Shape::One(&DETAIL),
         run: |call| Box::pin(transaction(call)),
     },
 ];
 
 async fn transactions(call: &Call) -> ApiResult<Reply> {
-    let (mut items, next) = call.stretch(&TRANSACTIONS, &Ask::default(), |_| true).await?;
+    let (mut items, next) = call.page_of(&TRANSACTIONS, &RowQuery::default(), |_| true).await?;
     add_native_decimals(&mut items);
     Ok(call.reply(items, next))
 }
 
-/// Says of which unit the amounts of transactions are.
+/// Adds the decimals of the native token, in which the amounts are.
 pub(super) fn add_native_decimals(items: &mut [Object]) {
     for item in items {
         item.insert("decimals".to_owned(), NATIVE_DECIMALS.into());
@@ -179,10 +208,11 @@ async fn transaction(call: &Call) -> ApiResult<Reply> {
     Ok(Reply::One(transaction))
 }
 
-/// The row of the catalogue, if there is one.
+/// The row of the catalogue, if it exists.
 async fn catalogued(data: &Data, hash: B256) -> ApiResult<Option<Object>> {
-    let ask = Ask { filter: "hash = $1".to_owned(), ..Ask::key("", params![&hash[..]]) };
-    let found = match list::row(data, (&EVM_TRANSACTIONS, &TRANSACTION), ask).await {
+    let query =
+        RowQuery { filter: "hash = $1".to_owned(), ..RowQuery::key("", params![&hash[..]]) };
+    let found = match list::row(data, (&EVM_TRANSACTIONS, &TRANSACTION), query).await {
         Err(error) if error.is_not_derived() => None,
         found => found?,
     };
@@ -192,50 +222,52 @@ async fn catalogued(data: &Data, hash: B256) -> ApiResult<Option<Object>> {
     }))
 }
 
-/// The transaction as it is stored.
+/// Reads the transaction from its stored block.
 async fn stored(call: &Call, hash: B256) -> ApiResult<Object> {
     let view = call.served.chain.view().await?;
     match view.transaction(&hash).await? {
         Some((block, position)) => logmill_io::compute(move || of_block(&block, position)).await,
-        None if view.is_complete() => Err(ApiError::not_found("there is no such transaction")),
-        None => Err(ApiError::not_stored("it may be in history that is not stored here")),
+        None if view.is_complete() => Err(ApiError::not_found("no transaction has this hash")),
+        None => Err(ApiError::not_stored(
+            "not found in the stored blocks; it may be in history that is not stored here",
+        )),
     }
 }
 
 fn of_block(block: &Arc<Block>, position: usize) -> ApiResult<Object> {
-    let sent = Render::of(block)?.sent(position)?;
+    let view = BlockRenderer::of(block)?.transaction_view(position)?;
     let hash = block.transactions.get(position).map(|transaction| transaction.hash);
     let receipt = block.receipts.get(position);
     let success = match receipt.map(|receipt| receipt.outcome) {
         Some(Outcome::Status(success)) => Some(success),
         _ => None,
     };
-    let created = sent.created().filter(|_| success != Some(false));
-    let selector = sent.to.and_then(|_| sent.input.get(..4));
-    let tx_type = sent.tx_type.or(receipt.map(|receipt| receipt.tx_type));
+    let created = block.created_contract(position, &view).filter(|_| success != Some(false));
+    let selector = view.to.and_then(|_| view.input.get(..4));
+    let tx_type = view.tx_type.or(receipt.map(|receipt| receipt.tx_type));
     let transaction = json!({
         "blockNumber": block.at.number,
         "transactionIndex": position,
         "hash": hash,
         "type": tx_type.unwrap_or_default(),
-        "from": sent.from.as_ref().map(address),
-        "to": sent.to.as_ref().map(address),
+        "from": view.from.as_ref().map(address),
+        "to": view.to.as_ref().map(address),
         "contract": created.as_ref().map(address),
-        "nonce": sent.nonce,
-        "value": sent.value.to_string(),
+        "nonce": view.nonce,
+        "value": view.value.to_string(),
         "decimals": NATIVE_DECIMALS,
         "selector": selector.map(bytes),
-        "inputBytes": sent.input.len(),
+        "inputBytes": view.input.len(),
         "success": success,
         "timestamp": block.at.timestamp,
     });
     match transaction {
         Json::Object(transaction) => Ok(transaction),
-        _ => Err(ApiError::internal("a transaction is an object")),
+        _ => Err(ApiError::internal("a rendered transaction is not an object")),
     }
 }
 
-/// Adds what other tables have of a transaction.
+/// Adds the rows that other tables hold about a transaction.
 async fn add_detail(
     data: Option<&Data>,
     (block, index): (u64, u64),
@@ -244,16 +276,21 @@ async fn add_detail(
     let place = || {
         params![i64::try_from(block).unwrap_or(i64::MAX), i64::try_from(index).unwrap_or(i64::MAX)]
     };
-    let by_key = || Ask::key("block_height = $1 AND tx_index = $2", place());
-    // Transfers are keyed by block and log: those of the block are looked at.
-    let by_filter =
-        || Ask { filter: "tx_index = $2".to_owned(), ..Ask::key("block_height = $1", place()) };
-    let metrics = some(data, (&TX_METRICS, &METRICS), by_key(), "tx_index").await?;
-    let tags = some(data, (&TX_TAGS, &TAG), by_key(), "tag").await?;
-    let contracts = some(data, (&TX_CONTRACTS, &TOUCHED), by_key(), "contract").await?;
-    let mut fungible = some(data, (&FT_TRANSFERS, &TRANSFER), by_filter(), "event_index").await?;
+    let by_key = || RowQuery::key("block_height = $1 AND tx_index = $2", place());
+    // Transfers are keyed by block and log, so all transfers of the block are read.
+    let by_filter = || RowQuery {
+        filter: "tx_index = $2".to_owned(),
+        ..RowQuery::key("block_height = $1", place())
+    };
+    let metrics = rows_if_derived(data, (&TX_METRICS, &METRICS), by_key(), "tx_index").await?;
+    let tags = rows_if_derived(data, (&TX_TAGS, &TAG), by_key(), "tag").await?;
+    let contracts =
+        rows_if_derived(data, (&TX_CONTRACTS, &TOUCHED_CONTRACT), by_key(), "contract").await?;
+    let mut fungible =
+        rows_if_derived(data, (&FT_TRANSFERS, &TRANSFER), by_filter(), "event_index").await?;
     let order = "event_index, batch_index";
-    let mut unique = some(data, (&NFT_TRANSFERS, &NFT_TRANSFER), by_filter(), order).await?;
+    let mut unique =
+        rows_if_derived(data, (&NFT_TRANSFERS, &NFT_TRANSFER), by_filter(), order).await?;
     let mut is_truncated = tags.len() > LIMIT_MAX;
     let mut contracts = contracts;
     for list in [&mut contracts, &mut fungible, &mut unique] {
@@ -278,17 +315,17 @@ async fn add_detail(
     Ok(())
 }
 
-/// The rows of a table of a transaction, and one more than is shown; none where they are not derived.
-async fn some(
+/// The rows of a transaction in one table, up to one more than is shown; `None` if the table is not derived.
+async fn rows_if_derived(
     data: Option<&Data>,
     of: (&'static Table, &'static Record),
-    ask: Ask,
+    query: RowQuery,
     order: &str,
 ) -> ApiResult<Vec<Object>> {
     let Some(data) = data else {
         return Ok(Vec::new());
     };
-    match list::rows(data, of, ask, order, LIMIT_MAX + 1).await {
+    match list::rows(data, of, query, order, LIMIT_MAX + 1).await {
         Err(error) if error.is_not_derived() => Ok(Vec::new()),
         rows => rows,
     }

@@ -1,119 +1,105 @@
 //! Fees, read from the tables.
 //!
-//! Guarantees: amounts are exact, as text; a page is in the order of the chain, newest first; a chain of which
-//! nothing is collected has no fees, which is no error. Leaves to others: what was asked ([`super::question`]).
+//! Guarantees: amounts are exact, as text; a page is in chain order, newest first; a chain without collected fees has
+//! an empty list, which is not an error. Leaves to others: parsing the request ([`super::query`]).
 
 use std::collections::BTreeMap;
 
 use alloy_primitives::{Address, B256};
-use logmill_io::{Amount, Row, Value as Param};
+use finalized_log_index::ReplacementPosition;
+use logmill_io::{Amount, Row};
 use logmill_pipeline::derive::{Reader, Select, Tables};
 use logmill_pipeline::processors::fees::FEE_EVENTS;
+use logmill_work::IntervalSet;
 use serde_json::{Value, json};
 
-use super::NoAnswer;
-use super::question::{Filter, PageQuestion, Part, Period, SummaryQuestion};
+use super::query::{Filter, PageQuery, Period, SummaryQuery};
+use super::{RowsError, tokens};
+use crate::http::event_page::{Conditions, EventPage, EventTable};
 
-/// The chain of the seed, which is meant when several are there and none is said.
+/// The seed's chain, the default if the request names none and there is not exactly one.
 const USUAL_CHAIN: u64 = 137;
-/// Who fills the table.
+/// The processor that fills the table.
 const PROCESSOR: &str = "fees_worker";
-/// The most sums that are read, and that are given.
+/// Maximum number of sums read, and returned.
 const READ_MAX: usize = 100_000;
 const SUMS_MAX: usize = 10_000;
 
 const DAY_S: i64 = 86_400;
-const NEWEST_FIRST: &str = "block_height DESC, event_index DESC";
+/// SQL of what an event shows.
+const EVENT: &str = "block_height, event_index, tx_hash,
+    (SELECT address FROM address WHERE id = token),
+    (SELECT address FROM address WHERE id = integrator),
+    integrator_fee, lifi_fee, timestamp";
 
-type Answer<T = Value> = Result<T, NoAnswer>;
+type RowsResult<T = Value> = Result<T, RowsError>;
 
-/// Reads fees.
 pub(super) struct Fees {
     tables: Tables,
-    /// The last replacement of stored blocks, by chain.
-    last_replacements: BTreeMap<u64, u64>,
-}
-
-/// Conditions as the database takes them.
-#[derive(Default)]
-struct Conditions {
-    key: Vec<String>,
-    other: Vec<String>,
-    params: Vec<Param>,
-    /// Whether an address is asked for that no row names.
-    of_nobody: bool,
-}
-
-impl Conditions {
-    /// The name of a parameter with this value.
-    fn param(&mut self, value: i64) -> String {
-        self.params.push(value.into());
-        format!("${}", self.params.len())
-    }
+    /// The newest replacement of stored blocks, by chain.
+    last_replacements: BTreeMap<u64, ReplacementPosition>,
+    /// By chain, why a table without a single row may miss all fees ([`crate::rpc::ChainStatus::assumed_fees`]).
+    assumed: BTreeMap<u64, String>,
 }
 
 impl Fees {
-    pub(super) fn new(tables: Tables, last_replacements: BTreeMap<u64, u64>) -> Self {
-        Self { tables, last_replacements }
+    pub(super) fn new(
+        tables: Tables,
+        last_replacements: BTreeMap<u64, ReplacementPosition>,
+        assumed: BTreeMap<u64, String>,
+    ) -> Self {
+        Self { tables, last_replacements, assumed }
     }
 
-    /// Marks an answer if rows of blocks that no longer exist may be in it.
-    async fn marked(&self, mut answer: Value, reader: &Reader) -> Answer {
-        let last = self.last_replacements.get(&reader.chain_id()).copied().unwrap_or(0);
-        if last == 0 {
-            return Ok(answer);
-        }
-        let standings = reader.standings(&[PROCESSOR]).await?;
-        if let Some(reason) = standings.first().and_then(|standing| standing.stale(last)) {
+    /// Marks an answer that may contain rows of replaced blocks or of changed settings, or miss all fees of a chain.
+    async fn mark_incomplete(&self, mut answer: Value, reader: &Reader) -> RowsResult {
+        let last = self.last_replacements.get(&reader.chain_id()).copied();
+        let standings = reader.progress(&[PROCESSOR]).await?;
+        let reason = standings.first().and_then(|standing| match last {
+            Some(last) => standing.incomplete(last),
+            // Without stored blocks nothing can be replaced.
+            None => standing.kept.clone(),
+        });
+        let assumed = self.assumed.get(&reader.chain_id());
+        let reason = match reason {
+            None if assumed.is_some() && super::is_empty(reader).await? => assumed.cloned(),
+            reason => reason,
+        };
+        if let Some(reason) = reason {
             answer["complete"] = false.into();
             answer["reason"] = reason.into();
         }
         Ok(answer)
     }
 
-    /// One page of fees, the newest first.
-    pub(super) async fn page(&self, question: &PageQuestion) -> Answer {
-        let limit = question.limit;
-        let (chain_id, reader) = self.chain(&question.filter).await?;
-        let mut conditions = self.conditions(&question.filter).await?;
-        let offset = match question.part {
-            Part::Page(page) => (page - 1).saturating_mul(limit),
-            Part::After(after) => {
-                if let Some((block, log)) = after {
-                    let (block, log) = (conditions.param(block), conditions.param(log));
-                    let before = format!(
-                        "(block_height < {block} OR (block_height = {block} AND event_index < {log}))"
-                    );
-                    conditions.key.push(before);
-                }
-                0
-            }
+    /// One page of fees, newest first.
+    pub(super) async fn page(&self, query: &PageQuery) -> RowsResult {
+        let (chain_id, reader) = self.chain(&query.filter).await?;
+        let Some(reader) = reader else {
+            return Ok(EventPage::default().to_json(query, &[]));
         };
-        let Some((reader, conditions)) = reader.zip(conditions.possible()) else {
-            return Ok(shown_page(question, &[], 0, None));
+        let Some(conditions) = self.conditions(&query.filter).await? else {
+            return self.mark_incomplete(EventPage::default().to_json(query, &[]), &reader).await;
         };
-        let total = match question.part {
-            Part::Page(_) => total(&reader, &conditions).await?,
-            Part::After(_) => u64::MAX,
-        };
-        if offset >= total {
-            return self.marked(shown_page(question, &[], total, None), &reader).await;
-        }
-        let rows = rows(&reader, &conditions, offset, limit).await?;
-        let events = rows.iter().map(|row| event(chain_id, row)).collect::<Answer<Vec<Value>>>()?;
-        let last = rows.last().map(|row| Ok::<_, NoAnswer>((row.int(0)?, row.int(1)?)));
-        let last = last.transpose()?.filter(|_| rows.len() as u64 == limit);
-        self.marked(shown_page(question, &events, total, last), &reader).await
+        let (table, consumer) = (&FEE_EVENTS, PROCESSOR);
+        let table = EventTable { reader: &reader, table, consumer, selected: EVENT };
+        let page = table.page(query, conditions).await?;
+        let events = page.rows.iter().map(|row| event(chain_id, row, &page.done));
+        let mut events = events.collect::<RowsResult<Vec<Value>>>()?;
+        tokens::add(&self.tables, chain_id, &mut events).await?;
+        self.mark_incomplete(page.to_json(query, &events), &reader).await
     }
 
-    /// Sums for every integrator and token, by time.
-    pub(super) async fn summary(&self, question: &SummaryQuestion) -> Answer {
-        let (chain_id, reader) = self.chain(&question.filter).await?;
-        let conditions = self.conditions(&question.filter).await?;
-        let Some((reader, conditions)) = reader.zip(conditions.possible()) else {
+    /// Sums per period, integrator and token.
+    pub(super) async fn summary(&self, query: &SummaryQuery) -> RowsResult {
+        let (chain_id, reader) = self.chain(&query.filter).await?;
+        let Some(reader) = reader else {
             return Ok(json!({ "data": [] }));
         };
-        let day = match question.period {
+        let Some(conditions) = self.conditions(&query.filter).await? else {
+            return self.mark_incomplete(json!({ "data": [] }), &reader).await;
+        };
+        let day = match query.period {
             Period::All => "0".to_owned(),
             Period::Day | Period::Month => format!("timestamp / {DAY_S}"),
         };
@@ -134,7 +120,7 @@ impl Fees {
         }
         let mut sums = Sums::new();
         for row in &found.rows {
-            let period = period(question.period, row.int(0)?);
+            let period = period(query.period, row.int(0)?);
             let sum = sums.entry((period, address(row, 1)?, address(row, 2)?)).or_default();
             sum.0 += row.count(3)?;
             sum.1 = sum.1.saturating_add(row.amount(4)?);
@@ -143,12 +129,13 @@ impl Fees {
         if sums.len() > SUMS_MAX {
             return Err(too_many());
         }
-        let data: Vec<Value> = sums.iter().rev().map(|sum| shown_sum(chain_id, sum)).collect();
-        self.marked(json!({ "data": data }), &reader).await
+        let mut data: Vec<Value> = sums.iter().rev().map(|sum| sum_json(chain_id, sum)).collect();
+        tokens::add(&self.tables, chain_id, &mut data).await?;
+        self.mark_incomplete(json!({ "data": data }), &reader).await
     }
 
-    /// The chain that is meant, and its tables if it has any.
-    async fn chain(&self, filter: &Filter) -> Answer<(u64, Option<Reader>)> {
+    /// The requested or default chain, and its tables if it has any.
+    async fn chain(&self, filter: &Filter) -> RowsResult<(u64, Option<Reader>)> {
         let known = self.tables.chains(PROCESSOR).await?;
         let chain_id = match (filter.chain_id, &known[..]) {
             (Some(chain_id), _) => chain_id,
@@ -159,83 +146,24 @@ impl Fees {
         Ok((chain_id, reader.then(|| Reader::new(self.tables.clone(), chain_id))))
     }
 
-    async fn conditions(&self, filter: &Filter) -> Answer<Conditions> {
-        let mut conditions = Conditions::default();
-        let key = [("block_height >=", filter.from_block), ("block_height <=", filter.to_block)];
-        for (compared, value) in key {
-            if let Some(value) = value {
-                let value = conditions.param(value);
-                conditions.key.push(format!("{compared} {value}"));
-            }
-        }
-        let times = [("timestamp >=", filter.from_time), ("timestamp <", filter.to_time)];
-        for (compared, value) in times {
-            if let Some(value) = value {
-                let value = conditions.param(value);
-                conditions.other.push(format!("{compared} {value}"));
-            }
-        }
+    /// The conditions of a request; `None` if it names an address that occurs in no row.
+    async fn conditions(&self, filter: &Filter) -> RowsResult<Option<Conditions>> {
+        let mut conditions = Conditions::new(filter);
         for (column, address) in [("integrator", filter.integrator), ("token", filter.token)] {
             if let Some(address) = address {
                 let Some(id) = self.tables.address_id(address).await? else {
-                    conditions.of_nobody = true;
-                    continue;
+                    return Ok(None);
                 };
-                let id = conditions.param(id);
-                conditions.other.push(format!("{column} = {id}"));
+                conditions.equals(column, id);
             }
         }
-        Ok(conditions)
+        Ok(Some(conditions))
     }
 }
 
-impl Conditions {
-    /// The conditions, unless nothing can meet them.
-    fn possible(self) -> Option<Texts> {
-        let (key, other) = (self.key.join(" AND "), self.other.join(" AND "));
-        (!self.of_nobody).then_some(Texts { key, other, params: self.params })
-    }
-}
-
-/// Conditions, put together.
-struct Texts {
-    key: String,
-    other: String,
-    params: Vec<Param>,
-}
-
-impl Texts {
-    fn select<'a>(&'a self, order: &'a str, limit: Option<usize>) -> Select<'a> {
-        Select { key: &self.key, filter: &self.other, order, limit }
-    }
-}
-
-async fn total(reader: &Reader, conditions: &Texts) -> Answer<u64> {
-    let text = |source: &dyn Fn(&'static _, &Select<'_>) -> String| {
-        let events = source(&FEE_EVENTS, &conditions.select("", None));
-        format!("SELECT count(*) FROM {events} AS e")
-    };
-    let found = reader.query(text, conditions.params.clone()).await?;
-    Ok(found.row()?.count(0)?)
-}
-
-async fn rows(reader: &Reader, conditions: &Texts, offset: u64, limit: u64) -> Answer<Vec<Row>> {
-    let most = usize::try_from(offset.saturating_add(limit)).ok();
-    let text = |source: &dyn Fn(&'static _, &Select<'_>) -> String| {
-        let events = source(&FEE_EVENTS, &conditions.select(NEWEST_FIRST, most));
-        format!(
-            "SELECT block_height, event_index, tx_hash,
-                (SELECT address FROM address WHERE id = token),
-                (SELECT address FROM address WHERE id = integrator),
-                integrator_fee, lifi_fee, timestamp
-             FROM {events} AS e ORDER BY {NEWEST_FIRST} LIMIT {limit} OFFSET {offset}"
-        )
-    };
-    Ok(reader.query(text, conditions.params.clone()).await?.rows)
-}
-
-/// An event as the seed shows it. A derived table knows of no time but the block's.
-fn event(chain_id: u64, row: &Row) -> Answer {
+/// An event in the seed's format, plus whether its block is final. The only time that a derived table contains is the
+/// block's.
+fn event(chain_id: u64, row: &Row, done: &IntervalSet) -> RowsResult {
     let hash = row.blob(2)?;
     let hash = B256::try_from(&hash[..]).unwrap_or_default();
     Ok(json!({
@@ -248,11 +176,12 @@ fn event(chain_id: u64, row: &Row) -> Answer {
         "integratorFee": row.amount(5)?.to_string(),
         "lifiFee": row.amount(6)?.to_string(),
         "createdAt": moment(row.int(7)?),
+        "final": done.contains(row.count(0)?),
     }))
 }
 
-/// An address as people know it, with its checksum.
-fn address(row: &Row, column: usize) -> Answer<String> {
+/// Address with its checksum (EIP-55).
+fn address(row: &Row, column: usize) -> RowsResult<String> {
     let bytes = row.blob(column)?;
     Ok(Address::try_from(&bytes[..]).unwrap_or_default().to_string())
 }
@@ -262,30 +191,10 @@ fn moment(seconds: i64) -> String {
     moment.strftime("%Y-%m-%dT%H:%M:%S.000Z").to_string()
 }
 
-fn shown_page(
-    question: &PageQuestion,
-    data: &[Value],
-    total: u64,
-    last: Option<(i64, i64)>,
-) -> Value {
-    let limit = question.limit;
-    let pagination = match question.part {
-        Part::Page(page) => {
-            let pages = total.div_ceil(limit);
-            json!({ "page": page, "limit": limit, "total": total, "totalPages": pages })
-        }
-        Part::After(_) => {
-            let next = last.map(|(block, log)| format!("{block}-{log}"));
-            json!({ "limit": limit, "nextCursor": next })
-        }
-    };
-    json!({ "data": data, "pagination": pagination })
-}
-
-/// Sums by period, integrator and token: how many events, whose share is what.
+/// By period, integrator and token: number of events, integrator fee, LI.FI fee.
 type Sums = BTreeMap<(String, String, String), (u64, Amount, Amount)>;
 
-fn shown_sum(
+fn sum_json(
     chain_id: u64,
     ((period, integrator, token), (events, theirs, ours)): (
         &(String, String, String),
@@ -303,7 +212,7 @@ fn shown_sum(
     })
 }
 
-/// The period that a day is in.
+/// The name of the period that contains a day.
 fn period(period: Period, day: i64) -> String {
     let moment = jiff::Timestamp::from_second(day.saturating_mul(DAY_S)).unwrap_or_default();
     match period {
@@ -313,8 +222,8 @@ fn period(period: Period, day: i64) -> String {
     }
 }
 
-fn too_many() -> NoAnswer {
-    NoAnswer::TooMuch(format!(
-        "these are more than {SUMS_MAX} sums: ask for an integrator, a token, less time or a longer period"
+fn too_many() -> RowsError {
+    RowsError::Invalid(format!(
+        "more than {SUMS_MAX} sums: filter by integrator or token, narrow the time range or use a longer period"
     ))
 }

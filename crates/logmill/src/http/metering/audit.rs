@@ -1,4 +1,4 @@
-//! What `/status` says of stored usage: how far its audit is, and what is damaged.
+//! The audit of stored usage in `/status`: its progress and the damaged records.
 //!
 //! Guarantees: the answer is bounded. Leaves to others: the audit ([`logmill_meter::audit`]).
 
@@ -8,11 +8,10 @@ use serde_json::{Value, json};
 use crate::meter::Usage;
 use crate::output;
 
-/// How many damaged records are named.
+/// Maximum number of damaged records listed.
 const NAMED_MAX: usize = 20;
 
-/// The audit of usage, as `/status` shows it.
-pub(in crate::http) async fn shown(usage: &Usage) -> Value {
+pub(in crate::http) async fn status_json(usage: &Usage) -> Value {
     match usage.meter.audit_status().await {
         Ok(status) => json!({
             "events_checked": status.checked,
@@ -28,8 +27,8 @@ pub(in crate::http) async fn shown(usage: &Usage) -> Value {
                 .collect::<Vec<_>>(),
         }),
         Err(error) => {
-            tracing::warn!(error = output::brief(&error.chain()), "usage cannot be read");
-            json!({"error": "usage cannot be read; the log says why"})
+            tracing::warn!(error = output::brief(&error.chain()), "cannot read the audit of usage");
+            json!({"error": "cannot be read; see the log for the reason"})
         }
     }
 }

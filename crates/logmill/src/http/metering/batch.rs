@@ -1,103 +1,101 @@
-//! JSON of events, single and many: read without copying, and checked.
+//! JSON of one or many events, parsed without copying, and checked.
 //!
-//! Guarantees: what is read is bounded by the body and by the most events of a batch, however many there are in it; an
-//! event is an object and nothing else; all events of a request came at one moment; text is borrowed from the body
-//! until an event is made of it. Leaves to others: what an event must be ([`logmill_meter::event`]).
+//! Guarantees: memory is bounded by the body size and by the maximum batch size, however many events the body has;
+//! an event must be an object; all events of a request get the same arrival time; text is borrowed from the body until
+//! an event is built. Leaves to others: the rules for events ([`logmill_meter::event`]).
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use logmill_io::{Entropy, Timestamp};
-use logmill_meter::event::{CloudEvent, Event, Incoming, Sender, Wrongs, from_cloud};
-use logmill_meter::record::Arrived;
+use logmill_meter::event::{CloudEvent, Event, RawEvent, Sender, ValidationErrors, from_cloud};
+use logmill_meter::record::ReceivedEvent;
 use logmill_meter::settings::Settings;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// How events are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    /// As the seed has them.
+pub(super) enum EventFormat {
+    /// The seed's format.
     Plain,
-    /// As CloudEvents 1.0.
+    /// CloudEvents 1.0.
     Cloud,
 }
 
-/// What checking needs to know.
 #[derive(Clone, Copy)]
 pub(super) struct Checks<'a> {
     pub(super) settings: &'a Settings,
     pub(super) source: &'a str,
     pub(super) entropy: &'a dyn Entropy,
     pub(super) now: Timestamp,
-    /// The `Idempotency-Key` of the request: the id of an event that has none, and the beginning of the ids of many.
+    /// The `Idempotency-Key` of the request: the id of a single event without one, and the prefix of the ids in a
+    /// batch.
     pub(super) key: Option<&'a str>,
 }
 
-/// Why there is no event.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum NoEvent {
+pub(super) enum EventRejection {
     /// The body is not a JSON object.
     NotJson(String),
-    /// It is one that is wrong.
-    Wrong(Wrongs),
+    /// The event is invalid.
+    Invalid(ValidationErrors),
 }
 
-/// Why there are no events.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum NoBatch {
+pub(super) enum BatchRejection {
     /// The body is not a JSON array.
     NotJson(String),
-    /// It is one of nothing.
     Empty,
-    /// It is one of too many.
     TooMany {
-        /// How many there are.
         received: usize,
     },
-    /// Some are wrong, by their indexes.
-    Wrong {
-        /// Which, and how.
-        wrongs: Vec<(usize, Wrongs)>,
-        /// How many there are in all.
+    /// Some events are invalid.
+    Invalid {
+        /// By index in the batch.
+        errors: Vec<(usize, ValidationErrors)>,
+        /// Number of events in the batch.
         received: usize,
     },
 }
 
-/// Reads the event of a body; `event_type` is that of the path, where there is one.
+/// Parses the event of a body; `event_type` comes from the path, if it has one.
 pub(super) fn one(
     body: &[u8],
-    form: Form,
+    form: EventFormat,
     event_type: Option<&str>,
     checks: &Checks<'_>,
-) -> Result<Arrived, NoEvent> {
-    let text = text(body).map_err(NoEvent::NotJson)?;
+) -> Result<ReceivedEvent, EventRejection> {
+    let text = text(body).map_err(EventRejection::NotJson)?;
     let event = match form {
-        Form::Plain => {
-            let Object(mut event) = serde_json::from_str::<Object<Incoming<'_>>>(text)
-                .map_err(|error| NoEvent::NotJson(not_an_object(&error)))?;
+        EventFormat::Plain => {
+            let Object(mut event) = serde_json::from_str::<Object<RawEvent<'_>>>(text)
+                .map_err(|error| EventRejection::NotJson(not_an_object(&error)))?;
             let id = checks.key.and_then(raw_text);
             if let Some(id) = &id {
                 event.or_id(id);
             }
             event.check(checks.settings, event_type, &checks.sender())
         }
-        Form::Cloud => {
+        EventFormat::Cloud => {
             let Object(event) = serde_json::from_str::<Object<CloudEvent<'_>>>(text)
-                .map_err(|error| NoEvent::NotJson(not_an_object(&error)))?;
+                .map_err(|error| EventRejection::NotJson(not_an_object(&error)))?;
             from_cloud(&event, checks.settings, &checks.sender())
         }
     };
-    Ok(checks.arrived(event.map_err(NoEvent::Wrong)?))
+    Ok(checks.received(event.map_err(EventRejection::Invalid)?))
 }
 
-/// Reads the events of a body, all of which are fine or none is given.
-pub(super) fn many(body: &[u8], form: Form, checks: &Checks<'_>) -> Result<Vec<Arrived>, NoBatch> {
-    let text = text(body).map_err(NoBatch::NotJson)?;
+/// Parses the events of a body. Fails if any of them is invalid.
+pub(super) fn many(
+    body: &[u8],
+    form: EventFormat,
+    checks: &Checks<'_>,
+) -> Result<Vec<ReceivedEvent>, BatchRejection> {
+    let text = text(body).map_err(BatchRejection::NotJson)?;
     match form {
-        Form::Plain => read::<Incoming<'_>>(text, checks, |index, event| {
+        EventFormat::Plain => read::<RawEvent<'_>>(text, checks, |index, event| {
             let mut event = event;
             let id = checks.key.and_then(|key| raw_text(&format!("{key}.{index}")));
             if let Some(id) = &id {
@@ -105,7 +103,7 @@ pub(super) fn many(body: &[u8], form: Form, checks: &Checks<'_>) -> Result<Vec<A
             }
             event.check(checks.settings, None, &checks.sender())
         }),
-        Form::Cloud => read::<CloudEvent<'_>>(text, checks, |_, event| {
+        EventFormat::Cloud => read::<CloudEvent<'_>>(text, checks, |_, event| {
             from_cloud(&event, checks.settings, &checks.sender())
         }),
     }
@@ -116,50 +114,53 @@ impl Checks<'_> {
         Sender { source: self.source, now: self.now, entropy: self.entropy }
     }
 
-    fn arrived(&self, event: Event) -> Arrived {
-        Arrived { event, received: self.now }
+    fn received(&self, event: Event) -> ReceivedEvent {
+        ReceivedEvent { event, received_at: self.now }
     }
 }
 
 fn read<'a, T: Deserialize<'a>>(
     text: &'a str,
     checks: &Checks<'_>,
-    check: impl Fn(usize, T) -> Result<Event, Wrongs>,
-) -> Result<Vec<Arrived>, NoBatch> {
+    check: impl Fn(usize, T) -> Result<Event, ValidationErrors>,
+) -> Result<Vec<ReceivedEvent>, BatchRejection> {
     let max = checks.settings.batch_max;
     let (items, received) = match array::<Object<T>>(text, max) {
         Ok((items, received)) => {
             (items.into_iter().map(|Object(item)| Ok(item)).collect(), received)
         }
-        // Rare, and slower: which of them can not be read?
+        // Rare and slower: finds the events that cannot be parsed.
         Err(_) => one_by_one(text, max)?,
     };
     if received == 0 {
-        return Err(NoBatch::Empty);
+        return Err(BatchRejection::Empty);
     }
     if received > max {
-        return Err(NoBatch::TooMany { received });
+        return Err(BatchRejection::TooMany { received });
     }
     let mut events = Vec::with_capacity(items.len());
-    let mut wrongs = Vec::new();
+    let mut errors = Vec::new();
     for (index, item) in items.into_iter().enumerate() {
         match item.and_then(|item| check(index, item)) {
-            Ok(event) => events.push(checks.arrived(event)),
-            Err(wrong) => wrongs.push((index, wrong)),
+            Ok(event) => events.push(checks.received(event)),
+            Err(wrong) => errors.push((index, wrong)),
         }
     }
-    match wrongs.is_empty() {
+    match errors.is_empty() {
         true => Ok(events),
-        false => Err(NoBatch::Wrong { wrongs, received }),
+        false => Err(BatchRejection::Invalid { errors, received }),
     }
 }
 
-/// Items that were read, or what is wrong with them, and how many there are in all.
-type Items<T> = (Vec<Result<T, Wrongs>>, usize);
+/// Parsed items or their errors, and the number of items in the array.
+type Items<T> = (Vec<Result<T, ValidationErrors>>, usize);
 
-fn one_by_one<'a, T: Deserialize<'a>>(text: &'a str, max: usize) -> Result<Items<T>, NoBatch> {
+fn one_by_one<'a, T: Deserialize<'a>>(
+    text: &'a str,
+    max: usize,
+) -> Result<Items<T>, BatchRejection> {
     let (items, received) = array::<&RawValue>(text, max).map_err(|error| {
-        NoBatch::NotJson(match error.is_data() {
+        BatchRejection::NotJson(match error.is_data() {
             true => "Request body must be an array of events".to_owned(),
             false => format!("Request body is not JSON: {error}"),
         })
@@ -171,20 +172,17 @@ fn one_by_one<'a, T: Deserialize<'a>>(text: &'a str, max: usize) -> Result<Items
     Ok((items.collect(), received))
 }
 
-/// A text as JSON.
 fn raw_text(text: &str) -> Option<Box<RawValue>> {
     serde_json::to_string(text).and_then(RawValue::from_string).ok()
 }
 
 fn text(body: &[u8]) -> Result<&str, String> {
     std::str::from_utf8(body).map_err(|error| match body {
-        [0x1f, 0x8b, ..] => {
-            "Request body is compressed: say so with Content-Encoding: gzip".to_owned()
-        }
+        [0x1f, 0x8b, ..] => "Request body is compressed: send Content-Encoding: gzip".to_owned(),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => {
-            "Request body is compressed with zstd: send it with gzip or as it is".to_owned()
+            "Request body is compressed with zstd: send it uncompressed or with gzip".to_owned()
         }
-        _ => format!("Request body is not text in UTF-8: see byte {}", error.valid_up_to() + 1),
+        _ => format!("Request body is not UTF-8: see byte {}", error.valid_up_to() + 1),
     })
 }
 
@@ -195,20 +193,20 @@ fn not_an_object(error: &serde_json::Error) -> String {
     }
 }
 
-/// The first `max` items of an array, and how many there are.
+/// The first `max` items of an array, and the number of all.
 fn array<'a, T: Deserialize<'a>>(text: &'a str, max: usize) -> serde_json::Result<(Vec<T>, usize)> {
     let mut json = serde_json::Deserializer::from_str(text);
-    let read = First { max, items: PhantomData }.deserialize(&mut json)?;
+    let read = FirstItems { max, items: PhantomData }.deserialize(&mut json)?;
     json.end()?;
     Ok(read)
 }
 
-struct First<T> {
+struct FirstItems<T> {
     max: usize,
     items: PhantomData<T>,
 }
 
-impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for First<T> {
+impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for FirstItems<T> {
     type Value = (Vec<T>, usize);
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
@@ -216,7 +214,7 @@ impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for First<T> {
     }
 }
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for First<T> {
+impl<'de, T: Deserialize<'de>> Visitor<'de> for FirstItems<T> {
     type Value = (Vec<T>, usize);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -240,7 +238,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for First<T> {
     }
 }
 
-/// What is written as an object; an array of its fields in order will not do.
+/// A value that must be a JSON object; serde would also accept an array of the fields in order.
 struct Object<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -275,12 +273,12 @@ mod tests {
         Settings { events, batch_max: 3, ..Settings::default() }
     }
 
-    fn check(body: &str) -> Result<usize, NoBatch> {
+    fn check(body: &str) -> Result<usize, BatchRejection> {
         let (settings, entropy) = (settings(), SeededEntropy::shared(1));
         let now = Timestamp(1_790_000_000_000);
         let checks =
             Checks { settings: &settings, source: "me", entropy: &*entropy, now, key: None };
-        many(body.as_bytes(), Form::Plain, &checks).map(|events| events.len())
+        many(body.as_bytes(), EventFormat::Plain, &checks).map(|events| events.len())
     }
 
     const FINE: &str = r#"{"eventType":"a","customerId":"c","value":1}"#;
@@ -288,25 +286,26 @@ mod tests {
     #[test]
     fn a_batch_is_an_array_of_objects() {
         assert_eq!(check(&format!("[{FINE},{FINE}]")), Ok(2));
-        assert_eq!(check(" [ ] "), Err(NoBatch::Empty));
+        assert_eq!(check(" [ ] "), Err(BatchRejection::Empty));
         for body in ["{}", "1", "null", "\"x\"", "", "[", "[1,", "[] x"] {
-            assert!(matches!(check(body), Err(NoBatch::NotJson(_))), "{body}");
+            assert!(matches!(check(body), Err(BatchRejection::NotJson(_))), "{body}");
         }
-        // An array of fields in order is no event, though a struct could be read from it.
+        // An array of fields in order is rejected, although serde could read a struct from it.
         for item in [r#"["a","c",1,null,null,null,null]"#, "1", "null", "[]"] {
-            let Err(NoBatch::Wrong { wrongs, received }) = check(&format!("[{FINE},{item}]"))
+            let Err(BatchRejection::Invalid { errors, received }) =
+                check(&format!("[{FINE},{item}]"))
             else {
                 panic!("{item}");
             };
-            assert_eq!((wrongs.len(), wrongs[0].0, received), (1, 1, 2), "{item}");
+            assert_eq!((errors.len(), errors[0].0, received), (1, 1, 2), "{item}");
         }
     }
 
     #[test]
-    fn all_of_too_many_are_counted() {
+    fn all_events_of_a_batch_that_is_too_large_are_counted() {
         let all = [FINE; 7].join(",");
-        assert_eq!(check(&format!("[{all}]")), Err(NoBatch::TooMany { received: 7 }));
+        assert_eq!(check(&format!("[{all}]")), Err(BatchRejection::TooMany { received: 7 }));
         let others = ["1"; 7].join(",");
-        assert_eq!(check(&format!("[{others}]")), Err(NoBatch::TooMany { received: 7 }));
+        assert_eq!(check(&format!("[{others}]")), Err(BatchRejection::TooMany { received: 7 }));
     }
 }

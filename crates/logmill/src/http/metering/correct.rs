@@ -1,94 +1,86 @@
-//! `GET /events/lookup`, `POST /events/cancel`, `POST /events/amend`: one event, found and corrected.
+//! `GET /events/lookup`, `POST /events/cancel`, `POST /events/amend`: find and correct one event.
 //!
-//! Guarantees: a correction names who made it, the caller's key, and why. Leaves to others: making it, once
+//! Guarantees: a correction records the caller's key and the reason. Leaves to others: applying it, once
 //! ([`logmill_meter::correct`]).
 
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, Method, Uri};
+use axum::http::HeaderMap;
 use axum::response::Response;
-use logmill_meter::correct::{Change, Corrected, Correction};
+use logmill_meter::correct::{Change, Correction, CorrectionRecord};
 use logmill_meter::requests::KeyedRequest;
-use logmill_meter::stored::StoredEvent;
+use logmill_meter::stored_event::StoredEvent;
 use logmill_meter::{Decimal, Error, Meter, Result};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::Caller;
-use super::ask::{Asked, Params, wrong};
-use super::list::{answer, ask};
-use super::once::Creation;
+use super::creation::{Creation, CreationRequest};
+use super::json::{CorrectionJson, EventJson, EventWithCorrections};
+use super::list::{json_response, with_meter};
+use super::params::{Params, QueryParams, bad_request};
 use super::route::LOOKUP_PARAMS;
-use super::show::{EventWithCorrections, ShownCorrection, ShownEvent};
-use crate::http::Shared;
+use crate::http::ServerState;
 
-/// A correction as it is sent.
+/// Body of a correction request.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asks {
-    /// The caller's own if it is not said.
+struct CorrectionBody {
+    /// The caller's own source if missing.
     source: Option<String>,
     id: String,
     reason: String,
-    /// Of an amendment.
+    /// Only for an amendment.
     value: Option<Box<RawValue>>,
 }
 
-/// One event with what was done to it.
+/// One event with its corrections.
 pub(super) async fn lookup(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     Extension(caller): Extension<Caller>,
-    asked: Asked,
+    params: QueryParams,
 ) -> Response {
-    let question = Params::read(asked, LOOKUP_PARAMS).map(|params| {
+    let request = Params::read(params, LOOKUP_PARAMS).map(|params| {
         let source = params.owned("source").unwrap_or_else(|| caller.source.to_string());
         (source, params.owned("id").unwrap_or_default())
     });
-    ask(&shared, question, async |meter: &Meter, (source, id): (String, String)| {
+    with_meter(&shared, request, async |meter: &Meter, (source, id): (String, String)| {
         let found = meter.find_event(&source, &id).await?;
         let missing = || Error::NotFound { what: format!("event {id} of source {source}") };
-        shown(meter, found.ok_or_else(missing)?).await
+        event_json(meter, found.ok_or_else(missing)?).await
     })
     .await
 }
 
-/// Takes one event back.
 pub(super) async fn cancel(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     Extension(caller): Extension<Caller>,
-    (method, uri): (Method, Uri),
-    headers: HeaderMap,
-    body: Body,
+    creation: CreationRequest,
 ) -> Response {
-    let read = Creation::read(&shared, &caller, (&method, &uri, &headers), body).await;
-    let asked = read.and_then(|creation| {
-        let asks = read_asks(&creation, &["source", "id", "reason"])?;
-        Ok((correction(asks, &caller, Change::Cancel), creation.keyed))
+    let request = creation.and_then(|creation| {
+        let (body, keyed) = read_body(creation, &["source", "id", "reason"])?;
+        Ok((correction(body, &caller, Change::Cancel), keyed))
     });
-    ask(&shared, asked, made).await
+    with_meter(&shared, request, apply_correction).await
 }
 
-/// Gives one event another value.
+/// Changes the value of one event.
 pub(super) async fn amend(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     Extension(caller): Extension<Caller>,
-    (method, uri): (Method, Uri),
-    headers: HeaderMap,
-    body: Body,
+    creation: CreationRequest,
 ) -> Response {
-    let read = Creation::read(&shared, &caller, (&method, &uri, &headers), body).await;
-    let asked = read.and_then(|creation| {
-        let asks = read_asks(&creation, &["source", "id", "reason", "value"])?;
-        let value = value(asks.value.as_deref())?;
-        Ok((correction(asks, &caller, Change::Amend(value)), creation.keyed))
+    let request = creation.and_then(|creation| {
+        let (body, keyed) = read_body(creation, &["source", "id", "reason", "value"])?;
+        let value = value(body.value.as_deref())?;
+        Ok((correction(body, &caller, Change::Amend(value)), keyed))
     });
-    ask(&shared, asked, made).await
+    with_meter(&shared, request, apply_correction).await
 }
 
-async fn made(
+async fn apply_correction(
     meter: &Meter,
     (correction, keyed): (Correction, Option<KeyedRequest>),
 ) -> Result<Response> {
@@ -97,7 +89,7 @@ async fn made(
     with_corrections(meter, event, corrections).await
 }
 
-async fn shown(meter: &Meter, event: StoredEvent) -> Result<Response> {
+async fn event_json(meter: &Meter, event: StoredEvent) -> Result<Response> {
     let corrections = meter.corrections(&event).await?;
     with_corrections(meter, event, corrections).await
 }
@@ -105,31 +97,35 @@ async fn shown(meter: &Meter, event: StoredEvent) -> Result<Response> {
 async fn with_corrections(
     meter: &Meter,
     event: StoredEvent,
-    corrections: Vec<Corrected>,
+    corrections: Vec<CorrectionRecord>,
 ) -> Result<Response> {
-    let event = ShownEvent::of(meter.named(event).await?)?;
-    let corrections = corrections.into_iter().map(ShownCorrection::from).collect();
-    Ok(answer(HeaderMap::new(), &EventWithCorrections { event, corrections }))
+    let event = EventJson::of(meter.with_names(event).await?)?;
+    let corrections = corrections.into_iter().map(CorrectionJson::from).collect();
+    Ok(json_response(HeaderMap::new(), &EventWithCorrections { event, corrections }))
 }
 
-fn read_asks(creation: &Creation, known: &[&str]) -> std::result::Result<Asks, Response> {
-    let asks = creation.fields::<Option<Asks>>(known)?;
-    asks.ok_or_else(|| wrong("the body must be an object with id and reason"))
+fn read_body(
+    creation: Creation,
+    known: &[&str],
+) -> std::result::Result<(CorrectionBody, Option<KeyedRequest>), Response> {
+    let (body, keyed) = creation.with_fields::<Option<CorrectionBody>>(known)?;
+    let body = body.ok_or_else(|| bad_request("the body must be an object with id and reason"))?;
+    Ok((body, keyed))
 }
 
-fn correction(asks: Asks, caller: &Caller, change: Change) -> Correction {
+fn correction(body: CorrectionBody, caller: &Caller, change: Change) -> Correction {
     Correction {
-        source: asks.source.unwrap_or_else(|| caller.source.to_string()),
-        id: asks.id,
+        source: body.source.unwrap_or_else(|| caller.source.to_string()),
+        id: body.id,
         change,
-        reason: asks.reason,
+        reason: body.reason,
         actor: caller.name.to_string(),
     }
 }
 
-/// A number, or the text of one.
+/// A number, or a string that contains one.
 fn value(raw: Option<&RawValue>) -> std::result::Result<Decimal, Response> {
-    let Some(raw) = raw else { return Err(wrong("value is required")) };
+    let Some(raw) = raw else { return Err(bad_request("value is required")) };
     let text = serde_json::from_str::<String>(raw.get()).unwrap_or_else(|_| raw.get().to_owned());
-    Decimal::parse(&text).map_err(|error| wrong(&format!("value: {error}")))
+    Decimal::parse(&text).map_err(|error| bad_request(&format!("value: {error}")))
 }

@@ -14,10 +14,10 @@ use logmill_meter::chains::ChainCorrection;
 use logmill_meter::period::format_time;
 use serde::Serialize;
 
-use super::ask::{Asked, Params};
-use super::list::{answer, ask};
+use super::list::{json_response, with_meter};
+use super::params::{Params, QueryParams};
 use super::route::{LIMIT, Param, Route};
-use crate::http::{Scope, Shared};
+use crate::http::{Scope, ServerState};
 
 const PARAMS: &[Param] = &[LIMIT];
 
@@ -29,14 +29,14 @@ pub(super) const ROUTES: &[Route] = &[Route {
     summary: "Corrections of usage of chains after stored blocks were replaced, newest first.",
     params: PARAMS,
     bodies: &[],
-    answers: &[("200", "ChainCorrections", "the newest ones")],
+    answers: &[("200", "ChainCorrections", "the newest corrections")],
     failures: &[],
     handler: || get(corrections),
 }];
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ShownCorrection {
+struct CorrectionJson {
     chain: u64,
     replacement: u64,
     first_block: u64,
@@ -49,7 +49,7 @@ struct ShownCorrection {
     done_at: Option<String>,
 }
 
-impl From<ChainCorrection> for ShownCorrection {
+impl From<ChainCorrection> for CorrectionJson {
     fn from(made: ChainCorrection) -> Self {
         Self {
             chain: made.chain,
@@ -66,12 +66,12 @@ impl From<ChainCorrection> for ShownCorrection {
     }
 }
 
-async fn corrections(State(shared): State<Arc<Shared>>, asked: Asked) -> Response {
-    let question = Params::read(asked, PARAMS).and_then(|params| params.limit());
-    ask(&shared, question, async |meter: &Meter, limit: usize| {
+async fn corrections(State(shared): State<Arc<ServerState>>, params: QueryParams) -> Response {
+    let request = Params::read(params, PARAMS).and_then(|params| params.limit());
+    with_meter(&shared, request, async |meter: &Meter, limit: usize| {
         let made = meter.chain_corrections(u32::try_from(limit).unwrap_or(u32::MAX)).await?;
-        let shown: Vec<ShownCorrection> = made.into_iter().map(ShownCorrection::from).collect();
-        Ok(answer(HeaderMap::new(), &shown))
+        let shown: Vec<CorrectionJson> = made.into_iter().map(CorrectionJson::from).collect();
+        Ok(json_response(HeaderMap::new(), &shown))
     })
     .await
 }

@@ -1,132 +1,166 @@
-//! `GET /events…` and `GET /aggregations…`: by the page, with the next page's cursor in a header.
+//! `GET /events…` and `GET /aggregations…`: pages, with the cursor of the next page in a header.
 //!
-//! Guarantees: an answer is a bare array as the seed's is, of at most `limit` entries; while there is a next page,
-//! `Link` and `x-next-cursor` tell of it. Leaves to others: what is on a page ([`logmill_meter::list`]).
+//! Guarantees: an answer is a bare array, as in the seed, of at most `limit` entries; if there is a next page, `Link`
+//! and `x-next-cursor` point to it. Leaves to others: the content of a page ([`logmill_meter::list`]).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderName, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use logmill_io::Timestamp;
 use logmill_meter::Meter;
-use logmill_meter::list::{AggregateFilter, EventCursor, EventFilter, ListedEvent, Page};
+use logmill_meter::list::{AggregateFilter, EventCursor, EventFilter, EventPage};
+use logmill_meter::period::PeriodKind;
 use serde::Serialize;
 
-use super::ask::{Asked, Params, next_page, wrong};
+use super::json::{AggregateJson, EventEntry, EventJson};
+use super::params::{Params, QueryParams, bad_request, next_page};
 use super::route::{AGGREGATION_PARAMS, BEHIND_PARAMS, EVENT_PARAMS, NO_PARAMS};
-use super::show::{ShownAggregate, ShownEvent};
-use super::{answered, failed, usage};
-use crate::http::{Shared, problem};
+use super::{failed, respond, usage};
+use crate::http::{ServerState, problem};
 
 const EVENTS: &str = "events";
 const AGGREGATIONS: &str = "aggregations";
 const BEHIND: &str = "behind";
+/// Header with the number of damaged events on a page.
+const DAMAGED: HeaderName = HeaderName::from_static("x-damaged-events");
 
-/// One page of events.
-pub(super) async fn events(State(shared): State<Arc<Shared>>, uri: Uri, asked: Asked) -> Response {
-    let question = Params::read(asked, EVENT_PARAMS).and_then(|params| event_filter(&params));
-    ask(&shared, question, async |meter: &Meter, filter: EventFilter| {
+pub(super) async fn events(
+    State(shared): State<Arc<ServerState>>,
+    uri: Uri,
+    params: QueryParams,
+) -> Response {
+    let request = Params::read(params, EVENT_PARAMS).and_then(|params| event_filter(&params));
+    with_meter(&shared, request, async |meter: &Meter, filter: EventFilter| {
         let page = meter.events(&filter).await?;
         event_page(page, &uri, EVENTS)
     })
     .await
 }
 
-/// One page of aggregates.
 pub(super) async fn aggregations(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     uri: Uri,
-    asked: Asked,
+    params: QueryParams,
 ) -> Response {
-    let params = Params::read(asked, AGGREGATION_PARAMS);
-    let question = params.and_then(|params| aggregate_filter(&params));
-    ask(&shared, question, async |meter: &Meter, filter: AggregateFilter| {
+    let params = Params::read(params, AGGREGATION_PARAMS);
+    let request = params.and_then(|params| aggregate_filter(&params));
+    with_meter(&shared, request, async |meter: &Meter, filter: AggregateFilter| {
         let page = meter.aggregates(&filter).await?;
+        if page.items.is_empty()
+            && let Some(refused) = unknown_period(meter, filter.period.as_deref())
+        {
+            return Ok(refused);
+        }
         let next = page.next.map(|(start, id)| (start.millis(), id));
-        let items = ShownAggregate::all(meter, page.items).await?;
-        Ok(answer(next_page(&uri, AGGREGATIONS, next), &items))
+        let items = AggregateJson::all(meter, page.items).await?;
+        Ok(json_response(next_page(&uri, AGGREGATIONS, next), &items))
     })
     .await
 }
 
-type Id = Result<Path<String>, PathRejection>;
+/// The error for a period that is neither a calendar period nor a configured one. Aggregates of a formerly configured
+/// period are found before this check.
+fn unknown_period(meter: &Meter, period: Option<&str>) -> Option<Response> {
+    let period = period?;
+    let calendar = [
+        PeriodKind::Hourly,
+        PeriodKind::Daily,
+        PeriodKind::Weekly,
+        PeriodKind::Monthly,
+        PeriodKind::Yearly,
+    ];
+    let known = calendar.iter().chain(&meter.settings().periods).map(PeriodKind::name);
+    let known: BTreeSet<&str> = known.collect();
+    if known.contains(period) {
+        return None;
+    }
+    let known: Vec<&str> = known.into_iter().collect();
+    let why = format!("period: no such period; it must be one of {}", known.join(", "));
+    Some(problem(StatusCode::UNPROCESSABLE_ENTITY, &why))
+}
 
-/// One aggregate with all that it said.
+type PathId = Result<Path<String>, PathRejection>;
+
+/// One aggregate with all its revisions.
 pub(super) async fn aggregation(
-    State(shared): State<Arc<Shared>>,
-    id: Id,
-    asked: Asked,
+    State(shared): State<Arc<ServerState>>,
+    id: PathId,
+    params: QueryParams,
 ) -> Response {
-    let question = Params::read(asked, NO_PARAMS).and_then(|_| read_id(id));
-    ask(&shared, question, async |meter: &Meter, id: String| {
+    let request = Params::read(params, NO_PARAMS).and_then(|_| read_id(id));
+    with_meter(&shared, request, async |meter: &Meter, id: String| {
         let Some(aggregate) = meter.get_aggregate(&id).await? else { return Ok(no_aggregate()) };
-        let shown = ShownAggregate::all(meter, vec![aggregate]).await?;
+        let shown = AggregateJson::all(meter, vec![aggregate]).await?;
         let Some(shown) = shown.into_iter().next() else { return Ok(no_aggregate()) };
-        Ok(answer(HeaderMap::new(), &shown.with(meter.revisions(&id).await?)?))
+        Ok(json_response(HeaderMap::new(), &shown.with_revisions(meter.revisions(&id).await?)?))
     })
     .await
 }
 
 /// One page of the events behind an aggregate.
 pub(super) async fn behind(
-    State(shared): State<Arc<Shared>>,
-    id: Id,
+    State(shared): State<Arc<ServerState>>,
+    id: PathId,
     uri: Uri,
-    asked: Asked,
+    params: QueryParams,
 ) -> Response {
-    let question = Params::read(asked, BEHIND_PARAMS).and_then(|params| {
+    let request = Params::read(params, BEHIND_PARAMS).and_then(|params| {
         let after = params.cursor(BEHIND)?.map(event_cursor).transpose()?;
         Ok((read_id(id)?, params.limit()?, after))
     });
-    ask(&shared, question, async |meter: &Meter, (id, limit, after): (String, usize, _)| {
+    with_meter(&shared, request, async |meter: &Meter, (id, limit, after): (String, usize, _)| {
         let Some(aggregate) = meter.get_aggregate(&id).await? else { return Ok(no_aggregate()) };
         event_page(meter.events_behind(&aggregate, limit, after).await?, &uri, BEHIND)
     })
     .await
 }
 
-/// Asks the meter, unless the question makes no sense.
-pub(super) async fn ask<Q>(
-    shared: &Shared,
-    question: Result<Q, Response>,
+/// Queries the meter if the parameters are valid.
+pub(super) async fn with_meter<Q>(
+    shared: &ServerState,
+    request: Result<Q, Response>,
     look: impl AsyncFnOnce(&Meter, Q) -> logmill_meter::Result<Response>,
 ) -> Response {
-    let (usage, question) = match usage(shared).and_then(|usage| Ok((usage, question?))) {
+    let (usage, request) = match usage(shared).and_then(|usage| Ok((usage, request?))) {
         Ok(both) => both,
         Err(answer) => return answer,
     };
     let work = async {
-        match look(&usage.meter, question).await {
+        match look(&usage.meter, request).await {
             Ok(answer) => answer,
             Err(error) => failed(&error),
         }
     };
-    answered(shared, work).await
+    respond(shared, work).await
 }
 
-/// An answer in JSON.
-pub(super) fn answer(headers: HeaderMap, shown: &impl Serialize) -> Response {
+pub(super) fn json_response(headers: HeaderMap, shown: &impl Serialize) -> Response {
     match serde_json::to_string(shown) {
         Ok(text) => ([(CONTENT_TYPE, "application/json")], headers, text).into_response(),
         Err(error) => {
-            tracing::warn!(%error, "an answer could not be written");
+            tracing::warn!(%error, "cannot serialize a response");
             problem(StatusCode::INTERNAL_SERVER_ERROR, "Internal server error")
         }
     }
 }
 
-fn event_page(
-    page: Page<ListedEvent, EventCursor>,
-    uri: &Uri,
-    list: &str,
-) -> logmill_meter::Result<Response> {
+/// The events of a page, followed by the damaged ones: these must neither be shown as valid nor silently omitted.
+fn event_page(page: EventPage, uri: &Uri, list: &str) -> logmill_meter::Result<Response> {
     let next = page.next.map(|next| (next.time.millis(), next.seq.to_string()));
-    let items = page.items.into_iter().map(ShownEvent::of);
-    let items: Vec<ShownEvent> = items.collect::<logmill_meter::Result<_>>()?;
-    Ok(answer(next_page(uri, list, next), &items))
+    let mut headers = next_page(uri, list, next);
+    if !page.damaged.is_empty() {
+        headers.insert(DAMAGED, page.damaged.len().into());
+    }
+    let whole =
+        page.items.into_iter().map(|event| Ok(EventEntry::Whole(Box::new(EventJson::of(event)?))));
+    let damaged = page.damaged.into_iter().map(|seq| Ok(EventEntry::damaged(seq)));
+    let entries: Vec<EventEntry> = whole.chain(damaged).collect::<logmill_meter::Result<_>>()?;
+    Ok(json_response(headers, &entries))
 }
 
 fn event_filter(params: &Params) -> Result<EventFilter, Response> {
@@ -154,15 +188,15 @@ fn aggregate_filter(params: &Params) -> Result<AggregateFilter, Response> {
 }
 
 fn event_cursor((time, seq): (i64, String)) -> Result<EventCursor, Response> {
-    let seq = seq.parse().map_err(|_| wrong("cursor: it is not one that this list gave"))?;
+    let seq = seq.parse().map_err(|_| bad_request("cursor: not a cursor of this list"))?;
     Ok(EventCursor { time: Timestamp(time), seq })
 }
 
-fn read_id(id: Id) -> Result<String, Response> {
-    let unreadable = |_| wrong("the id is to be text in UTF-8, percent-encoded");
+fn read_id(id: PathId) -> Result<String, Response> {
+    let unreadable = |_| bad_request("the id must be percent-encoded UTF-8");
     id.map(|Path(id)| id).map_err(unreadable)
 }
 
 fn no_aggregate() -> Response {
-    problem(StatusCode::NOT_FOUND, "there is no such aggregation")
+    problem(StatusCode::NOT_FOUND, "no such aggregation")
 }

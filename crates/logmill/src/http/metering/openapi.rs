@@ -1,6 +1,6 @@
-//! What metering adds to the OpenAPI document, made of the same declarations as its routes.
+//! The part of metering in the OpenAPI document, generated from the same declarations as its routes.
 //!
-//! Guarantees: every path, parameter and status of its own that is served is in it. Leaves to others: the document
+//! Guarantees: it contains every path, parameter and specific status of metering. Leaves to others: the document
 //! ([`crate::http::api`]).
 
 mod figures;
@@ -12,21 +12,22 @@ use serde_json::{Map, Value, json};
 
 use super::route::{self, Param, Route};
 
-/// The errors that any of these paths may have: status, when.
+/// Errors that all of these paths share: status, condition.
 const FAILURES: [(&str, &str); 6] = [
-    ("400", "a parameter or the body makes no sense"),
-    ("401", "a key is needed"),
-    ("403", "the key does not allow this"),
-    ("404", "there is none"),
-    ("500", "something is wrong here"),
-    ("503", "not at the moment, or nothing is metered here"),
+    ("400", "a parameter or the body is invalid"),
+    ("401", "an API key is required"),
+    ("403", "the key does not have the required scope"),
+    ("404", "not found"),
+    ("500", "internal error"),
+    ("503", "temporarily unavailable, or no event types are configured"),
 ];
 
-/// What a key of a request does.
-const KEY: &str = "makes the request safe to repeat: for 24 hours the same key with the same request is answered as \
-    the first was, and with another request is a 409; usage without an id has the key as its id";
+/// Description of the `Idempotency-Key` header.
+const KEY: &str = "makes the request safe to repeat: for 24 hours the same key with the same \
+                    request gets the response of the first one, and with another request a 409; \
+                    usage without an id gets the key as its id";
 
-/// The paths with what can be done there.
+/// Path items by path.
 pub(in crate::http) fn paths() -> Map<String, Value> {
     let mut paths: Map<String, Value> = Map::new();
     for route in route::all() {
@@ -53,7 +54,11 @@ fn operation(route: &Route) -> Value {
     }
     if !route.bodies.is_empty() {
         let content: Map<String, Value> = route.bodies.iter().map(content).collect();
-        operation["requestBody"] = json!({"required": true, "content": content});
+        operation["requestBody"] = json!({
+            "required": true,
+            "description": "uncompressed, or compressed with gzip and sent with `Content-Encoding: gzip`",
+            "content": content,
+        });
     }
     operation
 }
@@ -79,7 +84,16 @@ fn parameters(route: &Route) -> Vec<Value> {
             "schema": {"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX},
         })
     });
-    in_path.chain(route.params.iter().map(parameter)).chain(key).collect()
+    let encoding = (!route.bodies.is_empty()).then(|| {
+        json!({
+            "name": "Content-Encoding",
+            "in": "header",
+            "required": false,
+            "description": "compression of the body; any other value is a 415",
+            "schema": {"type": "string", "enum": ["gzip", "x-gzip", "identity"]},
+        })
+    });
+    in_path.chain(route.params.iter().map(parameter)).chain(key).chain(encoding).collect()
 }
 
 fn parameter(param: &Param) -> Value {
@@ -88,7 +102,7 @@ fn parameter(param: &Param) -> Value {
         _ if param.is_repeated => json!({"type": "array", "items": {"type": "string"}}),
         _ => json!({"type": "string"}),
     };
-    // One that stands for many is shown by an example.
+    // A prefix parameter is shown with an example name.
     let name = match param.name.ends_with('.') {
         true => format!("{}NAME", param.name),
         false => param.name.to_owned(),
@@ -109,6 +123,10 @@ fn responses(route: &Route) -> Map<String, Value> {
         if route.scope.is_some() || !is_of_keys {
             responses.insert(status.to_owned(), response("MeterError", about));
         }
+    }
+    if !route.bodies.is_empty() {
+        let about = "the Content-Encoding or the content type is not supported";
+        responses.insert("415".to_owned(), response("MeterError", about));
     }
     for (status, schema, about) in route.failures.iter().chain(route.answers) {
         responses.insert((*status).to_owned(), response(schema, about));
@@ -135,7 +153,7 @@ fn reference(schema: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{schema}")})
 }
 
-/// The schemas that these paths name.
+/// The schemas that these paths refer to.
 pub(in crate::http) fn schemas() -> Map<String, Value> {
     let all = [usage::requests(), usage::answers(), figures::all(), hooks::all()];
     all.into_iter().flatten().collect()
@@ -143,7 +161,7 @@ pub(in crate::http) fn schemas() -> Map<String, Value> {
 
 type Schemas = Vec<(String, Value)>;
 
-/// An object with these fields, some of which are always there.
+/// Schema of an object with these properties.
 fn object(about: &str, required: &[&str], properties: Value) -> Value {
     let mut schema = json!({"type": "object", "description": about, "required": required});
     schema["properties"] = properties;

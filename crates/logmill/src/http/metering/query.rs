@@ -1,7 +1,7 @@
-//! `GET /meters/query`: any operation over any window, zone and group, from what is known this moment.
+//! `GET /meters/query`: any operation over any window, time zone and group, from the usage known now.
 //!
-//! Guarantees: what is not final is told apart; what is read and given is bounded. Leaves to others: computing
-//! ([`logmill_meter::query`]).
+//! Guarantees: figures that are not final are marked; the data read and returned is bounded. Leaves to others:
+//! computing ([`logmill_meter::query`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use axum::response::Response;
 use axum::routing::get;
 use logmill_io::Timestamp;
 use logmill_meter::decimal::Mean;
-use logmill_meter::partial::Answer as Figure;
+use logmill_meter::partial::OpResult;
 use logmill_meter::period::{BUCKET_MS, PeriodKind, format_time};
-use logmill_meter::query::{Group, Line, Query};
+use logmill_meter::query::{Group, Query, QueryLine};
 use logmill_meter::settings::Op;
 use logmill_meter::{Meter, Settings};
 use serde::de::IntoDeserializer;
@@ -22,37 +22,36 @@ use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 
-use super::ask::{Asked, Params, wrong};
-use super::list::{answer, ask};
+use super::list::{json_response, with_meter};
+use super::params::{Params, QueryParams, bad_request};
 use super::route::{FROM, Param, Route, TO, param, repeated, required};
 use super::usage;
-use crate::http::{Scope, Shared};
+use crate::http::{Scope, ServerState};
 use crate::meter::relay::Relays;
 
-/// How often usage is read anew because some was recorded meanwhile.
+/// Maximum number of reads, repeated because usage was recorded meanwhile.
 const TRIES_MAX: usize = 3;
-/// What the parameters of filters begin with.
+/// Prefix of filter parameters.
 const FILTER: &str = "filter.";
 
 const PARAMS: &[Param] = &[
-    required("eventType", "of which usage"),
-    repeated("customerId", "of whom; of everybody together if none is given"),
+    required("eventType", "event type"),
+    repeated("customerId", "customers; all customers together by default"),
     param(
         "op",
-        "sum, avg, min, max, count, first, last, unique, percentile or time_weighted; as configured if not given",
+        "sum, avg, min, max, count, first, last, unique, percentile or time_weighted; by \
+            default that of the event type",
     ),
-    param("quantileMilli", "which quantile, in thousandths: 950 is the 95th percentile"),
+    param("quantileMilli", "quantile in thousandths: 950 is the 95th percentile"),
     FROM,
     TO,
-    param("window", "one line for each such period, such as daily; one for all if it is not given"),
-    param(
-        "zone",
-        "the time zone of windows, by its IANA name; the configured one if it is not given",
-    ),
-    repeated("groupBy", "one line for each value of this dimension, or of customerId"),
+    param("window", "one line per period of this kind, such as daily; one line in all by default"),
+    param("zone", "IANA name of the time zone of windows; by default the configured one"),
+    repeated("groupBy", "one line per value of this dimension, or of customerId"),
     repeated(
         FILTER,
-        "only usage with this value of a dimension, or one of these if given several times",
+        "only usage with this value of a dimension, or with one of these values if given \
+            several times",
     ),
 ];
 
@@ -61,8 +60,9 @@ pub(super) const ROUTES: &[Route] = &[Route {
     method: "get",
     path: "/meters/query",
     scope: Some(Scope::Read),
-    summary: "Any operation over any window, zone and group, live. Both ends are on a quarter of an \
-        hour; `to` is the end of the present one if it is not given.",
+    summary: "Any operation over any window, time zone and group, from the usage known now. \
+                 `from` and `to` must fall on :00, :15, :30 or :45; `to` is the end of the \
+                 current quarter of an hour by default.",
     params: PARAMS,
     bodies: &[],
     answers: &[("200", "MeterAnswer", "the figures")],
@@ -70,10 +70,9 @@ pub(super) const ROUTES: &[Route] = &[Route {
     handler: || get(query),
 }];
 
-/// The answer to a query.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer {
+struct QueryResponse {
     event_type: String,
     op: Option<Op>,
     from: String,
@@ -82,12 +81,12 @@ struct Answer {
     zone: String,
     provisional_complete: bool,
     provisional_incomplete: Vec<String>,
-    data: Vec<ShownLine>,
+    data: Vec<QueryLineJson>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ShownLine {
+struct QueryLineJson {
     start: String,
     end: String,
     group: Group,
@@ -99,38 +98,38 @@ struct ShownLine {
     count: u64,
     #[serde(rename = "final")]
     is_final: bool,
-    provisional: Option<Provisional>,
+    provisional: Option<ProvisionalJson>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Provisional {
+struct ProvisionalJson {
     value: Option<Number>,
     value_exact: String,
     count: u64,
 }
 
-async fn query(State(shared): State<Arc<Shared>>, asked: Asked) -> Response {
+async fn query(State(shared): State<Arc<ServerState>>, params: QueryParams) -> Response {
     let now = shared.clock.now();
-    let question = usage(&shared).and_then(|usage| {
-        let params = Params::read(asked, PARAMS)?;
+    let request = usage(&shared).and_then(|usage| {
+        let params = Params::read(params, PARAMS)?;
         read(&params, usage.meter.settings(), now)
     });
-    ask(&shared, question, async |meter: &Meter, query: Query| {
+    with_meter(&shared, request, async |meter: &Meter, query: Query| {
         let relays = usage(&shared).map(|usage| usage.relays.clone()).unwrap_or_default();
         let (lines, incomplete) = lines(meter, &relays, &query).await?;
-        Ok(answer(HeaderMap::new(), &shown(meter, query, lines, incomplete)))
+        Ok(json_response(HeaderMap::new(), &response(meter, query, lines, incomplete)))
     })
     .await
 }
 
-/// What is recorded and what is not are read one after the other: what was recorded in between would be in both. Also
-/// says why usage of chains is missing, if some is.
+/// Recorded and unrecorded usage are read one after the other; usage recorded in between would be counted twice, so the
+/// read is repeated. Also returns why usage of chains is missing, if some is.
 async fn lines(
     meter: &Meter,
     relays: &Relays,
     query: &Query,
-) -> logmill_meter::Result<(Vec<Line>, Vec<String>)> {
+) -> logmill_meter::Result<(Vec<QueryLine>, Vec<String>)> {
     let name = query.event_type.as_str();
     for _ in 0..TRIES_MAX {
         let unrecorded = relays.unrecorded(meter, name).await?;
@@ -139,13 +138,18 @@ async fn lines(
             return Ok((lines, unrecorded.incomplete));
         }
     }
-    let why = "much usage of chains is being recorded at the moment".to_owned();
+    let why = "too much usage of chains is being recorded at the moment".to_owned();
     Ok((meter.query(query, &[]).await?, vec![why]))
 }
 
-fn shown(meter: &Meter, query: Query, lines: Vec<Line>, incomplete: Vec<String>) -> Answer {
+fn response(
+    meter: &Meter,
+    query: Query,
+    lines: Vec<QueryLine>,
+    incomplete: Vec<String>,
+) -> QueryResponse {
     let configured = meter.settings().events.get(&query.event_type).map(|known| known.op);
-    Answer {
+    QueryResponse {
         op: query.op.or(configured),
         event_type: query.event_type,
         from: format_time(query.from),
@@ -154,33 +158,36 @@ fn shown(meter: &Meter, query: Query, lines: Vec<Line>, incomplete: Vec<String>)
         zone: query.zone.unwrap_or_else(|| meter.calendar().zone().to_owned()),
         provisional_complete: incomplete.is_empty(),
         provisional_incomplete: incomplete,
-        data: lines.into_iter().map(shown_line).collect(),
+        data: lines.into_iter().map(line_json).collect(),
     }
 }
 
-fn shown_line(line: Line) -> ShownLine {
-    let answer = line.answer;
-    ShownLine {
+fn line_json(line: QueryLine) -> QueryLineJson {
+    let result = line.result;
+    QueryLineJson {
         start: format_time(line.start),
         end: format_time(line.end),
         group: line.group,
-        value: answer.and_then(|answer| answer.json_number()),
-        value_exact: answer.map(|answer| answer.value.to_string()),
-        mean: answer.and_then(|answer| answer.mean).map(Mean::to_json),
-        exact: answer.is_none_or(|answer| answer.exact),
+        value: result.and_then(|result| result.json_number()),
+        value_exact: result.map(|result| result.value.to_string()),
+        mean: result.and_then(|result| result.mean).map(Mean::to_json),
+        exact: result.is_none_or(|result| result.exact),
         count: line.count,
         is_final: line.is_final,
         provisional: line.provisional.map(provisional),
     }
 }
 
-fn provisional((answer, count): (Figure, u64)) -> Provisional {
-    Provisional { value: answer.json_number(), value_exact: answer.value.to_string(), count }
+fn provisional((result, count): (OpResult, u64)) -> ProvisionalJson {
+    ProvisionalJson { value: result.json_number(), value_exact: result.value.to_string(), count }
 }
 
 fn read(params: &Params, settings: &Settings, now: Timestamp) -> Result<Query, Response> {
-    let event_type = params.owned("eventType").ok_or_else(|| wrong("eventType: it is missing"))?;
-    let from = params.time("from")?.ok_or_else(|| wrong("from: it is missing"))?;
+    let event_type = params
+        .owned("eventType")
+        .ok_or_else(|| bad_request("eventType: this parameter is required"))?;
+    let from =
+        params.time("from")?.ok_or_else(|| bad_request("from: this parameter is required"))?;
     let to = params.time("to")?.unwrap_or_else(|| next_quarter(now));
     let mut filter: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (name, value) in params.with_prefix(FILTER) {
@@ -200,7 +207,7 @@ fn read(params: &Params, settings: &Settings, now: Timestamp) -> Result<Query, R
     })
 }
 
-/// The end of the quarter of an hour that is under way.
+/// The end of the current quarter of an hour.
 fn next_quarter(now: Timestamp) -> Timestamp {
     let quarter = now.millis().div_euclid(BUCKET_MS).saturating_add(1);
     Timestamp(quarter.saturating_mul(BUCKET_MS))
@@ -209,24 +216,26 @@ fn next_quarter(now: Timestamp) -> Timestamp {
 fn op(name: &str) -> Result<Op, Response> {
     let text: StrDeserializer<'_, ValueError> = name.into_deserializer();
     Op::deserialize(text).map_err(|_| {
-        wrong(
-            "op: it is sum, avg, min, max, count, first, last, unique, percentile or time_weighted",
+        bad_request(
+            "op: must be sum, avg, min, max, count, first, last, unique, percentile or time_weighted",
         )
     })
 }
 
 fn quantile(text: &str) -> Result<u16, Response> {
     let quantile = text.parse().ok().filter(|quantile| (1..=1_000).contains(quantile));
-    quantile.ok_or_else(|| wrong("quantileMilli: it is a number from 1 to 1000"))
+    quantile.ok_or_else(|| bad_request("quantileMilli: must be a number from 1 to 1000"))
 }
 
-/// A kind of period, one of the calendar or a configured billing cycle.
+/// A calendar period or a configured billing cycle.
 fn window(name: &str, settings: &Settings) -> Result<PeriodKind, Response> {
     if let Some(kind) = settings.periods.iter().find(|kind| kind.name() == name) {
         return Ok(kind.clone());
     }
     let text: StrDeserializer<'_, ValueError> = name.into_deserializer();
     PeriodKind::deserialize(text).map_err(|_| {
-        wrong("window: it is hourly, daily, weekly, monthly, yearly, or a configured billing cycle")
+        bad_request(
+            "window: must be hourly, daily, weekly, monthly, yearly, or a configured billing cycle",
+        )
     })
 }

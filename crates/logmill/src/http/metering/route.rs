@@ -1,38 +1,37 @@
-//! `Route`: a path of metering, declared: who may use it, what it takes and gives, and who answers.
+//! `Route`: the declaration of a metering path: its scope, parameters, responses and handler.
 //!
-//! Guarantees: routes, checks of parameters and the OpenAPI document come from the same declaration. Leaves to others:
-//! what the schemas look like ([`super::openapi`]).
+//! Guarantees: routes, parameter checks and the OpenAPI document come from the same declaration. Leaves to others: the
+//! schemas ([`super::openapi`]).
 
 use std::sync::Arc;
 
 use axum::routing::{MethodRouter, get, post};
 
-use super::{correct, corrections, list, query, send, stream, trigger, webhooks};
-use crate::http::{Scope, Shared};
+use super::{correct, corrections, list, query, send, stream, trend, trigger, webhooks};
+use crate::http::{Scope, ServerState};
 
-/// A path of metering.
 pub(super) struct Route {
-    /// Its name in the document.
+    /// Operation id in the document.
     pub(super) id: &'static str,
     pub(super) method: &'static str,
     pub(super) path: &'static str,
-    /// What a key must allow; none if nobody needs one.
+    /// Required scope; `None` if no key is needed.
     pub(super) scope: Option<Scope>,
-    /// What it does, in a line.
+    /// One-line description.
     pub(super) summary: &'static str,
     pub(super) params: &'static [Param],
-    /// The schemas of bodies, with their media types.
+    /// Request bodies: media type and schema.
     pub(super) bodies: &'static [(&'static str, &'static str)],
-    /// The answers that are not errors: status, schema, when.
+    /// Successful responses: status, schema, condition.
     pub(super) answers: &'static [(&'static str, &'static str, &'static str)],
-    /// The statuses of errors with bodies of their own, and their schemas.
+    /// Error responses with their own bodies: status, schema, condition.
     pub(super) failures: &'static [(&'static str, &'static str, &'static str)],
-    pub(super) handler: fn() -> MethodRouter<Arc<Shared>>,
+    pub(super) handler: fn() -> MethodRouter<Arc<ServerState>>,
 }
 
-/// A parameter of a query.
+/// A query parameter.
 pub(super) struct Param {
-    /// Its name; one that ends with a dot stands for all that begin so.
+    /// A name that ends with a dot is a prefix and stands for all names that begin with it.
     pub(super) name: &'static str,
     pub(super) is_required: bool,
     pub(super) is_repeated: bool,
@@ -40,7 +39,7 @@ pub(super) struct Param {
 }
 
 impl Param {
-    /// Whether a name of a query is this parameter's.
+    /// Whether a query name refers to this parameter.
     pub(super) fn is_meant(&self, name: &str) -> bool {
         match self.name.ends_with('.') {
             true => name.len() > self.name.len() && name.starts_with(self.name),
@@ -49,35 +48,33 @@ impl Param {
     }
 }
 
-/// A parameter that may be left out.
 pub(super) const fn param(name: &'static str, about: &'static str) -> Param {
     Param { name, is_required: false, is_repeated: false, about }
 }
 
-/// A parameter that must be there.
 pub(super) const fn required(name: &'static str, about: &'static str) -> Param {
     Param { name, is_required: true, is_repeated: false, about }
 }
 
-/// A parameter that may be given several times.
+/// A parameter that may occur several times.
 pub(super) const fn repeated(name: &'static str, about: &'static str) -> Param {
     Param { name, is_required: false, is_repeated: true, about }
 }
 
-const CUSTOMER: Param = param("customerId", "whose usage; everybody's if it is not given");
-const TYPE: Param = param("eventType", "which event type; every one if it is not given");
+const CUSTOMER: Param = param("customerId", "customer; all customers by default");
+const TYPE: Param = param("eventType", "event type; all types by default");
 pub(super) const FROM: Param =
-    param("from", "from this moment on: RFC 3339, or milliseconds since 1970");
-pub(super) const TO: Param = param("to", "until this moment, which is not included");
+    param("from", "start of the time range: RFC 3339, or milliseconds since 1970");
+pub(super) const TO: Param = param("to", "end of the time range, exclusive");
 pub(super) const LIMIT: Param =
-    param("limit", "the most entries of the page: 1 to 1000, 100 if it is not given");
-pub(super) const CURSOR: Param = param("cursor", "`x-next-cursor` of the page before");
+    param("limit", "maximum number of entries of the page: clamped to 1 to 1000, 100 by default");
+pub(super) const CURSOR: Param = param("cursor", "`x-next-cursor` of the previous page");
 
 pub(super) const NO_PARAMS: &[Param] = &[];
 pub(super) const EVENT_PARAMS: &[Param] = &[CUSTOMER, TYPE, FROM, TO, LIMIT, CURSOR];
 pub(super) const AGGREGATION_PARAMS: &[Param] = &[
     CUSTOMER,
-    param("period", "which kind of period, such as daily; every one if it is not given"),
+    param("period", "kind of period, such as daily; all kinds by default"),
     FROM,
     TO,
     LIMIT,
@@ -85,34 +82,33 @@ pub(super) const AGGREGATION_PARAMS: &[Param] = &[
 ];
 pub(super) const BEHIND_PARAMS: &[Param] = &[LIMIT, CURSOR];
 pub(super) const LOOKUP_PARAMS: &[Param] = &[
-    param("source", "who sent it; the source of the caller's own key if it is not given"),
-    required("id", "which event of that source"),
+    param("source", "source of the event; by default that of the caller's key"),
+    required("id", "id of the event"),
 ];
-pub(super) const STREAM_PARAMS: &[Param] = &[required("customerId", "whose usage"), TYPE];
+pub(super) const STREAM_PARAMS: &[Param] = &[required("customerId", "customer"), TYPE];
 
 pub(super) const JSON: &str = "application/json";
 const CLOUD: &str = "application/cloudevents+json";
 const CLOUD_BATCH: &str = "application/cloudevents-batch+json";
 
-const CAPTURED: (&str, &str, &str) = ("201", "Captured", "it is recorded, or was before");
+const CAPTURED: (&str, &str, &str) =
+    ("201", "Captured", "the event is recorded, now or by an earlier request");
 const ALL_CAPTURED: (&str, &str, &str) =
-    ("201", "BatchCaptured", "all are recorded, or were before");
+    ("201", "BatchCaptured", "all events are recorded, now or by an earlier request");
 const SOME_CAPTURED: (&str, &str, &str) =
     ("207", "BatchPartly", "some contradict recorded events with the same source and id");
-const INVALID: (&str, &str, &str) = ("422", "EventInvalid", "the event is wrong");
+const INVALID: (&str, &str, &str) = ("422", "EventInvalid", "the event is invalid");
 const BATCH_INVALID: (&str, &str, &str) =
-    ("422", "BatchInvalid", "some events are wrong, and none is recorded");
+    ("422", "BatchInvalid", "some events are invalid, and none is recorded");
 const CONFLICT: (&str, &str, &str) =
     ("409", "EventConflict", "another event with the same source and id is recorded");
 const TOO_MANY: (&str, &str, &str) = ("413", "BatchTooLarge", "the batch or the body is too large");
 
-/// Every path of metering.
 pub(super) fn all() -> impl Iterator<Item = &'static Route> {
-    let more = [query::ROUTES, corrections::ROUTES, webhooks::ROUTES];
+    let more = [query::ROUTES, trend::ROUTES, corrections::ROUTES, webhooks::ROUTES];
     ROUTES.iter().chain(more.into_iter().flatten())
 }
 
-/// Usage, aggregates, corrections.
 const ROUTES: &[Route] = &[
     Route {
         id: "sendUsage",
@@ -143,7 +139,7 @@ const ROUTES: &[Route] = &[
         method: "post",
         path: "/usagebatch",
         scope: Some(Scope::Usage),
-        summary: "Records many usage events, all of which came at one moment.",
+        summary: "Records many usage events, which all get the same time of arrival.",
         params: NO_PARAMS,
         bodies: &[(JSON, "TypedEvents"), (CLOUD_BATCH, "CloudEvents")],
         answers: &[ALL_CAPTURED, SOME_CAPTURED],
@@ -155,7 +151,8 @@ const ROUTES: &[Route] = &[
         method: "get",
         path: "/events",
         scope: Some(Scope::Read),
-        summary: "Events, the newest first: of one customer by when they happened, of all by when they came.",
+        summary: "Events, newest first: those of one customer ordered by their time, those of \
+                    all customers by arrival.",
         params: EVENT_PARAMS,
         bodies: &[],
         answers: &[("200", "Events", "a page")],
@@ -179,7 +176,7 @@ const ROUTES: &[Route] = &[
         method: "get",
         path: "/events/lookup",
         scope: Some(Scope::Read),
-        summary: "One event, with what was done to it.",
+        summary: "One event with its corrections.",
         params: LOOKUP_PARAMS,
         bodies: &[],
         answers: &[("200", "EventWithCorrections", "the event")],
@@ -191,14 +188,15 @@ const ROUTES: &[Route] = &[
         method: "post",
         path: "/events/cancel",
         scope: Some(Scope::Admin),
-        summary: "Takes one event back: it counts no more, and the aggregates it was in are corrected.",
+        summary: "Cancels one event: it no longer counts, and the aggregates that include it \
+                    are corrected.",
         params: NO_PARAMS,
         bodies: &[(JSON, "Cancellation")],
         answers: &[("200", "EventWithCorrections", "the event as it is now")],
         failures: &[(
             "409",
             "MeterError",
-            "it is like that already, or the key was used for another request",
+            "the event already is as requested, or the key was used for another request",
         )],
         handler: || post(correct::cancel),
     },
@@ -207,14 +205,14 @@ const ROUTES: &[Route] = &[
         method: "post",
         path: "/events/amend",
         scope: Some(Scope::Admin),
-        summary: "Gives one event another value; the aggregates it was in are corrected.",
+        summary: "Changes the value of one event; the aggregates that include it are corrected.",
         params: NO_PARAMS,
         bodies: &[(JSON, "Amendment")],
         answers: &[("200", "EventWithCorrections", "the event as it is now")],
         failures: &[(
             "409",
             "MeterError",
-            "it is like that already, or the key was used for another request",
+            "the event already is as requested, or the key was used for another request",
         )],
         handler: || post(correct::amend),
     },
@@ -223,7 +221,7 @@ const ROUTES: &[Route] = &[
         method: "post",
         path: "/aggregations/trigger",
         scope: Some(Scope::Usage),
-        summary: "Has all periods aggregated that have new usage, those under way too.",
+        summary: "Aggregates all periods that have new usage, including those in progress.",
         params: NO_PARAMS,
         bodies: &[],
         answers: &[
@@ -238,11 +236,11 @@ const ROUTES: &[Route] = &[
         method: "get",
         path: "/aggregations",
         scope: Some(Scope::Read),
-        summary: "Aggregates, the newest period first.",
+        summary: "Aggregates, newest period first.",
         params: AGGREGATION_PARAMS,
         bodies: &[],
         answers: &[("200", "Aggregations", "a page")],
-        failures: &[],
+        failures: &[("422", "MeterError", "no such period")],
         handler: || get(list::aggregations),
     },
     Route {
@@ -250,7 +248,7 @@ const ROUTES: &[Route] = &[
         method: "get",
         path: "/aggregations/{id}",
         scope: Some(Scope::Read),
-        summary: "One aggregate, with all that it ever said.",
+        summary: "One aggregate with all its revisions.",
         params: NO_PARAMS,
         bodies: &[],
         answers: &[("200", "AggregationWithRevisions", "the aggregate")],
@@ -274,10 +272,11 @@ const ROUTES: &[Route] = &[
         method: "get",
         path: "/meters/stream",
         scope: Some(Scope::Read),
-        summary: "A WebSocket: what the periods under way say of a customer, now and whenever it changes.",
+        summary: "A WebSocket: the figures of a customer in the periods in progress, at once \
+                    and whenever they change.",
         params: STREAM_PARAMS,
         bodies: &[],
-        answers: &[("101", "", "messages of the schema LiveMeters follow")],
+        answers: &[("101", "LiveMeters", "text messages of this schema follow")],
         failures: &[],
         handler: || get(stream::stream),
     },
@@ -286,7 +285,8 @@ const ROUTES: &[Route] = &[
         method: "get",
         path: "/config",
         scope: Some(Scope::Read),
-        summary: "What is metered, without secrets, and as which source the caller sends usage.",
+        summary: "The metering configuration without secrets, and the source under which the \
+                    caller sends usage.",
         params: NO_PARAMS,
         bodies: &[],
         answers: &[("200", "MeterConfig", "the configuration")],
@@ -298,10 +298,10 @@ const ROUTES: &[Route] = &[
         method: "get",
         path: "/ping",
         scope: None,
-        summary: "Whether anybody is there.",
+        summary: "Whether the server responds.",
         params: NO_PARAMS,
         bodies: &[],
-        answers: &[("200", "Pong", "yes")],
+        answers: &[("200", "Pong", "the server responds")],
         failures: &[],
         handler: || get(trigger::ping),
     },

@@ -1,4 +1,4 @@
-//! `POST /usage/{eventType}`, `/usagebatch`, `/usage` and `/events`: usage comes in.
+//! `POST /usage/{eventType}`, `/usagebatch`, `/usage` and `/events`: receive usage.
 //!
 //! | path | `application/json` | `application/cloudevents+json` | `application/cloudevents-batch+json` |
 //! |---|---|---|---|
@@ -6,9 +6,9 @@
 //! | `/usage`, `/events` | one event with `eventType` | one event | many |
 //! | `/usagebatch` | many | no | many |
 //!
-//! Guarantees: 201 means that all events are on disk, each of them once; of a batch with one invalid event nothing is
-//! recorded (422); events that contradict recorded ones are not recorded and are named (409, in batches 207). A
-//! repeated request with ids is answered as the first was. Leaves to others: what an event must be
+//! Guarantees: 201 means that all events are on disk, each of them once; a batch with an invalid event is rejected as a
+//! whole (422); events that conflict with recorded ones are not recorded and are named (409, in batches 207). A
+//! repeated request with ids gets the same response as the first. Leaves to others: the rules for events
 //! ([`logmill_meter::event`]).
 
 use std::sync::Arc;
@@ -22,91 +22,103 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use bytes::Bytes;
 use logmill_io::ErrorKind;
-use logmill_meter::event::Wrongs;
-use logmill_meter::record::{Arrived, Outcome};
+use logmill_meter::event::ValidationErrors;
+use logmill_meter::record::{Outcome, ReceivedEvent};
 use logmill_meter::requests::KeyedRequest;
 use serde_json::{Value, json};
 
-use super::ask::wrong;
-use super::batch::{self, Checks, Form, NoBatch, NoEvent};
-use super::{Caller, RETRY, answered, failed, once, usage};
-use crate::http::{Shared, problem, read_body};
+use super::batch::{self, BatchRejection, Checks, EventFormat, EventRejection};
+use super::params::bad_request;
+use super::{Caller, RETRY, creation, failed, respond, usage};
+use crate::http::{ServerState, problem, read_body};
 use crate::meter::Usage;
 use crate::output;
 
-/// Larger bodies are read where they hold up no other request.
+/// Larger bodies are parsed on another thread, so that they do not delay other requests.
 const INLINE_BYTES_MAX: usize = 32 << 10;
-/// How much is said of what is wrong with a batch.
-const WRONGS_BYTES_MAX: usize = 1 << 20;
+/// Maximum size of the errors reported for a batch.
+const ERRORS_BYTES_MAX: usize = 1 << 20;
 
 const CLOUD: &str = "application/cloudevents+json";
 const CLOUD_BATCH: &str = "application/cloudevents-batch+json";
 
-/// What a body is said to be.
+/// Content type of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Said {
+enum ContentKind {
     Plain,
     Cloud,
     CloudBatch,
 }
 
-impl Said {
+impl ContentKind {
     fn of(headers: &HeaderMap) -> Option<Self> {
-        let Some(said) = headers.get(CONTENT_TYPE) else { return Some(Self::Plain) };
-        let said = said.to_str().ok()?.split(';').next().unwrap_or_default().trim();
+        let Some(value) = headers.get(CONTENT_TYPE) else { return Some(Self::Plain) };
+        let media_type = value.to_str().ok()?.split(';').next().unwrap_or_default().trim();
         let known = [
             ("application/json", Self::Plain),
             (CLOUD, Self::Cloud),
             (CLOUD_BATCH, Self::CloudBatch),
         ];
-        known.into_iter().find(|(name, _)| said.eq_ignore_ascii_case(name)).map(|(_, said)| said)
+        known
+            .into_iter()
+            .find(|(name, _)| media_type.eq_ignore_ascii_case(name))
+            .map(|(_, kind)| kind)
     }
 }
 
-/// One event whose type is in the path.
+/// One event, whose type is in the path.
 pub(super) async fn of_type(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     Extension(caller): Extension<Caller>,
     path: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
     let Ok(Path(event_type)) = path else {
-        return problem(StatusCode::BAD_REQUEST, "the event type is to be text in UTF-8");
+        return problem(StatusCode::BAD_REQUEST, "the event type must be percent-encoded UTF-8");
     };
-    match Said::of(&headers) {
-        Some(Said::Plain) => {
-            single(&shared, &caller, &headers, body, (Form::Plain, Some(&event_type))).await
+    match ContentKind::of(&headers) {
+        Some(ContentKind::Plain) => {
+            single(&shared, &caller, &headers, body, (EventFormat::Plain, Some(&event_type))).await
         }
         _ => unsupported("one event as application/json; CloudEvents are sent to /usage"),
     }
 }
 
-/// Events as the content type says.
+/// One or many events, depending on the content type.
 pub(super) async fn any(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    match Said::of(&headers) {
-        Some(Said::Plain) => single(&shared, &caller, &headers, body, (Form::Plain, None)).await,
-        Some(Said::Cloud) => single(&shared, &caller, &headers, body, (Form::Cloud, None)).await,
-        Some(Said::CloudBatch) => many(&shared, &caller, &headers, body, Form::Cloud).await,
+    match ContentKind::of(&headers) {
+        Some(ContentKind::Plain) => {
+            single(&shared, &caller, &headers, body, (EventFormat::Plain, None)).await
+        }
+        Some(ContentKind::Cloud) => {
+            single(&shared, &caller, &headers, body, (EventFormat::Cloud, None)).await
+        }
+        Some(ContentKind::CloudBatch) => {
+            many(&shared, &caller, &headers, body, EventFormat::Cloud).await
+        }
         None => unsupported(&format!("events as application/json, {CLOUD} or {CLOUD_BATCH}")),
     }
 }
 
-/// Many events.
 pub(super) async fn batch(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    match Said::of(&headers) {
-        Some(Said::Plain) => many(&shared, &caller, &headers, body, Form::Plain).await,
-        Some(Said::CloudBatch) => many(&shared, &caller, &headers, body, Form::Cloud).await,
+    match ContentKind::of(&headers) {
+        Some(ContentKind::Plain) => {
+            many(&shared, &caller, &headers, body, EventFormat::Plain).await
+        }
+        Some(ContentKind::CloudBatch) => {
+            many(&shared, &caller, &headers, body, EventFormat::Cloud).await
+        }
         _ => unsupported(&format!("an array of events as application/json or {CLOUD_BATCH}")),
     }
 }
@@ -116,79 +128,80 @@ fn unsupported(expected: &str) -> Response {
 }
 
 async fn single(
-    shared: &Shared,
+    shared: &ServerState,
     caller: &Caller,
     headers: &HeaderMap,
     body: Body,
-    (form, event_type): (Form, Option<&str>),
+    (form, event_type): (EventFormat, Option<&str>),
 ) -> Response {
-    let (usage, key, body) = match received(shared, headers, body).await {
+    let (usage, key, body) = match receive(shared, headers, body).await {
         Ok(received) => received,
         Err(answer) => return answer,
     };
     let work = async {
         let checks = checks(shared, usage, caller, key.as_deref());
-        let arrived = match batch::one(&body, form, event_type, &checks) {
-            Ok(arrived) => arrived,
-            Err(NoEvent::NotJson(why)) => return problem(StatusCode::BAD_REQUEST, &why),
-            Err(NoEvent::Wrong(details)) => return invalid(&details),
+        let received = match batch::one(&body, form, event_type, &checks) {
+            Ok(received) => received,
+            Err(EventRejection::NotJson(why)) => return problem(StatusCode::BAD_REQUEST, &why),
+            Err(EventRejection::Invalid(details)) => return invalid(&details),
         };
-        match out_of_time(usage, std::slice::from_ref(&arrived)).await {
-            Ok(wrongs) if wrongs.is_empty() => {
+        match out_of_time(usage, std::slice::from_ref(&received)).await {
+            Ok(errors) if errors.is_empty() => {
                 match usage.sources.mark_used(&caller.name, &usage.meter).await {
-                    Ok(()) => record_one(usage, arrived).await,
+                    Ok(()) => record_one(usage, received).await,
                     Err(error) => failed(&error),
                 }
             }
-            Ok(wrongs) => invalid(&wrongs.into_iter().flat_map(|(_, wrongs)| wrongs).collect()),
+            Ok(errors) => invalid(&errors.into_iter().flat_map(|(_, errors)| errors).collect()),
             Err(error) => failed(&error),
         }
     };
-    answered(shared, work).await
+    respond(shared, work).await
 }
 
-fn invalid(details: &Wrongs) -> Response {
+fn invalid(details: &ValidationErrors) -> Response {
     let body = json!({"error": "Validation failed", "details": details});
     (StatusCode::UNPROCESSABLE_ENTITY, Json(body)).into_response()
 }
 
-/// What is wrong with the times of events. One that was recorded in time is answered as it was then.
+/// Errors about the times of events. An event that was recorded in time gets its original response.
 async fn out_of_time(
     usage: &Usage,
-    events: &[Arrived],
-) -> logmill_meter::Result<Vec<(usize, Wrongs)>> {
-    let wrongs = usage.meter.out_of_time(events).await?;
-    Ok(wrongs.into_iter().map(|(index, why)| (index, vec![why])).collect())
+    events: &[ReceivedEvent],
+) -> logmill_meter::Result<Vec<(usize, ValidationErrors)>> {
+    let errors = usage.meter.out_of_time(events).await?;
+    Ok(errors.into_iter().map(|(index, why)| (index, vec![why])).collect())
 }
 
-async fn record_one(usage: &Usage, arrived: Arrived) -> Response {
-    let event = &arrived.event;
-    let mut said = json!({
+async fn record_one(usage: &Usage, received: ReceivedEvent) -> Response {
+    let event = &received.event;
+    let mut body = json!({
         "eventType": event.event_type,
         "customerId": event.customer,
         "id": event.id,
     });
-    let outcomes = match usage.record(vec![arrived]).await {
+    let outcomes = match usage.record(vec![received]).await {
         Ok(outcomes) => outcomes,
         Err(error) => return failed(&error),
     };
     count(&outcomes);
     if outcomes.contains(&Outcome::Conflict) {
-        said["error"] = "an event with this source and id, and other content, is recorded".into();
-        return (StatusCode::CONFLICT, Json(said)).into_response();
+        body["error"] =
+            "an event with this source and id but other content is already recorded".into();
+        return (StatusCode::CONFLICT, Json(body)).into_response();
     }
-    said["message"] = "Event captured".into();
-    (StatusCode::CREATED, Json(said)).into_response()
+    body["message"] = "Event captured".into();
+    (StatusCode::CREATED, Json(body)).into_response()
 }
 
 async fn many(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     caller: &Caller,
     headers: &HeaderMap,
     body: Body,
-    form: Form,
+    form: EventFormat,
 ) -> Response {
-    let (usage, key, body) = match received(shared, headers, body).await {
+    let (usage, key, body) = match receive(shared, headers, body).await {
         Ok(received) => received,
         Err(answer) => return answer,
     };
@@ -203,25 +216,25 @@ async fn many(
         };
         match read {
             Ok(events) => match out_of_time(usage, &events).await {
-                Ok(wrongs) if wrongs.is_empty() => {
+                Ok(errors) if errors.is_empty() => {
                     match usage.sources.mark_used(&caller.name, &usage.meter).await {
                         Ok(()) => record_many(usage, events).await,
                         Err(error) => failed(&error),
                     }
                 }
-                Ok(wrongs) => {
-                    let no_batch = NoBatch::Wrong { wrongs, received: events.len() };
-                    refused(no_batch, usage.meter.settings().batch_max)
+                Ok(errors) => {
+                    let rejection = BatchRejection::Invalid { errors, received: events.len() };
+                    refused(rejection, usage.meter.settings().batch_max)
                 }
                 Err(error) => failed(&error),
             },
-            Err(no_batch) => refused(no_batch, usage.meter.settings().batch_max),
+            Err(rejection) => refused(rejection, usage.meter.settings().batch_max),
         }
     };
-    answered(shared, work).await
+    respond(shared, work).await
 }
 
-async fn record_many(usage: &Usage, events: Vec<Arrived>) -> Response {
+async fn record_many(usage: &Usage, events: Vec<ReceivedEvent>) -> Response {
     let count_all = events.len();
     let ids = match ids(&events) {
         Ok(ids) => ids,
@@ -235,7 +248,7 @@ async fn record_many(usage: &Usage, events: Vec<Arrived>) -> Response {
     let is_conflict = |outcome: &&Outcome| **outcome == Outcome::Conflict;
     let failed_count = outcomes.iter().filter(is_conflict).count();
     if failed_count == 0 {
-        // Written by hand, as the ids are JSON already.
+        // Written by hand, because the ids are JSON already.
         let body =
             format!("{{\"message\":\"Events captured\",\"count\":{count_all},\"ids\":{ids}}}");
         let json = [(CONTENT_TYPE, "application/json")];
@@ -255,24 +268,24 @@ async fn record_many(usage: &Usage, events: Vec<Arrived>) -> Response {
     (StatusCode::MULTI_STATUS, Json(body)).into_response()
 }
 
-/// The body of a request, its `Idempotency-Key`, and what it is for.
-async fn received<'a>(
-    shared: &'a Shared,
+/// The body of a request, its `Idempotency-Key`, and the meter.
+async fn receive<'a>(
+    shared: &'a ServerState,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<(&'a Usage, Option<String>, Bytes), Response> {
     let usage = usage(shared)?;
     let body = read_body(shared, body).await?;
-    let key = once::key(headers)?.map(str::to_owned);
+    let key = creation::key(headers)?.map(str::to_owned);
     if let Some(key) = &key {
         let keyed = KeyedRequest::new("", key, "", &[]);
-        keyed.map_err(|error| wrong(&error.to_string()))?;
+        keyed.map_err(|error| bad_request(&error.to_string()))?;
     }
     Ok((usage, key, body))
 }
 
 fn checks<'a>(
-    shared: &'a Shared,
+    shared: &'a ServerState,
     usage: &'a Usage,
     caller: &'a Caller,
     key: Option<&'a str>,
@@ -286,41 +299,40 @@ fn checks<'a>(
     }
 }
 
-/// The ids of events as a JSON array.
-fn ids(events: &[Arrived]) -> serde_json::Result<String> {
+fn ids(events: &[ReceivedEvent]) -> serde_json::Result<String> {
     let mut ids = Vec::with_capacity(events.len() * 40);
     let mut before = b'[';
-    for arrived in events {
+    for received in events {
         ids.push(before);
-        serde_json::to_writer(&mut ids, &arrived.event.id)?;
+        serde_json::to_writer(&mut ids, &received.event.id)?;
         before = b',';
     }
     ids.push(b']');
     Ok(String::from_utf8(ids).unwrap_or_default())
 }
 
-/// Why a batch was not even tried.
-fn refused(no_batch: NoBatch, max: usize) -> Response {
-    match no_batch {
-        NoBatch::NotJson(why) => problem(StatusCode::BAD_REQUEST, &why),
-        NoBatch::Empty => problem(StatusCode::BAD_REQUEST, "Events array cannot be empty"),
-        NoBatch::TooMany { received } => {
+/// The response for a batch that was rejected before recording.
+fn refused(rejection: BatchRejection, max: usize) -> Response {
+    match rejection {
+        BatchRejection::NotJson(why) => problem(StatusCode::BAD_REQUEST, &why),
+        BatchRejection::Empty => problem(StatusCode::BAD_REQUEST, "Events array cannot be empty"),
+        BatchRejection::TooMany { received } => {
             let error = format!("Batch too large: at most {max} events are taken at a time");
             let body = json!({"error": error, "received": received, "maxAllowed": max});
             (StatusCode::PAYLOAD_TOO_LARGE, Json(body)).into_response()
         }
-        NoBatch::Wrong { wrongs, received } => {
-            let invalid = wrongs.len();
-            let mut bytes_left = WRONGS_BYTES_MAX;
-            let told = wrongs.into_iter().map_while(|(index, errors)| {
+        BatchRejection::Invalid { errors, received } => {
+            let invalid = errors.len();
+            let mut bytes_left = ERRORS_BYTES_MAX;
+            let reported = errors.into_iter().map_while(|(index, errors)| {
                 let bytes = errors.iter().map(String::len).sum();
                 bytes_left = bytes_left.checked_sub(bytes)?;
                 Some(json!({"index": index, "errors": errors}))
             });
-            let told: Vec<Value> = told.collect();
+            let reported: Vec<Value> = reported.collect();
             let body = json!({
                 "error": "Validation failed for some events",
-                "validationErrors": told,
+                "validationErrors": reported,
                 "validCount": received - invalid,
                 "invalidCount": invalid,
             });
@@ -329,7 +341,7 @@ fn refused(no_batch: NoBatch, max: usize) -> Response {
     }
 }
 
-/// A batch that could not be recorded is not recorded at all.
+/// The response for a batch that could not be recorded; none of its events were.
 fn none_stored(error: &logmill_meter::Error, count: usize) -> Response {
     tracing::warn!(error = output::brief(&error.chain()), "a batch of usage was not recorded");
     let body = Json(json!({"error": "Failed to store all events", "failedCount": count}));

@@ -1,39 +1,31 @@
 //! `POST /aggregations/trigger`, `GET /config`, `GET /ping`.
 //!
-//! Guarantees: a trigger asks for every period that has usage, those under way included, and never stands in the way of
-//! the final aggregate; no secret is in the configuration that is shown. Leaves to others: making aggregates.
+//! Guarantees: a trigger requests aggregates for every period with usage, including current ones, and never prevents
+//! the final aggregate; the configuration shown contains no secret. Leaves to others: computing aggregates.
 
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use logmill_meter::Meter;
-use logmill_meter::due::Which;
+use logmill_meter::due::SweepScope;
 use logmill_meter::requests::KeyedRequest;
 use serde_json::{Value, json};
 
 use super::Caller;
-use super::list::ask;
-use super::once::Creation;
-use crate::http::{Shared, problem};
+use super::creation::{Creation, CreationRequest};
+use super::list::with_meter;
+use crate::http::{ServerState, problem};
 
-/// Has every period aggregated that has usage which no aggregate tells of.
+/// Requests aggregates for every period with usage that no aggregate includes yet.
 pub(super) async fn trigger(
-    State(shared): State<Arc<Shared>>,
-    Extension(caller): Extension<Caller>,
-    (method, uri): (Method, Uri),
-    headers: HeaderMap,
-    body: Body,
+    State(shared): State<Arc<ServerState>>,
+    creation: CreationRequest,
 ) -> Response {
-    let read = Creation::read(&shared, &caller, (&method, &uri, &headers), body).await;
-    let asked = read.and_then(|creation| {
-        creation.expect_no_fields()?;
-        Ok(creation.keyed)
-    });
-    ask(&shared, asked, async |meter: &Meter, keyed: Option<KeyedRequest>| {
+    let request = creation.and_then(Creation::without_fields);
+    with_meter(&shared, request, async |meter: &Meter, keyed: Option<KeyedRequest>| {
         if meter.settings().periods.is_empty() {
             let why = "Service misconfigured: no periods available";
             return Ok(problem(StatusCode::SERVICE_UNAVAILABLE, why));
@@ -49,7 +41,7 @@ pub(super) async fn trigger(
 }
 
 async fn sweep(meter: &Meter) -> logmill_meter::Result<Value> {
-    let swept = Box::pin(meter.sweep(Which::All)).await?;
+    let swept = Box::pin(meter.sweep(SweepScope::All)).await?;
     if swept.jobs() == 0 {
         return Ok(json!({"message": "No events to aggregate", "jobsQueued": 0}));
     }
@@ -64,9 +56,9 @@ async fn sweep(meter: &Meter) -> logmill_meter::Result<Value> {
     }))
 }
 
-/// What is metered, without secrets, and as which source the caller sends usage.
+/// The metering configuration without secrets, and the caller's source.
 pub(super) async fn config(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     Extension(caller): Extension<Caller>,
 ) -> Response {
     let mut config = shared.metering.config.clone();
@@ -76,7 +68,6 @@ pub(super) async fn config(
     Json(config).into_response()
 }
 
-/// Whether anybody is there.
 pub(super) async fn ping() -> Response {
     Json(json!({"message": "pong"})).into_response()
 }

@@ -1,46 +1,44 @@
-//! `/webhooks/…`: endpoints made, changed, tested, rotated, deleted; deliveries looked at and sent again.
+//! `/webhooks/…`: create, change, test, rotate and delete endpoints; list deliveries and send them again.
 //!
-//! Guarantees: a secret is given to who makes or rotates it, once; everything needs the scope `admin`, as addresses
-//! may be secrets themselves. Leaves to others: delivering ([`logmill_meter::webhooks`]).
+//! Guarantees: a secret is returned once, to the caller that creates or rotates it; all routes need the scope `admin`,
+//! because URLs may contain secrets. Leaves to others: delivering ([`logmill_meter::webhooks`]).
 
+mod json;
 mod routes;
-mod show;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Extension;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Json, Response};
 use logmill_meter::period::parse_time;
 use logmill_meter::requests::KeyedRequest;
 use logmill_meter::webhooks::{
-    DeliveryCursor, DeliveryState, EndpointChange, NewEndpoint, Replayed, Secret,
+    DeliveryCursor, DeliveryState, EndpointChange, NewEndpoint, ReplayResult, Secret, check_kind,
 };
 use logmill_meter::{Meter, Result as MeterResult};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use json::{AttemptJson, CreatedEndpointJson, DeliveryJson, EndpointJson, EndpointStatusJson};
 use routes::DELIVERY_PARAMS;
 pub(super) use routes::ROUTES;
-use show::{Made, ShownAttempt, ShownDelivery, ShownEndpoint, ShownStatus};
 
-use super::Caller;
-use super::ask::{Asked, Params, next_page, wrong};
-use super::list::{answer, ask};
-use super::once::{self, Creation};
-use crate::http::{Shared, read_body};
+use super::creation::{self, CreationRequest};
+use super::list::{json_response, with_meter};
+use super::params::{Params, QueryParams, bad_request, next_page};
+use crate::http::{ServerState, problem, read_body};
 
-/// The list of deliveries, in cursors.
+/// Name of the list of deliveries in cursors.
 const DELIVERIES: &str = "deliveries";
 
-/// An endpoint to be made, or what is to be changed of one.
+/// Body of a request that creates or changes an endpoint.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct Fields {
+struct EndpointBody {
     url: Option<String>,
     description: Option<String>,
     events: Option<Vec<String>>,
@@ -52,66 +50,64 @@ struct Fields {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct Rotation {
+struct RotationBody {
     secret: Option<String>,
     overlap_seconds: Option<u64>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct Replay {
+struct ReplayBody {
     message_id: Option<String>,
     since: Option<String>,
 }
 
-impl Fields {
+impl EndpointBody {
     const NAMES: &[&str] =
         &["url", "description", "events", "customers", "ordered", "enabled", "secret"];
 }
 
-impl Rotation {
+impl RotationBody {
     const NAMES: &[&str] = &["secret", "overlapSeconds"];
 }
 
-impl Replay {
+impl ReplayBody {
     const NAMES: &[&str] = &["messageId", "since"];
 }
 
-type Id = Result<Path<String>, PathRejection>;
+type PathId = Result<Path<String>, PathRejection>;
 
-async fn list_endpoints(State(shared): State<Arc<Shared>>) -> Response {
-    ask(&shared, Ok(()), async |meter: &Meter, ()| {
+async fn list_endpoints(State(shared): State<Arc<ServerState>>) -> Response {
+    with_meter(&shared, Ok(()), async |meter: &Meter, ()| {
         let all = meter.webhooks().statuses().await?;
-        let all: Vec<ShownStatus> = all.into_iter().map(ShownStatus::from).collect();
-        Ok(answer(HeaderMap::new(), &all))
+        let all: Vec<EndpointStatusJson> = all.into_iter().map(EndpointStatusJson::from).collect();
+        Ok(json_response(HeaderMap::new(), &all))
     })
     .await
 }
 
-async fn create(
-    State(shared): State<Arc<Shared>>,
-    Extension(caller): Extension<Caller>,
-    (method, uri): (Method, Uri),
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    let read = Creation::read(&shared, &caller, (&method, &uri, &headers), body).await;
-    let asked = read.and_then(|creation| {
-        let new = creation.fields::<Fields>(Fields::NAMES).and_then(new_endpoint)?;
-        Ok((new, creation.keyed))
+async fn create(State(shared): State<Arc<ServerState>>, creation: CreationRequest) -> Response {
+    let request = creation.and_then(|creation| {
+        let (fields, keyed) = creation.with_fields::<EndpointBody>(EndpointBody::NAMES)?;
+        Ok((new_endpoint(fields)?, keyed))
     });
-    ask(&shared, asked, async |meter: &Meter, (new, keyed): (NewEndpoint, Option<KeyedRequest>)| {
-        let created = Box::pin(meter.webhooks().create_once(&new, keyed.as_ref())).await?;
-        let status = if created.is_new { StatusCode::CREATED } else { StatusCode::OK };
-        let secret = created.secret.map(|secret| secret.expose().to_owned());
-        let made = Made { endpoint: created.endpoint.into(), secret };
-        Ok((status, answer(HeaderMap::new(), &made)).into_response())
-    })
+    with_meter(
+        &shared,
+        request,
+        async |meter: &Meter, (new, keyed): (NewEndpoint, Option<KeyedRequest>)| {
+            let created = Box::pin(meter.webhooks().create_once(&new, keyed.as_ref())).await?;
+            let status = if created.is_new { StatusCode::CREATED } else { StatusCode::OK };
+            let secret = created.secret.map(|secret| secret.expose().to_owned());
+            let made = CreatedEndpointJson { endpoint: created.endpoint.into(), secret };
+            Ok((status, json_response(HeaderMap::new(), &made)).into_response())
+        },
+    )
     .await
 }
 
-fn new_endpoint(fields: Fields) -> Result<NewEndpoint, Response> {
-    let url = fields.url.ok_or_else(|| wrong("url is required"))?;
+fn new_endpoint(fields: EndpointBody) -> Result<NewEndpoint, Response> {
+    let url = fields.url.ok_or_else(|| bad_request("url is required"))?;
+    check_events(fields.events.as_deref())?;
     Ok(NewEndpoint {
         url,
         description: fields.description.unwrap_or_default(),
@@ -123,19 +119,19 @@ fn new_endpoint(fields: Fields) -> Result<NewEndpoint, Response> {
     })
 }
 
-async fn read_endpoint(State(shared): State<Arc<Shared>>, id: Id) -> Response {
-    ask(&shared, path_id(id), async |meter: &Meter, id: String| {
+async fn read_endpoint(State(shared): State<Arc<ServerState>>, id: PathId) -> Response {
+    with_meter(&shared, path_id(id), async |meter: &Meter, id: String| {
         let endpoint = meter.webhooks().get(&id).await?;
-        Ok(answer(HeaderMap::new(), &ShownEndpoint::from(endpoint)))
+        Ok(json_response(HeaderMap::new(), &EndpointJson::from(endpoint)))
     })
     .await
 }
 
-async fn update(State(shared): State<Arc<Shared>>, id: Id, body: Body) -> Response {
+async fn update(State(shared): State<Arc<ServerState>>, id: PathId, body: Body) -> Response {
     let body = read_body(&shared, body).await;
-    let fields = body.and_then(|body| once::fields::<Fields>(&body, Fields::NAMES));
-    let asked = fields.and_then(|fields| match fields.secret {
-        Some(_) => Err(wrong("secret: it is changed by rotating it")),
+    let fields = body.and_then(|body| creation::fields::<EndpointBody>(&body, EndpointBody::NAMES));
+    let request = fields.and_then(|fields| match fields.secret {
+        Some(_) => Err(bad_request("secret: cannot be changed here; rotate it")),
         None => Ok(EndpointChange {
             url: fields.url,
             description: fields.description,
@@ -145,16 +141,19 @@ async fn update(State(shared): State<Arc<Shared>>, id: Id, body: Body) -> Respon
             enabled: fields.enabled,
         }),
     });
-    let asked = asked.and_then(|change| Ok((path_id(id)?, change)));
-    ask(&shared, asked, async |meter: &Meter, (id, change): (String, EndpointChange)| {
+    let request = request.and_then(|change| {
+        check_events(change.kinds.as_deref())?;
+        Ok((path_id(id)?, change))
+    });
+    with_meter(&shared, request, async |meter: &Meter, (id, change): (String, EndpointChange)| {
         let endpoint = meter.webhooks().update(&id, &change).await?;
-        Ok(answer(HeaderMap::new(), &ShownEndpoint::from(endpoint)))
+        Ok(json_response(HeaderMap::new(), &EndpointJson::from(endpoint)))
     })
     .await
 }
 
-async fn delete(State(shared): State<Arc<Shared>>, id: Id) -> Response {
-    ask(&shared, path_id(id), async |meter: &Meter, id: String| {
+async fn delete(State(shared): State<Arc<ServerState>>, id: PathId) -> Response {
+    with_meter(&shared, path_id(id), async |meter: &Meter, id: String| {
         meter.webhooks().delete(&id).await?;
         Ok(StatusCode::NO_CONTENT.into_response())
     })
@@ -162,165 +161,182 @@ async fn delete(State(shared): State<Arc<Shared>>, id: Id) -> Response {
 }
 
 async fn test(
-    State(shared): State<Arc<Shared>>,
-    Extension(caller): Extension<Caller>,
-    id: Id,
-    (method, uri): (Method, Uri),
-    headers: HeaderMap,
-    body: Body,
+    State(shared): State<Arc<ServerState>>,
+    id: PathId,
+    creation: CreationRequest,
 ) -> Response {
-    let read = Creation::read(&shared, &caller, (&method, &uri, &headers), body).await;
-    let asked = read.and_then(|creation| {
-        creation.expect_no_fields()?;
-        Ok((path_id(id)?, creation.keyed))
+    let request = creation.and_then(|creation| {
+        let keyed = creation.without_fields()?;
+        Ok((path_id(id)?, keyed))
     });
-    ask(&shared, asked, async |meter: &Meter, (id, keyed): (String, Option<KeyedRequest>)| {
-        let message = Box::pin(meter.webhooks().test_once(&id, keyed.as_ref())).await?;
-        Ok((StatusCode::ACCEPTED, Json(json!({"messageId": message}))).into_response())
-    })
+    with_meter(
+        &shared,
+        request,
+        async |meter: &Meter, (id, keyed): (String, Option<KeyedRequest>)| {
+            let message = Box::pin(meter.webhooks().test_once(&id, keyed.as_ref())).await?;
+            Ok((StatusCode::ACCEPTED, Json(json!({"messageId": message}))).into_response())
+        },
+    )
     .await
 }
 
 async fn rotate(
-    State(shared): State<Arc<Shared>>,
-    Extension(caller): Extension<Caller>,
-    id: Id,
-    (method, uri): (Method, Uri),
-    headers: HeaderMap,
-    body: Body,
+    State(shared): State<Arc<ServerState>>,
+    id: PathId,
+    creation: CreationRequest,
 ) -> Response {
-    let read = Creation::read(&shared, &caller, (&method, &uri, &headers), body).await;
-    let asked = read.and_then(|creation| {
-        let asked = creation.fields::<Rotation>(Rotation::NAMES)?;
-        let secret = asked.secret.as_deref().map(secret).transpose()?;
-        let overlap = asked.overlap_seconds.map(Duration::from_secs);
-        Ok((path_id(id)?, secret, overlap, creation.keyed))
+    let request = creation.and_then(|creation| {
+        let (body, keyed) = creation.with_fields::<RotationBody>(RotationBody::NAMES)?;
+        let secret = body.secret.as_deref().map(secret).transpose()?;
+        let overlap = body.overlap_seconds.map(Duration::from_secs);
+        Ok((path_id(id)?, secret, overlap, keyed))
     });
-    ask(&shared, asked, async |meter: &Meter, (id, secret, overlap, keyed): (String, _, _, _)| {
-        let keyed: Option<KeyedRequest> = keyed;
-        let rotate = meter.webhooks().rotate_once(&id, secret, overlap, keyed.as_ref());
-        let secret = Box::pin(rotate).await?;
-        Ok(Json(json!({"secret": secret.expose()})).into_response())
-    })
+    with_meter(
+        &shared,
+        request,
+        async |meter: &Meter, (id, secret, overlap, keyed): (String, _, _, _)| {
+            let keyed: Option<KeyedRequest> = keyed;
+            let rotate = meter.webhooks().rotate_once(&id, secret, overlap, keyed.as_ref());
+            let secret = Box::pin(rotate).await?;
+            Ok(Json(json!({"secret": secret.expose()})).into_response())
+        },
+    )
     .await
 }
 
 async fn replay(
-    State(shared): State<Arc<Shared>>,
-    Extension(caller): Extension<Caller>,
-    id: Id,
-    (method, uri): (Method, Uri),
-    headers: HeaderMap,
-    body: Body,
+    State(shared): State<Arc<ServerState>>,
+    id: PathId,
+    creation: CreationRequest,
 ) -> Response {
-    let read = Creation::read(&shared, &caller, (&method, &uri, &headers), body).await;
-    let asked = read.and_then(|creation| {
-        Ok((path_id(id)?, creation.fields::<Replay>(Replay::NAMES)?, creation.keyed))
+    let request = creation.and_then(|creation| {
+        let (body, keyed) = creation.with_fields::<ReplayBody>(ReplayBody::NAMES)?;
+        Ok((path_id(id)?, body, keyed))
     });
-    ask(&shared, asked, async |meter: &Meter, (id, asked, keyed): (String, Replay, _)| {
-        let keyed: Option<KeyedRequest> = keyed;
-        again(meter, &id, asked, keyed.as_ref()).await
-    })
+    with_meter(
+        &shared,
+        request,
+        async |meter: &Meter, (id, body, keyed): (String, ReplayBody, _)| {
+            let keyed: Option<KeyedRequest> = keyed;
+            replay_messages(meter, &id, body, keyed.as_ref()).await
+        },
+    )
     .await
 }
 
-async fn again(
+async fn replay_messages(
     meter: &Meter,
     id: &str,
-    asked: Replay,
+    body: ReplayBody,
     keyed: Option<&KeyedRequest>,
 ) -> MeterResult<Response> {
     let hooks = meter.webhooks();
-    let replayed = match (asked.message_id, asked.since) {
+    let replayed = match (body.message_id, body.since) {
         (Some(message), None) => {
             Box::pin(hooks.replay_once(&message, id, keyed)).await?;
             json!({"deliveries": 1, "more": false})
         }
         (None, Some(since)) => {
             let since = parse_time(&since)?;
-            // On the heap: futures within futures grow beyond what a stack has room for.
-            let replay = async { Ok(shown(Box::pin(hooks.replay_since(id, since)).await?)) };
+            // Boxed, because nested futures grow too large for the stack.
+            let replay = async { Ok(replay_json(Box::pin(hooks.replay_since(id, since)).await?)) };
             Box::pin(meter.once(keyed, replay)).await?
         }
-        _ => return Ok(wrong("either messageId or since is required")),
+        _ => return Ok(bad_request("either messageId or since is required")),
     };
     Ok((StatusCode::ACCEPTED, Json(replayed)).into_response())
 }
 
-/// Has what waits for its next attempt sent now.
+/// Makes deliveries due now that wait for their next attempt.
 async fn retry(
-    State(shared): State<Arc<Shared>>,
-    Extension(caller): Extension<Caller>,
-    id: Id,
-    (method, uri): (Method, Uri),
-    headers: HeaderMap,
-    body: Body,
+    State(shared): State<Arc<ServerState>>,
+    id: PathId,
+    creation: CreationRequest,
 ) -> Response {
-    let read = Creation::read(&shared, &caller, (&method, &uri, &headers), body).await;
-    let asked = read.and_then(|creation| {
-        creation.expect_no_fields()?;
-        Ok((path_id(id)?, creation.keyed))
+    let request = creation.and_then(|creation| {
+        let keyed = creation.without_fields()?;
+        Ok((path_id(id)?, keyed))
     });
-    ask(&shared, asked, async |meter: &Meter, (id, keyed): (String, Option<KeyedRequest>)| {
-        let retry = async { Ok(shown(Box::pin(meter.webhooks().retry_now(&id)).await?)) };
-        let retried = Box::pin(meter.once(keyed.as_ref(), retry)).await?;
-        Ok((StatusCode::ACCEPTED, Json(retried)).into_response())
-    })
+    with_meter(
+        &shared,
+        request,
+        async |meter: &Meter, (id, keyed): (String, Option<KeyedRequest>)| {
+            let retry = async { Ok(replay_json(Box::pin(meter.webhooks().retry_now(&id)).await?)) };
+            let retried = Box::pin(meter.once(keyed.as_ref(), retry)).await?;
+            Ok((StatusCode::ACCEPTED, Json(retried)).into_response())
+        },
+    )
     .await
 }
 
-fn shown(replayed: Replayed) -> Value {
+fn replay_json(replayed: ReplayResult) -> Value {
     json!({"deliveries": replayed.deliveries, "more": replayed.more})
 }
 
-async fn deliveries(State(shared): State<Arc<Shared>>, uri: Uri, asked: Asked) -> Response {
-    let question = Params::read(asked, DELIVERY_PARAMS).and_then(|params| {
+async fn deliveries(
+    State(shared): State<Arc<ServerState>>,
+    uri: Uri,
+    params: QueryParams,
+) -> Response {
+    let request = Params::read(params, DELIVERY_PARAMS).and_then(|params| {
         let state = params.text("state").map(|name| {
             DeliveryState::from_name(name).ok_or_else(|| {
                 let names = DeliveryState::ALL.map(DeliveryState::name);
-                wrong(&format!("state: it is one of {}", names.join(", ")))
+                bad_request(&format!("state: must be one of {}", names.join(", ")))
             })
         });
         let after = params.cursor(DELIVERIES)?.map(|(message, endpoint)| {
             let endpoint =
-                endpoint.parse().map_err(|_| wrong("cursor: it is not one of this list"));
+                endpoint.parse().map_err(|_| bad_request("cursor: not a cursor of this list"));
             endpoint.map(|endpoint| DeliveryCursor { message, endpoint })
         });
         let after = after.transpose()?;
         Ok((params.owned("endpointId"), state.transpose()?, after, params.limit()?))
     });
-    ask(
+    with_meter(
         &shared,
-        question,
+        request,
         async |meter: &Meter, (endpoint, state, after, limit): (Option<String>, _, _, usize)| {
             let found =
                 meter.webhooks().deliveries(endpoint.as_deref(), state, after, limit).await?;
             let next = found.last().filter(|_| found.len() == limit);
             let next = next.map(|last| (last.cursor.message, last.cursor.endpoint.to_string()));
-            let found: Vec<ShownDelivery> = found.into_iter().map(ShownDelivery::from).collect();
-            Ok(answer(next_page(&uri, DELIVERIES, next), &found))
+            let found: Vec<DeliveryJson> = found.into_iter().map(DeliveryJson::from).collect();
+            Ok(json_response(next_page(&uri, DELIVERIES, next), &found))
         },
     )
     .await
 }
 
 async fn attempts(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ServerState>>,
     ids: Result<Path<(String, String)>, PathRejection>,
 ) -> Response {
-    let ids = ids.map(|Path(ids)| ids).map_err(|_| wrong("the ids are to be text in UTF-8"));
-    ask(&shared, ids, async |meter: &Meter, (message, endpoint): (String, String)| {
+    let ids =
+        ids.map(|Path(ids)| ids).map_err(|_| bad_request("the ids must be percent-encoded UTF-8"));
+    with_meter(&shared, ids, async |meter: &Meter, (message, endpoint): (String, String)| {
         let found = meter.webhooks().attempts(&message, &endpoint).await?;
-        let found: Vec<ShownAttempt> = found.into_iter().map(ShownAttempt::from).collect();
-        Ok(answer(HeaderMap::new(), &found))
+        let found: Vec<AttemptJson> = found.into_iter().map(AttemptJson::from).collect();
+        Ok(json_response(HeaderMap::new(), &found))
     })
     .await
 }
 
-fn path_id(id: Id) -> Result<String, Response> {
-    id.map(|Path(id)| id).map_err(|_| wrong("the id is to be text in UTF-8"))
+fn path_id(id: PathId) -> Result<String, Response> {
+    id.map(|Path(id)| id).map_err(|_| bad_request("the id must be percent-encoded UTF-8"))
+}
+
+/// Refuses a kind of message that is never sent, by its position in the list.
+fn check_events(kinds: Option<&[String]>) -> Result<(), Response> {
+    for (position, kind) in kinds.into_iter().flatten().enumerate() {
+        check_kind(kind).map_err(|error| {
+            let why = format!("events: entry {}: {error}", position + 1);
+            problem(StatusCode::UNPROCESSABLE_ENTITY, &why)
+        })?;
+    }
+    Ok(())
 }
 
 fn secret(text: &str) -> Result<Secret, Response> {
-    Secret::parse(text).map_err(|error| wrong(&format!("secret: {error}")))
+    Secret::parse(text).map_err(|error| bad_request(&format!("secret: {error}")))
 }

@@ -1,12 +1,14 @@
-//! The read API over a derived chain: its answers against a scan of the blocks, its document, plans and errors.
+//! The read API over a derived chain: answers compared with a scan of the blocks, the OpenAPI document, plans and
+//! errors.
 
 mod bounds;
+mod derived_server;
 mod details;
 mod errors;
 mod moments;
 mod openapi;
 mod pages;
 mod plans;
-mod rich;
+mod reconciliation;
+mod sample_chain;
 pub(super) mod schema;
-mod world;

@@ -1,17 +1,17 @@
-//! Calls, one by one: what is answered, what is refused and how, and what the limits do.
+//! Single calls: answers, errors and limits.
 
 use std::time::Duration;
 
 use alloy_primitives::{Address, B256};
 use serde_json::{Value, json};
 
-use super::ground::{Ground, blocks, log, small};
+use super::test_server::{TestServer, blocks, log, small};
 
 #[tokio::test]
-async fn the_plain_questions_are_answered() {
+async fn methods_without_block_data_are_answered() {
     let (last, tip) = small();
     let (first, head) = (last[0].clone(), tip[2].clone());
-    let ground = Ground::of(last, tip).await;
+    let server = TestServer::of(last, tip).await;
     for (method, params, expected) in [
         ("eth_chainId", json!([]), json!("0x539")),
         ("eth_chainId", Value::Null, json!("0x539")),
@@ -28,35 +28,35 @@ async fn the_plain_questions_are_answered() {
         ("eth_getTransactionByBlockNumberAndIndex", json!(["0x5", "0x2"]), Value::Null),
         ("web3_sha3", json!(["0x"]), json!(alloy_primitives::keccak256([]))),
     ] {
-        assert_eq!(ground.call(method, params.clone()).await, expected, "{method} {params}");
+        assert_eq!(server.call(method, params.clone()).await, expected, "{method} {params}");
     }
-    let version = ground.call("web3_clientVersion", json!([])).await;
+    let version = server.call("web3_clientVersion", json!([])).await;
     assert!(version.as_str().is_some_and(|text| text.starts_with("logmill/v")), "{version}");
-    assert_eq!(ground.call("rpc_modules", json!([])).await["eth"], "1.0");
+    assert_eq!(server.call("rpc_modules", json!([])).await["eth"], "1.0");
 }
 
 #[tokio::test]
-async fn blocks_and_transactions_are_found_in_history_and_tip_by_every_name() {
+async fn blocks_and_transactions_are_found_in_history_and_tip_by_number_tag_and_hash() {
     let (last, tip) = small();
-    let ground = Ground::of(last.clone(), tip.clone()).await;
+    let server = TestServer::of(last.clone(), tip.clone()).await;
     for block in last.iter().chain(&tip) {
         let number = format!("0x{:x}", block.at.number);
-        let by_number = ground.call("eth_getBlockByNumber", json!([number, true])).await;
-        let by_hash = ground.call("eth_getBlockByHash", json!([block.at.hash, true])).await;
+        let by_number = server.call("eth_getBlockByNumber", json!([number, true])).await;
+        let by_hash = server.call("eth_getBlockByHash", json!([block.at.hash, true])).await;
         assert_eq!(by_number, by_hash);
         assert_eq!(by_number["hash"], json!(block.at.hash));
-        let receipts = ground.call("eth_getBlockReceipts", json!([number])).await;
+        let receipts = server.call("eth_getBlockReceipts", json!([number])).await;
         for (position, transaction) in block.transactions.iter().enumerate() {
             let whole = &by_number["transactions"][position];
             let at = format!("0x{position:x}");
             let hash = json!([transaction.hash]);
-            assert_eq!(&ground.call("eth_getTransactionByHash", hash.clone()).await, whole);
+            assert_eq!(&server.call("eth_getTransactionByHash", hash.clone()).await, whole);
             let params = json!([block.at.hash, at]);
             let method = "eth_getTransactionByBlockHashAndIndex";
-            assert_eq!(&ground.call(method, params).await, whole);
+            assert_eq!(&server.call(method, params).await, whole);
             let method = "eth_getTransactionByBlockNumberAndIndex";
-            assert_eq!(&ground.call(method, json!([number, at])).await, whole);
-            let receipt = ground.call("eth_getTransactionReceipt", hash).await;
+            assert_eq!(&server.call(method, json!([number, at])).await, whole);
+            let receipt = server.call("eth_getTransactionReceipt", hash).await;
             assert_eq!(receipt, receipts[position]);
             assert_eq!(receipt["status"], if position == 1 { "0x0" } else { "0x1" });
         }
@@ -64,7 +64,7 @@ async fn blocks_and_transactions_are_found_in_history_and_tip_by_every_name() {
     for (tag, number) in
         [("earliest", "0x0"), ("finalized", "0x9"), ("safe", "0x9"), ("latest", "0xc")]
     {
-        let block = ground.call("eth_getBlockByNumber", json!([tag, false])).await;
+        let block = server.call("eth_getBlockByNumber", json!([tag, false])).await;
         assert_eq!(block["number"], number, "{tag}");
     }
 }
@@ -72,8 +72,8 @@ async fn blocks_and_transactions_are_found_in_history_and_tip_by_every_name() {
 #[tokio::test]
 async fn logs_join_history_and_tip_without_a_seam() {
     let (last, tip) = small();
-    let ground = Ground::of(last, tip).await;
-    let logs = async |filter: Value| ground.call("eth_getLogs", json!([filter])).await;
+    let server = TestServer::of(last, tip).await;
+    let logs = async |filter: Value| server.call("eth_getLogs", json!([filter])).await;
     let all = logs(json!({"fromBlock": "0x0", "toBlock": "latest"})).await;
     assert_eq!(all.as_array().map(Vec::len), Some(13 * 3));
     let seam = logs(json!({"fromBlock": "0x9", "toBlock": "0xa", "topics": [null, null]})).await;
@@ -87,7 +87,7 @@ async fn logs_join_history_and_tip_without_a_seam() {
     assert_eq!(logs(json!({"address": [Address::repeat_byte(5)]})).await, json!([]));
 }
 
-/// Questions about logs that are refused: the filter, the code, and how the message begins.
+/// Log filters that are rejected: the filter, the error code, and the start of the message.
 fn wrong_filters() -> Vec<(Value, i64, &'static str)> {
     let hash = B256::repeat_byte(7);
     let many: Vec<_> = (0..200_u64).map(|n| B256::from(alloy_primitives::U256::from(n))).collect();
@@ -119,24 +119,25 @@ fn wrong_filters() -> Vec<(Value, i64, &'static str)> {
 }
 
 #[tokio::test]
-async fn wrong_filters_are_refused_with_their_codes() {
+async fn invalid_filters_are_refused_with_their_codes() {
     let (last, tip) = small();
-    let ground = Ground::of(last, tip).await;
+    let server = TestServer::of(last, tip).await;
     for method in ["eth_getLogs", "logmill_getLogs", "logmill_explain"] {
         for (filter, code, text) in wrong_filters() {
-            let (got, message, _) = ground.refused(method, json!([filter])).await;
+            let (got, message, _) = server.refused(method, json!([filter])).await;
             assert!(got == code && message.starts_with(text), "{method} {filter}: {got} {message}");
         }
     }
 }
 
 #[tokio::test]
-async fn wrong_questions_are_refused_with_their_codes() {
+async fn invalid_calls_are_refused_with_their_codes() {
     let (last, tip) = small();
-    let ground = Ground::of(last, tip).await;
+    let server = TestServer::of(last, tip).await;
     let hash = B256::repeat_byte(7);
     let pending = "pending blocks are not supported";
-    let (cursor, limit) = ("invalid argument 1: not a cursor", "invalid argument 1: a limit of 0");
+    let (cursor, limit) =
+        ("invalid argument 1: invalid cursor", "invalid argument 1: the limit must be at least 1");
     for (method, params, code, text) in [
         ("eth_getLogs", json!({}), -32_602, "non-array args"),
         ("eth_getBlockByNumber", json!(["pending", false]), -32_602, pending),
@@ -144,7 +145,7 @@ async fn wrong_questions_are_refused_with_their_codes() {
         ("eth_getBlockByHash", json!(["0x12", false]), -32_602, "invalid argument 0: "),
         ("eth_getFilterChanges", json!(["0x12"]), -32_000, "filter not found"),
         ("eth_getFilterLogs", json!(["0x12"]), -32_000, "filter not found"),
-        ("eth_newFilter", json!([{"blockHash": hash}]), -32_602, "a filter has a range"),
+        ("eth_newFilter", json!([{"blockHash": hash}]), -32_602, "a filter takes a block range"),
         ("eth_subscribe", json!(["newHeads"]), -32_602, "subscriptions need a WebSocket"),
         ("eth_call", json!([]), -32_601, "the method eth_call does not exist"),
         ("other", json!([]), -32_601, "the method other does not exist"),
@@ -152,15 +153,15 @@ async fn wrong_questions_are_refused_with_their_codes() {
         ("logmill_getLogs", json!([{}, {"cursor": "5"}]), -32_602, cursor),
         ("logmill_getLogs", json!([{}, {"limit": 0}]), -32_602, limit),
     ] {
-        let (got, message, _) = ground.refused(method, params.clone()).await;
+        let (got, message, _) = server.refused(method, params.clone()).await;
         assert!(got == code && message.starts_with(text), "{method} {params}: {got} {message}");
     }
 }
 
 #[tokio::test]
-async fn what_is_not_stored_is_an_error_with_what_is_and_never_empty() {
+async fn blocks_that_are_not_stored_are_an_error_with_the_coverage_and_never_empty() {
     let all = blocks(None, 20, 1, |_| vec![vec![log(1, &[1], 0)]]);
-    let ground = Ground::of(all[5..15].to_vec(), all[15..].to_vec()).await;
+    let server = TestServer::of(all[5..15].to_vec(), all[15..].to_vec()).await;
     let covered = json!({"covered": [{"from": "0x5", "to": "0x13"}]});
     for (method, params) in [
         ("eth_getLogs", json!([{"fromBlock": "0x0", "toBlock": "0x7"}])),
@@ -174,15 +175,15 @@ async fn what_is_not_stored_is_an_error_with_what_is_and_never_empty() {
         ("eth_getTransactionReceipt", json!([all[3].transactions[0].hash])),
         ("eth_getBlockTransactionCountByHash", json!([all[3].at.hash])),
     ] {
-        let (code, message, data) = ground.refused(method, params.clone()).await;
+        let (code, message, data) = server.refused(method, params.clone()).await;
         assert_eq!((code, &data), (4_444, &covered), "{method} {params}: {message}");
         assert!(message.starts_with("Pruned history unavailable"), "{message}");
     }
     let params = json!([{"blockHash": all[3].at.hash}]);
-    let (code, message, data) = ground.refused("eth_getLogs", params).await;
+    let (code, message, data) = server.refused("eth_getLogs", params).await;
     assert_eq!((code, message.as_str(), data), (-32_000, "Block not found.", covered.clone()));
-    assert_eq!(ground.call("eth_getBlockByNumber", json!(["0x14", false])).await, Value::Null);
-    let coverage = ground.call("logmill_coverage", json!([])).await;
+    assert_eq!(server.call("eth_getBlockByNumber", json!(["0x14", false])).await, Value::Null);
+    let coverage = server.call("logmill_coverage", json!([])).await;
     assert_eq!((&coverage["covered"], &coverage["complete"]), (&covered["covered"], &json!(false)));
     assert_eq!(coverage["head"]["hash"], json!(all[19].at.hash));
     assert_eq!(coverage["finalized"]["number"], "0xe");
@@ -190,7 +191,7 @@ async fn what_is_not_stored_is_an_error_with_what_is_and_never_empty() {
 
 #[tokio::test]
 async fn a_chain_without_blocks_has_no_tags() {
-    let ground = Ground::of(Vec::new(), Vec::new()).await;
+    let server = TestServer::of(Vec::new(), Vec::new()).await;
     for (method, params) in [
         ("eth_blockNumber", json!([])),
         ("eth_getLogs", json!([{}])),
@@ -199,15 +200,15 @@ async fn a_chain_without_blocks_has_no_tags() {
         ("eth_getBlockByNumber", json!(["safe", false])),
         ("eth_getLogs", json!([{"fromBlock": "finalized"}])),
     ] {
-        let (code, message, _) = ground.refused(method, params).await;
+        let (code, message, _) = server.refused(method, params).await;
         assert_eq!(code, -39_001, "{method}: {message}");
     }
 }
 
 #[tokio::test]
-async fn limits_are_errors_that_say_what_would_do() {
+async fn an_exceeded_limit_is_an_error_that_suggests_a_range() {
     let (last, tip) = small();
-    let ground = Ground::with(last, tip, |state| {
+    let server = TestServer::with(last, tip, |state| {
         state.rpc.max_results = 7;
         state.rpc.max_blocks = 12;
         state.rpc.max_filters = 2;
@@ -231,37 +232,37 @@ async fn limits_are_errors_that_say_what_would_do() {
             json!({"from": "0x0", "to": "0xb", "limit": 12, "reason": "blocks"}),
         ),
     ] {
-        let refused = ground.refused("eth_getLogs", params).await;
+        let refused = server.refused("eth_getLogs", params).await;
         assert_eq!(refused, (-32_005, message.to_owned(), data));
     }
-    let retried = ground.call("eth_getLogs", whole("0x2", "0x3")).await;
+    let retried = server.call("eth_getLogs", whole("0x2", "0x3")).await;
     assert_eq!(retried.as_array().map(Vec::len), Some(6), "the range that was named does");
     for _ in 0..2 {
-        ground.call("eth_newBlockFilter", json!([])).await;
+        server.call("eth_newBlockFilter", json!([])).await;
     }
-    assert_eq!(ground.refused("eth_newBlockFilter", json!([])).await.0, -32_005);
-    ground.clock.move_on(Duration::from_secs(400));
-    ground.call("eth_newBlockFilter", json!([])).await;
+    assert_eq!(server.refused("eth_newBlockFilter", json!([])).await.0, -32_005);
+    server.clock.move_on(Duration::from_secs(400));
+    server.call("eth_newBlockFilter", json!([])).await;
 }
 
 #[tokio::test]
-async fn a_single_block_is_never_cut_and_large_answers_are_streamed_whole() {
+async fn a_single_block_is_never_split_and_large_answers_are_streamed_completely() {
     let logs = |number| {
         vec![(0..if number == 1 { 3_000 } else { 1 }).map(|_| log(1, &[1], 100)).collect()]
     };
     let all = blocks(None, 4, 1, logs);
-    let ground = Ground::with(all[..2].to_vec(), all[2..].to_vec(), |state| {
+    let server = TestServer::with(all[..2].to_vec(), all[2..].to_vec(), |state| {
         state.rpc.max_results = 10;
         state.rpc.max_response_bytes = 4 << 20;
     })
     .await;
     let one = json!([{"fromBlock": "0x1", "toBlock": "0x1"}]);
-    let answer = ground.call("eth_getLogs", one.clone()).await;
+    let answer = server.call("eth_getLogs", one.clone()).await;
     let answer = answer.as_array().expect("a list");
     assert_eq!(answer.len(), 3_000, "far more than a piece");
     assert_eq!(answer[2_999]["logIndex"], "0xbb7");
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "eth_getLogs", "params": one});
-    let (_, batch) = ground.post("/", &json!([call, call, call, call]).to_string()).await;
+    let (_, batch) = server.post("/", &json!([call, call, call, call]).to_string()).await;
     let batch: Vec<Value> = serde_json::from_slice(&batch).expect("JSON");
     let outcome = |answer: &Value| answer["error"]["code"].as_i64();
     let outcomes: Vec<_> = batch.iter().map(outcome).collect();
@@ -269,34 +270,35 @@ async fn a_single_block_is_never_cut_and_large_answers_are_streamed_whole() {
 }
 
 #[tokio::test]
-async fn too_many_bytes_name_the_blocks_that_would_do() {
+async fn an_answer_that_is_too_large_suggests_a_range_that_fits() {
     let all = blocks(None, 6, 1, |_| vec![vec![log(1, &[1], 1_000)]]);
-    let ground = Ground::with(all, Vec::new(), |state| state.rpc.max_response_bytes = 8_000).await;
+    let server =
+        TestServer::with(all, Vec::new(), |state| state.rpc.max_response_bytes = 8_000).await;
     let all = json!([{"fromBlock": "0x0", "toBlock": "0x5"}]);
-    let (code, message, data) = ground.refused("eth_getLogs", all).await;
+    let (code, message, data) = server.refused("eth_getLogs", all).await;
     assert_eq!(code, -32_005);
     assert_eq!(message, "query exceeds max response size 8000, retry with the range 0-2");
     assert_eq!(data["to"], "0x2");
     let less = json!([{"fromBlock": "0x0", "toBlock": "0x2"}]);
-    assert_eq!(ground.call("eth_getLogs", less).await.as_array().map(Vec::len), Some(3));
+    assert_eq!(server.call("eth_getLogs", less).await.as_array().map(Vec::len), Some(3));
 }
 
 #[tokio::test]
-async fn a_request_that_takes_too_long_is_answered_so() {
+async fn a_request_that_takes_too_long_gets_a_timeout_error() {
     let (last, tip) = small();
-    let ground = Ground::with(last, tip, |state| state.rpc.timeout = Duration::ZERO).await;
-    // No time at all: the request may not even be read.
+    let server = TestServer::with(last, tip, |state| state.rpc.timeout = Duration::ZERO).await;
+    // With no time at all, the request may not even be read.
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "eth_chainId"}).to_string();
-    let (status, answer) = ground.post("/", &body).await;
+    let (status, answer) = server.post("/", &body).await;
     let answer: Value = serde_json::from_slice(&answer).expect("JSON");
     let said = (status, answer["error"]["code"].as_i64());
     assert!(said == (200, Some(-32_002)) || said == (408, None), "{status} {answer}");
 }
 
 #[tokio::test]
-async fn batches_notifications_and_ids_are_as_the_specification_says() {
+async fn batches_notifications_and_ids_follow_the_specification() {
     let (last, tip) = small();
-    let ground = Ground::of(last, tip).await;
+    let server = TestServer::of(last, tip).await;
     let call = r#"{"jsonrpc":"2.0","id":"a","method":"eth_chainId"}"#;
     let silent = r#"{"jsonrpc":"2.0","method":"eth_chainId"}"#;
     let answer = r#"{"jsonrpc":"2.0","id":"a","result":"0x539"}"#;
@@ -318,27 +320,57 @@ async fn batches_notifications_and_ids_are_as_the_specification_says() {
             error(-32_600, "batch too large: 101 calls, at most 100"),
         ),
     ] {
-        let (got, said) = ground.post("/rpc", &body).await;
+        let (got, said) = server.post("/rpc", &body).await;
         assert_eq!((got, &*String::from_utf8_lossy(&said)), (status, expected.as_str()), "{body}");
     }
-    let (status, _) = ground.post("/", &" ".repeat((1 << 20) + 1)).await;
+    let (status, _) = server.post("/", &" ".repeat((1 << 20) + 1)).await;
     assert_eq!(status, 413);
-    let (status, _) = ground.post("/rpc/1337", call).await;
+    let (status, _) = server.post("/rpc/1337", call).await;
     assert_eq!(status, 200, "by its number too");
-    assert_eq!(ground.post("/rpc/1", call).await.0, 404);
-    assert_eq!(ground.post("/rpc/x", call).await.0, 400);
+    assert_eq!(server.post("/rpc/1", call).await.0, 404);
 }
 
 #[tokio::test]
-async fn pages_with_a_cursor_are_all_of_it_and_survive_no_reorganisation() {
+async fn a_path_whose_chain_is_no_number_is_refused_with_what_is_wrong() {
     let (last, tip) = small();
-    let ground = Ground::of(last.clone(), tip.clone()).await;
+    let server = TestServer::of(last, tip).await;
+    let call = r#"{"jsonrpc":"2.0","id":"a","method":"eth_chainId"}"#;
+    for (chain, shown) in [
+        ("abc", "\"abc\""),
+        ("-1", "\"-1\""),
+        ("0x539", "\"0x539\""),
+        ("99999999999999999999", "\"99999999999999999999\""),
+        ("%ff", "the last part of the path"),
+    ] {
+        let (status, body) = server.post(&format!("/rpc/{chain}"), call).await;
+        let body: Value = serde_json::from_slice(&body).expect("JSON");
+        let why = format!(
+            "{shown} is no chain id: the path must have it in decimal digits, such as /rpc/1"
+        );
+        assert_eq!((status, body), (400, json!({"error": why})), "{chain}");
+    }
+    for path in ["/rpc/abc", "/ws/abc"] {
+        let upgrade = [
+            ("connection", "upgrade"),
+            ("upgrade", "websocket"),
+            ("sec-websocket-version", "13"),
+            ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+        ];
+        let (status, body) = server.get_with(path, &upgrade).await;
+        assert!(status == 400 && body.starts_with(r#"{"error":"\"abc\""#), "{status} {body}");
+    }
+}
+
+#[tokio::test]
+async fn pages_add_up_to_all_logs_and_a_reorganization_invalidates_the_cursor() {
+    let (last, tip) = small();
+    let server = TestServer::of(last.clone(), tip.clone()).await;
     let filter = json!({"fromBlock": "0x1", "toBlock": "latest"});
-    let expected = ground.call("eth_getLogs", json!([filter])).await;
+    let expected = server.call("eth_getLogs", json!([filter])).await;
     let (mut found, mut cursor, mut pages) = (Vec::new(), Value::Null, 0);
     loop {
         let paging = json!({"cursor": cursor, "limit": "0x7"});
-        let page = ground.call("logmill_getLogs", json!([filter, paging])).await;
+        let page = server.call("logmill_getLogs", json!([filter, paging])).await;
         found.extend(page["logs"].as_array().expect("logs").clone());
         assert_eq!(page["range"]["to"]["hash"], json!(tip[2].at.hash));
         pages += 1;
@@ -349,32 +381,32 @@ async fn pages_with_a_cursor_are_all_of_it_and_survive_no_reorganisation() {
     }
     assert_eq!((json!(found), pages), (expected, 6));
     let paging = json!({"limit": 33});
-    let page = ground.call("logmill_getLogs", json!([filter, paging])).await;
+    let page = server.call("logmill_getLogs", json!([filter, paging])).await;
     assert_eq!(page["range"]["from"]["hash"], json!(last[1].at.hash));
-    ground.stage(blocks(last.last(), 3, 2, |_| Vec::new())).await;
+    server.stage(blocks(last.last(), 3, 2, |_| Vec::new())).await;
     let paging = json!({"cursor": page["cursor"], "limit": 33});
-    let (code, message, _) = ground.refused("logmill_getLogs", json!([filter, paging])).await;
-    assert!(code == -32_000 && message.starts_with("the chain has changed"), "{message}");
+    let (code, message, _) = server.refused("logmill_getLogs", json!([filter, paging])).await;
+    assert!(code == -32_000 && message.starts_with("the chain changed"), "{message}");
     let by_hash = json!([{"blockHash": last[4].at.hash}]);
-    let page = ground.call("logmill_getLogs", by_hash).await;
+    let page = server.call("logmill_getLogs", by_hash).await;
     assert_eq!(page["range"]["from"], page["range"]["to"]);
     assert_eq!(page["logs"].as_array().map(Vec::len), Some(3));
 }
 
 #[tokio::test]
-async fn an_explanation_tells_the_work_done() {
+async fn an_explanation_reports_the_work_done() {
     let (last, tip) = small();
     let (in_history, in_tip) = (last[3].at.hash, tip[1].at.hash);
-    let ground = Ground::of(last, tip).await;
+    let server = TestServer::of(last, tip).await;
     let filter = json!({"fromBlock": "0x2", "toBlock": "0xb", "address": Address::repeat_byte(2)});
-    let told = ground.call("logmill_explain", json!([filter])).await;
+    let told = server.call("logmill_explain", json!([filter])).await;
     assert_eq!((&told["results"], &told["tipBlocks"]), (&json!(8), &json!("0x2")));
     assert_eq!(told["sources"][0]["clauses"][0]["kind"], "addr");
     assert_eq!(told["range"]["to"], "0xb");
-    let told = ground.call("logmill_explain", json!([{"blockHash": in_history}])).await;
+    let told = server.call("logmill_explain", json!([{"blockHash": in_history}])).await;
     assert_eq!(told["results"], 3);
-    let told = ground.call("logmill_explain", json!([{"blockHash": in_tip}])).await;
+    let told = server.call("logmill_explain", json!([{"blockHash": in_tip}])).await;
     assert_eq!((&told["results"], &told["tipBlocks"]), (&json!(0), &json!("0x1")));
     let nowhere = json!([{"blockHash": B256::repeat_byte(7)}]);
-    assert_eq!(ground.refused("logmill_explain", nowhere).await.0, -32_000);
+    assert_eq!(server.refused("logmill_explain", nowhere).await.0, -32_000);
 }

@@ -1,4 +1,4 @@
-//! The conformance cases of the Ethereum execution API, replayed over HTTP on the chain that they are asked on.
+//! The conformance cases of the Ethereum execution API, replayed over HTTP on their own chain.
 
 use std::io::Read;
 use std::path::Path;
@@ -7,10 +7,10 @@ use alloy_consensus::TxEnvelope;
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes};
 use alloy_rlp::Decodable;
-use logmill_chain::{Block, BlockRef, Header, Log, Outcome, Receipt, Transaction, Verify};
+use logmill_chain::{Block, BlockRef, Header, Log, Outcome, Receipt, Transaction, VerifyLevel};
 use serde_json::Value;
 
-use super::ground::Ground;
+use super::test_server::TestServer;
 
 fn field<T: serde::de::DeserializeOwned>(value: &Value, name: &str) -> T {
     serde_json::from_value(value[name].clone()).unwrap_or_else(|e| panic!("{name}: {e}: {value}"))
@@ -40,8 +40,8 @@ fn receipt(value: &Value) -> Receipt {
     }
 }
 
-/// The 55 blocks of the chain, the first of which is only known by some fields.
-fn chain(folder: &Path) -> (Vec<Block>, Vec<Value>) {
+/// The 55 blocks of the chain; of the first only some fields are known.
+pub(super) fn chain(folder: &Path) -> (Vec<Block>, Vec<Value>) {
     let mut text = String::new();
     let packed = std::fs::File::open(folder.join("blocks_and_receipts.json.gz")).expect("it");
     flate2::read::GzDecoder::new(packed).read_to_string(&mut text).expect("gzip");
@@ -67,7 +67,8 @@ fn chain(folder: &Path) -> (Vec<Block>, Vec<Value>) {
             size: 540,
             transactions: Vec::new(),
             receipts,
-            verified: Verify::Off,
+            verified: VerifyLevel::Off,
+            node_fields: logmill_chain::KeptFields::default(),
         };
         if at.number > 0 {
             let before = rest.len();
@@ -82,6 +83,7 @@ fn chain(folder: &Path) -> (Vec<Block>, Vec<Value>) {
                 alloy_rlp::Encodable::encode(&withdrawals, &mut out);
                 Bytes::from(out)
             });
+            block.uncles = decoded.body.ommers.iter().map(|uncle| uncle.hash_slow()).collect();
             let transactions = decoded.body.transactions.iter();
             block.transactions =
                 transactions.map(|tx| Transaction::canonical(tx.encoded_2718().into())).collect();
@@ -92,11 +94,11 @@ fn chain(folder: &Path) -> (Vec<Block>, Vec<Value>) {
     (blocks, known)
 }
 
-/// The chain with its last blocks in the tip.
-async fn served(folder: &Path) -> (Ground, Vec<Value>) {
+/// Serves the chain with its last blocks in the tip.
+pub(super) async fn served(folder: &Path) -> (TestServer, Vec<Value>) {
     let (mut blocks, known) = chain(folder);
     let tip = blocks.split_off(47);
-    (Ground::with(blocks, tip, |state| state.limits.max_body_bytes = 8 << 20).await, known)
+    (TestServer::with(blocks, tip, |state| state.limits.max_body_bytes = 8 << 20).await, known)
 }
 
 #[tokio::test]
@@ -105,22 +107,29 @@ async fn every_conformance_case_is_answered_as_expected() {
         return logmill_sim::skip("no recorded chain data");
     };
     let folder = data.join("execution_apis");
-    let (ground, _) = served(&folder).await;
+    let (server, _) = served(&folder).await;
     let mut cases = 0;
-    for method in ["eth_getLogs", "eth_getBlockReceipts"] {
-        for file in std::fs::read_dir(folder.join(method)).expect("cases") {
+    for method in std::fs::read_dir(&folder).expect("the folder") {
+        let method = method.expect("an entry");
+        let name = method.file_name().to_string_lossy().into_owned();
+        if !method.file_type().expect("a type").is_dir()
+            || crate::rpc::methods::find(&name).is_none()
+        {
+            continue;
+        }
+        for file in std::fs::read_dir(method.path()).expect("cases") {
             let path = file.expect("a case").path();
             let text = std::fs::read_to_string(&path).expect("text");
             let line = |mark: &str| text.lines().find_map(|line| line.strip_prefix(mark));
             let (asked, expected) = (line(">> ").expect("asked"), line("<< ").expect("said"));
             let expected: Value = serde_json::from_str(expected).expect("JSON");
-            let (status, answer) = ground.post("/", asked).await;
+            let (status, answer) = server.post("/", asked).await;
             let answer: Value = serde_json::from_slice(&answer).expect("JSON");
             assert_eq!((status, &answer), (200, &expected), "{}", path.display());
             cases += 1;
         }
     }
-    assert!(cases >= 15, "{cases} cases");
+    assert!(cases >= 17, "{cases} cases");
 }
 
 #[tokio::test]
@@ -128,17 +137,17 @@ async fn every_receipt_of_the_chain_has_the_fields_of_a_node_that_executed_it() 
     let Some(data) = logmill_sim::test_data() else {
         return logmill_sim::skip("no recorded chain data");
     };
-    let (ground, known) = served(&data.join("execution_apis")).await;
+    let (server, known) = served(&data.join("execution_apis")).await;
     let mut receipts = 0;
     for (block, known) in known.iter().enumerate() {
         let answer =
-            ground.call("eth_getBlockReceipts", serde_json::json!([format!("0x{block:x}")])).await;
+            server.call("eth_getBlockReceipts", serde_json::json!([format!("0x{block:x}")])).await;
         let expected = known["receipts"].as_array().expect("receipts");
         let answered = answer.as_array().expect("a list");
         assert_eq!(answered.len(), expected.len());
         for (ours, theirs) in answered.iter().zip(expected) {
             for (name, value) in theirs.as_object().expect("an object") {
-                // The price of blob gas follows from rules of the chain that a block does not tell.
+                // The price of blob gas follows from chain rules that are not in the block.
                 if name != "blobGasPrice" {
                     assert_eq!(&ours[name], value, "{name} in block {block}");
                 }
@@ -147,9 +156,9 @@ async fn every_receipt_of_the_chain_has_the_fields_of_a_node_that_executed_it() 
         }
         if let Some(first) = expected.first() {
             let hash = serde_json::json!([first["transactionHash"]]);
-            let receipt = ground.call("eth_getTransactionReceipt", hash.clone()).await;
+            let receipt = server.call("eth_getTransactionReceipt", hash.clone()).await;
             assert_eq!(receipt["blockHash"], first["blockHash"]);
-            let transaction = ground.call("eth_getTransactionByHash", hash).await;
+            let transaction = server.call("eth_getTransactionByHash", hash).await;
             assert_eq!(transaction["hash"], first["transactionHash"]);
             assert_eq!(transaction["from"], first["from"]);
             let address: Option<Address> = field(&transaction, "to");
@@ -157,7 +166,7 @@ async fn every_receipt_of_the_chain_has_the_fields_of_a_node_that_executed_it() 
         }
     }
     assert!(receipts > 200, "{receipts} receipts");
-    let full = ground.call("eth_getBlockByNumber", serde_json::json!(["0x36", true])).await;
+    let full = server.call("eth_getBlockByNumber", serde_json::json!(["0x36", true])).await;
     assert_eq!(full["transactions"].as_array().map(Vec::len), Some(4));
     assert_eq!(full["hash"], known[54]["header"]["hash"]);
 }

@@ -1,40 +1,41 @@
-//! `/fees` and `/fees/summary` over real sockets: the seed's answers to the letter, filters, sums, and odd questions.
+//! `/fees` and `/fees/summary` over real sockets: the seed's exact answers, filters, sums, and unusual requests.
 
 use std::sync::Arc;
 
 use alloy_primitives::{Address, B256, U256, address, b256};
 use logmill_chain::{BlockRef, Log};
-use logmill_io::sql::SqliteSettings;
+use logmill_io::sql::{Execute, SqliteSettings};
 use logmill_io::{Fault, Faults, SeededEntropy, Sql, SystemClock};
-use logmill_pipeline::derive::{Part, Processor, Rows, Tables, TipBlocks, TipPart};
-use logmill_pipeline::processors::fees::{COLLECTOR, FEES_COLLECTED, Fees, LogPlace};
+use logmill_pipeline::async_workers::token_metadata;
+use logmill_pipeline::derive::{Processor, RangeRows, Reader, Rows, Tables, TipBlocks, TipChange};
+use logmill_pipeline::processors::fees::{COLLECTOR, FEES_COLLECTED, Fees, LogPosition};
 use serde_json::{Value, json};
 
-use super::ground::Ground;
+use super::test_server::{CHAIN_ID, TestServer};
+use crate::rpc::ChainStatus;
 
 const POLYGON: u64 = 137;
 const SAMPLE_BLOCK: u64 = 52_661_448;
 const INTEGRATOR: Address = address!("0x1aC3EF0ECF4E0ed23D62cab448f3169064230624");
 const OTHER: Address = address!("0x00000000000000000000000000000000000000aa");
 const TOKEN: Address = address!("0xc2132D05D31c914a87C6611C10748AEb04B58e8F");
-/// The block of the first made-up event, and its time: 2024-01-30T00:00:00Z.
+/// Block and time of the first generated event: 2024-01-30T00:00:00Z.
 const FIRST_BLOCK: u64 = 52_700_000;
 const FIRST_TIME: u64 = 1_706_572_800;
 
-/// An event that is collected.
 #[derive(Clone, Debug)]
 struct Event {
-    place: LogPlace,
+    position: LogPosition,
     token: Address,
     integrator: Address,
     theirs: U256,
     ours: U256,
 }
 
-/// The real one of Polygon.
+/// A real event on Polygon.
 fn sample() -> Event {
     Event {
-        place: LogPlace {
+        position: LogPosition {
             block: SAMPLE_BLOCK,
             timestamp: 1_705_918_271,
             transaction_index: 82,
@@ -50,10 +51,10 @@ fn sample() -> Event {
     }
 }
 
-/// Made-up events, two a block, six hours apart, some as large as can be.
+/// Generated events, two per block, six hours apart, some with the largest possible amounts.
 fn made_up() -> Vec<Event> {
     let event = |number: u64| Event {
-        place: LogPlace {
+        position: LogPosition {
             block: FIRST_BLOCK + number / 2,
             timestamp: FIRST_TIME + number / 2 * 21_600,
             transaction_index: 3,
@@ -84,13 +85,13 @@ fn rows(fees: &Fees, events: &[Event]) -> Rows {
             topics: topics.into_iter().collect(),
             data: words.concat().into(),
         };
-        rows.at_block(event.place.block);
-        fees.process_log(&event.place, &log, &mut rows).expect("a row");
+        rows.at_block(event.position.block);
+        fees.process_log(&event.position, &log, &mut rows).expect("a row");
     }
     rows
 }
 
-/// Tables with these events, of which the blocks from `tip` on are not final.
+/// Tables with these events; the blocks from `tip` on are not final.
 async fn tables(chain: u64, events: &[Event], tip: u64) -> Tables {
     let (clock, entropy) = (SystemClock::shared(), SeededEntropy::shared(1));
     let sql = Sql::sqlite(&SqliteSettings::memory(), clock, entropy).await.expect("a database");
@@ -102,17 +103,21 @@ async fn tables(chain: u64, events: &[Event], tip: u64) -> Tables {
 async fn fill(tables: &Tables, chain: u64, events: &[Event], tip: u64) {
     let fees = Arc::new(Fees::of_chain(chain));
     assert!(chain != POLYGON || fees.collectors == [COLLECTOR]);
-    let lines = tables.lines(chain, &[fees.clone() as Arc<dyn Processor>]).await.expect("a line");
-    let is_final = |event: &&Event| event.place.block < tip;
+    let generations = tables
+        .generations(chain, &[fees.clone() as Arc<dyn Processor>])
+        .await
+        .expect("a generation");
+    let is_final = |event: &&Event| event.position.block < tip;
     let done: Vec<Event> = events.iter().filter(is_final).cloned().collect();
-    let part = Part { line: lines[0].clone(), range: 0..tip, rows: rows(&fees, &done) };
+    let part =
+        RangeRows { generation: generations[0].clone(), range: 0..tip, rows: rows(&fees, &done) };
     tables.commit(None, vec![part]).await.expect("stored");
-    let mut unfinal: Vec<u64> = events.iter().map(|event| event.place.block).collect();
+    let mut unfinal: Vec<u64> = events.iter().map(|event| event.position.block).collect();
     unfinal.retain(|block| *block >= tip);
     unfinal.dedup();
     let added = unfinal.iter().map(|number| {
         let of_block: Vec<Event> =
-            events.iter().filter(|event| event.place.block == *number).cloned().collect();
+            events.iter().filter(|event| event.position.block == *number).cloned().collect();
         let hash = B256::repeat_byte(1);
         let at = BlockRef { number: *number, hash, parent_hash: hash, timestamp: 0 };
         (at, rows(&fees, &of_block))
@@ -120,43 +125,45 @@ async fn fill(tables: &Tables, chain: u64, events: &[Event], tip: u64) {
     let added: Vec<_> = added.collect();
     let after = TipBlocks(added.iter().map(|(at, _)| (at.number, at.hash)).collect());
     let before = TipBlocks::default();
-    let part = TipPart { line: lines[0].clone(), before, added, after };
+    let part = TipChange { generation: generations[0].clone(), before, added, after };
     tables.commit_tip(None, vec![part]).await.expect("stored");
 }
 
-async fn ground() -> Ground {
+async fn server() -> TestServer {
     let tables = tables(POLYGON, &all(), FIRST_BLOCK + 15).await;
     serving(tables).await
 }
 
-async fn serving(tables: Tables) -> Ground {
-    Ground::with(Vec::new(), Vec::new(), |state| state.tables = Some(tables)).await
+async fn serving(tables: Tables) -> TestServer {
+    TestServer::with(Vec::new(), Vec::new(), |state| state.tables = Some(tables)).await
 }
 
-async fn get(ground: &Ground, path: &str) -> Value {
-    let (status, body) = ground.get(path).await;
+async fn get(server: &TestServer, path: &str) -> Value {
+    let (status, body) = server.get(path).await;
     assert_eq!(status, 200, "{path}: {body}");
     serde_json::from_str(&body).expect("JSON")
 }
 
-/// Block and log of every event of an answer.
+/// Block and log index of every event in an answer.
 fn places(answer: &Value) -> Vec<(u64, u64)> {
     let data = answer["data"].as_array().expect("a list");
     let number = |value: &Value| value.as_u64().expect("a number");
     data.iter().map(|event| (number(&event["blockNumber"]), number(&event["logIndex"]))).collect()
 }
 
-/// The same of events, newest first.
+/// Block and log index of events, newest first.
 fn newest_first<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<(u64, u64)> {
-    let mut places: Vec<(u64, u64)> =
-        events.into_iter().map(|event| (event.place.block, event.place.log_index as u64)).collect();
+    let mut places: Vec<(u64, u64)> = events
+        .into_iter()
+        .map(|event| (event.position.block, event.position.log_index as u64))
+        .collect();
     places.sort_unstable_by(|one, two| two.cmp(one));
     places
 }
 
 #[tokio::test]
-async fn an_event_and_its_page_are_what_the_seed_shows() {
-    let ground = serving(tables(POLYGON, &[sample()], u64::MAX >> 20).await).await;
+async fn an_event_and_its_page_have_the_seeds_format() {
+    let server = serving(tables(POLYGON, &[sample()], u64::MAX >> 20).await).await;
     let expected = json!({
         "data": [{
             "chainId": 137,
@@ -168,27 +175,80 @@ async fn an_event_and_its_page_are_what_the_seed_shows() {
             "integratorFee": "17000000000000000",
             "lifiFee": "3000000000000000",
             "createdAt": "2024-01-22T10:11:11.000Z",
+            // Not in the seed.
+            "final": true,
+            "symbol": null,
+            "decimals": 18,
         }],
         "pagination": { "page": 1, "limit": 20, "total": 1, "totalPages": 1 },
     });
     for path in ["/fees", "/fees?integrator=137", "/fees?integrator=0x89", "/fees?chainId=137"] {
-        assert_eq!(get(&ground, path).await, expected, "{path}");
+        assert_eq!(get(&server, path).await, expected, "{path}");
     }
     let empty = json!({
         "data": [],
         "pagination": { "page": 1, "limit": 20, "total": 0, "totalPages": 0 },
     });
-    assert_eq!(get(&ground, "/fees?integrator=1").await, empty);
-    assert_eq!(ground.get("/").await, (200, "Api Running".to_owned()));
+    assert_eq!(get(&server, "/fees?integrator=1").await, empty);
+    assert_eq!(server.get("/").await, (200, "Api Running".to_owned()));
+}
+
+/// The status of a chain whose fee collector is assumed.
+#[derive(Debug)]
+struct Assumed;
+
+impl ChainStatus for Assumed {
+    fn status_json(&self) -> Value {
+        Value::Null
+    }
+
+    fn reported_head(&self) -> Option<u64> {
+        None
+    }
+
+    fn assumed_fees(&self) -> Option<String> {
+        Some("no fee collector is known".to_owned())
+    }
+}
+
+#[tokio::test]
+async fn no_fees_at_an_assumed_contract_are_not_called_complete() {
+    let unknown = Address::repeat_byte(0x77);
+    for (events, is_complete) in [(Vec::new(), false), (vec![sample()], true)] {
+        let tables = tables(CHAIN_ID, &events, SAMPLE_BLOCK + 1).await;
+        let server = TestServer::with(Vec::new(), Vec::new(), |state| {
+            let served = state.chains.get_mut(&CHAIN_ID).expect("it");
+            served.status = Arc::new(Assumed);
+            served.reader = Some(Reader::new(tables.clone(), CHAIN_ID));
+            state.tables = Some(tables);
+        })
+        .await;
+        let reason = if is_complete { Value::Null } else { json!("no fee collector is known") };
+        for path in [
+            "/fees".to_owned(),
+            "/fees?page=2".to_owned(),
+            "/fees?cursor=".to_owned(),
+            format!("/fees?token={unknown}"),
+            "/fees/summary".to_owned(),
+            format!("/fees/summary?integratorAddress={unknown}"),
+        ] {
+            let answer = get(&server, &path).await;
+            assert_eq!(answer["reason"], reason, "{path}");
+            assert_eq!(answer.get("complete"), (!is_complete).then_some(&json!(false)), "{path}");
+        }
+        let answer = get(&server, &format!("/api/v1/{CHAIN_ID}/fees")).await;
+        let as_of = &answer["asOf"];
+        assert_eq!((&as_of["complete"], &as_of["reason"]), (&json!(is_complete), &reason));
+    }
 }
 
 #[tokio::test]
 async fn pages_go_from_the_newest_to_the_oldest_and_end() {
-    let ground = ground().await;
+    let server = server().await;
     let expected = newest_first(&all());
     let mut seen = Vec::new();
     for page in 1..=6 {
-        let answer = get(&ground, &format!("/fees?page={page}&limit=10")).await;
+        let answer = get(&server, &format!("/fees?page={page}&limit=10")).await;
         let pages = json!({ "page": page, "limit": 10, "total": 46, "totalPages": 5 });
         assert_eq!(answer["pagination"], pages);
         seen.extend(places(&answer));
@@ -197,7 +257,7 @@ async fn pages_go_from_the_newest_to_the_oldest_and_end() {
     let mut seen = Vec::new();
     let mut cursor = String::new();
     for _ in 0..10 {
-        let answer = get(&ground, &format!("/fees?limit=7&cursor={cursor}")).await;
+        let answer = get(&server, &format!("/fees?limit=7&cursor={cursor}")).await;
         seen.extend(places(&answer));
         match answer["pagination"]["nextCursor"].as_str() {
             Some(next) => cursor = next.to_owned(),
@@ -205,19 +265,19 @@ async fn pages_go_from_the_newest_to_the_oldest_and_end() {
         }
     }
     assert_eq!(seen, expected, "by the cursor, too");
-    assert_eq!(places(&get(&ground, "/fees?limit=1000").await).len(), 46);
-    assert_eq!(places(&get(&ground, "/fees?limit=0").await).len(), 1);
-    assert_eq!(places(&get(&ground, "/fees?page=18446744073709551615").await), []);
+    assert_eq!(places(&get(&server, "/fees?limit=1000").await).len(), 46);
+    assert_eq!(places(&get(&server, "/fees?limit=0").await).len(), 1);
+    assert_eq!(places(&get(&server, "/fees?page=18446744073709551615").await), []);
 }
 
 #[tokio::test]
-async fn filters_are_those_of_a_scan() {
-    let ground = ground().await;
+async fn filtered_fees_equal_those_of_a_scan() {
+    let server = server().await;
     let check = async |query: String, wanted: &dyn Fn(&Event) -> bool| {
         let all = all();
         let expected = newest_first(all.iter().filter(|event| wanted(event)));
         assert!(expected.len() < all.len(), "{query} filters something");
-        let answer = get(&ground, &format!("/fees?limit=100&{query}")).await;
+        let answer = get(&server, &format!("/fees?limit=100&{query}")).await;
         assert_eq!(places(&answer), expected, "{query}");
         assert_eq!(answer["pagination"]["total"], expected.len(), "{query}");
     };
@@ -229,20 +289,20 @@ async fn filters_are_those_of_a_scan() {
     check(format!("token=0x{}", "ff".repeat(20)), &|_| false).await;
     let (from, to) = (FIRST_BLOCK + 3, FIRST_BLOCK + 17);
     check(format!("fromBlock={from}&toBlock={to:#x}&token={TOKEN}"), &|event| {
-        (from..=to).contains(&event.place.block) && event.token == TOKEN
+        (from..=to).contains(&event.position.block) && event.token == TOKEN
     })
     .await;
     check("fromTime=2024-01-31&toTime=2024-02-02".to_owned(), &|event| {
-        (FIRST_TIME + 86_400..FIRST_TIME + 3 * 86_400).contains(&event.place.timestamp)
+        (FIRST_TIME + 86_400..FIRST_TIME + 3 * 86_400).contains(&event.position.timestamp)
     })
     .await;
-    check(format!("toTime={FIRST_TIME}"), &|event| event.place.timestamp < FIRST_TIME).await;
-    check(format!("fromTime=-5&fromBlock={from}"), &|event| event.place.block >= from).await;
+    check(format!("toTime={FIRST_TIME}"), &|event| event.position.timestamp < FIRST_TIME).await;
+    check(format!("fromTime=-5&fromBlock={from}"), &|event| event.position.block >= from).await;
 }
 
 #[tokio::test]
 async fn sums_are_exact_for_every_integrator_token_and_period() {
-    let ground = ground().await;
+    let server = server().await;
     for (period, of) in [
         ("all", (|_: u64| "all".to_owned()) as fn(u64) -> String),
         ("day", |seconds| format!("{}", jiff_of(seconds).strftime("%Y-%m-%d"))),
@@ -250,7 +310,7 @@ async fn sums_are_exact_for_every_integrator_token_and_period() {
     ] {
         let mut expected = std::collections::BTreeMap::new();
         for event in all() {
-            let key = (of(event.place.timestamp), event.integrator.to_string(), event.token);
+            let key = (of(event.position.timestamp), event.integrator.to_string(), event.token);
             let sum = expected.entry(key).or_insert((0_u64, String::new(), Vec::new()));
             sum.0 += 1;
             sum.2.push((event.theirs, event.ours));
@@ -263,26 +323,28 @@ async fn sums_are_exact_for_every_integrator_token_and_period() {
                     "events": events,
                     "integratorFee": total(fees.iter().map(|fee| fee.0)),
                     "lifiFee": total(fees.iter().map(|fee| fee.1)),
+                    "symbol": null,
+                    "decimals": if token.is_zero() { json!(18) } else { Value::Null },
                 })
             })
             .collect();
-        let mut answer = get(&ground, &format!("/fees/summary?period={period}")).await;
+        let mut answer = get(&server, &format!("/fees/summary?period={period}")).await;
         let order = |sum: &Value| sum.to_string();
         let found = answer["data"].as_array_mut().expect("a list");
         found.sort_by_key(order);
         shown.sort_by_key(order);
         assert_eq!(*found, shown, "{period}");
     }
-    let filtered = get(&ground, &format!("/fees/summary?integratorAddress={OTHER}")).await;
+    let filtered = get(&server, &format!("/fees/summary?integratorAddress={OTHER}")).await;
     let sums = filtered["data"].as_array().expect("a list");
     assert!(
         sums.len() == 2
             && sums.iter().all(|sum| sum["eventIntegrator"] == json!(OTHER.to_string()))
     );
-    assert_eq!(get(&ground, "/fees/summary?chainId=5").await, json!({ "data": [] }));
+    assert_eq!(get(&server, "/fees/summary?chainId=5").await, json!({ "data": [] }));
 }
 
-/// A sum that may have more than 256 bits.
+/// A sum that may exceed 256 bits.
 fn total(amounts: impl Iterator<Item = U256>) -> String {
     let amounts = amounts.map(|amount| {
         logmill_io::Amount::from_be_bytes(&amount.to_be_bytes::<32>()).expect("it fits")
@@ -295,9 +357,9 @@ fn jiff_of(seconds: u64) -> jiff::Timestamp {
 }
 
 #[tokio::test]
-async fn bad_questions_are_told_what_is_wrong_and_never_break_anything() {
-    let ground = ground().await;
-    let (status, body) = ground.get("/fees?integrator=polygon").await;
+async fn invalid_requests_get_an_error_that_names_the_parameter_and_break_nothing() {
+    let server = server().await;
+    let (status, body) = server.get("/fees?integrator=polygon").await;
     let seeds = r#"{"error":"Invalid integrator value. Expected numeric chain id."}"#;
     assert_eq!((status, body.as_str()), (400, seeds));
     for query in [
@@ -312,7 +374,7 @@ async fn bad_questions_are_told_what_is_wrong_and_never_break_anything() {
         "integratorAddress=%00",
         "token=%ff%fe",
     ] {
-        let (status, body) = ground.get(&format!("/fees?{query}")).await;
+        let (status, body) = server.get(&format!("/fees?{query}")).await;
         assert_eq!(status, 400, "{query}: {body}");
         let body: Value = serde_json::from_str(&body).expect("JSON");
         assert!(body["error"].is_string(), "{query}");
@@ -320,50 +382,115 @@ async fn bad_questions_are_told_what_is_wrong_and_never_break_anything() {
     for query in
         ["page=Infinity", "limit=-3", "page=1&page=2", "unknown=1", "page=1.5&limit=2.5", "&&==&"]
     {
-        let (status, body) = ground.get(&format!("/fees?{query}")).await;
+        let (status, body) = server.get(&format!("/fees?{query}")).await;
         assert_eq!(status, 200, "{query}: {body}");
     }
-    assert_eq!(ground.get("/fees/summary?period=week").await.0, 400);
-    assert_eq!(ground.get("/fees/none").await.0, 404);
-    assert_eq!(ground.post("/fees", "{}").await.0, 405);
+    assert_eq!(server.get("/fees/summary?period=week").await.0, 400);
+    assert_eq!(server.get("/fees/none").await.0, 404);
+    assert_eq!(server.post("/fees", "{}").await.0, 405);
 }
 
 #[tokio::test]
-async fn a_database_that_fails_is_the_500_of_the_seed() {
+async fn a_failing_database_is_the_500_of_the_seed() {
     let tables = tables(POLYGON, &[sample()], u64::MAX >> 20).await;
     let gone = Faults::at(0, Fault::CrashBefore);
-    let ground = serving(tables.through(tables.sql().with_faults(gone))).await;
+    let server = serving(tables.through(tables.sql().with_faults(gone))).await;
     let seeds = r#"{"error":"Internal server error"}"#;
     for path in ["/fees", "/fees?chainId=137", "/fees/summary?chainId=137"] {
-        let (status, body) = ground.get(path).await;
+        let (status, body) = server.get(path).await;
         assert_eq!((status, body.as_str()), (500, seeds), "{path}");
     }
 }
 
 #[tokio::test]
-async fn without_a_word_about_the_chain_it_is_the_only_one_or_the_seeds() {
-    let event = Event { place: LogPlace { block: 5, ..sample().place }, ..sample() };
+async fn without_a_chain_parameter_the_only_chain_or_the_seeds_default_is_used() {
+    let event = Event { position: LogPosition { block: 5, ..sample().position }, ..sample() };
     let tables = tables(10, std::slice::from_ref(&event), 100).await;
-    let ground = serving(tables.clone()).await;
-    assert_eq!(get(&ground, "/fees").await["data"][0]["chainId"], 10);
+    let server = serving(tables.clone()).await;
+    assert_eq!(get(&server, "/fees").await["data"][0]["chainId"], 10);
     fill(&tables, 1, std::slice::from_ref(&event), 100).await;
-    assert_eq!(get(&ground, "/fees").await["pagination"]["total"], 0);
+    assert_eq!(get(&server, "/fees").await["pagination"]["total"], 0);
     fill(&tables, POLYGON, &[sample()], u64::MAX >> 20).await;
-    assert_eq!(get(&ground, "/fees").await["data"][0]["chainId"], 137);
-    assert_eq!(get(&ground, "/fees?chainId=1").await["data"][0]["chainId"], 1);
+    assert_eq!(get(&server, "/fees").await["data"][0]["chainId"], 137);
+    assert_eq!(get(&server, "/fees?chainId=1").await["data"][0]["chainId"], 1);
 }
 
 #[tokio::test]
-async fn where_nothing_is_collected_that_is_said_and_a_key_is_needed_where_there_are_keys() {
-    let ground = Ground::with(Vec::new(), Vec::new(), |_| {}).await;
-    assert_eq!(ground.get("/fees").await.0, 404);
+async fn without_collected_fees_the_answer_is_404_and_configured_keys_are_required() {
+    let server = TestServer::with(Vec::new(), Vec::new(), |_| {}).await;
+    assert_eq!(server.get("/fees").await.0, 404);
     let tables = tables(POLYGON, &[sample()], u64::MAX >> 20).await;
-    let ground = Ground::with(Vec::new(), Vec::new(), |state| {
+    let server = TestServer::with(Vec::new(), Vec::new(), |state| {
         state.tables = Some(tables);
         state.limits.keys = crate::http::Keys::parse("me:0123456789abcdef:read").expect("a key");
     })
     .await;
     for path in ["/fees", "/fees/summary"] {
-        assert_eq!(ground.get(path).await.0, 401, "{path}");
+        assert_eq!(server.get(path).await.0, 401, "{path}");
     }
+}
+
+#[tokio::test]
+async fn rows_and_sums_have_finality_symbol_and_decimals_in_json_and_csv() {
+    let tables = tables(POLYGON, &all(), FIRST_BLOCK + 15).await;
+    tables.sql().migrate(&token_metadata::MIGRATIONS).await.expect("a table");
+    let text = "INSERT INTO token_metadata VALUES (137, $1, 'Tether', '=1+1,\"x\"', 6, 'erc20', 1)";
+    let row = logmill_io::params![TOKEN.as_slice()];
+    tables.sql().execute(text, row).await.expect("a token");
+    let server = serving(tables).await;
+    let answer = get(&server, "/fees?limit=100").await;
+    let rows = answer["data"].as_array().expect("a list");
+    for row in rows {
+        let is_final = row["blockNumber"].as_u64() < Some(FIRST_BLOCK + 15);
+        assert_eq!(row["final"], is_final, "{row}");
+        let is_token = row["token"] == TOKEN.to_string();
+        let expected = if is_token { (json!("=1+1,\"x\""), 6) } else { (Value::Null, 18) };
+        assert_eq!(
+            (row["symbol"].clone(), row["decimals"].as_i64()),
+            (expected.0, Some(expected.1))
+        );
+    }
+    let sums = get(&server, &format!("/fees/summary?token={TOKEN}")).await;
+    assert_eq!(
+        (&sums["data"][0]["symbol"], &sums["data"][0]["decimals"]),
+        (&json!("=1+1,\"x\""), &json!(6))
+    );
+    // The same rows, with one that looks like a formula.
+    let (status, csv) = server.get("/fees?limit=100&format=csv").await;
+    assert_eq!(status, 200);
+    let mut lines = csv.split("\r\n");
+    let head = "chainId,blockNumber,logIndex,transactionHash,createdAt,final,eventIntegrator,token,symbol,decimals,\
+        integratorFee,lifiFee";
+    assert_eq!(lines.next(), Some(head));
+    let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+    assert_eq!(lines.len(), rows.len());
+    for (line, row) in lines.iter().zip(rows) {
+        let cell = |name: &str| row[name].to_string().trim_matches('"').to_owned();
+        assert!(line.starts_with(&format!("137,{},{},", cell("blockNumber"), cell("logIndex"))));
+        assert!(
+            line.ends_with(&format!(",{},{}", cell("integratorFee"), cell("lifiFee"))),
+            "{line}"
+        );
+        assert_eq!(
+            line.contains(",\"'=1+1,\"\"x\"\"\",6,"),
+            cell("token") == TOKEN.to_string(),
+            "{line}"
+        );
+    }
+    let (_, accepted) = server.get_with("/fees?limit=100", &[("accept", "text/csv")]).await;
+    assert_eq!(accepted, csv);
+    let (_, sums) = server.get("/fees/summary?format=csv&period=month").await;
+    assert!(
+        sums.starts_with("chainId,period,eventIntegrator,token,symbol,decimals,events,"),
+        "{sums}"
+    );
+    assert_eq!(server.get("/fees?format=xml").await.0, 400);
+    // More rows than a JSON page may have.
+    let request =
+        hyper::Request::get("/fees?format=csv&limit=45&cursor=").header("host", "localhost");
+    let request = request.body(http_body_util::Full::default()).expect("a request");
+    let (status, headers, body) = server.ask(request).await;
+    assert_eq!((status, body.iter().filter(|byte| **byte == b'\n').count()), (200, 46));
+    assert!(headers["content-type"].to_str().is_ok_and(|kind| kind.starts_with("text/csv")));
+    assert!(headers.contains_key("x-next-cursor"));
 }

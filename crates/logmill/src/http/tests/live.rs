@@ -1,18 +1,21 @@
-//! Changes of the chain as clients hear of them: filters, subscriptions, and the feed.
+//! How clients learn about chain changes: filters, subscriptions, and the feed.
 
 use std::time::Duration;
 
 use alloy_primitives::Address;
 use serde_json::{Value, json};
 
-use super::ground::{Ground, blocks, log, small};
+use super::test_server::{TestServer, blocks, log, small};
 
-/// What a reorganisation of the last two blocks of the tip does.
-async fn reorganise(ground: &Ground, tip: &[logmill_chain::Block]) -> Vec<logmill_chain::Block> {
+/// Reorganizes the last two blocks of the tip.
+async fn reorganise(
+    server: &TestServer,
+    tip: &[logmill_chain::Block],
+) -> Vec<logmill_chain::Block> {
     let branch = blocks(Some(&tip[0]), 3, 2, |_| vec![vec![log(1, &[7], 0), log(3, &[], 0)]]);
     let mut now = vec![tip[0].clone()];
     now.extend(branch.clone());
-    ground.stage(now).await;
+    server.stage(now).await;
     branch
 }
 
@@ -22,16 +25,16 @@ fn brief(log: &Value) -> (String, bool) {
 }
 
 #[tokio::test]
-async fn a_filter_tells_of_new_logs_and_of_those_that_a_reorganisation_took_back() {
+async fn a_filter_reports_new_logs_and_logs_removed_by_a_reorganization() {
     let (last, tip) = small();
-    let ground = Ground::of(last, tip.clone()).await;
+    let server = TestServer::of(last, tip.clone()).await;
     let filter = json!([{"address": Address::repeat_byte(1)}]);
-    let logs = ground.call("eth_newFilter", filter).await;
-    let heads = ground.call("eth_newBlockFilter", json!([])).await;
-    let early = ground.call("eth_newFilter", json!([{"fromBlock": "0xd", "toBlock": "0xd"}])).await;
-    assert_eq!(ground.call("eth_getFilterChanges", json!([logs])).await, json!([]));
-    let branch = reorganise(&ground, &tip).await;
-    let changes = ground.call("eth_getFilterChanges", json!([logs])).await;
+    let logs = server.call("eth_newFilter", filter).await;
+    let heads = server.call("eth_newBlockFilter", json!([])).await;
+    let early = server.call("eth_newFilter", json!([{"fromBlock": "0xd", "toBlock": "0xd"}])).await;
+    assert_eq!(server.call("eth_getFilterChanges", json!([logs])).await, json!([]));
+    let branch = reorganise(&server, &tip).await;
+    let changes = server.call("eth_getFilterChanges", json!([logs])).await;
     let told: Vec<_> = changes.as_array().expect("logs").iter().map(brief).collect();
     let said = |number: &str, removed| (number.to_owned(), removed);
     assert_eq!(
@@ -49,45 +52,60 @@ async fn a_filter_tells_of_new_logs_and_of_those_that_a_reorganisation_took_back
     assert_eq!(changes[0]["blockHash"], json!(tip[2].at.hash));
     assert_eq!(changes[4]["blockHash"], json!(branch[0].at.hash));
     let hashes: Vec<_> = branch.iter().map(|block| block.at.hash).collect();
-    assert_eq!(ground.call("eth_getFilterChanges", json!([heads])).await, json!(hashes));
-    assert_eq!(ground.call("eth_getFilterChanges", json!([heads])).await, json!([]));
-    let ranged = ground.call("eth_getFilterChanges", json!([early])).await;
+    assert_eq!(server.call("eth_getFilterChanges", json!([heads])).await, json!(hashes));
+    assert_eq!(server.call("eth_getFilterChanges", json!([heads])).await, json!([]));
+    let ranged = server.call("eth_getFilterChanges", json!([early])).await;
     assert_eq!(ranged.as_array().map(Vec::len), Some(2), "block 13 alone: {ranged}");
-    let held = ground.call("eth_getFilterLogs", json!([logs])).await;
+    let held = server.call("eth_getFilterLogs", json!([logs])).await;
     assert_eq!(held.as_array().map(Vec::len), Some(1), "the newest block by default");
-    assert_eq!(ground.refused("eth_getFilterLogs", json!([heads])).await.0, -32_000);
-    assert_eq!(ground.call("eth_uninstallFilter", json!([logs])).await, json!(true));
-    assert_eq!(ground.call("eth_uninstallFilter", json!([logs])).await, json!(false));
-    assert_eq!(ground.refused("eth_getFilterChanges", json!([logs])).await.0, -32_000);
-    ground.clock.move_on(Duration::from_secs(301));
-    assert_eq!(ground.refused("eth_getFilterChanges", json!([heads])).await.0, -32_000);
+    assert_eq!(server.refused("eth_getFilterLogs", json!([heads])).await.0, -32_000);
+    assert_eq!(server.call("eth_uninstallFilter", json!([logs])).await, json!(true));
+    assert_eq!(server.call("eth_uninstallFilter", json!([logs])).await, json!(false));
+    assert_eq!(server.refused("eth_getFilterChanges", json!([logs])).await.0, -32_000);
+    server.clock.move_on(Duration::from_secs(301));
+    assert_eq!(server.refused("eth_getFilterChanges", json!([heads])).await.0, -32_000);
 }
 
 #[tokio::test]
 async fn a_filter_that_missed_changes_says_so() {
     let (last, tip) = small();
-    let ground = Ground::of(last.clone(), tip.clone()).await;
-    let heads = ground.call("eth_newBlockFilter", json!([])).await;
+    let server = TestServer::of(last.clone(), tip.clone()).await;
+    let heads = server.call("eth_newBlockFilter", json!([])).await;
     for salt in 10..270 {
-        ground.stage(blocks(last.last(), 1, salt, |_| Vec::new())).await;
+        server.stage(blocks(last.last(), 1, salt, |_| Vec::new())).await;
     }
-    let (code, message, _) = ground.refused("eth_getFilterChanges", json!([heads])).await;
+    let (code, message, _) = server.refused("eth_getFilterChanges", json!([heads])).await;
     assert_eq!(code, -32_000);
-    assert!(message.starts_with("filter not found: it was asked too rarely"), "{message}");
-    assert_eq!(ground.refused("eth_getFilterChanges", json!([heads])).await.1, "filter not found");
+    assert!(message.starts_with("filter not found: it was polled too rarely"), "{message}");
+    assert_eq!(server.refused("eth_getFilterChanges", json!([heads])).await.1, "filter not found");
 }
 
 #[tokio::test]
-async fn a_subscription_hears_of_heads_and_logs_and_of_reorganisations() {
+async fn clients_of_a_reopened_chain_are_disconnected_and_do_not_wait_forever() {
     let (last, tip) = small();
-    let ground = Ground::of(last, tip.clone()).await;
-    let mut client = ground.connect("/").await;
+    let server = TestServer::of(last, tip).await;
+    let heads = server.call("eth_newBlockFilter", json!([])).await;
+    let mut client = server.connect("/").await;
+    client.call("eth_subscribe", json!(["newHeads"])).await;
+    server.chain.close_changes();
+    let why = client.next().await.expect_err("it is disconnected");
+    assert!(why.contains("the chain is no longer served"), "{why}");
+    let (code, message, _) = server.refused("eth_getFilterChanges", json!([heads])).await;
+    assert_eq!(code, -32_000);
+    assert!(message.starts_with("filter not found: the chain was reopened"), "{message}");
+}
+
+#[tokio::test]
+async fn a_subscription_reports_heads_logs_and_reorganizations() {
+    let (last, tip) = small();
+    let server = TestServer::of(last, tip.clone()).await;
+    let mut client = server.connect("/").await;
     let heads = client.call("eth_subscribe", json!(["newHeads"])).await;
     let filter = json!(["logs", {"topics": [[alloy_primitives::B256::repeat_byte(7)]]}]);
     let sevens = client.call("eth_subscribe", filter).await;
     let all = client.call("eth_subscribe", json!(["logs"])).await;
     assert_eq!(client.call("eth_chainId", json!([])).await, "0x539", "calls work beside");
-    let branch = reorganise(&ground, &tip).await;
+    let branch = reorganise(&server, &tip).await;
     let mut told: std::collections::BTreeMap<String, Vec<Value>> = Default::default();
     for _ in 0..3 + 3 + 6 + 6 {
         let (subscription, result) = client.notice().await;
@@ -110,7 +128,7 @@ async fn a_subscription_hears_of_heads_and_logs_and_of_reorganisations() {
     let mut now = vec![tip[0].clone()];
     now.extend(branch.clone());
     now.extend(blocks(branch.last(), 1, 2, |_| vec![vec![log(5, &[7], 0), log(5, &[8], 0)]]));
-    ground.stage(now).await;
+    server.stage(now).await;
     let (id, result) = client.notice().await;
     assert_eq!((id, &result["blockNumber"]), (sevens, &json!("0xe")), "only the one that is left");
 }
@@ -118,12 +136,12 @@ async fn a_subscription_hears_of_heads_and_logs_and_of_reorganisations() {
 #[tokio::test]
 async fn a_socket_has_limits_and_says_why_it_is_closed() {
     let (last, tip) = small();
-    let ground = Ground::with(last, tip, |state| {
+    let server = TestServer::with(last, tip, |state| {
         state.rpc.max_subscriptions = 1;
         state.limits.max_body_bytes = 1_000;
     })
     .await;
-    let mut client = ground.connect("/rpc/1337").await;
+    let mut client = server.connect("/rpc/1337").await;
     client.call("eth_subscribe", json!(["newHeads"])).await;
     let call = json!({"jsonrpc":"2.0","id":1,"method":"eth_subscribe","params":["newHeads"]});
     client.send(&call.to_string()).await;
@@ -133,22 +151,22 @@ async fn a_socket_has_limits_and_says_why_it_is_closed() {
     client.send(&"x".repeat(2_000)).await;
     let closed = client.next().await.expect_err("too large");
     assert!(closed.contains("too large") || closed.contains("reset"), "{closed}");
-    let mut client = ground.connect("/").await;
+    let mut client = server.connect("/").await;
     client.call("eth_chainId", json!([])).await;
-    let ended = async { ground.end().await };
+    let ended = async { server.end().await };
     let (closed, ()) = tokio::join!(client.next(), ended);
-    assert_eq!(closed.expect_err("the end"), "the server stops");
+    assert_eq!(closed.expect_err("the end"), "the server is stopping");
 }
 
 #[tokio::test]
 async fn a_client_that_does_not_read_is_dropped_with_the_reason() {
     let (last, _) = small();
-    let ground = Ground::of(last.clone(), Vec::new()).await;
-    let mut slow = ground.connect("/").await;
+    let server = TestServer::of(last.clone(), Vec::new()).await;
+    let mut slow = server.connect("/").await;
     slow.call("eth_subscribe", json!(["logs"])).await;
-    // Much more than the sockets' buffers hold.
+    // Much more than the socket buffers hold.
     for salt in 10..600 {
-        ground.stage(blocks(last.last(), 1, salt, |_| vec![vec![log(1, &[], 64 << 10)]])).await;
+        server.stage(blocks(last.last(), 1, salt, |_| vec![vec![log(1, &[], 64 << 10)]])).await;
         tokio::task::yield_now().await;
     }
     let mut heard = 0;
@@ -158,17 +176,17 @@ async fn a_client_that_does_not_read_is_dropped_with_the_reason() {
             Err(reason) => break reason,
         }
     };
-    assert_eq!(reason, "too slow: changes were lost, subscribe again");
+    assert_eq!(reason, "client too slow, changes were skipped: subscribe again");
     assert!(heard < 2 * 590, "it did not hear of all: {heard}");
 }
 
 #[tokio::test]
-async fn the_feed_tells_of_blocks_and_their_transactions() {
+async fn the_feed_sends_blocks_and_their_transactions() {
     let (last, tip) = small();
-    let ground = Ground::of(last, tip[..1].to_vec()).await;
-    let mut client = ground.connect("/ws").await;
-    let mut other = ground.connect("/ws/1337").await;
-    ground.stage(tip[..2].to_vec()).await;
+    let server = TestServer::of(last, tip[..1].to_vec()).await;
+    let mut client = server.connect("/ws").await;
+    let mut other = server.connect("/ws/1337").await;
+    server.stage(tip[..2].to_vec()).await;
     for client in [&mut client, &mut other] {
         let block = client.next().await.expect("a block");
         assert_eq!(block["type"], "new_block");
@@ -189,19 +207,19 @@ async fn the_feed_tells_of_blocks_and_their_transactions() {
         assert_eq!(first["payload"]["execution_status"], "SUCCESS");
         assert!(first["payload"].get("error_message").is_none());
         let hash = json!([tip[1].transactions[0].hash]);
-        let known = ground.call("eth_getTransactionByHash", hash).await;
+        let known = server.call("eth_getTransactionByHash", hash).await;
         assert_eq!(first["payload"]["payer_address"], known["from"]);
         let second = client.next().await.expect("a transaction");
         assert_eq!(second["payload"]["execution_status"], "FAILURE");
     }
-    assert_eq!(ground.get("/ws").await.0, 400, "a WebSocket and nothing else");
+    assert_eq!(server.get("/ws").await.0, 400, "a WebSocket and nothing else");
 }
 
 #[tokio::test]
-async fn the_status_is_told_at_once_and_again() {
+async fn the_status_is_sent_at_once_and_repeatedly() {
     let (last, tip) = small();
-    let ground = Ground::of(last, tip).await;
-    let mut client = ground.connect("/ws/status").await;
+    let server = TestServer::of(last, tip).await;
+    let mut client = server.connect("/ws/status").await;
     for _ in 0..2 {
         let told = client.next().await.expect("the status");
         assert_eq!(told["type"], "status");

@@ -1,4 +1,4 @@
-//! Metering over HTTP, from usage to corrected aggregates, on both engines.
+//! Metering over HTTP, from usage to corrected aggregates, on both database engines.
 
 mod access;
 mod aggregates;
@@ -18,3 +18,4 @@ mod queries;
 mod send;
 mod sources;
 mod stream;
+mod trends;

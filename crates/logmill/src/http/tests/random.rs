@@ -5,7 +5,7 @@ use logmill_chain::{Block, Log};
 use logmill_io::{Entropy, SeededEntropy};
 use serde_json::{Value, json};
 
-use super::ground::{Ground, blocks, log};
+use super::test_server::{TestServer, blocks, log};
 
 const SEED: u64 = 11;
 const FILTERS: u64 = 300;
@@ -19,7 +19,7 @@ fn random_log(entropy: &dyn Entropy) -> Log {
     log(draw(entropy, 4), &topics, usize::from(draw(entropy, 40)))
 }
 
-/// A position of a filter, as clients write it, and what it allows: none is any.
+/// One position of a filter as clients write it, and the values that it allows; `None` allows any.
 fn random_terms(entropy: &dyn Entropy) -> (Value, Option<Vec<u8>>) {
     let list = |count| (0..count).map(|_| draw(entropy, 5)).collect::<Vec<u8>>();
     match entropy.below(5) {
@@ -36,7 +36,7 @@ fn random_terms(entropy: &dyn Entropy) -> (Value, Option<Vec<u8>>) {
     }
 }
 
-/// Which logs of the blocks match, by number of block and log: written without a look at the real thing.
+/// The matching logs by block and log index, computed independently of the index.
 fn scan(
     all: &[Block],
     from: u64,
@@ -71,7 +71,7 @@ async fn random_filters_find_what_a_scan_finds() {
         let transaction = |_| (0..entropy.below(6)).map(|_| random_log(&*entropy)).collect();
         (0..entropy.below(4)).map(transaction).collect()
     });
-    let ground = Ground::of(all[..41].to_vec(), all[41..].to_vec()).await;
+    let server = TestServer::of(all[..41].to_vec(), all[41..].to_vec()).await;
     let mut results = 0;
     for round in 0..FILTERS {
         let (a, b) = (entropy.below(60), entropy.below(60));
@@ -85,7 +85,7 @@ async fn random_filters_find_what_a_scan_finds() {
             "address": address.map(Address::repeat_byte),
             "topics": written,
         });
-        let answer = ground.call("eth_getLogs", json!([filter])).await;
+        let answer = server.call("eth_getLogs", json!([filter])).await;
         let number = |log: &Value, name: &str| {
             let text = log[name].as_str().expect("a quantity").trim_start_matches("0x");
             u64::from_str_radix(text, 16).expect("hexadecimal")

@@ -1,9 +1,9 @@
 //! Garbage collection and pruning by command.
 
-use super::ground::{FIRST, Ground, blocks};
+use super::fixture::{FIRST, IndexFixture, blocks};
 use super::{ask, check_logs, range};
 
-/// A figure of the report of a collection.
+/// A figure of a garbage collection report.
 #[track_caller]
 fn figure(report: &str, name: &str) -> u64 {
     let row = report.lines().find_map(|row| row.strip_prefix(name)).expect("a row");
@@ -17,57 +17,57 @@ fn blob_count(folder: &std::path::Path) -> u64 {
 
 #[test]
 fn garbage_is_counted_by_a_dry_run_and_deleted_by_a_real_one() {
-    let ground = Ground::new();
+    let fixture = IndexFixture::new();
     let blocks = blocks(60);
-    ground.ingest(&blocks);
-    let (place, before) = (&ground.place, blob_count(&ground.blob_folder()));
-    let counted = place.run(&["index", "gc", "--dry-run"]).answer().to_owned();
+    fixture.ingest(&blocks);
+    let (sandbox, before) = (&fixture.sandbox, blob_count(&fixture.blob_folder()));
+    let counted = sandbox.run(&["index", "gc", "--dry-run"]).answer().to_owned();
     let orphans = figure(&counted, "orphan chunks ");
     assert!(orphans > 0 && figure(&counted, "orphan chunk bytes") > 0, "{counted}");
     assert!(counted.ends_with("no, this is a dry run"), "{counted}");
-    assert_eq!(blob_count(&ground.blob_folder()), before);
-    let deleted = place.run(&["index", "gc"]).answer().to_owned();
+    assert_eq!(blob_count(&fixture.blob_folder()), before);
+    let deleted = sandbox.run(&["index", "gc"]).answer().to_owned();
     assert_eq!(figure(&deleted, "orphan chunks "), orphans);
     assert!(deleted.ends_with("yes"), "{deleted}");
-    assert_eq!(blob_count(&ground.blob_folder()), before - orphans);
-    let again = place.run(&["index", "gc"]).answer().to_owned();
+    assert_eq!(blob_count(&fixture.blob_folder()), before - orphans);
+    let again = sandbox.run(&["index", "gc"]).answer().to_owned();
     assert_eq!(figure(&again, "orphan chunks "), 0);
-    check_logs(place, &blocks, FIRST, FIRST + 59);
+    check_logs(sandbox, &blocks, FIRST, FIRST + 59);
 }
 
 #[test]
 fn history_is_pruned_below_a_block() {
-    let ground = Ground::new();
+    let fixture = IndexFixture::new();
     let blocks = blocks(60);
-    ground.ingest(&blocks);
-    let place = &ground.place;
-    place.run(&["index", "gc"]).answer();
-    let nothing = place.run(&["index", "prune", "--below", "105"]);
+    fixture.ingest(&blocks);
+    let sandbox = &fixture.sandbox;
+    sandbox.run(&["index", "gc"]).answer();
+    let nothing = sandbox.run(&["index", "prune", "--below", "105"]);
     assert!(nothing.answer().contains("nothing to prune"), "{nothing:?}");
     let prune = ["index", "prune", "--below", "130"];
-    let planned = place.run(&[&prune[..], &["--dry-run"]].concat());
+    let planned = sandbox.run(&[&prune[..], &["--dry-run"]].concat());
     assert!(planned.answer().starts_with("plan: remove "), "{planned:?}");
     assert!(planned.answer().contains("within blocks 100 to 127"), "{planned:?}");
-    check_logs(place, &blocks, FIRST, FIRST + 59);
-    let pruned = place.run(&prune);
+    check_logs(sandbox, &blocks, FIRST, FIRST + 59);
+    let pruned = sandbox.run(&prune);
     assert_eq!(pruned.answer().lines().next(), Some(planned.answer()));
     assert!(pruned.answer().contains("queries below 128 are refused"), "{pruned:?}");
-    place.run(&ask(&range(120, 130), &[])).refused(1, &["pruned", "128"]);
-    check_logs(place, &blocks, 128, FIRST + 59);
-    let status = place.run(&["index", "status", "--json"]).json();
+    sandbox.run(&ask(&range(120, 130), &[])).assert_refused(1, &["pruned", "128"]);
+    check_logs(sandbox, &blocks, 128, FIRST + 59);
+    let status = sandbox.run(&["index", "status", "--json"]).json();
     assert_eq!(status["indexes"][0]["pruned_below"], 128);
-    let before = blob_count(&ground.blob_folder());
-    place.run(&["index", "gc"]).answer();
-    assert!(blob_count(&ground.blob_folder()) < before);
-    check_logs(place, &blocks, 128, FIRST + 59);
+    let before = blob_count(&fixture.blob_folder());
+    sandbox.run(&["index", "gc"]).answer();
+    assert!(blob_count(&fixture.blob_folder()) < before);
+    check_logs(sandbox, &blocks, 128, FIRST + 59);
 }
 
 #[test]
-fn a_server_that_has_the_folder_is_in_the_way_of_changes_only() {
-    let ground = Ground::new();
+fn a_server_that_holds_the_folder_blocks_only_changes() {
+    let fixture = IndexFixture::new();
     let blocks = blocks(20);
-    ground.ingest(&blocks);
-    let server = ground.place.serve();
+    fixture.ingest(&blocks);
+    let server = fixture.sandbox.serve();
     let process = format!("process {}", server.id());
     for change in [
         &["index", "gc"][..],
@@ -76,10 +76,10 @@ fn a_server_that_has_the_folder_is_in_the_way_of_changes_only() {
         &["index", "resolve", "keep"],
         &["index", "resolve", "rebuild-from", "110"],
     ] {
-        ground.place.run(change).refused(1, &[&process, "needs it for itself"]);
+        fixture.sandbox.run(change).assert_refused(1, &[&process, "needs exclusive access"]);
     }
-    ground.place.run(&["index", "prune", "--below", "110", "--dry-run"]).answer();
-    check_logs(&ground.place, &blocks, FIRST, FIRST + 19);
+    fixture.sandbox.run(&["index", "prune", "--below", "110", "--dry-run"]).answer();
+    check_logs(&fixture.sandbox, &blocks, FIRST, FIRST + 19);
     assert!(server.terminate().success());
-    ground.place.run(&["index", "gc"]).answer();
+    fixture.sandbox.run(&["index", "gc"]).answer();
 }

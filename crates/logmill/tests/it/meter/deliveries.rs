@@ -1,13 +1,13 @@
 //! Webhooks of the program as a process: whatever receivers do, and however often the server is killed, every final
-//! aggregate is told to every endpoint that lives.
+//! aggregate is delivered to every live endpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-use super::receiver::{Received, Receiver};
-use super::{Place, at, get, post, wait_until};
+use super::receiver::{ReceivedRequest, Receiver};
+use super::{Sandbox, at, get, post, wait_until};
 
 const SETTINGS: [&str; 7] = [
     r#"meter.events={ "api.calls" = { op = "sum" } }"#,
@@ -27,7 +27,7 @@ const HOURS: u64 = 4;
 /// 2026-01-13T00:00Z: all periods are over.
 const START_MS: u64 = 1_768_262_400_000;
 
-/// An endpoint for each path, by its id; and one that nobody answers for.
+/// Creates an endpoint for each path and returns the paths by endpoint id; and one endpoint that nothing answers.
 fn make_endpoints(to: SocketAddr, receiver: &Receiver) -> BTreeMap<String, &'static str> {
     let mut endpoints = BTreeMap::new();
     for path in PATHS {
@@ -42,8 +42,8 @@ fn make_endpoints(to: SocketAddr, receiver: &Receiver) -> BTreeMap<String, &'sta
     endpoints
 }
 
-/// Usage of the hours between two kills, and of one hour of those before, which is corrected by it.
-fn use_some(to: SocketAddr, kill: u64) {
+/// Sends usage of the hours between two kills, and of the last hour before them, which makes a correction.
+fn send_usage(to: SocketAddr, kill: u64) {
     let hours = (kill * HOURS).saturating_sub(1)..(kill + 1) * HOURS;
     let events = hours.flat_map(|hour| {
         (0..CUSTOMERS).map(move |customer| {
@@ -55,7 +55,7 @@ fn use_some(to: SocketAddr, kill: u64) {
     });
     assert_eq!(post(to, "/usagebatch", &events.collect()).0, 201);
     assert_eq!(post(to, "/aggregations/trigger", &Value::Null).0, 202);
-    // Until then a kill would stand in the way of an aggregate, and not of a delivery.
+    // An earlier kill would interrupt aggregation instead of a delivery.
     let count = |number: u64| usize::try_from(number).expect("few");
     let (all, corrected) = (count((kill + 1) * HOURS * CUSTOMERS), count(kill * CUSTOMERS));
     wait_until("all is aggregated", || {
@@ -76,7 +76,7 @@ fn aggregates(to: SocketAddr) -> BTreeMap<String, (String, i64)> {
     all.collect()
 }
 
-/// The messages of an endpoint that are in a state, oldest first.
+/// The ids of an endpoint's messages in a state, oldest first.
 fn listed(to: SocketAddr, endpoint: &str, state: &str) -> Vec<String> {
     let path = format!("/webhooks/deliveries?endpointId={endpoint}&state={state}&limit=1000");
     let all = get(to, &path);
@@ -88,9 +88,9 @@ fn set(ids: &[String]) -> BTreeSet<&str> {
     ids.iter().map(String::as_str).collect()
 }
 
-/// What an endpoint was told of: the aggregates with their newest state and value.
-fn told(received: &[&Received]) -> BTreeMap<String, (String, i64)> {
-    let mut told: BTreeMap<String, (i64, (String, i64))> = BTreeMap::new();
+/// The newest state and value of each aggregate that an endpoint received.
+fn newest_received(received: &[&ReceivedRequest]) -> BTreeMap<String, (String, i64)> {
+    let mut newest_of: BTreeMap<String, (i64, (String, i64))> = BTreeMap::new();
     let mut ids: BTreeMap<(String, i64), &str> = BTreeMap::new();
     let mut bodies: BTreeMap<&str, &str> = BTreeMap::new();
     for one in received {
@@ -98,30 +98,30 @@ fn told(received: &[&Received]) -> BTreeMap<String, (String, i64)> {
         assert_eq!(*bodies.entry(&one.id).or_insert(&one.body), one.body, "always the same");
         let message: Value = serde_json::from_str(&one.body).expect("JSON");
         let data = &message["data"];
-        // A message of the test of an endpoint tells of nothing.
+        // The test message of an endpoint has no aggregate.
         let Some(name) = data["aggregationId"].as_str() else { continue };
         let revision = data["revision"].as_i64().expect("a number");
         let id = ids.entry((name.to_owned(), revision)).or_insert(&one.id);
         assert_eq!(*id, one.id, "{name} has one message for revision {revision}");
         let state = data["state"].as_str().expect("text").to_owned();
-        let said = (state, data["events"]["api.calls"].as_i64().expect("a number"));
-        let newest = told.entry(name.to_owned()).or_insert((revision, said.clone()));
+        let figure = (state, data["events"]["api.calls"].as_i64().expect("a number"));
+        let newest = newest_of.entry(name.to_owned()).or_insert((revision, figure.clone()));
         if newest.0 <= revision {
-            *newest = (revision, said);
+            *newest = (revision, figure);
         }
     }
-    told.into_iter().map(|(name, (_, said))| (name, said)).collect()
+    newest_of.into_iter().map(|(name, (_, figure))| (name, figure)).collect()
 }
 
 #[test]
 fn every_final_aggregate_reaches_every_living_endpoint_through_kills() {
-    let place = Place::with(&SETTINGS);
+    let sandbox = Sandbox::with(&SETTINGS);
     let receiver = Receiver::start();
-    let mut server = place.serve();
+    let mut server = sandbox.serve();
     let endpoints = make_endpoints(at(&server), &receiver);
     for kill in 0..KILLS {
         let to = at(&server);
-        use_some(to, kill);
+        send_usage(to, kill);
         receiver.set_silent(true);
         for endpoint in endpoints.keys() {
             let path = format!("/webhooks/endpoints/{endpoint}/test");
@@ -130,26 +130,27 @@ fn every_final_aggregate_reaches_every_living_endpoint_through_kills() {
         wait_until("requests are under way", || receiver.holds("/fine"));
         server.kill();
         receiver.set_silent(false);
-        server = place.serve();
+        server = sandbox.serve();
         let received = receiver.received();
         for (endpoint, path) in &endpoints {
-            // What counts as delivered was received, whenever one looks.
+            // A message that counts as delivered was received, at any time.
             for id in listed(at(&server), endpoint, "succeeded") {
-                let is_this = |one: &Received| one.path == *path && one.id == id && one.is_taken;
+                let is_this =
+                    |one: &ReceivedRequest| one.path == *path && one.id == id && one.is_taken;
                 assert!(received.iter().any(is_this), "{path} {id}");
             }
         }
     }
     let to = at(&server);
-    wait_until("all are told", || {
+    wait_until("all are notified", || {
         let open = |endpoint: &String, state| !listed(to, endpoint, state).is_empty();
         endpoints.keys().all(|endpoint| !open(endpoint, "pending") && !open(endpoint, "waiting"))
     });
     let (received, made) = (receiver.received(), aggregates(to));
     assert_eq!(u64::try_from(made.len()).expect("few"), KILLS * HOURS * CUSTOMERS);
     for (endpoint, path) in &endpoints {
-        let own: Vec<&Received> = received.iter().filter(|one| one.path == *path).collect();
-        assert_eq!(told(&own), made, "{path}");
+        let own: Vec<&ReceivedRequest> = received.iter().filter(|one| one.path == *path).collect();
+        assert_eq!(newest_received(&own), made, "{path}");
         let succeeded = listed(to, endpoint, "succeeded");
         let taken: Vec<String> =
             own.iter().filter(|one| one.is_taken).map(|one| one.id.clone()).collect();

@@ -1,7 +1,7 @@
-//! A receiver of webhooks that is not to be relied on: it is slow, refuses, hangs up, or says nothing at all.
+//! An unreliable webhook receiver: it is slow, rejects, hangs up, or does not answer at all.
 //!
-//! Guarantees: it keeps every request with what it answered, and knows whether the library of Standard Webhooks takes
-//! it for a good one. Leaves to others: when it falls silent, and what is expected.
+//! Guarantees: it records every request with its answer, and whether the Standard Webhooks library verifies it. Leaves
+//! to others: when it stops answering, and the expectations.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,16 +11,15 @@ use std::time::Duration;
 
 use standardwebhooks::Webhook;
 
-/// How long a slow answer takes.
+/// Delay of a slow answer.
 const SLOW: Duration = Duration::from_millis(60);
 
-/// A request that came in.
 #[derive(Clone, Debug)]
-pub(super) struct Received {
+pub(super) struct ReceivedRequest {
     pub(super) path: String,
     pub(super) id: String,
     pub(super) body: String,
-    /// Whether the library takes it for a good one.
+    /// Whether the library verified its signature.
     pub(super) is_verified: bool,
     /// Whether it was answered with 200.
     pub(super) is_taken: bool,
@@ -28,11 +27,11 @@ pub(super) struct Received {
 
 #[derive(Default)]
 struct State {
-    received: Vec<Received>,
+    received: Vec<ReceivedRequest>,
     /// By path.
     secrets: BTreeMap<String, String>,
     is_silent: bool,
-    /// The paths of requests that wait for an answer that will not come.
+    /// The paths of requests that are left without an answer.
     held: Vec<String>,
 }
 
@@ -62,12 +61,12 @@ impl Receiver {
         format!("http://{}{path}", self.at)
     }
 
-    /// Says which secret signs what comes to a path.
+    /// Sets the secret of a path.
     pub(super) fn expect(&self, path: &str, secret: &str) {
         self.with(|state| state.secrets.insert(path.to_owned(), secret.to_owned()));
     }
 
-    /// From now on nothing is answered; or no longer, and who waited is hung up on.
+    /// Stops answering, or starts again and closes the connections of the held requests.
     pub(super) fn set_silent(&self, is_silent: bool) {
         self.with(|state| {
             state.is_silent = is_silent;
@@ -76,12 +75,12 @@ impl Receiver {
         self.state.1.notify_all();
     }
 
-    /// Whether a request to a path is under way and not answered.
+    /// Whether a request to a path is left without an answer.
     pub(super) fn holds(&self, path: &str) -> bool {
         self.with(|state| state.held.iter().any(|held| held == path))
     }
 
-    pub(super) fn received(&self) -> Vec<Received> {
+    pub(super) fn received(&self) -> Vec<ReceivedRequest> {
         self.with(|state| state.received.clone())
     }
 
@@ -94,7 +93,7 @@ impl Receiver {
         while let Some((path, headers, body)) = read(&mut stream) {
             let (taken, answer) = self.receive(&path, &headers, body);
             if taken {
-                // It is slow, but for the path on which one waits for the other.
+                // Slow, except for the path whose messages wait for each other.
                 let wait = if path == "/ordered" { Duration::ZERO } else { SLOW };
                 let silent = |state: &mut State| state.is_silent;
                 let state = self.state.0.lock().expect("no panic");
@@ -114,7 +113,7 @@ impl Receiver {
         }
     }
 
-    /// Before the answer, so that whoever has read it finds this too.
+    /// Marks a request as answered with 200. Runs before the answer is sent, so that the sender cannot be ahead of it.
     fn take(&self, path: &str, id: &str) {
         self.with(|state| {
             let mut seen = state.received.iter_mut().rev();
@@ -123,7 +122,7 @@ impl Receiver {
         });
     }
 
-    /// Takes note of a request; gives whether it is to be taken, and the answer. None is to hang up.
+    /// Records a request; returns whether it is accepted, and the answer. `None` hangs up.
     fn receive(
         &self,
         path: &str,
@@ -137,7 +136,7 @@ impl Receiver {
             let known = headers.try_into().expect("they are headers");
             let verified = Webhook::new(secret).expect("a secret").verify(&body, &known);
             let is_new = !state.received.iter().any(|seen| seen.path == path && seen.id == id);
-            state.received.push(Received {
+            state.received.push(ReceivedRequest {
                 path: path.to_owned(),
                 id,
                 body: String::from_utf8(body).expect("text"),
@@ -152,7 +151,7 @@ impl Receiver {
         })
     }
 
-    /// Waits for as long as nothing is answered; gives whether it was so.
+    /// Blocks while the receiver does not answer; returns whether it had to.
     fn hold(&self, path: &str) -> bool {
         let mut state = self.state.0.lock().expect("no panic");
         if !state.is_silent {
@@ -164,7 +163,7 @@ impl Receiver {
     }
 }
 
-/// Path, headers and body of the next request of a connection.
+/// Reads path, headers and body of the next request.
 fn read(stream: &mut BufReader<TcpStream>) -> Option<(String, HashMap<String, String>, Vec<u8>)> {
     let mut line = String::new();
     stream.read_line(&mut line).ok()?;

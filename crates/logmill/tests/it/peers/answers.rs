@@ -1,27 +1,28 @@
-//! What we answer, and what the node answers that we follow: the same.
+//! The server's answers equal those of the node that it follows.
 //!
-//! Where anvil deviates from other nodes, and we do not follow it:
+//! Deviations of Anvil from other nodes, which the server does not copy:
 //!
-//! - A filter that ends in wildcards asks for logs with at least so many topics. Anvil forgets how many there were.
-//! - Its blocks have a `totalDifficulty`, which nodes dropped after proof of work had ended.
-//! - Its receipts have a `blockTimestamp` that is no text but a number. Those of logs are as others have them.
-//! - Ranges that are reversed, or end beyond the head, are errors. Anvil answers with no logs.
+//! - A filter that ends in wildcards matches only logs with at least that many topics. Anvil ignores these wildcards.
+//! - Ranges that are reversed, or end beyond the head, are errors. Anvil returns no logs.
 
 use std::collections::BTreeSet;
 
+use alloy_primitives::keccak256;
 use logmill_sim::http::{JsonRpc, quantity};
 use serde_json::{Value, json};
 
-use super::scene::{Draw, SETTINGS, Town, assert_linked, call, hex, wait_for_all};
-use crate::process::{Place, finish};
+use super::anvil_chain::{
+    AnvilChain, SETTINGS, SplitMix64, assert_linked, call, hex, wait_for_all,
+};
+use crate::process::{Sandbox, finish};
 
-/// Everything about every block: the same as the node's.
+/// Compares everything about every block with the node.
 #[track_caller]
 pub(super) fn assert_same_blocks(ours: JsonRpc, node: JsonRpc) {
     assert_same_blocks_but(ours, node, &[]);
 }
 
-/// The same, without methods that the node lacks.
+/// The same, except for methods that the node lacks.
 #[track_caller]
 pub(super) fn assert_same_blocks_but(ours: JsonRpc, node: JsonRpc, lacks: &[&str]) {
     let head = node.head();
@@ -61,29 +62,11 @@ pub(super) fn assert_same_blocks_but(ours: JsonRpc, node: JsonRpc, lacks: &[&str
     calls.retain(|(method, _)| !lacks.contains(&method.as_str()));
     let (got, expected) = (ours.call_all(&calls), node.call_all(&calls));
     for ((call, got), expected) in calls.iter().zip(got).zip(expected) {
-        assert_eq!(got, without_oddities(expected), "{call:?}");
+        assert_eq!(got, expected, "{call:?}");
     }
 }
 
-/// What anvil says, without what it alone says.
-pub(super) fn without_oddities(mut said: Value) -> Value {
-    match &mut said {
-        Value::Object(fields) => {
-            fields.remove("totalDifficulty");
-            fields.retain(|name, value| !(name == "blockTimestamp" && value.is_number()));
-            for value in fields.values_mut() {
-                *value = without_oddities(value.take());
-            }
-        }
-        Value::Array(list) => {
-            list.iter_mut().for_each(|value| *value = without_oddities(value.take()));
-        }
-        _ => {}
-    }
-    said
-}
-
-/// All logs: the same as the node's.
+/// Compares all logs with the node; returns their number.
 #[track_caller]
 pub(super) fn assert_same_logs(ours: JsonRpc, node: JsonRpc) -> usize {
     let all = json!([{"fromBlock": "earliest", "toBlock": "latest"}]);
@@ -92,8 +75,8 @@ pub(super) fn assert_same_logs(ours: JsonRpc, node: JsonRpc) -> usize {
     expected.as_array().expect("a list").len()
 }
 
-/// What is known of the chain, to draw filters from.
-struct Known {
+/// Values of the chain from which random filters are made.
+struct FilterValues {
     addresses: Vec<Value>,
     topics: [Vec<Value>; 4],
     hashes: Vec<Value>,
@@ -102,9 +85,9 @@ struct Known {
     finalized: u64,
 }
 
-impl Known {
-    fn of(town: &Town) -> Self {
-        let node = town.rpc();
+impl FilterValues {
+    fn of(chain: &AnvilChain) -> Self {
+        let node = chain.rpc();
         let logs =
             node.call("eth_getLogs", json!([{"fromBlock": "earliest", "toBlock": "latest"}]));
         let logs = logs.as_array().expect("a list");
@@ -117,7 +100,7 @@ impl Known {
         }
         let tag =
             |tag: &str| quantity(&node.call("eth_getBlockByNumber", json!([tag, false]))["number"]);
-        let mut addresses: Vec<Value> = town.contracts.iter().map(|text| json!(text)).collect();
+        let mut addresses: Vec<Value> = chain.contracts.iter().map(|text| json!(text)).collect();
         addresses.push(json!(format!("0x{}", "99".repeat(20))));
         let head = node.head();
         let calls = (0..=head).map(|n| call("eth_getBlockByNumber", json!([hex(n), false])));
@@ -127,61 +110,61 @@ impl Known {
         Self { addresses, topics, hashes, head, safe, finalized }
     }
 
-    /// A filter, and whether it makes sense.
-    fn filter(&self, draw: &mut Draw) -> (Value, bool) {
+    /// A random filter, and whether it is valid.
+    fn filter(&self, random: &mut SplitMix64) -> (Value, bool) {
         let mut filter = json!({});
         let mut valid = true;
-        if draw.below(8) == 0 {
-            filter["blockHash"] = draw.of(&self.hashes).clone();
+        if random.below(8) == 0 {
+            filter["blockHash"] = random.of(&self.hashes).clone();
         } else {
-            let (from, to) = (self.end(draw), self.end(draw));
+            let (from, to) = (self.end(random), self.end(random));
             valid = from.1 <= to.1 && to.1 <= self.head;
             filter["fromBlock"] = from.0;
             filter["toBlock"] = to.0;
         }
-        match draw.below(4) {
+        match random.below(4) {
             0 => {}
-            1 => filter["address"] = draw.of(&self.addresses).clone(),
-            2 => filter["address"] = some(draw, &self.addresses),
+            1 => filter["address"] = random.of(&self.addresses).clone(),
+            2 => filter["address"] = some(random, &self.addresses),
             _ => filter["address"] = json!([]),
         }
-        let positions = draw.below(6).min(4);
+        let positions = random.below(6).min(4);
         let topics = self.topics.iter().take(usize::try_from(positions).expect("small"));
-        let topics = topics.map(|known| match draw.below(5) {
+        let topics = topics.map(|known| match random.below(5) {
             0 | 1 => Value::Null,
-            2 => some(draw, known),
+            2 => some(random, known),
             3 => json!([]),
-            _ => draw.of(known).clone(),
+            _ => random.of(known).clone(),
         });
         filter["topics"] = topics.collect();
         (filter, valid)
     }
 
-    /// An end of a range, as it is written and as a number; often near a border.
-    fn end(&self, draw: &mut Draw) -> (Value, u64) {
-        match draw.below(10) {
+    /// A random end of a range, as JSON and as a number; often near a boundary.
+    fn end(&self, random: &mut SplitMix64) -> (Value, u64) {
+        match random.below(10) {
             0 => (json!("earliest"), 0),
             1 => (json!("finalized"), self.finalized),
             2 => (json!("safe"), self.safe),
             3 | 4 => (json!("latest"), self.head),
             5 => {
-                let near = self.finalized.saturating_sub(3) + draw.below(14);
+                let near = self.finalized.saturating_sub(3) + random.below(14);
                 (json!(hex(near)), near)
             }
             _ => {
-                let any = draw.below(self.head + 1);
+                let any = random.below(self.head + 1);
                 (json!(hex(any)), any)
             }
         }
     }
 }
 
-/// Some of a list.
-fn some(draw: &mut Draw, list: &[Value]) -> Value {
-    (0..draw.below(4) + 1).map(|_| draw.of(list).clone()).collect()
+/// One to four random elements of a list, with repetitions.
+fn some(random: &mut SplitMix64, list: &[Value]) -> Value {
+    (0..random.below(4) + 1).map(|_| random.of(list).clone()).collect()
 }
 
-/// What anvil answered, without logs that have fewer topics than the filter has positions.
+/// Removes the logs that have fewer topics than the filter has positions from an answer of Anvil.
 fn with_arity(mut logs: Value, filter: &Value) -> Value {
     let positions = filter["topics"].as_array().map_or(0, Vec::len);
     let logs_ = logs.as_array_mut().expect("a list");
@@ -189,23 +172,64 @@ fn with_arity(mut logs: Value, filter: &Value) -> Value {
     logs
 }
 
+/// Compares raw transactions, fees and passed-on methods with the node.
+#[track_caller]
+fn assert_same_bytes_and_fees(ours: JsonRpc, node: JsonRpc) {
+    let head = node.head();
+    for number in head - 20..=head {
+        let block = node.call("eth_getBlockByNumber", json!([hex(number), false]));
+        for (at, transaction) in
+            block["transactions"].as_array().expect("a list").iter().enumerate()
+        {
+            let at = hex(at as u64);
+            for (method, params) in [
+                ("debug_getRawTransaction", json!([transaction])),
+                ("eth_getRawTransactionByHash", json!([transaction])),
+                ("eth_getRawTransactionByBlockHashAndIndex", json!([block["hash"], at])),
+                ("eth_getRawTransactionByBlockNumberAndIndex", json!([hex(number), at])),
+            ] {
+                let raw = ours.call(method, params);
+                let bytes = raw.as_str().and_then(|raw| alloy_primitives::hex::decode(raw).ok());
+                let hash = keccak256(bytes.expect("bytes")).to_string();
+                assert_eq!(json!(hash), *transaction, "{method}");
+            }
+        }
+        let fees = json!(["0x5", hex(number), []]);
+        let (got, expected) =
+            (ours.call("eth_feeHistory", fees.clone()), node.call("eth_feeHistory", fees));
+        for field in ["oldestBlock", "baseFeePerGas"] {
+            assert_eq!(got[field], expected[field], "{field} up to block {number}");
+        }
+    }
+    assert_eq!(ours.call("eth_syncing", json!([])), json!(false));
+    let account = node.call("eth_accounts", json!([]))[0].clone();
+    for block in ["latest", "finalized", "0x5", "0x5"] {
+        let params = json!([account, block]);
+        assert_eq!(
+            ours.call("eth_getBalance", params.clone()),
+            node.call("eth_getBalance", params)
+        );
+    }
+}
+
 #[test]
 fn every_answer_equals_the_nodes() {
     const FILTERS: usize = 1_500;
-    let town = Town::new(1);
-    town.grow(150);
-    let place = Place::with(&SETTINGS);
-    let server = town.serve(&place);
-    // Some while it follows, too.
-    town.grow(60);
-    let (ours, node) = (server.rpc(), town.rpc());
+    let chain = AnvilChain::new(1);
+    chain.grow(150);
+    let sandbox = Sandbox::with(&SETTINGS);
+    let server = chain.serve(&sandbox);
+    // Add more blocks while the server follows.
+    chain.grow(60);
+    let (ours, node) = (server.rpc(), chain.rpc());
     wait_for_all(ours, node);
     assert!(assert_same_logs(ours, node) > 3_000);
     assert_same_blocks(ours, node);
     assert_linked(ours);
-    let known = Known::of(&town);
-    let mut draw = Draw(7);
-    let filters: Vec<(Value, bool)> = (0..FILTERS).map(|_| known.filter(&mut draw)).collect();
+    assert_same_bytes_and_fees(ours, node);
+    let values = FilterValues::of(&chain);
+    let mut random = SplitMix64(7);
+    let filters: Vec<(Value, bool)> = (0..FILTERS).map(|_| values.filter(&mut random)).collect();
     let calls: Vec<_> =
         filters.iter().map(|(filter, _)| call("eth_getLogs", json!([filter]))).collect();
     let (mut found, mut refused) = (0, 0);
@@ -221,14 +245,14 @@ fn every_answer_equals_the_nodes() {
         assert_eq!(got["result"], expected, "{filter}");
         found += usize::from(expected != json!([]));
     }
-    // The draw is such that most filters find something, and some are refused.
+    // Many of the random filters must match something, and some must be rejected.
     assert!(found > FILTERS / 4 && refused > FILTERS / 10, "{found} found, {refused} refused");
-    let (code, said) =
-        ours.refusal("eth_getLogs", json!([{"fromBlock": "0x1", "toBlock": hex(known.head + 1)}]));
-    assert_eq!((code, &*said), (-32_602, "block range extends beyond current head block"));
+    let (code, message) =
+        ours.refusal("eth_getLogs", json!([{"fromBlock": "0x1", "toBlock": hex(values.head + 1)}]));
+    assert_eq!((code, &*message), (-32_602, "block range extends beyond current head block"));
     let unknown = format!("0x{}", "77".repeat(32));
-    let (code, said) = ours.refusal("eth_getLogs", json!([{"blockHash": unknown}]));
-    assert_eq!((code, &*said), (-32_000, "Block not found."));
+    let (code, message) = ours.refusal("eth_getLogs", json!([{"blockHash": unknown}]));
+    assert_eq!((code, &*message), (-32_000, "Block not found."));
 }
 
 #[test]
@@ -242,5 +266,8 @@ fn the_contracts_of_the_tests_are_the_builds_of_their_sources() {
         let stored: Value = serde_json::from_str(&stored.expect("a build")).expect("JSON");
         assert!(stored == *build, "tools/contracts.sh makes another build of {name}");
     }
-    assert_eq!(built["Burst"], serde_json::from_str::<Value>(super::scene::BURST).expect("JSON"));
+    assert_eq!(
+        built["Burst"],
+        serde_json::from_str::<Value>(super::anvil_chain::BURST).expect("JSON")
+    );
 }

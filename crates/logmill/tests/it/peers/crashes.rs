@@ -1,6 +1,6 @@
-//! A simulated node over HTTP, whose chain is known block by block: crashes at any moment, and nodes that lie.
+//! A simulated node over HTTP, whose chain is known block by block: crashes at any time, and nodes that lie.
 //!
-//! Guarantees: what is stored in the end is the chain, all of it and nothing else, whatever happened on the way.
+//! Guarantees: in the end exactly the chain is stored, whatever happened before.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use super::answers::{assert_same_blocks_but, assert_same_logs};
-use super::scene::{Draw, SETTINGS, assert_linked, hex, wait_for_all};
-use crate::process::{Place, Server};
+use super::anvil_chain::{SETTINGS, SplitMix64, assert_linked, hex, wait_for_all};
+use crate::process::{Sandbox, Server};
 
-/// What the simulated node does not answer.
+/// Methods that the simulated node lacks.
 const LACKS: [&str; 6] = [
     "eth_getBlockTransactionCountByNumber",
     "eth_getBlockTransactionCountByHash",
@@ -26,7 +26,7 @@ const LACKS: [&str; 6] = [
     "eth_getTransactionByBlockHashAndIndex",
 ];
 
-/// Nodes that run as long as this does.
+/// Nodes that run until this is dropped.
 struct Nodes {
     runtime: Runtime,
     servers: Vec<SimNodeServer>,
@@ -49,10 +49,10 @@ impl Nodes {
         JsonRpc::at(self.servers[at].address())
     }
 
-    fn serve(&self, place: &Place) -> Server {
+    fn serve(&self, sandbox: &Sandbox) -> Server {
         let urls: Vec<String> = self.servers.iter().map(SimNodeServer::url).collect();
         let arguments = urls.iter().flat_map(|url| ["--rpc-url", url.as_str()]);
-        place.serve_with(&arguments.collect::<Vec<_>>())
+        sandbox.serve_with(&arguments.collect::<Vec<_>>())
     }
 }
 
@@ -60,7 +60,7 @@ fn chain(seed: u64) -> SimChain {
     SimChain::with(SimSettings { seed, finality_lag: Some(12), ..SimSettings::default() })
 }
 
-/// The numbers of a table that a command printed.
+/// A number in a table that a command printed.
 fn figure(table: &str, name: &str) -> u64 {
     let row = table.lines().find_map(|line| line.trim().strip_prefix(name));
     let figure = row.and_then(|row| row.trim().parse().ok());
@@ -68,28 +68,28 @@ fn figure(table: &str, name: &str) -> u64 {
 }
 
 #[test]
-fn whatever_moment_it_is_killed_in_the_chain_is_stored_in_the_end() {
+fn whenever_the_server_is_killed_the_chain_is_stored_in_the_end() {
     const ROUNDS: u64 = 14;
     let chain = chain(21);
     chain.grow(260);
     let mut nodes = Nodes::new();
     nodes.add(&chain, NodeFaults { delay: Duration::from_millis(2), ..NodeFaults::default() });
-    let place = Place::with(&SETTINGS);
-    let mut draw = Draw(22);
+    let sandbox = Sandbox::with(&SETTINGS);
+    let mut random = SplitMix64(22);
     for _ in 0..ROUNDS {
-        let server = nodes.serve(&place);
-        for _ in 0..draw.below(4) {
-            let depth = draw.below(6);
-            match draw.below(2) {
-                0 => drop(chain.grow(draw.below(8))),
-                _ => drop(chain.reorg(depth, depth + draw.below(3)).expect("above what is final")),
+        let server = nodes.serve(&sandbox);
+        for _ in 0..random.below(4) {
+            let depth = random.below(6);
+            match random.below(2) {
+                0 => drop(chain.grow(random.below(8))),
+                _ => drop(chain.reorg(depth, depth + random.below(3)).expect("above final blocks")),
             }
-            std::thread::sleep(Duration::from_millis(draw.below(250)));
+            std::thread::sleep(Duration::from_millis(random.below(250)));
         }
         server.kill();
     }
     chain.grow(1);
-    let server = nodes.serve(&place);
+    let server = nodes.serve(&sandbox);
     let (ours, node) = (server.rpc(), nodes.rpc(0));
     wait_for_all(ours, node);
     assert_same_blocks_but(ours, node, &LACKS);
@@ -101,22 +101,22 @@ fn whatever_moment_it_is_killed_in_the_chain_is_stored_in_the_end() {
     assert_eq!(coverage["covered"], json!([{"from": "0x0", "to": hex(latest.number)}]));
     assert_eq!(coverage["head"]["hash"], json!(latest.hash));
     assert!(server.terminate().success());
-    let report = place.run(&["verify", "--json"]).json();
+    let report = sandbox.run(&["verify", "--json"]).json();
     assert_eq!(report["damaged"], 0, "{report}");
     assert_eq!(report["verified"], finalized + 1, "{report}");
-    // What crashes left behind is garbage once its time is over, and then it is gone.
+    // The leftovers of crashes become garbage after `index.build_ms`, and then are removed.
     std::thread::sleep(Duration::from_millis(1_100));
-    place.run(&["index", "gc"]).answer();
-    let left = place.run(&["index", "gc", "--dry-run"]);
+    sandbox.run(&["index", "gc"]).answer();
+    let left = sandbox.run(&["index", "gc", "--dry-run"]);
     for name in ["orphan chunks", "orphan chunk bytes", "chunks in flight, kept"] {
         assert_eq!(figure(left.answer(), name), 0, "{left:?}");
     }
-    let report = place.run(&["verify", "--json"]).json();
+    let report = sandbox.run(&["verify", "--json"]).json();
     assert_eq!(report["verified"], finalized + 1, "nothing that is needed was deleted: {report}");
 }
 
 #[test]
-fn beside_an_honest_node_liars_and_droppers_do_no_harm_and_are_named() {
+fn nodes_that_lie_or_hang_up_do_no_harm_beside_an_honest_node_and_are_named() {
     let chain = chain(31);
     chain.grow(200);
     let mut nodes = Nodes::new();
@@ -124,8 +124,8 @@ fn beside_an_honest_node_liars_and_droppers_do_no_harm_and_are_named() {
     let lie = NodeFaults { lie: Some(Lie::DropLog), lie_every: 3, ..NodeFaults::default() };
     nodes.add(&chain, lie);
     nodes.add(&chain, NodeFaults { fail_every: 3, cut_every: 4, ..NodeFaults::default() });
-    let place = Place::with(&SETTINGS);
-    let server = nodes.serve(&place);
+    let sandbox = Sandbox::with(&SETTINGS);
+    let server = nodes.serve(&sandbox);
     let (ours, node) = (server.rpc(), nodes.rpc(0));
     chain.grow(30);
     chain.reorg(5, 7).expect("above what is final");
@@ -133,10 +133,10 @@ fn beside_an_honest_node_liars_and_droppers_do_no_harm_and_are_named() {
     assert_same_blocks_but(ours, node, &LACKS);
     assert_same_logs(ours, node);
     let status = ours.get("/status");
-    let told = status["chains"][0]["nodes"].as_array().expect("a list");
+    let listed = status["chains"][0]["nodes"].as_array().expect("a list");
     let of = |at: usize| {
         let name = nodes.rpc(at).url();
-        let found = told.iter().find(|node| {
+        let found = listed.iter().find(|node| {
             node["name"].as_str().is_some_and(|n| name.contains(n) || n.contains(&name))
         });
         found.cloned().unwrap_or(Value::Null)
@@ -145,11 +145,11 @@ fn beside_an_honest_node_liars_and_droppers_do_no_harm_and_are_named() {
     assert_eq!(of(0)["lies"], 0, "{status:#}");
     assert!(of(2)["failures"].as_u64() > Some(0), "{status:#}");
     assert!(server.terminate().success());
-    assert_eq!(place.run(&["verify", "--json"]).json()["damaged"], 0);
+    assert_eq!(sandbox.run(&["verify", "--json"]).json()["damaged"], 0);
 }
 
 #[test]
-fn processes_that_share_a_database_fill_and_answer_together_and_one_follows_when_the_other_dies() {
+fn processes_that_share_a_database_work_together_and_one_takes_over_when_the_other_dies() {
     let chain = chain(41);
     chain.grow(200);
     let mut nodes = Nodes::new();
@@ -157,8 +157,8 @@ fn processes_that_share_a_database_fill_and_answer_together_and_one_follows_when
     let database = PostgresServer::start();
     let url = format!("database.url={}", database.url());
     let shared = [url.as_str(), "database.schema=logmill_test"];
-    let place = Place::with(&[&SETTINGS[..], &shared[..]].concat());
-    let (one, two) = (nodes.serve(&place), nodes.serve(&place));
+    let sandbox = Sandbox::with(&[&SETTINGS[..], &shared[..]].concat());
+    let (one, two) = (nodes.serve(&sandbox), nodes.serve(&sandbox));
     let node = nodes.rpc(0);
     for _ in 0..3 {
         chain.grow(10);
@@ -168,7 +168,7 @@ fn processes_that_share_a_database_fill_and_answer_together_and_one_follows_when
             assert_same_logs(server.rpc(), node);
         }
     }
-    // The first has the lease: it came first.
+    // The first server holds the lease.
     one.kill();
     chain.grow(20);
     chain.reorg(3, 5).expect("above what is final");
@@ -177,5 +177,5 @@ fn processes_that_share_a_database_fill_and_answer_together_and_one_follows_when
     assert_same_logs(two.rpc(), node);
     assert_linked(two.rpc());
     assert!(two.terminate().success());
-    assert_eq!(place.run(&["verify", "--json"]).json()["damaged"], 0);
+    assert_eq!(sandbox.run(&["verify", "--json"]).json()["damaged"], 0);
 }

@@ -1,18 +1,18 @@
-//! The whole way: a node, a server, its tables, its API; what it says of holdings is what the contracts say.
+//! End to end: a node, a server, its tables and its API; holdings equal what the contracts report.
 
 use std::time::Duration;
 
 use alloy_primitives::{Address, U256};
-use logmill_sim::http::JsonRpc;
+use logmill_sim::http::{JsonRpc, quantity};
 use serde_json::{Value, json};
 
+use super::anvil_chain::{SETTINGS, SplitMix64, hex, wait_for_all};
 use super::market::{COLLECTOR, HOLDERS, ITEMS, Market, WETH, word_of};
-use super::scene::{Draw, SETTINGS, wait_for_all};
-use crate::process::{Place, wait_until};
+use crate::process::{Sandbox, wait_until};
 
 const API: &str = "/api/v1/31337";
 
-/// Waits until everything that is stored is derived, tip included.
+/// Waits until all stored blocks are derived, tip included.
 pub(super) fn wait_for_tables(ours: JsonRpc, node: JsonRpc) {
     wait_for_all(ours, node);
     wait_until("everything is derived", || {
@@ -21,7 +21,7 @@ pub(super) fn wait_for_tables(ours: JsonRpc, node: JsonRpc) {
         let rows = status["checkpoints"].as_array().cloned().unwrap_or_default();
         let newest = |row: &Value| {
             let covered = row["covered"].as_array().and_then(|all| all.last()).cloned();
-            let done = covered.and_then(|last| last["end"].as_u64()).map(|end| end - 1);
+            let done = covered.and_then(|last| last["to"].as_u64());
             row["tip"].as_u64().or(done)
         };
         let done = |row: &Value| row["missing"] == 0 && newest(row) == head;
@@ -67,16 +67,44 @@ fn check(market: &Market, ours: JsonRpc) {
     }
 }
 
+/// Checks that the newest transfer of the coin equals the node's: its transaction by hash, and the first entry of the
+/// token's transfers.
+fn check_newest_transfer(market: &Market, ours: JsonRpc) {
+    let (node, coin) = (market.anvil.rpc(), &market.coin);
+    let transfer = alloy_primitives::keccak256("Transfer(address,address,uint256)");
+    let from = hex(node.head().saturating_sub(5));
+    let filter = json!({"address": coin, "topics": [transfer], "fromBlock": from});
+    let logs = node.call("eth_getLogs", json!([filter]));
+    let log = logs.as_array().and_then(|logs| logs.last()).expect("the newest blocks have some");
+    let hash = log["transactionHash"].as_str().expect("a hash");
+    let found = ours.get(&format!("{API}/transactions/{hash}"));
+    let position = (&found["hash"], &found["blockNumber"], &found["blockHash"]);
+    let number = json!(quantity(&log["blockNumber"]));
+    assert_eq!(position, (&json!(hash), &number, &log["blockHash"]), "{found}");
+    assert_eq!((&found["derived"], &found["success"]), (&json!(true), &json!(true)), "{found}");
+    let page = ours.get(&format!("{API}/tokens/{coin}/transfers?limit=1"));
+    let newest = &page["items"][0];
+    let position = (&newest["transactionHash"], &newest["logIndex"]);
+    assert_eq!(position, (&json!(hash), &json!(quantity(&log["logIndex"]))), "{page}");
+    let word = |value: &Value| value.as_str().and_then(|text| text.parse::<U256>().ok());
+    let amount = newest["amount"].as_str().and_then(|text| U256::from_str_radix(text, 10).ok());
+    assert_eq!(amount, word(&log["data"]), "{page}");
+    for (end, topic) in [("from", 1), ("to", 2)] {
+        let address = newest[end].as_str().and_then(|text| text.parse::<Address>().ok());
+        assert_eq!(address.map(word_of), word(&log["topics"][topic]), "{page}");
+    }
+}
+
 #[test]
-fn holdings_over_http_are_what_the_contracts_say_through_kills_reorgs_and_deriving_anew() {
+fn holdings_over_http_equal_those_of_the_contracts_through_kills_reorgs_and_rederiving() {
     let market = Market::new();
     market.grow(10, 1);
-    let place = Place::with(&SETTINGS);
-    let serve = || place.serve_with(&["--rpc-url", &market.anvil.rpc().url()]);
-    let mut draw = Draw(5);
+    let sandbox = Sandbox::with(&SETTINGS);
+    let serve = || sandbox.serve_with(&["--rpc-url", &market.anvil.rpc().url()]);
+    let mut random = SplitMix64(5);
     for round in 0..4 {
         let server = serve();
-        std::thread::sleep(Duration::from_millis(draw.below(1_200)));
+        std::thread::sleep(Duration::from_millis(random.below(1_200)));
         if round == 2 {
             market.anvil.rollback(3);
             market.grow(4, 7);
@@ -87,19 +115,21 @@ fn holdings_over_http_are_what_the_contracts_say_through_kills_reorgs_and_derivi
     let server = serve();
     wait_for_tables(server.rpc(), market.anvil.rpc());
     check(&market, server.rpc());
+    check_newest_transfer(&market, server.rpc());
     market.anvil.rollback(5);
     market.grow(7, 2);
     wait_for_tables(server.rpc(), market.anvil.rpc());
     check(&market, server.rpc());
-    let ended = place.run(&["rederive", "ft_holdings_worker"]);
-    assert!(ended.answer().contains("serves what was derived anew"), "{}", ended.answer());
-    place.run(&["rederive", "no_worker"]).refused(2, &["no_worker", "token_worker"]);
+    check_newest_transfer(&market, server.rpc());
+    let ended = sandbox.run(&["rederive", "ft_holdings_worker"]);
+    assert!(ended.answer().contains("now serves the rebuilt tables"), "{}", ended.answer());
+    sandbox.run(&["rederive", "no_worker"]).assert_refused(2, &["no_worker", "token_worker"]);
     wait_for_tables(server.rpc(), market.anvil.rpc());
     check(&market, server.rpc());
     assert!(server.terminate().success());
-    // Without a server it is done at once.
-    let ended = place.run(&["rederive", "token_worker"]);
-    assert!(ended.answer().contains("serves what was derived anew"), "{}", ended.answer());
+    // Without a running server, the command derives the tables itself.
+    let ended = sandbox.run(&["rederive", "token_worker"]);
+    assert!(ended.answer().contains("now serves the rebuilt tables"), "{}", ended.answer());
     let server = serve();
     wait_for_tables(server.rpc(), market.anvil.rpc());
     check(&market, server.rpc());

@@ -1,20 +1,20 @@
-//! A node with tokens of every standard, wrapped ether and fees, and people who trade.
+//! A node with tokens of every standard, wrapped ether, fees, and trades.
 //!
-//! Guarantees: one seed gives one chain, but for the times of its blocks; what contracts say of balances and owners can
-//! be asked. Leaves to others: what is compared, and when.
+//! Guarantees: a seed determines the chain, except for block times; balances and owners can be read from the contracts.
+//! Leaves to others: the comparisons.
 
 use alloy_primitives::{Address, U256};
 use logmill_sim::anvil::{Anvil, transaction};
 use serde_json::{Value, json};
 
-use super::scene::calldata;
+use super::anvil_chain::calldata;
 
-/// How many accounts hold tokens; their addresses are the numbers from 1 on.
+/// Number of accounts that hold tokens; their addresses count from 1.
 pub(super) const HOLDERS: u64 = 40;
-/// How many deeds, and kinds of goods, there are; numbered from 1 on.
+/// Number of deeds, and of kinds of goods; their ids count from 1.
 pub(super) const ITEMS: u64 = 60;
 
-/// The contracts that are known by their addresses.
+/// Addresses of the built-in contracts.
 pub(super) const WETH: &str = "0xc02aaa39b223fe8d0a0e5c4f27ead9083c756cc2";
 pub(super) const COLLECTOR: &str = "0xbd6c7b0d2f68c2b7805d88388319cfb6ecb50ea9";
 
@@ -25,7 +25,6 @@ const WRAPPED: &str = include_str!("../../contracts/Wrapped.json");
 const FEE_COLLECTOR: &str = include_str!("../../contracts/FeeCollector.json");
 const FEE_FORWARDER: &str = include_str!("../../contracts/FeeForwarder.json");
 
-/// A node with tokens.
 pub(super) struct Market {
     pub(super) anvil: Anvil,
     pub(super) accounts: Vec<String>,
@@ -41,7 +40,7 @@ impl Market {
         Self::at(None)
     }
 
-    /// The same, with a first block of this time, in seconds.
+    /// The same, with the time of the first block in seconds.
     pub(super) fn at(genesis: Option<u64>) -> Self {
         let anvil = Anvil::start_at(genesis);
         let accounts = anvil.accounts();
@@ -55,7 +54,7 @@ impl Market {
             let receipt = anvil.rpc().call("eth_getTransactionReceipt", json!([hash]));
             receipt["contractAddress"].as_str().expect("a contract").to_owned()
         });
-        // Two of them stand where the world knows them.
+        // Two of them are placed at their known addresses.
         for (made, known) in [(wrapped, WETH), (collector, COLLECTOR)] {
             let code = anvil.rpc().call("eth_getCode", json!([made, "latest"]));
             anvil.rpc().call("anvil_setCode", json!([known, code]));
@@ -63,7 +62,7 @@ impl Market {
         Self { anvil, accounts, coin, deed, goods, forwarder }
     }
 
-    /// Adds blocks in which much happens.
+    /// Adds blocks with many transactions.
     pub(super) fn grow(&self, blocks: u64, seed: u64) {
         for number in 0..blocks {
             let seed = seed * 1_000 + number;
@@ -91,18 +90,18 @@ impl Market {
         }
     }
 
-    /// Ether is wrapped, moved and unwrapped, by one person in one block.
+    /// Wraps, moves and unwraps ether, by one account in one block.
     fn wrap(&self, number: u64) {
         let person = usize::try_from(number % 4).expect("small");
         self.send(person, WETH, 1_000 + number, &calldata("deposit()", &[]));
         let to = 1 + number % HOLDERS;
         self.send(person, WETH, 0, &calldata("transfer(address,uint256)", &[to, 100]));
         self.send(person, WETH, 0, &calldata("withdraw(uint256)", &[300 + number]));
-        // Sent plainly, it is wrapped too.
+        // A plain transfer wraps it too.
         self.send(person, WETH, 7, "0x");
     }
 
-    /// Fees are paid, and withdrawn: only the former count.
+    /// Pays and withdraws fees; only payments count.
     fn pay_fees(&self, number: u64) {
         let integrator: u64 = 1 + number % HOLDERS;
         let native = calldata("collectNativeFees(uint256,uint256,address)", &[70, 20, integrator]);
@@ -124,7 +123,7 @@ impl Market {
         self.anvil.rpc().call("eth_sendTransaction", json!([transaction]));
     }
 
-    /// What a contract answers: the first word.
+    /// Calls a contract; returns the first word of the answer.
     pub(super) fn ask(&self, to: &str, signature: &str, arguments: &[U256]) -> U256 {
         let mut data = calldata(signature, &[]);
         arguments.iter().for_each(|argument| data.push_str(&format!("{argument:064x}")));
@@ -143,7 +142,7 @@ fn padded(address: &str) -> String {
     format!("{:0>64}", address.trim_start_matches("0x"))
 }
 
-/// A call with an address and a number.
+/// Calldata with an address and a number as arguments.
 fn with_address(signature: &str, address: &str, number: u64) -> String {
     format!("{}{}{number:064x}", calldata(signature, &[]), padded(address))
 }

@@ -1,7 +1,7 @@
-//! The node changes its mind: blocks are replaced and taken back while we follow.
+//! Reorganizations: the node replaces and removes blocks while the server follows.
 //!
-//! Guarantees: our answers are the node's again, and who listens is told of every log that died, and of every one that
-//! came.
+//! Guarantees: afterwards the server's answers equal the node's, and subscribers are notified of every removed and
+//! every added log.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,19 +14,18 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
 use super::answers::{assert_same_blocks, assert_same_logs};
-use super::scene::{SETTINGS, Town, assert_linked, hex, wait_for_all, wait_for_head};
-use crate::process::Place;
+use super::anvil_chain::{AnvilChain, SETTINGS, assert_linked, hex, wait_for_all, wait_for_head};
+use crate::process::Sandbox;
 
-/// How long a message may take.
 const MESSAGE_WAIT: Duration = Duration::from_secs(20);
 
-/// A client that subscribed to all logs, and keeps those that are left.
+/// A client that subscribes to all logs, and keeps those that were not removed.
 struct Listener {
     runtime: tokio::runtime::Runtime,
     socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
-    /// By the hash of the block and the position in it.
+    /// By block hash and log index.
     logs: BTreeMap<(String, String), Value>,
-    /// How many were taken back.
+    /// Number of removed logs.
     removed: usize,
 }
 
@@ -47,8 +46,8 @@ impl Listener {
         Self { runtime, socket, logs: BTreeMap::new(), removed: 0 }
     }
 
-    /// Takes the next message: a log that is new, or one that is not any more.
-    fn hear(&mut self) {
+    /// Applies the next message: an added or a removed log.
+    fn read_message(&mut self) {
         let next = async { tokio::time::timeout(MESSAGE_WAIT, self.socket.next()).await };
         let message = self.runtime.block_on(next).expect("a message comes in time");
         let message = message.expect("the socket is open").expect("a message");
@@ -56,18 +55,22 @@ impl Listener {
         let message: Value = serde_json::from_str(&text).expect("JSON");
         let mut log = message["params"]["result"].clone();
         let part = |name: &str| log[name].as_str().expect("text").to_owned();
-        let place = (part("blockHash"), part("logIndex"));
+        let position = (part("blockHash"), part("logIndex"));
         if log["removed"] == true {
             log["removed"] = json!(false);
-            assert_eq!(self.logs.remove(&place), Some(log), "it died as it lived");
+            assert_eq!(
+                self.logs.remove(&position),
+                Some(log),
+                "a removed log equals the one that was added"
+            );
             self.removed += 1;
         } else {
-            assert!(self.logs.insert(place, log).is_none(), "it is told once");
+            assert!(self.logs.insert(position, log).is_none(), "a log is sent once");
         }
     }
 
-    /// Listens until it knows all logs of the node from a block on, and no others.
-    fn hear_all(&mut self, node: JsonRpc, from: u64) {
+    /// Reads messages until its logs from a block on equal the node's.
+    fn read_until_equal(&mut self, node: JsonRpc, from: u64) {
         let filter = json!([{"fromBlock": hex(from), "toBlock": "latest"}]);
         let expected = node.call("eth_getLogs", filter);
         let expected = expected.as_array().expect("a list").clone();
@@ -76,7 +79,7 @@ impl Listener {
                 && expected.iter().all(|log| known.values().any(|k| k == log))
         };
         while !same(&self.logs) {
-            self.hear();
+            self.read_message();
         }
     }
 }
@@ -87,12 +90,12 @@ fn reorgs(server: JsonRpc) -> u64 {
 }
 
 #[test]
-fn blocks_that_are_replaced_or_taken_back_are_followed_and_told() {
-    let town = Town::new(2);
-    town.grow(60);
-    let place = Place::with(&SETTINGS);
-    let server = town.serve(&place);
-    let (ours, node) = (server.rpc(), town.rpc());
+fn replaced_and_removed_blocks_are_followed_and_subscribers_are_notified() {
+    let chain = AnvilChain::new(2);
+    chain.grow(60);
+    let position = Sandbox::with(&SETTINGS);
+    let mut server = chain.serve(&position);
+    let (ours, node) = (server.rpc(), chain.rpc());
     wait_for_all(ours, node);
     let mut listener = Listener::new(ours);
     let from = node.head() + 1;
@@ -100,32 +103,49 @@ fn blocks_that_are_replaced_or_taken_back_are_followed_and_told() {
     let mut dead = 0;
     for depth in 1..=3 {
         for value in 0..3 {
-            town.send(&town.transfer(0xc0 + depth, value));
-            town.send(&town.burst(5));
-            town.anvil.mine(1);
+            chain.send(&chain.transfer(0xc0 + depth, value));
+            chain.send(&chain.burst(5));
+            chain.anvil.mine(1);
         }
         wait_for_all(ours, node);
-        listener.hear_all(node, from);
+        listener.read_until_equal(node, from);
         dead += 6 * usize::try_from(depth).expect("small");
-        town.anvil.reorg(depth, &[town.transfer(0xd0, depth), town.burst(7)]);
-        town.grow(1);
+        chain.anvil.reorg(depth, &[chain.transfer(0xd0, depth), chain.burst(7)]);
+        chain.grow(1);
         wait_for_all(ours, node);
-        listener.hear_all(node, from);
+        listener.read_until_equal(node, from);
         assert_eq!(listener.removed, dead, "every log of the {depth} dead blocks");
         assert_same_logs(ours, node);
         assert_eq!(reorgs(ours), depth);
     }
-    // Taken back, and replaced only later: what the node had said holds until it says something else.
-    let before = node.head();
-    town.anvil.rollback(2);
-    assert_eq!((node.head(), ours.head()), (before - 2, before));
-    town.send(&town.transfer(0xe0, 1));
-    town.anvil.mine(1);
-    // Not all is the same now: anvil takes back what it called final, and we do not.
+    // Removed, and replaced only later: meanwhile no block is served that the node does not have.
+    let gone = chain.send(&chain.transfer(0xe0, 1));
+    chain.anvil.mine(1);
+    wait_for_all(ours, node);
+    listener.read_until_equal(node, from);
+    let (before, removed_before) = (node.head(), listener.removed);
+    // The server may have seen a reorganization half done, with a final block that is briefly lower.
+    let final_went_back = "the nodes report an older final block than before";
+    server.has_logged("nothing, but all lines are read");
+    let warned_before = server.log().matches(final_went_back).count();
+    chain.anvil.rollback(2);
     wait_for_head(ours, node);
-    listener.hear_all(node, from);
+    assert_eq!((node.head(), ours.head()), (before - 2, before - 2));
+    assert_eq!(ours.call("eth_getTransactionReceipt", json!([gone])), Value::Null);
+    listener.read_until_equal(node, from);
+    assert!(listener.removed > removed_before, "every log of the blocks that are gone");
+    assert_eq!(reorgs(ours), 4);
+    chain.send(&chain.transfer(0xe0, 2));
+    chain.anvil.mine(1);
+    // Not everything is equal now: Anvil removes blocks that it reported as final, and the server keeps them.
+    wait_for_head(ours, node);
+    listener.read_until_equal(node, from);
     assert_eq!((ours.head(), reorgs(ours)), (before - 1, 4));
-    town.grow(12);
+    server.has_logged("nothing, but all lines are read");
+    let warned = |what: &str| server.log().matches(what).count();
+    assert_eq!(warned("the head went back"), 1, "{}", server.log());
+    assert_eq!(warned(final_went_back), warned_before + 1, "{}", server.log());
+    chain.grow(12);
     wait_for_all(ours, node);
     assert_same_blocks(ours, node);
     assert_same_logs(ours, node);

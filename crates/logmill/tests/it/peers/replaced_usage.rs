@@ -1,5 +1,5 @@
-//! Usage of a chain that is thrown away and stored again: it is that of the chain as it is now, corrected aggregates
-//! are announced, and a recount finds what is not so.
+//! Usage of a chain that is discarded and stored again: usage follows the new chain, corrected aggregates are
+//! announced, and a recount finds deviations.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,14 +12,14 @@ use logmill_io::{OsEntropy, Sql, SystemClock, params};
 use logmill_sim::http::{JsonRpc, request};
 use serde_json::{Value, json};
 
+use super::anvil_chain::SETTINGS;
 use super::market::{COLLECTOR, Market};
-use super::scene::SETTINGS;
 use super::usage::{EVENTS, RULES, Sums, added, metered, sums_of};
-use crate::process::{Place, Server, wait_until};
+use crate::process::{Sandbox, Server, wait_until};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A receiver of webhooks that takes everything.
+/// A webhook receiver that accepts everything.
 #[derive(Clone, Default)]
 struct Inbox(Arc<Mutex<Vec<Value>>>);
 
@@ -63,14 +63,14 @@ impl Inbox {
         }
     }
 
-    /// How many messages of a kind came.
+    /// Number of received messages of a kind.
     fn count(&self, kind: &str) -> usize {
         let all = self.0.lock().expect("not poisoned");
         all.iter().filter(|message| message.to_string().contains(kind)).count()
     }
 }
 
-/// What the node's logs say that integrators earned, up to a block.
+/// Earnings of integrators, computed from the node's logs.
 fn earned(node: JsonRpc) -> Sums {
     let event = keccak256("FeesCollected(address,address,uint256,uint256)");
     let filter = json!([{"fromBlock": "0x0", "toBlock": "latest", "address": COLLECTOR,
@@ -78,8 +78,9 @@ fn earned(node: JsonRpc) -> Sums {
     let logs = node.call("eth_getLogs", filter);
     let mut sums = Sums::new();
     for log in logs.as_array().expect("logs") {
-        let address = |place: usize| {
-            let word: B256 = log["topics"][place].as_str().expect("a topic").parse().expect("hex");
+        let address = |position: usize| {
+            let word: B256 =
+                log["topics"][position].as_str().expect("a topic").parse().expect("hex");
             format!("0x{}", alloy_primitives::hex::encode(&word[12..]))
         };
         let data = log["data"].as_str().expect("data");
@@ -97,7 +98,7 @@ fn page(ours: JsonRpc) -> Value {
     )
 }
 
-/// Waits until usage is said to be complete, and fails if it is said too early: what is complete is what the node says.
+/// Waits until usage is reported as complete. Fails if it is reported too early: complete usage must equal the node's.
 fn wait_until_complete(server: &Server, node: JsonRpc) {
     let truth = earned(node);
     wait_until("usage is complete", || {
@@ -125,9 +126,9 @@ fn states(ours: JsonRpc) -> Vec<String> {
     all.iter().map(|one| one["state"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-/// Changes the meter's database behind its back.
-fn tamper(place: &Place, statements: &[&str]) {
-    let file = SqliteSettings::file(place.data().join("meter.db"));
+/// Changes the meter's database directly.
+fn tamper(sandbox: &Sandbox, statements: &[&str]) {
+    let file = SqliteSettings::file(sandbox.data().join("meter.db"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
         let sql = Sql::sqlite(&file, SystemClock::shared(), OsEntropy::shared()).await;
@@ -141,7 +142,7 @@ fn tamper(place: &Place, statements: &[&str]) {
 }
 
 #[test]
-fn usage_of_a_chain_that_is_stored_again_is_that_of_the_new_chain() {
+fn usage_of_a_chain_that_was_replaced_is_that_of_the_new_chain() {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
     let market = Market::at(Some((now - 3 * DAY).as_secs()));
     market.grow(6, 1);
@@ -151,15 +152,15 @@ fn usage_of_a_chain_that_is_stored_again_is_that_of_the_new_chain() {
         &[EVENTS, RULES, "meter.periods=daily", "meter.delivery.allowed=127.0.0.1"],
     ]
     .concat();
-    let place = Place::with(&settings);
+    let sandbox = Sandbox::with(&settings);
     let node = market.anvil.rpc();
-    let serve = || place.serve_with(&["--rpc-url", &node.url()]);
+    let serve = || sandbox.serve_with(&["--rpc-url", &node.url()]);
     let server = serve();
     wait_until_complete(&server, node);
     let (inbox, at) = Inbox::start();
     let to = server.rpc().address();
     post(to, "/webhooks/endpoints", &json!({"url": format!("http://{at}/")}));
-    // Usage of the day is final once a later block is: the next day begins.
+    // The usage of a day is final once a block of the next day is final.
     node.call("evm_increaseTime", json!([90_000]));
     market.anvil.mine(12);
     wait_until("the day is final", || {
@@ -169,26 +170,26 @@ fn usage_of_a_chain_that_is_stored_again_is_that_of_the_new_chain() {
     });
     wait_until("it is announced", || inbox.count("aggregation.completed") > 0);
     assert_eq!(inbox.count("aggregation.corrected"), 0);
-    // Without a replacement nothing is recorded, corrected or announced again, whatever is derived again.
+    // If no block was replaced, deriving again records, corrects and announces nothing.
     let before = metered(server.rpc());
-    place.run(&["rederive", "usage_worker"]).answer();
+    sandbox.run(&["rederive", "usage_worker"]).answer();
     wait_until_complete(&server, node);
     assert_eq!(metered(server.rpc()), before);
     assert_eq!(inbox.count("aggregation.corrected"), 0);
-    // What came while it was dead is missing until it is derived.
+    // Usage of blocks made while the server was down is missing until they are derived.
     server.kill();
     market.grow(2, 5);
     let server = serve();
     wait_until_complete(&server, node);
     server.kill();
-    // Another chain, which is shorter.
+    // A different, shorter chain.
     let head = node.head();
     market.anvil.rollback(head - 4);
     market.grow(3, 77);
     market.anvil.mine(12);
     assert!(node.head() < head);
     assert_ne!(earned(node), before.0);
-    place.run(&["index", "resolve", "rebuild-from", "0"]).answer();
+    sandbox.run(&["index", "resolve", "rebuild-from", "0"]).answer();
     let server = serve();
     wait_until_complete(&server, node);
     wait_until("all usage is final", || metered(server.rpc()).1.is_empty());
@@ -196,32 +197,38 @@ fn usage_of_a_chain_that_is_stored_again_is_that_of_the_new_chain() {
     wait_until("the day is corrected", || states(server.rpc()).contains(&"corrected".to_owned()));
     wait_until("it is announced", || inbox.count("aggregation.corrected") > 0);
     assert!(server.terminate().success());
-    recount(&place);
+    recount(&sandbox);
 }
 
-/// A recount finds nothing wrong, and then everything that was made wrong.
-fn recount(place: &Place) {
-    let found = place.run(&["meter", "recount", "--json"]).json();
+/// Checks that a recount finds nothing at first, and then every change that is made here.
+fn recount(sandbox: &Sandbox) {
+    let found = sandbox.run(&["meter", "recount", "--json"]).json();
     assert!(found["wrong"] == 0 && found["chains"]["wrong"] == 0, "{found}");
     assert!(found["chains"]["events"].as_u64() > Some(0), "{found}");
     let one = "seq = (SELECT min(seq) FROM meter_event WHERE state = 0)";
-    // Both the event and what follows from it: in itself the meter is right. Without its checksum, as one with a wrong
-    // checksum is found by itself.
+    // Change an event, and repair the figures computed from it, so that the meter is consistent in itself. Remove the
+    // event's checksum, because a wrong one would be found without the stored chain.
     tamper(
-        place,
+        sandbox,
         &[&format!("UPDATE meter_event SET amount = '1' || amount, checks = NULL WHERE {one}")],
     );
-    place.run(&["meter", "recount", "--repair"]).refused(1, &["did not equal their events"]);
-    let wrong = place.run(&["meter", "recount"]);
-    wrong.refused(1, &["recorded usage of 1 blocks is not what the stored chain says"]);
+    sandbox
+        .run(&["meter", "recount", "--repair"])
+        .assert_refused(1, &["did not match their events"]);
+    let wrong = sandbox.run(&["meter", "recount"]);
+    wrong.assert_refused(1, &["recorded usage of 1 blocks differs from the stored chain"]);
     assert!(wrong.stdout.contains("is recorded with 1"), "{wrong:?}");
-    tamper(place, &[&format!("UPDATE meter_event SET amount = substr(amount, 2) WHERE {one}")]);
-    place.run(&["meter", "recount", "--repair"]).refused(1, &["did not equal their events"]);
-    place.run(&["meter", "recount"]).answer();
-    // An event that is missing.
-    tamper(place, &[&format!("DELETE FROM meter_event WHERE {one}")]);
-    place.run(&["meter", "recount", "--repair"]).refused(1, &["did not equal their events"]);
-    let wrong = place.run(&["meter", "recount"]);
-    wrong.refused(1, &["recorded usage of 1 blocks is not what the stored chain says"]);
+    tamper(sandbox, &[&format!("UPDATE meter_event SET amount = substr(amount, 2) WHERE {one}")]);
+    sandbox
+        .run(&["meter", "recount", "--repair"])
+        .assert_refused(1, &["did not match their events"]);
+    sandbox.run(&["meter", "recount"]).answer();
+    // A missing event.
+    tamper(sandbox, &[&format!("DELETE FROM meter_event WHERE {one}")]);
+    sandbox
+        .run(&["meter", "recount", "--repair"])
+        .assert_refused(1, &["did not match their events"]);
+    let wrong = sandbox.run(&["meter", "recount"]);
+    wrong.assert_refused(1, &["recorded usage of 1 blocks differs from the stored chain"]);
     assert!(wrong.stdout.contains("is not recorded"), "{wrong:?}");
 }

@@ -1,15 +1,15 @@
-//! Tables derived from a node's blocks say what its contracts say.
+//! Tables derived from a node's blocks equal what its contracts report.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use alloy_primitives::{Address, U256};
 use logmill_chain::evm::{EvmSettings, EvmSource, NodeSettings};
-use logmill_chain::{ChainSource, Verify};
+use logmill_chain::{ChainSource, VerifyLevel};
 use logmill_io::wire::{Endpoint, HttpClient};
 use logmill_io::{Amount, OsEntropy, SystemClock};
 use logmill_pipeline::derive::rows::amount;
-use logmill_pipeline::derive::{Cell, DecodedBlock, Reads, Rows};
+use logmill_pipeline::derive::{BlockParts, Cell, DecodedBlock, Rows};
 use logmill_pipeline::processors::{self, Settings};
 use serde_json::json;
 
@@ -17,7 +17,7 @@ use super::market::{COLLECTOR, HOLDERS, ITEMS, Market, WETH, word_of};
 
 type Tables = BTreeMap<&'static str, Vec<Vec<Cell>>>;
 
-/// All blocks of a node.
+/// Fetches and decodes all blocks of a node.
 fn blocks(url: &str, head: u64, settings: &Settings) -> Vec<DecodedBlock> {
     let node = NodeSettings::new(Endpoint::parse(url).expect("an address"));
     let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
@@ -27,9 +27,10 @@ fn blocks(url: &str, head: u64, settings: &Settings) -> Vec<DecodedBlock> {
         let source = EvmSource::new(vec![node], EvmSettings::new("test"), &client, clock, &entropy);
         source.expect("fine settings").blocks(1..head + 1).await.expect("blocks")
     });
-    assert!(found.iter().all(|block| block.verified == Verify::Full));
-    let decoded =
-        |block| DecodedBlock::with(31_337, Arc::new(block), &settings.tokens, Reads::Everything);
+    assert!(found.iter().all(|block| block.verified == VerifyLevel::Full));
+    let decoded = |block| {
+        DecodedBlock::with(31_337, Arc::new(block), &settings.tokens, BlockParts::Everything)
+    };
     found.into_iter().map(|block| decoded(block).expect("it can be read")).collect()
 }
 
@@ -57,7 +58,7 @@ fn number(number: u64) -> U256 {
     U256::from(number)
 }
 
-/// The value of the row with this key; nothing is zero.
+/// The value of the row with this key; zero without a row.
 fn held(rows: &[Vec<Cell>], key: &[Cell]) -> Amount {
     let row = rows.iter().find(|row| row.starts_with(key));
     row.map_or(Amount::ZERO, |row| match &row[key.len()] {
@@ -129,7 +130,7 @@ fn check_fees(market: &Market, tables: &Tables) {
     for ((integrator, token), sum) in &fees {
         let theirs = market.ask(COLLECTOR, collected, &[word_of(*integrator), word_of(*token)]);
         if *integrator == address(&market.accounts[1]) {
-            // Withdrawn, which changes nothing of what was earned.
+            // Withdrawn; that does not change the earnings.
             assert_eq!((theirs, *token), (U256::ZERO, address(&market.coin)));
             assert!(*sum > Amount::ZERO);
             continue;
@@ -141,7 +142,7 @@ fn check_fees(market: &Market, tables: &Tables) {
 }
 
 #[test]
-fn holdings_owners_and_fees_are_what_the_contracts_say() {
+fn holdings_owners_and_fees_equal_those_of_the_contracts() {
     let market = Market::new();
     market.grow(12, 1);
     let rpc = market.anvil.rpc();

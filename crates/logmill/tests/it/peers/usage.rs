@@ -1,4 +1,4 @@
-//! Usage of a chain: what integrators earn is metered from their events, once, and never what a reorg took back.
+//! Usage of a chain: the earnings of integrators are metered once from their events, without removed blocks.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use alloy_primitives::U256;
 use logmill_sim::http::JsonRpc;
 use serde_json::Value;
 
+use super::anvil_chain::SETTINGS;
 use super::derived::wait_for_tables;
 use super::market::{COLLECTOR, Market};
-use super::scene::SETTINGS;
-use crate::process::{Place, wait_until};
+use crate::process::{Sandbox, wait_until};
 
 pub(super) const EVENTS: &str =
     r#"meter.events={ "fees.collected" = { op = "sum", dimensions = ["token"] } }"#;
@@ -30,7 +30,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_lowercase()
 }
 
-/// What the table of fees says, tip included.
+/// The sums of the fees table, tip included.
 fn collected(ours: JsonRpc) -> Sums {
     let page = ours.get("/fees/summary?period=all");
     let rows = page["data"].as_array().unwrap_or_else(|| panic!("{page}"));
@@ -40,14 +40,14 @@ fn collected(ours: JsonRpc) -> Sums {
     rows.iter().map(sum).filter(|(_, sum)| !sum.is_zero()).collect()
 }
 
-/// What the meter says: final, and provisional beside.
+/// The final and the provisional sums of the meter.
 pub(super) fn metered(ours: JsonRpc) -> (Sums, Sums) {
     let path = "/meters/query?eventType=fees.collected&from=2017-01-01T00:00:00Z\
                 &to=2100-01-01T00:00:00Z&groupBy=customerId&groupBy=token";
     sums_of(&ours.get(path))
 }
 
-/// What an answer says: final, and provisional beside.
+/// The final and the provisional sums of an answer.
 pub(super) fn sums_of(page: &Value) -> (Sums, Sums) {
     let rows = page["data"].as_array().unwrap_or_else(|| panic!("{page}"));
     let (mut all, mut beside) = (Sums::new(), Sums::new());
@@ -77,8 +77,8 @@ fn what_integrators_earn_is_metered_from_the_chain_through_kills_and_reorgs() {
     let market = Market::new();
     market.grow(6, 1);
     let settings = [&SETTINGS[..], &[EVENTS, RULES]].concat();
-    let place = Place::with(&settings);
-    let serve = || place.serve_with(&["--rpc-url", &market.anvil.rpc().url()]);
+    let sandbox = Sandbox::with(&settings);
+    let serve = || sandbox.serve_with(&["--rpc-url", &market.anvil.rpc().url()]);
     let server = serve();
     let wait = |ours: JsonRpc| {
         wait_for_tables(ours, market.anvil.rpc());
@@ -96,13 +96,51 @@ fn what_integrators_earn_is_metered_from_the_chain_through_kills_and_reorgs() {
     wait(server.rpc());
     market.anvil.rollback(2);
     market.grow(3, 9);
-    // Until the last of it is final.
+    // Mine until the last usage is final.
     market.anvil.rpc().call("anvil_mine", serde_json::json!(["0x50"]));
     wait(server.rpc());
     wait_until("all usage is recorded", || metered(server.rpc()).1.is_empty());
     assert_eq!(metered(server.rpc()), (collected(server.rpc()), Sums::new()));
     assert!(server.terminate().success());
     let recounted: Value =
-        serde_json::from_str(place.run(&["meter", "recount", "--json"]).answer()).expect("JSON");
+        serde_json::from_str(sandbox.run(&["meter", "recount", "--json"]).answer()).expect("JSON");
     assert!(recounted["wrong"] == 0 && recounted["events"].as_u64() > Some(0), "{recounted}");
+}
+
+/// The reasons why usage is incomplete, in the server's answer.
+fn incomplete(ours: JsonRpc) -> Vec<String> {
+    let page = ours.get(
+        "/meters/query?eventType=fees.collected&from=2017-01-01T00:00:00Z&to=2100-01-01T00:00:00Z",
+    );
+    let why: Vec<String> =
+        serde_json::from_value(page["provisionalIncomplete"].clone()).expect("a list");
+    assert_eq!(page["provisionalComplete"] == true, why.is_empty(), "{page}");
+    why
+}
+
+#[test]
+fn usage_is_incomplete_until_a_process_that_was_killed_has_seen_the_head_again() {
+    let market = Market::new();
+    market.grow(4, 1);
+    let rules = RULES.replace("name = \"fees\",", "name = \"fees\", chains = [31337],");
+    let settings = [&SETTINGS[..], &[EVENTS, &rules, "chain.id=31337"]].concat();
+    let sandbox = Sandbox::with(&settings);
+    let server = sandbox.serve_with(&["--rpc-url", &market.anvil.rpc().url()]);
+    wait_until("all usage is there", || incomplete(server.rpc()).is_empty());
+    server.kill();
+    // Without its node, the server cannot know about new blocks, even if it saw the head very recently.
+    let dead = "http://127.0.0.1:1";
+    let server = sandbox.serve_with(&["--rpc-url", dead]);
+    for _ in 0..50 {
+        let why = incomplete(server.rpc());
+        assert!(why.iter().any(|why| why.contains("has not been seen yet")), "{why:?}");
+    }
+    server.kill();
+    // Rules for a chain of which this process stores nothing.
+    let elsewhere = rules.replace("[31337]", "[31337, 5]");
+    let sandbox = Sandbox::with(&[&SETTINGS[..], &[EVENTS, &elsewhere]].concat());
+    let server = sandbox.serve_with(&["--rpc-url", &market.anvil.rpc().url()]);
+    wait_until("only what is unknown is missing", || {
+        incomplete(server.rpc()) == ["chain 5: this process has no blocks of it"]
+    });
 }

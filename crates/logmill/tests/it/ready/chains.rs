@@ -1,4 +1,4 @@
-//! Nodes that die, hang or go back, and what is stored that is damaged.
+//! Nodes that die, hang or go back, and damaged stored data.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,30 +6,33 @@ use std::time::Duration;
 use super::*;
 
 #[test]
-fn a_node_that_hangs_or_dies_takes_the_chain_away_and_leaves_the_meter() {
+fn a_node_that_hangs_or_dies_makes_the_chain_unready_but_not_the_meter() {
     let mut node = Node::start(40, 5);
-    let place = place(&[]);
-    let server = place.serve_with(&["--rpc-url", &node.url()]);
+    let sandbox = sandbox(&[]);
+    let server = sandbox.serve_with(&["--rpc-url", &node.url()]);
     wait_until_ready(&server);
     assert_eq!(server.rpc().get("/status")["chains"][0]["ingest"]["ingest"]["role"], "writer");
-    // No block comes for longer than the head may be unseen: a node that answers is enough.
+    // No new block for longer than the head may be unseen: it is enough that a node answers.
     let requests = node.node.requests();
     wait_until("the node was asked often", || node.node.requests() > requests + 60);
-    assert_eq!(ready(&server, "").0, 200);
+    wait_until_ready(&server);
     node.set_faults(NodeFaults { delay: Duration::from_secs(3_600), ..NodeFaults::default() });
     wait_for(&server, "node_silent", &["meter"]);
     assert_eq!(send(&server, "while the node hangs"), 201);
     let status = server.rpc().get("/status");
     assert_eq!((&status["ready"], &status["chains"][0]["ready"]), (&json!(false), &json!(false)));
     assert_eq!(status["services"], json!({"rpc": false, "tables": false, "meter": true}));
-    let (_, metrics) = request(at(&server), "GET", "/metrics", "").expect("an answer");
+    // The metrics come from the last round of checks, which may lag behind the answers.
     for line in [
         r#"logmill_ready{service="all"} 0"#,
         r#"logmill_ready{service="meter"} 1"#,
         r#"logmill_not_ready{code="node_silent"} 1"#,
         r#"logmill_not_ready{code="disk_low"} 0"#,
     ] {
-        assert!(metrics.lines().any(|found| found == line), "{line} is not in {metrics}");
+        wait_until(line, || {
+            let (_, metrics) = request(at(&server), "GET", "/metrics", "").expect("an answer");
+            metrics.lines().any(|found| found == line)
+        });
     }
     node.set_faults(NodeFaults::default());
     wait_until_ready(&server);
@@ -41,13 +44,17 @@ fn a_node_that_hangs_or_dies_takes_the_chain_away_and_leaves_the_meter() {
 }
 
 #[test]
-fn a_head_that_goes_back_without_a_reorg_is_a_reason_and_a_reorg_is_none() {
+fn a_head_that_goes_back_is_followed_and_is_a_reason_below_final_blocks() {
     let node = Node::start(40, 20);
-    let place = place(&[]);
-    let server = place.serve_with(&["--rpc-url", &node.url()]);
+    let sandbox = sandbox(&[]);
+    let server = sandbox.serve_with(&["--rpc-url", &node.url()]);
     wait_until_ready(&server);
     node.set_faults(NodeFaults { behind: 12, ..NodeFaults::default() });
+    wait_until("it is followed", || server.rpc().head() == 28);
+    wait_until_ready(&server);
+    node.set_faults(NodeFaults { behind: 25, ..NodeFaults::default() });
     wait_for(&server, "head_went_back", &["meter"]);
+    assert_eq!(server.rpc().head(), 28, "nothing that is final is removed");
     node.set_faults(NodeFaults::default());
     wait_until_ready(&server);
     node.chain().reorg(8, 9).expect("not final");
@@ -60,42 +67,46 @@ fn a_head_that_goes_back_without_a_reorg_is_a_reason_and_a_reorg_is_none() {
 }
 
 #[test]
-fn ingest_that_has_stopped_and_a_view_that_lags_are_reasons() {
+fn stopped_ingest_and_a_lagging_view_are_reasons() {
     let node = Node::start(60, 50);
-    let place = place(&["ingest.max_unfinal_blocks=10"]);
-    let server = place.serve_with(&["--rpc-url", &node.url()]);
+    let sandbox = sandbox(&["ingest.max_unfinal_blocks=10"]);
+    let mut server = sandbox.serve_with(&["--rpc-url", &node.url()]);
     wait_for(&server, "ingest_stopped", &["meter"]);
     wait_for(&server, "behind", &["meter"]);
+    let requests = node.node.requests();
+    wait_until("the node was asked often", || node.node.requests() > requests + 20);
+    assert!(server.has_logged("forward ingest is stalled"));
+    assert_eq!(server.log().matches("forward ingest is stalled").count(), 1, "{}", server.log());
     node.chain().set_finality_lag(Some(5));
     wait_until_ready(&server);
     assert!(server.terminate().success());
 }
 
 #[test]
-fn damage_that_the_audit_finds_is_a_reason_and_in_the_status_of_the_index() {
+fn damage_found_by_the_audit_is_a_reason_and_shown_in_the_index_status() {
     let node = Node::start(80, 5);
-    let place = place(&["ingest.audit_blocks_per_second=10000"]);
-    let server = place.serve_with(&["--rpc-url", &node.url()]);
+    let sandbox = sandbox(&["ingest.audit_blocks_per_second=10000"]);
+    let server = sandbox.serve_with(&["--rpc-url", &node.url()]);
     wait_until_ready(&server);
     wait_until("history is complete", || {
         server.rpc().call("logmill_coverage", json!([]))["complete"] == true
     });
-    let healthy = place.run(&["index", "status"]);
+    let healthy = sandbox.run(&["index", "status"]);
     assert!(healthy.answer().contains("healthy"), "{healthy:?}");
     assert!(server.terminate().success());
-    assert!(damage(&place.data().join("blobs")) > 0, "something is sealed");
-    // A node that has these blocks would let the auditor refill them.
+    assert!(damage(&sandbox.data().join("blobs")) > 0, "something is sealed");
+    // If the node had these blocks, the auditor would fetch them again.
     node.set_faults(NodeFaults { floor: 70, ..NodeFaults::default() });
-    let server = place.serve_with(&["--rpc-url", &node.url()]);
+    let server = sandbox.serve_with(&["--rpc-url", &node.url()]);
     wait_until("damage is a reason", || {
         ready(&server, "").1.contains(&"blocks_damaged".to_owned())
     });
     assert_eq!((ready(&server, "/rpc").0, ready(&server, "/meter").0), (503, 200));
     wait_until("the index says so too", || {
-        let status = place.run(&["index", "status", "--json"]).json();
+        let status = sandbox.run(&["index", "status", "--json"]).json();
         status["indexes"][0]["damaged_blocks"].as_u64().is_some_and(|damaged| damaged > 0)
     });
-    let status = place.run(&["index", "status"]);
+    let status = sandbox.run(&["index", "status"]);
     assert!(!status.answer().contains("healthy"), "{status:?}");
     let (code, message) =
         server.rpc().refusal("eth_getLogs", json!([{"fromBlock": "0x0", "toBlock": "0x8"}]));
@@ -105,21 +116,21 @@ fn damage_that_the_audit_finds_is_a_reason_and_in_the_status_of_the_index() {
 }
 
 #[test]
-fn an_index_that_is_degraded_is_a_reason_and_a_chain_that_cannot_be_read_another() {
-    use crate::index::ground::{Ground, blocks, fork};
-    let ground = Ground::new();
+fn a_degraded_index_and_an_unreadable_chain_are_reasons() {
+    use crate::index::fixture::{IndexFixture, blocks, fork};
+    let fixture = IndexFixture::new();
     let ours = blocks(60);
-    ground.ingest(&ours[..50]);
+    fixture.ingest(&ours[..50]);
     let wrong = fork(&ours, 130)[30].clone();
-    ground.with(async |writer| {
+    fixture.with(async |writer| {
         writer.ingest_finalized_block(wrong).await.expect_err("it contradicts");
     });
-    let server = ground.place.serve();
+    let server = fixture.sandbox.serve();
     wait_for(&server, "index_degraded", &[]);
     wait_for(&server, "chain_unreadable", &[]);
     assert!(server.terminate().success());
-    assert!(ground.place.run(&["index", "resolve", "keep"]).answer().contains("done"));
-    let server = ground.place.serve();
+    assert!(fixture.sandbox.run(&["index", "resolve", "keep"]).answer().contains("done"));
+    let server = fixture.sandbox.serve();
     wait_until("it is readable", || {
         let codes = ready(&server, "").1;
         !codes.iter().any(|code| ["index_degraded", "chain_unreadable"].contains(&code.as_str()))
@@ -127,7 +138,7 @@ fn an_index_that_is_degraded_is_a_reason_and_a_chain_that_cannot_be_read_another
     assert!(server.terminate().success());
 }
 
-/// Flips the bits of every blob; gives how many there were.
+/// Flips bits of every blob; returns the number of blobs.
 fn damage(folder: &Path) -> usize {
     let entries = std::fs::read_dir(folder).expect("a folder");
     let paths: Vec<PathBuf> = entries.map(|entry| entry.expect("read").path()).collect();
@@ -138,7 +149,7 @@ fn damage(folder: &Path) -> usize {
             continue;
         }
         let bytes = std::fs::read(&path).expect("read");
-        // Replaced: blobs are read-only files.
+        // Replaced, because blobs are read-only files.
         std::fs::remove_file(&path).expect("removed");
         std::fs::write(&path, bytes.iter().map(|byte| byte ^ 0x55).collect::<Vec<_>>())
             .expect("written");

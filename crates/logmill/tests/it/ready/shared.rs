@@ -1,4 +1,4 @@
-//! Stores that others share: PostgreSQL with several processes, and a bucket.
+//! Shared stores: PostgreSQL with several processes, and a bucket.
 
 use logmill_sim::moto::Moto;
 use logmill_sim::postgres::PostgresServer;
@@ -6,9 +6,9 @@ use logmill_sim::postgres::PostgresServer;
 use super::*;
 use crate::process::signal;
 
-fn on_postgres(database: &PostgresServer, more: &[&str]) -> Place {
+fn on_postgres(database: &PostgresServer, more: &[&str]) -> Sandbox {
     let url = format!("database.url={}", database.url());
-    place(&[&[url.as_str(), "database.schema=logmill_test"], more].concat())
+    sandbox(&[&[url.as_str(), "database.schema=logmill_test"], more].concat())
 }
 
 fn role(server: &Server) -> String {
@@ -19,14 +19,14 @@ fn role(server: &Server) -> String {
 #[test]
 fn processes_that_do_not_write_are_as_ready_as_the_one_that_does() {
     let database = PostgresServer::start();
-    let place = on_postgres(&database, &[]);
+    let sandbox = on_postgres(&database, &[]);
     let node = Node::start(40, 5);
-    let start = || place.serve_with(&["--rpc-url", &node.url()]);
+    let start = || sandbox.serve_with(&["--rpc-url", &node.url()]);
     let mut servers = vec![start(), start(), start()];
     servers.iter().for_each(wait_until_ready);
     let writers = || servers.iter().filter(|server| role(server) == "writer").count();
     wait_until("one of them writes", || writers() == 1);
-    // The one that writes is held up until another has taken its place, and goes on.
+    // Suspend the writer until another process has taken over, then resume it.
     let at = servers.iter().position(|server| role(server) == "writer").expect("one writes");
     let old = servers.remove(at);
     signal("STOP", old.id());
@@ -37,7 +37,7 @@ fn processes_that_do_not_write_are_as_ready_as_the_one_that_does() {
     wait_until("it follows", || role(&old) == "follower");
     wait_until_ready(&old);
     assert_eq!(old.rpc().head(), 50);
-    // Nobody reaches the chain: no process keeps the figure that it had.
+    // No process reaches the node: none keeps reporting its last figure.
     node.set_faults(NodeFaults {
         delay: std::time::Duration::from_secs(3_600),
         ..NodeFaults::default()
@@ -56,11 +56,11 @@ fn processes_that_do_not_write_are_as_ready_as_the_one_that_does() {
 }
 
 #[test]
-fn a_postgresql_that_is_gone_takes_everything_away_and_gives_it_back() {
+fn all_services_are_unready_while_postgresql_is_down() {
     let mut database = PostgresServer::start();
-    let place = on_postgres(&database, &[]);
+    let sandbox = on_postgres(&database, &[]);
     let node = Node::start(40, 5);
-    let server = place.serve_with(&["--rpc-url", &node.url()]);
+    let server = sandbox.serve_with(&["--rpc-url", &node.url()]);
     wait_until_ready(&server);
     database.stop();
     for code in
@@ -75,21 +75,21 @@ fn a_postgresql_that_is_gone_takes_everything_away_and_gives_it_back() {
 }
 
 #[test]
-fn tables_that_no_process_derives_are_behind_and_leave_the_rest() {
+fn tables_that_no_process_derives_make_only_tables_unready() {
     let database = PostgresServer::start();
-    let place = on_postgres(&database, &["derive.live=false", "derive.history=false"]);
+    let sandbox = on_postgres(&database, &["derive.live=false", "derive.history=false"]);
     let node = Node::start(40, 5);
-    let server = place.serve_with(&["--rpc-url", &node.url()]);
+    let server = sandbox.serve_with(&["--rpc-url", &node.url()]);
     wait_for(&server, "tables_behind", &["rpc", "meter"]);
     assert!(server.terminate().success());
 }
 
 #[test]
-fn a_missing_bucket_ends_the_start_by_name_and_one_that_is_lost_is_a_reason() {
+fn a_missing_bucket_fails_the_start_and_one_that_is_lost_later_is_a_reason() {
     let moto = Moto::start();
     let runtime = Runtime::new().expect("a runtime");
     let endpoint = format!("blobs.endpoint={}", moto.endpoint());
-    let place = place(&[
+    let sandbox = sandbox(&[
         "blobs.kind=s3",
         "blobs.bucket=logmill-ready",
         "blobs.access_key=key",
@@ -98,16 +98,16 @@ fn a_missing_bucket_ends_the_start_by_name_and_one_that_is_lost_is_a_reason() {
         &endpoint,
         "ready.start_wait_ms=1000",
     ]);
-    let refused = place.run(&["run"]);
-    refused.refused(1, &["the bucket \"logmill-ready\" does not exist", "blobs.bucket"]);
+    let refused = sandbox.run(&["run"]);
+    refused.assert_refused(1, &["the bucket \"logmill-ready\" does not exist", "blobs.bucket"]);
     assert!(refused.stderr.contains("hint: create the bucket"), "{refused:?}");
-    let refused = place.run(&["preflight"]);
-    refused.refused(1, &["blob store"]);
+    let refused = sandbox.run(&["preflight"]);
+    refused.assert_refused(1, &["blob store"]);
     assert!(refused.stdout.contains("create the bucket"), "{refused:?}");
     runtime.block_on(moto.create_bucket("logmill-ready"));
-    place.run(&["preflight"]).answer();
+    sandbox.run(&["preflight"]).answer();
     let node = Node::start(10, 8);
-    let server = place.serve_with(&["--rpc-url", &node.url()]);
+    let server = sandbox.serve_with(&["--rpc-url", &node.url()]);
     wait_until_ready(&server);
     runtime.block_on(moto.delete_bucket("logmill-ready"));
     wait_for(&server, "blobs_silent", &[]);

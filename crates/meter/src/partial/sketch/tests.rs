@@ -1,4 +1,4 @@
-//! Tests of the sketch: bins hold what they should, quantiles are close.
+//! Tests of the sketch: values fall into the right bins, quantiles are close.
 
 use proptest::prelude::*;
 

@@ -11,7 +11,7 @@ fn of(things: impl IntoIterator<Item = u32>) -> Unique {
 }
 
 #[test]
-fn few_things_are_counted_exactly_up_to_the_limit() {
+fn few_items_are_counted_exactly_up_to_the_limit() {
     let limit = u32::try_from(UNIQUE_EXACT_MAX).expect("small");
     for number in [0, 1, 2, 100, limit - 1, limit] {
         let twice = (0..number).chain(0..number);
@@ -21,8 +21,8 @@ fn few_things_are_counted_exactly_up_to_the_limit() {
 }
 
 #[test]
-fn many_things_are_counted_within_three_percent() {
-    // Each step goes on from the one before; an error of 3 % is 3.7 standard errors.
+fn many_items_are_counted_within_three_percent() {
+    // Each step continues from the previous one; an error of 3 % is 3.7 standard errors.
     let mut unique = Unique::default();
     let mut next = 0_u32;
     for number in [4_097, 5_000, 8_000, 16_000, 30_000, 40_000, 50_000, 80_000, 160_000, 500_000] {
@@ -35,8 +35,8 @@ fn many_things_are_counted_within_three_percent() {
 }
 
 #[test]
-fn the_estimate_leans_to_neither_side() {
-    // The mean of forty estimates has an eighth of 1 % as its standard error.
+fn the_estimate_is_unbiased() {
+    // The standard error of the mean of forty estimates is an eighth of 1 %.
     for number in [6_000_u32, 20_000, 45_000] {
         let counted: u64 = (0..40_u32)
             .map(|seed| {
@@ -51,7 +51,7 @@ fn the_estimate_leans_to_neither_side() {
     }
 }
 
-/// A hash that is quick in tests.
+/// A fast hash for tests.
 fn mix(seed: u32, thing: u32) -> u64 {
     let mut word = (u64::from(seed) << 32 | u64::from(thing)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

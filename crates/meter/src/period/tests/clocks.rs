@@ -1,11 +1,11 @@
-//! Clocks that are set: hours and days of zones, at every change of their offset, against another library.
+//! Clock changes: hours and days of zones at every change of their offset, against another library.
 
 use chrono::{DateTime, Datelike, Offset, TimeZone, Timelike, Utc};
 use logmill_io::Timestamp;
 
 use super::{BUCKET_MS, PeriodKind, calendar, check, time};
 
-/// Zones and the year up to which both libraries have the same rules for them.
+/// Zones, and the year up to which both libraries have the same rules for them.
 pub(super) const ZONES: [(&str, i32); 16] = [
     ("UTC", 2037),
     ("Europe/Berlin", 2037),
@@ -26,10 +26,10 @@ pub(super) const ZONES: [(&str, i32); 16] = [
 ];
 
 const HOUR_MS: i64 = 3_600_000;
-/// How far around a change hours are compared.
+/// Range around a change in which hours are compared.
 const AROUND_MS: i64 = 5 * HOUR_MS;
 
-/// What the clocks of a zone show, by the other library: date and hour, and how far they are from UTC in seconds.
+/// The local date and hour according to the other library, and the offset from UTC in seconds.
 fn shown(zone: chrono_tz::Tz, millis: i64) -> (String, i32) {
     let utc: DateTime<Utc> = DateTime::from_timestamp_millis(millis).expect("a moment");
     let local = zone.from_utc_datetime(&utc.naive_utc());
@@ -38,7 +38,7 @@ fn shown(zone: chrono_tz::Tz, millis: i64) -> (String, i32) {
     (text, local.offset().fix().local_minus_utc())
 }
 
-/// The moments at which the offset of a zone changes, to the quarter hour; `None` in place of those between.
+/// The moments at which the offset of a zone changes; `None` for a change that is not on a quarter of an hour.
 fn changes(zone: chrono_tz::Tz, last_year: i32) -> Vec<Option<i64>> {
     let offset = |millis: i64| shown_offset(zone, millis);
     let end = i64::from(last_year - 1970) * 8_766 * HOUR_MS;
@@ -51,7 +51,7 @@ fn changes(zone: chrono_tz::Tz, last_year: i32) -> Vec<Option<i64>> {
             let quarters = (at - step..=at).step_by(900_000);
             let change = quarters.into_iter().find(|&quarter| offset(quarter) == after);
             let change = change.expect("it changed");
-            // One millisecond before a quarter hour the old offset holds if the change is on it.
+            // If the change is on the quarter hour, the old offset still holds one millisecond before it.
             changes.push((offset(change - 1) == before).then_some(change));
             before = after;
         }
@@ -64,10 +64,10 @@ fn shown_offset(zone: chrono_tz::Tz, millis: i64) -> i32 {
     zone.offset_from_utc_datetime(&utc.naive_utc()).fix().local_minus_utc()
 }
 
-/// A key, the first moment and the first after it.
+/// Key, start and exclusive end.
 type Expected = (String, i64, i64);
 
-/// The hours from one moment to another by looking at the clocks every quarter hour. Those at the ends are cut.
+/// The hours between two moments, found by reading the clocks every quarter hour; those at the ends are cut.
 fn hours_by_looking(zone: chrono_tz::Tz, from: i64, to: i64) -> Vec<Expected> {
     let mut runs: Vec<(String, i32, i64, i64)> = Vec::new();
     for at in (from..to).step_by(900_000) {
@@ -86,8 +86,8 @@ fn hours_by_looking(zone: chrono_tz::Tz, from: i64, to: i64) -> Vec<Expected> {
     (0..runs.len()).map(|at| (key(at), runs[at].2, runs[at].3)).collect()
 }
 
-/// The days from one moment to another by looking at the clocks every quarter hour: a day begins when its date is first
-/// shown, even when the clocks then go back over midnight.
+/// The days between two moments, found by reading the clocks every quarter hour: a day begins when its date is first
+/// shown, even if the clocks then go back over midnight.
 fn days_by_looking(zone: chrono_tz::Tz, from: i64, to: i64) -> Vec<Expected> {
     let mut days: Vec<Expected> = Vec::new();
     for at in (from..to).step_by(900_000) {
@@ -100,7 +100,7 @@ fn days_by_looking(zone: chrono_tz::Tz, from: i64, to: i64) -> Vec<Expected> {
     days
 }
 
-/// The periods from one moment to another; those at the ends are cut.
+/// The periods between two moments; those at the ends are cut.
 fn periods(zone: &str, kind: &PeriodKind, from: i64, to: i64) -> Vec<Expected> {
     let calendar = calendar(zone);
     let periods = calendar.periods(kind, Timestamp(from), Timestamp(to));
@@ -133,7 +133,7 @@ fn hours_and_days_at_every_change_of_the_clocks_agree_with_another_library() {
     assert!(compared > 900, "{compared} changes");
 }
 
-/// Whether the clocks of a zone show quarter hours at quarter hours of UTC, before and after a change.
+/// Whether local quarter hours coincide with those of UTC, before and after a change.
 fn is_on_grid(zone: chrono_tz::Tz, change: i64) -> bool {
     [change - 1, change].iter().all(|&at| shown_offset(zone, at) % 900 == 0)
 }
@@ -225,7 +225,7 @@ fn an_hour_that_repeats_has_two_keys() {
 
 #[test]
 fn a_day_that_a_zone_left_out_does_not_exist() {
-    // Samoa went over the date line and had no 30 December 2011.
+    // Samoa crossed the date line and had no 30 December 2011.
     let daily = &PeriodKind::Daily;
     let (before, after) = ("2011-12-30T09:59:59.999Z", "2011-12-30T10:00:00Z");
     let start = "2011-12-29T10:00:00Z";
@@ -270,11 +270,11 @@ fn clocks_that_are_off_the_grid_are_refused_for_that_period_only() {
     assert!(monrovia.period_at(&PeriodKind::Hourly, time("1971-06-01T12:00:00Z")).is_err());
     assert!(monrovia.period_of_key(daily, "19710601").is_err());
     assert!(monrovia.period_at(daily, time("1973-06-01T12:00:00Z")).is_ok());
-    // Before there were zones each town had its own time.
+    // Before time zones, each town had its own time.
     let berlin = calendar("Europe/Berlin");
     assert!(berlin.period_at(daily, time("1890-06-01T12:00:00Z")).is_err());
     assert!(berlin.period_at(daily, time("1894-06-01T12:00:00Z")).is_ok());
-    // Newfoundland set its clocks at one minute past midnight, so that an hour there had an end off the grid.
+    // Newfoundland changed its clocks at one minute past midnight, so an hour there ended off the grid.
     let st_johns = calendar("America/St_Johns");
     let change = time("2010-11-07T02:31:00Z");
     assert!(st_johns.period_at(&PeriodKind::Hourly, change).is_err());

@@ -1,4 +1,4 @@
-//! Billing cycles: what they may be, how they are written, and where their periods begin.
+//! Billing cycles: valid definitions, their notation, and where their periods begin.
 
 use logmill_io::Timestamp;
 use proptest::prelude::*;
@@ -68,7 +68,7 @@ fn cycles_begin_at_their_anchor_and_go_both_ways() {
 #[test]
 fn cycles_follow_the_clocks_of_their_zone() {
     for (zone, anchor, length, at, expected) in [
-        // Days of the calendar follow the clocks, hours do not.
+        // Calendar days follow the clocks, hours do not.
         (
             "Europe/Berlin",
             "2026-03-28T08:00",
@@ -90,7 +90,7 @@ fn cycles_follow_the_clocks_of_their_zone() {
             "2026-01-15T00:14:59Z",
             ("20260114T1815Z", "2026-01-14T18:15:00Z", "2026-01-15T00:15:00Z"),
         ),
-        // A time that the clocks skip begins when they do, one that they repeat the first time.
+        // A time that the clocks skip begins at the skip; one that they repeat begins the first time.
         (
             "Europe/Berlin",
             "2026-01-01T02:30",
@@ -105,7 +105,7 @@ fn cycles_follow_the_clocks_of_their_zone() {
             "2026-10-25T01:30:00Z",
             ("20261025T0230", "2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"),
         ),
-        // The day that Samoa left out.
+        // The day that Samoa skipped.
         (
             "Pacific/Apia",
             "2011-12-28T12:00",
@@ -181,7 +181,7 @@ fn settings_hold_names_and_cycles() {
 }
 
 #[test]
-fn cycles_that_can_not_be_metered_are_refused() {
+fn cycles_that_cannot_be_metered_are_refused() {
     let check = |name: &str, anchor: &str, length: CycleLength| {
         let anchor = anchor.parse().expect("an anchor");
         PeriodKind::Custom(Cycle { name: name.to_owned(), anchor, length }).check()

@@ -1,8 +1,8 @@
-//! What endpoints answer, and what becomes of deliveries by it.
+//! Responses of endpoints, and their effect on deliveries.
 
 use super::*;
 
-/// Delivers one message to a path once, and says what became of it.
+/// Delivers one message to a path once, and checks the resulting state.
 async fn check(path: &str, state: &str, status: Option<i64>, error: &str) -> (World, String) {
     let world = World::new(quick()).await;
     let (endpoint, _) = world.endpoint(path).await;
@@ -18,7 +18,7 @@ async fn check(path: &str, state: &str, status: Option<i64>, error: &str) -> (Wo
 }
 
 #[tokio::test]
-async fn only_2xx_is_success_whatever_else_comes() {
+async fn only_2xx_is_success_whatever_else_is_returned() {
     check("/fine", "succeeded", Some(200), "").await;
     check("/fail", "pending", Some(500), "answered 500").await;
     check("/reset", "pending", None, "127.0.0.1").await;
@@ -28,7 +28,7 @@ async fn only_2xx_is_success_whatever_else_comes() {
 }
 
 #[tokio::test]
-async fn of_megabytes_the_beginning_is_kept() {
+async fn only_the_beginning_of_a_large_response_is_kept() {
     for (path, state, status) in [
         ("/large", "succeeded", 200),
         ("/large-failure", "pending", 503),
@@ -43,7 +43,7 @@ async fn of_megabytes_the_beginning_is_kept() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_a_failure_that_names_no_path() {
+async fn an_unreachable_endpoint_is_a_failure_that_names_no_path() {
     let world = World::new(quick()).await;
     let port = Receiver::start().await.port();
     let url = format!("http://127.0.0.1:{port}/SECRET?key=SECRET");
@@ -55,7 +55,7 @@ async fn nobody_there_is_a_failure_that_names_no_path() {
 }
 
 #[tokio::test]
-async fn attempts_come_in_time_until_there_are_none_left() {
+async fn attempts_follow_the_schedule_until_none_is_left() {
     let world = World::new(quick()).await;
     let (endpoint, secret) = world.endpoint("/fail").await;
     world.publish("m").await;
@@ -86,7 +86,7 @@ async fn attempts_come_in_time_until_there_are_none_left() {
 
 #[tokio::test]
 async fn an_endpoint_that_asks_for_a_pause_gets_it() {
-    // For two minutes: in seconds, until a moment of our clock, until one of its own.
+    // For two minutes: in seconds, until a time of our clock, until a time of its own clock.
     for path in ["/busy", "/busy-until", "/busy-until-by-date"] {
         let (world, endpoint) = check(path, "pending", Some(429), "answered 429").await;
         world.receiver.mend(path);
@@ -116,7 +116,7 @@ async fn a_pause_holds_for_other_messages_too() {
 }
 
 #[tokio::test]
-async fn gone_disables_the_endpoint_and_tells_the_others() {
+async fn a_410_disables_the_endpoint_and_notifies_the_others() {
     let world = World::new(quick()).await;
     let (gone, _) = world.endpoint("/gone").await;
     let (fine, _) = world.endpoint("/fine").await;
@@ -143,7 +143,7 @@ async fn gone_disables_the_endpoint_and_tells_the_others() {
 }
 
 #[tokio::test]
-async fn failing_for_five_days_disables_and_one_success_starts_anew() {
+async fn failing_for_five_days_disables_and_one_success_resets_the_count() {
     let world = World::new(quick()).await;
     let (endpoint, _) = world.endpoint("/fail").await;
     let (other, _) = world.endpoint("/fine").await;

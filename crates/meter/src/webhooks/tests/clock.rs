@@ -1,4 +1,4 @@
-//! A clock that jumps: attempts come late, but they come; nothing is sent twice that was recorded once.
+//! A clock that jumps: attempts may be late, but they are made; nothing that was recorded is sent twice.
 
 use super::*;
 
@@ -56,7 +56,7 @@ async fn a_clock_that_was_years_ahead_for_a_while_does_not_stop_retries() {
     assert_eq!(world.deliver().await, 0, "and not again when its time comes");
 }
 
-/// First attempts are due at once: what a clock says that was ahead by less than the waits of retries holds none back.
+/// First attempts are due at once: a clock that was ahead by less than the delays of retries holds none of them back.
 #[tokio::test]
 async fn a_clock_that_was_an_hour_ahead_for_a_while_does_not_stop_first_attempts() {
     let world = World::new(quick()).await;
@@ -69,7 +69,7 @@ async fn a_clock_that_was_an_hour_ahead_for_a_while_does_not_stop_first_attempts
 }
 
 #[tokio::test]
-async fn attempts_of_long_waits_are_not_hastened() {
+async fn attempts_with_long_waits_are_not_sent_early() {
     let world = World::new(quick()).await;
     let (endpoint, _) = world.endpoint("/fail").await;
     world.publish("m").await;
@@ -88,7 +88,7 @@ async fn a_request_under_way_while_the_clock_goes_back_is_recorded_and_sent_once
     let (endpoint, _) = world.endpoint("/fine").await;
     world.publish("m").await;
     let mut slow = world.hooks.deliverer("slow").expect("a deliverer");
-    slow.turn().await.expect("it claims and sends");
+    slow.step().await.expect("it claims and sends");
     world.receiver.wait_for("/fine", 1).await;
     world.go_back(BACK);
     assert_eq!(world.deliver().await, 0, "it is another's for now");
@@ -100,14 +100,14 @@ async fn a_request_under_way_while_the_clock_goes_back_is_recorded_and_sent_once
 }
 
 #[tokio::test]
-async fn what_a_process_held_that_died_is_sent_though_the_clock_went_back() {
+async fn deliveries_of_a_dead_process_are_sent_although_the_clock_went_back() {
     for (ahead, waited) in [(Duration::ZERO, BACK + HOUR), (YEARS, HOUR)] {
         let mut world = World::new(quick()).await;
         let (endpoint, _) = world.endpoint("/fine").await;
         world.advance(ahead);
         world.publish("m").await;
         let mut dead = world.hooks.deliverer("dead").expect("a deliverer");
-        dead.turn().await.expect("it claims and sends");
+        dead.step().await.expect("it claims and sends");
         world.receiver.wait_for("/fine", 1).await;
         drop(dead);
         world.go_back(ahead.max(BACK));

@@ -1,4 +1,4 @@
-//! What is logged of endpoints that fail.
+//! Log lines about failing endpoints.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 use super::*;
 
-/// Keeps the warnings and notes of webhooks, each as `name=value` of its fields.
+/// Collects the complaints, each as level and `name=value` of its fields.
 #[derive(Clone, Debug, Default)]
 struct Lines(Arc<Mutex<Vec<String>>>);
 

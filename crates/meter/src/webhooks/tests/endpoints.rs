@@ -1,4 +1,5 @@
-//! The life of endpoints: who gets what, where they may be, and what is kept of them.
+//! Life cycle of endpoints: which messages they get, which addresses are allowed, and what is kept
+//! of them.
 
 use std::net::IpAddr;
 
@@ -7,13 +8,16 @@ use async_trait::async_trait;
 use super::*;
 
 #[tokio::test]
-async fn a_message_goes_once_to_those_who_want_it() {
+async fn a_message_goes_once_to_each_subscribed_endpoint() {
     let world = World::new(quick()).await;
     let to = |path: &str| NewEndpoint::new(world.receiver.url(path));
     let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     for new in [
         to("/all"),
-        NewEndpoint { kinds: named(&["aggregation.completed", "x.y"]), ..to("/kind") },
+        NewEndpoint {
+            kinds: named(&["aggregation.completed", "endpoint.disabled"]),
+            ..to("/kind")
+        },
         NewEndpoint { kinds: named(&["alert.triggered"]), ..to("/other-kind") },
         NewEndpoint { customers: named(&["acme"]), ..to("/customer") },
         NewEndpoint { customers: named(&["other"]), ..to("/other-customer") },
@@ -21,8 +25,8 @@ async fn a_message_goes_once_to_those_who_want_it() {
     ] {
         world.endpoint_as(new).await;
     }
-    assert_eq!(world.publish("m").await, Published { messages: 1, deliveries: 3 });
-    assert_eq!(world.publish("m").await, Published::default(), "it is known");
+    assert_eq!(world.publish("m").await, PublishResult { messages: 1, deliveries: 3 });
+    assert_eq!(world.publish("m").await, PublishResult::default(), "it is known");
     let nobody = NewMessage { customer: None, ..message("n") };
     assert_eq!(world.hooks.publish(&nobody).await.expect("works").deliveries, 2);
     world.deliver().await;
@@ -35,6 +39,23 @@ async fn a_message_goes_once_to_those_who_want_it() {
     assert!(bodies.iter().any(|request| request.body == body.as_bytes()));
     assert!(bodies[0].header("user-agent").starts_with("logmill/"));
     assert_eq!(bodies[0].header("content-type"), "application/json");
+}
+
+#[tokio::test]
+async fn a_kind_that_is_never_published_cannot_be_subscribed_to() {
+    let world = World::new(quick()).await;
+    let kinds = vec!["alert.triggered".to_owned(), "alert.fired".to_owned()];
+    let url = world.receiver.url("/typo");
+    let new = NewEndpoint { kinds: kinds.clone(), ..NewEndpoint::new(url.as_str()) };
+    let refused = world.hooks.create(&new).await.expect_err("it would never match");
+    assert!(refused.to_string().contains(&MESSAGE_KINDS.join(", ")), "{refused}");
+    let (id, _) = world.endpoint("/fine").await;
+    let change = EndpointChange { kinds: Some(kinds.clone()), ..EndpointChange::default() };
+    world.hooks.update(&id, &change).await.expect_err("it would never match");
+    let secret = Secret::parse("your_webhook_secret").expect("a secret");
+    let configured = ConfiguredEndpoint { enabled: true, url, secret, kinds };
+    world.hooks.sync_configured(&[configured]).await.expect_err("it would never match");
+    assert_eq!(world.hooks.list(None, 10).await.expect("works").len(), 1);
 }
 
 #[tokio::test]
@@ -59,7 +80,7 @@ async fn a_message_that_is_rolled_back_was_never_published() {
 }
 
 #[tokio::test]
-async fn an_address_is_refused_for_what_is_wrong_with_it() {
+async fn an_invalid_url_is_refused_with_the_reason() {
     let world = World::new(quick()).await;
     let long = format!("https://hooks.example/{}", "x".repeat(2_048));
     for (url, said) in [
@@ -73,13 +94,17 @@ async fn an_address_is_refused_for_what_is_wrong_with_it() {
 }
 
 #[tokio::test]
-async fn addresses_of_ones_own_network_are_refused_when_they_are_written() {
+async fn private_addresses_are_refused_in_a_url() {
     let clock = SimClock::at(START);
     let world = World::with(clock.clone(), client(&clock, &[], None), quick()).await;
     let (endpoint, _) = world.endpoint_as(NewEndpoint::new("https://host.example/")).await;
     for url in [
         "http://127.0.0.1/",
         "http://localhost.:0x7f000001/",
+        "http://localhost/",
+        "http://localhost:8080/hook",
+        "http://LOCALHOST./",
+        "https://hooks.localhost/",
         "http://10.1.2.3/",
         "http://172.16.0.1/",
         "http://192.168.1.1/",
@@ -101,25 +126,33 @@ async fn addresses_of_ones_own_network_are_refused_when_they_are_written() {
     ] {
         let refused = world.hooks.create(&NewEndpoint::new(url)).await.expect_err(url);
         assert_eq!(refused.kind(), logmill_io::ErrorKind::Invalid, "{url}: {refused}");
+        let said = refused.chain();
+        let is_own = said.contains("is not public") || said.contains("not a public");
+        assert_eq!(is_own, said.contains("meter.delivery.allowed"), "{url}: {said}");
+        assert_eq!(
+            is_own,
+            url.starts_with("http") && !url.contains("0x7f") && !url.contains('@'),
+            "{url}: {said}"
+        );
         let change = EndpointChange { url: Some(url.to_owned()), ..EndpointChange::default() };
         world.hooks.update(&endpoint, &change).await.expect_err(url);
     }
     assert_eq!(world.hooks.list(None, 10).await.expect("works").len(), 1);
 }
 
-/// Names that are all at one address.
+/// Resolves all names to one address.
 #[derive(Debug)]
 struct AllAt(IpAddr);
 
 #[async_trait]
-impl Names for AllAt {
+impl NameResolver for AllAt {
     async fn look_up(&self, _name: &str) -> std::io::Result<Vec<IpAddr>> {
         Ok(vec![self.0])
     }
 }
 
 #[tokio::test]
-async fn addresses_of_ones_own_network_are_refused_when_a_name_leads_there() {
+async fn private_addresses_are_refused_when_a_name_resolves_to_them() {
     for address in [
         "127.0.0.1",
         "10.0.0.1",
@@ -140,13 +173,14 @@ async fn addresses_of_ones_own_network_are_refused_when_a_name_leads_there() {
         assert_eq!(world.deliver().await, 1);
         let delivery = world.delivery("m", &endpoint).await;
         let error = delivery.last_error.expect("refused");
-        assert!(error.contains("is not a public one"), "{address}: {error}");
+        assert!(error.contains("is not public"), "{address}: {error}");
+        assert!(error.contains("meter.delivery.allowed"), "{address}: {error}");
         assert_eq!(world.receiver.requests().len(), 0, "{address}");
     }
 }
 
 #[tokio::test]
-async fn a_test_goes_to_one_endpoint_whatever_it_wants() {
+async fn a_test_message_goes_to_one_endpoint_regardless_of_its_filters() {
     let world = World::new(quick()).await;
     let kinds = vec!["alert.triggered".to_owned()];
     let new = NewEndpoint { kinds, ..NewEndpoint::new(world.receiver.url("/one")) };
@@ -162,7 +196,7 @@ async fn a_test_goes_to_one_endpoint_whatever_it_wants() {
 }
 
 #[tokio::test]
-async fn a_disabled_endpoint_gets_nothing_and_can_have_it_later() {
+async fn a_disabled_endpoint_gets_nothing_and_its_messages_can_be_replayed() {
     let world = World::new(quick()).await;
     let (endpoint, _) = world.endpoint("/fine").await;
     world.publish("m").await;
@@ -194,7 +228,7 @@ async fn a_deleted_endpoint_is_gone_with_its_secrets_and_its_history_stays() {
 }
 
 #[tokio::test]
-async fn the_config_says_the_same_as_often_as_it_likes() {
+async fn applying_the_same_config_again_changes_nothing() {
     let world = World::new(quick()).await;
     let secret = Secret::parse("your_webhook_secret").expect("a secret");
     let of = |path: &str, enabled: bool| ConfiguredEndpoint {
@@ -232,7 +266,7 @@ async fn the_config_says_the_same_as_often_as_it_likes() {
 }
 
 #[tokio::test]
-async fn what_the_config_enables_stays_disabled_for_another_reason() {
+async fn an_endpoint_disabled_for_another_reason_is_not_enabled_by_the_config() {
     let world = World::new(quick()).await;
     let secret = Secret::parse("your_webhook_secret").expect("a secret");
     let gone = ConfiguredEndpoint {
@@ -249,7 +283,7 @@ async fn what_the_config_enables_stays_disabled_for_another_reason() {
 }
 
 #[tokio::test]
-async fn the_status_counts_what_is_there() {
+async fn the_status_counts_the_deliveries_of_each_state() {
     let world = World::new(quick()).await;
     let (failing, _) = world.endpoint("/fail").await;
     let (fine, _) = world.endpoint("/fine").await;
@@ -282,7 +316,7 @@ async fn the_status_counts_what_is_there() {
     assert_eq!((page.len(), page[0].message_id.as_str()), (2, "c"));
     let next = world.hooks.deliveries(Some(&fine.endpoint.id), None, Some(page[1].cursor), 2).await;
     assert_eq!(next.expect("works").len(), 1);
-    // One message goes to several endpoints: page by page none of its deliveries is left out.
+    // One message goes to several endpoints: paging returns all its deliveries.
     let (mut found, mut after) = (0, None);
     while let Some(one) =
         world.hooks.deliveries(None, None, after, 1).await.expect("works").into_iter().next()
@@ -294,7 +328,7 @@ async fn the_status_counts_what_is_there() {
 }
 
 #[tokio::test]
-async fn what_is_old_and_settled_is_forgotten_and_nothing_else() {
+async fn only_old_and_settled_messages_are_removed() {
     let world = World::new(quick()).await;
     let (endpoint, _) = world.endpoint("/fine").await;
     world.publish("old").await;
@@ -310,5 +344,5 @@ async fn what_is_old_and_settled_is_forgotten_and_nothing_else() {
     assert_eq!((purged.messages, purged.jobs), (1, 2));
     assert_eq!(world.count("webhook_message").await, 2);
     assert_eq!(world.count("webhook_attempt").await, 1);
-    assert_eq!(world.hooks.purge().await.expect("works"), Purged::default());
+    assert_eq!(world.hooks.purge().await.expect("works"), PurgeResult::default());
 }

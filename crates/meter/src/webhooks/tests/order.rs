@@ -1,11 +1,11 @@
-//! Who comes when: order, fairness, fences, replays.
+//! Order, fairness, fences, replays.
 
-use super::super::turns::{RELEASE_BATCH, STUCK};
+use super::super::ordering::{RELEASE_BATCH, STUCK};
 use super::*;
 use logmill_io::Tasks;
 
 #[tokio::test]
-async fn an_ordered_endpoint_gets_the_next_only_after_the_one_before() {
+async fn an_ordered_endpoint_gets_the_next_message_only_after_the_previous_one() {
     let world = World::new(quick()).await;
     let url = world.receiver.url("/fail");
     let (ordered, _) =
@@ -30,7 +30,7 @@ async fn an_ordered_endpoint_gets_the_next_only_after_the_one_before() {
 }
 
 #[tokio::test]
-async fn an_exhausted_message_lets_the_next_pass() {
+async fn an_exhausted_message_does_not_block_the_next_one() {
     let world = World::new(WebhookSettings { waits: vec![SECOND], ..quick() }).await;
     let url = world.receiver.url("/fail");
     let (endpoint, _) =
@@ -46,7 +46,7 @@ async fn an_exhausted_message_lets_the_next_pass() {
 }
 
 #[tokio::test]
-async fn what_waits_goes_out_when_order_is_given_up() {
+async fn waiting_deliveries_are_sent_when_order_is_switched_off() {
     let world = World::new(quick()).await;
     let url = world.receiver.url("/fail");
     let (endpoint, _) =
@@ -59,7 +59,7 @@ async fn what_waits_goes_out_when_order_is_given_up() {
     world.hooks.update(&endpoint, &change).await.expect("works");
     world.receiver.mend("/fail");
     world.deliver().await;
-    // An endpoint that failed last gets one at a time until it answers.
+    // An endpoint that failed last gets one request at a time until it answers.
     world.advance(2 * SECOND);
     world.deliver().await;
     let mut sent = world.receiver.requests();
@@ -67,7 +67,7 @@ async fn what_waits_goes_out_when_order_is_given_up() {
 }
 
 #[tokio::test]
-async fn what_waits_for_nothing_is_found() {
+async fn deliveries_that_wait_needlessly_are_found() {
     let world = World::new(quick()).await;
     let (any, _) = world.endpoint("/any").await;
     let url = world.receiver.url("/ordered");
@@ -75,7 +75,7 @@ async fn what_waits_for_nothing_is_found() {
     for id in ["a", "b", "c"] {
         world.publish(id).await;
     }
-    // As if the choice had been made just while they were published and settled.
+    // As if the setting had changed just while they were published and settled.
     let jobs = "DELETE FROM job";
     world.hooks.sql().execute(jobs, params![]).await.expect("works");
     let waiting = "UPDATE webhook_delivery SET state = 1";
@@ -86,10 +86,10 @@ async fn what_waits_for_nothing_is_found() {
 }
 
 #[tokio::test]
-async fn only_endpoints_where_something_waits_for_nothing_are_unstuck() {
+async fn only_endpoints_with_needlessly_waiting_deliveries_are_unstuck() {
     let world = World::new(quick()).await;
     let mut wanted = Vec::new();
-    // What became of two messages: pending (0), waiting (1) or succeeded (2).
+    // States of two messages: pending (0), waiting (1) or succeeded (2).
     let cases = [
         (true, true, [0, 1], false),
         (true, true, [1, 1], true),
@@ -123,7 +123,7 @@ async fn only_endpoints_where_something_waits_for_nothing_are_unstuck() {
 }
 
 #[tokio::test]
-async fn a_long_line_that_gives_up_order_is_released_in_batches() {
+async fn many_waiting_deliveries_are_released_in_batches_when_order_is_switched_off() {
     let world = World::new(quick()).await;
     let new = NewEndpoint { ordered: true, ..NewEndpoint::new(world.receiver.url("/fine")) };
     let (endpoint, _) = world.endpoint_as(new).await;
@@ -139,7 +139,7 @@ async fn a_long_line_that_gives_up_order_is_released_in_batches() {
     world.hooks.sql().execute(text, params![]).await.expect("works");
     let given = world.hooks.sql().write(|tx| {
         let hooks = &world.hooks;
-        async move { Ok(hooks.give_turns_in(&tx, 1).await?) }
+        async move { Ok(hooks.release_next_in(&tx, 1).await?) }
     });
     assert_eq!(given.await.expect("works"), batch, "no more in one transaction");
     assert_eq!(world.count("webhook_delivery WHERE state = 0").await, batch + 1);
@@ -149,7 +149,7 @@ async fn a_long_line_that_gives_up_order_is_released_in_batches() {
     assert_eq!(world.count("job WHERE state = 0").await, 2 * batch + 10);
 }
 
-/// Dead endpoints have thousands of attempts due, and hold every slot for them; a first attempt goes out at once.
+/// Dead endpoints have thousands of due attempts, which hold every retry slot; a first attempt is sent at once.
 #[tokio::test]
 async fn dead_endpoints_do_not_delay_a_first_attempt_on_another() {
     let slots = WebhookSettings { first_slots: 4, overflow_slots: 4, retry_slots: 4, ..quick() };
@@ -194,7 +194,7 @@ async fn a_result_that_comes_too_late_is_fenced_and_the_message_was_sent_twice()
     let (endpoint, _) = world.endpoint("/fine").await;
     world.publish("m").await;
     let mut slow = world.hooks.deliverer("slow").expect("a deliverer");
-    slow.turn().await.expect("it claims and sends");
+    slow.step().await.expect("it claims and sends");
     world.receiver.wait_for("/fine", 1).await;
     world.advance(HOUR);
     assert_eq!(world.deliver().await, 1, "its lease has ended, so another sends it");
@@ -206,7 +206,7 @@ async fn a_result_that_comes_too_late_is_fenced_and_the_message_was_sent_twice()
 }
 
 #[tokio::test]
-async fn one_delivery_is_replayed_whatever_became_of_it() {
+async fn one_delivery_is_replayed_whatever_its_state() {
     let world = World::new(WebhookSettings { waits: Vec::new(), ..quick() }).await;
     let (fine, _) = world.endpoint("/fine").await;
     let (failing, _) = world.endpoint("/fail").await;
@@ -228,7 +228,7 @@ async fn one_delivery_is_replayed_whatever_became_of_it() {
 }
 
 #[tokio::test]
-async fn a_replay_of_what_is_pending_sends_it_once() {
+async fn a_replay_of_a_pending_delivery_sends_it_once() {
     let world = World::new(quick()).await;
     let (endpoint, _) = world.endpoint("/fail").await;
     world.publish("m").await;
@@ -262,7 +262,7 @@ async fn all_that_failed_since_a_time_is_replayed_in_batches() {
     assert_eq!(world.deliver().await, 0, "they were cancelled");
     world.receiver.mend("/fail");
     let replayed = world.hooks.replay_since(&endpoint, since).await.expect("works");
-    assert_eq!(replayed, Replayed { deliveries: 1_100, more: false });
+    assert_eq!(replayed, ReplayResult { deliveries: 1_100, more: false });
     for _ in 0..20 {
         world.deliver().await;
         world.advance(10 * SECOND);

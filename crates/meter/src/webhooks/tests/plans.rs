@@ -1,16 +1,17 @@
-//! What runs every few seconds, or while others wait, goes by an index and does not walk a table.
+//! Statements that run every few seconds, or while others wait, use an index and do not scan a
+//! table.
 
-use super::super::lost;
+use super::super::delivery_summary::live_text;
+use super::super::ordering::STUCK;
+use super::super::orphaned;
 use super::super::publish::{TAKEN, numbers};
 use super::super::replay::{FAILED, waiting};
 use super::super::retention::OLD;
 use super::super::status::{deliveries_text, statuses_text};
-use super::super::summary::live_text;
-use super::super::turns::STUCK;
 use super::*;
 use logmill_io::Value;
 
-/// How SQLite runs a statement, one step a line.
+/// SQLite's plan of a statement, one step per line.
 async fn plan(world: &World, text: &str, params: Vec<Value>) -> String {
     let text = format!("EXPLAIN QUERY PLAN {text}");
     let rows = world.hooks.sql().query(&text, params).await.expect("a plan").rows;
@@ -19,7 +20,7 @@ async fn plan(world: &World, text: &str, params: Vec<Value>) -> String {
 }
 
 #[tokio::test]
-async fn what_runs_all_the_time_walks_no_table() {
+async fn periodic_queries_scan_no_table() {
     let world = World::new(quick()).await;
     let open = "webhook_delivery_open (state=? AND endpoint_seq=?)";
     for (text, params, steps) in [
@@ -32,7 +33,7 @@ async fn what_runs_all_the_time_walks_no_table() {
         (TAKEN.to_owned(), params![numbers([1, 2].into_iter())], &["rowid=?", open]),
         (STUCK.to_owned(), params![1], &[open, "webhook_delivery_open (state=?)", "rowid=?"]),
         (
-            lost::page(),
+            orphaned::page(),
             params![0, 0, 1, 1],
             &[
                 "webhook_delivery_open (state=? AND (endpoint_seq,message_seq)>",
@@ -50,7 +51,7 @@ async fn what_runs_all_the_time_walks_no_table() {
 }
 
 #[tokio::test]
-async fn what_people_ask_for_walks_no_table() {
+async fn queries_of_the_api_scan_no_table() {
     let world = World::new(quick()).await;
     let open = "webhook_delivery_open (state=? AND endpoint_seq=?";
     let sorted = plan(&world, FAILED, params![1, 0, 10, 0, 0]).await;

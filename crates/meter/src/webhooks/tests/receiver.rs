@@ -1,4 +1,4 @@
-//! A real receiver on loopback: it keeps what it gets, and answers as its path says.
+//! A real receiver on loopback: it keeps its requests, and answers as its path says.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// A request as it came in.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) path: String,
@@ -28,7 +28,8 @@ impl Request {
         self.header("webhook-id")
     }
 
-    /// Whether the Standard Webhooks library signs this request the same, leaving the time aside.
+    /// Whether the Standard Webhooks library signs this request the same, ignoring the age of the
+    /// timestamp.
     pub(super) fn is_signed_by(&self, secret: &str) -> bool {
         let timestamp = self.header("webhook-timestamp").parse().expect("a time");
         let webhook = Webhook::new(secret).expect("a secret in base64");
@@ -36,13 +37,13 @@ impl Request {
         self.header("webhook-signature").split(' ').any(|signature| signature == wanted)
     }
 
-    /// Whether the library takes this request for a good one, its time included.
+    /// Whether the library accepts this request, including its timestamp.
     pub(super) fn is_verified_by(&self, secret: &str) -> bool {
         let headers = (&self.headers).try_into().expect("they are headers");
         Webhook::new(secret).expect("a secret").verify(&self.body, &headers).is_ok()
     }
 
-    /// Whether the plain signature is what the documentation of HMAC says.
+    /// Whether the plain signature is the HMAC of the documented text.
     pub(super) fn is_plainly_signed_by(&self, secret: &str) -> bool {
         let mut text = format!("{}.", self.header("x-webhook-timestamp")).into_bytes();
         text.extend_from_slice(&self.body);
@@ -52,7 +53,7 @@ impl Request {
     }
 }
 
-/// HMAC-SHA256 as RFC 2104 writes it down.
+/// HMAC-SHA256 as specified by RFC 2104.
 fn hmac_by_hand(key: &[u8], text: &[u8]) -> Vec<u8> {
     let mut block = [0_u8; 64];
     if key.len() > block.len() {
@@ -71,7 +72,7 @@ const BUSY_UNTIL: &str = "retry-after: Mon, 21 Sep 2026 14:15:20 GMT\r\n";
 const BUSY_UNTIL_BY_DATE: &str = "date: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
     retry-after: Sun, 06 Nov 1994 08:51:37 GMT\r\n";
 
-/// A receiver that lives as long as its value.
+/// A receiver that stops when dropped.
 pub(super) struct Receiver {
     at: SocketAddr,
     state: Arc<State>,
@@ -128,7 +129,7 @@ impl Receiver {
         mended.push(path.to_owned());
     }
 
-    /// Waits until so many requests have come to a path.
+    /// Waits until a path has received `wanted` requests.
     pub(super) async fn wait_for(&mut self, path: &str, wanted: usize) {
         while self.to(path).len() < wanted {
             self.changes.changed().await.expect("the receiver lives");

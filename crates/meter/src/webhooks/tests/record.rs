@@ -1,11 +1,11 @@
-//! Recording: claims that are stale, commits whose answer was lost, and since when an endpoint fails.
+//! Recording: stale claims, commits whose answer was lost, and since when an endpoint fails.
 
 use logmill_work::{Claim, State};
 
-use super::super::flight::Flight;
-use super::super::publish::JobOf;
-use super::super::record::{Attempt, Ending, Settled};
-use super::super::verdict::Next;
+use super::super::in_flight::InFlightDeliveries;
+use super::super::publish::DeliveryRound;
+use super::super::record::{Attempt, Ending, SettledClaim};
+use super::super::verdict::NextStep;
 use super::*;
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -18,14 +18,14 @@ impl World {
         claim
     }
 
-    async fn record(&self, batch: &[Settled]) {
+    async fn record(&self, batch: &[SettledClaim]) {
         self.hooks.record(batch).await.expect("recorded");
     }
 }
 
-/// The attempt after so many, made under a claim.
-fn attempted(claim: &Claim, class: Class, attempts: i64, next: Next) -> Settled {
-    let failed = next != Next::Succeeded;
+/// The attempt after `attempts` earlier ones, made under a claim.
+fn attempted(claim: &Claim, class: Class, attempts: i64, next: NextStep) -> SettledClaim {
+    let failed = next != NextStep::Succeeded;
     let attempt = Attempt {
         at: START,
         took: SECOND,
@@ -35,18 +35,18 @@ fn attempted(claim: &Claim, class: Class, attempts: i64, next: Next) -> Settled 
         dry_run: false,
         next,
     };
-    Settled {
+    SettledClaim {
         claim: claim.clone(),
         class,
-        of: JobOf::parse(&claim.payload).expect("a job of ours"),
+        delivery: DeliveryRound::parse(&claim.payload).expect("a job of ours"),
         attempts,
         ending: Ending::Attempted(attempt),
         again: false,
     }
 }
 
-fn failed(claim: &Claim, class: Class, attempts: i64, wait: Duration) -> Settled {
-    attempted(claim, class, attempts, Next::Again { wait })
+fn failed(claim: &Claim, class: Class, attempts: i64, wait: Duration) -> SettledClaim {
+    attempted(claim, class, attempts, NextStep::Again { wait })
 }
 
 /// One process lost its claim, and holds the same job again when it records both.
@@ -62,7 +62,7 @@ async fn of_two_claims_of_one_job_in_a_batch_the_newer_one_counts() {
         let fresh = world.claim(Class::First).await;
         let mut batch = [
             failed(&stale, Class::First, 0, SECOND),
-            attempted(&fresh, Class::First, 0, Next::Succeeded),
+            attempted(&fresh, Class::First, 0, NextStep::Succeeded),
         ];
         if !stale_first {
             batch.reverse();
@@ -74,9 +74,10 @@ async fn of_two_claims_of_one_job_in_a_batch_the_newer_one_counts() {
     }
 }
 
-/// The first attempt is recorded, the answer is lost, another process goes on, and then it is recorded again.
+/// The first attempt is recorded, the answer is lost, another process continues, and then it is recorded
+/// again.
 #[tokio::test]
-async fn what_is_recorded_again_changes_nothing_of_what_came_after() {
+async fn recording_a_batch_again_changes_nothing_that_happened_since() {
     for known_to_be_again in [true, false] {
         let world = World::new(quick()).await;
         let (endpoint, _) = world.endpoint("/fail").await;
@@ -106,30 +107,30 @@ async fn what_is_recorded_again_changes_nothing_of_what_came_after() {
 }
 
 #[tokio::test]
-async fn what_could_not_be_recorded_is_known_to_come_again() {
+async fn a_result_that_could_not_be_recorded_is_marked_as_in_doubt() {
     let world = World::new(quick()).await;
     world.endpoint("/fail").await;
     world.publish("m").await;
     let claim = world.claim(Class::First).await;
-    let mut flight = Flight::new(world.hooks.clone(), [1; 3]);
-    flight.put_back(vec![failed(&claim, Class::First, 0, SECOND)]);
-    assert!(flight.take_settled(10)[0].again);
+    let mut in_flight = InFlightDeliveries::new(world.hooks.clone(), [1; 3]);
+    in_flight.put_back(vec![failed(&claim, Class::First, 0, SECOND)]);
+    assert!(in_flight.take_settled(10)[0].again);
 }
 
 #[tokio::test]
-async fn that_a_message_was_received_is_recorded_whatever_came_before() {
+async fn a_success_is_recorded_whatever_the_earlier_state() {
     let world = World::new(quick()).await;
     let (endpoint, _) = world.endpoint("/fine").await;
     world.publish("m").await;
     let claim = world.claim(Class::First).await;
     let ahead = "UPDATE webhook_delivery SET attempts = 7";
     world.hooks.sql().execute(ahead, params![]).await.expect("works");
-    world.record(&[attempted(&claim, Class::First, 0, Next::Succeeded)]).await;
+    world.record(&[attempted(&claim, Class::First, 0, NextStep::Succeeded)]).await;
     let delivery = world.delivery("m", &endpoint).await;
     assert_eq!((delivery.state, delivery.attempts), (DeliveryState::Succeeded, 7));
 }
 
-/// Fails at these hours; says since which of them the endpoint has failed, and whether it is still enabled.
+/// Fails at these hours; checks since which of them the endpoint has failed, and whether it is still enabled.
 async fn check_failing(hours: &[u32], since: u32, enabled: bool) {
     let world = World::new(quick()).await;
     let (endpoint, _) = world.endpoint("/fail").await;
@@ -139,7 +140,7 @@ async fn check_failing(hours: &[u32], since: u32, enabled: bool) {
         passed = *hour;
         world.publish(&format!("m{hour}")).await;
         let claim = world.claim(Class::First).await;
-        world.record(&[attempted(&claim, Class::First, 0, Next::Exhausted)]).await;
+        world.record(&[attempted(&claim, Class::First, 0, NextStep::Exhausted)]).await;
     }
     let endpoint = world.hooks.get(&endpoint).await.expect("works");
     assert_eq!(endpoint.enabled, enabled, "{hours:?}");

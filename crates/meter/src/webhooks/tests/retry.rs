@@ -1,9 +1,9 @@
-//! Retrying now what waits for a later attempt, and what is kept of deliveries that were removed.
+//! Retrying deliveries now that wait for a later attempt, and the summaries of removed deliveries.
 
 use super::*;
 
 #[tokio::test]
-async fn what_waits_for_its_next_attempt_is_sent_now_and_goes_on_where_it_was() {
+async fn a_retry_sends_waiting_deliveries_now_and_continues_their_schedule() {
     let world = World::new(quick()).await;
     let (endpoint, _) = world.endpoint("/fail").await;
     let (other, _) = world.endpoint("/fail2").await;
@@ -14,13 +14,13 @@ async fn what_waits_for_its_next_attempt_is_sent_now_and_goes_on_where_it_was() 
     world.receiver.mend("/fail");
     assert_eq!(world.deliver().await, 0, "the third is some minutes away");
     let retried = world.hooks.retry_now(&endpoint).await.expect("works");
-    assert_eq!(retried, Replayed { deliveries: 1, more: false });
+    assert_eq!(retried, ReplayResult { deliveries: 1, more: false });
     assert_eq!(world.deliver().await, 1, "and nothing of other endpoints");
     let delivery = world.delivery("m", &endpoint).await;
     assert_eq!((delivery.state.name(), delivery.attempts, delivery.round), ("succeeded", 3, 1));
     assert_eq!(world.state("m", &other).await, "pending");
     let again = world.hooks.retry_now(&endpoint).await.expect("works");
-    assert_eq!(again, Replayed::default(), "nothing waits any longer");
+    assert_eq!(again, ReplayResult::default(), "nothing waits any longer");
     world.advance(HOUR);
     world.deliver().await;
     assert_eq!(world.receiver.to("/fail").len(), 3, "the job of the earlier round does nothing");
@@ -48,7 +48,11 @@ async fn a_retry_ends_the_pause_that_an_endpoint_asked_for() {
     let mut deliverer = world.hooks.deliverer("test").expect("a deliverer");
     assert_eq!(deliverer.drain().await.expect("works"), 1);
     world.publish("b").await;
-    assert_eq!(deliverer.drain().await.expect("works"), 0, "b was never attempted: it is put off");
+    assert_eq!(
+        deliverer.drain().await.expect("works"),
+        0,
+        "b was never attempted: it is postponed"
+    );
     world.receiver.mend("/busy");
     let retried = world.hooks.retry_now(&endpoint).await.expect("works");
     assert_eq!(retried.deliveries, 2);
@@ -76,7 +80,7 @@ async fn at_an_ordered_endpoint_the_first_is_retried_and_the_others_follow() {
 }
 
 #[tokio::test]
-async fn what_is_said_of_a_delivery_stays_when_it_is_removed() {
+async fn the_summary_of_a_delivery_stays_when_the_delivery_is_removed() {
     let world = World::new(quick()).await;
     let (well, _) = world.endpoint("/fine").await;
     world.publish("delivered").await;

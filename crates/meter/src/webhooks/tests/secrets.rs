@@ -1,4 +1,4 @@
-//! Signatures as receivers check them, rotation, and where secrets are not.
+//! Signatures as receivers check them, rotation, and where secrets must not appear.
 
 use logmill_io::SystemClock;
 
@@ -8,7 +8,7 @@ use super::*;
 async fn a_receiver_verifies_with_the_library_and_with_the_plain_pair() {
     let receiver = Receiver::start().await;
     let clock = SystemClock::shared();
-    let allowed = vec![Allowed::Net(Net::parse("127.0.0.1").expect("a network"))];
+    let allowed = vec![AllowedTarget::Net(Net::parse("127.0.0.1").expect("a network"))];
     let guard = quick().guard(allowed);
     let client = GuardedClient::new(Arc::clone(&clock), guard).expect("a client");
     let entropy = SeededEntropy::shared(1);
@@ -35,7 +35,7 @@ async fn a_receiver_verifies_with_the_library_and_with_the_plain_pair() {
 }
 
 #[tokio::test]
-async fn an_old_secret_signs_along_until_its_time_is_over() {
+async fn an_old_secret_also_signs_until_its_overlap_ends() {
     let world = World::new(quick()).await;
     let (endpoint, old) = world.endpoint("/fine").await;
     let new = world.hooks.rotate(&endpoint, None, None).await.expect("works");
@@ -56,7 +56,7 @@ async fn an_old_secret_signs_along_until_its_time_is_over() {
 }
 
 #[tokio::test]
-async fn an_overlap_can_be_nothing_and_not_more_than_a_week() {
+async fn an_overlap_can_be_zero_and_is_at_most_a_week() {
     let world = World::new(quick()).await;
     let (endpoint, old) = world.endpoint("/fine").await;
     let long = Some(settings::OVERLAP_MAX + SECOND);
@@ -87,8 +87,11 @@ async fn secrets_are_in_nothing_that_is_printed_or_stored_elsewhere() {
     world.publish("m").await;
     let mut deliverer = world.hooks.deliverer("test").expect("a deliverer");
     deliverer.drain().await.expect("works");
-    let targets =
-        world.hooks.targets.current(targets::On::Sql(world.hooks.sql()), &world.hooks.keys).await;
+    let targets = world
+        .hooks
+        .targets
+        .current(targets::Connection::Sql(world.hooks.sql()), &world.hooks.keys)
+        .await;
     let configured = ConfiguredEndpoint {
         enabled: true,
         url: String::new(),

@@ -1,64 +1,58 @@
-//! The document of an item, read: its name, what it shows, its traits.
+//! Parses the metadata document of an NFT: name, media, traits.
 //!
-//! Guarantees: pure; what is shown is without tricks ([`plain`]), every part is bounded, and bytes that are no JSON
-//! object are an error that says so. Leaves to others: fetching what is named in it; nothing here ever is.
+//! Guarantees: pure; texts are free of hidden characters ([`plain`]), every part is bounded, and bytes that are not a
+//! JSON object are an error that says so. Leaves to others: fetching the media that it names; nothing here does.
 
 use serde_json::{Map, Value};
 
 use crate::observe::plain::{NAME_CHARS_MAX, plain};
 
-/// The most characters of a description.
 const DESCRIPTION_CHARS_MAX: usize = 4_096;
-/// The most bytes of an address; pictures may stand in it themselves.
+/// Maximum size of a URL; it may be a `data:` URL with the image itself.
 const ADDRESS_BYTES_MAX: usize = 64 << 10;
-/// The most bytes of all traits, as text.
+/// Maximum size of all traits as JSON.
 const TRAITS_BYTES_MAX: usize = 64 << 10;
-/// The most characters of one value of a trait.
+/// Maximum length of one value of a trait.
 const TRAIT_CHARS_MAX: usize = 1_024;
-/// How deep traits may be nested.
 const TRAITS_DEPTH_MAX: usize = 8;
 
-/// What a document says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Document {
-    /// What the item is called.
     pub name: Option<String>,
-    /// What is said about it.
     pub description: Option<String>,
-    /// Where its picture is.
+    /// URL of the image.
     pub image: Option<String>,
-    /// Where its film, sound or page is.
+    /// URL of a video, a sound or a page.
     pub animation_url: Option<String>,
-    /// Where to read on.
+    /// URL of a page about the item.
     pub external_url: Option<String>,
-    /// Its traits, as JSON.
+    /// As JSON.
     pub traits: Option<String>,
 }
 
-/// Reads a document.
 pub fn read(bytes: &[u8]) -> Result<Document, String> {
     let text = String::from_utf8_lossy(bytes);
     let text = text.trim_start_matches('\u{feff}').trim();
-    // The parser itself goes no deeper than 128.
+    // The parser itself limits nesting to 128.
     let parsed: Value =
-        serde_json::from_str(text).map_err(|error| format!("the document is no JSON: {error}"))?;
+        serde_json::from_str(text).map_err(|error| format!("the document is not JSON: {error}"))?;
     let Value::Object(fields) = parsed else {
-        return Err("the document is no JSON object".to_owned());
+        return Err("the document is not a JSON object".to_owned());
     };
     let image = ["image", "image_url", "image_data", "imageUrl"];
     let traits = ["attributes", "traits", "properties"];
     Ok(Document {
-        name: said(&fields, &["name", "title"], NAME_CHARS_MAX),
-        description: said(&fields, &["description"], DESCRIPTION_CHARS_MAX),
-        image: address(&fields, &image),
-        animation_url: address(&fields, &["animation_url", "animationUrl", "animation"]),
-        external_url: address(&fields, &["external_url", "externalUrl", "external_link"]),
-        traits: traits.iter().find_map(|name| shown_traits(fields.get(*name)?)),
+        name: text_of(&fields, &["name", "title"], NAME_CHARS_MAX),
+        description: text_of(&fields, &["description"], DESCRIPTION_CHARS_MAX),
+        image: url_of(&fields, &image),
+        animation_url: url_of(&fields, &["animation_url", "animationUrl", "animation"]),
+        external_url: url_of(&fields, &["external_url", "externalUrl", "external_link"]),
+        traits: traits.iter().find_map(|name| clean_traits(fields.get(*name)?)),
     })
 }
 
-/// The first of some fields that is text or a number.
-fn said(fields: &Map<String, Value>, names: &[&str], chars_max: usize) -> Option<String> {
+/// The first of these fields that is a text or a number.
+fn text_of(fields: &Map<String, Value>, names: &[&str], chars_max: usize) -> Option<String> {
     names.iter().find_map(|name| match fields.get(*name)? {
         Value::String(text) => plain(text, chars_max),
         Value::Number(number) => Some(number.to_string()),
@@ -66,38 +60,38 @@ fn said(fields: &Map<String, Value>, names: &[&str], chars_max: usize) -> Option
     })
 }
 
-/// The first of some fields that is an address, or a picture itself.
-fn address(fields: &Map<String, Value>, names: &[&str]) -> Option<String> {
+/// The first of these fields that is a text of acceptable length.
+fn url_of(fields: &Map<String, Value>, names: &[&str]) -> Option<String> {
     names.iter().find_map(|name| {
         let text = fields.get(*name)?.as_str()?;
         (text.len() <= ADDRESS_BYTES_MAX).then(|| plain(text, ADDRESS_BYTES_MAX))?
     })
 }
 
-fn shown_traits(traits: &Value) -> Option<String> {
+fn clean_traits(traits: &Value) -> Option<String> {
     let is_filled = match traits {
         Value::Array(list) => !list.is_empty(),
         Value::Object(fields) => !fields.is_empty(),
         _ => false,
     };
-    let text = shown(traits, TRAITS_DEPTH_MAX).filter(|_| is_filled)?.to_string();
+    let text = clean(traits, TRAITS_DEPTH_MAX).filter(|_| is_filled)?.to_string();
     (text.len() <= TRAITS_BYTES_MAX).then_some(text)
 }
 
-/// A value with its texts as they may be shown; none if it is nested too deep.
-fn shown(value: &Value, depth: usize) -> Option<Value> {
+/// A copy with cleaned texts; none if it is nested too deep.
+fn clean(value: &Value, depth: usize) -> Option<Value> {
     let depth = depth.checked_sub(1)?;
     Some(match value {
         Value::String(text) => Value::from(plain(text, TRAIT_CHARS_MAX).unwrap_or_default()),
         Value::Array(list) => {
-            Value::Array(list.iter().map(|value| shown(value, depth)).collect::<Option<_>>()?)
+            Value::Array(list.iter().map(|value| clean(value, depth)).collect::<Option<_>>()?)
         }
         Value::Object(fields) => {
-            let shown = fields.iter().map(|(name, value)| {
+            let cleaned = fields.iter().map(|(name, value)| {
                 let name = plain(name, NAME_CHARS_MAX).unwrap_or_default();
-                Some((name, shown(value, depth)?))
+                Some((name, clean(value, depth)?))
             });
-            Value::Object(shown.collect::<Option<_>>()?)
+            Value::Object(cleaned.collect::<Option<_>>()?)
         }
         value => value.clone(),
     })
@@ -129,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_documents_give_what_they_have() {
+    fn unusual_documents_yield_the_fields_they_have() {
         let check = |document: &str, name: Option<&str>, image: Option<&str>| {
             let read = read(document.as_bytes()).expect(document);
             let found = (read.name.as_deref(), read.image.as_deref());
@@ -146,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn traits_are_bounded_and_shown_without_tricks() {
+    fn traits_are_bounded_and_free_of_hidden_characters() {
         let traits = |text: &str| read(format!(r#"{{"attributes":{text}}}"#).as_bytes());
         let found = |text: &str| traits(text).expect(text).traits;
         assert_eq!(found("[]"), None);
@@ -156,13 +150,13 @@ mod tests {
         assert_eq!(found(&deep), None);
         let many = format!("[{}1]", "1,".repeat(TRAITS_BYTES_MAX));
         assert_eq!(found(&many), None);
-        // A field that will do stands in for one that will not.
+        // The first usable field counts.
         let other = read(br#"{"attributes":[],"properties":{"a":1}}"#).expect("fine");
         assert_eq!(other.traits.as_deref(), Some(r#"{"a":1}"#));
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn a_document_that_is_not_an_object_is_refused() {
         let deep = "[".repeat(100_000);
         for document in ["", "<html>", "[]", "\"x\"", "7", "{", "{\"a\":1}x", "\u{0}", &deep] {
             assert!(read(document.as_bytes()).is_err(), "{document:.20}");
@@ -172,7 +166,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_hidden_comes_out_of_any_document(name in "\\PC{0,20}|[\\x00-\\x1f\u{202e}a]{0,20}") {
+        fn no_document_yields_hidden_characters(name in "\\PC{0,20}|[\\x00-\\x1f\u{202e}a]{0,20}") {
             let document = serde_json::json!({"name": name, "image": name, "traits": {"a": name}});
             let read = read(document.to_string().as_bytes()).expect("an object");
             for text in [read.name, read.image].into_iter().flatten() {

@@ -1,8 +1,8 @@
-//! The table `nft_items`: what is known of an item, and what went wrong when it was asked for.
+//! The table `nft_items`: the metadata of an NFT, and the last failure to fetch it.
 //!
-//! Guarantees: what is known of an item is replaced by what is known of it at the same or a newer block; a failure
-//! changes nothing but what is kept of failures. Times are in milliseconds since 1970, by the database's clock. Leaves
-//! to others: where rows come from.
+//! Guarantees: metadata is only replaced by metadata from the same or a newer block; a failure changes only the columns
+//! about failures. Times are in milliseconds since 1970, by the database's clock. Leaves to others: where rows come
+//! from.
 
 use alloy_primitives::{Address, U256};
 use logmill_io::sql::{Execute, Migration, Migrations};
@@ -13,12 +13,11 @@ use crate::derive::rows::amount;
 use crate::derive::store::chain_param;
 use crate::error::Result;
 use crate::observe::plain::{NAME_CHARS_MAX, plain};
-use crate::observe::{StateAnswer, Status, height};
+use crate::observe::{AnswerStatus, StateAnswer, height};
 
-/// The longest address that is shown; `data:` addresses are longer, and are what the rest of the row was read from.
+/// Maximum length of a stored URI; longer ones are `data:` URIs, from which the rest of the row was read.
 const URI_LENGTH_MAX: usize = 4_096;
 
-/// The table.
 pub static MIGRATIONS: Migrations = Migrations {
     component: "nft_items",
     list: &[Migration {
@@ -45,21 +44,19 @@ pub static MIGRATIONS: Migrations = Migrations {
     }],
 };
 
-/// What is known of an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ItemRow {
-    /// Where its document is.
+    /// Where the document is.
     pub uri: Option<String>,
-    /// What the document says.
     pub document: Document,
-    /// Why there is none, or why it says nothing.
+    /// Why there is no document, or why it cannot be read.
     pub error: Option<String>,
-    /// At which block the contract was asked.
+    /// Block at which the contract was called.
     pub block: u64,
 }
 
 impl ItemRow {
-    /// An item about which no more will be known.
+    /// An item that permanently has no readable document.
     pub(super) fn of_error(uri: &str, block: u64, why: &str) -> Self {
         let uri = Some(uri).filter(|uri| uri.len() <= URI_LENGTH_MAX);
         let error = plain(why, NAME_CHARS_MAX);
@@ -67,7 +64,7 @@ impl ItemRow {
         Self { uri, document: Document::default(), error, block }
     }
 
-    /// An item whose document is there.
+    /// An item with the bytes of its document.
     pub(super) fn of_bytes(uri: &str, block: u64, bytes: &[u8]) -> Self {
         match document::read(bytes) {
             Ok(document) => Self { document, error: None, ..Self::of_error(uri, block, "") },
@@ -75,24 +72,25 @@ impl ItemRow {
         }
     }
 
-    /// An item whose document was observed.
+    /// An item with a stored observation of its document.
     pub(super) fn of_document(uri: &str, document: &StateAnswer) -> Self {
         match document.status {
-            Status::TooLarge => Self::of_error(uri, document.block, "the document is too large"),
+            AnswerStatus::TooLarge => {
+                Self::of_error(uri, document.block, "the document is too large")
+            }
             _ => Self::of_bytes(uri, document.block, &document.value),
         }
     }
 }
 
-/// The rows of one chain.
 #[derive(Clone, Debug)]
-pub struct Rows {
+pub struct ItemTable {
     sql: Sql,
     chain_id: i64,
 }
 
-impl Rows {
-    /// Opens the table; makes it if need be.
+impl ItemTable {
+    /// Creates the table if it does not exist.
     pub async fn open(sql: Sql, chain_id: u64) -> Result<Self> {
         sql.migrate(&MIGRATIONS).await?;
         Ok(Self { sql, chain_id: chain_param(chain_id)? })

@@ -1,14 +1,14 @@
-//! Where the document of an item is: what a contract says, as places to look.
+//! Locates the metadata document of an NFT from the URI that its contract returns.
 //!
-//! | a contract says | looked for |
+//! | URI | document |
 //! |---|---|
-//! | `data:…;base64,…`, `data:…,…`, or JSON itself | in what it says |
-//! | `ipfs://…`, `/ipfs/…`, a bare content id; `ipns://…` | at the gateways that are set |
-//! | `ar://…` | at the gateways that are set for it |
-//! | `http://…`, `https://…` | there |
+//! | `data:…;base64,…`, `data:…,…`, or JSON itself | inside the URI |
+//! | `ipfs://…`, `/ipfs/…`, a bare content id; `ipns://…` | at the configured IPFS gateways |
+//! | `ar://…` | at the configured Arweave gateways |
+//! | `http://…`, `https://…` | at that URL |
 //!
-//! Guarantees: pure; what a contract says can not leave the path that a gateway has for its kind, and no `data:` is
-//! larger than what was said. Leaves to others: fetching, and which hosts may be asked.
+//! Guarantees: pure; a URI cannot leave the path that a gateway has for its kind, and decoded `data:` is never larger
+//! than the URI. Leaves to others: fetching, and which hosts may be contacted.
 
 use std::borrow::Cow;
 
@@ -17,15 +17,15 @@ use base64::Engine as _;
 use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
-/// The longest address that is asked.
+/// Maximum length of a URL to fetch.
 const URL_LENGTH_MAX: usize = 4_096;
 
-/// The servers through which content-addressed networks are reached.
+/// Gateways to content-addressed networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gateways {
-    /// For IPFS and IPNS: what stands before `/ipfs/…` and `/ipns/…`.
+    /// Base URLs for IPFS and IPNS, before `/ipfs/…` and `/ipns/…`.
     pub ipfs: Vec<String>,
-    /// For Arweave: what stands before the id.
+    /// Base URLs for Arweave, before the id.
     pub arweave: Vec<String>,
 }
 
@@ -39,21 +39,21 @@ impl Default for Gateways {
     }
 }
 
-/// Where a document is.
+/// Location of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// Here.
-    Here(Vec<u8>),
-    /// At a server that the contract names.
+pub enum DocumentLocation {
+    /// The document itself.
+    Inline(Vec<u8>),
+    /// A URL that the contract names.
     Web(String),
-    /// At any of these gateways.
+    /// Any of these gateway URLs.
     Gateway(Vec<String>),
-    /// Nowhere that we know of.
-    Nowhere(&'static str),
+    /// The URI cannot be used; why.
+    Unusable(&'static str),
 }
 
-/// The address with the item's id in it, as ERC-1155 asks for: 64 lowercase digits without a prefix. What is too long
-/// for an address holds the document itself, and is left as it is.
+/// Replaces `{id}` as ERC-1155 specifies: by 64 lowercase hex digits without a prefix. A URI that is too long for a URL
+/// contains the document itself and is left unchanged.
 pub fn with_id(uri: &str, id: U256) -> Cow<'_, str> {
     if uri.len() > URL_LENGTH_MAX || !uri.contains("{id}") {
         return Cow::Borrowed(uri);
@@ -61,20 +61,20 @@ pub fn with_id(uri: &str, id: U256) -> Cow<'_, str> {
     Cow::Owned(uri.replace("{id}", &format!("{id:064x}")))
 }
 
-/// Where the document is that a contract tells of.
-pub fn place(uri: &str, gateways: &Gateways) -> Place {
+/// Locates the document of a URI.
+pub fn locate(uri: &str, gateways: &Gateways) -> DocumentLocation {
     let uri = uri.trim_matches(|letter: char| letter.is_whitespace() || letter.is_control());
     if uri.is_empty() {
-        return Place::Nowhere("the contract gives an empty address");
+        return DocumentLocation::Unusable("the contract returns an empty URI");
     }
     if let Some(data) = after_prefix(uri, "data:") {
-        return here(data);
+        return inline(data);
     }
     if uri.starts_with('{') {
-        return Place::Here(uri.as_bytes().to_vec());
+        return DocumentLocation::Inline(uri.as_bytes().to_vec());
     }
     if uri.len() > URL_LENGTH_MAX {
-        return Place::Nowhere("the address is too long");
+        return DocumentLocation::Unusable("the URI is too long");
     }
     for (prefix, kind) in [
         ("ipfs://", "ipfs"),
@@ -91,22 +91,22 @@ pub fn place(uri: &str, gateways: &Gateways) -> Place {
         return gateway(&gateways.arweave, None, path);
     }
     if after_prefix(uri, "https://").or_else(|| after_prefix(uri, "http://")).is_some() {
-        return Place::Web(uri.to_owned());
+        return DocumentLocation::Web(uri.to_owned());
     }
     let first = uri.split('/').next().unwrap_or_default();
     if is_content_id(first) {
         return gateway(&gateways.ipfs, Some("ipfs"), uri);
     }
-    Place::Nowhere("the address is of no kind that is known")
+    DocumentLocation::Unusable("the URI has an unknown scheme")
 }
 
-/// What follows a prefix, however that is written.
+/// The text after a prefix, in either case.
 fn after_prefix<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let (start, rest) = text.split_at_checked(prefix.len())?;
     start.eq_ignore_ascii_case(prefix).then_some(rest)
 }
 
-/// The first words of ids of both versions.
+/// Whether a text looks like an IPFS content id of version 0 or 1.
 fn is_content_id(text: &str) -> bool {
     let alphanumeric = text.chars().all(|letter| letter.is_ascii_alphanumeric());
     alphanumeric && ((text.len() == 46 && text.starts_with("Qm")) || is_content_id_v1(text))
@@ -116,17 +116,17 @@ fn is_content_id_v1(text: &str) -> bool {
     (50..=128).contains(&text.len()) && (text.starts_with("baf") || text.starts_with("k51"))
 }
 
-fn gateway(gateways: &[String], kind: Option<&str>, path: &str) -> Place {
-    // Some write the kind twice.
+fn gateway(gateways: &[String], kind: Option<&str>, path: &str) -> DocumentLocation {
+    // Some contracts write the kind twice.
     let doubled = kind.and_then(|kind| path.strip_prefix(kind)?.strip_prefix('/'));
     let path = doubled.unwrap_or(path);
     if !is_path(path) {
-        return Place::Nowhere("the address is not a plain path");
+        return DocumentLocation::Unusable("the URI is not a plain path");
     }
     if gateways.is_empty() {
-        return Place::Nowhere("there is no gateway for the address");
+        return DocumentLocation::Unusable("no gateway is configured for the URI");
     }
-    // What would end the path belongs to a file's name here.
+    // A `#` is part of a file name here, not a fragment.
     let path = path.replace('#', "%23");
     let url = |gateway: &String| {
         let gateway = gateway.trim_end_matches('/');
@@ -135,10 +135,10 @@ fn gateway(gateways: &[String], kind: Option<&str>, path: &str) -> Place {
             None => format!("{gateway}/{path}"),
         }
     };
-    Place::Gateway(gateways.iter().map(url).collect())
+    DocumentLocation::Gateway(gateways.iter().map(url).collect())
 }
 
-/// Whether a path begins with an id or a name, and goes nowhere but down.
+/// Whether a path begins with an id or a name and never goes up.
 fn is_path(path: &str) -> bool {
     let mut parts = path.split(['?', '#']).next().unwrap_or_default().split('/');
     let is_name = |name: &str| {
@@ -153,18 +153,18 @@ fn is_path(path: &str) -> bool {
     parts.next().is_some_and(is_name) && !parts.any(is_up) && !path.contains(is_odd)
 }
 
-/// What a `data:` address holds, after its first word.
-fn here(data: &str) -> Place {
+/// The content of a `data:` URI, given without its scheme.
+fn inline(data: &str) -> DocumentLocation {
     let Some((head, body)) = data.split_once(',') else {
-        return Place::Nowhere("a data address without data");
+        return DocumentLocation::Unusable("the data URI has no data");
     };
     if !head.to_ascii_lowercase().split(';').any(|word| word.trim() == "base64") {
-        return Place::Here(unescaped(body));
+        return DocumentLocation::Inline(unescaped(body));
     }
     let letters: Vec<u8> = unescaped(body)
         .into_iter()
         .filter(|byte| !byte.is_ascii_whitespace())
-        // Both alphabets are in use; they differ in two letters.
+        // Both base64 alphabets are in use; they differ in two characters.
         .map(|byte| match byte {
             b'+' => b'-',
             b'/' => b'_',
@@ -175,12 +175,13 @@ fn here(data: &str) -> Place {
         .with_decode_padding_mode(DecodePaddingMode::Indifferent)
         .with_decode_allow_trailing_bits(true);
     match GeneralPurpose::new(&URL_SAFE, config).decode(letters) {
-        Ok(bytes) => Place::Here(bytes),
-        Err(_) => Place::Nowhere("a data address whose base64 is wrong"),
+        Ok(bytes) => DocumentLocation::Inline(bytes),
+        Err(_) => DocumentLocation::Unusable("the data URI has invalid base64"),
     }
 }
 
-/// Bytes with their escapes undone; a percent sign that begins none stands for itself, as contracts often leave it.
+/// Decodes percent escapes. A percent sign without two hex digits stands for itself, as contracts often leave it
+/// unescaped.
 fn unescaped(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -217,13 +218,13 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_told_apart() {
-        let check = |uri: &str, expected: Place| {
-            assert_eq!(place(uri, &gateways()), expected, "{uri:?}");
+    fn every_kind_of_uri_is_located() {
+        let check = |uri: &str, expected: DocumentLocation| {
+            assert_eq!(locate(uri, &gateways()), expected, "{uri:?}");
         };
         let ipfs = |path: &str| {
             let at = |gateway: &str| format!("{gateway}/{path}");
-            Place::Gateway(vec![at("https://a.example"), at("http://b.example:8080")])
+            DocumentLocation::Gateway(vec![at("https://a.example"), at("http://b.example:8080")])
         };
         check(&format!("ipfs://{CID}/1"), ipfs(&format!("ipfs/{CID}/1")));
         check(&format!("IPFS://{CID}"), ipfs(&format!("ipfs/{CID}")));
@@ -232,15 +233,18 @@ mod tests {
         check(&format!(" {CID}/7\0"), ipfs(&format!("ipfs/{CID}/7")));
         check(&format!("ipfs://{CID}/a #1.json"), ipfs(&format!("ipfs/{CID}/a %231.json")));
         check("ipns://docs.ipfs.tech/1", ipfs("ipns/docs.ipfs.tech/1"));
-        let arweave = Place::Gateway(vec!["https://ar.example/abc-_1/2".to_owned()]);
+        let arweave = DocumentLocation::Gateway(vec!["https://ar.example/abc-_1/2".to_owned()]);
         check("ar://abc-_1/2", arweave);
-        check("https://x.example/1?a=b", Place::Web("https://x.example/1?a=b".to_owned()));
-        check("HTTP://x.example/1", Place::Web("HTTP://x.example/1".to_owned()));
-        check(r#"{"name":"x"}"#, Place::Here(br#"{"name":"x"}"#.to_vec()));
+        check(
+            "https://x.example/1?a=b",
+            DocumentLocation::Web("https://x.example/1?a=b".to_owned()),
+        );
+        check("HTTP://x.example/1", DocumentLocation::Web("HTTP://x.example/1".to_owned()));
+        check(r#"{"name":"x"}"#, DocumentLocation::Inline(br#"{"name":"x"}"#.to_vec()));
     }
 
     #[test]
-    fn a_path_can_not_leave_its_gateway() {
+    fn a_path_cannot_leave_its_gateway() {
         for uri in [
             "ipfs://../../admin",
             "ipfs://./x",
@@ -256,18 +260,18 @@ mod tests {
             "ar://..",
             "ar://",
         ] {
-            assert!(matches!(place(uri, &gateways()), Place::Nowhere(_)), "{uri}");
+            assert!(matches!(locate(uri, &gateways()), DocumentLocation::Unusable(_)), "{uri}");
         }
     }
 
     #[test]
-    fn what_is_of_no_kind_is_nowhere() {
+    fn unknown_uris_are_unusable() {
         let long = format!("https://x.example/{}", "x".repeat(URL_LENGTH_MAX));
         for uri in ["", "  ", "hello", "ftp://x/y", "file:///etc/passwd", "//x/y", "data:", &long] {
-            assert!(matches!(place(uri, &gateways()), Place::Nowhere(_)), "{uri:.40}");
+            assert!(matches!(locate(uri, &gateways()), DocumentLocation::Unusable(_)), "{uri:.40}");
         }
         let none = Gateways { ipfs: vec![], arweave: vec![] };
-        assert!(matches!(place(&format!("ipfs://{CID}"), &none), Place::Nowhere(_)));
+        assert!(matches!(locate(&format!("ipfs://{CID}"), &none), DocumentLocation::Unusable(_)));
     }
 
     #[test]
@@ -281,18 +285,25 @@ mod tests {
             "data:application/json;base64,eyJuYW1lIjoiYSBiIn0",
             "DATA:application/json;charset=utf-8;BASE64,eyJuYW1lIjoi\nYSBiIn0%3D",
         ] {
-            assert_eq!(place(uri, &gateways()), Place::Here(json.clone()), "{uri}");
+            assert_eq!(locate(uri, &gateways()), DocumentLocation::Inline(json.clone()), "{uri}");
         }
-        // The two letters in which the alphabets differ.
+        // The two characters in which the alphabets differ.
         for uri in ["data:;base64,-_8", "data:;base64,+/8="] {
-            assert_eq!(place(uri, &gateways()), Place::Here(vec![0xfb, 0xff]), "{uri}");
+            assert_eq!(
+                locate(uri, &gateways()),
+                DocumentLocation::Inline(vec![0xfb, 0xff]),
+                "{uri}"
+            );
         }
-        assert_eq!(place("data:,100%, %zz", &gateways()), Place::Here(b"100%, %zz".to_vec()));
-        assert!(matches!(place("data:;base64,***", &gateways()), Place::Nowhere(_)));
+        assert_eq!(
+            locate("data:,100%, %zz", &gateways()),
+            DocumentLocation::Inline(b"100%, %zz".to_vec())
+        );
+        assert!(matches!(locate("data:;base64,***", &gateways()), DocumentLocation::Unusable(_)));
     }
 
     #[test]
-    fn an_id_has_all_its_digits() {
+    fn an_id_is_replaced_by_64_hex_digits() {
         let zeros = "0".repeat(62);
         let found = with_id("https://x/{id}.json?{id}", U256::from(0xab));
         assert_eq!(found, format!("https://x/{zeros}ab.json?{zeros}ab"));
@@ -303,14 +314,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_fail_and_gateways_stay_what_they_are(text in "(ipfs://|ar://|data:|)\\PC{0,60}") {
-            match place(&text, &gateways()) {
-                Place::Here(bytes) => prop_assert!(bytes.len() <= text.len()),
-                Place::Gateway(urls) => for url in urls {
+        fn any_text_is_located_and_never_outside_the_gateways(text in "(ipfs://|ar://|data:|)\\PC{0,60}") {
+            match locate(&text, &gateways()) {
+                DocumentLocation::Inline(bytes) => prop_assert!(bytes.len() <= text.len()),
+                DocumentLocation::Gateway(urls) => for url in urls {
                     let known = ["https://a.example/ip", "http://b.example:8080/ip", "https://ar.example/"];
                     prop_assert!(known.iter().any(|start| url.starts_with(start)), "{}", url);
                 },
-                Place::Web(_) | Place::Nowhere(_) => {}
+                DocumentLocation::Web(_) | DocumentLocation::Unusable(_) => {}
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Tests of what the answers of tokens become.
+//! Tests of the rows derived from the answers of tokens.
 
 use super::*;
 
@@ -11,20 +11,23 @@ fn string(text: &[u8]) -> Vec<u8> {
     [B256::with_last_byte(32).as_slice(), length.as_slice(), text].concat()
 }
 
-/// The row of a token that answers this; what it is not asked about reverts.
-fn token(said: &[(Bytes, Status, Vec<u8>)]) -> TokenRow {
+/// The row of a token with these answers; all other calls revert.
+fn token(scripted: &[(Bytes, AnswerStatus, Vec<u8>)]) -> TokenRow {
     let mut answers = Answers::new();
     for question in questions() {
-        answers.insert(question, (9, Status::Reverted, Bytes::from_static(b"execution reverted")));
+        answers.insert(
+            question,
+            (9, AnswerStatus::Reverted, Bytes::from_static(b"execution reverted")),
+        );
     }
-    for (data, status, value) in said {
+    for (data, status, value) in scripted {
         answers.insert(data.clone(), (9, *status, value.clone().into()));
     }
     row(Address::with_last_byte(1), &answers)
 }
 
 fn name(value: Vec<u8>) -> Option<String> {
-    token(&[(NAME_CALL.into(), Status::Ok, value)]).name
+    token(&[(NAME_CALL.into(), AnswerStatus::Ok, value)]).name
 }
 
 #[test]
@@ -40,7 +43,7 @@ fn selectors_are_those_of_their_functions() {
 }
 
 #[test]
-fn names_of_all_sorts_are_read() {
+fn names_are_decoded_in_every_encoding() {
     let check = |value: Vec<u8>, expected: Option<&str>| {
         assert_eq!(name(value.clone()).as_deref(), expected, "{value:?}");
     };
@@ -57,21 +60,22 @@ fn names_of_all_sorts_are_read() {
 }
 
 #[test]
-fn what_is_no_answer_gives_nothing() {
-    for status in [Status::Reverted, Status::Empty, Status::TooLarge] {
-        let said = [
+fn a_failed_answer_yields_no_values() {
+    for status in [AnswerStatus::Reverted, AnswerStatus::Empty, AnswerStatus::TooLarge] {
+        let scripted = [
             (Bytes::from(NAME_CALL), status, string(b"x")),
             (Bytes::from(DECIMALS_CALL), status, word(18)),
         ];
-        let found = token(&said);
+        let found = token(&scripted);
         assert_eq!((found.name, found.decimals, found.standard), (None, None, None), "{status:?}");
     }
     assert_eq!(row(Address::ZERO, &Answers::new()).observed_height, 0);
 }
 
 #[test]
-fn decimals_beyond_what_can_be_are_left_out() {
-    let decimals = |value: Vec<u8>| token(&[(DECIMALS_CALL.into(), Status::Ok, value)]).decimals;
+fn impossible_decimals_are_left_out() {
+    let decimals =
+        |value: Vec<u8>| token(&[(DECIMALS_CALL.into(), AnswerStatus::Ok, value)]).decimals;
     assert_eq!(decimals(word(18)), Some(18));
     assert_eq!(decimals(word(0)), Some(0));
     assert_eq!(decimals(vec![0xff; 32]), None);
@@ -81,19 +85,19 @@ fn decimals_beyond_what_can_be_are_left_out() {
 }
 
 #[test]
-fn a_standard_is_what_a_contract_says_if_it_knows_what_it_is_asked() {
-    let yes = |interface| (supports(interface), Status::Ok, word(1));
-    let no = |interface| (supports(interface), Status::Ok, word(0));
-    let counts = (Bytes::from(DECIMALS_CALL), Status::Ok, word(6));
-    let check = |said: &[(Bytes, Status, Vec<u8>)], expected: Option<&str>| {
-        assert_eq!(token(said).standard, expected, "{said:?}");
+fn a_standard_counts_only_if_the_contract_answers_erc165_correctly() {
+    let yes = |interface| (supports(interface), AnswerStatus::Ok, word(1));
+    let no = |interface| (supports(interface), AnswerStatus::Ok, word(0));
+    let counts = (Bytes::from(DECIMALS_CALL), AnswerStatus::Ok, word(6));
+    let check = |scripted: &[(Bytes, AnswerStatus, Vec<u8>)], expected: Option<&str>| {
+        assert_eq!(token(scripted).standard, expected, "{scripted:?}");
     };
     check(&[], None);
     check(std::slice::from_ref(&counts), Some("erc20"));
     check(&[yes(ERC721), no(ERC1155), no(NONSENSE)], Some("erc721"));
     check(&[no(ERC721), yes(ERC1155), no(NONSENSE)], Some("erc1155"));
     check(&[yes(ERC721), counts.clone()], Some("erc721"));
-    // Some contracts say yes to whatever they are asked.
+    // Some contracts answer yes to every question.
     check(&[yes(ERC721), yes(ERC1155), yes(NONSENSE)], None);
     check(&[yes(ERC721), yes(ERC1155), yes(NONSENSE), counts], Some("erc20"));
 }

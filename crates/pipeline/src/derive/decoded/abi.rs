@@ -1,40 +1,40 @@
-//! The few rules of Solidity's encoding that events need: words, and arrays of words.
+//! The part of Solidity's ABI encoding that events need: words, and arrays of words.
 //!
-//! Guarantees: bytes that do not keep to the rules give nothing, and cost no more than they are long. Leaves to others:
-//! what the words mean.
+//! Guarantees: invalid bytes decode to `None`, at a cost bounded by their length. Leaves to others: what the words
+//! mean.
 
 use alloy_primitives::{Address, B256, I256, U256};
 
-/// An address in a word; none if the word is more than an address.
+/// The address in a word; none if the padding is not zero.
 pub fn address(word: &B256) -> Option<Address> {
     let (padding, address) = word.split_at(12);
     padding.iter().all(|byte| *byte == 0).then(|| Address::from_slice(address))
 }
 
-/// A word of the data, by its number; none where the data ends before.
+/// A word of the data by its index; none beyond the end.
 pub fn word(data: &[u8], number: usize) -> Option<B256> {
     let start = number.checked_mul(32)?;
     data.get(start..start.checked_add(32)?).map(B256::from_slice)
 }
 
-/// Data that is this many words and nothing else.
+/// The words of data that consists of exactly `N` words.
 pub fn words<const N: usize>(data: &[u8]) -> Option<[B256; N]> {
     let (words, rest) = data.as_chunks::<32>();
     let words: &[[u8; 32]; N] = words.try_into().ok().filter(|_| rest.is_empty())?;
     Some(words.map(B256::from))
 }
 
-/// A number without sign of so many bits; none if the word is more.
+/// An unsigned number; none if it needs more than `bits` bits.
 pub fn unsigned(word: &B256, bits: usize) -> Option<U256> {
     Some(U256::from_be_bytes(word.0)).filter(|number| number.bit_len() <= bits)
 }
 
-/// A number with a sign of so many bits; none if the word is more.
+/// A signed number; none if it needs more than `bits` bits.
 pub fn signed(word: &B256, bits: u32) -> Option<I256> {
     Some(I256::from_raw(U256::from_be_bytes(word.0))).filter(|number| number.bits() <= bits)
 }
 
-/// A word of the data as a number that counts bytes or elements; none if there can not be as many.
+/// A word as a count of bytes or elements; none if it exceeds the length of the data.
 pub fn size(data: &[u8], number: usize) -> Option<usize> {
     let word = word(data, number)?;
     let (high, low) = word.split_at(24);
@@ -43,7 +43,7 @@ pub fn size(data: &[u8], number: usize) -> Option<usize> {
     high.iter().all(|byte| *byte == 0).then_some(low)
 }
 
-/// The words of an array whose offset is at a word of the head, with elements of `width` words each.
+/// The words of an array of elements of `width` words, whose offset is in the word `head`.
 pub fn array(data: &[u8], head: usize, width: usize) -> Option<Vec<B256>> {
     let offset = size(data, head)?;
     let tail = data.get(offset..)?;
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_are_read_and_wrong_ones_are_not() {
+    fn arrays_are_decoded_and_invalid_ones_are_refused() {
         let check = |data: &[u64], width, expected: Option<&[u64]>| {
             let found = array(&words(data), 0, width);
             let expected = expected.map(words);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn data_is_exactly_so_many_words() {
+    fn words_require_the_exact_length() {
         assert_eq!(super::words::<2>(&words(&[7, 8])).unwrap().concat(), words(&[7, 8]));
         assert_eq!(super::words::<0>(&[]), Some([]));
         assert_eq!(super::words::<1>(&words(&[7, 8])), None);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_no_more_bits_than_they_may() {
+    fn numbers_with_too_many_bits_are_refused() {
         let negative = |number: u64| B256::from(U256::from(number).wrapping_neg());
         let positive = |number: u64| B256::from(U256::from(number));
         assert_eq!(unsigned(&positive(255), 8), Some(U256::from(255)));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_more_than_an_address_is_none() {
+    fn a_word_with_nonzero_padding_is_no_address() {
         let mut word = B256::left_padding_from(&[1; 20]);
         assert_eq!(address(&word), Some(Address::from([1; 20])));
         word[11] = 1;

@@ -1,7 +1,7 @@
-//! `FtChange`: what the transfers of a block did to one account's holding of one token.
+//! `FtChange`: how the transfers of a block changed one account's holding of one token.
 //!
-//! Guarantees: the zero address holds nothing; a transfer to oneself counts, and changes nothing. Leaves to others:
-//! what the account held before.
+//! Guarantees: the zero address holds nothing; a transfer to oneself counts, but changes no balance. Leaves to others:
+//! the balance before the block.
 
 use std::collections::BTreeMap;
 
@@ -11,26 +11,21 @@ use logmill_io::Amount;
 use super::tokens::FtTransfer;
 use crate::derive::rows::amount;
 
-/// What the transfers of a block did to one account's holding of one token.
+/// Change of one account's holding of one token by the transfers of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FtChange {
-    /// Whose.
     pub account: Address,
-    /// Of which token.
     pub token: Address,
-    /// By how much the holding changed.
     pub delta: Amount,
-    /// How many transfers took part.
     pub transfers: u32,
-    /// How many transactions took part.
     pub transactions: u32,
-    /// The position of the last of these transactions.
+    /// Index of the last transaction that took part.
     pub transaction_index: usize,
-    /// The position of the last of these logs.
+    /// Index of the last log that took part.
     pub log_index: usize,
 }
 
-/// The changes, by account and token.
+/// The changes, sorted by account and token.
 pub(super) fn changes(transfers: &[FtTransfer]) -> Vec<FtChange> {
     let mut changes: BTreeMap<(Address, Address), FtChange> = BTreeMap::new();
     for transfer in transfers {
@@ -63,13 +58,13 @@ impl FtChange {
         }
     }
 
-    /// Transfers come in order, so those of one transaction come together.
+    /// Transfers must come in order, so that those of one transaction are adjacent.
     fn add(&mut self, delta: Amount, transfer: &FtTransfer) {
         if self.transfers == 0 || self.transaction_index != transfer.transaction_index {
             self.transactions += 1;
         }
         self.transfers += 1;
-        // The transfers of a block do not reach the 320 bits of an amount.
+        // The transfers of a block cannot exceed the 320 bits of an amount.
         self.delta = self.delta.saturating_add(delta);
         self.transaction_index = transfer.transaction_index;
         self.log_index = transfer.log_index;

@@ -1,7 +1,7 @@
-//! `TokenSettings`: contracts whose logs mean more, or something else, than their shape says.
+//! `TokenSettings`: contracts whose logs cannot be decoded by their shape alone.
 //!
-//! Guarantees: the defaults hold on every chain, since an address that is known on one chain is not to be had by others
-//! on the next. Leaves to others: what the logs of these contracts say ([`super::tokens`]).
+//! Guarantees: the defaults are safe on every chain, because other deployers cannot obtain a known address elsewhere.
+//! Leaves to others: decoding the logs of these contracts ([`super::tokens`]).
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -10,12 +10,12 @@ use alloy_primitives::{Address, Keccak256, address};
 
 /// Tokens that wrap a chain's native asset.
 const WRAPPED_NATIVE: [Address; 23] = [
-    // Ethereum, and the tests of its rules: Sepolia, Goerli, Holesky.
+    // Ethereum and its test networks: Sepolia, Goerli, Holesky.
     address!("0xc02aaa39b223fe8d0a0e5c4f27ead9083c756cc2"),
     address!("0xfff9976782d46cc05630d1f6ebab18b2324d6b14"),
     address!("0xb4fbf271143f4fbf7b91a5ded31805e42b2208d6"),
     address!("0x94373a4919b3240d86ea41593d5eba789fef3848"),
-    // Optimism, Base, Mode, Unichain and others of that kind.
+    // Optimism, Base, Mode, Unichain and other OP chains.
     address!("0x4200000000000000000000000000000000000006"),
     // Arbitrum, Linea, Scroll, Blast, zkSync Era, Polygon zkEVM, Taiko.
     address!("0x82af49447d8a07e3bd95bd0d56f35241523fbab1"),
@@ -40,7 +40,7 @@ const WRAPPED_NATIVE: [Address; 23] = [
     address!("0x6969696969696969696969696969696969696969"),
 ];
 
-/// Collections that are older than ERC-721, or keep to it loosely, on Ethereum.
+/// Collections on Ethereum that predate ERC-721 or deviate from it.
 const EARLY_NFTS: [Address; 6] = [
     // Nothing is indexed: CryptoKitties, CryptoBots, CryptoFighters.
     address!("0x06012c8cf97bead5deae237070f9587f8e7a266d"),
@@ -54,12 +54,12 @@ const EARLY_NFTS: [Address; 6] = [
 
 static DEFAULT: LazyLock<TokenSettings> = LazyLock::new(TokenSettings::default);
 
-/// Contracts whose logs mean more, or something else, than their shape says.
+/// Contracts whose logs cannot be decoded by their shape alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenSettings {
     /// Tokens whose `Deposit` and `Withdrawal` are mints and burns.
     pub wrapped_native: BTreeSet<Address>,
-    /// Collections whose `Transfer` is of ERC-721, whichever of its arguments are indexed.
+    /// Collections whose `Transfer` follows ERC-721, whichever of its arguments are indexed.
     pub early_nfts: BTreeSet<Address>,
 }
 
@@ -70,17 +70,16 @@ impl Default for TokenSettings {
 }
 
 impl TokenSettings {
-    /// The defaults.
     pub fn known() -> &'static Self {
         &DEFAULT
     }
 
-    /// A short text that other settings do not have.
+    /// Short hash that identifies the settings.
     pub fn fingerprint(&self) -> String {
         let mut hash = Keccak256::new();
         for set in [&self.wrapped_native, &self.early_nfts] {
             set.iter().for_each(|address| hash.update(address));
-            // No address ends here, so that what one set loses to the other is seen.
+            // Separator: an address that moves from one set to the other must change the hash.
             hash.update([0]);
         }
         let hash = hash.finalize();
@@ -105,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn no_default_is_there_twice() {
+    fn defaults_are_unique() {
         assert_eq!(TokenSettings::known().wrapped_native.len(), WRAPPED_NATIVE.len());
         assert_eq!(TokenSettings::known().early_nfts.len(), EARLY_NFTS.len());
     }

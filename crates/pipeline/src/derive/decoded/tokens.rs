@@ -1,24 +1,23 @@
-//! Token transfers: what ERC-20, ERC-721, ERC-1155 and wrapped native tokens say in their logs.
+//! Token transfers in the logs of ERC-20, ERC-721, ERC-1155 and wrapped native tokens.
 //!
 //! | log | counts as | if it has |
 //! |---|---|---|
 //! | `Transfer` | ERC-20 | 3 topics, 32 bytes |
 //! | `Transfer` | ERC-721 | 4 topics, no data |
-//! | `Transfer` of a collection that is known to be early | ERC-721 | either of these, or 1 topic and 96 bytes |
+//! | `Transfer` of a known early collection | ERC-721 | either of these, or 1 topic and 96 bytes |
 //! | `TransferSingle`, `TransferBatch` | ERC-1155 | 4 topics; as many values as ids |
-//! | `Deposit`, `Withdrawal` of a token that is known to wrap | a mint, a burn | 2 topics, 32 bytes |
+//! | `Deposit`, `Withdrawal` of a known wrapped native token | a mint, a burn | 2 topics, 32 bytes |
 //!
-//! `Transfer` with nothing indexed is a token's amount as often as an item's id, and nothing in the log tells which:
-//! those of unknown contracts are left out. `Deposit` and `Withdrawal` are what vaults and games call their events too;
-//! those of unknown contracts are left out. Some wrapping tokens log a `Transfer` from or to the zero address as well:
-//! then that one counts, and a `Deposit` or `Withdrawal` of the same transaction, account and amount is left out, one
-//! for one. (An account that sends to the zero address just what it withdraws in the same transaction is counted once;
-//! it costs that amount.) `ConsecutiveTransfer` of ERC-2309 is left out: a log of little gas could ask for any number
-//! of rows. Such an item is known from its first `Transfer` on.
+//! The number in a `Transfer` without indexed arguments may be an amount or an item's id, and the log does not tell
+//! which: such logs of unknown contracts are skipped. Vaults and games also have events named `Deposit` and
+//! `Withdrawal`; those of unknown contracts are skipped. Some wrapped tokens also log a `Transfer` from or to the zero
+//! address: then that one counts, and a `Deposit` or `Withdrawal` of the same transaction, account and amount is
+//! skipped, one for one. (If an account sends to the zero address exactly what it withdraws in the same transaction,
+//! only one of the two counts, and its balance is off by that amount.) `ConsecutiveTransfer` of ERC-2309 is skipped,
+//! because a log of little gas could demand any number of rows. Such an item is known from its first `Transfer` on.
 //!
-//! Guarantees: each transfer of a log is there once, in order; what does not have the shape of its standard is left
-//! out; there are no more transfers than the logs have words. Leaves to others: whether a contract keeps to what its
-//! logs say.
+//! Guarantees: each transfer of a log occurs once, in order; a log without the shape of its standard is skipped; there
+//! are no more transfers than words in the logs. Leaves to others: whether a contract does what its logs claim.
 
 use std::collections::HashMap;
 
@@ -46,83 +45,71 @@ pub(crate) const DEPOSIT: B256 =
 pub(crate) const WITHDRAWAL: B256 =
     b256!("0x7fcf532c15f0a6db0bd6d0e038bea71d30d808c7d98cb3bf7268a95bf5081b65");
 
-/// The token transfers of a block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
-    /// Of fungible tokens, in order.
+    /// Transfers of fungible tokens, in order.
     pub ft: Vec<FtTransfer>,
-    /// Of unique and semi-fungible ones, in order.
+    /// Transfers of unique and semi-fungible tokens, in order.
     pub nft: Vec<NftTransfer>,
-    /// What the transfers of fungible tokens did, by account and token.
+    /// Net effect of `ft`, by account and token.
     pub ft_changes: Vec<FtChange>,
 }
 
-/// What a transfer does to the supply.
+/// Effect of a transfer on the supply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferKind {
-    /// Nothing.
+    /// None.
     Transfer,
-    /// It comes from nowhere: the zero address, or a deposit of the native asset.
+    /// From the zero address, or a deposit of the native asset.
     Mint,
-    /// It goes nowhere: the zero address, or a withdrawal of the native asset.
+    /// To the zero address, or a withdrawal of the native asset.
     Burn,
 }
 
-/// A transfer of a fungible token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FtTransfer {
-    /// The token's contract.
     pub token: Address,
-    /// From whom; the zero address for a mint.
+    /// The zero address for a mint.
     pub from: Address,
-    /// To whom; the zero address for a burn.
+    /// The zero address for a burn.
     pub to: Address,
-    /// How much, in the smallest unit.
+    /// In the smallest unit.
     pub amount: U256,
-    /// What it does to the supply.
     pub kind: TransferKind,
-    /// The position of its transaction.
     pub transaction_index: usize,
-    /// The position of its log in the block.
+    /// Index in the block.
     pub log_index: usize,
 }
 
-/// Which standard a token keeps to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NftStandard {
-    /// One owner each.
+    /// Each item has one owner.
     Erc721,
-    /// Any number of each.
+    /// Items have quantities.
     Erc1155,
 }
 
 /// A transfer of a unique or semi-fungible token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NftTransfer {
-    /// The collection's contract.
     pub collection: Address,
-    /// Which of its tokens.
     pub token_id: U256,
-    /// From whom; the zero address for a mint.
+    /// The zero address for a mint.
     pub from: Address,
-    /// To whom; the zero address for a burn.
+    /// The zero address for a burn.
     pub to: Address,
-    /// How many; 1 of ERC-721.
+    /// Always 1 for ERC-721.
     pub quantity: U256,
-    /// Which standard.
     pub standard: NftStandard,
-    /// What it does to the supply.
     pub kind: TransferKind,
-    /// The position of its transaction.
     pub transaction_index: usize,
-    /// The position of its log in the block.
+    /// Index in the block.
     pub log_index: usize,
-    /// Its place in the batch of its log, from 0.
+    /// Index in the batch of its log, from 0.
     pub batch_index: usize,
 }
 
 impl TransferKind {
-    /// What a transfer between these does.
     fn between(from: Address, to: Address) -> Self {
         match (from.is_zero(), to.is_zero()) {
             (true, false) => Self::Mint,
@@ -131,7 +118,7 @@ impl TransferKind {
         }
     }
 
-    /// As tables say it: 0, 1 for a mint, 2 for a burn.
+    /// As stored in tables: 0, 1 for a mint, 2 for a burn.
     pub fn number(self) -> i64 {
         match self {
             Self::Transfer => 0,
@@ -142,7 +129,7 @@ impl TransferKind {
 }
 
 impl NftStandard {
-    /// As tables say it: 721 or 1155.
+    /// As stored in tables: 721 or 1155.
     pub fn number(self) -> i64 {
         match self {
             Self::Erc721 => 721,
@@ -152,13 +139,12 @@ impl NftStandard {
 }
 
 impl Tokens {
-    /// The transfers of a block's logs.
     pub fn of(block: &Block, settings: &TokenSettings) -> Self {
         let mut tokens = Self::default();
         let mut wraps = Vec::new();
         for placed in block.logs() {
             let log = placed.log;
-            let at = Place { transaction: placed.transaction_index, log: placed.log_index };
+            let at = LogIndexes { transaction: placed.transaction_index, log: placed.log_index };
             match log.topics.first() {
                 Some(&TRANSFER) => tokens.transfer(at, log, settings),
                 Some(&TRANSFER_SINGLE) => tokens.nft.extend(single(at, log)),
@@ -176,7 +162,7 @@ impl Tokens {
         tokens
     }
 
-    fn transfer(&mut self, at: Place, log: &Log, settings: &TokenSettings) {
+    fn transfer(&mut self, at: LogIndexes, log: &Log, settings: &TokenSettings) {
         if settings.early_nfts.contains(&log.address) {
             self.nft.extend(early(at, log));
             return;
@@ -193,7 +179,7 @@ impl Tokens {
         }
     }
 
-    /// Adds deposits and withdrawals, except for those that a transfer says already.
+    /// Adds deposits and withdrawals, except those that a `Transfer` already reports.
     fn add_wraps(&mut self, wraps: Vec<FtTransfer>) {
         if wraps.is_empty() {
             return;
@@ -202,12 +188,12 @@ impl Tokens {
             let FtTransfer { transaction_index, token, from, to, amount, .. } = *transfer;
             (transaction_index, token, from, to, amount)
         };
-        let mut said: HashMap<_, usize, DefaultHashBuilder> = HashMap::default();
+        let mut reported: HashMap<_, usize, DefaultHashBuilder> = HashMap::default();
         for transfer in self.ft.iter().filter(|it| it.kind != TransferKind::Transfer) {
-            *said.entry(same(transfer)).or_default() += 1;
+            *reported.entry(same(transfer)).or_default() += 1;
         }
         for wrap in wraps {
-            match said.get_mut(&same(&wrap)) {
+            match reported.get_mut(&same(&wrap)) {
                 Some(count) if *count > 0 => *count -= 1,
                 _ => self.ft.push(wrap),
             }
@@ -217,13 +203,13 @@ impl Tokens {
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct LogIndexes {
     transaction: usize,
     log: usize,
 }
 
-/// From, to and amount.
-fn fungible(at: Place, token: Address, words: [B256; 3]) -> Option<FtTransfer> {
+/// `words` are from, to and amount.
+fn fungible(at: LogIndexes, token: Address, words: [B256; 3]) -> Option<FtTransfer> {
     let (from, to) = (abi::address(&words[0])?, abi::address(&words[1])?);
     Some(FtTransfer {
         token,
@@ -236,8 +222,8 @@ fn fungible(at: Place, token: Address, words: [B256; 3]) -> Option<FtTransfer> {
     })
 }
 
-/// From, to and id.
-fn unique(at: Place, collection: Address, words: [B256; 3]) -> Option<NftTransfer> {
+/// `words` are from, to and id.
+fn unique(at: LogIndexes, collection: Address, words: [B256; 3]) -> Option<NftTransfer> {
     let (from, to) = (abi::address(&words[0])?, abi::address(&words[1])?);
     Some(NftTransfer {
         collection,
@@ -253,8 +239,9 @@ fn unique(at: Place, collection: Address, words: [B256; 3]) -> Option<NftTransfe
     })
 }
 
-/// From, to and id, of which any number of the first may be indexed, as long as it is not one: which one is not said.
-fn early(at: Place, log: &Log) -> Option<NftTransfer> {
+/// The arguments are from, to and id, of which the first ones may be indexed. A log with one indexed argument is
+/// skipped, because it does not tell which one that is.
+fn early(at: LogIndexes, log: &Log) -> Option<NftTransfer> {
     if log.topics.len() == 2 {
         return None;
     }
@@ -263,12 +250,12 @@ fn early(at: Place, log: &Log) -> Option<NftTransfer> {
     unique(at, log.address, abi::words(&bytes)?)
 }
 
-fn single(at: Place, log: &Log) -> Option<NftTransfer> {
+fn single(at: LogIndexes, log: &Log) -> Option<NftTransfer> {
     let [id, quantity] = abi::words(&log.data)?;
     semi_fungible(at, log, 0, id, quantity)
 }
 
-fn batch(at: Place, log: &Log) -> Option<Vec<NftTransfer>> {
+fn batch(at: LogIndexes, log: &Log) -> Option<Vec<NftTransfer>> {
     let (ids, quantities) = (abi::array(&log.data, 0, 1)?, abi::array(&log.data, 1, 1)?);
     if ids.len() != quantities.len() {
         return None;
@@ -277,9 +264,9 @@ fn batch(at: Place, log: &Log) -> Option<Vec<NftTransfer>> {
     items.map(|(index, (id, quantity))| semi_fungible(at, log, index, id, quantity)).collect()
 }
 
-/// The topics are the event, who did it, from and to.
+/// The topics are the event, operator, from and to.
 fn semi_fungible(
-    at: Place,
+    at: LogIndexes,
     log: &Log,
     batch_index: usize,
     id: B256,
@@ -294,7 +281,7 @@ fn semi_fungible(
     Some(NftTransfer { quantity, standard, batch_index, ..of_log })
 }
 
-fn wrap(at: Place, log: &Log, deposit: bool) -> Option<FtTransfer> {
+fn wrap(at: LogIndexes, log: &Log, deposit: bool) -> Option<FtTransfer> {
     let [_, account] = log.topics[..] else {
         return None;
     };

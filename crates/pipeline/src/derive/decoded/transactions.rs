@@ -1,47 +1,50 @@
-//! Headers, transactions and withdrawals as facts.
+//! Facts of headers, transactions and withdrawals.
 //!
-//! The gas of a transaction, its price and the contract that it creates follow from the block, by the same code that
-//! renders them. The price of blob gas is what the node told of it, else what the rules of a known chain give.
+//! A transaction's gas, gas price and created contract follow from the block, or are the node's values where those are
+//! kept, by the same code that renders them. The blob gas price is the node's, or else follows from the rules of a
+//! known chain.
 //!
-//! Guarantees: canonical parts and those kept as a node's JSON give the same facts; only a block that is not in its
+//! Guarantees: canonical parts and parts kept as a node's JSON yield the same facts; only a block that is not in its
 //! stored form is an error. Leaves to others: logs.
 
 use logmill_chain::blob_price::blob_gas_price;
 use logmill_chain::facts::ReceiptFacts;
-use logmill_chain::{Block, Outcome, Sent};
+use logmill_chain::{Block, Outcome, TransactionView};
 
 use super::{DecodedTransaction, HeaderFacts, Withdrawal};
 use crate::error::{Error, Result};
 
-/// What the header says, and the transactions with what their receipts say.
+/// Decodes the header and the transactions with their receipts.
 pub(super) fn facts(
     chain_id: u64,
     block: &Block,
 ) -> Result<(HeaderFacts, Vec<DecodedTransaction>)> {
     if block.transactions.len() != block.receipts.len() {
         let number = block.at.number;
-        return Err(Error::corrupt(format!("block {number} has not one receipt a transaction")));
+        return Err(Error::corrupt(format!(
+            "block {number} does not have one receipt per transaction"
+        )));
     }
-    let told: Vec<ReceiptFacts> =
+    let receipt_facts: Vec<ReceiptFacts> =
         block.receipts.iter().map(|receipt| receipt.facts()).collect::<Result<_, _>>()?;
-    let header = header(chain_id, block, &told)?;
+    let header = header(chain_id, block, &receipt_facts)?;
     let mut first_log = 0;
     let mut transactions = Vec::with_capacity(block.transactions.len());
-    for (index, told) in told.iter().enumerate() {
-        let transaction = transaction(chain_id, block, &header, index, first_log, told)?;
+    for (index, of_receipt) in receipt_facts.iter().enumerate() {
+        let transaction = transaction(chain_id, block, &header, index, first_log, of_receipt)?;
         first_log += transaction.log_count;
         transactions.push(transaction);
     }
     Ok((header, transactions))
 }
 
-fn header(chain_id: u64, block: &Block, told: &[ReceiptFacts]) -> Result<HeaderFacts> {
+fn header(chain_id: u64, block: &Block, receipt_facts: &[ReceiptFacts]) -> Result<HeaderFacts> {
     let facts = block.header.facts()?;
     let computed = || blob_gas_price(chain_id, block.at.timestamp, facts.excess_blob_gas?);
     Ok(HeaderFacts {
         miner: facts.miner,
         base_fee_per_gas: facts.base_fee_per_gas,
-        blob_gas_price: told.iter().find_map(|told| told.blob_gas_price).or_else(computed),
+        blob_gas_price: receipt_facts.iter().find_map(|one| one.blob_gas_price).or_else(computed),
         gas_used: facts.gas_used,
         gas_limit: facts.gas_limit,
     })
@@ -53,10 +56,10 @@ fn transaction(
     header: &HeaderFacts,
     index: usize,
     first_log: usize,
-    told: &ReceiptFacts,
+    receipt_facts: &ReceiptFacts,
 ) -> Result<DecodedTransaction> {
     let (transaction, receipt) = (&block.transactions[index], &block.receipts[index]);
-    let sent = Sent::read(transaction, header.base_fee_per_gas)?;
+    let view = TransactionView::of_block(block, index, header.base_fee_per_gas)?;
     let success = match receipt.outcome {
         Outcome::Status(success) => Some(success),
         Outcome::StateRoot(_) | Outcome::Unknown => None,
@@ -64,27 +67,26 @@ fn transaction(
     Ok(DecodedTransaction {
         hash: transaction.hash,
         index,
-        tx_type: sent.tx_type.unwrap_or(receipt.tx_type),
-        from: sent.from,
-        is_signed: sent.is_signed(),
-        to: sent.to,
-        created: sent.created().filter(|_| success != Some(false)),
-        authorities: sent.authorities(chain_id),
-        nonce: sent.nonce,
-        value: sent.value,
+        tx_type: view.tx_type.unwrap_or(receipt.tx_type),
+        from: view.from,
+        is_signed: view.is_signed(),
+        to: view.to,
+        created: block.created_contract(index, &view).filter(|_| success != Some(false)),
+        authorities: view.authorities(chain_id),
+        nonce: view.nonce,
+        value: view.value,
         success,
-        gas_limit: sent.gas_limit,
+        gas_limit: view.gas_limit,
         gas_used: block.gas_used(index),
-        effective_gas_price: sent.gas_price,
-        blob_gas_used: sent.blob_gas_used.or(told.blob_gas_used),
-        l1_fee: told.l1_fee,
+        effective_gas_price: block.effective_gas_price(index, &view),
+        blob_gas_used: view.blob_gas_used.or(receipt_facts.blob_gas_used),
+        l1_fee: receipt_facts.l1_fee,
         first_log,
         log_count: receipt.logs.len(),
-        input: sent.input,
+        input: view.input,
     })
 }
 
-/// The withdrawals.
 pub(super) fn withdrawals(block: &Block) -> Result<Vec<Withdrawal>> {
     let withdrawals = block.decode_withdrawals()?.unwrap_or_default().into_iter();
     Ok(withdrawals

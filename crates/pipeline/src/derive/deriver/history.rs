@@ -1,16 +1,17 @@
-//! The history deriver: everything that is stored and not derived, from below (`history_deriver`) and from above
-//! (`history_deriver_down`) in turns. It is the safety net under the live derivers, and what builds new generations.
+//! The history deriver: derives every stored block that is not derived, alternately from below (`history_deriver`) and
+//! from above (`history_deriver_down`). It is the safety net of the live derivers, and it builds new generations.
 //!
-//! Guarantees: what it derives next follows from coverage alone, so there is no cursor that could be wrong. A
-//! generation serves when it has all that is stored. Leaves to others: new blocks.
+//! Guarantees: its next range follows from coverage alone, so no cursor can be wrong. A generation starts to serve once
+//! it covers all stored blocks. Leaves to others: new blocks.
 
 use std::convert::Infallible;
 
 use logmill_io::Fence;
-use logmill_work::intervals::From;
+use logmill_work::intervals::SearchOrder;
 
-use super::super::board::{LineWork, Task};
-use super::super::line::LineState;
+use super::super::backlog::{GenerationWork, Task};
+use super::super::generation::GenerationState;
+use super::super::store::SwapOutcome;
 use super::Deriver;
 use crate::error::{Error, Result};
 
@@ -18,17 +19,17 @@ impl Deriver {
     pub(super) async fn history(&self, fence: &Fence) -> Result<Infallible> {
         loop {
             Box::pin(self.history_all(Some(fence))).await?;
-            self.finish_lines(Some(fence)).await?;
+            self.finish_generations(Some(fence)).await?;
             self.clock.sleep(self.settings.poll).await;
             self.look_for_room();
-            // Another process may have asked for a new generation.
+            // Another process may have requested a new generation.
             self.reload().await?;
         }
     }
 
-    /// Derives all that is missing: each chunk while the one before it is stored.
+    /// Derives everything that is missing; each chunk is derived while the previous one is being stored.
     pub(super) async fn history_all(&self, fence: Option<&Fence>) -> Result<()> {
-        let (mut from, mut other) = (From::Below, From::Above);
+        let (mut from, mut other) = (SearchOrder::LowestFirst, SearchOrder::HighestFirst);
         let mut ready = None;
         loop {
             self.apply_replacements(fence).await?;
@@ -39,7 +40,7 @@ impl Deriver {
             }
             let deriving = async {
                 match task {
-                    Some(task) => self.derived(task).await.map(Some),
+                    Some(task) => self.derive_task(task).await.map(Some),
                     None => Ok(None),
                 }
             };
@@ -61,15 +62,15 @@ impl Deriver {
         }
     }
 
-    fn take_history(&self, from: From) -> Option<Task> {
-        // Before the blocks, which may then be newer, never older.
-        let replacements = self.chain.index().last_replacement();
-        let (stored, now) = (self.stored(), self.clock.now());
-        self.board().take(&stored, self.settings.history_chunk, from, now, replacements)
+    fn take_history(&self, from: SearchOrder) -> Option<Task> {
+        // Read before the blocks: the blocks may then be newer than this position, never older.
+        let replacements = self.chain.index().replacement_position();
+        let (stored, now) = (self.stored_blocks(), self.clock.now());
+        self.backlog().take(&stored, self.settings.history_chunk, from, now, replacements)
     }
 
-    /// Derives one chunk of what is missing, one step of the history deriver; false if nothing is.
-    pub async fn history_step(&self, fence: Option<&Fence>, from: From) -> Result<bool> {
+    /// Derives one chunk of missing blocks; returns false if nothing is missing.
+    pub async fn history_step(&self, fence: Option<&Fence>, from: SearchOrder) -> Result<bool> {
         self.apply_replacements(fence).await?;
         let Some(task) = self.take_history(from) else {
             return Ok(false);
@@ -78,23 +79,43 @@ impl Deriver {
         Ok(true)
     }
 
-    /// Makes what is complete serve, and its indexes.
-    pub async fn finish_lines(&self, fence: Option<&Fence>) -> Result<()> {
-        let (replacements, stored) = (self.chain.index().last_replacement(), self.stored());
+    /// Builds the indexes of complete generations and lets them serve.
+    pub async fn finish_generations(&self, fence: Option<&Fence>) -> Result<()> {
+        let (replacements, stored) =
+            (self.chain.index().replacement_position(), self.stored_blocks());
         let complete: Vec<_> = {
-            let board = self.board();
-            let is_complete = |work: &&LineWork| {
-                work.line.takes_blocks_after(replacements) && work.undone(&stored).is_empty()
+            let backlog = self.backlog();
+            let is_complete = |work: &&GenerationWork| {
+                work.generation.takes_blocks_after(replacements) && work.undone(&stored).is_empty()
             };
-            let complete = board.lines.iter().filter(is_complete);
-            complete.map(|work| work.line.clone()).collect()
+            let complete = backlog.generations.iter().filter(is_complete);
+            complete.map(|work| work.generation.clone()).collect()
         };
-        for line in complete {
-            self.tables.make_indexes(&line).await?;
-            if line.state == LineState::Building && self.tables.swap(fence, &line, &stored).await? {
-                let (processor, generation) = (line.processor.name(), line.generation);
-                tracing::info!(processor, generation, "serves what was derived anew");
-                self.reload().await?;
+        for generation in complete {
+            self.tables.make_indexes(&generation).await?;
+            if generation.state != GenerationState::Building {
+                continue;
+            }
+            let (processor, number) = (generation.processor.name(), generation.number);
+            match self.tables.swap(fence, &generation, &stored).await? {
+                SwapOutcome::Serves => {
+                    self.reload().await?;
+                    tracing::info!(
+                        processor,
+                        generation = number,
+                        "now serving the rebuilt tables"
+                    );
+                }
+                SwapOutcome::WouldLose(why) if generation.behind.as_ref() != Some(&why) => {
+                    self.reload().await?;
+                    tracing::warn!(
+                        processor,
+                        generation = number,
+                        why,
+                        "the rebuilt tables cannot replace the serving ones"
+                    );
+                }
+                SwapOutcome::WouldLose(_) | SwapOutcome::Waits => {}
             }
         }
         Ok(())

@@ -1,8 +1,10 @@
-//! The live derivers: forward (the tip and what has become final near it) and history (what history ingest brings).
+//! The live derivers: forward (the tip, and blocks near it that became final) and history (blocks that history ingest
+//! stores).
 //!
-//! Guarantees: the tips of all lines change in one transaction, so a reorganization is seen whole or not at all; a
-//! block leaves the tip in the transaction that makes it final. Ranges longer than a chunk of history are done in such
-//! chunks. Leaves to others: what was stored before the start and is far from the head ([`super::history`]).
+//! Guarantees: the tips of all generations change in one transaction, so readers see a reorganization completely or not
+//! at all; a block leaves the tip in the transaction that makes it final. A backlog longer than a history chunk is
+//! derived in history chunks. Leaves to others: blocks stored before the start and far from the head
+//! ([`super::history`]).
 
 use std::convert::Infallible;
 use std::ops::Range;
@@ -10,41 +12,43 @@ use std::sync::Arc;
 
 use logmill_io::Fence;
 use logmill_work::IntervalSet;
-use logmill_work::intervals::From;
+use logmill_work::intervals::SearchOrder;
 
-use super::super::board::{self, Failing};
+use super::super::backlog::{self, FailingRange};
 use super::super::chunk;
-use super::super::line::{Line, TipBlocks};
+use super::super::generation::{Generation, TipBlocks};
 use super::super::rows::Rows;
-use super::super::store::TipPart;
+use super::super::store::TipChange;
 use super::Deriver;
 use crate::error::{Error, Result};
 use crate::view::View;
 
-/// How often a change of the tip is planned anew because another writes too.
+/// Maximum number of plans for one change of the tip, if other writers keep overtaking it.
 const PLANS_MAX: usize = 8;
 
-/// What the plan of a tip starts from.
-struct TipLine {
-    line: Line,
+/// State of a generation from which its tip change is planned.
+struct TipState {
+    generation: Generation,
     before: TipBlocks,
     done: IntervalSet,
-    /// It has failed, and is not to be tried yet.
+    /// Its last attempt failed, and the retry is not due.
     waits: bool,
 }
 
 impl Deriver {
     pub(super) async fn live(&self, fence: &Fence) -> Result<Infallible> {
+        // Forward ingest announces blocks; history ingest announces none and is visible only as coverage.
         let mut changes = self.chain.changes();
+        let mut coverage = self.chain.index().coverage_changes();
         let head = self.chain.view().await?.finalized().map_or(0, |at| at.number + 1);
         let floor = head.saturating_sub(self.settings.head_backfill);
-        // What is stored now, below the floor, is the history deriver's.
-        let mut known = self.stored();
+        // Blocks that are already stored below the floor belong to the history deriver.
+        let mut known = self.stored_blocks();
         let mut pending = within(&known, &(floor..u64::MAX));
         loop {
             self.apply_replacements(Some(fence)).await?;
             Box::pin(self.align_tip(Some(fence))).await?;
-            let stored = self.stored();
+            let stored = self.stored_blocks();
             for range in difference(&stored, &known).ranges() {
                 pending.insert(&range);
             }
@@ -54,28 +58,29 @@ impl Deriver {
             }
             tokio::select! {
                 biased;
-                // Lagging is fine: what to do follows from what is stored.
+                // Lagging is harmless: the work follows from the stored blocks.
                 _ = changes.recv() => {}
+                _ = coverage.changed() => {}
                 () = self.clock.sleep(self.settings.poll) => {}
             }
         }
     }
 
-    /// Derives one chunk of what is pending, the newest first; false if nothing is.
+    /// Derives one chunk of the pending blocks, newest first; returns false if there is none.
     async fn live_step(&self, fence: &Fence, pending: &mut IntervalSet) -> Result<bool> {
         let now = self.clock.now();
-        // Before the blocks, which may then be newer, never older.
-        let replacements = self.chain.index().last_replacement();
+        // Read before the blocks: the blocks may then be newer than this position, never older.
+        let replacements = self.chain.index().replacement_position();
         let task = {
-            let mut board = self.board();
-            let backlog = board.missing_most(pending, now);
-            let is_long = backlog > self.settings.history_chunk;
+            let mut backlog = self.backlog();
+            let missing = backlog.missing_most(pending, now);
+            let is_long = missing > self.settings.history_chunk;
             let chunk =
                 if is_long { self.settings.history_chunk } else { self.settings.live_chunk };
-            board.take(pending, chunk, From::Above, now, replacements)
+            backlog.take(pending, chunk, SearchOrder::HighestFirst, now, replacements)
         };
         let Some(task) = task else {
-            // What fails waits on the board; the history deriver tries it again.
+            // Failed ranges stay in the backlog; the history deriver retries them.
             *pending = IntervalSet::new();
             return Ok(false);
         };
@@ -83,7 +88,7 @@ impl Deriver {
         Ok(true)
     }
 
-    /// Makes the tip tables hold what the chain's tip holds: one step of the live deriver, for simulations.
+    /// Makes the tip tables match the chain's tip: one step of the live deriver, public for simulations.
     pub async fn align_tip(&self, fence: Option<&Fence>) -> Result<()> {
         for _ in 0..PLANS_MAX {
             let view = self.chain.view().await?;
@@ -91,13 +96,13 @@ impl Deriver {
             if parts.is_empty() {
                 return Ok(());
             }
-            let after: Vec<(Line, TipBlocks)> =
-                parts.iter().map(|part| (part.line.clone(), part.after.clone())).collect();
+            let after: Vec<(Generation, TipBlocks)> =
+                parts.iter().map(|part| (part.generation.clone(), part.after.clone())).collect();
             match Box::pin(self.tables.commit_tip(fence, parts)).await {
                 Ok(()) => {
-                    let mut board = self.board();
-                    for (line, tip) in after {
-                        if let Some(work) = board.work(&line) {
+                    let mut backlog = self.backlog();
+                    for (generation, tip) in after {
+                        if let Some(work) = backlog.work(&generation) {
                             work.tip = tip;
                         }
                     }
@@ -105,21 +110,22 @@ impl Deriver {
                 }
                 Err(Error::Overtaken { .. }) => self.reload().await?,
                 Err(error @ Error::Processor { processor, .. }) => {
-                    self.tip_failed(processor, &error);
+                    self.record_tip_failure(processor, &error);
                 }
                 Err(error) => return Err(error),
             }
         }
-        // Next time.
+        // Still overtaken: the next call tries again.
         Ok(())
     }
 
-    /// The changes that make the tip of every line that of the chain.
-    async fn plan_tip(&self, view: &View) -> Result<Vec<TipPart>> {
-        let lines = self.tip_lines();
-        let mut fresh = self.tip_rows(view, &lines).await?;
+    /// The changes after which every generation's tip matches the chain's.
+    async fn plan_tip(&self, view: &View) -> Result<Vec<TipChange>> {
+        let states = self.tip_states();
+        let mut fresh = self.tip_rows(view, &states).await?;
         let mut parts = Vec::new();
-        for (number, TipLine { line, before, done, waits }) in lines.into_iter().enumerate() {
+        for (number, TipState { generation, before, done, waits }) in states.into_iter().enumerate()
+        {
             let mut after = self.final_of(view, &before, &done).await?;
             let mut added = Vec::new();
             for (block, rows) in view.tip_blocks().iter().zip(&mut fresh) {
@@ -131,7 +137,7 @@ impl Deriver {
                     match rows.get_mut(number).and_then(Option::take) {
                         Some(Ok(rows)) if !waits => added.push((block.at, rows)),
                         Some(Err(error)) => {
-                            self.tip_failed(line.processor.name(), &error);
+                            self.record_tip_failure(generation.processor.name(), &error);
                             break;
                         }
                         _ => break,
@@ -140,49 +146,52 @@ impl Deriver {
                 after.0.push(at);
             }
             if after != before {
-                parts.push(TipPart { line, before, added, after });
+                parts.push(TipChange { generation, before, added, after });
             }
         }
         Ok(parts)
     }
 
-    fn tip_lines(&self) -> Vec<TipLine> {
+    fn tip_states(&self) -> Vec<TipState> {
         let now = self.clock.now();
-        let line = |work: &board::LineWork| TipLine {
-            line: work.line.clone(),
+        let state = |work: &backlog::GenerationWork| TipState {
+            generation: work.generation.clone(),
             before: work.tip.clone(),
             done: work.done.clone(),
             waits: work.tip_failing.as_ref().is_some_and(|failing| failing.retry_at > now),
         };
-        self.board().lines.iter().map(line).collect()
+        self.backlog().generations.iter().map(state).collect()
     }
 
-    /// The rows of every block of the tip that some line does not have yet, for every line.
+    /// The rows of every tip block that some generation lacks, per block and generation.
     async fn tip_rows(
         &self,
         view: &View,
-        lines: &[TipLine],
+        states: &[TipState],
     ) -> Result<Vec<Vec<Option<Result<Rows>>>>> {
         let mut all = Vec::new();
         for block in view.tip_blocks() {
             let (number, hash) = (block.at.number, block.at.hash);
-            let lacks =
-                |line: &TipLine| !line.before.contains(number, hash) && !line.done.contains(number);
-            if !lines.iter().any(lacks) {
+            let lacks = |state: &TipState| {
+                !state.before.contains(number, hash) && !state.done.contains(number)
+            };
+            if !states.iter().any(lacks) {
                 all.push(Vec::new());
                 continue;
             }
             let (chain_id, blocks) = (self.chain.chain_id(), [Arc::clone(block)]);
-            let lines: Vec<Line> = lines.iter().map(|line| line.line.clone()).collect();
+            let generations: Vec<Generation> =
+                states.iter().map(|state| state.generation.clone()).collect();
             let tokens = Arc::clone(&self.settings.tokens);
-            let rows =
-                logmill_io::compute(move || chunk::process(chain_id, &blocks, &lines, &tokens));
+            let rows = logmill_io::compute(move || {
+                chunk::process(chain_id, &blocks, &generations, &tokens)
+            });
             all.push(rows.await?.into_iter().map(Some).collect());
         }
         Ok(all)
     }
 
-    /// The blocks of a tip that have become final and wait to be derived as such.
+    /// The blocks of a tip that became final and are not yet derived as final blocks.
     async fn final_of(
         &self,
         view: &View,
@@ -200,16 +209,16 @@ impl Deriver {
         Ok(kept)
     }
 
-    fn tip_failed(&self, processor: &str, error: &Error) {
-        let error = logmill_io::chain(error);
-        tracing::warn!(processor, error, "derive the tip");
-        let (now, mut board) = (self.clock.now(), self.board());
-        for work in &mut board.lines {
-            if work.line.processor.name() == processor {
+    fn record_tip_failure(&self, processor: &str, error: &Error) {
+        let error = logmill_io::error_chain(error);
+        tracing::warn!(processor, error, "cannot derive the tip, retrying");
+        let (now, mut backlog) = (self.clock.now(), self.backlog());
+        for work in &mut backlog.generations {
+            if work.generation.processor.name() == processor {
                 let attempts = work.tip_failing.as_ref().map_or(0, |failing| failing.attempts) + 1;
-                let retry_at = now.after(board::retry().wait(attempts.into(), &*self.entropy));
+                let retry_at = now.after(backlog::retry().wait(attempts.into(), &*self.entropy));
                 let (range, error) = (0..0, error.clone());
-                work.tip_failing = Some(Failing { range, attempts, retry_at, error });
+                work.tip_failing = Some(FailingRange { range, attempts, retry_at, error });
             }
         }
     }

@@ -1,87 +1,84 @@
-//! How far every checkpoint is, for operators.
+//! Progress of every checkpoint, for operators.
 //!
-//! Guarantees: one row per name of the seed's checkpoint map that this process has, with the ranges behind it.
-//! Leaves to others: the ingesters' and the async workers' rows.
+//! Guarantees: one row for each name of the seed's checkpoint map that this process has, with its ranges. The rows of
+//! the ingesters and of the history deriver are also stored, for SQL clients. Leaves to others: the async workers'
+//! rows.
 
+use std::convert::Infallible;
+use std::ops::Range;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
+use logmill_io::Fence;
+use logmill_work::IntervalSet;
 use serde::Serialize;
 
-use super::super::line::LineState;
+use super::super::generation::GenerationState;
 use super::super::processor::Phase;
-use super::super::read::stale;
+use super::super::store::checkpoints::Checkpoint;
 use super::Deriver;
+use crate::error::Result;
+use crate::span;
 
-/// How the derivers of a chain are.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeriveStatus {
-    /// Whether this process derives; if not, another may.
+    /// Whether this process derives; if not, another one may.
     pub leads: bool,
-    /// Every checkpoint.
     pub checkpoints: Vec<CheckpointStatus>,
-    /// The last thing that went wrong.
     pub last_error: Option<String>,
 }
 
-/// How far a checkpoint is.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckpointStatus {
-    /// Its name.
     pub name: String,
-    /// The generation of its tables, if it has any.
+    /// Generation of its tables, if it has tables.
     pub generation: Option<u32>,
     /// `serving` or `building`.
     pub state: &'static str,
-    /// In which round of a chunk it runs.
+    /// [`Phase`] in which its processor runs, as a number.
     pub phase: Option<u8>,
-    /// The final blocks that it has, as half-open ranges, lowest first; the first and last few if there are many.
+    /// Derived final blocks as half-open ranges, lowest first; only the first and last few if there are many.
+    #[serde(serialize_with = "span::half_open")]
     pub ranges: Vec<(u64, u64)>,
-    /// How many ranges there are.
+    /// Number of ranges, including those left out of `ranges`.
     pub ranges_total: usize,
-    /// The highest block of the tip that it has.
+    /// Highest derived block of the tip.
     pub tip: Option<u64>,
-    /// How many stored final blocks it has not derived.
+    /// Number of stored final blocks that are not derived.
     pub missing: u64,
-    /// Whom it waits for.
+    /// Checkpoints that it waits for.
     pub waits_for: Vec<&'static str>,
-    /// Blocks that it could not derive.
+    /// Ranges whose derivation failed.
     pub failing: Vec<FailingStatus>,
-    /// The last replacement of stored blocks that it has applied.
+    /// Number of the last replacement of stored blocks that it has applied.
     pub replacements_applied: u64,
-    /// Why rows of blocks that no longer exist may be in its tables; none if none are.
+    /// Why its tables may contain rows of blocks that no longer exist, or why it does not serve although all stored
+    /// blocks are derived; none if neither applies.
     pub incomplete: Option<String>,
 }
 
-/// Blocks that could not be derived.
 #[derive(Clone, Debug, Serialize)]
 pub struct FailingStatus {
-    /// The first of them.
+    #[serde(rename = "from")]
     pub start: u64,
-    /// The one after the last.
+    /// Exclusive; serialized as the last block.
+    #[serde(rename = "to", serialize_with = "span::last")]
     pub end: u64,
-    /// How often it was tried.
     pub attempts: u32,
-    /// What went wrong.
     pub error: String,
 }
 
-/// Ranges that are shown from either end.
+/// Number of ranges shown from each end.
 const RANGES_SHOWN: usize = 8;
 
 impl Deriver {
-    /// How far everything is.
     pub fn status(&self) -> DeriveStatus {
-        let replacements = self.chain.index().last_replacement();
-        let (stored, board) = (self.stored(), self.board());
+        let replacements = self.chain.index().replacement_position();
+        let (stored, backlog) = (self.stored_blocks(), self.backlog());
         let mut checkpoints = Vec::new();
-        let (mut lowest, mut highest) = (None, None);
-        for work in &board.lines {
+        let (lowest, highest) = backlog.undone_bounds(&stored);
+        for work in &backlog.generations {
             let undone = work.undone(&stored);
-            let first = undone.ranges().next().map(|range| range.start);
-            let last = undone.ranges().next_back().map(|range| range.end);
-            lowest = [lowest, first].into_iter().flatten().min();
-            highest = [highest, last].into_iter().flatten().max();
             let ranges: Vec<(u64, u64)> = work.done.ranges().map(|r| (r.start, r.end)).collect();
             let failing = work.failing.iter().chain(&work.tip_failing);
             let failing = failing.map(|failing| FailingStatus {
@@ -94,36 +91,27 @@ impl Deriver {
             failing.sort_by_key(|failing| failing.start);
             failing.truncate(RANGES_SHOWN);
             checkpoints.push(CheckpointStatus {
-                name: work.line.processor.name().to_owned(),
-                generation: Some(work.line.generation),
-                state: match work.line.state {
-                    LineState::Building => "building",
-                    LineState::Serving => "serving",
+                name: work.generation.processor.name().to_owned(),
+                generation: Some(work.generation.number),
+                state: match work.generation.state {
+                    GenerationState::Building => "building",
+                    GenerationState::Serving => "serving",
                 },
-                phase: Some(if work.line.processor.phase() == Phase::One { 1 } else { 2 }),
+                phase: Some(if work.generation.processor.phase() == Phase::One { 1 } else { 2 }),
                 ranges_total: ranges.len(),
-                ranges: shown(ranges),
+                ranges: shorten(ranges),
                 tip: work.tip.last().map(|(number, _)| number),
                 missing: undone.total(),
-                waits_for: match work.line.processor.phase() {
+                waits_for: match work.generation.processor.phase() {
                     Phase::One => Vec::new(),
                     Phase::Two => vec!["token_worker"],
                 },
                 failing,
-                replacements_applied: work.line.replacements,
-                incomplete: stale(
-                    work.line.replacements,
-                    replacements,
-                    work.line.behind.as_deref(),
-                ),
+                replacements_applied: work.generation.replacements.seq,
+                incomplete: work.generation.incomplete(replacements),
             });
         }
-        let bounds = stored.ranges().fold(None, |bounds: Option<(u64, u64)>, range| {
-            Some((bounds.map_or(range.start, |bounds| bounds.0), range.end))
-        });
-        if let Some((start, end)) = bounds {
-            let up = start..lowest.unwrap_or(end);
-            let down = highest.unwrap_or(start)..end;
+        if let Some([up, down]) = cursors(&stored, lowest, highest) {
             checkpoints.push(cursor("history_deriver", up));
             checkpoints.push(cursor("history_deriver_down", down));
         }
@@ -132,8 +120,48 @@ impl Deriver {
     }
 }
 
-/// What the history deriver has passed, from one side.
-fn cursor(name: &str, passed: std::ops::Range<u64>) -> CheckpointStatus {
+impl Deriver {
+    /// Stores the checkpoints of the ingesters and of the history deriver whenever they change.
+    pub(super) async fn note_checkpoints(&self, fence: &Fence) -> Result<Infallible> {
+        loop {
+            self.put_checkpoints(Some(fence)).await?;
+            self.clock.sleep(self.settings.poll).await;
+        }
+    }
+
+    pub(super) async fn put_checkpoints(&self, fence: Option<&Fence>) -> Result<()> {
+        let newest = self.chain.view().await?.covered().pop().filter(|range| !range.is_empty());
+        let low = newest.as_ref().map(|range| range.start);
+        let high = newest.map(|range| range.end - 1);
+        let mut checkpoints = vec![
+            Checkpoint { name: "main_ingester", from: low, last: high },
+            Checkpoint { name: "history_ingester", from: high, last: low },
+        ];
+        let stored = self.stored_blocks();
+        let (lowest, highest) = self.backlog().undone_bounds(&stored);
+        if let Some([up, down]) = cursors(&stored, lowest, highest) {
+            let last = up.end.checked_sub(1).filter(|_| !up.is_empty());
+            let from = Some(up.start);
+            checkpoints.push(Checkpoint { name: "history_deriver", from, last });
+            let last = Some(down.start).filter(|_| !down.is_empty());
+            let from = down.end.checked_sub(1);
+            checkpoints.push(Checkpoint { name: "history_deriver_down", from, last });
+        }
+        self.tables.put_checkpoints(fence, self.chain.chain_id(), &checkpoints).await
+    }
+}
+
+/// The ranges that the history deriver has passed from below and from above, if any block is stored.
+fn cursors(
+    stored: &IntervalSet,
+    lowest: Option<u64>,
+    highest: Option<u64>,
+) -> Option<[Range<u64>; 2]> {
+    let (start, end) = (stored.ranges().next()?.start, stored.ranges().next_back()?.end);
+    Some([start..lowest.unwrap_or(end), highest.unwrap_or(start)..end])
+}
+
+fn cursor(name: &str, passed: Range<u64>) -> CheckpointStatus {
     let ranges: Vec<(u64, u64)> =
         if passed.is_empty() { Vec::new() } else { vec![(passed.start, passed.end)] };
     CheckpointStatus {
@@ -152,7 +180,7 @@ fn cursor(name: &str, passed: std::ops::Range<u64>) -> CheckpointStatus {
     }
 }
 
-fn shown(ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+fn shorten(ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     if ranges.len() <= 2 * RANGES_SHOWN {
         return ranges;
     }

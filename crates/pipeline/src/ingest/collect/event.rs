@@ -1,16 +1,16 @@
-//! Which event is collected, and into which table.
+//! The event to collect, and the table that it fills.
 //!
-//! A [`LogProcessor`] is a processor that needs nothing of a block but some of its logs: the collector feeds it logs
-//! that a node found, a deriver whole blocks, and both fill the same tables under the same coverage.
+//! A [`LogProcessor`] is a processor that needs only some logs of a block. The collector feeds it logs that a node
+//! found, a deriver whole blocks, and both fill the same tables under the same coverage.
 //!
 //! | event | lines | tables |
 //! |---|---|---|
-//! | none said | `fees_worker` | those of [`Fees`] |
+//! | not set | `fees_worker` | those of [`Fees`] |
 //! | a Solidity signature | `collect_<event>_<hash>` | `collected_<event>_<hash>`: a column for each parameter |
 //!
-//! The hash is of the signature and the contracts: another question is another table.
+//! The hash covers the signature and the contracts, so another choice of either is another table.
 //!
-//! Guarantees: a log counts only if its contract, topic and encoding are right. Leaves to others: storing.
+//! Guarantees: a log counts only if its contract, topic and encoding match. Leaves to others: storing.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::cells;
 use crate::derive::table::{key, once};
 use crate::derive::{Column, DecodedBlock, Kind, Processor, Rows, Table};
 use crate::error::{Error, Result};
-use crate::processors::fees::{FEES_COLLECTED, FEES_FORWARDED, Fees, LogPlace};
+use crate::processors::fees::{FEES_COLLECTED, FEES_FORWARDED, Fees, LogPosition};
 
 mod named;
 mod names;
@@ -31,35 +31,31 @@ mod value;
 
 pub(crate) use named::NamedEvent;
 
-/// The longest signature that is read.
 const SIGNATURE_BYTES_MAX: usize = 2_048;
-/// The most parameters; Solidity itself can hardly emit more than seventeen.
+/// Maximum number of parameters; Solidity itself can hardly emit more than seventeen.
 const PARAMETERS_MAX: usize = 32;
-/// The most contracts.
 const CONTRACTS_MAX: usize = 100;
-/// The most letters of an event that are part of its table's name, and digits of the hash.
+/// Maximum number of letters of the event's name in the table's name; bytes of the hash in it.
 const NAME_LETTERS_MAX: usize = 13;
 const NAME_HASH_BYTES: usize = 4;
-/// How deep arrays of unknown length may lie in each other: what is decoded of `n` bytes grows with that power of `n`.
+/// Maximum nesting of dynamic arrays: the decoded size of `n` bytes grows with that power of `n`.
 const DYNAMIC_DEPTH_MAX: usize = 2;
-/// The most bytes of a log with arrays in arrays.
+/// Maximum size of a log with nested dynamic arrays.
 const NESTED_BYTES_MAX: usize = 16 * 1024;
 
-/// A processor that needs nothing but logs.
+/// A processor that needs only logs.
 pub trait LogProcessor: Processor {
-    /// Which logs.
+    /// The logs that it needs.
     fn filter(&self) -> LogFilter;
 
     /// Adds the rows of a log, if it is one of its events.
-    fn process_log(&self, place: &LogPlace, log: &Log, rows: &mut Rows) -> Result<()>;
+    fn process_log(&self, position: &LogPosition, log: &Log, rows: &mut Rows) -> Result<()>;
 
-    /// The same as a processor of blocks.
     fn as_processor(self: Arc<Self>) -> Arc<dyn Processor>;
 }
 
-/// The place of a log that a node found.
-pub(super) fn place(found: &FoundLog) -> LogPlace {
-    LogPlace {
+pub(super) fn position(found: &FoundLog) -> LogPosition {
+    LogPosition {
         block: found.block,
         timestamp: found.timestamp,
         transaction_index: found.transaction_index,
@@ -75,8 +71,8 @@ impl LogProcessor for Fees {
         LogFilter { addresses, topics: vec![FEES_COLLECTED, FEES_FORWARDED] }
     }
 
-    fn process_log(&self, place: &LogPlace, log: &Log, rows: &mut Rows) -> Result<()> {
-        Self::process_log(self, place, log, rows)
+    fn process_log(&self, position: &LogPosition, log: &Log, rows: &mut Rows) -> Result<()> {
+        Self::process_log(self, position, log, rows)
     }
 
     fn as_processor(self: Arc<Self>) -> Arc<dyn Processor> {
@@ -84,14 +80,15 @@ impl LogProcessor for Fees {
     }
 }
 
-/// What collects an event of some contracts: fees if none is said, else any by its Solidity signature.
-pub fn collected(
+/// The processor for an event of some contracts: fees if `signature` is empty, else any event by its Solidity
+/// signature.
+pub fn event_processor(
     chain_id: u64,
     contracts: &[Address],
     signature: &str,
 ) -> Result<Arc<dyn LogProcessor>> {
     if contracts.is_empty() || contracts.len() > CONTRACTS_MAX {
-        return Err(invalid(format!("1 to {CONTRACTS_MAX} contracts are needed")));
+        return Err(invalid(format!("give 1 to {CONTRACTS_MAX} contracts")));
     }
     if signature.trim().is_empty() {
         return Ok(Arc::new(Fees::of_contracts(chain_id, &in_order(contracts))));
@@ -99,28 +96,26 @@ pub fn collected(
     Ok(Arc::new(CollectedEvent::new(contracts, signature)?))
 }
 
-/// An event of some contracts, with a typed table.
 #[derive(Debug)]
 pub struct CollectedEvent {
     name: &'static str,
     contracts: Vec<Address>,
     topic: B256,
     event: DynSolEvent,
-    /// For each column, whether its parameter is indexed.
+    /// For each parameter, whether it is indexed.
     indexed: Vec<bool>,
     table: &'static Table,
     tables: &'static [&'static Table],
-    /// The most bytes of a log.
+    /// Larger logs are ignored.
     bytes_max: usize,
 }
 
 impl CollectedEvent {
-    /// An event by its Solidity signature, such as `event Transfer(address indexed from, address to, uint256 value)`.
+    /// Parses a Solidity signature, such as `event Transfer(address indexed from, address to, uint256 value)`.
     ///
-    /// Its table is declared for as long as the program runs: declarations are `'static`, and a program collects one
-    /// event.
+    /// Leaks the table's declaration: declarations are `'static`, and a program collects one event.
     pub fn new(contracts: &[Address], signature: &str) -> Result<Self> {
-        let event = parsed(signature)?;
+        let event = parse_signature(signature)?;
         let contracts = in_order(contracts);
         let resolved: DynSolEvent =
             event.resolve().map_err(|error| unreadable(signature, &error.to_string()))?;
@@ -128,7 +123,7 @@ impl CollectedEvent {
         let depth = types.map(dynamic_depth).collect::<Result<Vec<usize>>>()?;
         let depth = depth.into_iter().max().unwrap_or(0);
         if depth > DYNAMIC_DEPTH_MAX {
-            return Err(invalid("arrays lie too deep in each other".to_owned()));
+            return Err(invalid(too_deep()));
         }
         let (word, hash) = (names::word(&event.name, "event"), hash(&event, &contracts));
         let word = &word[..word.len().min(NAME_LETTERS_MAX)];
@@ -152,7 +147,6 @@ impl CollectedEvent {
         })
     }
 
-    /// Its table.
     pub fn table(&self) -> &'static Table {
         self.table
     }
@@ -171,20 +165,24 @@ impl Processor for CollectedEvent {
         format!("{:?}", self.contracts)
     }
 
+    fn parameter_settings(&self) -> &'static str {
+        "collect.contract_address"
+    }
+
     fn tables(&self) -> &'static [&'static Table] {
         self.tables
     }
 
     fn process(&self, block: &DecodedBlock, rows: &mut Rows) -> Result<()> {
         for placed in block.block.logs() {
-            let place = LogPlace {
+            let position = LogPosition {
                 block: block.number(),
                 timestamp: block.timestamp(),
                 transaction_index: placed.transaction_index,
                 transaction_hash: placed.transaction_hash,
                 log_index: placed.log_index,
             };
-            self.process_log(&place, placed.log, rows)?;
+            self.process_log(&position, placed.log, rows)?;
         }
         Ok(())
     }
@@ -195,27 +193,27 @@ impl LogProcessor for CollectedEvent {
         LogFilter { addresses: self.contracts.clone(), topics: vec![self.topic] }
     }
 
-    fn process_log(&self, place: &LogPlace, log: &Log, rows: &mut Rows) -> Result<()> {
-        if !self.filter().wants(log) || log.data.len() > self.bytes_max {
+    fn process_log(&self, position: &LogPosition, log: &Log, rows: &mut Rows) -> Result<()> {
+        if !self.filter().matches(log) || log.data.len() > self.bytes_max {
             return Ok(());
         }
-        let Some(values) = value::decoded(&self.event, log) else {
+        let Some(values) = value::decode(&self.event, log) else {
             metrics::counter!("logmill_collect_undecoded_total").increment(1);
             return Ok(());
         };
         let mut cells = cells![
-            place.block,
-            place.log_index,
-            place.transaction_index,
-            place.transaction_hash,
-            place.timestamp,
+            position.block,
+            position.log_index,
+            position.transaction_index,
+            position.transaction_hash,
+            position.timestamp,
             log.address,
         ];
         let (mut indexed, mut body) = (values.indexed.into_iter(), values.body.into_iter());
         let ordered = self.indexed.iter();
         let ordered = ordered.map(|by_topic| if *by_topic { indexed.next() } else { body.next() });
         cells.extend(ordered.flatten().map(value::cell));
-        rows.push(self.table, place.log_index, cells)
+        rows.push(self.table, position.log_index, cells)
     }
 
     fn as_processor(self: Arc<Self>) -> Arc<dyn Processor> {
@@ -223,7 +221,7 @@ impl LogProcessor for CollectedEvent {
     }
 }
 
-/// Each once, in one order: which contracts they are is what counts.
+/// Sorted without duplicates: only the set of contracts matters.
 fn in_order(contracts: &[Address]) -> Vec<Address> {
     let mut contracts = contracts.to_vec();
     contracts.sort_unstable();
@@ -231,25 +229,26 @@ fn in_order(contracts: &[Address]) -> Vec<Address> {
     contracts
 }
 
-fn parsed(signature: &str) -> Result<Event> {
+fn parse_signature(signature: &str) -> Result<Event> {
     let text = signature.trim().trim_end_matches(';');
     if text.len() > SIGNATURE_BYTES_MAX {
-        return Err(invalid(format!("a signature has at most {SIGNATURE_BYTES_MAX} bytes")));
+        return Err(invalid(format!("a signature may have at most {SIGNATURE_BYTES_MAX} bytes")));
     }
     let event = Event::parse(&names::without_parts(text));
     let event = event.map_err(|error| unreadable(text, &error.to_string()))?;
     let indexed = event.inputs.iter().filter(|input| input.indexed).count();
     if event.anonymous {
-        return Err(invalid("an anonymous event can not be found by its topic".to_owned()));
+        return Err(invalid("an anonymous event cannot be found by its topic".to_owned()));
     }
     if indexed > 3 || event.inputs.len() > PARAMETERS_MAX {
-        let what = format!("an event has at most {PARAMETERS_MAX} parameters, 3 of them indexed");
+        let what =
+            format!("an event may have at most {PARAMETERS_MAX} parameters, 3 of them indexed");
         return Err(invalid(what));
     }
     Ok(event)
 }
 
-/// The first columns are those of every collected event; then comes one for each parameter.
+/// The common columns of all collected events, then one for each parameter.
 fn columns(event: &Event, resolved: &DynSolEvent) -> Vec<Column> {
     let mut columns = vec![
         key("block_height", Kind::Int),
@@ -270,16 +269,16 @@ fn columns(event: &Event, resolved: &DynSolEvent) -> Vec<Column> {
     columns
 }
 
-/// How deep arrays of unknown length lie in each other; refuses what has no size.
+/// Nesting of dynamic arrays; refuses types without a size.
 fn dynamic_depth(ty: &DynSolType) -> Result<usize> {
     Ok(match ty {
         DynSolType::Array(of) => dynamic_depth(of)? + 1,
         DynSolType::FixedArray(_, 0) => {
-            return Err(invalid("an array without elements".to_owned()));
+            return Err(invalid("an array type has no elements".to_owned()));
         }
         DynSolType::FixedArray(of, _) => dynamic_depth(of)?,
         DynSolType::Tuple(parts) if parts.is_empty() => {
-            return Err(invalid("a tuple without parts".to_owned()));
+            return Err(invalid("a tuple type has no components".to_owned()));
         }
         DynSolType::Tuple(parts) => {
             let depths = parts.iter().map(dynamic_depth).collect::<Result<Vec<usize>>>()?;
@@ -289,10 +288,14 @@ fn dynamic_depth(ty: &DynSolType) -> Result<usize> {
     })
 }
 
-/// What makes a question another: types, names, what is indexed, and whose events.
+/// Identifies what is collected: types, names, which parameters are indexed, and the contracts.
 fn hash(event: &Event, contracts: &[Address]) -> String {
     let all = format!("{} {contracts:?}", event.full_signature());
     hex::encode(&keccak256(all)[..NAME_HASH_BYTES])
+}
+
+fn too_deep() -> String {
+    format!("arrays are nested too deep: at most {DYNAMIC_DEPTH_MAX} levels")
 }
 
 fn invalid(what: String) -> Error {
@@ -303,7 +306,7 @@ fn unreadable(signature: &str, why: &str) -> Error {
     let why = why.lines().map(str::trim).rfind(|line| !line.is_empty());
     let why = why.unwrap_or_default();
     invalid(format!(
-        "{signature:?} is no event such as `event Transfer(address indexed from, address indexed to, \
+        "{signature:?} is not an event signature such as `event Transfer(address indexed from, address indexed to, \
          uint256 value)`: {why}"
     ))
 }

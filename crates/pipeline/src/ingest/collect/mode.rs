@@ -1,4 +1,4 @@
-//! Whether a collector works through history or waits at the head, and how long it waits.
+//! The mode of a collector, history or head, which decides how long it waits.
 //!
 //! ```text
 //!   historical ── nothing left, or at most a batch behind ──▶ realtime
@@ -6,23 +6,22 @@
 //!       └────────────── five batches or more behind ─────────────┘
 //! ```
 //!
-//! Guarantees: pure. Leaves to others: waiting, which happens when there is nothing to do or after a failure, and never
+//! Guarantees: pure. Leaves to others: waiting, which happens when there is nothing to do or after a failure, never
 //! while there is more to collect.
 
-/// Behind by this many batches, a collector at the head is one of history again.
+/// A collector at the head that is this many batches behind returns to history mode.
 const FAR_BATCHES: u64 = 5;
 
-/// What a collector is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// It is behind.
+    /// Behind the head.
     Historical,
-    /// It is at the head.
+    /// At the head.
     Realtime,
 }
 
 impl Mode {
-    /// What it is at after it has claimed a range that ends this many blocks below the newest.
+    /// The mode after claiming a range that ends `lag` blocks below the newest final block.
     #[must_use]
     pub fn after_claim(self, lag: u64, batch: u64) -> Self {
         match self {
@@ -32,7 +31,6 @@ impl Mode {
         }
     }
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Historical => "historical",

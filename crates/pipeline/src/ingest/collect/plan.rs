@@ -1,55 +1,60 @@
-//! What is collected next: ranges that are missing up to the newest final block become jobs, a few at a time.
+//! The planner: turns missing ranges up to the newest final block into jobs, a few at a time.
 //!
 //! ```text
-//!   as many jobs wait as there are workers ──▶ wait until one has ended
-//!   some range is missing ──────────────────▶ claim it with its job, look again at once
-//!   nothing is missing ─────────────────────▶ realtime; wait for news, or the poll interval
+//!   as many jobs due as there are workers ──▶ wait until one has ended
+//!   a range is missing ─────────────────────▶ claim it with its job, continue at once
+//!   nothing is missing ─────────────────────▶ realtime; wait for a new head, at most the poll interval
 //!   the chain does not answer ──────────────▶ wait, longer each time
-//!   the database does not, three times ─────▶ give up
+//!   the database fails three times ─────────▶ give up
 //! ```
 //!
 //! Jobs that failed or whose worker died come first: while they are due, no new range is claimed.
 //!
-//! Guarantees: no range is claimed above what is final, and none without its job (one transaction). The newest final
-//! block is in the last range. Leaves to others: doing the jobs ([`super::scan`]).
+//! Guarantees: no range is claimed above the finalized head, and none without its job (one transaction). The last range
+//! includes the newest final block. Leaves to others: running the jobs ([`super::scan`]).
 
 use std::time::Duration;
 
 use logmill_chain::BlockRef;
 use logmill_io::ErrorKind;
 use logmill_work::coverage::RangeClaim;
-use logmill_work::intervals::From;
+use logmill_work::intervals::SearchOrder;
 use logmill_work::{Backoff, Coverage, Heights, IntervalSet, NewJob};
 
 use super::retry::{is_of_chain, with_retry};
 use super::scan::RangeJob;
 use super::{Collector, Head, Mode};
-use crate::derive::{Line, LineState};
+use crate::derive::store::SwapOutcome;
+use crate::derive::{Generation, GenerationState};
 use crate::error::{Error, Result};
 
-/// How many attempts a range has before somebody must look at it.
+/// Attempts of a range before it needs an operator.
 pub(super) const ATTEMPTS_MAX: u32 = 10;
-/// How often what is not urgent is done.
+/// Minimum interval between two runs of `tidy`.
 const TIDY_EVERY: Duration = Duration::from_secs(30);
 
-/// What came of one look.
+/// Result of one planning step.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// A range was claimed.
+pub(super) enum PlanOutcome {
     Claimed(Heights),
-    /// Enough jobs wait.
+    /// Enough jobs are queued.
     Busy,
-    /// Nothing is missing.
     CaughtUp,
 }
 
 impl Collector {
-    /// Plans until the database fails for good.
+    /// Plans until the database fails permanently.
     pub(super) async fn plan(&self) -> Result<std::convert::Infallible> {
         let clock = self.tables.sql().clock();
-        let mut failed = 0;
+        let (mut failed, mut idles) = (0, false);
         loop {
             let step = self.step().await;
+            if idles != matches!(step, Ok(PlanOutcome::CaughtUp)) {
+                idles = !idles;
+                if idles {
+                    tracing::info!(chain = self.chain_id, "idle: no work, everything is collected");
+                }
+            }
             match step {
                 Err(error) if is_of_chain(&error) => {
                     failed += 1;
@@ -59,16 +64,19 @@ impl Collector {
                 }
                 Err(error) if error.kind() == ErrorKind::Conflict => self.reload().await?,
                 Err(error) => return Err(error),
-                Ok(Step::Claimed(_)) => {}
-                Ok(Step::Busy) => tokio::select! {
+                Ok(PlanOutcome::Claimed(_)) => {}
+                Ok(PlanOutcome::Busy) => tokio::select! {
                     biased;
                     () = self.ended.notified() => {}
                     () = clock.sleep(self.settings.historical_poll) => {}
                 },
-                Ok(Step::CaughtUp) => {
-                    // Two processes that make an index at the same time get in each other's way; later will do.
+                Ok(PlanOutcome::CaughtUp) => {
+                    // Two processes that create an index at the same time can conflict; it is tried again later.
                     if let Err(error) = self.tidy().await {
-                        tracing::warn!(error = logmill_io::chain(&error), "tidied up only in part");
+                        tracing::warn!(
+                            error = logmill_io::error_chain(&error),
+                            "cannot create indexes or replace tables, retrying later"
+                        );
                     }
                     self.source.changed(self.poll()).await;
                 }
@@ -77,43 +85,43 @@ impl Collector {
         }
     }
 
-    /// Looks once.
-    pub(super) async fn step(&self) -> Result<Step> {
+    pub(super) async fn step(&self) -> Result<PlanOutcome> {
         let sql = self.tables.sql();
         let (kind, ahead) = (self.kind(), self.settings.workers);
         let queue = self.tables.queue();
         let due = || async { Ok(queue.due(&kind, ahead).await?) };
-        if with_retry(sql, "count jobs", due).await? >= ahead {
-            return Ok(Step::Busy);
+        if with_retry(sql, "count due jobs", due).await? >= ahead {
+            return Ok(PlanOutcome::Busy);
         }
         let known = self.known_head();
         if let Some(Head { finalized, .. }) = known
             && let Some(range) = self.claim(finalized).await?
         {
-            return Ok(Step::Claimed(range));
+            return Ok(PlanOutcome::Claimed(range));
         }
         let Some(Head { finalized, .. }) = self.look_at_head().await? else {
             self.set_mode(Mode::Realtime);
-            return Ok(Step::CaughtUp);
+            return Ok(PlanOutcome::CaughtUp);
         };
         match self.claim(finalized).await? {
-            Some(range) => Ok(Step::Claimed(range)),
+            Some(range) => Ok(PlanOutcome::Claimed(range)),
             None => {
                 self.set_mode(Mode::Realtime);
-                Ok(Step::CaughtUp)
+                Ok(PlanOutcome::CaughtUp)
             }
         }
     }
 
-    /// Claims the lowest range that is missing up to a block, with its job.
+    /// Claims the lowest missing range up to a block, together with its job.
     async fn claim(&self, finalized: BlockRef) -> Result<Option<Heights>> {
         let within = self.start()..finalized.number.saturating_add(1);
         if within.is_empty() {
             return Ok(None);
         }
-        let claim = RangeClaim { within, most: self.settings.batch, from: From::Below };
-        for line in self.lines() {
-            let claimed = || self.claim_of(&line, &claim);
+        let claim =
+            RangeClaim { within, most: self.settings.batch, order: SearchOrder::LowestFirst };
+        for generation in self.generations() {
+            let claimed = || self.claim_of(&generation, &claim);
             let claimed = with_retry(self.tables.sql(), "claim a range", claimed).await?;
             if let Some(range) = claimed {
                 let lag = finalized.number.saturating_sub(range.end - 1);
@@ -124,20 +132,24 @@ impl Collector {
         Ok(None)
     }
 
-    async fn claim_of(&self, line: &Line, claim: &RangeClaim) -> Result<Option<Heights>> {
-        let (kind, generation) = (self.kind(), line.generation);
+    async fn claim_of(
+        &self,
+        generation: &Generation,
+        claim: &RangeClaim,
+    ) -> Result<Option<Heights>> {
+        let (kind, number) = (self.kind(), generation.number);
         let job = |range: &Heights| {
-            let key = format!("{generation}-{:016x}-{:016x}", range.start, range.end);
-            let payload = RangeJob { generation, start: range.start, end: range.end };
-            // Numbers are JSON whatever they are.
+            let key = format!("{number}-{:016x}-{:016x}", range.start, range.end);
+            let payload = RangeJob { generation: number, start: range.start, end: range.end };
+            // Serializing numbers cannot fail.
             let payload = serde_json::to_string(&payload).unwrap_or_default();
             NewJob { attempts_max: ATTEMPTS_MAX, ..NewJob::new(&kind, key, payload) }
         };
         let queue = self.tables.queue();
-        Ok(Coverage::claim_next(queue, &line.scope(), claim, job).await?)
+        Ok(Coverage::claim_next(queue, &generation.scope(), claim, job).await?)
     }
 
-    /// A final block at or above the last of a range, for nodes to show that they have it.
+    /// A final block at or above the end of a range, by which nodes prove that they have the range.
     pub(super) async fn anchor(&self, end: u64) -> Result<BlockRef> {
         let last = end.saturating_sub(1);
         let reaches = |head: &Option<Head>| match head {
@@ -152,7 +164,7 @@ impl Collector {
         Ok(reaches(&seen).ok_or(logmill_chain::Error::NotYet { number: last })?)
     }
 
-    /// Asks where the chain is, and checks that it still has what it had called final.
+    /// Asks for the heads, and checks that the chain still has the block that it had finalized.
     async fn look_at_head(&self) -> Result<Option<Head>> {
         let heads = self.source.heads().await?;
         let Some(finalized) = heads.finalized else {
@@ -166,37 +178,53 @@ impl Collector {
             checked => checked?,
         }
         self.set_halted(None);
-        Ok(Some(self.saw_head(finalized, heads.latest.number)))
+        Ok(Some(self.record_head(finalized, heads.latest.number)))
     }
 
-    /// Checks that the chain still has the last final block that was seen, and remembers a higher one.
+    /// Checks that the chain still has the anchor, and moves it up.
     async fn check_finality(&self, finalized: BlockRef) -> Result<()> {
-        let (sql, place) = (self.tables.sql(), &self.place);
-        let before = with_retry(sql, "read the anchor", || place.get_anchor()).await?;
+        let (sql, records) = (self.tables.sql(), &self.records);
+        let before = with_retry(sql, "read the anchor", || records.get_anchor()).await?;
         if let Some(before) = &before {
             before.check(&*self.source, finalized).await?;
         }
         if before.as_ref().is_none_or(|before| before.number < finalized.number) {
-            let put = || place.put_anchor(before.as_ref(), finalized);
-            with_retry(sql, "remember the anchor", put).await?;
+            let put = || records.put_anchor(before.as_ref(), finalized);
+            with_retry(sql, "store the anchor", put).await?;
         }
         Ok(())
     }
 
-    /// What is done when nothing is missing: indexes, and a generation that is complete.
+    /// Work for when nothing is missing: creates indexes, and puts a complete generation into service.
     pub(super) async fn tidy(&self) -> Result<()> {
         let sql = self.tables.sql();
         if !self.is_time_to_tidy(sql.clock().monotonic()) {
             return Ok(());
         }
-        for line in self.lines() {
-            with_retry(sql, "make indexes", || self.tables.make_indexes(&line)).await?;
-            if line.state == LineState::Building && self.is_collected(&line).await? {
+        for generation in self.generations() {
+            with_retry(sql, "create indexes", || self.tables.make_indexes(&generation)).await?;
+            if generation.state == GenerationState::Building
+                && self.is_collected(&generation).await?
+            {
                 let stored = IntervalSet::new();
-                let swap = || self.tables.swap(None, &line, &stored);
-                if !with_retry(sql, "replace the tables", swap).await? {
-                    let processor = line.processor.name();
-                    tracing::warn!(processor, "the tables before these cover more, and stay");
+                let swap = || self.tables.swap(None, &generation, &stored);
+                let swapped = with_retry(sql, "replace the tables", swap).await?;
+                let processor = generation.processor.name();
+                match swapped {
+                    SwapOutcome::Serves => {}
+                    SwapOutcome::Waits => {
+                        tracing::warn!(
+                            processor,
+                            "the previous tables cover more blocks and keep serving"
+                        );
+                    }
+                    SwapOutcome::WouldLose(why) => {
+                        tracing::warn!(
+                            processor,
+                            why,
+                            "the rebuilt tables cannot replace the serving ones"
+                        );
+                    }
                 }
             }
         }
@@ -212,17 +240,19 @@ impl Collector {
         due
     }
 
-    /// Whether all that is wanted so far is in a line.
-    async fn is_collected(&self, line: &Line) -> Result<bool> {
+    /// Whether a generation covers everything up to the finalized head.
+    async fn is_collected(&self, generation: &Generation) -> Result<bool> {
         let wanted = self.known_head().map(|head| self.start()..head.finalized.number + 1);
-        let covered = with_retry(self.tables.sql(), "read", || self.tables.covered(line)).await?;
+        let covered =
+            with_retry(self.tables.sql(), "read the coverage", || self.tables.covered(generation))
+                .await?;
         Ok(wanted.is_some_and(|wanted| covered.covers(&wanted)))
     }
 
     fn note_failure(&self, error: &Error) {
-        let said = logmill_io::chain(error);
-        tracing::warn!(chain = self.chain_id, error = said, "the chain does not answer");
-        self.counts.failed(&said);
+        let text = logmill_io::error_chain(error);
+        tracing::warn!(chain = self.chain_id, error = text, "no node answers, retrying");
+        self.counts.failed(&text);
     }
 
     fn backoff(&self, failed: i64) -> Duration {

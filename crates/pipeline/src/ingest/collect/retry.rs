@@ -1,10 +1,10 @@
-//! `with_retry`: operations of the database, tried again.
+//! `with_retry`: retries of database operations.
 //!
-//! A short outage is the store's own business ([`logmill_io::Sql`] tries lost races and broken connections again); this
-//! is for longer ones. Nothing that asks a chain runs in here: a node that is away says nothing about the database.
+//! The store itself handles short outages ([`logmill_io::Sql`] retries lost races and broken connections); this is for
+//! longer ones. Operations that ask a node are not retried here: a failed node says nothing about the database.
 //!
-//! Guarantees: three attempts, two and four seconds apart, and before each that follows a failure the database is asked
-//! whether it is there. Leaves to others: what to do when all have failed; what is tried must be harmless twice.
+//! Guarantees: three attempts, two and four seconds apart; before each retry the database is pinged. Leaves to others:
+//! what to do when all attempts fail; the operation must be idempotent.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 const ATTEMPTS: i64 = 3;
 const WAITS: Backoff = Backoff::Linear { step: Duration::from_secs(2) };
 
-/// Runs an operation of the database, again if the database fails.
+/// Runs a database operation, and retries it if the database fails.
 pub(super) async fn with_retry<T, F, Fut>(sql: &Sql, doing: &'static str, run: F) -> Result<T>
 where
     F: Fn() -> Fut + Send,
@@ -39,12 +39,17 @@ where
         if failed >= ATTEMPTS {
             return Err(error);
         }
-        tracing::warn!(doing, attempt = failed, error = logmill_io::chain(&error), "tried again");
+        tracing::warn!(
+            doing,
+            attempt = failed,
+            error = logmill_io::error_chain(&error),
+            "a database operation failed, retrying"
+        );
         sql.clock().sleep(WAITS.wait(failed, &**sql.entropy())).await;
     }
 }
 
-/// Whether the chain is what failed.
+/// Whether the chain failed, not the database.
 pub(super) fn is_of_chain(error: &Error) -> bool {
     matches!(error, Error::Chain(_) | Error::FinalityReverted { .. })
 }

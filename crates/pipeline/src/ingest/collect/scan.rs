@@ -1,8 +1,9 @@
-//! A range, collected: logs from a node, rows of them, and rows, coverage and the end of the job in one transaction.
+//! Collects a range: fetches logs from a node, decodes them to rows, and writes rows, coverage and the end of the job
+//! in one transaction.
 //!
-//! Guarantees: a block counts once, whoever scanned it and however often: what is covered already is not asked for,
-//! and what another covers meanwhile is not written. The job ends with the last of its blocks, or not at all; a
-//! worker whose lease was taken over ends nothing. Leaves to others: claiming, heartbeats and attempts
+//! Guarantees: a block counts once, whichever worker scans it and however often: covered blocks are not requested, and
+//! blocks that another worker covers meanwhile are not written. The job ends with the last of its blocks, or not at
+//! all; a worker whose lease was taken over ends nothing. Leaves to others: claiming, heartbeats and attempts
 //! ([`logmill_work::Runner`]).
 
 use std::ops::Range;
@@ -10,57 +11,56 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use logmill_io::ErrorKind;
-use logmill_work::{Backoff, Failure, Handler, Outcome, Retry, Running};
+use logmill_work::{Backoff, Failure, Handler, Outcome, Retry, RunningJob};
 use serde::{Deserialize, Serialize};
 
-use super::event::place;
+use super::event::position;
 use super::plan::ATTEMPTS_MAX;
 use super::retry::with_retry;
 use super::{Collector, FAILURE_WAIT_MAX};
-use crate::derive::store::Prepared;
-use crate::derive::{Line, Rows};
+use crate::derive::store::PreparedRows;
+use crate::derive::{Generation, Rows};
 use crate::error::{Error, Result};
 
-/// The most blocks of one question and one transaction; longer ranges are done in such pieces.
+/// Maximum number of blocks per request and transaction; longer ranges are split.
 const PIECE_BLOCKS: u64 = 1_000;
-/// How often a range is planned anew because another has written some of it.
+/// How often a range is planned again because another worker has written some of it.
 const PLANS_MAX: usize = 4;
 
-/// What a job needs.
+/// Payload of a job.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RangeJob {
-    /// The generation whose tables are filled.
+    /// Generation of the tables to fill.
     pub(super) generation: u32,
     pub(super) start: u64,
     pub(super) end: u64,
 }
 
-/// Runs the jobs of a collector.
 #[derive(Debug)]
 pub(super) struct Scanner(pub(super) Arc<Collector>);
 
 #[async_trait]
 impl Handler for Scanner {
-    async fn run(&self, running: Running) -> Result<Outcome, Failure> {
+    async fn run(&self, running: RunningJob) -> Result<Outcome, Failure> {
         let job: RangeJob = serde_json::from_str(&running.claim.payload)
-            .map_err(|error| Failure::for_good(format!("the job's payload: {error}")))?;
+            .map_err(|error| Failure::for_good(format!("the job's payload is invalid: {error}")))?;
         let outcome = self.0.collect(&running, &job).await;
         let outcome = outcome.map_err(|error| self.0.failure(&running, &job, &error));
-        // Who plans sees that there is room, or that there is none.
+        // Wakes the planner, which claims the next range if there is room.
         self.0.ended.notify_one();
         outcome
     }
 }
 
 impl Collector {
-    /// Collects what is missing of a range, and completes its job.
-    pub(super) async fn collect(&self, running: &Running, job: &RangeJob) -> Result<Outcome> {
+    /// Collects the missing blocks of a range, and completes its job.
+    pub(super) async fn collect(&self, running: &RunningJob, job: &RangeJob) -> Result<Outcome> {
         for _ in 0..PLANS_MAX {
-            let Some(line) = self.line(job.generation).await? else {
-                // Its tables were replaced: whatever is missing in the new ones has jobs of its own.
+            let Some(generation) = self.generation(job.generation).await? else {
+                // The tables were replaced: missing blocks of the new ones have jobs of their own.
                 return Ok(Outcome::Done);
             };
-            match self.collect_into(running, &line, job.start..job.end).await {
+            match self.collect_into(running, &generation, job.start..job.end).await {
                 Err(error) if is_overtaken(&error) => self.reload().await?,
                 outcome => return outcome,
             }
@@ -70,27 +70,32 @@ impl Collector {
 
     async fn collect_into(
         &self,
-        running: &Running,
-        line: &Line,
+        running: &RunningJob,
+        generation: &Generation,
         range: Range<u64>,
     ) -> Result<Outcome> {
         let sql = self.tables.sql();
-        let covered = with_retry(sql, "read the coverage", || self.tables.covered(line)).await?;
+        let covered =
+            with_retry(sql, "read the coverage", || self.tables.covered(generation)).await?;
         let pieces: Vec<Range<u64>> = covered.gaps(&range).into_iter().flat_map(pieces).collect();
         let Some((last, before)) = pieces.split_last() else {
             return Ok(Outcome::Done);
         };
         for piece in before {
-            let rows = self.scan(line, piece.clone()).await?;
-            self.store(line, piece, &rows, None).await?;
+            let rows = self.scan(generation, piece.clone()).await?;
+            self.store(generation, piece, &rows, None).await?;
         }
-        let rows = self.scan(line, last.clone()).await?;
-        self.store(line, last, &rows, Some(running)).await?;
+        let rows = self.scan(generation, last.clone()).await?;
+        self.store(generation, last, &rows, Some(running)).await?;
         Ok(Outcome::Completed)
     }
 
-    /// The rows of a range, as the database takes them.
-    pub(super) async fn scan(&self, line: &Line, range: Range<u64>) -> Result<Prepared> {
+    /// Fetches a range and prepares its rows for the database.
+    pub(super) async fn scan(
+        &self,
+        generation: &Generation,
+        range: Range<u64>,
+    ) -> Result<PreparedRows> {
         let anchor = self.anchor(range.end).await?;
         let logs = self.source.logs(&self.event.filter(), range.clone(), anchor).await?;
         let event = Arc::clone(&self.event);
@@ -98,34 +103,34 @@ impl Collector {
             let mut rows = Rows::new(event.tables());
             for found in &logs {
                 rows.at_block(found.block);
-                event.process_log(&place(found), &found.log, &mut rows)?;
+                event.process_log(&position(found), &found.log, &mut rows)?;
             }
             rows.fold()?;
             Ok::<_, Error>(rows)
         });
         let rows = rows.await?;
         self.counts.scanned(range.end - range.start, rows.len());
-        let prepare = || self.tables.prepare(line, rows.clone());
-        with_retry(self.tables.sql(), "give addresses their numbers", prepare).await
+        let prepare = || self.tables.prepare(generation, rows.clone());
+        with_retry(self.tables.sql(), "assign address numbers", prepare).await
     }
 
-    /// Rows, the coverage that speaks for them and, with the last of them, the end of the job: together or not at all.
+    /// Writes rows, their coverage and, with the last piece, the end of the job, in one transaction.
     pub(super) async fn store(
         &self,
-        line: &Line,
+        generation: &Generation,
         range: &Range<u64>,
-        rows: &Prepared,
-        job: Option<&Running>,
+        rows: &PreparedRows,
+        job: Option<&RunningJob>,
     ) -> Result<()> {
         let sql = self.tables.sql();
         let write = || async {
             let written = sql.write(|tx| async move {
-                let fresh = self.tables.cover_in(&tx, line, range).await?;
+                let fresh = self.tables.cover_in(&tx, generation, range).await?;
                 if fresh == [range.clone()] {
                     self.tables.apply_in(&tx, rows).await?;
                 } else if !(fresh.is_empty() && job.is_some()) {
-                    // Some of it is another's: the rows are for more than what is missing.
-                    let what = format!("what {} has collected", line.processor.name());
+                    // Another worker has covered a part: the rows cover more than the missing blocks.
+                    let what = format!("the coverage of {}", generation.processor.name());
                     return Err(logmill_io::Error::Conflict { what });
                 }
                 if let Some(job) = job {
@@ -135,29 +140,35 @@ impl Collector {
             });
             Ok(written.await?)
         };
-        with_retry(sql, "store what was collected", write).await
+        with_retry(sql, "store collected rows", write).await
     }
 
-    fn failure(&self, running: &Running, job: &RangeJob, error: &Error) -> Failure {
-        let said = logmill_io::chain(error);
+    fn failure(&self, running: &RunningJob, job: &RangeJob, error: &Error) -> Failure {
+        let text = logmill_io::error_chain(error);
         let (attempt, first, last) = (running.claim.attempt, job.start, job.end.saturating_sub(1));
         if attempt < i64::from(ATTEMPTS_MAX) {
-            tracing::warn!(first, last, attempt, error = said, "a range was not collected");
+            tracing::warn!(first, last, attempt, error = text, "cannot collect a range, retrying");
         } else {
-            tracing::error!(first, last, attempt, error = said, "a range is given up, and missing");
+            tracing::error!(
+                first,
+                last,
+                attempt,
+                error = text,
+                "gave up on a range: redrive its job to collect it"
+            );
         }
-        self.counts.failed(&said);
+        self.counts.failed(&text);
         let waits = Backoff::Exponential {
             first: self.poll(),
             max: FAILURE_WAIT_MAX.max(self.poll()),
             jitter_percent: 10,
         };
         let wait = waits.wait(attempt, &**self.tables.sql().entropy());
-        Failure { error: said, retry: Retry::After(wait) }
+        Failure { error: text, retry: Retry::After(wait) }
     }
 }
 
-/// Whether another has written what was to be written, or has replaced the tables.
+/// Whether another worker has covered blocks of the range first, or the tables were replaced.
 fn is_overtaken(error: &Error) -> bool {
     match error {
         Error::Overtaken { .. } => true,

@@ -1,7 +1,7 @@
-//! What is told of a collector: to people at the terminal, to `/status`, and to a check.
+//! Status of a collector, for the log, `/status` and readiness.
 //!
-//! Guarantees: a range that nobody could collect is told again and again until somebody has seen to it; a status is
-//! read from the database, so that any process can tell it. Leaves to others: redriving.
+//! Guarantees: a range that could not be collected is reported again and again until an operator redrives it. The
+//! status is read from the database, so any process can report it. Leaves to others: redriving.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -10,20 +10,23 @@ use std::time::Duration;
 use logmill_work::{Coverage, Scope, State as JobState};
 use serde::Serialize;
 
-use super::place::Place;
+use super::records::CollectorRecords;
 use super::scan::RangeJob;
 use super::{Collector, Head, kind};
-use crate::derive::{Line, Tables};
+use crate::derive::{Generation, GenerationState, Tables};
 use crate::error::Result;
+use crate::span;
 
-/// How often progress is told.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
-/// How long jobs that are done are kept, for people who look; coverage says what is done.
+/// How often progress is logged.
+const LOG_EVERY: Duration = Duration::from_secs(10);
+/// How often a worker publishes its progress.
+const PUBLISH_EVERY: Duration = Duration::from_secs(2);
+/// How long completed jobs are kept for inspection; coverage records what is done.
 const DONE_KEPT: Duration = Duration::from_secs(600);
-/// The most ranges of a list.
+/// Maximum number of ranges in a list.
 const RANGES_MAX: usize = 100;
 
-/// What a process has done.
+/// Counters of this process.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     blocks: AtomicU64,
@@ -48,62 +51,57 @@ impl Counts {
     }
 }
 
-/// A range that nobody could collect.
+/// A range whose job is a dead letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Missing {
-    /// Its first block.
+pub struct MissingRange {
+    #[serde(rename = "from")]
     pub first: u64,
-    /// Its last block.
+    /// Inclusive.
+    #[serde(rename = "to")]
     pub last: u64,
-    /// How often it was tried.
     pub attempts: i64,
-    /// What went wrong last.
     pub error: Option<String>,
 }
 
-/// How far collecting is, as the database tells it.
+/// Progress of collecting, as stored in the database.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Status {
-    /// Of which chain.
+pub struct CollectStatus {
     pub chain_id: u64,
-    /// Whose coverage: the name of the processor.
+    /// Name of the processor whose coverage is shown.
     pub consumer: String,
-    /// Where collecting began.
     pub start: u64,
-    /// The lowest block from there on that is not collected.
+    /// Lowest block from the start on that is not collected.
     pub cursor: u64,
-    /// The newest blocks that are collected, as first and last of every range, lowest first.
+    /// The newest collected ranges, as inclusive pairs, lowest first.
+    #[serde(serialize_with = "span::inclusive")]
     pub covered: Vec<(u64, u64)>,
-    /// How many blocks are collected.
+    /// Number of collected blocks.
     pub blocks: u64,
-    /// Jobs that wait.
     pub pending: u64,
-    /// Jobs that are done right now.
     pub running: u64,
-    /// Jobs that were tried as often as they may be.
+    /// Dead letters.
     pub dead: u64,
-    /// The first of them.
-    pub missing: Vec<Missing>,
+    /// The first dead letters.
+    pub missing: Vec<MissingRange>,
 }
 
-impl Status {
-    /// The status of the newest generation of a consumer; none if it has none.
+impl CollectStatus {
+    /// The status of the newest generation of a consumer, if it has one.
     pub async fn find(tables: &Tables, chain_id: u64, consumer: &str) -> Result<Option<Self>> {
-        let stored = tables.stored(chain_id).await?;
-        let newest = stored.iter().filter(|line| line.processor == consumer);
-        let Some(line) = newest.max_by_key(|line| line.generation) else {
+        let stored = tables.stored_generations(chain_id).await?;
+        let newest = stored.iter().filter(|generation| generation.processor == consumer);
+        let Some(generation) = newest.max_by_key(|generation| generation.number) else {
             return Ok(None);
         };
-        let version = line.generation;
+        let version = generation.number;
         let scope = Scope { chain_id, consumer: consumer.to_owned(), version };
         Ok(Some(Self::read(tables, &scope).await?))
     }
 
-    /// The status of what is collected under a scope.
     pub async fn read(tables: &Tables, scope: &Scope) -> Result<Self> {
         let kind = kind(scope.chain_id, &scope.consumer);
-        let place = Place::new(tables.sql().clone(), scope.chain_id, &scope.consumer);
-        let start = place.get_start().await?.unwrap_or(0);
+        let records = CollectorRecords::new(tables.sql().clone(), scope.chain_id, &scope.consumer);
+        let start = records.get_start().await?.unwrap_or(0);
         let covered = Coverage::read(tables.sql(), scope).await?.done;
         let queue = tables.queue();
         let counts = queue.counts().await?;
@@ -115,7 +113,12 @@ impl Status {
         let missing = dead.into_iter().filter_map(|job| {
             let range: RangeJob = serde_json::from_str(&job.payload).ok()?;
             let last = range.end.saturating_sub(1);
-            Some(Missing { first: range.start, last, attempts: job.attempts, error: job.error })
+            Some(MissingRange {
+                first: range.start,
+                last,
+                attempts: job.attempts,
+                error: job.error,
+            })
         });
         let ranges: Vec<(u64, u64)> =
             covered.ranges().rev().take(RANGES_MAX).map(|r| (r.start, r.end - 1)).collect();
@@ -134,38 +137,46 @@ impl Status {
     }
 }
 
-/// What a process tells of itself.
+/// Time since a worker last scanned blocks or saw the head; none if none ever has.
+pub async fn progress_age(
+    tables: &Tables,
+    chain_id: u64,
+    consumer: &str,
+) -> Result<Option<Duration>> {
+    CollectorRecords::new(tables.sql().clone(), chain_id, consumer).progress_age().await
+}
+
+/// Status of this process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Report {
-    /// What the database says; none if it does not answer.
-    pub collected: Option<Status>,
+pub struct CollectReport {
+    /// None if the database does not answer.
+    pub collected: Option<CollectStatus>,
     /// `historical` or `realtime`.
     pub mode: &'static str,
-    /// The newest final block that it has seen.
+    /// Newest final block seen.
     pub finalized: Option<u64>,
-    /// The newest block that it has seen.
+    /// Newest block seen.
     pub latest: Option<u64>,
-    /// How long ago a node reported them, in milliseconds.
+    /// Milliseconds since a node reported the two.
     pub seen_ms_ago: Option<u64>,
-    /// Final blocks that are not collected.
+    /// Number of final blocks that are not collected.
     pub lag: Option<u64>,
-    /// Blocks that this process has scanned.
+    /// Blocks scanned by this process.
     pub scanned_blocks: u64,
-    /// Events that it has found in them.
+    /// Events found in them.
     pub found_events: u64,
-    /// What went wrong, how often.
     pub failures: u64,
-    /// What went wrong last.
     pub last_error: Option<String>,
-    /// Why nothing new is collected, if nothing is.
+    /// Why no new ranges are collected, if so.
     pub halted: Option<String>,
+    /// Why a complete generation does not serve yet, if so.
+    pub incomplete: Option<String>,
 }
 
 impl Collector {
-    /// What this process tells of itself.
-    pub async fn report(&self) -> Report {
-        let collected = match self.lines().first() {
-            Some(line) => Status::read(&self.tables, &line.scope()).await.ok(),
+    pub async fn report(&self) -> CollectReport {
+        let collected = match self.generations().first() {
+            Some(generation) => CollectStatus::read(&self.tables, &generation.scope()).await.ok(),
             None => None,
         };
         let (mode, head, halted) = {
@@ -175,10 +186,13 @@ impl Collector {
         let lag = collected.as_ref().zip(head).map(|(status, head)| {
             head.finalized.number.saturating_add(1).saturating_sub(status.cursor)
         });
+        let mut generations = self.generations().into_iter();
+        let incomplete =
+            generations.find(|generation| generation.state == GenerationState::Building);
         let now = self.tables.sql().clock().monotonic();
         let ago = |head: Head| u64::try_from(now.saturating_sub(head.at).as_millis()).ok();
         let counts = &self.counts;
-        Report {
+        CollectReport {
             seen_ms_ago: head.and_then(ago),
             collected,
             mode,
@@ -190,23 +204,51 @@ impl Collector {
             failures: counts.failures.load(Ordering::Relaxed),
             last_error: counts.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             halted,
+            incomplete: incomplete.and_then(|generation| generation.behind),
         }
     }
 
-    /// The generation that readers see, or will.
-    pub fn serving(&self) -> Option<Line> {
-        self.lines().into_iter().next()
+    /// The generation that readers see, or will see.
+    pub fn serving(&self) -> Option<Generation> {
+        self.generations().into_iter().next()
     }
 
-    /// Tells the person at the terminal how far it is, whenever that has changed, and what is missing, always.
+    /// Publishes when this process last scanned blocks or saw the head, for processes that only serve.
+    pub(super) async fn publish_progress(&self) {
+        let clock = self.tables.sql().clock();
+        let (mut scanned, mut published) = (0, None);
+        loop {
+            clock.sleep(PUBLISH_EVERY).await;
+            let blocks = self.counts.blocks.load(Ordering::Relaxed);
+            let now = clock.monotonic();
+            let got_on = match blocks == scanned {
+                // The head is not requested while there is enough to do.
+                false => Some(now),
+                true => self.state().head.map(|head| head.at),
+            };
+            scanned = blocks;
+            let Some(at) = got_on.filter(|at| published.is_none_or(|before| before < *at)) else {
+                continue;
+            };
+            match self.records.put_progress(now.saturating_sub(at)).await {
+                Ok(()) => published = Some(at),
+                Err(error) => {
+                    let error = logmill_io::error_chain(&error);
+                    tracing::debug!(error, "cannot publish the progress of the collector");
+                }
+            }
+        }
+    }
+
+    /// Logs progress whenever it has changed, and missing ranges every time.
     pub(super) async fn watch(&self) {
         let clock = self.tables.sql().clock();
         let mut before = None;
         loop {
-            clock.sleep(TOLD_EVERY).await;
+            clock.sleep(LOG_EVERY).await;
             let purged = self.tables.queue().purge(&self.kind(), JobState::Done, DONE_KEPT).await;
             if let Err(error) = purged {
-                tracing::debug!(error = error.chain(), "jobs that are done stay for now");
+                tracing::debug!(error = error.chain(), "cannot purge completed jobs");
             }
             let report = self.report().await;
             let Some(status) = &report.collected else { continue };
@@ -221,10 +263,10 @@ impl Collector {
                     lag = report.lag,
                     mode = report.mode,
                     events = report.found_events,
-                    "progress"
+                    "collector progress"
                 );
             }
-            if let Some(Missing { first, last, attempts, error }) = status.missing.first() {
+            if let Some(MissingRange { first, last, attempts, error }) = status.missing.first() {
                 let ranges = status.dead;
                 tracing::warn!(
                     ranges,
@@ -232,14 +274,13 @@ impl Collector {
                     last,
                     attempts,
                     error,
-                    "ranges are missing that nobody could collect; redrive them"
+                    "ranges are missing: all attempts to collect them failed; retry them with --redrive"
                 );
             }
         }
     }
 }
 
-/// A figure for a gauge, which is a float by its nature.
 fn gauge(figure: u64) -> f64 {
     u32::try_from(figure).unwrap_or(u32::MAX).into()
 }

@@ -1,11 +1,11 @@
-//! Pools like those of Curve, of two to eight coins, which logs call by their numbers.
+//! Pools in the style of Curve, with two to eight coins, which logs identify by number.
 //!
 //! Every generation of pools has its own events; `EVENTS` lists them. The coins of `TokenExchangeUnderlying` are those
-//! below a pool's coins, numbered on their own: such swaps have a key of their own. Of liquidity in more than two
-//! coins, the coins that moved are told two by two. `RemoveLiquidityOne` with three numbers means two things in two
-//! generations, which no log tells apart; it is left out.
+//! underlying a pool's coins and are numbered separately, so such swaps have their own `dex_key`. If liquidity
+//! changes in more than two coins, each event has two of them. `RemoveLiquidityOne` with three numbers has two meanings
+//! in two generations, which no log distinguishes; it is skipped.
 //!
-//! Guarantees: only what has these shapes is read. Leaves to others: which token a coin is.
+//! Guarantees: only logs of these shapes are decoded. Leaves to others: which token a coin is.
 
 use std::sync::LazyLock;
 
@@ -13,27 +13,27 @@ use alloy_primitives::map::B256HashMap;
 use alloy_primitives::{Address, B256, U256, keccak256};
 use logmill_chain::Log;
 
-use super::pool::{Event, EventKind, Moved, PairId, Said};
+use super::pool::{AssetMovement, Event, EventKind, PairId, PoolLog};
 use crate::derive::decoded::abi;
 
 const DEX: &str = "curve";
 const UNDERLYING: &str = "curve_underlying";
 
-/// The most coins of a pool.
+/// Maximum number of coins of a pool.
 const COINS_MAX: usize = 8;
 
-/// What an event's data says, after the account that is its only indexed argument.
+/// Layout of an event's data. The only indexed argument is the account.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
-    /// Coin sold, how much, coin bought, how much, and other words.
+    /// Coin sold, its amount, coin bought, its amount, and further words.
     Exchange { dex: &'static str, words: usize },
-    /// An amount of each coin, or the place of a list of them, and other words.
+    /// An amount per coin, or the offset of a list of them, and further words.
     Amounts { kind: EventKind, coins: Coins, words: usize },
-    /// One coin that was taken out: the word that tells which, if there is one, and the word of its amount.
+    /// One coin was removed: the word with its number, if there is one, and the word with its amount.
     One { coin: Option<usize>, amount: usize, words: usize },
 }
 
-/// How many coins an event tells of: so many, or as many as its list has.
+/// Number of coins in an event; none if it has a list of them.
 type Coins = Option<usize>;
 
 const TWO: Coins = Some(2);
@@ -91,7 +91,7 @@ const EVENTS: [(&str, Shape); 25] = [
 static SHAPES: LazyLock<B256HashMap<Shape>> =
     LazyLock::new(|| EVENTS.iter().map(|(text, shape)| (keccak256(text), *shape)).collect());
 
-pub(super) fn read(topic: &B256, log: &Log) -> Option<Said> {
+pub(super) fn read(topic: &B256, log: &Log) -> Option<PoolLog> {
     let shape = SHAPES.get(topic)?;
     let [_, account] = log.topics[..] else { return None };
     let account = abi::address(&account)?;
@@ -100,21 +100,21 @@ pub(super) fn read(topic: &B256, log: &Log) -> Option<Said> {
     match *shape {
         Shape::Exchange { dex, words } => {
             exact(data, words)?;
-            Some(Said::new(dex, pair).event(exchange(data, account)?))
+            Some(PoolLog::new(dex, pair).event(exchange(data, account)?))
         }
         Shape::Amounts { kind, coins, words } => {
             let amounts = amounts(data, coins, words)?;
-            Some(Said { events: liquidity(kind, account, &amounts), ..Said::new(DEX, pair) })
+            Some(PoolLog { events: liquidity(kind, account, &amounts), ..PoolLog::new(DEX, pair) })
         }
         Shape::One { coin, amount, words } => {
             exact(data, words)?;
             let kind = EventKind::RemoveLiquidity;
-            let mut moved = Moved::liquidity(kind, number(data, amount)?);
+            let mut moved = AssetMovement::liquidity(kind, number(data, amount)?);
             if let Some(word) = coin {
                 moved = moved.coin(coin_number(data, word)?);
             }
-            let event = Event::new(kind, account, [moved, Moved::default()]);
-            Some(Said::new(DEX, pair).event(event))
+            let event = Event::new(kind, account, [moved, AssetMovement::default()]);
+            Some(PoolLog::new(DEX, pair).event(event))
         }
     }
 }
@@ -127,19 +127,19 @@ fn number(data: &[u8], word: usize) -> Option<U256> {
     abi::word(data, word).map(Into::into)
 }
 
-/// The number of a coin; a negative one is none, as is one of many digits.
+/// The number of a coin; none if it is negative or too large.
 fn coin_number(data: &[u8], word: usize) -> Option<i64> {
     let coins_max = i64::try_from(COINS_MAX).ok()?;
     i64::try_from(number(data, word)?).ok().filter(|coin| *coin < coins_max)
 }
 
 fn exchange(data: &[u8], buyer: Address) -> Option<Event> {
-    let sold = Moved::new(number(data, 1)?, U256::ZERO).coin(coin_number(data, 0)?);
-    let bought = Moved::new(U256::ZERO, number(data, 3)?).coin(coin_number(data, 2)?);
+    let sold = AssetMovement::new(number(data, 1)?, U256::ZERO).coin(coin_number(data, 0)?);
+    let bought = AssetMovement::new(U256::ZERO, number(data, 3)?).coin(coin_number(data, 2)?);
     Some(Event::new(EventKind::Swap, buyer, [sold, bought]))
 }
 
-/// The amount of every coin. A list is anywhere after the head of so many words.
+/// The amount of every coin. A list may begin anywhere after the head, which has `words` words.
 fn amounts(data: &[u8], coins: Coins, words: usize) -> Option<Vec<U256>> {
     if let Some(coins) = coins {
         exact(data, words)?;
@@ -150,12 +150,12 @@ fn amounts(data: &[u8], coins: Coins, words: usize) -> Option<Vec<U256>> {
     Some(amounts.into_iter().map(Into::into).collect())
 }
 
-/// The coins that moved, two by two.
+/// Events for the coins that moved, two coins each.
 fn liquidity(kind: EventKind, account: Address, amounts: &[U256]) -> Vec<Event> {
     let coins = (0_i64..).zip(amounts).filter(|(_, amount)| !amount.is_zero());
-    let moved: Vec<Moved> =
-        coins.map(|(coin, amount)| Moved::liquidity(kind, *amount).coin(coin)).collect();
-    let event = |two: &[Moved]| {
+    let moved: Vec<AssetMovement> =
+        coins.map(|(coin, amount)| AssetMovement::liquidity(kind, *amount).coin(coin)).collect();
+    let event = |two: &[AssetMovement]| {
         let assets = [two[0], two.get(1).copied().unwrap_or_default()];
         Event::new(kind, account, assets)
     };

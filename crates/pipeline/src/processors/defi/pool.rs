@@ -1,22 +1,22 @@
-//! What a log can say of a pool.
+//! What a log can report about a pool.
 //!
-//! Guarantees: none beyond the types. Leaves to others: reading logs, rows.
+//! Guarantees: none beyond the types. Leaves to others: decoding logs, rows.
 
 use alloy_primitives::{Address, B256, I256, U256};
 use bytes::Bytes;
 
-/// What a log says of a pool.
+/// Contents of a pool's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct PoolLog {
     pub(super) dex: &'static str,
     pub(super) pair: PairId,
-    /// What happened; more than one where two assets are not enough.
+    /// More than one if more than two assets moved.
     pub(super) events: Vec<Event>,
     pub(super) state: Option<State>,
-    pub(super) created: Option<Created>,
+    pub(super) created: Option<PoolCreation>,
 }
 
-impl Said {
+impl PoolLog {
     pub(super) fn new(dex: &'static str, pair: PairId) -> Self {
         Self { dex, pair, events: Vec::new(), state: None, created: None }
     }
@@ -30,17 +30,16 @@ impl Said {
         Self { state: Some(state), ..self }
     }
 
-    pub(super) fn created(self, created: Created) -> Self {
+    pub(super) fn created(self, created: PoolCreation) -> Self {
         Self { created: Some(created), ..self }
     }
 }
 
-/// The name of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PairId {
-    /// The pool is a contract.
+    /// The pool is a contract of its own.
     Contract(Address),
-    /// The pool is one of many of a contract.
+    /// The pool is one of many in a contract.
     Id(B256),
 }
 
@@ -53,19 +52,18 @@ impl PairId {
     }
 }
 
-/// Something that happened in a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Event {
     pub(super) kind: EventKind,
-    /// Whom the log names.
+    /// The account named in the log.
     pub(super) account: Address,
-    pub(super) assets: [Moved; 2],
+    pub(super) assets: [AssetMovement; 2],
     pub(super) sqrt_price_x96: Option<U256>,
     pub(super) liquidity: Option<U256>,
 }
 
 impl Event {
-    pub(super) fn new(kind: EventKind, account: Address, assets: [Moved; 2]) -> Self {
+    pub(super) fn new(kind: EventKind, account: Address, assets: [AssetMovement; 2]) -> Self {
         Self { kind, account, assets, sqrt_price_x96: None, liquidity: None }
     }
 }
@@ -87,33 +85,32 @@ impl EventKind {
     }
 }
 
-/// What moved of an asset, seen from the pool; nothing where the log does not tell.
+/// Movement of an asset, from the pool's point of view; none where the log does not report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Moved {
-    /// Which coin of the pool it is, where the order of assets does not say so.
+pub(super) struct AssetMovement {
+    /// Number of the coin in the pool, if the order of assets does not determine it.
     pub(super) index: Option<i64>,
     pub(super) into: Option<U256>,
     pub(super) out: Option<U256>,
 }
 
-impl Moved {
+impl AssetMovement {
     pub(super) fn new(into: U256, out: U256) -> Self {
         Self { index: None, into: Some(into), out: Some(out) }
     }
 
-    /// What is positive came into the pool.
+    /// A positive amount came into the pool.
     pub(super) fn of_pool(delta: I256) -> Self {
         let (sign, size) = delta.into_sign_and_abs();
         if sign.is_negative() { Self::new(U256::ZERO, size) } else { Self::new(size, U256::ZERO) }
     }
 
-    /// What is positive came to the swapper, out of the pool.
+    /// A positive amount went to the swapper, out of the pool.
     pub(super) fn of_swapper(delta: I256) -> Self {
         let Self { into, out, index } = Self::of_pool(delta);
         Self { into: out, out: into, index }
     }
 
-    /// Liquidity that comes or goes.
     pub(super) fn liquidity(kind: EventKind, amount: U256) -> Self {
         match kind {
             EventKind::RemoveLiquidity => Self::new(U256::ZERO, amount),
@@ -126,7 +123,6 @@ impl Moved {
     }
 }
 
-/// How a pool is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Reserves([U256; 2]),
@@ -140,9 +136,8 @@ pub(super) struct Price {
     pub(super) liquidity: U256,
 }
 
-/// A new pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Created {
+pub(super) struct PoolCreation {
     pub(super) assets: [Address; 2],
     /// In hundredths of a basis point.
     pub(super) fee: Option<i64>,

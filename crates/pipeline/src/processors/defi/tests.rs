@@ -1,13 +1,13 @@
-//! What every kind of pool says, with real numbers where there are some.
+//! Logs of every kind of pool, with real numbers where available.
 
 use alloy_primitives::{B256, U256, address, b256, keccak256};
 
 use super::*;
 use crate::derive::Cell;
+use crate::derive::block_builder::{BlockBuilder, account, log, rows, table, word};
 use crate::derive::rows::amount;
-use crate::derive::scene::{Scene, account, log, rows, table, word};
 
-/// USDC and wrapped ether, at 0.05 %.
+/// USDC and wrapped ether, with a fee of 0.05 %.
 const POOL: Address = address!("0x88e6a0c2ddd26feeb64f039a2c41296fcb3f5640");
 
 fn negative(number: u64) -> B256 {
@@ -18,14 +18,14 @@ fn decimal(text: &str) -> B256 {
     text.parse::<U256>().unwrap().into()
 }
 
-/// The only event that a log is: exchange, kind, account, assets with their numbers, price, liquidity.
+/// The only event in a log.
 fn event(log: &Log) -> Event {
-    let said = read(log).expect("it says something");
-    let [event] = &said.events[..] else { panic!("{said:?}") };
+    let pool_log = read(log).expect("a log of a pool");
+    let [event] = &pool_log.events[..] else { panic!("{pool_log:?}") };
     event.clone()
 }
 
-/// In and out of both assets, in decimals.
+/// In and out of both assets, as decimal text.
 fn moved(log: &Log) -> [String; 4] {
     let [a, b] = event(log).assets;
     [a.into, a.out, b.into, b.out].map(|it| it.map_or_else(String::new, |it| it.to_string()))
@@ -67,7 +67,7 @@ fn the_events_have_the_hashes_of_their_signatures() {
 }
 
 #[test]
-fn a_swap_of_v2_says_in_and_out_itself() {
+fn a_v2_swap_logs_amounts_in_and_out() {
     let (router, to) = (account(1).into_word(), account(2).into_word());
     let topics = [uniswap_v2::SWAP, router, to];
     let swap = |data: [u64; 4]| log(account(3), &topics, &data.map(word));
@@ -82,7 +82,7 @@ fn a_swap_of_v2_says_in_and_out_itself() {
 }
 
 #[test]
-fn liquidity_of_v2_comes_and_goes() {
+fn v2_liquidity_is_added_and_removed() {
     let (router, to) = (account(1).into_word(), account(2).into_word());
     let minted = event(&log(account(3), &[uniswap_v2::MINT, router], &[word(10), word(20)]));
     assert_eq!((minted.kind, minted.account), (EventKind::AddLiquidity, account(1)));
@@ -93,7 +93,7 @@ fn liquidity_of_v2_comes_and_goes() {
 }
 
 #[test]
-fn what_is_positive_came_into_a_pool_of_v3() {
+fn positive_amounts_came_into_a_v3_pool() {
     let (router, to) = (account(1).into_word(), account(2).into_word());
     // 2 000 USDC in, one ether out.
     let state = [
@@ -112,12 +112,12 @@ fn what_is_positive_came_into_a_pool_of_v3() {
         moved(&swap([negative(usdc), word(ether)])),
         ["0", "2000000000", "1000000000000000000", "0"]
     );
-    let said = read(&sold).unwrap();
-    assert_eq!(said.events[0].account, account(2));
-    assert_eq!(said.events[0].sqrt_price_x96, Some(state[0].into()));
-    let Some(State::Price(price)) = said.state else { panic!("{said:?}") };
+    let pool_log = read(&sold).unwrap();
+    assert_eq!(pool_log.events[0].account, account(2));
+    assert_eq!(pool_log.events[0].sqrt_price_x96, Some(state[0].into()));
+    let Some(State::Price(price)) = pool_log.state else { panic!("{pool_log:?}") };
     assert_eq!((price.tick, price.liquidity), (200_311, state[1].into()));
-    // The smallest number there is has no positive counterpart.
+    // The smallest number has no positive counterpart.
     let mut smallest = B256::ZERO;
     smallest[0] = 0x80;
     let two_to_255 = (U256::MAX >> 1usize) + U256::ONE;
@@ -128,7 +128,7 @@ fn what_is_positive_came_into_a_pool_of_v3() {
 }
 
 #[test]
-fn numbers_of_v3_that_are_too_large_are_nothing() {
+fn v3_logs_with_too_large_numbers_are_skipped() {
     let (router, to) = (account(1).into_word(), account(2).into_word());
     let topics = [uniswap_v3::SWAP, router, to];
     let good = [word(1), negative(1), word(5), word(6), negative(887_272)];
@@ -145,16 +145,16 @@ fn numbers_of_v3_that_are_too_large_are_nothing() {
     }
     is_nothing(POOL, &topics, &good[..4]);
     is_nothing(POOL, &topics[..2], &good);
-    // The longer shape has its own topic, and says of which exchange it is.
+    // The longer shape has its own topic and its own exchange name.
     let mut longer = good.to_vec();
     longer.extend([word(0), word(9)]);
     is_nothing(POOL, &topics, &longer);
-    let said = read(&log(POOL, &[uniswap_v3::PANCAKE_SWAP, router, to], &longer)).unwrap();
-    assert_eq!((said.dex, said.events.len()), ("pancakeswap_v3", 1));
+    let pool_log = read(&log(POOL, &[uniswap_v3::PANCAKE_SWAP, router, to], &longer)).unwrap();
+    assert_eq!((pool_log.dex, pool_log.events.len()), ("pancakeswap_v3", 1));
 }
 
 #[test]
-fn liquidity_of_v3_comes_and_goes_and_a_poke_does_nothing() {
+fn v3_liquidity_is_added_and_removed_and_a_poke_is_skipped() {
     let (owner, lower, upper) = (account(1).into_word(), negative(60), word(60));
     let minted = log(
         POOL,
@@ -172,7 +172,7 @@ fn liquidity_of_v3_comes_and_goes_and_a_poke_does_nothing() {
 }
 
 #[test]
-fn what_is_negative_went_into_a_pool_of_v4() {
+fn negative_amounts_went_into_a_v4_pool() {
     let manager = address!("0x000000000004444c5dc75cb358380d2e3de08a90");
     let id = b256!("0x21c67e77068de97969ba93d4aab21826d33ca12bb9f565d8496e8fda8a82ca27");
     let topics = [uniswap_v4::SWAP, id, account(1).into_word()];
@@ -188,16 +188,16 @@ fn what_is_negative_went_into_a_pool_of_v4() {
         moved(&swap(word(ether), negative(usdc))),
         ["0", "1000000000000000000", "2000000000", "0"]
     );
-    let said = read(&sold).unwrap();
-    assert_eq!((said.dex, said.pair), ("uniswap_v4", pool::PairId::Id(id)));
-    assert!(matches!(said.state, Some(State::Price(price)) if price.tick == -200_311));
+    let pool_log = read(&sold).unwrap();
+    assert_eq!((pool_log.dex, pool_log.pair), ("uniswap_v4", pool::PairId::Id(id)));
+    assert!(matches!(pool_log.state, Some(State::Price(price)) if price.tick == -200_311));
     // 128 bits, and one more.
     assert!(read(&swap(B256::from(U256::MAX >> 129usize), word(0))).is_some());
     assert!(read(&swap(B256::from(U256::ONE << 127usize), word(0))).is_none());
 }
 
 #[test]
-fn liquidity_of_v4_has_no_amounts() {
+fn v4_liquidity_has_no_amounts() {
     let topics = [uniswap_v4::MODIFY_LIQUIDITY, word(77), account(1).into_word()];
     let modify = |delta| log(account(3), &topics, &[negative(60), word(60), delta, word(0)]);
     let added = event(&modify(word(5)));
@@ -209,7 +209,7 @@ fn liquidity_of_v4_has_no_amounts() {
 }
 
 #[test]
-fn coins_of_curve_have_numbers() {
+fn curve_coins_are_identified_by_number() {
     let buyer = account(1).into_word();
     let swap = |signature: &str, words: &[u64]| {
         let data: Vec<B256> = words.iter().map(|number| word(*number)).collect();
@@ -239,16 +239,17 @@ fn coins_of_curve_have_numbers() {
 }
 
 #[test]
-fn liquidity_of_curve_is_told_two_coins_at_a_time() {
+fn curve_liquidity_has_one_event_per_two_coins() {
     let check = |signature: &str, words: &[u64], expected: &[&[(i64, u64)]]| {
         let data: Vec<B256> = words.iter().map(|number| word(*number)).collect();
-        let said = read(&log(account(3), &[keccak256(signature), account(1).into_word()], &data));
+        let pool_log =
+            read(&log(account(3), &[keccak256(signature), account(1).into_word()], &data));
         let of_event = |event: &Event| -> Vec<(i64, u64)> {
             let coins = event.assets.iter().filter(|asset| asset.index.is_some());
-            let sum = |asset: &pool::Moved| asset.into.unwrap() + asset.out.unwrap();
+            let sum = |asset: &pool::AssetMovement| asset.into.unwrap() + asset.out.unwrap();
             coins.map(|asset| (asset.index.unwrap(), sum(asset).to())).collect()
         };
-        let found: Vec<_> = said.unwrap().events.iter().map(of_event).collect();
+        let found: Vec<_> = pool_log.unwrap().events.iter().map(of_event).collect();
         assert_eq!(found, expected, "{signature}");
     };
     check(
@@ -290,7 +291,7 @@ fn liquidity_of_curve_is_told_two_coins_at_a_time() {
 }
 
 #[test]
-fn lists_of_curve_that_lie_are_nothing() {
+fn curve_lists_with_invalid_lengths_are_skipped() {
     let signature = "AddLiquidity(address,uint256[],uint256[],uint256,uint256)";
     let topics = [keccak256(signature), account(1).into_word()];
     for bad in [
@@ -298,7 +299,7 @@ fn lists_of_curve_that_lie_are_nothing() {
         &[128, 224, 5],
         &[128, 224, 5, 6, 3, 10, 20],
         &[u64::MAX, 224, 5, 6, 2, 10, 20],
-        // More coins than a pool has.
+        // More coins than a pool can have.
         &[128, 0, 5, 6, 9, 1, 1, 1, 1, 1, 1, 1, 1, 1],
     ] {
         let data: Vec<B256> = bad.iter().map(|number| word(*number)).collect();
@@ -307,7 +308,7 @@ fn lists_of_curve_that_lie_are_nothing() {
 }
 
 #[test]
-fn rows_say_where_and_a_pool_is_only_what_its_contract_says() {
+fn rows_of_a_pool_depend_only_on_logs_of_its_contract() {
     let (id, manager, liar) = (word(77), account(3), account(4));
     let (asset0, asset1) = (Address::ZERO, account(6));
     let sender = account(1).into_word();
@@ -320,10 +321,14 @@ fn rows_say_where_and_a_pool_is_only_what_its_contract_says() {
         log(by, &[uniswap_v4::SWAP, id, sender], &data)
     };
     let blocks = [
-        Scene::new(8).time(99).transaction([swap(manager, 1), swap(manager, 2), swap(liar, 3)]),
-        Scene::new(7).transaction([create(liar), create(manager)]),
+        BlockBuilder::new(8).time(99).transaction([
+            swap(manager, 1),
+            swap(manager, 2),
+            swap(liar, 3),
+        ]),
+        BlockBuilder::new(7).transaction([create(liar), create(manager)]),
     ]
-    .map(Scene::decoded);
+    .map(BlockBuilder::decoded);
     let rows = rows(&Defi, &blocks);
     let pair = || Cell::from(id);
     let mut pairs = table(&rows, &DEFI_PAIRS);
@@ -367,10 +372,10 @@ fn pairs_and_reserves_come_from_their_logs() {
     let large = log(pool, &[uniswap_v2::SYNC], &[(U256::ONE << 112usize).into(), word(1)]);
     assert_eq!(read(&large), None);
     let blocks = [
-        Scene::new(8).transaction([sync(30, 40), sync(50, 60)]),
-        Scene::new(7).transaction([v2, v3, sync(10, 20), start]),
+        BlockBuilder::new(8).transaction([sync(30, 40), sync(50, 60)]),
+        BlockBuilder::new(7).transaction([v2, v3, sync(10, 20), start]),
     ]
-    .map(Scene::decoded);
+    .map(BlockBuilder::decoded);
     let rows = rows(&Defi, &blocks);
     let created = |pool: Address, dex, fee: Option<i64>, spacing: Option<i64>| {
         let pair = bytes::Bytes::copy_from_slice(pool.as_slice());

@@ -1,4 +1,4 @@
-//! Pools like those of Uniswap V2.
+//! Pools in the style of Uniswap V2.
 //!
 //! ```text
 //! PairCreated(address indexed token0, address indexed token1, address pair, uint256)      of the factory
@@ -9,12 +9,12 @@
 //! Burn(address indexed sender, uint256 amount0, uint256 amount1, address indexed to)
 //! ```
 //!
-//! Guarantees: only what has these shapes is read. Leaves to others: fees, which no log tells.
+//! Guarantees: only logs of these shapes are decoded. Leaves to others: fees, which are not logged.
 
 use alloy_primitives::{Address, B256, b256};
 use logmill_chain::Log;
 
-use super::pool::{Created, Event, EventKind, Moved, PairId, Said, State};
+use super::pool::{AssetMovement, Event, EventKind, PairId, PoolCreation, PoolLog, State};
 use crate::derive::decoded::abi;
 
 pub(super) const PAIR_CREATED: B256 =
@@ -30,7 +30,7 @@ pub(super) const BURN: B256 =
 
 const DEX: &str = "uniswap_v2";
 
-pub(super) fn read(topic: &B256, log: &Log) -> Option<Said> {
+pub(super) fn read(topic: &B256, log: &Log) -> Option<PoolLog> {
     match *topic {
         PAIR_CREATED => created(log),
         SYNC => sync(log),
@@ -41,46 +41,46 @@ pub(super) fn read(topic: &B256, log: &Log) -> Option<Said> {
     }
 }
 
-fn of_pool(log: &Log) -> Said {
-    Said::new(DEX, PairId::Contract(log.address))
+fn of_pool(log: &Log) -> PoolLog {
+    PoolLog::new(DEX, PairId::Contract(log.address))
 }
 
-fn created(log: &Log) -> Option<Said> {
+fn created(log: &Log) -> Option<PoolLog> {
     let [_, token0, token1] = log.topics[..] else { return None };
     let [pair, _] = abi::words(&log.data)?;
     let assets = [abi::address(&token0)?, abi::address(&token1)?];
-    let created = Created { assets, fee: None, tick_spacing: None, hooks: None };
-    Some(Said::new(DEX, PairId::Contract(abi::address(&pair)?)).created(created))
+    let created = PoolCreation { assets, fee: None, tick_spacing: None, hooks: None };
+    Some(PoolLog::new(DEX, PairId::Contract(abi::address(&pair)?)).created(created))
 }
 
-fn sync(log: &Log) -> Option<Said> {
+fn sync(log: &Log) -> Option<PoolLog> {
     let [_] = log.topics[..] else { return None };
     let [reserve0, reserve1] = abi::words(&log.data)?;
     let reserves = [abi::unsigned(&reserve0, 112)?, abi::unsigned(&reserve1, 112)?];
     Some(of_pool(log).state(State::Reserves(reserves)))
 }
 
-fn swap(log: &Log) -> Option<Said> {
+fn swap(log: &Log) -> Option<PoolLog> {
     let [_, sender, to] = log.topics[..] else { return None };
     abi::address(&sender)?;
     let [in0, in1, out0, out1] = abi::words(&log.data)?.map(Into::into);
-    let moved = [Moved::new(in0, out0), Moved::new(in1, out1)];
+    let moved = [AssetMovement::new(in0, out0), AssetMovement::new(in1, out1)];
     Some(of_pool(log).event(Event::new(EventKind::Swap, abi::address(&to)?, moved)))
 }
 
-fn mint(log: &Log) -> Option<Said> {
+fn mint(log: &Log) -> Option<PoolLog> {
     let [_, sender] = log.topics[..] else { return None };
     liquidity(log, EventKind::AddLiquidity, abi::address(&sender)?)
 }
 
-fn burn(log: &Log) -> Option<Said> {
+fn burn(log: &Log) -> Option<PoolLog> {
     let [_, sender, to] = log.topics[..] else { return None };
     abi::address(&sender)?;
     liquidity(log, EventKind::RemoveLiquidity, abi::address(&to)?)
 }
 
-fn liquidity(log: &Log, kind: EventKind, account: Address) -> Option<Said> {
+fn liquidity(log: &Log, kind: EventKind, account: Address) -> Option<PoolLog> {
     let amounts: [B256; 2] = abi::words(&log.data)?;
-    let moved = amounts.map(|amount| Moved::liquidity(kind, amount.into()));
+    let moved = amounts.map(|amount| AssetMovement::liquidity(kind, amount.into()));
     Some(of_pool(log).event(Event::new(kind, account, moved)))
 }

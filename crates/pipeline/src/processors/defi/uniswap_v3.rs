@@ -1,4 +1,4 @@
-//! Pools like those of Uniswap V3, and of PancakeSwap V3, whose swaps say a little more.
+//! Pools in the style of Uniswap V3, and of PancakeSwap V3, whose swaps have two more values.
 //!
 //! ```text
 //! PoolCreated(address indexed token0, address indexed token1, uint24 indexed fee, int24 tickSpacing, address pool)
@@ -11,15 +11,16 @@
 //!      uint256 amount1)
 //! ```
 //!
-//! The amounts of a swap are the pool's: what is positive came in. A burn of no liquidity only settles fees, and is no
-//! event here. What a burn frees leaves the pool when it is collected; it counts as gone at once.
+//! The amounts of a swap are the pool's: a positive one came in. A burn of zero liquidity only settles fees, and is not
+//! an event here. The amounts of a burn leave the pool when they are collected; they count as removed at once.
 //!
-//! Guarantees: only what has these shapes is read. Leaves to others: liquidity between swaps, which depends on ticks.
+//! Guarantees: only logs of these shapes are decoded. Leaves to others: liquidity between swaps, which depends on
+//! ticks.
 
 use alloy_primitives::{Address, B256, U256, b256};
 use logmill_chain::Log;
 
-use super::pool::{Created, Event, EventKind, Moved, PairId, Price, Said, State};
+use super::pool::{AssetMovement, Event, EventKind, PairId, PoolCreation, PoolLog, Price, State};
 use crate::derive::decoded::abi;
 
 pub(super) const POOL_CREATED: B256 =
@@ -38,7 +39,7 @@ pub(super) const BURN: B256 =
 const DEX: &str = "uniswap_v3";
 const PANCAKE: &str = "pancakeswap_v3";
 
-pub(super) fn read(topic: &B256, log: &Log) -> Option<Said> {
+pub(super) fn read(topic: &B256, log: &Log) -> Option<PoolLog> {
     match *topic {
         POOL_CREATED => created(log),
         INITIALIZE => initialized(log),
@@ -54,7 +55,7 @@ pub(super) fn read(topic: &B256, log: &Log) -> Option<Said> {
     }
 }
 
-/// A tick, or the space between two.
+/// A tick or a tick spacing.
 pub(super) fn tick(word: &B256) -> Option<i64> {
     i64::try_from(abi::signed(word, 24)?).ok()
 }
@@ -69,35 +70,36 @@ pub(super) fn price(sqrt_price: &B256, tick_word: &B256, liquidity: U256) -> Opt
     Some(Price { sqrt_price_x96, tick: tick(tick_word)?, liquidity })
 }
 
-fn of_pool(log: &Log, dex: &'static str) -> Said {
-    Said::new(dex, PairId::Contract(log.address))
+fn of_pool(log: &Log, dex: &'static str) -> PoolLog {
+    PoolLog::new(dex, PairId::Contract(log.address))
 }
 
-fn created(log: &Log) -> Option<Said> {
+fn created(log: &Log) -> Option<PoolLog> {
     let [_, token0, token1, fee_word] = log.topics[..] else { return None };
     let [tick_spacing, pool] = abi::words(&log.data)?;
-    let created = Created {
+    let created = PoolCreation {
         assets: [abi::address(&token0)?, abi::address(&token1)?],
         fee: Some(fee(&fee_word)?),
         tick_spacing: Some(tick(&tick_spacing)?),
         hooks: None,
     };
-    Some(Said::new(DEX, PairId::Contract(abi::address(&pool)?)).created(created))
+    Some(PoolLog::new(DEX, PairId::Contract(abi::address(&pool)?)).created(created))
 }
 
-/// A pool begins without liquidity.
-fn initialized(log: &Log) -> Option<Said> {
+/// A new pool has no liquidity.
+fn initialized(log: &Log) -> Option<PoolLog> {
     let [_] = log.topics[..] else { return None };
     let [sqrt_price, tick] = abi::words(&log.data)?;
     Some(of_pool(log, DEX).state(State::Price(price(&sqrt_price, &tick, U256::ZERO)?)))
 }
 
-fn swap(log: &Log, dex: &'static str, words: [B256; 5]) -> Option<Said> {
+fn swap(log: &Log, dex: &'static str, words: [B256; 5]) -> Option<PoolLog> {
     let [_, sender, recipient] = log.topics[..] else { return None };
     abi::address(&sender)?;
     let [amount0, amount1, sqrt_price, liquidity, tick] = words;
     let price = price(&sqrt_price, &tick, abi::unsigned(&liquidity, 128)?)?;
-    let moved = [abi::signed(&amount0, 256)?, abi::signed(&amount1, 256)?].map(Moved::of_pool);
+    let moved =
+        [abi::signed(&amount0, 256)?, abi::signed(&amount1, 256)?].map(AssetMovement::of_pool);
     let event = Event {
         sqrt_price_x96: Some(price.sqrt_price_x96),
         ..Event::new(EventKind::Swap, abi::address(&recipient)?, moved)
@@ -105,17 +107,17 @@ fn swap(log: &Log, dex: &'static str, words: [B256; 5]) -> Option<Said> {
     Some(of_pool(log, dex).event(event).state(State::Price(price)))
 }
 
-fn mint(log: &Log) -> Option<Said> {
+fn mint(log: &Log) -> Option<PoolLog> {
     let [sender, amounts @ ..]: [B256; 4] = abi::words(&log.data)?;
     abi::address(&sender)?;
     liquidity(log, EventKind::AddLiquidity, amounts)
 }
 
-fn burn(log: &Log) -> Option<Said> {
+fn burn(log: &Log) -> Option<PoolLog> {
     liquidity(log, EventKind::RemoveLiquidity, abi::words(&log.data)?)
 }
 
-fn liquidity(log: &Log, kind: EventKind, words: [B256; 3]) -> Option<Said> {
+fn liquidity(log: &Log, kind: EventKind, words: [B256; 3]) -> Option<PoolLog> {
     let [_, owner, lower, upper] = log.topics[..] else { return None };
     tick(&lower).and(tick(&upper))?;
     let owner: Address = abi::address(&owner)?;
@@ -124,7 +126,7 @@ fn liquidity(log: &Log, kind: EventKind, words: [B256; 3]) -> Option<Said> {
     if liquidity.is_zero() {
         return None;
     }
-    let moved = [amount0, amount1].map(|amount| Moved::liquidity(kind, amount.into()));
+    let moved = [amount0, amount1].map(|amount| AssetMovement::liquidity(kind, amount.into()));
     let event = Event { liquidity: Some(liquidity), ..Event::new(kind, owner, moved) };
     Some(of_pool(log, DEX).event(event))
 }

@@ -1,4 +1,4 @@
-//! Pools like those of Uniswap V4: all in one contract, each with an id.
+//! Pools in the style of Uniswap V4: all in one contract, each with an id.
 //!
 //! ```text
 //! Initialize(bytes32 indexed id, address indexed currency0, address indexed currency1, uint24 fee, int24 tickSpacing,
@@ -9,15 +9,16 @@
 //!                 bytes32 salt)
 //! ```
 //!
-//! The amounts of a swap are the swapper's: what is negative was paid into the pool. That is the other way round than
-//! in V3. Liquidity comes and goes without its amounts. The zero address is the native asset.
+//! The amounts of a swap are the swapper's: a negative one was paid into the pool. That is the opposite of V3. Changes
+//! of liquidity have no amounts. The zero address is the native asset.
 //!
-//! Guarantees: only what has these shapes is read. Leaves to others: the amounts of liquidity, which depend on ticks.
+//! Guarantees: only logs of these shapes are decoded. Leaves to others: the amounts of liquidity, which depend on
+//! ticks.
 
 use alloy_primitives::{B256, U256, b256};
 use logmill_chain::Log;
 
-use super::pool::{Created, Event, EventKind, Moved, PairId, Said, State};
+use super::pool::{AssetMovement, Event, EventKind, PairId, PoolCreation, PoolLog, State};
 use super::uniswap_v3::{fee, price, tick};
 use crate::derive::decoded::abi;
 
@@ -30,7 +31,7 @@ pub(super) const MODIFY_LIQUIDITY: B256 =
 
 const DEX: &str = "uniswap_v4";
 
-pub(super) fn read(topic: &B256, log: &Log) -> Option<Said> {
+pub(super) fn read(topic: &B256, log: &Log) -> Option<PoolLog> {
     match *topic {
         INITIALIZE => initialized(log),
         SWAP => swap(log),
@@ -39,34 +40,35 @@ pub(super) fn read(topic: &B256, log: &Log) -> Option<Said> {
     }
 }
 
-fn initialized(log: &Log) -> Option<Said> {
+fn initialized(log: &Log) -> Option<PoolLog> {
     let [_, id, currency0, currency1] = log.topics[..] else { return None };
     let [fee_word, tick_spacing, hooks, sqrt_price, tick_word] = abi::words(&log.data)?;
-    let created = Created {
+    let created = PoolCreation {
         assets: [abi::address(&currency0)?, abi::address(&currency1)?],
         fee: Some(fee(&fee_word)?),
         tick_spacing: Some(tick(&tick_spacing)?),
         hooks: Some(abi::address(&hooks)?),
     };
     let price = price(&sqrt_price, &tick_word, U256::ZERO)?;
-    Some(Said::new(DEX, PairId::Id(id)).created(created).state(State::Price(price)))
+    Some(PoolLog::new(DEX, PairId::Id(id)).created(created).state(State::Price(price)))
 }
 
-fn swap(log: &Log) -> Option<Said> {
+fn swap(log: &Log) -> Option<PoolLog> {
     let [_, id, sender] = log.topics[..] else { return None };
     let [amount0, amount1, sqrt_price, liquidity, tick, fee_word] = abi::words(&log.data)?;
     fee(&fee_word)?;
     let price = price(&sqrt_price, &tick, abi::unsigned(&liquidity, 128)?)?;
-    let moved = [abi::signed(&amount0, 128)?, abi::signed(&amount1, 128)?].map(Moved::of_swapper);
+    let moved =
+        [abi::signed(&amount0, 128)?, abi::signed(&amount1, 128)?].map(AssetMovement::of_swapper);
     let event = Event {
         sqrt_price_x96: Some(price.sqrt_price_x96),
         ..Event::new(EventKind::Swap, abi::address(&sender)?, moved)
     };
-    Some(Said::new(DEX, PairId::Id(id)).event(event).state(State::Price(price)))
+    Some(PoolLog::new(DEX, PairId::Id(id)).event(event).state(State::Price(price)))
 }
 
-/// A change of nothing only settles fees.
-fn modified(log: &Log) -> Option<Said> {
+/// A change by zero only settles fees, and is not an event.
+fn modified(log: &Log) -> Option<PoolLog> {
     let [_, id, sender] = log.topics[..] else { return None };
     let [lower, upper, delta, _salt] = abi::words(&log.data)?;
     tick(&lower).and(tick(&upper))?;
@@ -78,7 +80,7 @@ fn modified(log: &Log) -> Option<Said> {
         if sign.is_negative() { EventKind::RemoveLiquidity } else { EventKind::AddLiquidity };
     let event = Event {
         liquidity: Some(liquidity),
-        ..Event::new(kind, abi::address(&sender)?, [Moved::default(); 2])
+        ..Event::new(kind, abi::address(&sender)?, [AssetMovement::default(); 2])
     };
-    Some(Said::new(DEX, PairId::Id(id)).event(event))
+    Some(PoolLog::new(DEX, PairId::Id(id)).event(event))
 }

@@ -1,19 +1,19 @@
-//! Fees that are there, and logs that only look like fees.
+//! Fee logs, and logs that only resemble them.
 
 use alloy_primitives::{Bytes, hex, keccak256};
 use logmill_chain::Topics;
 
 use super::*;
 use crate::derive::Cell;
-use crate::derive::scene::{Scene, account, log, rows, table, word};
+use crate::derive::block_builder::{BlockBuilder, account, log, rows, table, word};
 
 const FORWARDER: Address = FORWARDERS[0].1;
 /// Polygon.
 const CHAIN: u64 = 137;
 
-/// The rows of both tables that a log of Polygon makes.
+/// The rows of both tables from one log on Polygon.
 fn found(log: Log) -> (Vec<Vec<Cell>>, Vec<Vec<Cell>>) {
-    let block = Scene::new(7).transaction([log]).decoded();
+    let block = BlockBuilder::new(7).transaction([log]).decoded();
     let rows = rows(&Fees::of_chain(CHAIN), [&block]);
     (table(&rows, &FEE_EVENTS), table(&rows, &FEE_FORWARDS))
 }
@@ -44,7 +44,7 @@ fn a_real_log_is_read_exactly() {
         topics: topics.into_iter().collect(),
         data: Bytes::copy_from_slice(&data),
     };
-    let place = LogPlace {
+    let position = LogPosition {
         block: 52_661_448,
         timestamp: 1_705_940_000,
         transaction_index: 82,
@@ -52,8 +52,8 @@ fn a_real_log_is_read_exactly() {
         log_index: 377,
     };
     let mut rows = Rows::new(Fees::default().tables());
-    rows.at_block(place.block);
-    Fees::of_chain(CHAIN).process_log(&place, &log, &mut rows).unwrap();
+    rows.at_block(position.block);
+    Fees::of_chain(CHAIN).process_log(&position, &log, &mut rows).unwrap();
     let mut expected = cells![52_661_448_u64, 377_u64, 82_u64, hash, 1_705_940_000_u64];
     expected.extend(cells![log.address, Address::ZERO, integrator]);
     expected.extend(cells![U256::from(17_000_000_000_000_000_u64)]);
@@ -62,15 +62,15 @@ fn a_real_log_is_read_exactly() {
 }
 
 #[test]
-fn a_collected_fee_counts_only_of_the_collector_and_in_its_shape() {
+fn a_collected_fee_counts_only_from_the_collector_and_in_its_shape() {
     let (token, integrator) = (account(1).into_word(), account(2).into_word());
     let topics = [FEES_COLLECTED, token, integrator];
     let fee = [word(5), word(6)];
     assert_eq!(found(log(COLLECTOR, &topics, &fee)).0.len(), 1);
-    // The same event of a trading pair.
+    // The same event from a trading pair.
     assert!(is_nothing(log(account(3), &topics, &fee)));
     assert!(is_nothing(log(FORWARDER, &topics, &fee)));
-    // What else the collector says.
+    // Other events of the collector.
     for signature in
         ["FeesWithdrawn(address,address,uint256)", "LiFiFeesWithdrawn(address,address,uint256)"]
     {
@@ -119,7 +119,7 @@ fn a_forwarded_fee_has_a_row_for_each_recipient() {
 }
 
 #[test]
-fn a_forwarded_fee_that_lies_is_nothing() {
+fn an_invalid_forwarded_fee_is_skipped() {
     let token = account(1).into_word();
     let check = |contract, topics: &[B256], data: &[B256]| {
         assert!(is_nothing(log(contract, topics, data)), "{topics:?} {data:?}");
@@ -146,13 +146,13 @@ fn a_forwarded_fee_that_lies_is_nothing() {
         &[word(u64::MAX), one, who, one],
         &[word(128), one, who, one],
         &[word(96), one, who, one],
-        // Who is more than an address, there or in a later element.
+        // An address word with more bits than an address, there or in a later element.
         &[word(32), one, max, one],
         &[word(32), word(2), who, one, max, one],
     ] {
         check(FORWARDER, &topics, bad);
     }
-    // An array that begins elsewhere is still an array; data may go on after it.
+    // An array may begin at another offset, and data may follow it.
     let later = [word(64), max, one, who, one, max];
     assert_eq!(found(log(FORWARDER, &topics, &later)).1.len(), 1);
 }
@@ -166,4 +166,5 @@ fn every_chain_has_its_contracts() {
     let base = address!("0x0a6d96e7f4d7b96cfe42185df61e64d255c12dff");
     assert_eq!(of(8_453), (vec![base], vec![]));
     assert_ne!(Fees::of_chain(1).parameters(), Fees::of_chain(137).parameters());
+    assert!([1, 137, 8_453].into_iter().all(Fees::is_known) && !Fees::is_known(31_337));
 }

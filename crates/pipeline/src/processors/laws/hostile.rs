@@ -1,4 +1,4 @@
-//! Blocks with bytes that nobody should have written.
+//! Blocks with invalid bytes.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use proptest::sample::Index;
 
 use super::super::{all, fees, meta::contracts, staking, tx_contracts::tags};
 use super::chain;
-use crate::derive::staged::{check_keys, rows_of};
+use crate::derive::decoded_block_builder::{check_keys, rows_of};
 use crate::derive::{DecodedBlock, Processor};
 
-/// Topics that some processor looks for.
+/// Topics that some processor handles.
 const TOPICS: [B256; 9] = [
     fees::FEES_COLLECTED,
     fees::FEES_FORWARDED,
@@ -25,15 +25,14 @@ const TOPICS: [B256; 9] = [
     tags::UNWRAPPED,
 ];
 
-/// Bytes that are changed in one place, cut, or replaced.
 #[derive(Clone, Debug)]
-enum Harm {
+enum ByteDamage {
     Flip(Index, u8),
     Cut(Index),
     Replace(Vec<u8>),
 }
 
-impl Harm {
+impl ByteDamage {
     fn of(&self, bytes: &Bytes) -> Bytes {
         let mut bytes = bytes.to_vec();
         match self {
@@ -49,15 +48,15 @@ impl Harm {
     }
 }
 
-fn harm() -> impl Strategy<Value = Harm> {
+fn byte_damage() -> impl Strategy<Value = ByteDamage> {
     prop_oneof![
-        (any::<Index>(), 1u8..).prop_map(|(at, with)| Harm::Flip(at, with)),
-        any::<Index>().prop_map(Harm::Cut),
-        prop::collection::vec(any::<u8>(), 0..200).prop_map(Harm::Replace),
+        (any::<Index>(), 1u8..).prop_map(|(at, with)| ByteDamage::Flip(at, with)),
+        any::<Index>().prop_map(ByteDamage::Cut),
+        prop::collection::vec(any::<u8>(), 0..200).prop_map(ByteDamage::Replace),
     ]
 }
 
-/// A value that a field of a node's JSON should not have, or should.
+/// A valid or invalid value for a field of a node's JSON.
 fn odd() -> impl Strategy<Value = String> {
     let hex = prop::collection::vec(any::<u8>(), 0..40)
         .prop_map(|bytes| format!("\"{}\"", alloy_primitives::hex::encode_prefixed(bytes)));
@@ -84,7 +83,7 @@ fn odd() -> impl Strategy<Value = String> {
     prop_oneof![hex, fixed.prop_map(str::to_owned)]
 }
 
-/// An object with fields that are looked for, some twice.
+/// An object with fields that are decoded, some of them twice.
 fn object() -> impl Strategy<Value = Bytes> {
     let names = prop::sample::select(vec![
         "from",
@@ -137,53 +136,55 @@ fn log() -> impl Strategy<Value = Log> {
     })
 }
 
-/// What is done to a block.
+/// Damage to a block.
 #[derive(Clone, Debug)]
-enum Spoil {
-    Header(Harm),
+enum BlockDamage {
+    Header(ByteDamage),
     ForeignHeader(Bytes),
-    Transaction(Index, Harm),
+    Transaction(Index, ByteDamage),
     ForeignTransaction(Index, Bytes),
-    Withdrawals(Harm),
+    Withdrawals(ByteDamage),
     Extra(Index, Bytes),
     Receipt(Index, u64, Option<bool>),
     Logs(Index, Vec<Log>),
     Twice(Index),
 }
 
-fn spoil() -> impl Strategy<Value = Spoil> {
+fn block_damage() -> impl Strategy<Value = BlockDamage> {
     let place = any::<Index>;
     prop_oneof![
-        harm().prop_map(Spoil::Header),
-        object().prop_map(Spoil::ForeignHeader),
-        (place(), harm()).prop_map(|(at, harm)| Spoil::Transaction(at, harm)),
-        (place(), object()).prop_map(|(at, text)| Spoil::ForeignTransaction(at, text)),
-        harm().prop_map(Spoil::Withdrawals),
-        (place(), object()).prop_map(|(at, text)| Spoil::Extra(at, text)),
+        byte_damage().prop_map(BlockDamage::Header),
+        object().prop_map(BlockDamage::ForeignHeader),
+        (place(), byte_damage())
+            .prop_map(|(at, byte_damage)| BlockDamage::Transaction(at, byte_damage)),
+        (place(), object()).prop_map(|(at, text)| BlockDamage::ForeignTransaction(at, text)),
+        byte_damage().prop_map(BlockDamage::Withdrawals),
+        (place(), object()).prop_map(|(at, text)| BlockDamage::Extra(at, text)),
         (place(), any::<u64>(), any::<Option<bool>>())
-            .prop_map(|(at, gas, status)| Spoil::Receipt(at, gas, status)),
-        (place(), prop::collection::vec(log(), 0..8)).prop_map(|(at, logs)| Spoil::Logs(at, logs)),
-        place().prop_map(Spoil::Twice),
+            .prop_map(|(at, gas, status)| BlockDamage::Receipt(at, gas, status)),
+        (place(), prop::collection::vec(log(), 0..8))
+            .prop_map(|(at, logs)| BlockDamage::Logs(at, logs)),
+        place().prop_map(BlockDamage::Twice),
     ]
 }
 
-impl Spoil {
+impl BlockDamage {
     fn apply(&self, block: &mut Block) {
         let count = block.transactions.len();
         let at = |index: &Index| index.index(count);
         match self {
-            Self::Header(harm) => {
+            Self::Header(byte_damage) => {
                 let (Header::Canonical(bytes) | Header::Foreign(bytes)) = &mut block.header;
-                *bytes = harm.of(bytes);
+                *bytes = byte_damage.of(bytes);
             }
             Self::ForeignHeader(text) => block.header = Header::Foreign(text.clone()),
-            Self::Withdrawals(harm) => {
-                block.withdrawals = block.withdrawals.take().map(|bytes| harm.of(&bytes));
+            Self::Withdrawals(byte_damage) => {
+                block.withdrawals = block.withdrawals.take().map(|bytes| byte_damage.of(&bytes));
             }
-            Self::Transaction(place, harm) if count > 0 => {
+            Self::Transaction(place, byte_damage) if count > 0 => {
                 let (TransactionForm::Canonical(bytes) | TransactionForm::Foreign(bytes)) =
                     &mut block.transactions[at(place)].form;
-                *bytes = harm.of(bytes);
+                *bytes = byte_damage.of(bytes);
             }
             Self::ForeignTransaction(place, text) if count > 0 => {
                 let form = TransactionForm::Foreign(text.clone());
@@ -201,7 +202,7 @@ impl Spoil {
                 block.receipts[at(place)].logs.clone_from(logs);
             }
             Self::Twice(place) if count > 0 => {
-                // The same creation twice, for example.
+                // For example, the same creation twice.
                 let again = at(place);
                 block.transactions.push(block.transactions[again].clone());
                 block.receipts.push(block.receipts[again].clone());
@@ -218,10 +219,10 @@ proptest! {
     fn no_bytes_make_a_block_panic_or_a_row_misfit(
         number in 1u64..=8,
         fork in 0u8..3,
-        spoils in prop::collection::vec(spoil(), 1..6),
+        damages in prop::collection::vec(block_damage(), 1..6),
     ) {
         let mut block = (*chain(5, fork).block(number).expect("a block")).clone();
-        spoils.iter().for_each(|spoil| spoil.apply(&mut block));
+        damages.iter().for_each(|block_damage| block_damage.apply(&mut block));
         let Ok(decoded) = DecodedBlock::new(1, Arc::new(block)) else {
             return Ok(());
         };

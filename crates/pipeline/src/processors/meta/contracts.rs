@@ -1,23 +1,23 @@
-//! Contracts that transactions deployed, and how their code changed since.
+//! Contracts deployed by transactions, and later changes of their code.
 //!
-//! | `kind` of `smart_contracts` | if |
+//! | `kind` of `smart_contracts` | condition |
 //! |---|---|
-//! | `MINIMAL_PROXY` | the init code is that of EIP-1167, byte by byte; it names its implementation |
-//! | `PROXY` | it said `Upgraded` or `BeaconUpgraded` of itself while it was created |
-//! | `CONTRACT` | else |
+//! | `MINIMAL_PROXY` | the init code is exactly that of EIP-1167; it contains the implementation |
+//! | `PROXY` | it logged `Upgraded` or `BeaconUpgraded` in the transaction that created it |
+//! | `CONTRACT` | neither |
 //!
-//! | `kind` of `contract_versions` | if | `implementation` |
+//! | `kind` of `contract_versions` | condition | `implementation` |
 //! |---|---|---|
-//! | `DEPLOYED` | a transaction created it; `event_index` is -1, as no log tells it | that of a minimal proxy |
-//! | `UPGRADED` | it said `Upgraded(address)` (EIP-1967), the address as a topic or, of old, as data | the address |
-//! | `BEACON_UPGRADED` | it said `BeaconUpgraded(address)` (EIP-1967) | the beacon, which names the implementation |
-//! | `DIAMOND_CUT` | it said `DiamondCut(…)` (EIP-2535) | null: there are many |
+//! | `DEPLOYED` | a transaction created it; `event_index` is -1, as there is no log | that of a minimal proxy |
+//! | `UPGRADED` | it logged `Upgraded(address)` (EIP-1967), with a topic or, in old contracts, data | the address |
+//! | `BEACON_UPGRADED` | it logged `BeaconUpgraded(address)` (EIP-1967) | the beacon, which has the implementation |
+//! | `DIAMOND_CUT` | it logged `DiamondCut(…)` (EIP-2535) | null: there are many |
 //!
-//! `status` is that of the creating transaction: null where the receipt does not tell, as before Byzantium, and then
-//! the contract may not be there.
+//! `status` is that of the creating transaction: null if the receipt has none, as before Byzantium, and then the
+//! contract may not exist.
 //!
 //! Guarantees: a log counts only in the shape of its event. Leaves to others: code, which only a node has, and
-//! contracts that other contracts created, which no block tells.
+//! contracts created by other contracts, which do not appear in blocks.
 
 use std::collections::BTreeSet;
 
@@ -30,24 +30,24 @@ use crate::derive::table::{Fold, folded, key, once};
 use crate::derive::{Cell, DecodedBlock, Kind, Rows, Table};
 use crate::error::Result;
 
-/// The topic of `Upgraded(address)`.
+/// Topic of `Upgraded(address)`.
 pub const UPGRADED: B256 =
     b256!("0xbc7cd75a20ee27fd9adebab32041f755214dbc6bffa90cc0225b39da2e5c2d3b");
-/// The topic of `BeaconUpgraded(address)`.
+/// Topic of `BeaconUpgraded(address)`.
 pub const BEACON_UPGRADED: B256 =
     b256!("0x1cf3b03a6cf19fa2baba4df148e9dcabedea7f8a5c07840e207e5c089be95d3e");
-/// The topic of `DiamondCut((address,uint8,bytes4[])[],address,bytes)`.
+/// Topic of `DiamondCut((address,uint8,bytes4[])[],address,bytes)`.
 pub const DIAMOND_CUT: B256 =
     b256!("0x8faa70878671ccd212d20771b795c50af8fd3ff6cf27f4bde57e5d4de0aeb673");
 
-/// The init code of EIP-1167 before and after the address of the implementation.
+/// Init code of EIP-1167 before and after the address of the implementation.
 const CLONE_START: [u8; 20] = hex!("3d602d80600a3d3981f3363d3d373d3d3d363d73");
 const CLONE_END: [u8; 15] = hex!("5af43d82803e903d91602b57fd5bf3");
 
-/// Where a deployment is among the events of its block: before all.
+/// `event_index` of a deployment: before all logs of its block.
 const DEPLOYMENT: i64 = -1;
 
-/// One row a contract.
+/// One row per contract.
 pub static SMART_CONTRACTS: Table = Table {
     name: "smart_contracts",
     columns: &[
@@ -62,7 +62,7 @@ pub static SMART_CONTRACTS: Table = Table {
     indexes: &[],
 };
 
-/// One row a change of code.
+/// One row per change of code.
 pub static CONTRACT_VERSIONS: Table = Table {
     name: "contract_versions",
     columns: &[
@@ -79,16 +79,15 @@ pub static CONTRACT_VERSIONS: Table = Table {
     indexes: &[],
 };
 
-/// A change that a contract tells of itself.
+/// A change of code that a contract logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Change {
+struct CodeChange {
     kind: &'static str,
     implementation: Option<Address>,
 }
 
-/// Adds the rows of a block.
 pub(super) fn process(block: &DecodedBlock, rows: &mut Rows) -> Result<()> {
-    // Of two transactions that claim to create the same contract, one does. Only hostile nodes have them.
+    // If two transactions claim to create the same contract, only the first counts. Only a hostile node reports that.
     let mut deployed = BTreeSet::new();
     for transaction in &block.transactions {
         if let Some(created) = transaction.created.filter(|created| deployed.insert(*created)) {
@@ -122,10 +121,10 @@ fn deployment(
     rows: &mut Rows,
 ) -> Result<()> {
     let init_code_hash = keccak256(&transaction.input);
-    let implementation = cloned(&transaction.input);
+    let implementation = clone_implementation(&transaction.input);
     let kind = match implementation {
         Some(_) => "MINIMAL_PROXY",
-        None if says_upgraded(block, transaction, created) => "PROXY",
+        None if logs_upgrade(block, transaction, created) => "PROXY",
         None => "CONTRACT",
     };
     let contract = cells![
@@ -152,20 +151,20 @@ fn deployment(
     rows.push(&CONTRACT_VERSIONS, transaction.index, version)
 }
 
-/// The implementation that the init code of a minimal proxy names.
-fn cloned(init_code: &[u8]) -> Option<Address> {
+/// The implementation in the init code of a minimal proxy.
+fn clone_implementation(init_code: &[u8]) -> Option<Address> {
     let implementation = init_code.strip_prefix(&CLONE_START)?.strip_suffix(&CLONE_END)?;
     Address::try_from(implementation).ok()
 }
 
-/// Whether a contract says in the transaction that creates it where its code is.
-fn says_upgraded(block: &DecodedBlock, by: &DecodedTransaction, created: Address) -> bool {
+/// Whether a contract logs its implementation or beacon in the transaction that creates it.
+fn logs_upgrade(block: &DecodedBlock, by: &DecodedTransaction, created: Address) -> bool {
     let logs = block.block.receipts.get(by.index).map_or(&[][..], |receipt| &receipt.logs);
     let mut changes = logs.iter().filter(|log| log.address == created).filter_map(change);
     changes.any(|change| change.implementation.is_some())
 }
 
-fn change(log: &Log) -> Option<Change> {
+fn change(log: &Log) -> Option<CodeChange> {
     let as_topic = || match log.topics[..] {
         [_, word] if log.data.is_empty() => abi::address(&word),
         _ => None,
@@ -177,9 +176,9 @@ fn change(log: &Log) -> Option<Change> {
     let (kind, implementation) = match *log.topics.first()? {
         UPGRADED => ("UPGRADED", Some(as_topic().or_else(as_data)?)),
         BEACON_UPGRADED => ("BEACON_UPGRADED", Some(as_topic()?)),
-        // Offset of the facets, address, offset of the call.
+        // At least: offset of the facets, address, offset of the call.
         DIAMOND_CUT if log.topics.len() == 1 && log.data.len() >= 96 => ("DIAMOND_CUT", None),
         _ => return None,
     };
-    Some(Change { kind, implementation })
+    Some(CodeChange { kind, implementation })
 }

@@ -1,4 +1,4 @@
-//! Tests on transactions and contracts made by hand.
+//! Transactions and contracts built by hand.
 
 use alloy_primitives::{B256, Bytes, hex, keccak256};
 use logmill_chain::Log;
@@ -9,7 +9,9 @@ use crate::derive::Cell;
 use crate::derive::decoded::{
     DecodedTransaction, FtTransfer, NftStandard, NftTransfer, TransferKind,
 };
-use crate::derive::staged::{Scene, check_keys, log, rows_of, table, who};
+use crate::derive::decoded_block_builder::{
+    DecodedBlockBuilder, check_keys, log, rows_of, table, who,
+};
 
 fn sent(from: u8, to: u8, gas: u64) -> DecodedTransaction {
     DecodedTransaction {
@@ -51,20 +53,20 @@ fn nft(from: Address, to: Address, transaction_index: usize) -> NftTransfer {
     }
 }
 
-fn scene() -> Scene {
+fn builder() -> DecodedBlockBuilder {
     let delegating = DecodedTransaction { authorities: vec![who(4), who(1)], ..sent(1, 1, 7) };
-    let mut scene = Scene::new(9)
+    let mut builder = DecodedBlockBuilder::new(9)
         .with(sent(1, 2, 100), vec![])
         .with(delegating, vec![])
         .with(creation(2, 3, &[1]), vec![]);
-    scene.tokens.ft = vec![ft(who(2), who(5), 0), ft(who(5), who(2), 0), ft(who(1), who(5), 9)];
-    scene.tokens.nft = vec![nft(Address::ZERO, who(5), 0), nft(who(6), Address::ZERO, 2)];
-    scene
+    builder.tokens.ft = vec![ft(who(2), who(5), 0), ft(who(5), who(2), 0), ft(who(1), who(5), 9)];
+    builder.tokens.nft = vec![nft(Address::ZERO, who(5), 0), nft(who(6), Address::ZERO, 2)];
+    builder
 }
 
 #[test]
-fn an_address_has_one_row_a_transaction_with_all_its_roles() {
-    let rows = rows_of(&Meta::default(), &[scene().block()]);
+fn an_address_has_one_row_per_transaction_with_all_its_roles() {
+    let rows = rows_of(&Meta::default(), &[builder().block()]);
     check_keys(&rows);
     let row = |byte, index: u64, roles: u8| cells![who(byte), 9u64, index, roles];
     let expected = vec![
@@ -91,8 +93,8 @@ fn roles_have_names() {
 
 #[test]
 fn counts_are_those_of_the_rows_and_gas_is_the_senders() {
-    let later = Scene::new(10).with(sent(1, 2, u64::MAX), vec![]);
-    let rows = rows_of(&Meta::default(), &[later.block(), scene().block()]);
+    let later = DecodedBlockBuilder::new(10).with(sent(1, 2, u64::MAX), vec![]);
+    let rows = rows_of(&Meta::default(), &[later.block(), builder().block()]);
     let gas = |gas: u64| U256::from(gas);
     let both = U256::from(107) + U256::from(u64::MAX);
     let expected = vec![
@@ -114,14 +116,14 @@ fn the_topics_are_the_hashes_of_the_signatures() {
 }
 
 #[test]
-fn a_deployment_is_the_first_version_and_says_what_it_is() {
+fn a_deployment_is_the_first_version_and_has_a_kind() {
     let mut clone = hex!("3d602d80600a3d3981f3363d3d373d3d3d363d73").to_vec();
     clone.extend_from_slice(who(9).as_slice());
     clone.extend_from_slice(&hex!("5af43d82803e903d91602b57fd5bf3"));
     let upgraded = log(who(3), &[UPGRADED, who(8).into_word()], &[]);
     let elsewhere = log(who(7), &[UPGRADED, who(8).into_word()], &[]);
     let unknown = DecodedTransaction { success: None, ..creation(1, 6, &[1, 2]) };
-    let block = Scene::new(4)
+    let block = DecodedBlockBuilder::new(4)
         .with(creation(1, 2, &clone), vec![])
         .with(creation(1, 3, &[1]), vec![upgraded])
         .with(creation(1, 4, &[1]), vec![elsewhere])
@@ -154,25 +156,25 @@ fn a_deployment_is_the_first_version_and_says_what_it_is() {
 #[test]
 fn a_change_of_code_counts_only_in_the_shape_of_its_event() {
     let address = who(8).into_word();
-    let check = |said: &Log, expected: Option<(&str, Cell)>| {
-        let block = Scene::new(4).with(sent(1, 2, 0), vec![said.clone()]).block();
+    let check = |written: &Log, expected: Option<(&str, Cell)>| {
+        let block = DecodedBlockBuilder::new(4).with(sent(1, 2, 0), vec![written.clone()]).block();
         let rows = rows_of(&Meta::default(), &[block]);
         let found = table(&rows, &CONTRACT_VERSIONS);
         let found = found.first().map(|cells| cells[4..6].to_vec());
-        assert_eq!(found, expected.map(|(kind, cell)| vec![kind.into(), cell]), "{said:?}");
+        assert_eq!(found, expected.map(|(kind, cell)| vec![kind.into(), cell]), "{written:?}");
     };
     let (none, cut) = (Vec::new(), vec![0; 96]);
-    let said = |topics: &[B256], data: &[u8]| log(who(3), topics, data);
+    let write = |topics: &[B256], data: &[u8]| log(who(3), topics, data);
     let implementation = || Cell::from(who(8));
-    check(&said(&[UPGRADED, address], &none), Some(("UPGRADED", implementation())));
-    check(&said(&[UPGRADED], address.as_slice()), Some(("UPGRADED", implementation())));
+    check(&write(&[UPGRADED, address], &none), Some(("UPGRADED", implementation())));
+    check(&write(&[UPGRADED], address.as_slice()), Some(("UPGRADED", implementation())));
     let beacon = ("BEACON_UPGRADED", implementation());
-    check(&said(&[BEACON_UPGRADED, address], &none), Some(beacon));
-    check(&said(&[DIAMOND_CUT], &cut), Some(("DIAMOND_CUT", Cell::Null)));
-    check(&said(&[UPGRADED, address], &cut), None);
-    check(&said(&[UPGRADED, B256::repeat_byte(1)], &none), None);
-    check(&said(&[UPGRADED], &none), None);
-    check(&said(&[BEACON_UPGRADED], address.as_slice()), None);
-    check(&said(&[DIAMOND_CUT], &none), None);
-    check(&said(&[], &cut), None);
+    check(&write(&[BEACON_UPGRADED, address], &none), Some(beacon));
+    check(&write(&[DIAMOND_CUT], &cut), Some(("DIAMOND_CUT", Cell::Null)));
+    check(&write(&[UPGRADED, address], &cut), None);
+    check(&write(&[UPGRADED, B256::repeat_byte(1)], &none), None);
+    check(&write(&[UPGRADED], &none), None);
+    check(&write(&[BEACON_UPGRADED], address.as_slice()), None);
+    check(&write(&[DIAMOND_CUT], &none), None);
+    check(&write(&[], &cut), None);
 }

@@ -1,10 +1,12 @@
-//! Tests on deposits and withdrawals made by hand.
+//! Deposits and withdrawals built by hand.
 
 use alloy_primitives::keccak256;
 
 use super::*;
 use crate::derive::decoded::{DecodedTransaction, Withdrawal};
-use crate::derive::staged::{Scene, check_keys, log, rows_of, table, who};
+use crate::derive::decoded_block_builder::{
+    DecodedBlockBuilder, check_keys, log, rows_of, table, who,
+};
 
 /// The data of a deposit, as Solidity encodes it.
 fn data(key: u8, credentials: u8, gwei: u64, sequence: u64) -> Vec<u8> {
@@ -26,7 +28,6 @@ fn data(key: u8, credentials: u8, gwei: u64, sequence: u64) -> Vec<u8> {
     [head, tail].concat()
 }
 
-/// A deposit's log on mainnet.
 pub(crate) fn a_deposit() -> Log {
     deposited(contract(), &data(1, 2, 3, 4))
 }
@@ -75,7 +76,7 @@ fn only_the_deposit_contract_in_the_layout_of_its_event_counts() {
 fn deposits_add_up_by_key_and_withdrawals_by_validator() {
     let sent = |from: u8| DecodedTransaction { from: Some(who(from)), ..Default::default() };
     let gwei = 1_000_000_000_u64;
-    let one = Scene::new(5)
+    let one = DecodedBlockBuilder::new(5)
         .with(
             sent(1),
             vec![deposited(contract(), &data(1, 2, 32 * gwei, 0)), log(who(8), &[], &[])],
@@ -87,7 +88,7 @@ fn deposits_add_up_by_key_and_withdrawals_by_validator() {
         address: who(to),
         amount_gwei,
     };
-    let mut two = Scene::new(6);
+    let mut two = DecodedBlockBuilder::new(6);
     two.withdrawals = vec![withdrawal(4, 1, 3), withdrawal(4, 2, 4), withdrawal(5, 1, u64::MAX)];
     let blocks = [one.block(), two.block()];
     let rows = rows_of(&Staking, &blocks);

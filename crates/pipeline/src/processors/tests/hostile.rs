@@ -1,4 +1,4 @@
-//! Logs that someone writes who wants us to fall over: known events of known contracts with anything in them.
+//! Malicious logs: known events of known contracts with arbitrary contents.
 
 use alloy_primitives::{Address, B256, Bytes, U256, address, keccak256};
 use logmill_chain::{Log, TOPICS_MAX};
@@ -33,7 +33,7 @@ const SIGNATURES: [&str; 26] = [
     "NothingThatWeKnow()",
 ];
 
-/// Those whose logs count more: wrapped ether, an early collection, the fee collector, and somebody.
+/// Contracts with special handling (wrapped ether, an early collection, the fee collector), and an unknown one.
 const CONTRACTS: [Address; 4] = [
     address!("0xc02aaa39b223fe8d0a0e5c4f27ead9083c756cc2"),
     address!("0x06012c8cf97bead5deae237070f9587f8e7a266d"),
@@ -41,7 +41,7 @@ const CONTRACTS: [Address; 4] = [
     address!("0x3333333333333333333333333333333333333333"),
 ];
 
-/// Words that mean something: offsets, lengths, accounts, small and negative numbers, the largest, and noise.
+/// Plausible words: offsets, lengths, accounts, small and negative numbers, the largest, and noise.
 fn words() -> impl Strategy<Value = B256> {
     prop_oneof![
         4 => (0_u64..12).prop_map(|number| U256::from(number * 32).into()),

@@ -1,4 +1,4 @@
-//! The token tables as someone would compute them who has all logs and no tables: maps, from the raw bytes.
+//! Naive computation of the token tables, with maps, from raw log bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +13,11 @@ use crate::derive::{Cell, DecodedBlock};
 const WETH: Address = address!("0xc02aaa39b223fe8d0a0e5c4f27ead9083c756cc2");
 
 /// An account and a token.
-type Held = (Address, Address);
+type HoldingKey = (Address, Address);
 /// A collection and an item.
-type Item = (Address, U256);
+type ItemKey = (Address, U256);
 
-/// What came and went, in which transactions, and where it was seen last.
+/// Amounts received and given, in which transactions, and the last height.
 #[derive(Default)]
 struct Flow {
     received: Vec<U256>,
@@ -27,16 +27,15 @@ struct Flow {
     last: u64,
 }
 
-/// What a chain says of tokens.
 #[derive(Default)]
-pub(super) struct Naive {
+pub(super) struct NaiveTables {
     pub(super) ft_transfers: usize,
     pub(super) nft_transfers: usize,
-    holdings: BTreeMap<Held, Flow>,
-    daily: BTreeMap<(Held, u64), Flow>,
+    holdings: BTreeMap<HoldingKey, Flow>,
+    daily: BTreeMap<(HoldingKey, u64), Flow>,
     /// Owner, last height, transfers.
-    owners: BTreeMap<Item, (Address, u64, u64)>,
-    quantities: BTreeMap<(Item, Address), Flow>,
+    owners: BTreeMap<ItemKey, (Address, u64, u64)>,
+    quantities: BTreeMap<(ItemKey, Address), Flow>,
 }
 
 fn word(bytes: &[u8], number: usize) -> U256 {
@@ -62,7 +61,7 @@ impl Flow {
     }
 }
 
-impl Naive {
+impl NaiveTables {
     pub(super) fn of(blocks: &[DecodedBlock]) -> Self {
         let mut naive = Self::default();
         for block in blocks {
@@ -116,7 +115,7 @@ impl Naive {
             }
             let held = self.holdings.entry((account, token)).or_default();
             held.add(place, received, amount);
-            // One transfer, though it came and went.
+            // A transfer to oneself counts once.
             held.transfers += u64::from(!(received && from == to));
             let daily = self.daily.entry(((account, token), day)).or_default();
             daily.add(place, received, amount);

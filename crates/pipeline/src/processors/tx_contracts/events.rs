@@ -1,7 +1,7 @@
-//! Events that say by themselves what a transaction did.
+//! Events that identify what a transaction did.
 //!
-//! Guarantees: a log is one only with the hash of the signature and the right number of topics: other contracts have
-//! events of the same signature with other parts indexed. Leaves to others: what else is in them.
+//! Guarantees: a log matches only with the signature's hash and the right number of topics, since other contracts have
+//! events of the same signature with other parameters indexed. Leaves to others: the remaining contents.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use alloy_primitives::keccak256;
 use alloy_primitives::map::B256Map;
 use logmill_chain::Log;
 
-/// What a transaction did that has a log of such an event.
+/// The tag of a transaction with this log.
 pub(super) fn tag(log: &Log) -> Option<&'static str> {
     static BY_TOPIC: LazyLock<B256Map<(&str, usize)>> = LazyLock::new(|| {
         let known = EVENTS.iter();
@@ -19,7 +19,7 @@ pub(super) fn tag(log: &Log) -> Option<&'static str> {
     (*topics == log.topics.len()).then_some(tag)
 }
 
-/// The tag, how many topics there are (the event's own included), and the signature.
+/// Tag, number of topics (including the event's own), and signature.
 #[rustfmt::skip]
 const EVENTS: &[(&str, usize, &str)] = &[
     // Uniswap V2
@@ -106,7 +106,7 @@ mod tests {
     use alloy_primitives::{B256, b256};
 
     use super::*;
-    use crate::derive::staged::{log, who};
+    use crate::derive::decoded_block_builder::{log, who};
 
     #[test]
     fn published_topics_are_known_with_the_right_number_of_topics() {

@@ -1,24 +1,24 @@
-//! Tags: what a transaction did, in a word each.
+//! Tags: words for what a transaction did.
 //!
-//! | tag | if |
+//! | tag | condition |
 //! |---|---|
-//! | `FAILED` | its receipt says that it failed |
+//! | `FAILED` | its receipt reports failure |
 //! | `DEPLOY` | it created a contract (and is not known to have failed) |
-//! | `BLOB` | it is of type 3, or used blob gas |
-//! | `SET_CODE` | it is of type 4: it carries delegations, which hold even if it fails |
+//! | `BLOB` | it has type 3, or used blob gas |
+//! | `SET_CODE` | it has type 4: it carries delegations, which hold even if it fails |
 //! | `TRANSFER` | it only sends ether: a value, no input, no log, and it is not known to have failed |
 //! | `FT_TRANSFER` | a fungible token went from one holder to another |
 //! | `NFT_TRANSFER` | a unique token went from one holder to another |
 //! | `NFT` | a unique token was moved, minted or burnt |
 //! | `WRAP`, `UNWRAP` | ether was wrapped (a mint by a log `Deposit`) or unwrapped (a burn by a log `Withdrawal`) |
-//! | `MINT`, `BURN` | a token's supply grew or shrank otherwise |
-//! | `APPROVAL` | a log is `Approval` or `ApprovalForAll`, and not for the zero address: that takes one back |
-//! | `FEE` | a log has the topic and the topics' number of `FeesCollected` or `FeesForwarded`, of whichever contract |
-//! | `STAKING` | a log is a deposit of stake, by the chain's deposit contract |
-//! | `SWAP`, `LIQUIDITY`, `MARKETPLACE` | a log is one of the events listed in `events.rs`, of whichever contract |
+//! | `MINT`, `BURN` | a token's supply grew or shrank in another way |
+//! | `APPROVAL` | a log is `Approval` or `ApprovalForAll`, but not for the zero address, which revokes an approval |
+//! | `FEE` | a log has the topic and number of topics of `FeesCollected` or `FeesForwarded`, from any contract |
+//! | `STAKING` | a log is a deposit of stake, from the chain's deposit contract |
+//! | `SWAP`, `LIQUIDITY`, `MARKETPLACE` | a log is one of the events listed in `events.rs`, from any contract |
 //!
-//! Guarantees: a rule looks at nothing but the transaction, its logs and its token transfers. Leaves to others: whether
-//! a contract is who it seems to be; anybody may write any log.
+//! Guarantees: a rule depends only on the transaction, its logs and its token transfers. Leaves to others: whether a
+//! contract is what it seems to be; any contract may write any log.
 
 use std::collections::BTreeSet;
 
@@ -31,24 +31,23 @@ use crate::derive::decoded::{DecodedTransaction, TransferKind, abi};
 use crate::processors::fees::{FEES_COLLECTED, FEES_FORWARDED};
 use crate::processors::staking;
 
-/// The topic of `Approval(address,address,uint256)`.
+/// Topic of `Approval(address,address,uint256)`.
 pub const APPROVAL: B256 =
     b256!("0x8c5be1e5ebec7d5bd14f71427d1e84f3dd0314c0f7b2291e5b200ac8c7c3b925");
-/// The topic of `ApprovalForAll(address,address,bool)`.
+/// Topic of `ApprovalForAll(address,address,bool)`.
 pub const APPROVAL_FOR_ALL: B256 =
     b256!("0x17307eab39ab6107e8899845ad3d59bd9653f200f220920489ca2b5937696c31");
-/// The topic of `Deposit(address,uint256)`.
+/// Topic of `Deposit(address,uint256)`.
 pub const WRAPPED: B256 =
     b256!("0xe1fffcc4923d04b559f4d29a8bfc6cda04eb5b0d3c460751c2402c5c5cc9109c");
-/// The topic of `Withdrawal(address,uint256)`.
+/// Topic of `Withdrawal(address,uint256)`.
 pub const UNWRAPPED: B256 =
     b256!("0x7fcf532c15f0a6db0bd6d0e038bea71d30d808c7d98cb3bf7268a95bf5081b65");
 
-/// The types of EIP-2718 that have a tag.
+/// EIP-2718 types that have a tag.
 const BLOB_TYPE: u8 = 3;
 const SET_CODE_TYPE: u8 = 4;
 
-/// The tags of one transaction.
 pub type Tags = BTreeSet<&'static str>;
 
 /// The tags of each transaction of a block.
@@ -103,15 +102,15 @@ fn of_transaction(transaction: &DecodedTransaction) -> Tags {
     rules.into_iter().filter(|(_, holds)| *holds).map(|(tag, _)| tag).collect()
 }
 
-/// What a log alone says: by its event, and by its contract.
+/// Tags from a log alone: by its event, and by its contract.
 fn of_log(chain_id: u64, log: &Log) -> [Option<&'static str>; 2] {
     let topics = &log.topics[..];
-    let said = match topics {
+    let by_event = match topics {
         [APPROVAL, _, spender] | [APPROVAL, _, spender, _] | [APPROVAL_FOR_ALL, _, spender] => {
             abi::address(spender).filter(|spender| *spender != Address::ZERO).map(|_| "APPROVAL")
         }
         [FEES_COLLECTED, _, _] | [FEES_FORWARDED, _] => Some("FEE"),
         _ => events::tag(log),
     };
-    [said, staking::deposit(chain_id, log).map(|_| "STAKING")]
+    [by_event, staking::deposit(chain_id, log).map(|_| "STAKING")]
 }

@@ -1,4 +1,4 @@
-//! Tests of touched contracts and of each tag's rule, on transactions made by hand.
+//! Touched contracts and the rule of each tag, with transactions built by hand.
 
 use alloy_primitives::{B256, Bytes, U256, keccak256};
 use logmill_chain::Log;
@@ -6,7 +6,9 @@ use logmill_chain::Log;
 use super::tags::{APPROVAL, APPROVAL_FOR_ALL, UNWRAPPED, WRAPPED};
 use super::*;
 use crate::derive::decoded::{FtTransfer, NftStandard, NftTransfer, TransferKind};
-use crate::derive::staged::{Scene, check_keys, log, rows_of, table, who};
+use crate::derive::decoded_block_builder::{
+    DecodedBlockBuilder, check_keys, log, rows_of, table, who,
+};
 use crate::processors::fees::{FEES_COLLECTED, FEES_FORWARDED};
 use crate::processors::staking;
 
@@ -21,10 +23,10 @@ fn call(to: u8, input: &[u8]) -> DecodedTransaction {
 }
 
 #[test]
-fn a_contract_is_touched_by_what_says_most_of_it() {
+fn a_contract_has_one_row_with_its_most_specific_source() {
     let by = |byte| log(who(byte), &[], &[]);
     let created = DecodedTransaction { created: Some(who(4)), to: None, ..call(0, &[1]) };
-    let block = Scene::new(6)
+    let block = DecodedBlockBuilder::new(6)
         .with(call(2, &[1]), vec![by(3), by(2), by(3)])
         .with(call(2, &[]), vec![])
         .with(call(2, &[]), vec![by(2)])
@@ -46,8 +48,8 @@ fn a_contract_is_touched_by_what_says_most_of_it() {
 }
 
 /// The tags of the only transaction of a block.
-fn tags(scene: Scene) -> Vec<&'static str> {
-    let block = scene.block();
+fn tags(builder: DecodedBlockBuilder) -> Vec<&'static str> {
+    let block = builder.block();
     let rows = rows_of(&TxContracts::default(), std::slice::from_ref(&block));
     check_keys(&rows);
     let tags = tags::of(&block).remove(0);
@@ -57,7 +59,7 @@ fn tags(scene: Scene) -> Vec<&'static str> {
 }
 
 fn tags_of(transaction: DecodedTransaction, logs: Vec<Log>) -> Vec<&'static str> {
-    tags(Scene::new(6).with(transaction, logs))
+    tags(DecodedBlockBuilder::new(6).with(transaction, logs))
 }
 
 #[test]
@@ -83,9 +85,9 @@ fn a_transaction_is_tagged_by_what_it_is() {
 #[test]
 fn a_transaction_is_tagged_by_its_logs() {
     let check = |topics: &[B256], expected: &[&str]| {
-        // Twice, as each tag is there once.
-        let said = log(who(3), topics, &[0; 64]);
-        let found = tags_of(call(2, &[1]), vec![said.clone(), said]);
+        // Two such logs, because each tag must occur once.
+        let written = log(who(3), topics, &[0; 64]);
+        let found = tags_of(call(2, &[1]), vec![written.clone(), written]);
         assert_eq!(found, expected, "{topics:?}");
     };
     let (me, nobody) = (who(9).into_word(), B256::ZERO);
@@ -107,7 +109,7 @@ fn a_transaction_is_tagged_by_its_logs() {
     check(&[hash("Mint(address,uint256,uint256)"), me], &["LIQUIDITY"]);
     check(&[hash("PunkBought(uint256,uint256,address,address)"), me, me, me], &["MARKETPLACE"]);
     check(&[], &[]);
-    // A log of the same topic by somebody else is no deposit of stake.
+    // A log of the same topic from another contract is not a deposit of stake.
     check(&[staking::DEPOSIT_EVENT], &[]);
     assert_eq!(tags_of(call(2, &[1]), vec![staking::tests::a_deposit()]), ["STAKING"]);
 }
@@ -115,10 +117,11 @@ fn a_transaction_is_tagged_by_its_logs() {
 #[test]
 fn a_transaction_is_tagged_by_its_token_transfers() {
     let check = |ft: Option<TransferKind>, nft: Option<TransferKind>, topic, expected: &[&str]| {
-        let mut scene = Scene::new(6).with(call(2, &[1]), vec![log(who(3), &[topic], &[])]);
-        scene.tokens.ft = ft.map(|kind| ft_of(kind, 0)).into_iter().collect();
-        scene.tokens.nft = nft.map(nft_of).into_iter().collect();
-        assert_eq!(tags(scene), expected, "{ft:?} {nft:?} {topic}");
+        let mut builder =
+            DecodedBlockBuilder::new(6).with(call(2, &[1]), vec![log(who(3), &[topic], &[])]);
+        builder.tokens.ft = ft.map(|kind| ft_of(kind, 0)).into_iter().collect();
+        builder.tokens.nft = nft.map(nft_of).into_iter().collect();
+        assert_eq!(tags(builder), expected, "{ft:?} {nft:?} {topic}");
     };
     let (moved, minted, burnt) =
         (Some(TransferKind::Transfer), Some(TransferKind::Mint), Some(TransferKind::Burn));
@@ -135,10 +138,10 @@ fn a_transaction_is_tagged_by_its_token_transfers() {
     check(None, minted, WRAPPED, &["MINT", "NFT"]);
     check(None, burnt, other, &["BURN", "NFT"]);
     check(moved, minted, other, &["FT_TRANSFER", "MINT", "NFT"]);
-    // A transfer of no transaction is nobody's.
-    let mut scene = Scene::new(6).with(call(2, &[1]), vec![]);
-    scene.tokens.ft = vec![ft_of(TransferKind::Transfer, 7)];
-    assert_eq!(tags(scene), [""; 0]);
+    // A transfer whose transaction does not exist is ignored.
+    let mut builder = DecodedBlockBuilder::new(6).with(call(2, &[1]), vec![]);
+    builder.tokens.ft = vec![ft_of(TransferKind::Transfer, 7)];
+    assert_eq!(tags(builder), [""; 0]);
 }
 
 fn ft_of(kind: TransferKind, transaction_index: usize) -> FtTransfer {

@@ -1,4 +1,4 @@
-//! The crash matrix of metadata: fail at every operation, lose the answer, die; start again, finish, compare.
+//! The crash matrix of metadata: fail, lose the answer or die at every operation; restart, finish, compare.
 
 use std::sync::{Arc, LazyLock};
 
@@ -14,8 +14,8 @@ use logmill_pipeline::derive::Tables;
 use logmill_sim::Database;
 use logmill_work::Handler;
 
-use super::fake::Says;
-use super::ground::{CHAIN, Ground, LEASE, Move, account, data, run_one, string, word};
+use super::fake::ScriptedAnswer;
+use super::fixture::{CHAIN, LEASE, Move, WorkerFixture, account, data, run_one, string, word};
 use crate::work::simulate;
 
 const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
@@ -27,22 +27,22 @@ struct Process {
 }
 
 impl Process {
-    async fn open(ground: &Ground, tables: Tables) -> Result<Self> {
-        // Nothing is fetched here, and to read the machine's certificates takes longer than all the rest.
+    async fn open(fixture: &WorkerFixture, tables: Tables) -> Result<Self> {
+        // Nothing is fetched here, and reading the machine's certificates would take longer than everything else.
         static CLIENT: LazyLock<GuardedClient> = LazyLock::new(|| {
             GuardedClient::new(SystemClock::shared(), GuardedSettings::default()).expect("a client")
         });
         let clients = Clients { web: CLIENT.clone(), gateways: CLIENT.clone() };
         let settings = ItemSettings::default();
         let items =
-            NftItems::open(tables.clone(), CHAIN, ground.state(), clients, settings).await?;
-        let tokens = TokenMetadata::open(tables.clone(), CHAIN, ground.state()).await?;
+            NftItems::open(tables.clone(), CHAIN, fixture.state(), clients, settings).await?;
+        let tokens = TokenMetadata::open(tables.clone(), CHAIN, fixture.state()).await?;
         let over = |work| AsyncWorker::new(work, tables.clone(), CHAIN, AsyncSettings::default());
         let workers = [over(Arc::new(tokens)), over(Arc::new(items.clone()))];
         Ok(Self { tables, items, workers })
     }
 
-    /// Plans, and tries every job that is due once.
+    /// Plans, and tries every due job once.
     async fn round(&self) -> Result<()> {
         for worker in &self.workers {
             worker.plan().await?;
@@ -62,31 +62,35 @@ impl Process {
 }
 
 async fn run(faults: &Arc<Faults>) -> Vec<Vec<String>> {
-    let ground = Ground::new(Database::memory().await).await;
+    let fixture = WorkerFixture::new(Database::memory().await).await;
     let (token, apes) = (account(1), account(2));
-    ground.node.tell(token, &[0x06, 0xfd, 0xde, 0x03], Says::Bytes(string(b"Coin")));
-    ground.node.tell(token, &[0x31, 0x3c, 0xe5, 0x67], Says::Bytes(word(18)));
+    fixture.node.script(token, &[0x06, 0xfd, 0xde, 0x03], ScriptedAnswer::Bytes(string(b"Coin")));
+    fixture.node.script(token, &[0x31, 0x3c, 0xe5, 0x67], ScriptedAnswer::Bytes(word(18)));
     let uri = string(br#"data:application/json,{"name":"Ape"}"#);
     let selector = [0xc8, 0x7b, 0x56, 0xdd];
-    ground.node.tell(apes, &data(selector, &[B256::with_last_byte(1)]), Says::Bytes(uri));
+    fixture.node.script(
+        apes,
+        &data(selector, &[B256::with_last_byte(1)]),
+        ScriptedAnswer::Bytes(uri),
+    );
     let item = |id: u64| Move::Nft { contract: apes, id: U256::from(id), to: account(9) };
     let paid = Move::Ft { token, to: account(9), amount: 5 };
-    ground.derive(0..1_100, &[(5, paid), (6, item(1)), (1_050, item(2))]).await;
-    // The tables are there: what is disturbed is the work.
-    Process::open(&ground, ground.tables.clone()).await.expect("tables");
-    let disturbed = ground.tables.through(ground.sql().with_faults(Arc::clone(faults)));
-    if let Ok(process) = Process::open(&ground, disturbed).await {
-        // Dead, or only hurt: the next process finishes.
+    fixture.derive(0..1_100, &[(5, paid), (6, item(1)), (1_050, item(2))]).await;
+    // The tables exist already: the faults hit the work.
+    Process::open(&fixture, fixture.tables.clone()).await.expect("tables");
+    let disturbed = fixture.tables.through(fixture.sql().with_faults(Arc::clone(faults)));
+    if let Ok(process) = Process::open(&fixture, disturbed).await {
+        // Whether the process died or only failed: the next one finishes.
         let _ = process.round().await;
     }
-    let next = Process::open(&ground, ground.tables.clone()).await.expect("tables");
+    let next = Process::open(&fixture, fixture.tables.clone()).await.expect("tables");
     for _ in 0..2 {
-        ground.pass_time();
+        fixture.pass_time();
         next.round().await.expect("nothing is in the way");
     }
     for worker in &next.workers {
-        let standing = worker.standing().await.expect("a database");
-        assert_eq!((standing.checkpoint, standing.missing), (Some(1_100), 0), "{standing:?}");
+        let progress = worker.progress().await.expect("a database");
+        assert_eq!((progress.checkpoint, progress.missing), (Some(1_100), 0), "{progress:?}");
     }
     let mut image = Vec::new();
     for text in [
@@ -95,7 +99,7 @@ async fn run(faults: &Arc<Faults>) -> Vec<Vec<String>> {
         "SELECT kind, subject, block, status, value FROM observation ORDER BY kind, subject, block",
         "SELECT kind, key, state FROM job ORDER BY kind, key",
     ] {
-        image.push(ground.dump(text).await);
+        image.push(fixture.dump(text).await);
     }
     image
 }
@@ -120,9 +124,9 @@ fn metadata_survives_a_fault_at_every_operation() {
     });
 }
 
-/// Plans and tries every job that is due once, as a process would that may die on the way.
-async fn round_of_code(ground: &Ground, tables: Tables) -> Result<AsyncWorker> {
-    let code = ContractCode::open(tables.clone(), CHAIN, ground.state()).await?;
+/// Plans and tries every due job once, like a process that may die on the way.
+async fn round_of_code(fixture: &WorkerFixture, tables: Tables) -> Result<AsyncWorker> {
+    let code = ContractCode::open(tables.clone(), CHAIN, fixture.state()).await?;
     let over = AsyncWorker::new(Arc::new(code), tables.clone(), CHAIN, AsyncSettings::default());
     over.plan().await?;
     let queue = tables.queue().clone();
@@ -134,23 +138,23 @@ async fn round_of_code(ground: &Ground, tables: Tables) -> Result<AsyncWorker> {
 }
 
 async fn run_code(faults: &Arc<Faults>) -> Vec<String> {
-    let ground = Ground::new(Database::memory().await).await;
+    let fixture = WorkerFixture::new(Database::memory().await).await;
     let created = |number: u8| Move::Create { contract: account(number) };
     for number in 1..=3 {
-        ground.node.tell(account(number), &[], Says::Bytes(vec![number; 3]));
+        fixture.node.script(account(number), &[], ScriptedAnswer::Bytes(vec![number; 3]));
     }
-    ground.derive(0..1_100, &[(5, created(1)), (6, created(2)), (1_050, created(3))]).await;
-    let disturbed = ground.tables.through(ground.sql().with_faults(Arc::clone(faults)));
-    // Dead, or only hurt: the next process finishes.
-    let _ = round_of_code(&ground, disturbed).await;
+    fixture.derive(0..1_100, &[(5, created(1)), (6, created(2)), (1_050, created(3))]).await;
+    let disturbed = fixture.tables.through(fixture.sql().with_faults(Arc::clone(faults)));
+    // Whether the process died or only failed: the next one finishes.
+    let _ = round_of_code(&fixture, disturbed).await;
     for _ in 0..2 {
-        ground.pass_time();
-        round_of_code(&ground, ground.tables.clone()).await.expect("nothing is in the way");
+        fixture.pass_time();
+        round_of_code(&fixture, fixture.tables.clone()).await.expect("nothing is in the way");
     }
-    let last = round_of_code(&ground, ground.tables.clone()).await.expect("a database");
-    let standing = last.standing().await.expect("a database");
-    assert_eq!((standing.checkpoint, standing.missing), (Some(1_100), 0), "{standing:?}");
-    ground.dump("SELECT subject, block, status, value FROM observation ORDER BY subject").await
+    let last = round_of_code(&fixture, fixture.tables.clone()).await.expect("a database");
+    let progress = last.progress().await.expect("a database");
+    assert_eq!((progress.checkpoint, progress.missing), (Some(1_100), 0), "{progress:?}");
+    fixture.dump("SELECT subject, block, status, value FROM observation ORDER BY subject").await
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! A server on this machine that gives documents, and does worse.
+//! A local web server that serves documents, and misbehaves on some paths.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use logmill_io::wire::guarded::{Allowed, GuardedClient, GuardedSettings, Net};
+use logmill_io::wire::guarded::{AllowedTarget, GuardedClient, GuardedSettings, Net};
 use logmill_io::{SystemClock, Tasks};
 use logmill_pipeline::async_workers::nft_items::Clients;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 pub(crate) struct Web {
     pub(crate) at: SocketAddr,
-    asked: Arc<AtomicUsize>,
+    requests: Arc<AtomicUsize>,
     _tasks: Tasks<()>,
 }
 
@@ -20,9 +20,9 @@ impl Web {
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let at = listener.local_addr().expect("bound");
-        let asked = Arc::new(AtomicUsize::new(0));
+        let requests = Arc::new(AtomicUsize::new(0));
         let mut tasks = Tasks::new();
-        let seen = Arc::clone(&asked);
+        let seen = Arc::clone(&requests);
         tasks.spawn(async move {
             let mut connections = Tasks::new();
             while let Ok((stream, _)) = listener.accept().await {
@@ -30,20 +30,20 @@ impl Web {
                 connections.spawn(serve(stream, at));
             }
         });
-        Self { at, asked, _tasks: tasks }
+        Self { at, requests, _tasks: tasks }
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.at)
     }
 
-    pub(crate) fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+    pub(crate) fn requests(&self) -> usize {
+        self.requests.load(Ordering::SeqCst)
     }
 
-    /// Clients that may reach it, and nothing else that is not public.
+    /// Clients that may reach this server, but no other private address.
     pub(crate) fn clients(&self) -> Clients {
-        let allowed = vec![Allowed::Net(Net::parse("127.0.0.1").expect("a network"))];
+        let allowed = vec![AllowedTarget::Net(Net::parse("127.0.0.1").expect("a network"))];
         let settings = GuardedSettings { ports: Vec::new(), allowed, ..GuardedSettings::default() };
         let client =
             || GuardedClient::new(SystemClock::shared(), settings.clone()).expect("a client");

@@ -40,7 +40,7 @@ async fn a_finished_put_leaves_only_its_blob() {
 }
 
 #[tokio::test]
-async fn a_folder_that_can_not_be_made_is_a_clear_error() {
+async fn a_folder_that_cannot_be_created_is_a_clear_error() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("file");
     std::fs::write(&file, "").expect("a file");

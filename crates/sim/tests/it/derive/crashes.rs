@@ -1,8 +1,9 @@
-//! The crash matrix of derived tables: die at every operation, start again, finish, compare.
+//! The crash matrix of derived tables: die at every operation, restart, finish, compare.
 
 use std::sync::Arc;
 
 use logmill_io::{Fault, Faults};
+use logmill_pipeline::derive::store::Permit;
 use logmill_pipeline::derive::{Deriver, Processor, Tables};
 use logmill_sim::Database;
 
@@ -26,7 +27,7 @@ async fn life(world: &World, process: &Process, deriver: &Deriver) -> logmill_pi
     world.sim.reorg(2, 6).expect("not final");
     process.catch_up().await?;
     deriver.catch_up().await?;
-    deriver.tables().rederive(model::CHAIN, &Probe::shared()).await?;
+    deriver.tables().rederive(model::CHAIN, &Probe::shared(), Permit::default()).await?;
     deriver.catch_up().await
 }
 
@@ -40,7 +41,7 @@ async fn run(faults: &Arc<Faults>, processors: &[Arc<dyn Processor>]) {
     let plain = Tables::open(database.open().await).await.expect("tables");
     let disturbed = plain.through(plain.sql().with_faults(Arc::clone(faults)));
     let first = deriver(&world, &process, &disturbed, processors);
-    // Dead, or only hurt: the next process finishes.
+    // Whether the process died or only failed: the next one finishes.
     let _ = life(&world, &process, &first).await;
     process.catch_up().await.expect("nothing is in the way");
     let restarted = Tables::open(database.open().await).await.expect("tables");
@@ -58,8 +59,8 @@ async fn a_deriver_that_dies_anywhere_leaves_tables_that_the_next_one_completes(
     for operation in 0..operations {
         for fault in FAULTS {
             let kills = matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
-            // To die after an operation is mostly to die before the next; and what does not kill goes one way
-            // through the retries, wherever it strikes.
+            // Dying after an operation is mostly the same as dying before the next one, and failures without a
+            // crash take the same retry path everywhere.
             if fault != Fault::CrashBefore && !operation.is_multiple_of(4) {
                 continue;
             }
@@ -70,7 +71,8 @@ async fn a_deriver_that_dies_anywhere_leaves_tables_that_the_next_one_completes(
     }
 }
 
-/// All tables of all processors change together: here and there is enough, since every processor goes the same way.
+/// All tables of all processors change together. A sample of the operations is enough, since all processors share the
+/// code path.
 #[tokio::test(start_paused = true)]
 async fn no_table_of_any_processor_is_torn_when_a_deriver_dies() {
     const TIMES: u64 = 12;

@@ -1,22 +1,29 @@
-//! The life of derived tables by chance: blocks come, branches die, derivers stop and race, generations are replaced.
-//! At the end the tables are what a naive fold over the chain gives.
+//! Random histories of derived tables: blocks arrive, branches die, derivers stop and race, generations are replaced.
+//! At the end the tables equal those of a model without the processors.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use logmill_io::{Entropy, SeededEntropy};
+use logmill_pipeline::derive::store::Permit;
 use logmill_pipeline::derive::{DeriveSettings, Deriver, Processor, Tables};
 use logmill_pipeline::processors::usage::{UsageRule, UsageWorker};
 use logmill_pipeline::{Error, processors};
 use logmill_sim::Database;
-use logmill_work::intervals::From;
+use logmill_work::intervals::SearchOrder;
 
 use super::chain_world::{Process, World};
 use super::model;
 use super::probe::Probe;
 
-/// The processors of the product, with transfers as usage of who sends them.
+/// The processors of the product, with transfers as usage of their senders.
 pub(crate) fn real() -> Vec<Arc<dyn Processor>> {
+    let settings = processors::Settings::of_chain(1);
+    processors::all(&processors::Settings { usage: Some(transfers()), ..settings })
+}
+
+/// A rule that counts transfers as usage of their senders.
+pub(crate) fn transfers() -> UsageWorker {
     let transfers = UsageRule {
         name: "transfers".to_owned(),
         event: "event Transfer(address indexed from, address indexed to, uint256 value)".to_owned(),
@@ -29,9 +36,7 @@ pub(crate) fn real() -> Vec<Arc<dyn Processor>> {
         token_decimals: BTreeMap::new(),
         dimensions: BTreeMap::from([("to".to_owned(), "to".to_owned())]),
     };
-    let usage = UsageWorker::new(vec![transfers]).expect("a rule");
-    let settings = processors::Settings::of_chain(1);
-    processors::all(&processors::Settings { usage: Some(usage), ..settings })
+    UsageWorker::new(vec![transfers]).expect("a rule")
 }
 
 pub(crate) fn all() -> Vec<Arc<dyn Processor>> {
@@ -54,7 +59,7 @@ pub(crate) fn deriver(
     Deriver::new(chain, tables.clone(), processors.to_vec(), settings(), "test", clock)
 }
 
-/// What is stored of the chain now is in the tables now.
+/// Checks that the tables match the stored blocks.
 pub(crate) async fn check(
     world: &World,
     process: &Process,
@@ -66,7 +71,7 @@ pub(crate) async fn check(
     model::check(tables, processors, &world.sim, covered).await;
 }
 
-/// An outcome that a race may have.
+/// Accepts the outcomes that a race may have.
 fn raced(outcome: Result<impl Sized, Error>) {
     match outcome {
         Ok(_) | Err(Error::Overtaken { .. }) => {}
@@ -78,17 +83,17 @@ async fn live(seed: u64, database: &Database, steps: usize) {
     let dice: Arc<dyn Entropy> = SeededEntropy::shared(seed);
     let mut world = World::new(seed, Some(6)).await;
     world.settings.history_stop = 0;
-    // The tables are the same, with senders that are stored or without.
+    // The tables are the same whether senders are stored or not.
     world.settings.store_senders = seed.is_multiple_of(2);
     world.sim.grow(5 + dice.below(20));
     let process = world.write().await;
     let tables = Tables::open(database.open().await).await.expect("tables");
     let processors = all();
-    // Two at the same time: neither knows of the other.
+    // Two at the same time, unaware of each other.
     let mut derivers = Vec::new();
     for _ in 0..2 {
         let deriver = deriver(&world, &process, &tables, &processors);
-        deriver.load().await.expect("lines");
+        deriver.load().await.expect("generations");
         derivers.push(deriver);
     }
     for _ in 0..steps {
@@ -99,14 +104,17 @@ async fn live(seed: u64, database: &Database, steps: usize) {
             3..5 => process.catch_up().await.expect("nothing is in the way"),
             5 => drop(process.fill().await.expect("nothing is in the way")),
             6..8 => raced(deriver.align_tip(None).await),
-            8 => raced(deriver.history_step(None, From::Above).await),
-            9 => raced(deriver.history_step(None, From::Below).await),
+            8 => raced(deriver.history_step(None, SearchOrder::HighestFirst).await),
+            9 => raced(deriver.history_step(None, SearchOrder::LowestFirst).await),
             10 => {
                 let number = usize::try_from(dice.below(processors.len() as u64)).expect("few");
-                tables.rederive(model::CHAIN, &processors[number]).await.expect("begun");
-                deriver.load().await.expect("lines");
+                tables
+                    .rederive(model::CHAIN, &processors[number], Permit::default())
+                    .await
+                    .expect("begun");
+                deriver.load().await.expect("generations");
             }
-            _ => raced(deriver.finish_lines(None).await),
+            _ => raced(deriver.finish_generations(None).await),
         }
     }
     world.sim.grow(2);

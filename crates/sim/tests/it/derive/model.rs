@@ -1,4 +1,5 @@
-//! What the tables should hold: a naive fold, written without any of the code that it checks; and what they hold.
+//! Compares the contents of tables with the expected ones. For the product's processors, [`super::naive`] computes them
+//! without sharing code; for the probe, they are a naive fold of its rows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,12 +11,14 @@ use logmill_pipeline::derive::{
     Cell, DecodedBlock, Fold, Kind, Processor, Reader, Rows, Select, Table, Tables,
 };
 
+use super::naive::{self, Assumptions};
+
 /// The rows of a table as text, sorted.
-pub(crate) type Shown = Vec<Vec<String>>;
+pub(crate) type TableRows = Vec<Vec<String>>;
 
 pub(crate) const CHAIN: u64 = 1_337;
 
-fn show(cell: &Cell) -> String {
+fn cell_text(cell: &Cell) -> String {
     match cell {
         Cell::Null => "nothing".to_owned(),
         Cell::Int(value) => value.to_string(),
@@ -26,11 +29,8 @@ fn show(cell: &Cell) -> String {
     }
 }
 
-/// What a processor's tables should hold after these blocks.
-pub(crate) fn expected(
-    processor: &dyn Processor,
-    blocks: &[Arc<Block>],
-) -> BTreeMap<&'static str, Shown> {
+/// The expected tables of a probe after these blocks.
+fn expected(processor: &dyn Processor, blocks: &[Arc<Block>]) -> BTreeMap<&'static str, TableRows> {
     let mut all: BTreeMap<&'static str, Vec<Vec<Cell>>> = BTreeMap::new();
     for block in blocks {
         let decoded = DecodedBlock::new(CHAIN, Arc::clone(block)).expect("a good block");
@@ -49,14 +49,14 @@ pub(crate) fn expected(
     shown.collect()
 }
 
-/// Folds rows that come in the order of the chain.
-fn naive(table: &Table, rows: Vec<Vec<Cell>>) -> Shown {
+/// Folds rows, which must be in the order of the chain.
+fn naive(table: &Table, rows: Vec<Vec<Cell>>) -> TableRows {
     let keys = table.columns.iter().filter(|column| column.fold == Fold::Key).count();
     let mut groups: BTreeMap<Vec<String>, Vec<Vec<Cell>>> = BTreeMap::new();
     for row in rows {
-        groups.entry(row[..keys].iter().map(show).collect()).or_default().push(row);
+        groups.entry(row[..keys].iter().map(cell_text).collect()).or_default().push(row);
     }
-    let mut shown: Shown = groups.into_values().map(|group| one(table, &group)).collect();
+    let mut shown: TableRows = groups.into_values().map(|group| one(table, &group)).collect();
     shown.sort();
     shown
 }
@@ -70,11 +70,11 @@ fn one(table: &Table, group: &[Vec<Cell>]) -> Vec<String> {
         let or_nothing =
             |value: Option<i64>| value.map_or("nothing".to_owned(), |value| value.to_string());
         match (column.fold, column.kind) {
-            (Fold::Key, _) | (Fold::First, _) => show(cells[0]),
-            (Fold::Last, _) => show(cells[cells.len() - 1]),
+            (Fold::Key, _) | (Fold::First, _) => cell_text(cells[0]),
+            (Fold::Last, _) => cell_text(cells[cells.len() - 1]),
             (Fold::Once, _) => {
                 assert_eq!(cells.len(), 1, "a key of {} stands twice", table.name);
-                show(cells[0])
+                cell_text(cells[0])
             }
             (Fold::Sum, Kind::Amount) => {
                 let amounts = cells.iter().map(|cell| match cell {
@@ -93,12 +93,21 @@ fn one(table: &Table, group: &[Vec<Cell>]) -> Vec<String> {
     table.columns.iter().enumerate().map(value).collect()
 }
 
-/// What the tables of a processor hold, as readers see them.
+/// The tables of a processor, as readers see them.
 pub(crate) async fn found(
     tables: &Tables,
     processor: &dyn Processor,
-) -> BTreeMap<&'static str, Shown> {
-    let reader = Reader::new(tables.clone(), CHAIN);
+) -> BTreeMap<&'static str, TableRows> {
+    found_on(CHAIN, tables, processor).await
+}
+
+/// The same for a chain with another id.
+pub(crate) async fn found_on(
+    chain_id: u64,
+    tables: &Tables,
+    processor: &dyn Processor,
+) -> BTreeMap<&'static str, TableRows> {
+    let reader = Reader::new(tables.clone(), chain_id);
     let mut all = BTreeMap::new();
     for table in processor.tables() {
         let column = |column: &logmill_pipeline::derive::Column| match column.kind {
@@ -115,23 +124,23 @@ pub(crate) async fn found(
             format!("SELECT {columns} FROM {} AS s", source(table, &Select::default()))
         };
         let answer = reader.query(text, Vec::new()).await.expect("it can be read");
-        let mut shown: Shown = answer.rows.iter().map(|row| shown_row(table, row)).collect();
+        let mut shown: TableRows = answer.rows.iter().map(|row| row_text(table, row)).collect();
         shown.sort();
-        let view = view(tables, table).await;
+        let view = view(chain_id, tables, table).await;
         assert_eq!(view, shown.len(), "the view of {}", table.name);
         all.insert(table.name, shown);
     }
     all
 }
 
-/// How many rows the view of a table has.
-async fn view(tables: &Tables, table: &Table) -> usize {
-    let text = format!("SELECT count(*) FROM {} WHERE chain_id = 1337", table.name);
+/// Number of rows in the view of a table.
+async fn view(chain_id: u64, tables: &Tables, table: &Table) -> usize {
+    let text = format!("SELECT count(*) FROM {} WHERE chain_id = {chain_id}", table.name);
     let count = tables.sql().query(&text, Vec::new()).await.expect("a view");
     usize::try_from(count.row().expect("one").count(0).expect("a number")).expect("few")
 }
 
-fn shown_row(table: &Table, row: &logmill_io::sql::Row) -> Vec<String> {
+fn row_text(table: &Table, row: &logmill_io::sql::Row) -> Vec<String> {
     let value = |(number, column): (usize, &logmill_pipeline::derive::Column)| {
         if row.is_null(number) {
             return "nothing".to_owned();
@@ -147,7 +156,7 @@ fn shown_row(table: &Table, row: &logmill_io::sql::Row) -> Vec<String> {
     table.columns.iter().enumerate().map(value).collect()
 }
 
-/// Compares all tables of a processor with what they should hold after the blocks of these ranges.
+/// Compares all tables of processors with the expected ones after these blocks, which must be in chain order.
 pub(crate) async fn check(
     tables: &Tables,
     processors: &[Arc<dyn Processor>],
@@ -156,8 +165,15 @@ pub(crate) async fn check(
 ) {
     let blocks: Vec<Arc<Block>> =
         blocks.into_iter().map(|number| sim.block(number).expect("it exists")).collect();
+    let assumptions = Assumptions { chain_id: CHAIN, blob_gas_price: None, forwarder: None };
+    let mut naive = naive::tables(&assumptions, &blocks);
     for processor in processors {
-        let expected = expected(&**processor, &blocks);
+        let expected = if processor.tables().iter().any(|table| table.name.starts_with("probe")) {
+            expected(&**processor, &blocks)
+        } else {
+            let own = processor.tables().iter();
+            own.map(|table| (table.name, naive.remove(table.name).unwrap_or_default())).collect()
+        };
         let found = found(tables, &**processor).await;
         for (name, expected) in expected {
             assert_same(name, &found[name], &expected);
@@ -165,7 +181,8 @@ pub(crate) async fn check(
     }
 }
 
-fn assert_same(name: &str, found: &Shown, expected: &Shown) {
+/// Compares the rows of a table.
+pub(crate) fn assert_same(name: &str, found: &TableRows, expected: &TableRows) {
     let missing: Vec<_> = expected.iter().filter(|row| !found.contains(row)).take(3).collect();
     let extra: Vec<_> = found.iter().filter(|row| !expected.contains(row)).take(3).collect();
     assert!(

@@ -7,7 +7,7 @@ use logmill_pipeline::cells;
 use logmill_pipeline::derive::rows::amount;
 use logmill_pipeline::derive::table::{folded, key, once};
 use logmill_pipeline::derive::{
-    Cell, DecodedBlock, Fold, Kind, Phase, Processor, Reads, Rows, Table,
+    BlockParts, Cell, DecodedBlock, Fold, Kind, Phase, Processor, Rows, Table,
 };
 use logmill_pipeline::{Error, Result};
 
@@ -43,11 +43,11 @@ pub(crate) static FOLDED: Table = Table {
     indexes: &[&["last_address"]],
 };
 
-/// A processor that fails where it is told to.
+/// A processor that fails at configured blocks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Probe {
     pub(crate) version: u32,
-    /// Blocks that it can not do.
+    /// Blocks at which it returns an error.
     pub(crate) fails_at: Vec<u64>,
     /// Blocks at which it panics.
     pub(crate) panics_at: Vec<u64>,
@@ -77,8 +77,8 @@ impl Processor for Probe {
         Phase::Two
     }
 
-    fn reads(&self) -> Reads {
-        Reads::Logs
+    fn reads(&self) -> BlockParts {
+        BlockParts::Logs
     }
 
     fn tables(&self) -> &'static [&'static Table] {

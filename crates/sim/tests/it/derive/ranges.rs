@@ -7,7 +7,7 @@ use std::sync::Arc;
 use logmill_chain::sim::SimChain;
 use logmill_io::{Entropy, SeededEntropy};
 use logmill_pipeline::Error;
-use logmill_pipeline::derive::{DecodedBlock, Line, Part, Processor, Rows, Tables};
+use logmill_pipeline::derive::{DecodedBlock, Generation, Processor, RangeRows, Rows, Tables};
 use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
 
@@ -16,17 +16,17 @@ use super::life::{all, check, deriver};
 use super::model;
 use super::probe::Probe;
 
-/// The rows of a range of blocks, as they are.
-pub(crate) fn part(line: &Line, sim: &SimChain, range: Range<u64>) -> Part {
-    let mut rows = Rows::new(line.processor.tables());
+/// The rows of a range of blocks.
+pub(crate) fn part(generation: &Generation, sim: &SimChain, range: Range<u64>) -> RangeRows {
+    let mut rows = Rows::new(generation.processor.tables());
     for number in range.clone() {
         let block = sim.block(number).expect("it exists");
         let decoded = DecodedBlock::new(model::CHAIN, block).expect("a good block");
         rows.at_block(number);
-        line.processor.process(&decoded, &mut rows).expect("a good block");
+        generation.processor.process(&decoded, &mut rows).expect("a good block");
     }
     rows.fold().expect("they fit");
-    Part { line: line.clone(), range, rows }
+    RangeRows { generation: generation.clone(), range, rows }
 }
 
 /// A range of up to `most` blocks somewhere below `end`.
@@ -41,12 +41,12 @@ async fn any_order(seed: u64, database: &Database) {
     sim.grow(40);
     let tables = Tables::open(database.open().await).await.expect("tables");
     let processors = all();
-    let lines = tables.lines(model::CHAIN, &processors).await.expect("lines");
-    for line in &lines {
+    let generations = tables.generations(model::CHAIN, &processors).await.expect("generations");
+    for generation in &generations {
         let mut done: BTreeSet<u64> = BTreeSet::new();
         for _ in 0..40 {
             let range = draw(&*dice, 40, 9);
-            let outcome = tables.commit(None, vec![part(line, &sim, range.clone())]).await;
+            let outcome = tables.commit(None, vec![part(generation, &sim, range.clone())]).await;
             if range.clone().any(|number| done.contains(&number)) {
                 assert!(matches!(outcome, Err(Error::Overtaken { .. })), "{range:?} again");
             } else {
@@ -55,11 +55,11 @@ async fn any_order(seed: u64, database: &Database) {
             }
         }
         let covered: BTreeSet<u64> = {
-            let covered = tables.covered(line).await.expect("read");
+            let covered = tables.covered(generation).await.expect("read");
             covered.ranges().flatten().collect()
         };
         assert_eq!(covered, done);
-        model::check(&tables, &[Arc::clone(&line.processor)], &sim, done).await;
+        model::check(&tables, &[Arc::clone(&generation.processor)], &sim, done).await;
     }
 }
 
@@ -77,10 +77,10 @@ async fn ranges_in_any_order_count_once_on_postgresql() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_derived_is_nothing_to_read_and_no_error() {
+async fn tables_without_derived_blocks_are_empty_and_not_an_error() {
     let tables = Tables::open(Database::memory().await.open().await).await.expect("tables");
     let processors = all();
-    tables.lines(model::CHAIN, &processors).await.expect("lines");
+    tables.generations(model::CHAIN, &processors).await.expect("generations");
     model::check(&tables, &processors, &sim(1, None), []).await;
 }
 
@@ -100,7 +100,7 @@ async fn deriving_all_again_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_processor_that_fails_stops_no_other_and_keeps_its_place() {
+async fn a_processor_that_fails_does_not_stop_others_and_keeps_its_position() {
     let world = World::new(4, Some(5)).await;
     world.sim.grow(40);
     let process = world.write().await;
@@ -121,7 +121,7 @@ async fn a_processor_that_fails_stops_no_other_and_keeps_its_place() {
     let failing: Vec<u64> = probe.failing.iter().map(|failing| failing.start).collect();
     assert_eq!((probe.missing, failing), (2, vec![11, 30]), "{probe:?}");
     assert!(probe.failing[1].error.contains("told to panic"), "{probe:?}");
-    // Mended: the same version, so the same tables.
+    // Fixed: the version is the same, and so are the tables.
     let mended = [good, vec![Probe::shared()]].concat();
     let deriver = super::life::deriver(&world, &process, &tables, &mended);
     deriver.catch_up().await.expect("nothing fails");
@@ -129,7 +129,7 @@ async fn a_processor_that_fails_stops_no_other_and_keeps_its_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_version_is_built_beside_the_old_and_takes_its_place() {
+async fn a_new_version_is_built_beside_the_old_one_and_replaces_it() {
     let world = World::new(5, Some(5)).await;
     world.sim.grow(30);
     let process = world.write().await;
@@ -140,7 +140,7 @@ async fn a_new_version_is_built_beside_the_old_and_takes_its_place() {
     deriver(&world, &process, &tables, &old).catch_up().await.expect("derived");
     let new: Vec<Arc<dyn Processor>> = vec![Probe::of_version(2).into()];
     let next = deriver(&world, &process, &tables, &new);
-    next.load().await.expect("lines");
+    next.load().await.expect("generations");
     next.align_tip(None).await.expect("derived");
     assert!(next.is_building());
     let finalized = world.sim.heads().finalized.expect("it has").number;

@@ -1,20 +1,25 @@
 //! Stored final blocks are replaced under derived tables: by another chain after a rebuild, or by other content under
-//! the same hash after a repair. The tables end as a naive fold over the new blocks, and say so until then.
+//! the same hash after a repair. The tables end as a naive fold over the new blocks, and report that they are
+//! incomplete until then.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use finalized_log_index::{Resolution, Stores};
+use finalized_log_index::{ReplacementPosition, Resolution, Stores};
 use logmill_chain::sim::Lie;
-use logmill_chain::{Block, Verify};
-use logmill_io::{Clock, Fault, Faults, Faulty};
-use logmill_pipeline::block::finalized;
+use logmill_chain::{Block, VerifyLevel};
+use logmill_io::meta::MemoryMeta;
+use logmill_io::sql::Execute;
+use logmill_io::{Clock, Condition, Fault, Faults, FaultyStore, KeyRange, MetaStoreExt, params};
+use logmill_pipeline::block::to_finalized;
+use logmill_pipeline::derive::store::Permit;
 use logmill_pipeline::derive::{
-    DeriveSettings, Deriver, Part, Processor, Reader, Standing, Tables,
+    DeriveSettings, Deriver, GenerationProgress, Processor, RangeRows, Reader, Tables,
 };
 use logmill_pipeline::repair::RepairHandler;
 use logmill_pipeline::{Change, Error, Result};
 use logmill_sim::Database;
+use logmill_sim::postgres::PostgresServer;
 use tokio::sync::broadcast;
 
 use super::chain_world::{Process, World};
@@ -38,6 +43,27 @@ async fn reset(world: &World, blocks: u64) -> World {
     }
 }
 
+/// Other stores, and another chain.
+async fn made_again(world: &World, blocks: u64) -> World {
+    let other = World::new(99, Some(3)).await;
+    other.sim.grow(blocks);
+    other.clock.jump(logmill_io::millis(Duration::from_secs(7_200)));
+    World { settings: world.settings.clone(), ..other }
+}
+
+/// The same blobs, and a copy of all records.
+async fn backup(world: &World) -> Stores {
+    let stores = &world.stores;
+    let meta = MemoryMeta::shared(world.clock.clone(), Arc::clone(&stores.entropy));
+    for prefix in ["logindex/", "chain"] {
+        let records = stores.meta.scan(&KeyRange::prefix(prefix), 100_000).await;
+        for (key, record) in records.expect("it scans") {
+            meta.put(key, record.value, Condition::Absent).await.expect("it is written");
+        }
+    }
+    Stores { meta, ..stores.clone() }
+}
+
 async fn world(blocks: u64) -> World {
     let mut world = World::new(8, Some(3)).await;
     world.settings.history_stop = 0;
@@ -56,13 +82,24 @@ async fn tables() -> Tables {
     Tables::open(Database::memory().await.open().await).await.expect("tables")
 }
 
-async fn standing(tables: &Tables, processor: &str) -> Standing {
+async fn progress(tables: &Tables, processor: &str) -> GenerationProgress {
     let reader = Reader::new(tables.clone(), model::CHAIN);
-    reader.standings(&[processor]).await.expect("read").remove(0)
+    reader.progress(&[processor]).await.expect("read").remove(0)
+}
+
+/// Why the checkpoint of a processor is incomplete, according to the view.
+async fn checkpoint_reason(tables: &Tables, processor: &str) -> Option<String> {
+    let text = "SELECT reason, CASE WHEN complete THEN 1 ELSE 0 END FROM indexing_checkpoints
+                WHERE chain_id = 1337 AND service_name = $1";
+    let found = tables.sql().query(text, params![processor]).await.expect("a view");
+    let row = found.row().expect("one");
+    let reason = row.opt_text(0).expect("a text").map(str::to_owned);
+    assert_eq!(row.int(1).expect("a number") == 1, reason.is_none());
+    reason
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_rebuild_from_another_chain_tables_say_so_and_then_hold_that_chain() {
+async fn after_a_rebuild_from_another_chain_tables_are_marked_and_then_hold_that_chain() {
     // Longer than before, as long, and shorter.
     for blocks in [70, 40, 12] {
         let world = world(40).await;
@@ -73,9 +110,9 @@ async fn after_a_rebuild_from_another_chain_tables_say_so_and_then_hold_that_cha
         first.catch_up().await.expect("derived");
         check(&world, &process, &tables, &processors).await;
         process.writer.resolve(Resolution::RebuildFrom(0)).await.expect("it is stored");
-        let last = process.chain.index().last_replacement();
+        let last = process.chain.index().replacement_position();
         for processor in &processors {
-            let stale = standing(&tables, processor.name()).await.stale(last);
+            let stale = progress(&tables, processor.name()).await.stale(last);
             assert!(stale.is_some_and(|why| why.contains("replaced")), "{}", processor.name());
         }
         process.die();
@@ -83,35 +120,37 @@ async fn after_a_rebuild_from_another_chain_tables_say_so_and_then_hold_that_cha
         let world = reset(&world, blocks).await;
         let process = stored(&world).await;
         let next = deriver(&world, &process, &tables, &processors);
-        next.load().await.expect("lines");
+        next.load().await.expect("generations");
         next.apply_replacements(None).await.expect("applied");
-        // The old rows can be read, and are not said to be true.
-        let behind = standing(&tables, PROCESSOR).await;
+        // The old rows can still be read, but are marked as incomplete.
+        let behind = progress(&tables, PROCESSOR).await;
         let why = behind.stale(last).expect("it has not caught up");
         assert!(why.contains("being derived again") && why.contains("replacement 1"), "{why}");
+        assert_eq!(checkpoint_reason(&tables, PROCESSOR).await, behind.behind);
         assert!(!model::found(&tables, &*Probe::shared()).await["probe_once"].is_empty());
         next.catch_up().await.expect("derived");
         check(&world, &process, &tables, &processors).await;
         for processor in &processors {
-            let now = standing(&tables, processor.name()).await;
+            let now = progress(&tables, processor.name()).await;
             assert_eq!((now.stale(last), now.behind), (None, None), "{}", processor.name());
+            assert_eq!(checkpoint_reason(&tables, processor.name()).await, None);
         }
         assert!(!next.is_building());
     }
 }
 
-/// A world whose stored blocks 3 to 8 were told with false logs.
+/// A world whose stored blocks 3 to 8 have false logs.
 async fn deceived(sealed: bool) -> (World, Process) {
     let world = world(12).await;
     let process = world.write().await;
     for number in 0..=9 {
         let mut block = Block::clone(&world.sim.block(number).expect("it exists"));
-        block.verified = Verify::Full;
+        block.verified = VerifyLevel::Full;
         if (3..9).contains(&number) {
-            block.verified = Verify::Off;
-            Lie::ChangeLog.tell(&mut block);
+            block.verified = VerifyLevel::Off;
+            Lie::ChangeLog.apply(&mut block);
         }
-        process.writer.ingest_finalized_block(finalized(block)).await.expect("it follows");
+        process.writer.ingest_finalized_block(to_finalized(block)).await.expect("it follows");
     }
     if sealed {
         process.writer.maintain().await.expect("it seals");
@@ -125,19 +164,19 @@ fn repairs(process: &Process) -> RepairHandler {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_repair_tables_hold_what_the_right_blocks_say() {
+async fn after_a_repair_tables_hold_the_rows_of_the_repaired_blocks() {
     for sealed in [false, true] {
         let (world, process) = deceived(sealed).await;
         let (tables, processors) = (tables().await, all());
         let deriver = deriver(&world, &process, &tables, &processors);
         deriver.catch_up().await.expect("derived");
-        let before = standing(&tables, PROCESSOR).await;
+        let before = progress(&tables, PROCESSOR).await;
         repairs(&process).repair(3..9).await.expect("it is fetched again");
-        let last = process.chain.index().last_replacement();
-        assert!(standing(&tables, PROCESSOR).await.stale(last).is_some());
+        let last = process.chain.index().replacement_position();
+        assert!(progress(&tables, PROCESSOR).await.stale(last).is_some());
         deriver.catch_up().await.expect("derived");
         check(&world, &process, &tables, &processors).await;
-        let after = standing(&tables, PROCESSOR).await;
+        let after = progress(&tables, PROCESSOR).await;
         assert!(after.generation > before.generation);
         assert_eq!(after.replacements_applied, last);
     }
@@ -149,17 +188,17 @@ async fn a_replacement_of_blocks_that_are_not_derived_starts_no_new_generation()
     let process = stored(&world).await;
     let tables = tables().await;
     let processors = vec![Probe::shared()];
-    let lines = tables.lines(model::CHAIN, &processors).await.expect("lines");
-    let some: Vec<Part> = vec![part(&lines[0], &world.sim, 0..5)];
+    let generations = tables.generations(model::CHAIN, &processors).await.expect("generations");
+    let some: Vec<RangeRows> = vec![part(&generations[0], &world.sim, 0..5)];
     tables.commit(None, some).await.expect("stored");
     process.writer.resolve(Resolution::RebuildFrom(20)).await.expect("it is stored");
     let from = process.chain.index().replacements_after(0).await.expect("read")[0].blocks.start;
     assert!(from >= 5, "{from}");
     let deriver = deriver(&world, &process, &tables, &processors);
-    deriver.load().await.expect("lines");
+    deriver.load().await.expect("generations");
     deriver.apply_replacements(None).await.expect("applied");
-    let now = standing(&tables, PROCESSOR).await;
-    assert_eq!((now.generation, now.replacements_applied), (lines[0].generation, 1));
+    let now = progress(&tables, PROCESSOR).await;
+    assert_eq!((now.generation, now.replacements_applied.seq), (generations[0].number, 1));
     assert!(!deriver.is_building());
     process.catch_up().await.expect("it comes back");
     deriver.catch_up().await.expect("derived");
@@ -167,25 +206,25 @@ async fn a_replacement_of_blocks_that_are_not_derived_starts_no_new_generation()
 }
 
 #[tokio::test(start_paused = true)]
-async fn rows_of_blocks_that_were_read_before_a_replacement_are_refused_after_it() {
+async fn rows_of_blocks_read_before_a_replacement_are_rejected_after_it() {
     let world = world(40).await;
     let process = stored(&world).await;
     let tables = tables().await;
     let processors = vec![Probe::shared()];
-    let lines = tables.lines(model::CHAIN, &processors).await.expect("lines");
-    // Derived, and not yet stored.
-    let dead = part(&lines[0], &world.sim, 30..35);
+    let generations = tables.generations(model::CHAIN, &processors).await.expect("generations");
+    // Derived, but not stored yet.
+    let dead = part(&generations[0], &world.sim, 30..35);
     process.writer.resolve(Resolution::RebuildFrom(20)).await.expect("it is stored");
     let deriver = deriver(&world, &process, &tables, &processors);
-    deriver.load().await.expect("lines");
+    deriver.load().await.expect("generations");
     deriver.apply_replacements(None).await.expect("applied");
     let refused = tables.commit(None, vec![dead]).await;
     assert!(matches!(refused, Err(Error::Overtaken { .. })), "{refused:?}");
-    assert!(tables.covered(&lines[0]).await.expect("read").is_empty());
+    assert!(tables.covered(&generations[0]).await.expect("read").is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_generation_that_is_built_is_dropped_when_blocks_it_has_are_replaced() {
+async fn a_generation_being_built_is_dropped_when_its_blocks_are_replaced() {
     let world = world(40).await;
     let process = stored(&world).await;
     let (tables, probe) = (tables().await, Probe::shared());
@@ -196,7 +235,10 @@ async fn a_generation_that_is_built_is_dropped_when_blocks_it_has_are_replaced()
     process.catch_up().await.expect("it comes back");
     deriver.apply_replacements(None).await.expect("applied");
     assert!(deriver.is_building());
-    deriver.history_step(None, logmill_work::intervals::From::Below).await.expect("some of it");
+    deriver
+        .history_step(None, logmill_work::intervals::SearchOrder::LowestFirst)
+        .await
+        .expect("some of it");
     let building = || async { tables.building(model::CHAIN, PROCESSOR).await.expect("read") };
     assert!(building().await.is_some_and(|blocks| blocks > 0));
     process.writer.resolve(Resolution::RebuildFrom(0)).await.expect("it is stored");
@@ -206,11 +248,11 @@ async fn a_generation_that_is_built_is_dropped_when_blocks_it_has_are_replaced()
     assert_eq!(building().await, Some(0), "it begins again");
     deriver.catch_up().await.expect("derived");
     check(&world, &process, &tables, &processors).await;
-    assert_eq!(standing(&tables, PROCESSOR).await.replacements_applied, 2);
+    assert_eq!(progress(&tables, PROCESSOR).await.replacements_applied.seq, 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_room_no_generation_is_begun_and_the_reason_is_shown_until_there_is() {
+async fn without_disk_space_no_generation_is_begun_and_the_reason_is_reported() {
     let world = world(30).await;
     let process = stored(&world).await;
     let folder = tempfile::tempdir().expect("a folder");
@@ -231,26 +273,28 @@ async fn without_room_no_generation_is_begun_and_the_reason_is_shown_until_there
     let cramped = of(u64::MAX);
     cramped.catch_up().await.expect("it does what it can");
     assert!(!cramped.is_building());
-    let last = process.chain.index().last_replacement();
-    let why = standing(&tables, PROCESSOR).await.stale(last).expect("old rows are marked");
+    let last = process.chain.index().replacement_position();
+    let why = progress(&tables, PROCESSOR).await.stale(last).expect("old rows are marked");
     assert!(why.contains("bytes free"), "{why}");
     of(0).catch_up().await.expect("there is room");
     check(&world, &process, &tables, &processors).await;
-    assert_eq!(standing(&tables, PROCESSOR).await.stale(last), None);
+    assert_eq!(progress(&tables, PROCESSOR).await.stale(last), None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn derivers_that_run_obey_a_replacement_by_themselves() {
+async fn running_derivers_apply_a_replacement_by_themselves() {
     let (world, process) = deceived(true).await;
     let (tables, processors) = (tables().await, all());
     let deriver = deriver(&world, &process, &tables, &processors);
     let stop = tokio::sync::Notify::new();
     let reader = Reader::new(tables.clone(), model::CHAIN);
     let until = async |seq: u64| loop {
-        let all = reader.standings(&[]).await.expect("read");
+        let all = reader.progress(&[]).await.expect("read");
         let view = process.chain.view().await.expect("read");
-        let has_all = |one: &Standing| view.covered().iter().all(|range| one.all().covers(range));
-        let is_done = |one: &Standing| one.replacements_applied == seq && has_all(one);
+        let has_all =
+            |one: &GenerationProgress| view.covered().iter().all(|range| one.all().covers(range));
+        let is_done =
+            |one: &GenerationProgress| one.replacements_applied.seq == seq && has_all(one);
         if all.len() == processors.len() && all.iter().all(is_done) {
             break;
         }
@@ -273,29 +317,31 @@ async fn derivers_that_run_obey_a_replacement_by_themselves() {
 
 const OTHERS: [Fault; 3] = [Fault::Before, Fault::After, Fault::CrashAfter];
 
-/// One is enough, since every processor goes the same way; this one has every kind of column and fold.
+/// One is enough, since all processors share the code path; this one has every kind of column and fold.
 fn some() -> Vec<Arc<dyn Processor>> {
     vec![Probe::shared()]
 }
 
 /// How blocks are replaced.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum Scenario {
     /// The chain was reset, and the index is rebuilt from block 0 on.
     Reset,
     /// Blocks of the tail, or of chunks, had false logs and are repaired.
     Repair { sealed: bool },
+    /// The index was created again from another chain.
+    MadeAgain,
 }
 
-/// Replaces blocks and derives, over stores that die or fail at one operation; then another process finishes.
-async fn replace(way: Way, faults: &Arc<Faults>) {
-    let (world, process) = match way {
-        Way::Reset => {
+/// Replaces blocks and derives, with a fault at one store operation; then another process finishes.
+async fn replace(scenario: Scenario, faults: &Arc<Faults>) {
+    let (world, process) = match scenario {
+        Scenario::Reset | Scenario::MadeAgain => {
             let world = world(8).await;
             let process = stored(&world).await;
             (world, process)
         }
-        Way::Repair { sealed } => deceived(sealed).await,
+        Scenario::Repair { sealed } => deceived(sealed).await,
     };
     let database = Database::memory().await;
     let plain = Tables::open(database.open().await).await.expect("tables");
@@ -303,45 +349,47 @@ async fn replace(way: Way, faults: &Arc<Faults>) {
     deriver(&world, &process, &plain, &processors).catch_up().await.expect("derived");
     process.die();
     world.pause();
-    let world = match way {
-        Way::Reset => reset(&world, 7).await,
-        Way::Repair { .. } => world,
+    let world = match scenario {
+        Scenario::Reset => reset(&world, 7).await,
+        Scenario::Repair { .. } => world,
+        Scenario::MadeAgain => made_again(&world, 7).await,
     };
     let follower = world.open().await;
     let mut heard = follower.changes();
     let disturbed = plain.through(plain.sql().with_faults(Arc::clone(faults)));
     let stores = through(&world.stores, faults);
     if let Ok(process) = world.write_as("one", &stores, &world.source()).await {
-        // Dead, or only hurt: the next process finishes.
-        let _ = life(way, &world, &process, &disturbed, &processors).await;
+        // Whether the process died or only failed: the next one finishes.
+        let _ = life(scenario, &world, &process, &disturbed, &processors).await;
     }
     world.pause();
     let process = world.write_as("two", &world.stores, &world.source()).await.expect("it opens");
     let restarted = Tables::open(database.open().await).await.expect("tables");
-    life(way, &world, &process, &restarted, &processors).await.expect("nothing is in the way");
+    life(scenario, &world, &process, &restarted, &processors).await.expect("nothing is in the way");
     check(&world, &process, &restarted, &processors).await;
-    let last = process.chain.index().last_replacement();
+    let last = process.chain.index().replacement_position();
+    assert_ne!(last.mark, 0);
     for processor in &processors {
-        assert_eq!(standing(&restarted, processor.name()).await.stale(last), None);
+        assert_eq!(progress(&restarted, processor.name()).await.stale(last), None);
     }
     follower.follow().await.expect("it follows");
     check_heard(&mut heard);
 }
 
-/// What the operator and the process do, however much of it was done before.
+/// What the operator and the process do; may be repeated after any part of it.
 async fn life(
-    way: Way,
+    scenario: Scenario,
     world: &World,
     process: &Process,
     tables: &Tables,
     processors: &[Arc<dyn Processor>],
 ) -> Result<()> {
-    match way {
-        Way::Reset if process.chain.index().last_replacement() == 0 => {
+    match scenario {
+        Scenario::Reset if process.chain.index().last_replacement() == 0 => {
             process.writer.resolve(Resolution::RebuildFrom(0)).await?;
         }
-        Way::Reset => {}
-        Way::Repair { .. } => repairs(process).repair(3..9).await?,
+        Scenario::Reset | Scenario::MadeAgain => {}
+        Scenario::Repair { .. } => repairs(process).repair(3..9).await?,
     }
     let deriver = deriver(world, process, tables, processors);
     deriver.catch_up().await?;
@@ -369,39 +417,267 @@ fn check_heard(heard: &mut broadcast::Receiver<Arc<Change>>) {
 fn through(stores: &Stores, faults: &Arc<Faults>) -> Stores {
     let (meta, blobs) = (Arc::clone(&stores.meta), Arc::clone(&stores.blobs));
     Stores {
-        meta: Arc::new(Faulty::new(meta, Arc::clone(faults))),
-        blobs: Arc::new(Faulty::new(blobs, Arc::clone(faults))),
+        meta: Arc::new(FaultyStore::new(meta, Arc::clone(faults))),
+        blobs: Arc::new(FaultyStore::new(blobs, Arc::clone(faults))),
         ..stores.clone()
     }
 }
 
-async fn matrix(way: Way) {
+async fn matrix(scenario: Scenario) {
     let counted = Faults::none();
-    replace(way, &counted).await;
+    replace(scenario, &counted).await;
     let operations = counted.operations();
     assert!(operations > 50, "only {operations} operations");
     for operation in 0..operations {
-        replace(way, &Faults::at(operation, Fault::CrashBefore)).await;
+        replace(scenario, &Faults::at(operation, Fault::CrashBefore)).await;
     }
-    // To die after an operation is mostly to die before the next; and what does not kill goes one way through the
-    // retries, wherever it strikes.
+    // Dying after an operation is mostly the same as dying before the next one, and failures without a crash take the
+    // same retry path everywhere.
     for operation in (0..operations).step_by(8) {
         let fault = OTHERS[usize::try_from(operation / 8).expect("few") % OTHERS.len()];
-        replace(way, &Faults::at(operation, fault)).await;
+        replace(scenario, &Faults::at(operation, fault)).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_death_anywhere_in_a_rebuild_leaves_tables_that_become_those_of_the_new_chain() {
-    matrix(Way::Reset).await;
+async fn a_crash_anywhere_in_a_rebuild_leaves_tables_that_become_those_of_the_new_chain() {
+    matrix(Scenario::Reset).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_death_anywhere_in_a_repair_of_the_tail_leaves_tables_that_become_right() {
-    matrix(Way::Repair { sealed: false }).await;
+async fn a_crash_anywhere_in_a_repair_of_the_tail_leaves_tables_that_become_correct() {
+    matrix(Scenario::Repair { sealed: false }).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_death_anywhere_in_a_repair_of_chunks_leaves_tables_that_become_right() {
-    matrix(Way::Repair { sealed: true }).await;
+async fn a_crash_anywhere_in_a_repair_of_chunks_leaves_tables_that_become_correct() {
+    matrix(Scenario::Repair { sealed: true }).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_while_the_index_is_exchanged_leaves_tables_that_become_those_of_the_new_index() {
+    matrix(Scenario::MadeAgain).await;
+}
+
+/// Derives from another index with tables that were derived before; they report that they are stale until they are up
+/// to date.
+async fn follow_another(
+    world: &World,
+    process: &Process,
+    tables: &Tables,
+    processors: &[Arc<dyn Processor>],
+) {
+    let end = process.chain.index().replacement_position();
+    let before = progress(tables, PROCESSOR).await;
+    assert!(before.stale(end).is_some(), "{before:?} at {end:?}");
+    let next = deriver(world, process, tables, processors);
+    next.load().await.expect("generations");
+    next.apply_replacements(None).await.expect("applied");
+    let behind = progress(tables, PROCESSOR).await;
+    assert_eq!(behind.generation, before.generation, "the old rows can be read");
+    assert_eq!(behind.replacements_applied, ReplacementPosition::NOWHERE);
+    let why = behind.stale(end).expect("it has not caught up");
+    assert!(checkpoint_reason(tables, PROCESSOR).await.is_some(), "{why}");
+    assert!(why.contains("built again") && why.contains("being derived again"), "{why}");
+    next.catch_up().await.expect("derived");
+    check(world, process, tables, processors).await;
+    for processor in processors {
+        let now = progress(tables, processor.name()).await;
+        assert_eq!((now.stale(end), now.replacements_applied), (None, end), "{}", processor.name());
+    }
+    assert!(!next.is_building());
+}
+
+/// The index is deleted and created again; its replacement numbers are lower than those that the tables have applied,
+/// or equal.
+async fn made_again_under(
+    database: Database,
+    processors: Vec<Arc<dyn Processor>>,
+    all_replaced: &[u64],
+) {
+    for replaced in all_replaced.iter().copied() {
+        let old = world(40).await;
+        let process = stored(&old).await;
+        process.writer.resolve(Resolution::RebuildFrom(20)).await.expect("it is stored");
+        process.catch_up().await.expect("it comes back");
+        let tables = Tables::open(database.open().await).await.expect("tables");
+        deriver(&old, &process, &tables, &processors).catch_up().await.expect("derived");
+        let new = made_again(&old, 30).await;
+        let process = stored(&new).await;
+        for _ in 0..replaced {
+            process.writer.resolve(Resolution::RebuildFrom(20)).await.expect("it is stored");
+            process.catch_up().await.expect("it comes back");
+        }
+        assert_eq!(process.chain.index().last_replacement(), replaced);
+        follow_another(&new, &process, &tables, &processors).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_index_that_was_created_again_replaces_all_derived_rows() {
+    made_again_under(Database::memory().await, all(), &[0, 1, 2]).await;
+}
+
+#[test]
+fn on_postgresql_an_index_that_was_created_again_replaces_all_derived_rows() {
+    let server = PostgresServer::start();
+    crate::work::in_real_time(made_again_under(Database::postgres(&server), some(), &[1]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_index_restored_from_a_backup_replaces_all_derived_rows_if_its_log_differs() {
+    // Number of replacements after the backup was restored.
+    for replaced in [0, 1, 2] {
+        let mut world = world(40).await;
+        let process = stored(&world).await;
+        let (tables, processors) = (tables().await, all());
+        deriver(&world, &process, &tables, &processors).catch_up().await.expect("derived");
+        let restored = backup(&world).await;
+        process.writer.resolve(Resolution::RebuildFrom(20)).await.expect("it is stored");
+        process.catch_up().await.expect("it comes back");
+        deriver(&world, &process, &tables, &processors).catch_up().await.expect("derived");
+        assert_eq!(progress(&tables, PROCESSOR).await.replacements_applied.seq, 1);
+        process.die();
+        world.pause();
+        world.stores = restored;
+        let process = stored(&world).await;
+        for _ in 0..replaced {
+            process.writer.resolve(Resolution::RebuildFrom(30)).await.expect("it is stored");
+            process.catch_up().await.expect("it comes back");
+        }
+        follow_another(&world, &process, &tables, &processors).await;
+    }
+    // The same log, restored with the same position: nothing is derived again.
+    let mut world = world(40).await;
+    let process = stored(&world).await;
+    let (tables, processors) = (tables().await, all());
+    deriver(&world, &process, &tables, &processors).catch_up().await.expect("derived");
+    let before = progress(&tables, PROCESSOR).await;
+    let restored = backup(&world).await;
+    process.die();
+    world.pause();
+    world.stores = restored;
+    let process = stored(&world).await;
+    deriver(&world, &process, &tables, &processors).catch_up().await.expect("derived");
+    assert_eq!(progress(&tables, PROCESSOR).await, before);
+}
+
+/// The serving generation is behind the replacement, and takes blocks that were stored after it.
+#[tokio::test(start_paused = true)]
+async fn a_replacement_undone_by_a_restored_backup_replaces_rows_derived_since() {
+    let mut world = world(40).await;
+    let process = stored(&world).await;
+    let (tables, processors) = (tables().await, all());
+    let first = deriver(&world, &process, &tables, &processors);
+    first.catch_up().await.expect("derived");
+    let restored = backup(&world).await;
+    process.writer.resolve(Resolution::RebuildFrom(20)).await.expect("it is stored");
+    first.apply_replacements(None).await.expect("applied");
+    let behind = progress(&tables, PROCESSOR).await;
+    assert_eq!((behind.replacements_applied.seq, behind.replacements_seen.seq), (0, 1));
+    process.die();
+    world.pause();
+    world.stores = restored;
+    let process = stored(&world).await;
+    assert!(process.chain.index().replacement_position().is_same(behind.replacements_applied));
+    follow_another(&world, &process, &tables, &processors).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn tables_of_an_earlier_version_adopt_the_current_replacement_log() {
+    let world = world(20).await;
+    let process = stored(&world).await;
+    let (tables, processors) = (tables().await, all());
+    deriver(&world, &process, &tables, &processors).catch_up().await.expect("derived");
+    let before = progress(&tables, PROCESSOR).await;
+    let forget = "UPDATE derive_line SET replacement_mark = NULL";
+    let forgotten = tables.sql().write(|tx| async move { tx.execute(forget, params![]).await });
+    forgotten.await.expect("as it was written before");
+    let end = process.chain.index().replacement_position();
+    assert_eq!(progress(&tables, PROCESSOR).await.stale(end), None, "nothing speaks against it");
+    deriver(&world, &process, &tables, &processors).catch_up().await.expect("derived");
+    assert_eq!(progress(&tables, PROCESSOR).await, before);
+    check(&world, &process, &tables, &processors).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_of_pruned_blocks_stay_until_an_operator_gives_them_up() {
+    let world = world(60).await;
+    let process = stored(&world).await;
+    process.writer.maintain().await.expect("it seals");
+    let (tables, probe) = (tables().await, Probe::shared());
+    let processors = vec![Arc::clone(&probe)];
+    let deriver = deriver(&world, &process, &tables, &processors);
+    deriver.catch_up().await.expect("derived");
+    let before = progress(&tables, PROCESSOR).await;
+    assert!(process.writer.prune_below(20).await.expect("there are chunks") > 0);
+    let floor = process.chain.index().pruned_below();
+    assert!(floor > 0 && before.done.contains(0));
+    process.writer.resolve(Resolution::RebuildFrom(40)).await.expect("it is stored");
+    process.catch_up().await.expect("it comes back");
+    deriver.catch_up().await.expect("it does what it can");
+    let kept = progress(&tables, PROCESSOR).await;
+    assert_eq!(kept.generation, before.generation);
+    assert!(kept.done.contains(0), "rows of pruned blocks stay");
+    let end = process.chain.index().replacement_position();
+    let why = kept.stale(end).expect("replaced blocks are still in it");
+    assert!(why.contains("no longer stored") && why.contains("--drop-unstored"), "{why}");
+    let status = deriver.status();
+    let shown = |state| status.checkpoints.iter().find(|one| one.state == state);
+    assert!(shown("building").and_then(|one| one.incomplete.clone()).is_some_and(|s| s == why));
+    let cannot = || async { tables.cannot_serve(model::CHAIN, PROCESSOR).await.expect("read") };
+    assert_eq!(cannot().await, Some(why));
+    let unstored = Permit { drops_unstored: true, ..Permit::default() };
+    tables.rederive(model::CHAIN, &probe, unstored).await.expect("it is being built already");
+    assert_eq!(cannot().await, None);
+    deriver.catch_up().await.expect("derived");
+    let now = progress(&tables, PROCESSOR).await;
+    assert!(now.generation > before.generation);
+    assert_eq!((now.stale(end), now.behind), (None, None));
+    assert!(!now.done.contains(0) && now.done.contains(floor));
+    // Without a replacement it is the same.
+    tables.rederive(model::CHAIN, &probe, Permit::default()).await.expect("begun");
+    deriver.catch_up().await.expect("derived");
+    let again = progress(&tables, PROCESSOR).await;
+    assert!(again.generation > now.generation, "nothing of it is lost");
+    process.writer.prune_below(36).await.expect("it works");
+    assert!(process.chain.index().pruned_below() > floor);
+    tables.rederive(model::CHAIN, &probe, Permit::default()).await.expect("begun");
+    deriver.catch_up().await.expect("it does what it can");
+    assert_eq!(progress(&tables, PROCESSOR).await, again);
+    assert!(cannot().await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_than_one_page_of_replacements_hides_none_of_the_first_page() {
+    let world = world(40).await;
+    let process = stored(&world).await;
+    let tables = tables().await;
+    let processors = vec![Probe::shared()];
+    let generations = tables.generations(model::CHAIN, &processors).await.expect("generations");
+    let some: Vec<RangeRows> = vec![part(&generations[0], &world.sim, 0..5)];
+    tables.commit(None, some).await.expect("stored");
+    process.writer.resolve(Resolution::RebuildFrom(0)).await.expect("it is stored");
+    process.catch_up().await.expect("it comes back");
+    process.fill().await.expect("it comes back");
+    // The others do not concern derived blocks.
+    for _ in 0..65 {
+        process.writer.resolve(Resolution::RebuildFrom(35)).await.expect("it is stored");
+        process.catch_up().await.expect("it comes back");
+    }
+    let index = process.chain.index();
+    let mut seq = 1;
+    while seq < index.last_replacement() {
+        let page = index.replacements_after(seq).await.expect("read");
+        assert!(page.iter().all(|one| one.blocks.start >= 5), "{page:?}");
+        seq = page.last().expect("there are more").seq;
+    }
+    assert!(seq > 65, "{seq}");
+    let deriver = deriver(&world, &process, &tables, &processors);
+    deriver.load().await.expect("generations");
+    deriver.apply_replacements(None).await.expect("applied");
+    let stale = progress(&tables, PROCESSOR).await.stale(index.replacement_position());
+    assert!(stale.is_some_and(|why| why.contains("replacement 1:")), "the first one touches it");
+    deriver.catch_up().await.expect("derived");
+    check(&world, &process, &tables, &processors).await;
 }

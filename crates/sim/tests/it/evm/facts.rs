@@ -1,4 +1,4 @@
-//! What is decoded of real blocks, compared field by field with receipts that came from executing them.
+//! Decoded fields of real blocks, compared with receipts that were obtained by executing them.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use futures::TryStreamExt;
 use logmill_chain::era1::{Era1, Era1Settings};
-use logmill_chain::{Address, B256, Bytes, ChainSource, U256, Verify};
+use logmill_chain::{Address, B256, Bytes, ChainSource, U256, VerifyLevel};
 use logmill_pipeline::derive::DecodedBlock;
 use logmill_pipeline::derive::decoded::DecodedTransaction;
 use logmill_sim::{skip, test_data};
@@ -19,7 +19,7 @@ use super::recorded::source;
 /// The chain of the execution API's tests.
 const CHAIN: u64 = 0xc_72dd_9d5e_883e;
 
-/// A value in JSON; none where it is null or not there.
+/// A JSON value; `None` if it is null or missing.
 fn told<T: FromStr<Err: Debug>>(value: &Value) -> Option<T> {
     value.as_str().map(|text| text.parse().expect("it can be read"))
 }
@@ -66,7 +66,7 @@ async fn facts_of_every_recorded_block_are_those_of_its_receipts() {
         return skip("no recorded chain data");
     };
     let node = Arc::new(node);
-    let blocks = source(&node, Verify::Full).blocks(1..55).await.expect("blocks");
+    let blocks = source(&node, VerifyLevel::Full).blocks(1..55).await.expect("blocks");
     assert_eq!(blocks.len(), 54);
     let (mut types, mut created, mut failed) = (BTreeSet::new(), 0, 0);
     for block in blocks {

@@ -10,26 +10,26 @@ use alloy_consensus::{Block as EvmBlock, EthereumTxEnvelope, Header as EvmHeader
 use alloy_rlp::Decodable;
 use async_trait::async_trait;
 use bytes::Bytes;
-use logmill_chain::evm::{EvmSettings, EvmSource, NodeSettings, Reach};
-use logmill_chain::{ChainSource, Header, TransactionForm, Verify};
-use logmill_io::wire::{Answer, Endpoint, Limits, Wire};
+use logmill_chain::evm::{EvmSettings, EvmSource, NodeConnections, NodeSettings};
+use logmill_chain::{ChainSource, Header, TransactionForm, VerifyLevel};
+use logmill_io::wire::{Endpoint, Limits, Wire, WireResponse};
 use logmill_io::{OsEntropy, Result, SystemClock};
 use logmill_sim::{skip, test_data};
 use serde_json::{Value, json};
 
-type Recorded = EvmBlock<EthereumTxEnvelope<TxEip4844>, EvmHeader>;
+type RecordedBlock = EvmBlock<EthereumTxEnvelope<TxEip4844>, EvmHeader>;
 
-/// A node that serves what was recorded.
+/// A node that serves recorded answers.
 #[derive(Debug)]
 pub(crate) struct RecordedNode {
     pub(super) blocks: BTreeMap<u64, Value>,
     pub(super) receipts: BTreeMap<u64, Value>,
-    /// By the hash of the block that has them.
+    /// By block hash.
     uncles: BTreeMap<String, Vec<EvmHeader>>,
 }
 
 impl RecordedNode {
-    /// The recorded chain, if it is there.
+    /// Reads the recorded chain, if the data exists.
     pub(crate) fn read() -> Option<Self> {
         let folder = test_data()?.join("execution_apis");
         let (blocks, receipts, uncles) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
@@ -37,7 +37,7 @@ impl RecordedNode {
         let rlp = fs::read(folder.join("chain.rlp")).expect("the chain");
         let mut rest = &rlp[..];
         while !rest.is_empty() {
-            let block = Recorded::decode(&mut rest).expect("a block");
+            let block = RecordedBlock::decode(&mut rest).expect("a block");
             node.blocks.insert(block.header.number, block_json(&block));
             node.uncles.insert(block.header.hash_slow().to_string(), block.body.ommers);
         }
@@ -52,7 +52,7 @@ impl RecordedNode {
         Some(node)
     }
 
-    /// Takes the receipts of a recorded answer of a real node in place of ours.
+    /// Replaces our receipts with those that a real node returned.
     fn with_case(&mut self, case: &Path) -> Option<u64> {
         let text = fs::read_to_string(case).expect("a case");
         let answer = text.lines().find_map(|line| line.strip_prefix("<< ")).expect("an answer");
@@ -96,7 +96,7 @@ fn quantity(text: &str) -> Option<u64> {
     u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
 }
 
-fn block_json(block: &Recorded) -> Value {
+fn block_json(block: &RecordedBlock) -> Value {
     let mut json = serde_json::to_value(&block.header).expect("JSON");
     json["hash"] = json!(block.header.hash_slow());
     json["size"] = json!("0x1000");
@@ -110,17 +110,18 @@ fn block_json(block: &Recorded) -> Value {
 
 #[async_trait]
 impl Wire for RecordedNode {
-    async fn exchange(&self, body: Bytes, _limits: Limits) -> Result<Answer> {
-        Ok(Answer { status: 200, retry_after: None, body: self.answer(&body).into() })
+    async fn exchange(&self, body: Bytes, _limits: Limits) -> Result<WireResponse> {
+        Ok(WireResponse { status: 200, retry_after: None, body: self.answer(&body).into() })
     }
 }
 
-pub(super) fn source(node: &Arc<RecordedNode>, verify: Verify) -> EvmSource {
+pub(super) fn source(node: &Arc<RecordedNode>, verify: VerifyLevel) -> EvmSource {
     let address = NodeSettings::new(Endpoint::parse("http://recorded.example").expect("fine"));
-    let reach = Reach { wire: Arc::clone(node) as Arc<dyn Wire>, feed: None };
+    let reach = NodeConnections { wire: Arc::clone(node) as Arc<dyn Wire>, feed: None };
     let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
     let settings = EvmSettings { verify, ..EvmSettings::new("recorded") };
-    EvmSource::reached_by(vec![(address, reach)], settings, clock, &entropy).expect("fine settings")
+    EvmSource::with_connections(vec![(address, reach)], settings, clock, &entropy)
+        .expect("fine settings")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -128,13 +129,13 @@ async fn every_block_of_the_recorded_chain_is_verified_in_full() {
     let Some(node) = RecordedNode::read() else {
         return skip("no recorded chain data");
     };
-    let source = source(&Arc::new(node), Verify::Full);
+    let source = source(&Arc::new(node), VerifyLevel::Full);
     let blocks = source.blocks(1..55).await.expect("blocks");
     assert_eq!(blocks.len(), 54, "{:?}", source.nodes());
     assert!(blocks.iter().any(|block| !block.uncles.is_empty()));
     let mut types = BTreeSet::new();
     for block in &blocks {
-        assert_eq!(block.verified, Verify::Full);
+        assert_eq!(block.verified, VerifyLevel::Full);
         assert!(matches!(block.header, Header::Canonical(_)));
         for (transaction, receipt) in block.transactions.iter().zip(&block.receipts) {
             assert!(matches!(transaction.form, TransactionForm::Canonical(_)));
@@ -149,7 +150,7 @@ async fn every_block_of_the_recorded_chain_is_verified_in_full() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn receipts_as_real_nodes_give_them_are_verified_in_full() {
+async fn receipts_returned_by_real_nodes_are_verified_in_full() {
     let Some(mut node) = RecordedNode::read() else {
         return skip("no recorded chain data");
     };
@@ -157,9 +158,9 @@ async fn receipts_as_real_nodes_give_them_are_verified_in_full() {
     let cases = fs::read_dir(folder).expect("cases").map(|case| case.expect("a case").path());
     let taken: BTreeSet<u64> = cases.filter_map(|case| node.with_case(&case)).collect();
     assert_eq!(taken.iter().copied().collect::<Vec<u64>>(), [1, 54]);
-    let source = source(&Arc::new(node), Verify::Full);
+    let source = source(&Arc::new(node), VerifyLevel::Full);
     for number in taken {
         let blocks = source.blocks(number..number + 1).await.expect("a block");
-        assert_eq!(blocks[0].verified, Verify::Full);
+        assert_eq!(blocks[0].verified, VerifyLevel::Full);
     }
 }

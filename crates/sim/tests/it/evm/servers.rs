@@ -1,4 +1,4 @@
-//! Small servers on loopback that end with the test: HTTP that says exactly what it is told to, a Unix socket, and a
+//! Small servers on loopback that end with the test: HTTP with scripted answers, a Unix socket, and a
 //! WebSocket.
 
 use std::path::Path;
@@ -8,33 +8,33 @@ use logmill_io::Tasks;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 
-/// What a server does with the head and the body of a request: writes the bytes of its answer.
-pub(super) type Reply = Arc<dyn Fn(&str, &[u8]) -> Vec<u8> + Send + Sync>;
+/// Returns the bytes of the response to the head and body of a request.
+pub(super) type Responder = Arc<dyn Fn(&str, &[u8]) -> Vec<u8> + Send + Sync>;
 
-/// An answer of HTTP.
+/// An HTTP response.
 pub(super) fn http(status: &str, headers: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n{headers}\r\n{body}").into_bytes()
 }
 
-/// Serves HTTP until `server` is dropped; gives host and port.
-pub(super) async fn serve_http(reply: Reply, server: &mut Tasks<()>) -> String {
+/// Serves HTTP until `server` is dropped; returns host and port.
+pub(super) async fn serve_http(responder: Responder, server: &mut Tasks<()>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     server.spawn(async move {
         let mut connections = Tasks::new();
         while let Ok((socket, _)) = listener.accept().await {
-            let reply = Arc::clone(&reply);
+            let responder = Arc::clone(&responder);
             connections.spawn(async move {
-                // A client that hangs up is no failure of the server.
-                let _ = talk_http(socket, &reply).await;
+                // A client that disconnects is not a failure of the server.
+                let _ = talk_http(socket, &responder).await;
             });
         }
     });
     address.to_string()
 }
 
-async fn talk_http(socket: TcpStream, reply: &Reply) -> std::io::Result<()> {
+async fn talk_http(socket: TcpStream, responder: &Responder) -> std::io::Result<()> {
     let mut stream = BufReader::new(socket);
     loop {
         let mut head = String::new();
@@ -47,17 +47,17 @@ async fn talk_http(socket: TcpStream, reply: &Reply) -> std::io::Result<()> {
         let length = lower.lines().find_map(|line| line.strip_prefix("content-length: "));
         let mut body = vec![0; length.map_or(0, |length| length.trim().parse().expect("a length"))];
         stream.read_exact(&mut body).await?;
-        stream.write_all(&reply(&head, &body)).await?;
+        stream.write_all(&responder(&head, &body)).await?;
     }
 }
 
 /// Serves lines of JSON on a Unix socket. Each connection ends after `answers` answers.
-pub(super) fn serve_ipc(path: &Path, reply: Reply, answers: usize, server: &mut Tasks<()>) {
+pub(super) fn serve_ipc(path: &Path, responder: Responder, answers: usize, server: &mut Tasks<()>) {
     let listener = UnixListener::bind(path).expect("a socket");
     server.spawn(async move {
         let mut connections = Tasks::new();
         while let Ok((socket, _)) = listener.accept().await {
-            let reply = Arc::clone(&reply);
+            let responder = Arc::clone(&responder);
             connections.spawn(async move {
                 let mut stream = BufReader::new(socket);
                 for _ in 0..answers {
@@ -65,7 +65,7 @@ pub(super) fn serve_ipc(path: &Path, reply: Reply, answers: usize, server: &mut 
                     if stream.read_until(b'\n', &mut line).await.unwrap_or(0) == 0 {
                         return;
                     }
-                    let mut answer = reply("", &line);
+                    let mut answer = responder("", &line);
                     answer.push(b'\n');
                     // In two parts, as sockets do.
                     let (first, second) = answer.split_at(answer.len() / 2);

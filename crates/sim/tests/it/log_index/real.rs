@@ -1,4 +1,4 @@
-//! Real logs: what the index answers is what a scan over them finds.
+//! Real logs: the index returns what a scan over them finds.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -31,7 +31,7 @@ fn text(value: &Value) -> &str {
     value.as_str().expect("a text")
 }
 
-/// A number in hexadecimal, or a plain one.
+/// Parses a hexadecimal string or a plain number.
 fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| {
         u64::from_str_radix(text(value).trim_start_matches("0x"), 16).expect("a number")
@@ -58,7 +58,7 @@ fn log(value: &Value) -> BlockLog {
     }
 }
 
-/// The 62 blocks as a chain: numbers and links are ours, with empty blocks in between.
+/// The 62 blocks as a chain: numbers and parent hashes are ours, with empty blocks in between.
 fn mainnet(folder: &Path) -> Vec<FinalizedBlock> {
     let path = folder.join("mainnet_blocks/pevm_reexec_62_blocks_logs.jsonl.gz");
     let mut blocks: Vec<FinalizedBlock> = Vec::new();
@@ -94,7 +94,7 @@ fn mainnet(folder: &Path) -> Vec<FinalizedBlock> {
     blocks
 }
 
-/// The chain of the execution API's conformance cases, from genesis on.
+/// The chain of the execution API's conformance cases, starting at genesis.
 fn execution_apis(folder: &Path) -> Vec<FinalizedBlock> {
     let text = unpacked(&folder.join("execution_apis/blocks_and_receipts.json.gz"));
     let value: Value = serde_json::from_str(&text).expect("JSON");
@@ -115,7 +115,7 @@ fn execution_apis(folder: &Path) -> Vec<FinalizedBlock> {
     value.as_array().expect("a list").iter().map(block).collect()
 }
 
-/// Many filters that real logs suggest.
+/// Many filters derived from real logs.
 fn filters(blocks: &[FinalizedBlock], dice: &mut Dice) -> Vec<Filter> {
     let (first, last) = (blocks[0].number, blocks[blocks.len() - 1].number);
     let all = || Filter::range(first..=last);
@@ -183,8 +183,8 @@ fn stores() -> Stores {
     }
 }
 
-/// The tail, its pieces, the merged chunks and history built by a worker: all answer the same, and the last two are
-/// the same bytes.
+/// Checks the tail, its pieces, the merged chunks, and history built by a worker; the last two must have the same
+/// bytes.
 async fn index_and_check(blocks: &[FinalizedBlock]) {
     let stores = stores();
     let live = Settings {
@@ -220,7 +220,7 @@ async fn index_and_check(blocks: &[FinalizedBlock]) {
 }
 
 #[test]
-fn real_mainnet_logs_are_found_as_a_scan_finds_them() {
+fn queries_of_real_mainnet_logs_equal_a_scan() {
     let Some(folder) = logmill_sim::test_data() else {
         return logmill_sim::skip("no recorded chain data");
     };
@@ -231,7 +231,7 @@ fn real_mainnet_logs_are_found_as_a_scan_finds_them() {
 }
 
 #[test]
-fn a_chain_from_genesis_with_a_huge_log_is_found_as_a_scan_finds_it() {
+fn queries_of_a_chain_from_genesis_with_a_huge_log_equal_a_scan() {
     let Some(folder) = logmill_sim::test_data() else {
         return logmill_sim::skip("no recorded chain data");
     };
@@ -239,7 +239,7 @@ fn a_chain_from_genesis_with_a_huge_log_is_found_as_a_scan_finds_it() {
     assert_eq!(blocks[0].number, 0, "genesis is the first block");
     let largest = blocks.iter().flat_map(|block| &block.logs).map(|log| log.data.len()).max();
     assert!(largest > Some(100_000), "{largest:?}");
-    // So many more empty blocks that the first cell is complete.
+    // Enough empty blocks to complete the first cell.
     while blocks.len() < 70 {
         let last = blocks[blocks.len() - 1].info();
         let number = last.number + 1;

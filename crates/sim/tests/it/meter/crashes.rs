@@ -1,11 +1,11 @@
 //! The crash matrix of metering: die before or after any store operation of recording, aggregating, correcting, sealing
-//! and archiving; whoever comes after does it all again, and the figures are those of an undisturbed life.
+//! and archiving; the next process repeats everything, and the figures equal those of an undisturbed run.
 
 use std::sync::Arc;
 
 use logmill_io::{BlobStore, Fault, Faults, Timestamp, params};
 use logmill_meter::correct::{Change, Correction};
-use logmill_meter::record::Arrived;
+use logmill_meter::record::ReceivedEvent;
 use logmill_meter::{Decimal, Error, Meter};
 use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
@@ -18,8 +18,8 @@ use crate::work::{in_real_time, simulate};
 const START: i64 = 1_774_656_000_000;
 const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
 
-fn batch(numbers: std::ops::Range<i64>) -> Vec<Arrived> {
-    let arrived = numbers.map(|number| {
+fn batch(numbers: std::ops::Range<i64>) -> Vec<ReceivedEvent> {
+    let received = numbers.map(|number| {
         let json = json!({
             "eventType": if number % 3 == 0 { "last" } else { "sum" },
             "customerId": format!("c{}", number % 2),
@@ -28,9 +28,9 @@ fn batch(numbers: std::ops::Range<i64>) -> Vec<Arrived> {
             "timestamp": (START + number * 700_000).to_string(),
             "metadata": {"region": format!("r{}", number % 4)},
         });
-        Arrived { event: event(&json), received: Timestamp(START + number) }
+        ReceivedEvent { event: event(&json), received_at: Timestamp(START + number) }
     });
-    arrived.collect()
+    received.collect()
 }
 
 fn correction(number: i64, change: Change) -> Correction {
@@ -43,25 +43,27 @@ fn correction(number: i64, change: Change) -> Correction {
     }
 }
 
-/// Everything that a meter does. Run again it changes nothing.
+/// Everything that a meter does. Running it again changes nothing.
 async fn life(meter: &Meter, queue: &Queue) -> Result<(), Error> {
     meter.record(batch(0..6)).await?;
     meter.record(batch(4..12)).await?;
     aggregate(meter, queue).await?;
-    meter.keep_house().await?;
+    meter.run_housekeeping().await?;
     for (number, change) in [(5, Change::Cancel), (7, Change::Amend(Decimal::from_integer(1_000)))]
     {
         match meter.correct(&correction(number, change)).await {
-            Err(error) if error.to_string().contains("like that already") => {}
+            Err(error)
+                if error.to_string().contains("already has this value or is already cancelled") => {
+            }
             corrected => drop(corrected?),
         }
     }
     meter.record(batch(10..14)).await?;
     aggregate(meter, queue).await?;
-    meter.keep_house().await
+    meter.run_housekeeping().await
 }
 
-/// What counts in the end.
+/// The final result.
 async fn image(meter: &Meter) -> String {
     let recounted = meter.recount(false, |_| {}).await.expect("a recount");
     assert_eq!(recounted.differences, Vec::<String>::new());
@@ -73,7 +75,7 @@ async fn image(meter: &Meter) -> String {
             (aggregate.id, aggregate.body, is_told)
         })
         .collect();
-    // Every revision that is not provisional was told of, once.
+    // Every revision that is not provisional was announced once.
     let text = "SELECT count(*) FROM meter_revision WHERE state > 0";
     let told = meter.sql().query(text, params![]).await.expect("a count");
     let told = told.row().expect("a row").int(0).expect("a number");
@@ -86,7 +88,7 @@ async fn image(meter: &Meter) -> String {
 async fn run(database: &Database, faults: Arc<Faults>) -> String {
     let plain = crate::work::open(database).await;
     let blobs: Arc<dyn BlobStore> = blobs();
-    // Its tables are there: making them is the migrations' own matter.
+    // The tables exist already; migrations have their own tests.
     open(&plain, &blobs).await.expect("a meter");
     let disturbed = plain.through(plain.sql().with_faults(faults));
     if let Ok(meter) = open(&disturbed, &blobs).await {
@@ -101,7 +103,7 @@ async fn run(database: &Database, faults: Arc<Faults>) -> String {
     image(&meter).await
 }
 
-/// `most` operations, evenly spread: a life has many, and most of them alike.
+/// `most` operations, evenly spread: there are many, and most are alike.
 async fn matrix<F: Future<Output = Database>>(fresh: impl Fn() -> F, most: u64) {
     let counted = Faults::none();
     let undisturbed = run(&fresh().await, Arc::clone(&counted)).await;

@@ -9,7 +9,7 @@ use logmill_meter::correct::{Change, Correction};
 use logmill_meter::list::Aggregate;
 use logmill_meter::period::PeriodKind;
 use logmill_meter::query::Query;
-use logmill_meter::record::{Arrived, Outcome};
+use logmill_meter::record::{Outcome, ReceivedEvent};
 use logmill_meter::{Decimal, Meter};
 use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
@@ -20,12 +20,12 @@ use serde_json::{Value, json};
 use super::world::{OPS, aggregate, aggregates, blobs, event, open};
 use crate::work::{in_real_time, simulate};
 
-/// 2026-03-28T00:00Z: two days before the clocks of Berlin change, near the end of a month.
+/// 2026-03-28T00:00Z: two days before the clocks in Berlin change, near the end of a month.
 const START: i64 = 1_774_656_000_000;
 const MINUTES: i64 = 5 * 24 * 60;
 
 #[derive(Clone, Debug)]
-struct Sent {
+struct GeneratedEvent {
     id: u8,
     customer: u8,
     event_type: usize,
@@ -36,7 +36,7 @@ struct Sent {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Record(Vec<Sent>),
+    Record(Vec<GeneratedEvent>),
     Cancel(u8),
     Amend(u8, i16),
     Aggregate,
@@ -44,9 +44,9 @@ enum Step {
     Restart,
 }
 
-fn sent() -> impl Strategy<Value = Sent> {
+fn sent() -> impl Strategy<Value = GeneratedEvent> {
     (any::<u8>(), 0..3_u8, 0..OPS.len(), any::<i16>(), 0..MINUTES, prop::option::of(0..3_u8))
-        .prop_map(|(id, customer, event_type, value, minute, region)| Sent {
+        .prop_map(|(id, customer, event_type, value, minute, region)| GeneratedEvent {
             id,
             customer,
             event_type,
@@ -68,21 +68,21 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..14)
 }
 
-/// An event of the model: what was sent, its place in the order of events, and its value now.
+/// A recorded event: its input, its position in the order of events, and its current value.
 #[derive(Clone, Debug)]
-struct Kept {
-    sent: Sent,
+struct RecordedEvent {
+    sent: GeneratedEvent,
     order: (i64, i64, usize),
     value: Option<i64>,
 }
 
 #[derive(Default)]
 struct Model {
-    events: BTreeMap<u8, Kept>,
+    events: BTreeMap<u8, RecordedEvent>,
     recorded: usize,
 }
 
-impl Sent {
+impl GeneratedEvent {
     fn time(&self) -> i64 {
         START + self.minute * 60_000
     }
@@ -107,7 +107,7 @@ impl Sent {
 }
 
 impl Model {
-    fn record(&mut self, sent: &Sent, received: i64) -> Outcome {
+    fn record(&mut self, sent: &GeneratedEvent, received: i64) -> Outcome {
         match self.events.get(&sent.id) {
             Some(kept) if kept.sent.same(sent) => Outcome::Repeated,
             Some(_) => Outcome::Conflict,
@@ -115,15 +115,19 @@ impl Model {
                 self.recorded += 1;
                 let order = (sent.time(), received, self.recorded);
                 let value = Some(i64::from(sent.value));
-                self.events.insert(sent.id, Kept { sent: sent.clone(), order, value });
+                self.events.insert(sent.id, RecordedEvent { sent: sent.clone(), order, value });
                 Outcome::Stored
             }
         }
     }
 
-    /// The value of a type over the events that pass, with their number.
-    fn fold(&self, event_type: usize, passes: impl Fn(&Sent) -> bool) -> Option<(Decimal, u64)> {
-        let mut events: Vec<(&Kept, i64)> = self
+    /// The value of an event type over the events that pass the filter, with their number.
+    fn fold(
+        &self,
+        event_type: usize,
+        passes: impl Fn(&GeneratedEvent) -> bool,
+    ) -> Option<(Decimal, u64)> {
+        let mut events: Vec<(&RecordedEvent, i64)> = self
             .events
             .values()
             .filter(|kept| kept.sent.event_type == event_type && passes(&kept.sent))
@@ -148,7 +152,7 @@ impl Model {
     }
 }
 
-struct Life {
+struct MeterRun {
     queue: Queue,
     blobs: Arc<dyn BlobStore>,
     meter: Meter,
@@ -156,7 +160,7 @@ struct Life {
     received: i64,
 }
 
-impl Life {
+impl MeterRun {
     async fn new(database: &Database) -> Self {
         let queue = crate::work::open(database).await;
         let blobs = blobs();
@@ -174,21 +178,23 @@ impl Life {
                 self.correct(*id, change, Some(value)).await;
             }
             Step::Aggregate => aggregate(&self.meter, &self.queue).await.expect("aggregates"),
-            Step::KeepHouse => self.meter.keep_house().await.expect("house is kept"),
+            Step::KeepHouse => self.meter.run_housekeeping().await.expect("house is kept"),
             Step::Restart => {
                 self.meter = open(&self.queue, &self.blobs).await.expect("a meter");
             }
         }
     }
 
-    async fn record(&mut self, sent: &[Sent]) {
+    async fn record(&mut self, sent: &[GeneratedEvent]) {
         self.received += 1;
-        let received = Timestamp(self.received);
-        let arrived: Vec<Arrived> =
-            sent.iter().map(|sent| Arrived { event: event(&sent.json()), received }).collect();
-        let outcomes = self.meter.record(arrived).await.expect("it is recorded");
+        let received_at = Timestamp(self.received);
+        let received: Vec<ReceivedEvent> = sent
+            .iter()
+            .map(|sent| ReceivedEvent { event: event(&sent.json()), received_at })
+            .collect();
+        let outcomes = self.meter.record(received).await.expect("it is recorded");
         let expected: Vec<Outcome> =
-            sent.iter().map(|sent| self.model.record(sent, received.millis())).collect();
+            sent.iter().map(|sent| self.model.record(sent, received_at.millis())).collect();
         assert_eq!(outcomes, expected);
     }
 
@@ -200,7 +206,7 @@ impl Life {
             reason: "a test".to_owned(),
             actor: "nobody".to_owned(),
         };
-        // There may be no such event, or it may be like that already.
+        // There may be no such event, or the correction may change nothing.
         if self.meter.correct(&correction).await.is_ok() {
             self.model.events.get_mut(&id).expect("it was recorded").value = value;
         }
@@ -222,7 +228,7 @@ impl Life {
 
     fn check_aggregate(&self, aggregate: &Aggregate) {
         let body: Value = serde_json::from_str(&aggregate.body).expect("JSON");
-        let inside = |sent: &Sent| {
+        let inside = |sent: &GeneratedEvent| {
             format!("c{}", sent.customer) == aggregate.customer
                 && (aggregate.start.millis()..aggregate.end.millis()).contains(&sent.time())
         };
@@ -247,7 +253,7 @@ impl Life {
         }
     }
 
-    /// Days of Berlin by region: one of them has 23 hours.
+    /// Days in Berlin by region; one of them has 23 hours.
     async fn check_queries(&self) {
         for (index, (name, _)) in OPS.iter().enumerate() {
             let query = Query {
@@ -266,7 +272,7 @@ impl Life {
             let mut events = 0;
             for line in &lines {
                 let region = line.group["region"].clone();
-                let inside = |sent: &Sent| {
+                let inside = |sent: &GeneratedEvent| {
                     sent.customer < 2
                         && (line.start.millis()..line.end.millis()).contains(&sent.time())
                         && sent.region.map(|region| format!("r{region}")) == region
@@ -282,7 +288,7 @@ impl Life {
 }
 
 async fn live(database: Database, steps: &[Step]) {
-    let mut life = Life::new(&database).await;
+    let mut life = MeterRun::new(&database).await;
     for step in steps {
         life.step(step).await;
     }

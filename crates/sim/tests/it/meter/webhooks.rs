@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use logmill_io::sql::Execute as _;
 use logmill_io::wire::GuardedClient;
-use logmill_io::wire::guarded::{Allowed, Net};
+use logmill_io::wire::guarded::{AllowedTarget, Net};
 use logmill_io::{Fault, Faults, SystemClock, Tasks, Timestamp, params};
 use logmill_meter::webhooks::{EndpointChange, NewEndpoint, NewMessage, WebhookSettings, Webhooks};
 use logmill_sim::Database;
@@ -23,7 +23,7 @@ const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fau
 const HOUR: Duration = Duration::from_secs(3_600);
 
 fn client() -> GuardedClient {
-    let allowed = vec![Allowed::Net(Net::parse("127.0.0.1").expect("a network"))];
+    let allowed = vec![AllowedTarget::Net(Net::parse("127.0.0.1").expect("a network"))];
     let settings = WebhookSettings::default().guard(allowed);
     GuardedClient::new(SystemClock::shared(), settings).expect("a client")
 }
@@ -39,7 +39,7 @@ fn message(id: &str) -> NewMessage {
 
 const MESSAGES: [&str; 4] = ["a", "b", "c", "d"];
 
-/// Publishes with something else in the same transaction, and delivers; it may end anywhere with an error.
+/// Publishes together with another write in one transaction, and delivers; may fail anywhere.
 async fn live(hooks: &Webhooks, queue: &Queue) -> logmill_meter::Result<()> {
     publish(hooks, queue, &MESSAGES[..3]).await?;
     publish(hooks, queue, &MESSAGES[3..]).await?;
@@ -57,7 +57,7 @@ async fn publish(hooks: &Webhooks, queue: &Queue, ids: &[&str]) -> logmill_meter
     Ok(())
 }
 
-/// What counts in the end: each delivery and its state. How many attempts it took is another matter.
+/// The final result: each delivery and its state, without the number of attempts.
 async fn image(hooks: &Webhooks) -> String {
     let mut image = BTreeMap::new();
     for id in MESSAGES {
@@ -70,7 +70,7 @@ async fn image(hooks: &Webhooks) -> String {
     states.join(", ")
 }
 
-/// Lives under a plan of faults; a new process finishes. Gives what counts in the end.
+/// Runs with injected faults; a new process finishes. Returns the final result.
 async fn run(
     database: &Database,
     client: &GuardedClient,
@@ -85,14 +85,14 @@ async fn run(
         hooks.create(&new).await.expect("an endpoint");
     }
     let disturbed = plain.through(plain.sql().with_faults(Arc::clone(faults)));
-    // Dead, or only hurt: the next process finishes.
+    // Whether the process died or only failed: the next one finishes.
     let _ = live(&hooks.through(disturbed.clone()), &disturbed).await;
     drop(disturbed);
     let queue = open(database).await;
     let hooks = webhooks(queue.clone(), client).await;
-    // Whoever publishes does so until it is told that it worked.
+    // A publisher retries until publishing succeeds.
     publish(&hooks, &queue, &MESSAGES).await.expect("works");
-    // One that fails gets few at a time, and the rest later.
+    // A failing endpoint gets a few messages at a time, and the rest later.
     for _ in 0..6 {
         database.advance(HOUR, &[queue.sql()]);
         let mut deliverer = hooks.deliverer("second").expect("a deliverer");
@@ -103,7 +103,7 @@ async fn run(
     image(&hooks).await
 }
 
-/// Every message arrived at every endpoint, and in order where that was asked for.
+/// Every message arrived at every endpoint, in order where required.
 fn check_receiver(receiver: &Receiver) {
     for path in ["/fine", "/ordered", "/flaky"] {
         let mut ids = receiver.ids(path);
@@ -142,7 +142,7 @@ async fn matrix<F: Future<Output = Database>>(fresh: impl Fn() -> F, step: u64) 
             reached += u64::from(faults.operations() > operation);
         }
     }
-    // How many operations it takes depends a little on how fast the receiver is.
+    // The number of operations varies with the speed of the receiver.
     assert!(reached * 10 >= tried * 9, "only {reached} of {tried} faults were reached");
 }
 
@@ -154,11 +154,11 @@ fn messages_survive_a_fault_at_every_operation_on_sqlite() {
 #[test]
 fn messages_survive_a_fault_at_operations_on_postgresql() {
     let server = PostgresServer::start();
-    // Every one of them runs on SQLite; here it is the engine that is tried, and a schema takes its time.
+    // All operations are tested on SQLite; this tests the engine, where creating a schema is slow.
     in_real_time(matrix(|| async { Database::postgres(&server) }, 7));
 }
 
-/// Five processes deliver at once: every message arrives, and in calm weather none twice.
+/// Five processes deliver concurrently: every message arrives, and without faults none twice.
 #[test]
 fn five_processes_share_the_work() {
     let server = PostgresServer::start();
@@ -201,9 +201,9 @@ fn five_processes_share_the_work() {
     });
 }
 
-/// One process records that a message was received while another disables the endpoint, and waits for it.
+/// One process records that a message was received while another one disables the endpoint and waits for it.
 #[test]
-fn what_was_received_is_not_cancelled_by_who_disables_its_endpoint_meanwhile() {
+fn a_received_delivery_is_not_cancelled_by_disabling_its_endpoint_concurrently() {
     let server = PostgresServer::start();
     in_real_time(async {
         let database = Database::postgres(&server);
@@ -240,11 +240,11 @@ fn what_was_received_is_not_cancelled_by_who_disables_its_endpoint_meanwhile() {
     });
 }
 
-/// The rest of what is asked of the database, on both engines.
+/// The remaining database operations, on both engines.
 #[test]
-fn endpoints_live_the_same_life_on_both() {
+fn endpoints_behave_the_same_on_both_engines() {
     on_both(|database| async move {
-        // Nothing is sent, as simulated time and real sockets do not mix.
+        // Nothing is sent, because simulated time and real sockets do not mix.
         let client = client();
         let settings = WebhookSettings { dry_run: true, ..WebhookSettings::default() };
         let queue = open(&database).await;

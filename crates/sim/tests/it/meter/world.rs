@@ -1,5 +1,5 @@
-//! A meter over a database of a test, and what tests do with it. All usage lies in the past, so that every period is
-//! over whatever the clock says.
+//! A meter over a test database, and helpers. All usage is in the past, so that every period has ended whatever the
+//! clock says.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,20 +8,20 @@ use logmill_io::blob::MemoryBlobs;
 use logmill_io::wire::{GuardedClient, GuardedSettings};
 use logmill_io::{BlobStore, Entropy, SeededEntropy, SystemClock, Timestamp};
 use logmill_meter::aggregate::Aggregator;
-use logmill_meter::due::{AGGREGATE_JOB, Which};
-use logmill_meter::event::{Event, Incoming, Sender};
+use logmill_meter::due::{AGGREGATE_JOB, SweepScope};
+use logmill_meter::event::{Event, RawEvent, Sender};
 use logmill_meter::list::{Aggregate, AggregateFilter};
 use logmill_meter::settings::{EventType, Op};
 use logmill_meter::webhooks::{WebhookSettings, Webhooks};
 use logmill_meter::{Error, Meter, Settings, Sizes};
-use logmill_work::{Handler as _, Queue, Running};
+use logmill_work::{Handler as _, Queue, RunningJob};
 use serde_json::Value;
 
 pub(super) const LEASE: Duration = Duration::from_secs(120);
-/// Small, so that keys are sealed and lists of places become entries.
+/// Small, so that keys are sealed and lists become entries.
 const SIZES: Sizes = Sizes { keys_per_blob: 8, unplaced_max: 12, slice_bytes: 64 << 20 };
 
-/// The operations that a naive fold knows, by event type.
+/// The operations that the naive fold supports, by event type.
 pub(super) const OPS: [(&str, Op); 7] = [
     ("sum", Op::Sum),
     ("avg", Op::Avg),
@@ -42,7 +42,7 @@ pub(super) fn settings() -> Settings {
     settings
 }
 
-/// A meter as a new process would have it.
+/// Opens a meter as a new process would.
 pub(super) async fn open(queue: &Queue, blobs: &Arc<dyn BlobStore>) -> Result<Meter, Error> {
     open_with(queue, blobs, settings()).await
 }
@@ -64,25 +64,25 @@ pub(super) fn blobs() -> Arc<dyn BlobStore> {
     Arc::new(MemoryBlobs::default())
 }
 
-/// An event that is right.
+/// Parses a valid event.
 pub(super) fn event(json: &Value) -> Event {
     let text = json.to_string();
-    let incoming: Incoming<'_> = serde_json::from_str(&text).expect("an object");
+    let raw: RawEvent<'_> = serde_json::from_str(&text).expect("an object");
     let entropy: Arc<dyn Entropy> = SeededEntropy::shared(1);
     let sender = Sender { source: "test", now: Timestamp(1_790_000_000_000), entropy: &*entropy };
-    incoming.check(&settings(), None, &sender).expect("it is right")
+    raw.check(&settings(), None, &sender).expect("it is right")
 }
 
-/// Makes all aggregates that are due.
+/// Computes all due aggregates.
 pub(super) async fn aggregate(meter: &Meter, queue: &Queue) -> Result<(), Error> {
-    meter.sweep(Which::Finished).await?;
+    meter.sweep(SweepScope::Finished).await?;
     loop {
         let claims = queue.claim(AGGREGATE_JOB, 100, LEASE, "test").await?;
         if claims.is_empty() {
             return Ok(());
         }
         for claim in claims {
-            let running = Running { claim, queue: queue.clone() };
+            let running = RunningJob { claim, queue: queue.clone() };
             if let Err(failure) = Aggregator(meter.clone()).run(running).await {
                 return Err(Error::invalid(failure.error));
             }

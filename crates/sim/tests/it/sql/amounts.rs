@@ -5,7 +5,7 @@ use std::str::FromStr;
 use logmill_io::sql::Execute;
 use logmill_io::{Amount, Entropy, ErrorKind, OsEntropy, SeededEntropy, Sql, Value, params};
 
-use super::{Kinds, run};
+use super::{DatabaseKinds, run};
 
 const AMOUNTS: usize = 150;
 
@@ -13,7 +13,7 @@ fn largest_token_amount() -> Amount {
     Amount::from_be_bytes(&[0xff; 32]).expect("256 bits fit")
 }
 
-/// The ends, the powers of ten (whose stored form drops zeros), and random widths.
+/// The extremes, the powers of ten (whose stored form drops zeros), and random widths.
 fn amounts(entropy: &dyn Entropy) -> Vec<Amount> {
     let mut amounts = vec![Amount::ZERO, Amount::from(1_i64), largest_token_amount()];
     let powers = (0..78).step_by(3).map(|zeros| format!("1{}", "0".repeat(zeros)));
@@ -32,7 +32,7 @@ fn amounts(entropy: &dyn Entropy) -> Vec<Amount> {
 async fn amounts_sort_and_sum_exactly_on_both_engines() {
     let seed = OsEntropy.next_u64();
     let mut amounts = amounts(&*SeededEntropy::shared(seed));
-    for sql in Kinds::start().await.open().await {
+    for sql in DatabaseKinds::start().await.open().await {
         run(&sql, "CREATE TABLE held (id BIGINT PRIMARY KEY, amount {amount})").await;
         let rows = (0_i64..).zip(&amounts).map(|(id, amount)| params![id, *amount]);
         let mut rows: Vec<Vec<Value>> = rows.collect();
@@ -69,7 +69,7 @@ async fn amounts_sort_and_sum_exactly_on_both_engines() {
 async fn amounts_are_added_up_by_upserts_exactly_on_both_engines() {
     let seed = OsEntropy.next_u64();
     let amounts = amounts(&*SeededEntropy::shared(seed));
-    for sql in Kinds::start().await.open().await {
+    for sql in DatabaseKinds::start().await.open().await {
         run(&sql, "CREATE TABLE total (id BIGINT PRIMARY KEY, amount {amount})").await;
         let upsert = "INSERT INTO total (id, amount) VALUES (1, $1) ON CONFLICT (id)
                       DO UPDATE SET amount = amount_add(total.amount, excluded.amount)
@@ -94,7 +94,7 @@ async fn overflows(sql: &Sql, text: &str, params: Vec<Value>) {
 #[tokio::test]
 async fn a_sum_beyond_320_bits_is_an_error_on_both_engines() {
     let one = Amount::from(1_i64);
-    for sql in Kinds::start().await.open().await {
+    for sql in DatabaseKinds::start().await.open().await {
         overflows(&sql, "SELECT amount_add($1, $2)", params![Amount::MAX, one]).await;
         overflows(&sql, "SELECT amount_add($1, $2)", params![-one, Amount::MIN]).await;
         run(&sql, "CREATE TABLE held (amount {amount})").await;

@@ -1,4 +1,4 @@
-//! Many rows at once have the effect of one row at a time, on both engines and on both sides of `COPY`.
+//! A bulk write has the same effect as writing its rows one by one, on both engines, with and without `COPY`.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use logmill_io::sql::{Bulk, ColumnType, Execute};
 use logmill_io::{Amount, Entropy, ErrorKind, OsEntropy, SeededEntropy, Sql, Value, params};
 
-use super::{Kinds, number, run};
+use super::{DatabaseKinds, number, run};
 
 const COLUMNS: &[(&str, ColumnType)] = &[
     ("shard", ColumnType::Int),
@@ -52,7 +52,7 @@ fn or_null(entropy: &dyn Entropy, value: impl Into<Value>) -> Value {
     if entropy.below(4) == 0 { Value::Null } else { value.into() }
 }
 
-/// Rows whose keys stand once each, from a space so small that most stand in the table already.
+/// Rows with unique keys from a space so small that most are already in the table.
 fn rows(entropy: &dyn Entropy, count: usize) -> Vec<Vec<Value>> {
     let mut keys = BTreeSet::new();
     while keys.len() < count {
@@ -100,7 +100,7 @@ async fn insert_singly(sql: &Sql, on_conflict: &str, rows: &[Vec<Value>]) -> u64
     changed
 }
 
-/// All rows of a table, as the engine gives them.
+/// All rows of a table, as the engine returns them.
 async fn contents(sql: &Sql, table: &str) -> Vec<logmill_io::Row> {
     let text = format!(
         "SELECT shard, name, small, large, words, raw, amount FROM {table} ORDER BY shard, name"
@@ -111,7 +111,7 @@ async fn contents(sql: &Sql, table: &str) -> Vec<logmill_io::Row> {
 #[tokio::test]
 async fn a_bulk_equals_its_rows_one_by_one() {
     let seed = OsEntropy.next_u64();
-    for sql in Kinds::start().await.open().await {
+    for sql in DatabaseKinds::start().await.open().await {
         tables(&sql).await;
         let entropy = SeededEntropy::shared(seed);
         for (round, count) in [0, 1, 63, 64, 65, 200, 64, 63, 150].into_iter().enumerate() {
@@ -127,9 +127,9 @@ async fn a_bulk_equals_its_rows_one_by_one() {
 }
 
 #[tokio::test]
-async fn what_a_bulk_can_not_mean_is_refused_on_both_engines() {
+async fn an_invalid_bulk_is_refused_on_both_engines() {
     let entropy = SeededEntropy::shared(5);
-    for sql in Kinds::start().await.open().await {
+    for sql in DatabaseKinds::start().await.open().await {
         tables(&sql).await;
         for count in [3, 63, 64, 100] {
             let mut twice = rows(&*entropy, count);
@@ -137,7 +137,7 @@ async fn what_a_bulk_can_not_mean_is_refused_on_both_engines() {
             let refused = insert_bulk(&sql, bulk(CONFLICTS[1]), &twice).await;
             let refused = refused.expect_err("a key stands twice");
             assert_eq!(refused.kind(), ErrorKind::Invalid, "{sql:?}: {refused}");
-            assert!(refused.to_string().contains("stands twice"), "{sql:?}: {refused}");
+            assert!(refused.to_string().contains("occurs twice"), "{sql:?}: {refused}");
 
             let mut short = rows(&*entropy, count);
             short[count - 1].pop();
@@ -172,7 +172,7 @@ async fn bulks_of_different_columns_of_one_table_do_not_disturb_each_other() {
         on_conflict: Cow::Borrowed("DO UPDATE SET words = excluded.words"),
     };
     let entropy = SeededEntropy::shared(6);
-    for sql in Kinds::start().await.open().await {
+    for sql in DatabaseKinds::start().await.open().await {
         tables(&sql).await;
         let all = rows(&*entropy, 80);
         let few = all.iter().map(|row| vec![row[0].clone(), row[1].clone(), "changed".into()]);

@@ -1,4 +1,4 @@
-//! SQLite on a disk that is full or fails, and beside handles that only read.
+//! SQLite on a full or failing disk, and with concurrent read-only handles.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ async fn entries(sql: &Sql) {
 }
 
 #[tokio::test]
-async fn a_handle_that_only_reads_reads_beside_the_writer_and_refuses_writes() {
+async fn a_read_only_handle_reads_beside_the_writer_and_refuses_writes() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("test.db");
     let reads = SqliteSettings { read_only: true, ..SqliteSettings::file(&file) };
@@ -112,13 +112,13 @@ async fn a_full_disk_is_a_clear_error_that_loses_nothing_and_passes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_statement_too_large_for_the_disk_takes_nobody_along() {
+async fn a_statement_too_large_for_the_disk_fails_no_other() {
     let Some(disk) = SmallDisk::mount(4) else {
         return skip("mounting a small disk needs root");
     };
     let sql = open(&disk.path().join("test.db")).await;
     entries(&sql).await;
-    // More than SQLite keeps in memory, so that the disk is full before the commit.
+    // More than SQLite keeps in memory, so that the disk fills up before the commit.
     let large = vec![7_u8; 48 << 20];
     let mut group = vec![(INSERT, params![0_i64, large.clone()])];
     group.extend((1..=5_i64).map(|id| (INSERT, params![id, ""])));
@@ -131,7 +131,7 @@ async fn a_statement_too_large_for_the_disk_takes_nobody_along() {
     }
     assert_eq!(number(&sql, COUNT).await, 5);
 
-    // In a transaction it ends everything, and what comes after it must not be committed on its own.
+    // In a transaction it ends everything; later statements must not be committed on their own.
     let ignored = sql.write(|tx| {
         let large = large.clone();
         async move {
@@ -161,14 +161,14 @@ async fn fail_a_sync(folder: &Path, armed: &Path) {
     let inserts =
         |first: i64| (first..first + CALLERS).map(|id| (INSERT, params![id, ""])).collect();
 
-    // The shim counts down, so it tells how many syncs there were.
+    // The shim counts down, which tells how many syncs there were.
     std::fs::write(armed, "1000\n").expect("syncs are counted");
     for answer in together(&sql, inserts(0)).await {
         answer.expect("nothing fails yet");
     }
     let left = std::fs::read_to_string(armed).expect("the count");
     let syncs = 1000 - left.split_whitespace().next().unwrap().parse::<i64>().expect("a number");
-    assert!((1..5).contains(&syncs), "{syncs} syncs for {CALLERS} callers who came together");
+    assert!((1..5).contains(&syncs), "{syncs} syncs for {CALLERS} concurrent callers");
 
     std::fs::write(armed, "0\n").expect("syncs fail from now on");
     for answer in together_and_fail(&sql, inserts(CALLERS)).await {
@@ -186,11 +186,11 @@ async fn fail_a_sync(folder: &Path, armed: &Path) {
     again.execute(INSERT, params![-1_i64, ""]).await.expect("a new handle works");
 }
 
-/// Statements that come one after the other to a disk that fails: the first meets it, the others its consequences.
+/// Runs statements one after the other on a failing disk: the first meets the failure, the others its consequences.
 async fn together_and_fail(
     sql: &Sql,
     statements: Vec<(&str, Vec<logmill_io::Value>)>,
-) -> Vec<Result<logmill_io::sql::Answer>> {
+) -> Vec<Result<logmill_io::sql::StatementResult>> {
     let statements = statements.into_iter().map(|(text, params)| sql.execute(text, params));
     let transactions = (0..3_i64).map(|id| {
         sql.write(move |tx| async move { tx.execute(INSERT, params![500 + id, ""]).await })

@@ -1,7 +1,7 @@
-//! Statements that arrive together share a commit on SQLite, and none of them suffers from another.
+//! Concurrent statements share a commit on SQLite, and none is affected by the failure of another.
 
 use futures::future::join_all;
-use logmill_io::sql::{Answer, Execute};
+use logmill_io::sql::{Execute, StatementResult};
 use logmill_io::{ErrorKind, Result, Sql, Value, params};
 use logmill_sim::Database;
 use tokio::sync::oneshot;
@@ -12,7 +12,7 @@ use super::{number, run};
 pub(super) async fn together(
     sql: &Sql,
     statements: Vec<(&str, Vec<Value>)>,
-) -> Vec<Result<Answer>> {
+) -> Vec<Result<StatementResult>> {
     let (begun, has_begun) = oneshot::channel();
     let (release, released) = oneshot::channel();
     let mut signals = Some((begun, released));
@@ -27,7 +27,7 @@ pub(super) async fn together(
     let queued = async {
         has_begun.await.expect("it begins");
         let all = join_all(statements.into_iter().map(|(text, params)| sql.execute(text, params)));
-        // In the order of their first poll: all are sent to the writer before it is let go.
+        // In the order of their first poll: all are sent to the writer before it is released.
         let (answers, ()) = tokio::join!(all, async { release.send(()).expect("it holds") });
         answers
     };
@@ -37,13 +37,13 @@ pub(super) async fn together(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_statement_that_fails_takes_nobody_along() {
+async fn a_failing_statement_fails_no_other() {
     const CALLERS: i64 = 100;
     let database = Database::file();
     let sql = database.open().await;
     run(&sql, "CREATE TABLE entry (id BIGINT PRIMARY KEY, caller BIGINT NOT NULL)").await;
     let insert = "INSERT INTO entry (id, caller) VALUES ($1, $2) RETURNING caller";
-    // Every tenth wants a key that is taken, every tenth after it says something that makes no sense.
+    // Every tenth statement uses a key that is taken, every tenth is invalid, every tenth violates NOT NULL.
     let statements = (0..CALLERS).map(|caller| match caller % 10 {
         3 => (insert, params![0_i64, caller]),
         4 => ("INSERT INTO nowhere (id) VALUES ($1)", params![caller]),
@@ -61,7 +61,7 @@ async fn a_statement_that_fails_takes_nobody_along() {
             }
             (_, answer) => {
                 let own = answer.expect("nothing is in its way").rows[0].int(0);
-                assert_eq!(own.expect("a number"), caller, "everybody gets the own answer");
+                assert_eq!(own.expect("a number"), caller, "each caller gets its own answer");
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Migrations: once each, whoever starts at the same time, and never on what this program does not know.
+//! Migrations run once each, even if several processes start concurrently, and never on a schema this program does
+//! not know.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
 use tokio::sync::Barrier;
 
-use super::{Kinds, number, run};
+use super::{DatabaseKinds, number, run};
 
 const CREATE: Migration = Migration {
     name: "fruits",
@@ -20,7 +21,7 @@ const WRONG: Migration = Migration {
     statements: "CREATE TABLE stock (id BIGINT); INSERT INTO stock (missing) VALUES (1);",
     postgres_only: "",
 };
-/// Shows if it runs twice.
+/// Reveals whether it ran twice.
 const COUNT: Migration = Migration {
     name: "count",
     statements: "CREATE TABLE visit (n BIGINT NOT NULL); INSERT INTO visit (n) VALUES (1);",
@@ -37,7 +38,7 @@ static CHANGED: Migrations = Migrations {
 
 #[tokio::test]
 async fn a_schema_of_the_wrong_version_is_refused_before_anything_is_touched() {
-    for sql in Kinds::start().await.open().await {
+    for sql in DatabaseKinds::start().await.open().await {
         let missing = sql.expect_migrated(&NEW).await.expect_err("nothing is there");
         assert_eq!(missing.kind(), ErrorKind::Invalid, "{sql:?}: {}", missing.chain());
         assert!(missing.to_string().contains("version 0"), "{sql:?}: {missing}");
@@ -67,7 +68,7 @@ async fn a_schema_of_the_wrong_version_is_refused_before_anything_is_touched() {
 
 #[tokio::test]
 async fn a_migration_that_fails_leaves_nothing_behind() {
-    for sql in Kinds::start().await.open().await {
+    for sql in DatabaseKinds::start().await.open().await {
         let failed = sql.migrate(&BROKEN).await.expect_err("the third is wrong");
         assert_eq!(failed.kind(), ErrorKind::Internal, "{sql:?}: {}", failed.chain());
         sql.query("SELECT * FROM fruit", params![]).await.expect_err("the first is taken back");
@@ -99,7 +100,7 @@ async fn a_database_of_a_newer_program_is_not_opened() {
     }
 }
 
-/// Opens and migrates from several tasks at once.
+/// Opens and migrates concurrently from several tasks.
 async fn all_at_once<F, Fut>(handles: usize, open: F)
 where
     F: Fn() -> Fut + Send + Sync + Clone + 'static,

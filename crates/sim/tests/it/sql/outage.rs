@@ -1,4 +1,4 @@
-//! A PostgreSQL server that goes away and comes back: the same handles go on, and nothing acknowledged is lost.
+//! A PostgreSQL server that stops and starts again: the same handles keep working, and no acknowledged write is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,10 +12,10 @@ use tokio::sync::Notify;
 
 use super::{number, run};
 
-/// Longer than listening takes to come back; a test that works does not wait for it.
+/// Longer than it takes to listen again; a passing test does not wait this long.
 const LONG: Duration = Duration::from_secs(20);
 
-/// A handle whose commits wait for the disk: what a crashed server has acknowledged is there when it is back.
+/// A handle whose commits wait for the disk, so that a restarted server has everything that it acknowledged.
 async fn open_durable(database: &Database) -> Sql {
     let mut settings = database.postgres_settings().expect("it is on a server");
     settings.durability = Durability::Full;
@@ -24,7 +24,7 @@ async fn open_durable(database: &Database) -> Sql {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_handle_goes_on_after_a_restart() {
+async fn the_same_handle_works_after_a_restart() {
     let mut server = PostgresServer::start();
     let database = Database::postgres(&server);
     let (sql, other) = (open_durable(&database).await, open_durable(&database).await);
@@ -41,7 +41,7 @@ async fn the_same_handle_goes_on_after_a_restart() {
         sql.query("SELECT 1", params![]).await.map(|_| ()),
     ];
     for error in down {
-        let error = error.expect_err("nobody answers");
+        let error = error.expect_err("the server is down");
         assert_eq!(error.kind(), ErrorKind::Transient, "{}", error.chain());
     }
     Wakes::over(&sql, "outage").await.expect("a channel waits for its server");
@@ -50,14 +50,14 @@ async fn the_same_handle_goes_on_after_a_restart() {
     sql.execute(insert, params![2_i64]).await.expect("the same handle");
     sql.write(|tx| async move { tx.execute(insert, params![3_i64]).await }).await.expect("as well");
     assert_eq!(number(&sql, "SELECT count(*) FROM entry").await, 2);
-    // Anything may have been missed, so everybody is woken once.
+    // Any notification may have been missed, so every waiter is woken once.
     tokio::time::timeout(LONG, waiter.wait()).await.expect("it listens again");
     waiter.clear();
     wakes.wake("topic");
     tokio::time::timeout(LONG, waiter.wait()).await.expect("wake-ups come again");
 }
 
-/// Writes until the server is gone; gives what was acknowledged.
+/// Writes until the server is gone; returns the acknowledged ids.
 async fn write_until_error(sql: Sql, next: Arc<AtomicU64>, progress: Arc<Notify>) -> Vec<i64> {
     let mut acknowledged = Vec::new();
     loop {
@@ -80,12 +80,12 @@ async fn write_until_error(sql: Sql, next: Arc<AtomicU64>, progress: Arc<Notify>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_acknowledged_before_a_crash_of_the_server_is_there_once() {
+async fn writes_acknowledged_before_a_server_crash_are_kept_once() {
     const WRITERS: usize = 6;
     let mut server = PostgresServer::start();
     let database = Database::postgres(&server);
     let sql = open_durable(&database).await;
-    // No key on purpose: a write that was done twice would show.
+    // Without a key, so that a repeated write shows.
     run(&sql, "CREATE TABLE entry (id BIGINT NOT NULL)").await;
     let next = Arc::new(AtomicU64::new(0));
     for round in 0..3 {

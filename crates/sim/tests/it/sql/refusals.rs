@@ -1,4 +1,4 @@
-//! Addresses that are wrong: a clear refusal each, and never the password.
+//! Wrong addresses: each is refused with a clear error that never contains the password.
 
 use logmill_io::sql::PostgresSettings;
 use logmill_io::{ErrorKind, OsEntropy, Sql, SystemClock};
@@ -11,29 +11,29 @@ async fn a_wrong_address_is_refused_clearly_and_without_its_password() {
     let server = PostgresServer::start_with_password();
     let right = server.url();
     let wrong_password = server.url_with_password(SECRET);
-    let nobody = format!("postgresql://postgres:{SECRET}@127.0.0.1:{}/postgres", free_port());
+    let no_server = format!("postgresql://postgres:{SECRET}@127.0.0.1:{}/postgres", free_port());
     let cases = [
         (wrong_password, ErrorKind::Invalid, "password authentication failed"),
         (format!("{right}_not"), ErrorKind::Invalid, "\"postgres_not\" does not exist"),
         (right.replace(":right@", "@"), ErrorKind::Invalid, "password missing"),
         (right + "?sslmode=require", ErrorKind::Invalid, "TLS"),
-        (nobody, ErrorKind::Transient, "refused"),
-        (format!("postgresql://u:{SECRET}@127.0.0.1:x/y"), ErrorKind::Invalid, "address"),
-        (format!("postgresql://u:{SECRET}"), ErrorKind::Invalid, "address"),
-        (format!("postgresql://u:p@127.0.0.1/y?{SECRET}=1"), ErrorKind::Invalid, "address"),
-        (format!("host=127.0.0.1 password=a {SECRET}=b"), ErrorKind::Invalid, "address"),
-        (format!("host=127.0.0.1 password=a {SECRET}"), ErrorKind::Invalid, "address"),
-        (format!("u:{SECRET}@127.0.0.1"), ErrorKind::Invalid, "address"),
-        (format!("mysql://u:{SECRET}@127.0.0.1"), ErrorKind::Invalid, "address"),
+        (no_server, ErrorKind::Transient, "refused"),
+        (format!("postgresql://u:{SECRET}@127.0.0.1:x/y"), ErrorKind::Invalid, "database URL"),
+        (format!("postgresql://u:{SECRET}"), ErrorKind::Invalid, "database URL"),
+        (format!("postgresql://u:p@127.0.0.1/y?{SECRET}=1"), ErrorKind::Invalid, "database URL"),
+        (format!("host=127.0.0.1 password=a {SECRET}=b"), ErrorKind::Invalid, "database URL"),
+        (format!("host=127.0.0.1 password=a {SECRET}"), ErrorKind::Invalid, "database URL"),
+        (format!("u:{SECRET}@127.0.0.1"), ErrorKind::Invalid, "database URL"),
+        (format!("mysql://u:{SECRET}@127.0.0.1"), ErrorKind::Invalid, "database URL"),
     ];
-    for (url, kind, told) in cases {
+    for (url, kind, part) in cases {
         let settings = PostgresSettings::new(url.clone());
         assert!(!format!("{settings:?}").contains(SECRET));
         let refused = Sql::postgres(&settings, SystemClock::shared(), OsEntropy::shared()).await;
         let refused = refused.expect_err("refused");
         let (chain, debug) = (refused.chain(), format!("{refused:?}"));
         assert_eq!(refused.kind(), kind, "{url}: {chain}");
-        assert!(chain.contains(told), "{url}: {chain}");
+        assert!(chain.contains(part), "{url}: {chain}");
         assert!(!chain.contains(SECRET) && !debug.contains(SECRET), "{chain} {debug}");
     }
 }

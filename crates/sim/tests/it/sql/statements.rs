@@ -1,9 +1,9 @@
-//! One statement, two engines: parameters, values and refusals are the same on both.
+//! One statement, two engines: both treat parameters, values and errors alike.
 
 use logmill_io::sql::Execute;
 use logmill_io::{ErrorKind, Value, params};
 
-use super::{Kinds, number, run};
+use super::{DatabaseKinds, number, run};
 
 #[tokio::test]
 async fn parameters_bind_by_their_number_in_any_order() {
@@ -13,9 +13,9 @@ async fn parameters_bind_by_their_number_in_any_order() {
         ("$3, $3", params![1_i64, 2_i64, 3_i64], &[3, 3]),
         ("$10, $1", (1..=10_i64).map(Value::Int).collect(), &[10, 1]),
     ];
-    for sql in Kinds::start().await.open().await {
+    for sql in DatabaseKinds::start().await.open().await {
         for (places, params, expected) in &cases {
-            // Every parameter is used once more, because PostgreSQL wants to know the type of each.
+            // Every parameter is used once more, because PostgreSQL needs to know the type of each.
             let all = (1..=params.len()).map(|number| format!("CAST(${number} AS bigint) IS NULL"));
             let all: Vec<String> = all.collect();
             let places: Vec<String> =
@@ -30,11 +30,11 @@ async fn parameters_bind_by_their_number_in_any_order() {
 }
 
 #[tokio::test]
-async fn text_and_bytes_come_back_as_they_were() {
+async fn text_and_bytes_round_trip() {
     let texts =
         ["", " ", "'", "\"", "\\", "$1", "ключ", "\u{1f980}", "a\u{301}", "line\nline\r\n\t"];
     let blobs: [&[u8]; 5] = [b"", b"\0", b"\0\xff\0", b"\\x00", &[7; 70_000]];
-    for sql in Kinds::start().await.open().await {
+    for sql in DatabaseKinds::start().await.open().await {
         run(&sql, "CREATE TABLE thing (name {name} PRIMARY KEY, words TEXT, raw {bytes})").await;
         let insert = "INSERT INTO thing (name, words, raw) VALUES ($1, $1, $2)
                       ON CONFLICT (name) DO UPDATE SET raw = excluded.raw RETURNING words, raw";
@@ -58,7 +58,7 @@ async fn text_and_bytes_come_back_as_they_were() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_refused_in_the_same_way_by_both_engines() {
+async fn invalid_statements_are_refused_alike_by_both_engines() {
     use ErrorKind::{Conflict, Invalid};
     let cases: [(&str, Vec<Value>, ErrorKind, &str); 9] = [
         ("INSERT INTO thing (id, words) VALUES ($1, $2)", params![5_i64, "a\0b"], Invalid, "NUL"),
@@ -76,10 +76,10 @@ async fn what_is_wrong_is_refused_in_the_same_way_by_both_engines() {
             "INSERT INTO thing",
         ),
     ];
-    for sql in Kinds::start().await.open().await {
+    for sql in DatabaseKinds::start().await.open().await {
         run(&sql, "CREATE TABLE thing (id BIGINT NOT NULL PRIMARY KEY, words TEXT)").await;
         run(&sql, "INSERT INTO thing (id) VALUES (1)").await;
-        for (text, params, kind, told) in &cases {
+        for (text, params, kind, part) in &cases {
             let alone = sql.execute(text, params.clone()).await.expect_err("refused");
             let within = sql.write(|tx| {
                 let params = params.clone();
@@ -88,7 +88,7 @@ async fn what_is_wrong_is_refused_in_the_same_way_by_both_engines() {
             for error in [alone, within.await.expect_err("refused")] {
                 let chain = error.chain();
                 assert_eq!(error.kind(), *kind, "{sql:?}: {text}: {chain}");
-                assert!(chain.contains(told), "{sql:?}: {text}: {chain}");
+                assert!(chain.contains(part), "{sql:?}: {text}: {chain}");
             }
         }
         assert_eq!(number(&sql, "SELECT count(*) FROM thing").await, 1, "{sql:?}");
@@ -97,7 +97,7 @@ async fn what_is_wrong_is_refused_in_the_same_way_by_both_engines() {
 
 #[tokio::test]
 async fn sessions_have_their_limits() {
-    let kinds = Kinds::start().await;
+    let kinds = DatabaseKinds::start().await;
     let sql = kinds.open().await.pop().expect("PostgreSQL is the last");
     for (setting, expected) in [
         ("statement_timeout", "1min"),

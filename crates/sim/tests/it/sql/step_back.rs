@@ -1,4 +1,4 @@
-//! SQLite files that hold less than they once did, and clean ends.
+//! SQLite files that hold less than they once did, and clean shutdowns.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ async fn filled(file: &Path, ids: std::ops::Range<i64>) -> Sql {
     sql
 }
 
-/// The files of a database as a process that is killed leaves them.
+/// Copies the files of a database as a killed process leaves them.
 fn copy_as_killed(file: &Path, to: &Path) {
     for suffix in ["", "-wal", "-state"] {
         let from = beside(file, suffix);
@@ -73,7 +73,7 @@ async fn a_clean_end_leaves_no_write_ahead_log() {
         for id in 0..500_i64 {
             sql.execute(INSERT, params![id]).await.expect("an insert");
         }
-        // A reader is idle in the pool.
+        // Opens a reader, which stays idle in the pool.
         assert_eq!(number(&sql, COUNT).await, 500);
         assert!(beside(&file, "-wal").metadata().expect("a log").len() > 0);
         drop(sql);
@@ -84,7 +84,7 @@ async fn a_clean_end_leaves_no_write_ahead_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flipped_bit_in_any_frame_of_the_log_is_noticed() {
+async fn a_flipped_bit_in_any_frame_of_the_log_is_detected() {
     let folder = tempfile::tempdir().expect("a folder");
     let (file, killed) = (folder.path().join("test.db"), folder.path().join("killed.db"));
     let sql = filled(&file, 0..200).await;
@@ -92,7 +92,7 @@ async fn a_flipped_bit_in_any_frame_of_the_log_is_noticed() {
     drop(sql);
     let log = fs::read(beside(&killed, "-wal")).expect("a log");
     check_step_back(&killed).expect("nothing is damaged yet");
-    // In the header of the log, the first frame, in the middle, and in the last frame.
+    // In the header of the log, in its first frame, in the middle, and in the last frame.
     for place in [20, 32 + 24 + 100, log.len() / 2, log.len() - 50] {
         let mut damaged = log.clone();
         damaged[place] ^= 4;

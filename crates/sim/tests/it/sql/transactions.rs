@@ -1,4 +1,4 @@
-//! Transactions: who lost a race is run again, a bounded number of times; what failed does not commit.
+//! Transactions: the loser of a race is retried a bounded number of times; a failed transaction does not commit.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -13,11 +13,13 @@ use logmill_io::{
 };
 use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
+use logmill_work::{NewJob, Queue};
 use tokio::sync::Barrier;
+use tokio::task::JoinHandle;
 
-use super::{Kinds, number, run};
+use super::{DatabaseKinds, number, run};
 
-/// How often a transaction is tried.
+/// Number of attempts of a transaction.
 const ATTEMPTS: u32 = 10;
 
 async fn accounts(sql: &Sql) {
@@ -30,7 +32,7 @@ async fn add(tx: &Tx, id: i64) -> logmill_io::Result<()> {
     tx.execute(text, params![id]).await.map(|_| ())
 }
 
-/// Runs two transactions that meet in the middle of their first attempts; gives the attempts of both.
+/// Runs two transactions that meet in the middle of their first attempts; returns the total number of attempts.
 async fn collide<F, Fut>(sql: &Sql, body: F) -> u32
 where
     F: Fn(Tx, i64, Option<Arc<Barrier>>) -> Fut + Copy + Send + Sync + 'static,
@@ -63,7 +65,7 @@ async fn meet(meeting: Option<Arc<Barrier>>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_loses_a_race_is_run_again_and_both_commit() {
+async fn the_loser_of_a_race_is_retried_and_both_commit() {
     let server = PostgresServer::start();
     let sql = Database::postgres(&server).open().await;
     accounts(&sql).await;
@@ -86,8 +88,8 @@ async fn who_loses_a_race_is_run_again_and_both_commit() {
 }
 
 #[tokio::test]
-async fn attempts_are_bounded_and_only_for_what_may_pass() {
-    for sql in Kinds::start().await.open().await {
+async fn attempts_are_bounded_and_only_for_transient_errors() {
+    for sql in DatabaseKinds::start().await.open().await {
         accounts(&sql).await;
         let faults = Faults::seeded(SeededEntropy::shared(1), 1000, 0);
         let faulty = sql.with_faults(Arc::clone(&faults));
@@ -107,14 +109,14 @@ async fn attempts_are_bounded_and_only_for_what_may_pass() {
 }
 
 #[tokio::test]
-async fn what_the_server_always_refuses_ends_with_its_error() {
+async fn a_statement_the_server_always_refuses_ends_with_its_error() {
     let server = PostgresServer::start();
     let sql = Database::postgres(&server).open().await;
     let raise = |code: &str| format!("DO 'BEGIN RAISE EXCEPTION USING ERRCODE = ''{code}''; END'");
     for (code, kind, expected) in [
         ("40001", ErrorKind::Transient, ATTEMPTS),
         ("40P01", ErrorKind::Transient, ATTEMPTS),
-        // A statement that ran into its time limit is not given ten times the limit.
+        // A statement that hit its time limit is not retried, which would take ten times the limit.
         ("57014", ErrorKind::Transient, 1),
         ("22012", ErrorKind::Invalid, 1),
         ("XX001", ErrorKind::Corrupt, 1),
@@ -133,7 +135,7 @@ async fn what_the_server_always_refuses_ends_with_its_error() {
 
 #[tokio::test]
 async fn a_transaction_with_a_failed_statement_does_not_commit() {
-    for sql in Kinds::start().await.open().await {
+    for sql in DatabaseKinds::start().await.open().await {
         accounts(&sql).await;
         let ignored = sql.write(|tx| async move {
             add(&tx, 1).await?;
@@ -148,20 +150,20 @@ async fn a_transaction_with_a_failed_statement_does_not_commit() {
             let mut statement = Box::pin(add(&tx, 2));
             tokio::select! {
                 biased;
-                // A fast thread may answer before it is given up; that is not the case meant here.
+                // A fast thread may answer before the statement is dropped; this test is not about that case.
                 done = &mut statement => done.and(Err(Error::invalid("on purpose"))),
                 () = std::future::ready(()) => Ok(()),
             }
         });
-        given_up.await.expect_err("nobody knows what the statement did");
+        given_up.await.expect_err("the effect of the statement is unknown");
         assert_eq!(number(&sql, "SELECT max(held) FROM account").await, 0, "{sql:?}");
         sql.write(|tx| async move { add(&tx, 1).await }).await.expect("the handle is fine");
     }
 }
 
 #[tokio::test]
-async fn a_transaction_that_is_over_says_so() {
-    for sql in Kinds::start().await.open().await {
+async fn a_statement_after_the_end_of_a_transaction_fails() {
+    for sql in DatabaseKinds::start().await.open().await {
         accounts(&sql).await;
         for commits in [true, false] {
             let kept = Arc::new(Mutex::new(None));
@@ -186,10 +188,10 @@ async fn a_transaction_that_is_over_says_so() {
     }
 }
 
-/// Another process that holds the write lock of a SQLite file until it is told to let go.
-struct Holder(Child);
+/// Another process, which holds the write lock of a SQLite file until it is released.
+struct LockHolder(Child);
 
-impl Holder {
+impl LockHolder {
     fn of(file: &Path) -> Self {
         let script = "import sqlite3, sys
 database = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -212,12 +214,12 @@ database.execute('ROLLBACK')";
     }
 
     fn let_go(mut self) {
-        self.0.stdin.take().expect("piped").write_all(b"\n").expect("it is told");
+        self.0.stdin.take().expect("piped").write_all(b"\n").expect("it reads");
         assert!(self.0.wait().expect("it ends").success());
     }
 }
 
-/// Longer than SQLite itself waits, so that the transaction is tried again as well.
+/// Longer than SQLite itself waits, so that the transaction is retried as well.
 const HELD: Duration = Duration::from_millis(5_500);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -229,7 +231,7 @@ async fn a_database_that_another_process_holds_is_waited_for() {
     let open = Sql::sqlite(&settings, SystemClock::shared(), OsEntropy::shared());
     let sql = open.await.expect("a database");
     accounts(&sql).await;
-    let holder = Holder::of(&file);
+    let holder = LockHolder::of(&file);
     let mut waiting = Tasks::new();
     let (one, other) = (sql.clone(), sql.clone());
     waiting.spawn(async move { one.write(|tx| async move { add(&tx, 1).await }).await });
@@ -238,10 +240,82 @@ async fn a_database_that_another_process_holds_is_waited_for() {
     });
     assert_eq!(number(&sql, "SELECT max(held) FROM account").await, 0, "readers do not wait");
     let early = tokio::time::timeout(HELD, waiting.join_next()).await;
-    assert!(early.is_err(), "nobody writes while it is held: {early:?}");
+    assert!(early.is_err(), "no write succeeds while it is held: {early:?}");
     holder.let_go();
     while let Some(done) = waiting.join_next().await {
         done.expect("no panic").expect("it was waited for");
     }
     assert_eq!(number(&sql, "SELECT max(held) FROM account").await, 2);
+}
+
+/// A SQLite file in a folder of its own.
+async fn on_disk() -> (tempfile::TempDir, Sql) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let settings = SqliteSettings::file(folder.path().join("lanes.db"));
+    let sql = Sql::sqlite(&settings, SystemClock::shared(), OsEntropy::shared());
+    (folder, sql.await.expect("a database"))
+}
+
+/// While the writer is busy, queues forty writes of lane 1 and then one of lane 2; waits until all are done.
+async fn queue_behind_a_busy_writer(sql: &Sql, write: impl Fn(u64, usize) -> JoinHandle<()>) {
+    let mut writes = Vec::new();
+    sql.write(|_tx| {
+        writes.extend((0..40).map(|number| write(1, number)));
+        writes.push(write(2, 0));
+        async {
+            for _ in 0..1_000 {
+                tokio::task::yield_now().await;
+            }
+            Ok(())
+        }
+    })
+    .await
+    .expect("a transaction");
+    for written in writes {
+        written.await.expect("no panic");
+    }
+}
+
+#[tokio::test]
+async fn writes_of_one_lane_wait_for_one_of_another_and_not_for_all() {
+    let (_folder, sql) = on_disk().await;
+    let made = "CREATE TABLE written (number INTEGER PRIMARY KEY, lane BIGINT NOT NULL)";
+    sql.execute(made, params![]).await.expect("a table");
+    queue_behind_a_busy_writer(&sql, |lane, _| {
+        let sql = sql.in_lane(lane);
+        tokio::spawn(async move {
+            let written = sql.write(|tx| async move {
+                let text = "INSERT INTO written (lane) VALUES ($1)";
+                tx.execute(text, params![i64::try_from(lane).expect("small")]).await.map(|_| ())
+            });
+            written.await.expect("written");
+        })
+    })
+    .await;
+    let found =
+        sql.query("SELECT number FROM written WHERE lane = 2", params![]).await.expect("it");
+    let number = found.row().expect("a row").int(0).expect("a number");
+    assert!(number <= 3, "it was written as number {number} of 41");
+}
+
+#[tokio::test]
+async fn jobs_of_one_chain_wait_for_one_of_another_and_not_for_all() {
+    let (_folder, sql) = on_disk().await;
+    let queue = Queue::open(sql).await.expect("a queue");
+    let order = Arc::new(Mutex::new(Vec::new()));
+    queue_behind_a_busy_writer(queue.sql(), |chain, number| {
+        let (queue, order) = (queue.in_lane(chain), Arc::clone(&order));
+        tokio::spawn(async move {
+            // Two statements, so that it is a transaction of its own.
+            let job = NewJob::new(format!("cell-{chain}"), number.to_string(), "{}");
+            queue.enqueue(&job).await.expect("it is enqueued");
+            let claimed = queue.claim(&job.kind, 1, Duration::from_secs(60), "test").await;
+            assert_eq!(claimed.expect("it is claimed").len(), 1);
+            order.lock().expect("sound").push(chain);
+        })
+    })
+    .await;
+    let order = order.lock().expect("sound").clone();
+    let at = order.iter().position(|chain| *chain == 2).expect("it was done");
+    assert!(at <= 20, "it was done as number {at} of 41");
 }

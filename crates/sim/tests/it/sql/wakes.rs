@@ -1,4 +1,4 @@
-//! Wake-ups: not lost in one process, heard by the others, and few on the wire.
+//! Wake-ups: not lost within a process, received by other processes, and batched into few messages.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use logmill_io::sql::{Waiter, Wakes};
 use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
 
-/// Longer than a wake-up takes; a test that works does not wait for it.
+/// Longer than a wake-up takes; a passing test does not wait this long.
 const LONG: Duration = Duration::from_secs(10);
 
 async fn woken(waiter: &mut Waiter) {
@@ -23,7 +23,7 @@ async fn still_waits(waiter: &mut Waiter) {
             () = tokio::task::yield_now() => true,
         }
     };
-    assert!(waiting.await, "nobody has woken it");
+    assert!(waiting.await, "it has not been woken");
 }
 
 #[tokio::test]
@@ -36,7 +36,7 @@ async fn a_wake_up_before_the_wait_is_not_lost_and_counts_once() {
     for _ in 0..3 {
         wakes.wake("a");
     }
-    wakes.wake("nobody waits for this");
+    wakes.wake("a topic without a waiter");
     woken(&mut waiter).await;
     still_waits(&mut waiter).await;
     still_waits(&mut other).await;
@@ -45,7 +45,7 @@ async fn a_wake_up_before_the_wait_is_not_lost_and_counts_once() {
     still_waits(&mut waiter).await;
 }
 
-/// Counts the notifications of a channel with PostgreSQL's own client, while `during` runs.
+/// Counts the notifications of a channel with `psql`, while `during` runs.
 async fn notifications(
     server: &PostgresServer,
     channel: &str,
@@ -62,7 +62,7 @@ async fn notifications(
     writeln!(input, "LISTEN {channel};\nSELECT 'listening';").expect("it reads");
     assert!(lines.any(|line| line.expect("a line") == "listening"));
     during.await;
-    // It reads what came when it is done with a statement.
+    // `psql` prints notifications after it has executed a statement.
     writeln!(input, "SELECT 'done';").expect("it reads");
     drop(input);
     let heard = lines.filter(|line| {
@@ -92,7 +92,7 @@ async fn wake_ups_reach_other_processes_in_few_messages() {
             wakes.wake("topic");
         }
         woken(&mut waiter).await;
-        // The last word comes after all that are still under way.
+        // This notification comes after all that are still in progress.
         let mut last = others.waiter("last").expect("a waiter");
         wakes.wake("last");
         woken(&mut last).await;
@@ -101,7 +101,7 @@ async fn wake_ups_reach_other_processes_in_few_messages() {
     assert!((2..10).contains(&heard), "{heard} messages for 10 000 wake-ups");
     still_waits(&mut deaf).await;
 
-    // Who woke others is woken once, at once, and not again by the own message.
+    // A waiter of the waking process is woken once, immediately, and not again by its own message.
     woken(&mut own).await;
     let mut back = wakes.waiter("back").expect("a waiter");
     others.wake("back");

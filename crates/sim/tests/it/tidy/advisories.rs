@@ -1,10 +1,10 @@
-//! Known advisories about what we build on, where a copy of RustSec's database is at hand.
+//! Known security advisories about our dependencies, if a copy of RustSec's database is available.
 //!
-//! The folder is named by `LOGMILL_ADVISORY_DB`, or is `~/.cargo/advisory-db`. There is no network in a test, so
-//! without a copy nothing is checked, and `tools/test.sh` says so in a line of its own: it is no test that was skipped.
+//! The folder is `LOGMILL_ADVISORY_DB`, or `~/.cargo/advisory-db`. Tests have no network, so without a copy nothing
+//! is checked, and `tools/test.sh` prints a line about it; this does not count as a skipped test.
 //!
-//! Guarantees: an advisory that is not withdrawn and covers a version that is built here is a fault, unless an
-//! exception gives the reason; exceptions that are not needed are faults too. Leaves to others: a copy that is new.
+//! Guarantees: an advisory that is not withdrawn and covers a version built here is a fault, unless it is a listed
+//! exception with a reason; unneeded exceptions are faults too. Leaves to others: keeping the copy up to date.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,16 +14,16 @@ use semver::{Version, VersionReq};
 use super::assert_none;
 use super::dependencies::built;
 
-/// Advisories that we live with, with the reason.
+/// Advisories that we accept, with the reason.
 const EXCEPTIONS: [(&str, &str); 1] = [(
     "RUSTSEC-2024-0436",
-    "`paste` is not maintained; `alloy-primitives` needs it, and it is a finished macro that runs when we build",
+    "`paste` is not maintained; `alloy-primitives` needs it, and it is a finished macro that runs at build time",
 )];
 
 #[test]
 fn no_dependency_has_a_known_advisory() {
     let Some(database) = database() else {
-        println!("advisories: not checked, no database at hand");
+        println!("advisories: not checked, no database available");
         return;
     };
     let built = built();
@@ -50,12 +50,12 @@ fn no_dependency_has_a_known_advisory() {
     );
 }
 
-/// The folder with the database, if there is one. One that is named must be there.
+/// The folder with the database, if any. If `LOGMILL_ADVISORY_DB` is set, it must exist.
 fn database() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("LOGMILL_ADVISORY_DB").map(PathBuf::from) {
         assert!(
             named.join("crates").is_dir(),
-            "LOGMILL_ADVISORY_DB is no copy of RustSec's database"
+            "LOGMILL_ADVISORY_DB is not a copy of RustSec's database"
         );
         return Some(named);
     }
@@ -76,17 +76,17 @@ fn advisories_of(database: &Path, package: &str) -> Vec<Advisory> {
     texts.map(advisory).collect()
 }
 
-/// What is known to be wrong with some versions of a package.
+/// A known problem of some versions of a package.
 #[derive(Debug, PartialEq, Eq)]
 struct Advisory {
     id: String,
     withdrawn: bool,
-    /// Versions without the fault: those with a fix, and those that never had it.
+    /// Versions without the problem: those with a fix, and those that never had it.
     fine: Vec<VersionReq>,
 }
 
 impl Advisory {
-    /// Reads the table at the beginning of an advisory.
+    /// Parses the table at the beginning of an advisory.
     fn read(text: &str) -> Result<Self, String> {
         let rest = text.split_once("```toml").ok_or("no table")?.1;
         let table = rest.split_once("```").ok_or("a table without an end")?.0;

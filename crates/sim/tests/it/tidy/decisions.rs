@@ -1,7 +1,7 @@
 //! The rule about `docs/decisions/`: records have a number, a title and a status.
 //!
-//! Guarantees: numbers start at 1, have no gaps and are not used twice; a record that was superseded names its
-//! successor. Leaves to others: whether a decision is right. `docs/decisions/README.md` describes the form.
+//! Guarantees: numbers start at 1, have no gaps and are used once; a superseded record names its successor. Leaves to
+//! others: whether a decision is right. `docs/decisions/README.md` describes the form.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ fn every_decision_is_numbered_and_has_status() {
     assert_none(&faults, "see docs/decisions/README.md for the form:");
 }
 
-/// The number of a record that has the right form.
+/// Checks the form of a record and returns its number.
 fn check(record: &TextFile) -> Result<usize, String> {
     let name = record.path.strip_prefix(FOLDER).unwrap_or(&record.path);
     let number = name.split_once('-').map_or("", |(number, _)| number);

@@ -1,7 +1,7 @@
-//! Rules about what we build on: licences, written reasons, and which crate may reach outside.
+//! Rules about dependencies: licences, documented reasons, and which crates may access the outside world.
 //!
-//! Guarantees: what is checked is what Cargo resolves for this platform from `Cargo.lock`, without network.
-//! Leaves to others: the workspace of the benchmarks (`bench/`), which ships nothing; sources, duplicates and bans
+//! Guarantees: the checks cover what Cargo resolves for this platform from `Cargo.lock`, without network. Leaves to
+//! others: the workspace of the benchmarks (`bench/`), which ships nothing; sources, duplicates and bans
 //! ([`super::lock`]); known vulnerabilities ([`super::advisories`]).
 
 use std::collections::BTreeSet;
@@ -16,10 +16,10 @@ use super::tree::get_text;
 
 const DECISION: &str = "docs/decisions/0001-dependencies.md";
 
-/// Packages we use in spite of their licence, with the reason.
+/// Packages that we use despite their licence, with the reason.
 const LICENCE_EXCEPTIONS: [(&str, &str); 0] = [];
 
-/// Packages through which a program reaches disk, network or randomness.
+/// Packages that give access to disk, network or randomness.
 const OUTSIDE_WORLD: [&str; 9] = [
     "deadpool-postgres",
     "getrandom",
@@ -62,7 +62,7 @@ fn every_direct_dependency_has_a_decision() {
         used.difference(&decided).map(|name| format!("{name} has no row")).collect();
     let stale = decided.difference(&used).map(|name| format!("{name} is no longer used"));
     faults.extend(stale);
-    assert_none(&faults, &format!("{DECISION} says what each is for, and why this one:"));
+    assert_none(&faults, &format!("{DECISION} must say what each is for, and why this one:"));
 }
 
 #[test]
@@ -74,26 +74,26 @@ fn only_io_uses_the_outside_world() {
         .filter(|direct| OUTSIDE_WORLD.contains(&direct.name.as_str()))
         .map(|direct| format!("{} uses {}", direct.of, direct.name))
         .collect();
-    assert_none(&faults, "go through `logmill-io`, where faults can be put before it:");
+    assert_none(&faults, "use `logmill-io`, where faults can be injected:");
 }
 
-/// What Cargo says about the workspace.
+/// Output of `cargo metadata`.
 pub(super) struct Metadata(Value);
 
-/// One line of a manifest.
-struct Direct {
+/// A dependency in a manifest.
+struct DirectDependency {
     of: String,
     name: String,
     is_normal: bool,
 }
 
 impl Metadata {
-    /// Asks Cargo; about our own packages alone unless `all`.
+    /// Runs `cargo metadata`, only for our own packages unless `all`.
     pub(super) fn read(all: bool) -> Self {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.args(["metadata", "--format-version", "1", "--locked", "--offline"]);
         if all {
-            // Packages of other platforms need not be on this disk.
+            // Packages of other platforms may not be on this disk.
             command.args(["--filter-platform", &host()]);
         } else {
             command.arg("--no-deps");
@@ -112,9 +112,9 @@ impl Metadata {
         self.packages().map(|package| text(package, "name").to_owned()).collect()
     }
 
-    fn direct(&self) -> impl Iterator<Item = Direct> {
+    fn direct(&self) -> impl Iterator<Item = DirectDependency> {
         self.packages().flat_map(|package| {
-            items(package, "dependencies").map(|dependency| Direct {
+            items(package, "dependencies").map(|dependency| DirectDependency {
                 of: text(package, "name").to_owned(),
                 name: text(dependency, "name").to_owned(),
                 is_normal: dependency["kind"].is_null(),
@@ -131,8 +131,8 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap_or_default()
 }
 
-/// Name and version of every package that is built here, tests included. `cargo metadata` names more: also what only
-/// features bring that nobody asks for.
+/// Name and version of every package that is built here, including tests. `cargo metadata` lists more: also packages
+/// of features that are not enabled.
 pub(super) fn built() -> BTreeSet<(String, String)> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["tree", "--workspace", "--locked", "--offline", "--edges", "normal,build,dev"]);
@@ -148,7 +148,7 @@ pub(super) fn built() -> BTreeSet<(String, String)> {
     lines.lines().filter_map(package).collect()
 }
 
-/// The platform we build for, as the compiler names it.
+/// The target triple we build for.
 fn host() -> String {
     let output = Command::new("rustc").arg("-vV").output().expect("rustc runs");
     let said = String::from_utf8(output.stdout).expect("rustc answers in text");

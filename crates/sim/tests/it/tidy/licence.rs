@@ -1,11 +1,11 @@
-//! Licence expressions of packages, and which of them we may build on.
+//! Licence expressions of packages, and which of them we may use.
 //!
-//! Guarantees: an expression that is not understood is not allowed. Leaves to others: where the expressions
-//! come from ([`super::dependencies`]).
+//! Guarantees: an expression that cannot be parsed is not allowed. Leaves to others: where the expressions come from
+//! ([`super::dependencies`]).
 
 use std::iter::Peekable;
 
-/// Licences that ask for no more than a notice, or, like the Mozilla one, only for changes to their own files.
+/// Licences that require no more than a notice or, like MPL-2.0, only the publication of changes to their own files.
 const ALLOWED: [&str; 13] = [
     "0BSD",
     "Apache-2.0",
@@ -22,18 +22,18 @@ const ALLOWED: [&str; 13] = [
     "Zlib",
 ];
 
-/// Exceptions that may follow `WITH`: they take a duty away.
+/// Exceptions allowed after `WITH`: they remove an obligation.
 const ALLOWED_WITH: [&str; 1] = ["LLVM-exception"];
 
-/// Whether the SPDX `expression` lets us use the package: of an `OR` one side must, of an `AND` both.
+/// Whether the SPDX `expression` allows use: one side of an `OR`, or both sides of an `AND`.
 pub(super) fn is_allowed(expression: &str) -> bool {
-    // A slash is how `OR` was written before SPDX.
+    // Before SPDX, `OR` was written as a slash.
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let mut words = spaced.split_whitespace().peekable();
     any(&mut words) == Some(true) && words.next().is_none()
 }
 
-/// `all OR all …`; `None` when it is not well formed.
+/// `all OR all …`; `None` if it is malformed.
 fn any<'a>(words: &mut Peekable<impl Iterator<Item = &'a str>>) -> Option<bool> {
     let mut allowed = all(words)?;
     while words.next_if_eq(&"OR").is_some() {
@@ -51,7 +51,7 @@ fn all<'a>(words: &mut Peekable<impl Iterator<Item = &'a str>>) -> Option<bool> 
     Some(allowed)
 }
 
-/// A licence, or an expression in brackets.
+/// A licence, or an expression in parentheses.
 fn one<'a>(words: &mut Peekable<impl Iterator<Item = &'a str>>) -> Option<bool> {
     let word = words.next()?;
     if word == "(" {
@@ -66,7 +66,7 @@ fn one<'a>(words: &mut Peekable<impl Iterator<Item = &'a str>>) -> Option<bool> 
 }
 
 #[test]
-fn expressions_are_read_as_spdx_does() {
+fn licence_expressions_follow_spdx() {
     for (expression, expected) in [
         ("MIT", true),
         ("GPL-3.0-only", false),

@@ -1,8 +1,9 @@
-//! Rules about `Cargo.lock`: where packages come from, which there are twice, and which there may not be.
+//! Rules about `Cargo.lock`: where packages come from, which have several versions, and which are banned.
 //!
-//! Guarantees: sources are checked for every locked package, also those of other platforms; duplicates and bans for
-//! those that are built here, tests included. Lists of exceptions only shrink: one that is not needed is a fault.
-//! Leaves to others: licences and written reasons ([`super::dependencies`]), vulnerabilities ([`super::advisories`]).
+//! Guarantees: sources are checked for every locked package, including those of other platforms; duplicates and bans
+//! for those that are built here, including tests. Lists of exceptions only shrink: an unneeded exception is a fault.
+//! Leaves to others: licences and documented reasons ([`super::dependencies`]), vulnerabilities
+//! ([`super::advisories`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +11,11 @@ use super::assert_none;
 use super::dependencies::{Metadata, built};
 use super::tree::get_text;
 
-/// The only place that packages come from; our own have none.
+/// The only source of packages; our own have none.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// Packages that are there in two versions or more, and whose they are. Each is compiled as often, so none is added
-/// where there is a choice.
+/// Packages with two or more versions, and which dependency causes it. Each version is compiled, so we avoid more of
+/// them where there is a choice.
 const DUPLICATES: [(&str, &str); 19] = [
     (
         "base64",
@@ -25,7 +26,7 @@ const DUPLICATES: [(&str, &str); 19] = [
     ("crypto-common", "comes with `digest`"),
     (
         "darling",
-        "macros of `croner`, `alloy-consensus` and `serde_with`, each with its own; nothing of it is shipped",
+        "macros of `croner`, `alloy-consensus` and `serde_with`, each with its own; none of it ships",
     ),
     ("darling_core", "comes with `darling`"),
     ("darling_macro", "comes with `darling`"),
@@ -40,10 +41,10 @@ const DUPLICATES: [(&str, &str); 19] = [
     ("rand_chacha", "comes with `rand`"),
     ("rand_core", "comes with `rand`"),
     ("sha2", "`alloy-eips` is at 0.10, PostgreSQL's client and we at 0.11"),
-    ("syn", "macros are moving from 2 to 3; nothing of it is shipped"),
+    ("syn", "macros are moving from 2 to 3; none of it ships"),
 ];
 
-/// Packages that we do not build on, and why.
+/// Packages that we do not use, and why.
 const BANNED: [(&str, &str); 19] = [
     ("ansi_term", "not maintained"),
     ("async-std", "discontinued, and there is one runtime"),
@@ -66,19 +67,18 @@ const BANNED: [(&str, &str); 19] = [
     ("yaml-rust", "not maintained"),
 ];
 
-/// Banned packages that others bring, where there is no choice.
+/// Banned packages that a dependency needs, where there is no choice.
 const BAN_EXCEPTIONS: [(&str, &str); 1] =
-    [("paste", "`alloy-primitives` needs it; a finished macro that runs when we build")];
+    [("paste", "`alloy-primitives` needs it; a finished macro that runs at build time")];
 
-/// A locked package.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Package {
     name: String,
-    /// Where it comes from; nothing if it is one of ours.
+    /// None for our own packages.
     source: Option<String>,
 }
 
-/// The packages of a lock file.
+/// Parses a lock file.
 fn packages(lock: &str) -> Vec<Package> {
     let lock: toml::Table = lock.parse().expect("Cargo.lock is TOML");
     let packages = lock.get("package").and_then(toml::Value::as_array);
@@ -99,7 +99,7 @@ fn locked() -> Vec<Package> {
 #[test]
 fn every_package_comes_from_the_registry_or_is_ours() {
     let ours = Metadata::read(false).own_names();
-    assert_none(&strangers(&locked(), &ours), "packages come from the public registry:");
+    assert_none(&strangers(&locked(), &ours), "use packages of the public registry:");
 }
 
 fn strangers(packages: &[Package], ours: &BTreeSet<String>) -> Vec<String> {
@@ -113,11 +113,12 @@ fn strangers(packages: &[Package], ours: &BTreeSet<String>) -> Vec<String> {
 }
 
 #[test]
-fn no_package_is_there_twice_without_a_reason() {
+fn no_package_has_two_versions_without_a_reason() {
     let built = versions();
     let twice = built.iter().filter(|(_, versions)| versions.len() > 1).map(|(name, _)| name);
     let faults = differences(twice.map(String::as_str), &DUPLICATES);
-    let advice = "choose versions that others use too, or write here whose it is and why there is no choice:";
+    let advice =
+        "choose versions that others use too, or write here which package causes it and why:";
     assert_none(&faults, advice);
 }
 
@@ -126,12 +127,12 @@ fn no_banned_package_is_built() {
     let built = versions();
     let found = BANNED.iter().map(|(name, _)| *name).filter(|name| built.contains_key(*name));
     let faults = differences(found, &BAN_EXCEPTIONS);
-    assert_none(&faults, "see the reasons here, and take another:");
+    assert_none(&faults, "see the reasons here, and use another package:");
     let banned: BTreeSet<&str> = BANNED.iter().map(|(name, _)| *name).collect();
     assert!(BAN_EXCEPTIONS.iter().all(|(name, _)| banned.contains(name)));
 }
 
-/// What is found and not excepted, and what is excepted and not found.
+/// Names that are found but not excepted, and names that are excepted but not found.
 fn differences<'a>(
     found: impl Iterator<Item = &'a str>,
     excepted: &[(&'a str, &str)],

@@ -1,17 +1,17 @@
-//! No test listens on a port that is written down: two tests, or a test and a running Logmill, would want the same one.
+//! No test listens on a fixed port: two tests, or a test and a running Logmill, would use the same one.
 //!
-//! Guarantees: a `bind` of a literal port other than 0, and a setting that makes a server listen on one, are found in
-//! tests and in what tests are made of. Leaves to others: ports that are computed.
+//! Guarantees: finds a `bind` to a literal port other than 0, and settings that make a server listen on one, in tests
+//! and in their support code. Leaves to others: computed ports.
 
 use super::assert_none;
 use super::scan::Scan;
 use super::tree::{TextFile, rust_files};
 
-/// Parses settings and opens nothing.
+/// Parses settings but opens no port.
 const EXEMPT: [&str; 2] =
     ["crates/logmill/src/config/tests.rs", "crates/sim/tests/it/tidy/ports.rs"];
 
-/// What makes a server listen, in a command line or a variable.
+/// Settings that make a server listen, on a command line or in a variable.
 const LISTENERS: [&str; 6] = [
     "server.listen=",
     "health_listen=",
@@ -29,10 +29,10 @@ fn tests_listen_on_free_ports_only() {
         let fixed = test_lines(&file).into_iter().filter(|&line| takes_fixed_port(lines[line]));
         faults.extend(fixed.map(|line| format!("{}:{}", file.path, line + 1)));
     }
-    assert_none(&faults, "listen on port 0 and ask which one it became:");
+    assert_none(&faults, "listen on port 0 and ask for the assigned port:");
 }
 
-/// The lines of a file, counted from zero, that are part of tests or of what they are made of.
+/// The lines of a file, counted from zero, that are part of tests or of their support code.
 fn test_lines(file: &TextFile) -> Vec<usize> {
     let lines = file.text.lines().count();
     if file.is_test() || file.path.starts_with("crates/sim/") || file.path.starts_with("bench/") {
@@ -58,7 +58,7 @@ fn takes_fixed_port(line: &str) -> bool {
         })
 }
 
-/// Whether a text has a number other than 0 where an address has its port: after its last colon or comma.
+/// Whether a text has a number other than 0 at the position of a port: after its last colon or comma.
 fn has_port(text: &str) -> bool {
     let Some((_, port)) = text.rsplit_once([':', ',']) else { return false };
     let digits: String = port.trim().chars().take_while(char::is_ascii_digit).collect();

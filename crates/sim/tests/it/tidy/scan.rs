@@ -1,28 +1,28 @@
-//! A scanner for Rust source that tells code from comments and literals, and finds functions and test items.
+//! A scanner for Rust source that separates code from comments and literals, and finds functions and test items.
 //!
-//! It is no parser: it knows comments, strings, characters, raw strings and brackets, and nothing of grammar.
-//! That is enough for the rules here, and it can not fall behind the language.
+//! It is not a parser: it knows comments, strings, characters, raw strings and brackets, but no grammar. That is
+//! enough for the rules here, and it cannot fall behind the language.
 //!
-//! Guarantees: [`Scan::code`] and [`Scan::comments`] have the length and the lines of the source, with all
-//! else blanked, so a position in one is a position in the others. Leaves to others: macros are not expanded.
+//! Guarantees: [`Scan::code`] and [`Scan::comments`] have the length and the lines of the source, with everything
+//! else blanked, so a position in one is valid in the others. Leaves to others: macros are not expanded.
 
 use std::iter;
 use std::ops::Range;
 
-/// A source file, split into what is code and what is comment.
+/// A source file, split into code and comments.
 pub(super) struct Scan {
     /// The source with comments and literals blanked.
     pub(super) code: String,
-    /// The source with all but comments blanked.
+    /// The source with everything but comments blanked.
     pub(super) comments: String,
 }
 
 /// A function with a body.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Function {
-    /// Its name, without its type or module.
+    /// Without its type or module.
     pub(super) name: String,
-    /// How many lines it has, from `fn` to the closing brace.
+    /// Number of lines from `fn` to the closing brace.
     pub(super) lines: usize,
 }
 
@@ -34,7 +34,6 @@ enum Kind {
 }
 
 impl Scan {
-    /// Scans `source`.
     pub(super) fn new(source: &str) -> Self {
         let mut code = Vec::with_capacity(source.len());
         let mut comments = Vec::with_capacity(source.len());
@@ -52,7 +51,7 @@ impl Scan {
         Self { code: text(code), comments: text(comments) }
     }
 
-    /// Where `word` stands as a whole word of the code.
+    /// Positions of `word` as a whole word of the code.
     pub(super) fn words<'a>(&'a self, word: &'a str) -> impl Iterator<Item = usize> + 'a {
         self.code.match_indices(word).map(|(at, _)| at).filter(move |&at| {
             let before = at.checked_sub(1).map(|before| self.code.as_bytes()[before]);
@@ -61,7 +60,7 @@ impl Scan {
         })
     }
 
-    /// All functions that have a body, nested ones too.
+    /// All functions with a body, including nested ones.
     pub(super) fn functions(&self) -> Vec<Function> {
         self.words("fn").filter_map(|at| self.function(at)).collect()
     }
@@ -82,11 +81,59 @@ impl Scan {
             .collect()
     }
 
-    /// The insides of all attributes, such as `cfg(test)`.
+    /// The contents of all attributes, such as `cfg(test)`.
     pub(super) fn attributes(&self) -> Vec<&str> {
         let opened = self.code.match_indices("#[").map(|(at, _)| at + 1);
         let inside = |at| Some(&self.code[at + 1..self.closing(at)?]);
         opened.filter_map(inside).collect()
+    }
+
+    /// The functions that a test attribute makes tests, by their path inside of the file: `tests::it_holds`.
+    pub(super) fn tests(&self) -> Vec<String> {
+        let attributes = self.code.match_indices("#[").filter_map(|(at, _)| {
+            let end = self.closing(at + 1)?;
+            is_test_attribute(&self.code[at + 2..end]).then_some(end)
+        });
+        let modules = self.inline_modules();
+        let path = |attribute: usize| {
+            let at = self.words_from("fn", attribute).next()?;
+            let inside = modules.iter().filter(|(range, _)| range.contains(&at));
+            let mut path: Vec<_> = inside.map(|(_, name)| name.as_str()).collect();
+            let name = self.word_after(at + "fn".len());
+            path.push(&name);
+            Some(path.join("::"))
+        };
+        attributes.filter_map(path).collect()
+    }
+
+    /// The words inside of each call of the macro `name`.
+    pub(super) fn macro_words(&self, name: &str) -> Vec<String> {
+        let calls = self.code.match_indices(name).filter_map(|(at, _)| {
+            let open = at + name.len();
+            let inside = self.code[open..].starts_with('[').then(|| self.closing(open))??;
+            Some(&self.code[open + 1..inside])
+        });
+        let words = calls.flat_map(|inside| inside.split([',', ' ', '\n']));
+        words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
+    }
+
+    /// The modules that have their body in this file, outer ones first.
+    fn inline_modules(&self) -> Vec<(Range<usize>, String)> {
+        let module = |at: usize| {
+            let end = self.item_end(at);
+            let has_body = self.code.as_bytes().get(end) == Some(&b'}');
+            has_body.then(|| (at..end, self.word_after(at + "mod".len())))
+        };
+        self.words("mod").filter_map(module).collect()
+    }
+
+    fn words_from<'a>(&'a self, word: &'a str, from: usize) -> impl Iterator<Item = usize> + 'a {
+        self.words(word).skip_while(move |&at| at < from)
+    }
+
+    fn word_after(&self, at: usize) -> String {
+        let rest = self.code[at..].trim_start();
+        rest.chars().take_while(|&letter| letter == '_' || letter.is_alphanumeric()).collect()
     }
 
     /// The line of position `at`, counted from zero.
@@ -106,8 +153,8 @@ impl Scan {
         (has_body && !name.is_empty()).then_some(Function { name, lines })
     }
 
-    /// The last byte of the item that starts at `at`: its `;` or the end of its first braces, whichever comes
-    /// first outside of other brackets. The end of the file when there is neither.
+    /// The last byte of the item that starts at `at`: its `;` or the end of its first braces, whichever comes first
+    /// outside of other brackets. The end of the file if there is neither.
     fn item_end(&self, mut at: usize) -> usize {
         let last = self.code.len().saturating_sub(1);
         while let Some(&byte) = self.code.as_bytes().get(at) {
@@ -139,7 +186,7 @@ impl Scan {
     }
 }
 
-/// The kind of the token at `at` and where it ends. Code comes word by word and sign by sign.
+/// The kind of the token at `at`, and its end. A token of code is a word or a single other character.
 fn token(source: &[u8], at: usize) -> (Kind, usize) {
     let rest = &source[at..];
     let (kind, length) = match rest {
@@ -156,7 +203,7 @@ fn token(source: &[u8], at: usize) -> (Kind, usize) {
     (kind, (at + length).min(source.len()))
 }
 
-/// A word, or a literal that starts with letters: `r"…"`, `b'…'`, `br#"…"#`, `c"…"`.
+/// A word, or a literal with a prefix: `r"…"`, `b'…'`, `br#"…"#`, `c"…"`.
 fn word_or_prefixed_literal(rest: &[u8]) -> (Kind, usize) {
     let word = rest.iter().take_while(|&&byte| is_word(byte)).count();
     let hashes = rest[word..].iter().take_while(|&&byte| byte == b'#').count();
@@ -191,7 +238,7 @@ fn block_comment_length(rest: &[u8]) -> usize {
     at
 }
 
-/// A literal between two `quote`s, where a backslash protects the next byte.
+/// A literal between two `quote`s, in which a backslash escapes the next byte.
 fn quoted_length(rest: &[u8], quote: u8) -> usize {
     let mut at = 1;
     while at < rest.len() && rest[at] != quote {
@@ -200,7 +247,7 @@ fn quoted_length(rest: &[u8], quote: u8) -> usize {
     at + 1
 }
 
-/// A raw string from its quote on, which ends with a quote and as many `#` as it began with.
+/// A raw string from its quote on; it ends with a quote and as many `#` as it began with.
 fn raw_length(rest: &[u8], hashes: usize) -> usize {
     let mut end = vec![b'"'];
     end.resize(1 + hashes, b'#');
@@ -209,12 +256,12 @@ fn raw_length(rest: &[u8], hashes: usize) -> usize {
     closes.map_or(rest.len(), |at| 1 + at + end.len())
 }
 
-/// A character literal; `None` when the quote starts a lifetime or a label.
+/// A character literal; `None` if the quote starts a lifetime or a label.
 fn character_length(rest: &[u8]) -> Option<usize> {
     match rest {
         [_, b'\\', ..] => Some(quoted_length(rest, b'\'')),
         [_, first, ..] => {
-            // One character of UTF-8, then the closing quote.
+            // One UTF-8 character, then the closing quote.
             let width = match first {
                 0xf0.. => 4,
                 0xe0.. => 3,
@@ -225,6 +272,12 @@ fn character_length(rest: &[u8]) -> Option<usize> {
         }
         _ => None,
     }
+}
+
+/// Whether an attribute is `test` or one of its kind, such as `tokio::test(start_paused = true)`.
+fn is_test_attribute(inside: &str) -> bool {
+    let name = inside.split('(').next().unwrap_or_default().trim();
+    name == "test" || name.ends_with("::test")
 }
 
 fn is_word(byte: u8) -> bool {

@@ -1,8 +1,7 @@
-//! The rule about `config.default.toml`: it explains every key.
+//! The rule about `config.default.toml`: every key is explained.
 //!
-//! Guarantees: a key without a comment directly above it is found, also a key that is itself commented out
-//! because it has no default. Leaves to others: that the file has every key that the program reads (the
-//! binary's own tests).
+//! Guarantees: finds keys without a comment directly above, including keys that are commented out because they have
+//! no default. Leaves to others: that the file has every key that the program reads (the binary's own tests).
 
 use super::assert_none;
 use super::tree::get_text;
@@ -21,25 +20,25 @@ fn every_config_key_is_documented() {
     }
 }
 
-/// The keys that have no comment directly above them.
+/// The keys without a comment directly above.
 fn undocumented(text: &str) -> Vec<String> {
     let above = std::iter::once("").chain(text.lines());
     let lines = above.zip(text.lines());
     lines.filter(|(above, _)| !is_prose(above)).filter_map(|(_, line)| key(line)).collect()
 }
 
-/// A comment that is not a key that was commented out.
+/// Whether the line is a comment and not a key that is commented out.
 fn is_prose(line: &str) -> bool {
     line.strip_prefix('#').is_some_and(|said| !said.trim().is_empty()) && key(line).is_none()
 }
 
-/// The key that `line` sets, whether or not it is commented out.
+/// The key that `line` sets, even if it is commented out.
 fn key(line: &str) -> Option<String> {
     let line = line.strip_prefix('#').unwrap_or(line).trim();
     let (key, value) = line.split_once('=')?;
     let key = key.trim();
     let is_key = |sign: char| sign.is_ascii_alphanumeric() || "_-.\"".contains(sign);
-    // In prose a value does not follow: "`a = b`" starts with a backtick, "x == y" has a second sign.
+    // In prose no value follows: "`a = b`" starts with a backtick, "x == y" has a second equals sign.
     let is_value = !value.trim().is_empty() && !value.starts_with('=');
     (!key.is_empty() && key.chars().all(is_key) && is_value).then(|| key.to_owned())
 }

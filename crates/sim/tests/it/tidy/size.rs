@@ -1,10 +1,10 @@
-//! Sizes of files, functions and lines, with a ratchet for those that are too big already.
+//! Limits on the size of files, functions and lines, with a ratchet for known exceptions.
 //!
-//! `ratchet.txt` beside this file lists each known exception with its present size. An exception may shrink,
-//! and the list must then follow; it may not grow, and nothing may join the list unseen in review.
+//! `ratchet.txt` beside this file lists each exception with its current size. An exception may shrink, and the list
+//! must then follow; it may not grow, and additions to the list are visible in review.
 //!
-//! Guarantees: whoever makes something big sees it here first. Leaves to others: how to cut it. In files of
-//! tests only functions and lines are measured: a table of cases may be long.
+//! Guarantees: code that grows too big fails here. Leaves to others: how to split it. In test files only functions
+//! and lines are measured: a table of cases may be long.
 
 use std::collections::BTreeMap;
 
@@ -18,12 +18,12 @@ const FILE_LINES_MAX: usize = 500;
 const FUNCTION_LINES_MAX: usize = 70;
 /// Columns of a line of code.
 const CODE_COLUMNS_MAX: usize = 100;
-/// Columns of a line with a comment or a string: `rustfmt` does not wrap those, and a sentence is better whole.
+/// Columns of a line with a comment or a string: `rustfmt` does not wrap those.
 const TEXT_COLUMNS_MAX: usize = 120;
 
 const RATCHET: &str = "crates/sim/tests/it/tidy/ratchet.txt";
 
-/// Things by their name, such as `file crates/io/src/sql.rs`, with their size.
+/// Sizes by name, such as `file crates/io/src/sql.rs`.
 type Sizes = BTreeMap<String, usize>;
 
 #[test]
@@ -43,7 +43,7 @@ fn no_file_or_function_grows_beyond_its_size() {
     assert_none(&compare(&found, &ratchet), &advice);
 }
 
-/// What in `file` is beyond its size.
+/// Everything in `file` that exceeds its limit.
 fn too_big(file: &TextFile) -> Vec<(String, usize)> {
     let scan = Scan::new(&file.text);
     let path = &file.path;
@@ -68,7 +68,7 @@ fn lines_without_tests(scan: &Scan) -> usize {
     (0..scan.code.lines().count()).filter(|line| !is_test(line)).count()
 }
 
-/// The columns of the widest line that is too wide.
+/// Columns of the widest line that exceeds its limit.
 fn widest_line(text: &str, scan: &Scan) -> Option<usize> {
     let lines = text.lines().zip(scan.code.lines());
     lines
@@ -79,7 +79,7 @@ fn widest_line(text: &str, scan: &Scan) -> Option<usize> {
         .max()
 }
 
-/// Reads lines of `size kind path [name]`; `#` starts a comment.
+/// Parses lines of `size kind path [name]`; `#` starts a comment.
 fn parse(ratchet: &str) -> Sizes {
     let entries = ratchet.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let read = |line: &str| {
@@ -87,11 +87,11 @@ fn parse(ratchet: &str) -> Sizes {
         Some((name.to_owned(), size.parse().ok()?))
     };
     entries
-        .map(|line| read(line).unwrap_or_else(|| panic!("{RATCHET}: not read: {line}")))
+        .map(|line| read(line).unwrap_or_else(|| panic!("{RATCHET}: cannot parse: {line}")))
         .collect()
 }
 
-/// What must change, in the tree or in the ratchet.
+/// What must change in the tree or in the ratchet.
 fn compare(found: &Sizes, ratchet: &Sizes) -> Vec<String> {
     let mut faults = Vec::new();
     for (name, &size) in found {
@@ -108,7 +108,7 @@ fn compare(found: &Sizes, ratchet: &Sizes) -> Vec<String> {
     }
     let gone = ratchet.keys().filter(|name| !found.contains_key(*name));
     faults
-        .extend(gone.map(|name| format!("no longer too big, take it out of the ratchet: {name}")));
+        .extend(gone.map(|name| format!("no longer too big, remove it from the ratchet: {name}")));
     faults
 }
 

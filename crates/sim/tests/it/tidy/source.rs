@@ -1,22 +1,22 @@
-//! Rules about what files are called and what may stand in them.
+//! Rules about the names and the content of files.
 //!
-//! Guarantees: only code is taken for code; a rule is not broken by a comment or a string that speaks of it,
-//! unless it is about comments or strings. Leaves to others: sizes ([`super::size`]).
+//! Guarantees: a rule about code is not broken by a comment or a string that mentions it. Leaves to others: sizes
+//! ([`super::size`]).
 
 use super::assert_none;
 use super::scan::Scan;
 use super::tree::{paths, rust_files, text_files};
 
-/// A header shorter than this says nothing.
+/// A shorter header cannot say anything useful.
 const HEADER_CHARS_MIN: usize = 20;
 
-/// Names that say nothing about what is inside.
+/// Names that do not tell what is inside.
 const EMPTY_NAMES: [&str; 7] = ["common", "helper", "helpers", "manager", "misc", "util", "utils"];
 
-/// Marks of work that was not finished.
+/// Marks of unfinished work.
 const UNFINISHED: [&str; 3] = ["FIXME", "TODO", "XXX"];
 
-/// First folders of paths that exist on one machine only.
+/// Absolute folders that exist only on one machine.
 const MACHINE_FOLDERS: [&str; 4] = ["/home/", "/root/", "/Users/", "/work/"];
 
 #[test]
@@ -32,7 +32,10 @@ fn every_source_file_opens_with_its_header() {
         })
         .map(|file| file.path.clone())
         .collect();
-    assert_none(&faults, "say at the top what the file is, guarantees and leaves to others:");
+    assert_none(
+        &faults,
+        "start the file with what it is, what it guarantees, and what it leaves to others:",
+    );
 }
 
 fn has_header(text: &str, mark: &str) -> bool {
@@ -68,7 +71,7 @@ fn every_select_is_biased() {
     assert_none(&faults, "start the block with `biased;`, or no run replays from its seed:");
 }
 
-/// Whether the code at `select` calls the macro and lets chance pick the branch.
+/// Whether the code at `select` calls the macro and picks the branch at random.
 fn is_unbiased_select(code: &str) -> bool {
     let Some(call) = code.strip_prefix("select!") else { return false };
     let body = call.trim_start().trim_start_matches(['{', '(', '[']).trim_start();
@@ -100,7 +103,7 @@ fn no_module_is_named_mod_rs() {
 #[test]
 fn no_forbidden_file_names() {
     let faults: Vec<_> = paths().into_iter().filter(|path| has_empty_name(path)).collect();
-    assert_none(&faults, "name the file or folder by the noun it holds:");
+    assert_none(&faults, "name the file or folder after what it contains:");
 }
 
 fn has_empty_name(path: &str) -> bool {
@@ -133,14 +136,14 @@ fn no_test_is_ignored() {
         })
         .map(|file| file.path)
         .collect();
-    assert_none(&faults, "a test that can not run here calls `logmill_sim::skip` and is counted:");
+    assert_none(&faults, "a test that cannot run here calls `logmill_sim::skip` and is counted:");
 }
 
 #[test]
 fn no_unfinished_code() {
     let mut faults = Vec::new();
     for file in text_files() {
-        // Prose may speak of unfinished work; code and scripts may not hold it.
+        // Prose may mention unfinished work; code and scripts may not contain it.
         let comments = match file.path.rsplit_once('.') {
             Some((_, "rs")) => {
                 let scan = Scan::new(&file.text);
@@ -170,19 +173,19 @@ fn has_word(text: &str, word: &str) -> bool {
 fn nothing_names_this_machine() {
     let mut faults = Vec::new();
     for file in text_files() {
-        // This file has to name what it looks for.
+        // This file must name what it looks for.
         if file.path.ends_with("tests/it/tidy/source.rs") {
             continue;
         }
         let lines = file.text.lines().enumerate().filter(|(_, line)| names_a_machine(line));
         faults.extend(lines.map(|(number, _)| format!("{}:{}", file.path, number + 1)));
     }
-    assert_none(&faults, "use a path that every checkout has:");
+    assert_none(&faults, "use a path that exists in every checkout:");
 }
 
-/// Whether `line` has an absolute path into a folder of one machine.
+/// Whether `line` contains an absolute path into a folder of one machine.
 fn names_a_machine(line: &str) -> bool {
-    // A path goes on before the slash when a name, a dot or the end of a variable or placeholder stands there.
+    // The slash is not the start of a path after a name, a dot, or the end of a variable or placeholder.
     let goes_on = |before: &str| {
         before.ends_with(|last: char| last.is_alphanumeric() || "_-./)}>*~".contains(last))
     };
@@ -206,4 +209,18 @@ fn machine_paths_are_recognised() {
     ] {
         assert_eq!(names_a_machine(line), expected, "{line}");
     }
+}
+
+#[test]
+fn random_tests_run_more_cases_in_a_proof() {
+    let mut faults = Vec::new();
+    for file in rust_files() {
+        let fixed = file.text.match_indices("with_cases(").filter(|(at, found)| {
+            let argument = file.text[at + found.len()..].trim_start();
+            argument.starts_with(|first: char| first.is_ascii_digit())
+        });
+        let line = |at: usize| file.text[..at].lines().count();
+        faults.extend(fixed.map(|(at, _)| format!("{}:{}", file.path, line(at))));
+    }
+    assert_none(&faults, "pass the number of cases to `logmill_io::proof_cases`:");
 }

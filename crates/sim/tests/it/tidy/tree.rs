@@ -1,7 +1,7 @@
-//! The files of the tree: those that git knows or would add, or, without git, all but build output.
+//! The files of the tree: those that git tracks or would add or, without git, everything but build output.
 //!
-//! Guarantees: sorted, relative to the workspace, with `/` between folders; only files that exist. Leaves to
-//! others: what is in them.
+//! Guarantees: sorted, relative to the workspace, with `/` as separator; only files that exist. Leaves to others:
+//! their content.
 
 use std::fs;
 use std::path::Path;
@@ -9,25 +9,22 @@ use std::process::Command;
 
 use logmill_sim::workspace_root;
 
-/// Folders of build output, for trees without git; `.gitignore` says the same to git.
+/// Folders of build output, for trees without git; the same as in `.gitignore`.
 const OUTPUT_FOLDERS: [&str; 4] = [".git", ".tools", "node_modules", "target"];
 
-/// One text file of the tree.
 pub(super) struct TextFile {
-    /// Where it is, from the workspace on.
+    /// Relative to the workspace.
     pub(super) path: String,
-    /// What it says.
     pub(super) text: String,
 }
 
 impl TextFile {
-    /// Whether the file holds nothing but tests.
+    /// Whether the file contains only tests.
     pub(super) fn is_test(&self) -> bool {
         self.path.ends_with("/tests.rs") || self.path.split('/').any(|part| part == "tests")
     }
 }
 
-/// The paths of all files.
 pub(super) fn paths() -> Vec<String> {
     let root = workspace_root();
     let mut paths = git_paths(&root).unwrap_or_else(|| {
@@ -42,7 +39,6 @@ pub(super) fn paths() -> Vec<String> {
     paths
 }
 
-/// All files that are text.
 pub(super) fn text_files() -> Vec<TextFile> {
     let root = workspace_root();
     let read = |path: String| {
@@ -52,20 +48,19 @@ pub(super) fn text_files() -> Vec<TextFile> {
     paths().into_iter().filter_map(read).collect()
 }
 
-/// All Rust files.
 pub(super) fn rust_files() -> Vec<TextFile> {
     let mut files = text_files();
     files.retain(|file| file.path.ends_with(".rs"));
     files
 }
 
-/// The text of one file, `None` when there is no such file.
+/// The text of a file; `None` if there is no such file.
 pub(super) fn get_text(path: &str) -> Option<String> {
     fs::read_to_string(workspace_root().join(path)).ok()
 }
 
 fn git_paths(root: &Path) -> Option<Vec<String>> {
-    // A workspace unpacked inside another checkout is not that checkout's tree.
+    // A workspace unpacked inside another checkout does not belong to that checkout.
     if !root.join(".git").exists() {
         return None;
     }

@@ -1,4 +1,4 @@
-//! No range is ever lost or done twice, whoever claims, crashes and comes late.
+//! No range is lost or done twice, in any order of claims, crashes and late completions.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use logmill_io::{ErrorKind, params};
 use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
 use logmill_work::coverage::RangeClaim;
-use logmill_work::intervals::From;
+use logmill_work::intervals::SearchOrder;
 use logmill_work::queue::FailedClaim;
 use logmill_work::{Claim, Coverage, Heights, NewJob, Queue, Scope, State};
 use proptest::prelude::*;
@@ -36,8 +36,8 @@ fn range_of(claim: &Claim) -> Heights {
     start..end
 }
 
-/// Does a range: rows for what was not covered, coverage, and completion, in one transaction. The table has no
-/// key, so that a height done twice would show.
+/// Does a range: rows for the heights that were not covered, coverage, and completion, in one transaction. The table
+/// has no key, so that a height done twice shows.
 pub(crate) async fn do_range(queue: &Queue, claim: &Claim) -> Result<(), logmill_io::Error> {
     let range = range_of(claim);
     queue
@@ -61,10 +61,10 @@ pub(crate) async fn do_range(queue: &Queue, claim: &Claim) -> Result<(), logmill
 
 pub(crate) async fn claim_range(
     queue: &Queue,
-    from: From,
+    from: SearchOrder,
     most: u64,
 ) -> logmill_work::Result<Option<Heights>> {
-    let wanted = RangeClaim { within: 0..END, most, from };
+    let wanted = RangeClaim { within: 0..END, most, order: from };
     Coverage::claim_next(queue, &scope(), &wanted, range_job).await
 }
 
@@ -72,15 +72,15 @@ pub(crate) async fn create_table(queue: &Queue) {
     queue.sql().execute("CREATE TABLE done (height BIGINT)", params![]).await.expect("a table");
 }
 
-/// Claims and does whatever is left, and checks that every height was done exactly once.
+/// Claims and does everything that is left, and checks that every height was done exactly once.
 pub(crate) async fn finish_and_check(queue: &Queue, database: &Database) {
     loop {
-        while claim_range(queue, From::Above, 17).await.expect("works").is_some() {}
+        while claim_range(queue, SearchOrder::HighestFirst, 17).await.expect("works").is_some() {}
         database.advance(LEASE + Duration::from_secs(1), &[queue.sql()]);
         queue.reap(KIND).await.expect("works");
         let claims = queue.claim(KIND, 100, LEASE, "last").await.expect("works");
         for claim in &claims {
-            do_range(queue, claim).await.expect("nobody else is there");
+            do_range(queue, claim).await.expect("there is no other worker");
         }
         let coverage = Coverage::read(queue.sql(), &scope()).await.expect("works");
         if coverage.done.covers(&(0..END)) {
@@ -126,7 +126,8 @@ async fn check(database: Database, steps: &[Step]) {
     for step in steps {
         match step {
             Step::ClaimRange { from_above, most } => {
-                let from = if *from_above { From::Above } else { From::Below };
+                let from =
+                    if *from_above { SearchOrder::HighestFirst } else { SearchOrder::LowestFirst };
                 claim_range(&queue, from, *most).await.expect("works");
             }
             Step::Claim { worker } => {
@@ -172,14 +173,15 @@ fn on_postgresql_every_height_is_done_once() {
 }
 
 #[test]
-fn many_who_claim_ranges_at_once_get_different_ones() {
+fn concurrent_claims_get_different_ranges() {
     let server = PostgresServer::start();
     in_real_time(async {
         let database = Database::postgres(&server);
         let queue = open(&database).await;
         create_table(&queue).await;
         let claiming = (0..20).map(|number| {
-            let from = if number % 2 == 0 { From::Above } else { From::Below };
+            let from =
+                if number % 2 == 0 { SearchOrder::HighestFirst } else { SearchOrder::LowestFirst };
             let queue = &queue;
             async move { claim_range(queue, from, 7).await.expect("works") }
         });
@@ -226,20 +228,26 @@ fn two_derivers_that_both_saw_a_range_as_missing_do_not_both_add_it() {
 }
 
 #[test]
-fn a_dead_job_keeps_its_range_and_a_purged_one_gives_it_back() {
+fn a_dead_job_keeps_its_range_and_a_purged_one_returns_it() {
     on_both(|database| async move {
         let queue = open(&database).await;
         create_table(&queue).await;
-        let range = claim_range(&queue, From::Below, END).await.expect("works").expect("missing");
+        let range = claim_range(&queue, SearchOrder::LowestFirst, END)
+            .await
+            .expect("works")
+            .expect("missing");
         let claims = queue.claim(KIND, 1, LEASE, "worker").await.expect("works");
         let claim = claims[0].clone();
         let failed = FailedClaim { claim, error: "no".into(), retry_after: None };
         queue.fail(&failed).await.expect("held");
-        assert_eq!(claim_range(&queue, From::Below, END).await.expect("works"), None);
+        assert_eq!(claim_range(&queue, SearchOrder::LowestFirst, END).await.expect("works"), None);
         let coverage = Coverage::read(queue.sql(), &scope()).await.expect("works");
         assert!(coverage.claimed.covers(&range), "a dead letter shows as claimed, not as done");
         queue.purge(KIND, State::Dead, Duration::ZERO).await.expect("works");
-        assert_eq!(claim_range(&queue, From::Below, END).await.expect("works"), Some(range));
+        assert_eq!(
+            claim_range(&queue, SearchOrder::LowestFirst, END).await.expect("works"),
+            Some(range)
+        );
         finish_and_check(&queue, &database).await;
     });
 }
@@ -249,7 +257,10 @@ fn a_released_range_is_missing_again_and_a_finished_job_in_its_way_is_named() {
     on_both(|database| async move {
         let queue = open(&database).await;
         create_table(&queue).await;
-        let range = claim_range(&queue, From::Below, 10).await.expect("works").expect("missing");
+        let range = claim_range(&queue, SearchOrder::LowestFirst, 10)
+            .await
+            .expect("works")
+            .expect("missing");
         let claims = queue.claim(KIND, 1, LEASE, "worker").await.expect("works");
         do_range(&queue, &claims[0]).await.expect("held");
         let released = queue.sql().write(|tx| {
@@ -257,9 +268,13 @@ fn a_released_range_is_missing_again_and_a_finished_job_in_its_way_is_named() {
             async move { Ok(Coverage::release(&tx, &scope(), &range).await?) }
         });
         released.await.expect("works");
-        let refused = claim_range(&queue, From::Below, 10).await.expect_err("its job is done");
+        let refused =
+            claim_range(&queue, SearchOrder::LowestFirst, 10).await.expect_err("its job is done");
         assert!(refused.to_string().contains("purge that job"), "{refused}");
         queue.purge(KIND, State::Done, Duration::ZERO).await.expect("works");
-        assert_eq!(claim_range(&queue, From::Below, 10).await.expect("works"), Some(range));
+        assert_eq!(
+            claim_range(&queue, SearchOrder::LowestFirst, 10).await.expect("works"),
+            Some(range)
+        );
     });
 }

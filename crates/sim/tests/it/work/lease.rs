@@ -1,4 +1,4 @@
-//! One holder at a time, on every kind of store, and no write after a take-over.
+//! One holder at a time, on every kind of store, and no write by the old holder after a take-over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn lease(store: &Arc<dyn MetaStore>, clock: &Arc<dyn Clock>, owner: &str) -> Lea
     Lease::new(Arc::clone(store), Arc::clone(clock), "writer", owner, LeaseSettings::default())
 }
 
-/// The story of two holders; `pass` lets the store's time go on.
+/// Checks two competing holders; `pass` advances the store's clock.
 async fn two_holders(store: Arc<dyn MetaStore>, clock: Arc<dyn Clock>, pass: impl Fn(Duration)) {
     let (first, second) = (lease(&store, &clock, "first"), lease(&store, &clock, "second"));
     let held = first.acquire().await.expect("works").expect("it is free");
@@ -68,7 +68,7 @@ fn a_lease_passes_on_and_fences_its_old_holder_in_sql() {
 }
 
 #[test]
-fn a_holder_stops_to_trust_its_lease_before_the_store_does() {
+fn a_holder_stops_trusting_its_lease_before_it_expires() {
     simulate(async {
         let clock = SimClock::at(START);
         let store = MemoryMeta::shared(clock.clone(), SeededEntropy::shared(1));
@@ -79,7 +79,7 @@ fn a_holder_stops_to_trust_its_lease_before_the_store_does() {
         assert!(lease.is_trusted(&held));
         tokio::time::advance(Duration::from_millis(1)).await;
         assert!(!lease.is_trusted(&held), "ttl 30 s less margin 5 s");
-        // A wall clock that jumps back does not bring trust back.
+        // A wall clock that jumps back does not make the lease trusted again.
         clock.jump(-3_600_000);
         assert!(!lease.is_trusted(&held));
     });
@@ -93,7 +93,7 @@ fn a_lost_answer_to_an_acquire_does_not_lock_its_owner_out() {
         // Operations of an acquire: now, get, commit.
         let faults = logmill_io::Faults::at(2, logmill_io::Fault::After);
         let faulty: Arc<dyn MetaStore> =
-            Arc::new(logmill_io::Faulty::new(Arc::clone(&store), faults));
+            Arc::new(logmill_io::FaultyStore::new(Arc::clone(&store), faults));
         let mine = lease(&faulty, &clock, "me");
         mine.acquire().await.expect_err("the answer is lost");
         let held = mine.acquire().await.expect("works").expect("taken over from ourselves");
@@ -103,7 +103,7 @@ fn a_lost_answer_to_an_acquire_does_not_lock_its_owner_out() {
 }
 
 #[test]
-fn many_who_want_a_lease_at_once_get_it_one_at_a_time() {
+fn concurrent_acquires_get_a_lease_one_at_a_time() {
     let server = logmill_sim::postgres::PostgresServer::start();
     in_real_time(async {
         let database = Database::postgres(&server);
@@ -117,14 +117,17 @@ fn many_who_want_a_lease_at_once_get_it_one_at_a_time() {
             });
             let held: Vec<_> =
                 futures::future::join_all(wanting).await.into_iter().flatten().collect();
-            assert_eq!(held.iter().map(logmill_work::Held::epoch).collect::<Vec<_>>(), [round]);
+            assert_eq!(
+                held.iter().map(logmill_work::HeldLease::epoch).collect::<Vec<_>>(),
+                [round]
+            );
             database.advance(Duration::from_secs(31), &[&sql]);
         }
     });
 }
 
 #[test]
-fn a_stale_holder_can_not_commit_inside_another_transaction() {
+fn a_stale_holder_cannot_commit_inside_another_transaction() {
     on_both(|database| async move {
         let sql = database.open().await;
         let store = SqlMeta::shared(sql.clone());

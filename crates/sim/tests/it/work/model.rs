@@ -1,4 +1,4 @@
-//! The queue does in SQL what the state machine says, step by step.
+//! The queue does in SQL exactly what the state machine defines, step by step.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use logmill_io::{ErrorKind, Timestamp, millis};
 use logmill_sim::postgres::PostgresServer;
 use logmill_sim::{Database, START};
-use logmill_work::job::{Event, Job, Refused, next};
+use logmill_work::job::{Event, EventRefusal, Job, next};
 use logmill_work::queue::{Claimer, FailedClaim, JobView};
-use logmill_work::{Claim, Enqueued, NewJob, Queue, State};
+use logmill_work::{Claim, EnqueueResult, NewJob, Queue, State};
 use proptest::prelude::*;
 
 use super::{in_real_time, open, simulate};
@@ -24,7 +24,7 @@ enum Step {
     Heartbeat { which: usize },
     Complete { which: usize },
     CompleteMany,
-    Turn { most: usize },
+    ClaimOutcome { most: usize },
     Fail { which: usize, wait_s: Option<u64> },
     Release { which: usize },
     Reap,
@@ -44,7 +44,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => which.clone().prop_map(|which| Step::Heartbeat { which }),
         2 => which.clone().prop_map(|which| Step::Complete { which }),
         1 => Just(Step::CompleteMany),
-        3 => (0..4_usize).prop_map(|most| Step::Turn { most }),
+        3 => (0..4_usize).prop_map(|most| Step::ClaimOutcome { most }),
         3 => (which.clone(), prop_oneof![Just(None), Just(Some(0)), Just(Some(9_u64))])
             .prop_map(|(which, wait_s)| Step::Fail { which, wait_s }),
         1 => which.prop_map(|which| Step::Release { which }),
@@ -57,8 +57,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// The pure machine's idea of the queue. On PostgreSQL time also passes by itself, so there only what does not
-/// depend on milliseconds is compared.
+/// The queue according to the pure state machine. On PostgreSQL time also passes by itself, so milliseconds are not
+/// compared there.
 struct Model {
     exact: bool,
     now: Timestamp,
@@ -67,19 +67,19 @@ struct Model {
 }
 
 impl Model {
-    fn apply(&mut self, key: &str, event: Event) -> Result<(), Refused> {
-        let (_, job) = self.jobs.get_mut(key).ok_or(Refused::Unchanged)?;
+    fn apply(&mut self, key: &str, event: Event) -> Result<(), EventRefusal> {
+        let (_, job) = self.jobs.get_mut(key).ok_or(EventRefusal::Unchanged)?;
         *job = next(job, event, self.now)?;
         Ok(())
     }
 
-    fn enqueue(&mut self, key: &str, due_at: Timestamp) -> Enqueued {
+    fn enqueue(&mut self, key: &str, due_at: Timestamp) -> EnqueueResult {
         let attempts_max = i64::from(ATTEMPTS_MAX);
         if let Some((_, job)) = self.jobs.get(key) {
             let state = job.state;
             return match self.apply(key, Event::Enqueue { due_at, attempts_max }) {
-                Ok(()) => Enqueued::Revived,
-                Err(_) => Enqueued::Exists(state),
+                Ok(()) => EnqueueResult::Revived,
+                Err(_) => EnqueueResult::Exists(state),
             };
         }
         let job = Job {
@@ -92,7 +92,7 @@ impl Model {
             revived: 0,
         };
         self.jobs.insert(key.to_owned(), (self.jobs.len(), job));
-        Enqueued::Created
+        EnqueueResult::Created
     }
 
     fn due(&self, most: usize) -> Vec<String> {
@@ -107,7 +107,7 @@ impl Model {
         due.into_iter().take(most).map(|(_, _, key)| key.clone()).collect()
     }
 
-    /// The queue handed these out when asked for so many.
+    /// The queue returned these claims when asked for `most`.
     fn claimed(&mut self, claims: Vec<Claim>, most: usize) {
         let mut found: Vec<String> = claims.iter().map(|claim| claim.key.clone()).collect();
         let mut wanted = self.due(most);
@@ -123,7 +123,7 @@ impl Model {
         }
     }
 
-    /// The queue completed these, but for some.
+    /// The queue completed these claims, except the fenced ones.
     fn completed(&mut self, claims: &[Claim], fenced: &[Claim]) {
         for claim in claims {
             let refused = self.apply(&claim.key, Event::Complete { token: claim.token }).is_err();
@@ -144,17 +144,17 @@ impl Model {
     }
 }
 
-fn fenced<T: std::fmt::Debug>(outcome: Result<T, logmill_work::Error>) -> Result<(), Refused> {
+fn fenced<T: std::fmt::Debug>(outcome: Result<T, logmill_work::Error>) -> Result<(), EventRefusal> {
     match outcome {
         Ok(_) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::Fenced => Err(Refused::Fenced),
+        Err(error) if error.kind() == ErrorKind::Fenced => Err(EventRefusal::Fenced),
         Err(error) => panic!("{}", error.chain()),
     }
 }
 
-fn many_fenced(outcome: Result<Vec<Claim>, logmill_work::Error>) -> Result<(), Refused> {
+fn many_fenced(outcome: Result<Vec<Claim>, logmill_work::Error>) -> Result<(), EventRefusal> {
     let fenced = outcome.expect("the database works");
-    if fenced.is_empty() { Ok(()) } else { Err(Refused::Fenced) }
+    if fenced.is_empty() { Ok(()) } else { Err(EventRefusal::Fenced) }
 }
 
 async fn check(database: Database, steps: &[Step], exact: bool) {
@@ -188,16 +188,16 @@ async fn run(queue: &Queue, database: &Database, model: &mut Model, step: &Step)
             queue.reap(KIND).await.expect("the database works");
             let keys: Vec<String> = model.jobs.keys().cloned().collect();
             for key in keys {
-                // Unchanged where there is nothing to reap.
+                // Unchanged if there is nothing to reap.
                 let _ = model.apply(&key, Event::Expire);
             }
         }
         Step::Reclaim => {
-            // No job here has more attempts than are taken back at once.
+            // No job here has more attempts than may be reclaimed immediately.
             queue.reclaim_all().await.expect("the database works");
             let keys: Vec<String> = model.jobs.keys().cloned().collect();
             for key in keys {
-                // Unchanged where nothing runs.
+                // Unchanged if the job is not running.
                 let _ = model.apply(&key, Event::Reclaim);
             }
         }
@@ -223,7 +223,7 @@ async fn run(queue: &Queue, database: &Database, model: &mut Model, step: &Step)
             model.now = model.now.after(by);
         }
         Step::CompleteMany => complete_many(queue, model).await,
-        Step::Turn { most } => turn(queue, model, *most).await,
+        Step::ClaimOutcome { most } => turn(queue, model, *most).await,
         Step::Heartbeat { which }
         | Step::Complete { which }
         | Step::Fail { which, .. }
@@ -231,14 +231,14 @@ async fn run(queue: &Queue, database: &Database, model: &mut Model, step: &Step)
     }
 }
 
-/// Completes everything that was ever claimed, under all tokens that there were.
+/// Completes every claim that was ever returned, with current and old tokens.
 async fn complete_many(queue: &Queue, model: &mut Model) {
     let claims = model.claims.clone();
     let fenced = queue.complete_many(&claims).await.expect("the database works");
     model.completed(&claims, &fenced);
 }
 
-/// The same and claims in one transaction; what is claimed must not depend on what is fenced.
+/// Completes and claims in one transaction; the new claims must not depend on which completions are fenced.
 async fn turn(queue: &Queue, model: &mut Model, most: usize) {
     let most = if model.exact { most } else { 100 * most };
     let claims = model.claims.clone();
@@ -248,7 +248,7 @@ async fn turn(queue: &Queue, model: &mut Model, most: usize) {
     model.claimed(turn.claims, most);
 }
 
-/// A step under any claim that was ever handed out, stale ones included.
+/// A step with any claim that was ever returned, including stale ones.
 async fn run_held(queue: &Queue, model: &mut Model, step: &Step, which: usize) {
     if model.claims.is_empty() {
         return;

@@ -63,7 +63,7 @@ async fn check(database: Database, steps: &[Step]) {
     for step in steps {
         run(&queue, &database, &mut held, step).await;
     }
-    // Everybody is gone; a new process does the rest.
+    // All workers are gone; a new process does the rest.
     while queue
         .counts()
         .await
@@ -74,10 +74,10 @@ async fn check(database: Database, steps: &[Step]) {
         database.advance(LEASE + Duration::from_secs(1), &[queue.sql()]);
         queue.reap(KIND).await.expect("the database works");
         for claim in queue.claim(KIND, JOBS, LEASE, "last").await.expect("the database works") {
-            effect(&queue, &claim).await.expect("nobody else is there");
+            effect(&queue, &claim).await.expect("there is no other worker");
         }
     }
-    // Those who slept through it all wake up and finish what they think is theirs.
+    // Workers that slept through all of it wake up and finish their old claims.
     for claim in held.into_iter().flatten() {
         let late = effect(&queue, &claim).await;
         assert_late(late.map_err(|error| error.kind()));
@@ -94,7 +94,7 @@ async fn check(database: Database, steps: &[Step]) {
     assert_eq!(effects, wanted, "each effect once");
 }
 
-/// A late finish is fenced. (It can not work: its effect would be there twice.)
+/// A late finish is fenced. (If it succeeded, its effect would happen twice.)
 fn assert_late(outcome: Result<(), ErrorKind>) {
     assert_eq!(outcome, Err(ErrorKind::Fenced));
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use logmill_io::ErrorKind;
 use logmill_sim::Database;
 use logmill_work::queue::{BATCH_MAX, FailedClaim, PAYLOAD_BYTES_MAX};
-use logmill_work::{Claim, Enqueued, NewJob, Queue, State};
+use logmill_work::{Claim, EnqueueResult, NewJob, Queue, State};
 
 use super::{on_both, open, simulate};
 
@@ -27,9 +27,9 @@ fn keys(claims: &[Claim]) -> Vec<&str> {
 fn enqueueing_twice_makes_one_job_and_a_bulk_counts_what_is_new() {
     on_both(|database| async move {
         let queue = open(&database).await;
-        assert_eq!(queue.enqueue(&job("a")).await.expect("works"), Enqueued::Created);
+        assert_eq!(queue.enqueue(&job("a")).await.expect("works"), EnqueueResult::Created);
         let again = queue.enqueue(&job("a")).await.expect("works");
-        assert_eq!(again, Enqueued::Exists(State::Pending));
+        assert_eq!(again, EnqueueResult::Exists(State::Pending));
         for size in [3, 63, 64, 500] {
             let bulk: Vec<NewJob> =
                 (0..size).map(|number| job(&format!("{size}-{number}"))).collect();
@@ -78,17 +78,17 @@ fn failed_and_dead_jobs_come_back_when_they_are_submitted_again() {
         let dead = queue.get("k", "a").await.expect("works").expect("it exists");
         assert_eq!((dead.state, dead.error.as_deref()), (State::Dead, Some("the node said no")));
         assert_eq!(claim(&queue, 1).await, []);
-        assert_eq!(queue.enqueue(&job("a")).await.expect("works"), Enqueued::Revived);
+        assert_eq!(queue.enqueue(&job("a")).await.expect("works"), EnqueueResult::Revived);
         let claims = claim(&queue, 1).await;
         assert_eq!((claims[0].attempt, claims[0].token), (1, 2));
         queue.fail(&fail(&claims[0], Duration::from_secs(600))).await.expect("held");
         assert_eq!(claim(&queue, 1).await, [], "it waits");
-        assert_eq!(queue.enqueue(&job("a")).await.expect("works"), Enqueued::Revived);
+        assert_eq!(queue.enqueue(&job("a")).await.expect("works"), EnqueueResult::Revived);
         let claims = claim(&queue, 1).await;
         assert_eq!(claims[0].attempt, 2, "brought forward, still counted");
         queue.complete(&claims[0]).await.expect("held");
         let done = queue.enqueue(&job("a")).await.expect("works");
-        assert_eq!(done, Enqueued::Exists(State::Done));
+        assert_eq!(done, EnqueueResult::Exists(State::Done));
     });
 }
 
@@ -123,7 +123,7 @@ fn dead_letters_are_listed_redriven_and_purged() {
 }
 
 #[test]
-fn of_ten_who_claim_one_job_at_once_one_gets_it() {
+fn one_of_ten_concurrent_claims_gets_the_job() {
     let server = logmill_sim::postgres::PostgresServer::start();
     super::in_real_time(async {
         let database = Database::postgres(&server);
@@ -152,7 +152,7 @@ fn a_paused_kind_is_not_claimed_and_others_are() {
 }
 
 #[test]
-fn a_cancelled_job_fences_whoever_runs_it() {
+fn a_cancelled_job_fences_its_worker() {
     on_both(|database| async move {
         let queue = open(&database).await;
         queue.enqueue(&job("a")).await.expect("works");
@@ -162,8 +162,8 @@ fn a_cancelled_job_fences_whoever_runs_it() {
         let late = queue.complete(&claims[0]).await.expect_err("it was cancelled");
         assert_eq!(late.kind(), ErrorKind::Fenced);
         assert_eq!(queue.heartbeat(&claims, LEASE).await.expect("works"), claims);
-        let nobody = queue.cancel("k", "nothing").await.expect_err("no such job");
-        assert_eq!(nobody.kind(), ErrorKind::NotFound);
+        let missing = queue.cancel("k", "nothing").await.expect_err("no such job");
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
     });
 }
 
@@ -193,7 +193,7 @@ fn counts_and_ages_are_by_kind_and_state() {
 }
 
 #[test]
-fn what_is_too_large_or_malformed_is_refused() {
+fn jobs_that_are_too_large_or_malformed_are_refused() {
     simulate(async {
         let queue = open(&Database::memory().await).await;
         let mut never = job("a");
@@ -238,7 +238,7 @@ fn odd_keys_payloads_and_errors_survive() {
 }
 
 #[test]
-fn what_a_clock_that_was_ahead_put_off_comes_after_all() {
+fn jobs_postponed_by_a_clock_that_was_ahead_are_run() {
     on_both(|database| async move {
         let queue = open(&database).await;
         let (hour, day) = (Duration::from_secs(3_600), Duration::from_secs(24 * 3_600));
@@ -254,6 +254,6 @@ fn what_a_clock_that_was_ahead_put_off_comes_after_all() {
         assert_eq!(queue.reap("k").await.expect("works"), 0, "it is held for a while");
         database.advance(hour, &[queue.sql()]);
         assert_eq!(queue.reap("k").await.expect("works"), 2, "and so is what was claimed just now");
-        queue.complete(&held[0]).await.expect_err("it is nobody's now");
+        queue.complete(&held[0]).await.expect_err("it was reaped");
     });
 }

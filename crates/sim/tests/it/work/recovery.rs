@@ -1,5 +1,5 @@
-//! What a process that ended left behind is taken over without waiting for its leases; and what a clock that was ahead
-//! left behind does not last.
+//! Leases and jobs of a process that ended are taken over without waiting for expiry; times set while a clock was
+//! ahead do not last.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,25 +12,25 @@ use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
 use logmill_work::queue::{AT_ONCE_ATTEMPTS_MAX, Reclaimer};
 use logmill_work::{
-    Claim, Failure, Handler, Held, Lease, LeaseSettings, NewJob, Outcome, Queue, Runner,
-    RunnerSettings, Running, State, end_leases,
+    Claim, Failure, Handler, HeldLease, Lease, LeaseSettings, NewJob, Outcome, Queue, Runner,
+    RunnerSettings, RunningJob, State, end_leases,
 };
 
 use super::{in_real_time, on_both, open, simulate};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
-/// In which a process that has ended must be noticed, on a busy machine.
+/// Time within which the end of a process must be noticed, on a busy machine.
 const NOTICED_WITHIN: Duration = Duration::from_secs(30);
 
-/// A lease of an hour, which nobody waits for in a test.
+/// A lease of an hour, longer than any test waits.
 fn lease(sql: &Sql, owner: &str) -> Lease {
     let store: Arc<dyn MetaStore> = SqlMeta::shared(sql.clone());
     let settings = LeaseSettings { ttl: HOUR, margin: Duration::from_secs(5) };
     Lease::new(store, SystemClock::shared(), "writer", owner, settings)
 }
 
-async fn acquire(lease: &Lease) -> Option<Held> {
+async fn acquire(lease: &Lease) -> Option<HeldLease> {
     lease.acquire().await.expect("the database works")
 }
 
@@ -39,7 +39,7 @@ async fn claim(queue: &Queue, owner: &str) -> Vec<Claim> {
 }
 
 #[test]
-fn leases_that_were_ended_are_free_at_once_and_their_holders_are_fenced() {
+fn ended_leases_are_free_at_once_and_their_holders_are_fenced() {
     on_both(|database| async move {
         let sql = database.open().await;
         let store = SqlMeta::shared(sql.clone());
@@ -56,7 +56,7 @@ fn leases_that_were_ended_are_free_at_once_and_their_holders_are_fenced() {
 }
 
 #[test]
-fn jobs_that_were_taken_back_keep_their_count_and_refuse_their_old_worker() {
+fn reclaimed_jobs_keep_their_attempts_and_fence_their_old_worker() {
     on_both(|database| async move {
         let queue = open(&database).await;
         queue.enqueue(&NewJob::new("k", "job", "{}")).await.expect("works");
@@ -77,7 +77,7 @@ fn jobs_that_were_taken_back_keep_their_count_and_refuse_their_old_worker() {
 }
 
 #[test]
-fn a_process_that_crashes_again_and_again_does_not_use_up_all_attempts_at_once() {
+fn a_process_that_crashes_repeatedly_does_not_use_up_all_attempts_at_once() {
     simulate(async {
         let database = Database::memory().await;
         let queue = open(&database).await;
@@ -93,7 +93,7 @@ fn a_process_that_crashes_again_and_again_does_not_use_up_all_attempts_at_once()
     });
 }
 
-/// A process as others see it: its connections, and the session that proves it alive.
+/// A process as others see it: its connections, and the session that proves that it is alive.
 struct Peer {
     queue: Queue,
     owner: String,
@@ -138,7 +138,7 @@ fn the_lease_of_a_process_whose_session_ended_is_taken_over_within_seconds() {
 }
 
 #[test]
-fn the_lease_of_an_owner_that_proves_nothing_is_waited_for() {
+fn the_lease_of_an_owner_without_presence_is_waited_for() {
     let server = PostgresServer::start();
     in_real_time(async {
         let database = Database::postgres(&server);
@@ -152,7 +152,7 @@ fn the_lease_of_an_owner_that_proves_nothing_is_waited_for() {
     });
 }
 
-/// Ends the session that proves a process alive, as an operator or a failing network does.
+/// Ends the session that proves that a process is alive, as an operator or a failing network would.
 async fn end_sessions(sql: &Sql) -> i64 {
     let text = "
         SELECT count(pg_terminate_backend(pid)) FROM pg_locks
@@ -212,19 +212,19 @@ fn the_jobs_of_a_process_whose_session_ended_are_run_within_seconds() {
     });
 }
 
-/// Does every job.
-struct Doer;
+/// Completes every job.
+struct CompletingHandler;
 
 #[async_trait]
-impl Handler for Doer {
-    async fn run(&self, _running: Running) -> Result<Outcome, Failure> {
+impl Handler for CompletingHandler {
+    async fn run(&self, _running: RunningJob) -> Result<Outcome, Failure> {
         Ok(Outcome::Done)
     }
 }
 
 fn runner(queue: &Queue, owner: &str) -> Runner {
     let settings = RunnerSettings::new("k", owner, 2);
-    Runner::new(queue.clone(), Arc::new(Doer), settings).expect("fine settings")
+    Runner::new(queue.clone(), Arc::new(CompletingHandler), settings).expect("fine settings")
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn a_lease_taken_while_the_clock_was_a_year_ahead_is_not_waited_for() {
         let old = lease(&sql, "old");
         let held = acquire(&old).await.expect("it is free");
         database.set_back(YEAR, &[&sql]);
-        let taken = acquire(&lease(&sql, "new")).await.expect("it can not last that long");
+        let taken = acquire(&lease(&sql, "new")).await.expect("it cannot last that long");
         assert_eq!(taken.epoch(), held.epoch() + 1);
         let late = old.renew(&held).await.expect_err("taken over");
         assert_eq!(late.kind(), ErrorKind::Fenced);
@@ -250,14 +250,14 @@ fn a_holder_that_lives_keeps_its_lease_when_the_clock_is_set_back() {
         let mine = lease(&sql, "mine");
         let held = acquire(&mine).await.expect("it is free");
         database.set_back(YEAR, &[&sql]);
-        let held = mine.renew(&held).await.expect("nobody took it");
+        let held = mine.renew(&held).await.expect("it was not taken over");
         assert!(acquire(&lease(&sql, "other")).await.is_none(), "it was renewed");
         mine.renew(&held).await.expect("held");
     });
 }
 
 #[test]
-fn jobs_held_and_put_off_while_the_clock_was_a_year_ahead_are_run() {
+fn jobs_held_and_postponed_while_the_clock_was_a_year_ahead_are_run() {
     simulate(async {
         let database = Database::memory().await;
         let queue = open(&database).await;
@@ -307,16 +307,16 @@ fn a_runner_seen_while_the_clock_was_ahead_is_not_counted() {
         queue.sql().execute(text, params![year_ms]).await.expect("works");
         queue.enqueue(&NewJob::new("k", "job", "{}")).await.expect("works");
         let place = queue.place("k", "job").await.expect("works");
-        assert_eq!(place.wait, None, "nobody runs this kind");
+        assert_eq!(place.wait, None, "no runner has this kind");
     });
 }
 
 #[test]
-fn nobody_proves_anything_where_nobody_shares_the_database() {
+fn a_database_in_memory_needs_no_presence() {
     simulate(async {
         let sql = Database::memory().await.open().await;
         let wakes = Wakes::over(&sql, "logmill_test").await.expect("works");
         assert_eq!(wakes.prove_alive("me").await, "me");
-        assert!(!sql.is_gone("somebody~00000001").await.expect("works"));
+        assert!(!sql.is_gone("other~00000001").await.expect("works"));
     });
 }

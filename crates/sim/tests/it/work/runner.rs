@@ -1,4 +1,4 @@
-//! The runner: slots do not leak, jobs are acknowledged, idle means idle.
+//! The runner: slots do not leak, jobs are acknowledged, and an idle runner sends no statements.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use logmill_io::{Faults, SeededEntropy, Tasks};
 use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
 use logmill_work::{
-    Backoff, Failure, Handler, NewJob, Outcome, Queue, Runner, RunnerSettings, Running, State,
+    Backoff, Failure, Handler, NewJob, Outcome, Queue, Runner, RunnerSettings, RunningJob, State,
 };
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
@@ -17,41 +17,44 @@ use super::{in_real_time, open, simulate};
 
 const SLOTS: usize = 2;
 
-/// Does what the payload says, and tells.
-struct Player {
-    told: mpsc::Sender<String>,
-    /// Jobs that wait take a permit from here.
+/// Does what the payload says, and reports each start.
+struct ScriptedHandler {
+    reports: mpsc::Sender<String>,
+    /// Jobs with the payload `wait` take a permit from here.
     gate: Arc<Semaphore>,
     running: AtomicUsize,
     most_running: AtomicUsize,
 }
 
-impl Player {
+impl ScriptedHandler {
     fn new() -> (Arc<Self>, mpsc::Receiver<String>) {
-        let (told, hears) = mpsc::channel(10_000);
+        let (reports, received) = mpsc::channel(10_000);
         let gate = Arc::new(Semaphore::new(0));
-        let player =
-            Self { told, gate, running: AtomicUsize::new(0), most_running: AtomicUsize::new(0) };
-        (Arc::new(player), hears)
+        let scripted =
+            Self { reports, gate, running: AtomicUsize::new(0), most_running: AtomicUsize::new(0) };
+        (Arc::new(scripted), received)
     }
 }
 
-struct Counted<'a>(&'a AtomicUsize);
+struct RunningGuard<'a>(&'a AtomicUsize);
 
-impl Drop for Counted<'_> {
+impl Drop for RunningGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 #[async_trait]
-impl Handler for Player {
-    async fn run(&self, running: Running) -> Result<Outcome, Failure> {
+impl Handler for ScriptedHandler {
+    async fn run(&self, running: RunningJob) -> Result<Outcome, Failure> {
         let now = self.running.fetch_add(1, Ordering::SeqCst) + 1;
-        let _counted = Counted(&self.running);
+        let _guard = RunningGuard(&self.running);
         self.most_running.fetch_max(now, Ordering::SeqCst);
         let claim = &running.claim;
-        self.told.send(format!("{}#{}", claim.key, claim.attempt)).await.expect("the test listens");
+        self.reports
+            .send(format!("{}#{}", claim.key, claim.attempt))
+            .await
+            .expect("the test listens");
         match claim.payload.as_str() {
             "panic" => panic!("out of cheese"),
             "fail" => Err(Failure::again("no luck")),
@@ -86,15 +89,15 @@ async fn enqueue(queue: &Queue, key: &str, payload: &str) {
     queue.enqueue(&job).await.expect("works");
 }
 
-/// A runner in the background, and the way to stop it.
-struct Stage {
+/// A runner in the background, with a way to stop it.
+struct BackgroundRunner {
     tasks: Tasks<logmill_work::Result<()>>,
     stop: Option<oneshot::Sender<()>>,
 }
 
-impl Stage {
-    fn start(queue: &Queue, player: &Arc<Player>, settings: RunnerSettings) -> Self {
-        let handler: Arc<dyn Handler> = player.clone();
+impl BackgroundRunner {
+    fn start(queue: &Queue, scripted: &Arc<ScriptedHandler>, settings: RunnerSettings) -> Self {
+        let handler: Arc<dyn Handler> = scripted.clone();
         let runner = Runner::new(queue.clone(), handler, settings).expect("fine settings");
         let (stop, stopped) = oneshot::channel::<()>();
         let mut tasks = Tasks::new();
@@ -114,7 +117,7 @@ async fn state(queue: &Queue, key: &str) -> (State, i64) {
     (job.state, job.attempts)
 }
 
-/// Runs until every job has come to an end.
+/// Waits until every job has ended.
 async fn until_finished(queue: &Queue) {
     loop {
         let counts = queue.counts().await.expect("works");
@@ -129,8 +132,8 @@ async fn until_finished(queue: &Queue) {
 fn jobs_are_completed_retried_and_buried() {
     simulate(async {
         let queue = open(&Database::memory().await).await;
-        let (player, _hears) = Player::new();
-        let stage = Stage::start(&queue, &player, settings());
+        let (scripted, _received) = ScriptedHandler::new();
+        let background = BackgroundRunner::start(&queue, &scripted, settings());
         let played = [
             ("done", "", State::Done, 1),
             ("self", "complete", State::Done, 1),
@@ -148,8 +151,8 @@ fn jobs_are_completed_retried_and_buried() {
         }
         let error = queue.get("k", "panicking").await.expect("works").expect("exists").error;
         assert_eq!(error.as_deref(), Some("panicked: out of cheese"));
-        assert!(player.most_running.load(Ordering::SeqCst) <= SLOTS);
-        stage.stop().await;
+        assert!(scripted.most_running.load(Ordering::SeqCst) <= SLOTS);
+        background.stop().await;
     });
 }
 
@@ -158,13 +161,13 @@ fn no_slot_leaks_over_empty_claims_claim_errors_and_panics() {
     simulate(async {
         let database = Database::memory().await;
         let plain = open(&database).await;
-        // Every third statement fails, before or after it happened.
+        // Every third statement fails, before or after its effect.
         let faults = Faults::seeded(SeededEntropy::shared(7), 170, 170);
         let shaky = plain.through(plain.sql().with_faults(Arc::clone(&faults)));
-        let (player, mut hears) = Player::new();
-        let stage = Stage::start(&shaky, &player, settings());
+        let (scripted, mut received) = ScriptedHandler::new();
+        let background = BackgroundRunner::start(&shaky, &scripted, settings());
         for round in 0..20 {
-            // Empty claims: woken for nothing, again and again.
+            // Empty claims: spurious wake-ups.
             for _ in 0..10 {
                 plain.wakes().wake("k");
                 tokio::task::yield_now().await;
@@ -175,17 +178,17 @@ fn no_slot_leaks_over_empty_claims_claim_errors_and_panics() {
         }
         until_finished(&plain).await;
         assert!(faults.operations() > 200, "faults were tried: {faults:?}");
-        while hears.try_recv().is_ok() {}
-        // All slots are still there: as many jobs as slots run at the same time.
+        while received.try_recv().is_ok() {}
+        // No slot is lost: as many jobs as slots run concurrently.
         for slot in 0..SLOTS {
             enqueue(&plain, &format!("wait-{slot}"), "wait").await;
         }
         for _ in 0..SLOTS {
-            hears.recv().await.expect("another one starts while the first still waits");
+            received.recv().await.expect("another one starts while the first still waits");
         }
-        player.gate.add_permits(SLOTS);
+        scripted.gate.add_permits(SLOTS);
         until_finished(&plain).await;
-        drop(stage);
+        drop(background);
     });
 }
 
@@ -196,10 +199,10 @@ fn an_idle_runner_sends_no_statement_between_its_slow_polls() {
         let plain = open(&database).await;
         let faults = Faults::none();
         let counted = plain.through(plain.sql().with_faults(Arc::clone(&faults)));
-        let (player, mut hears) = Player::new();
-        let stage = Stage::start(&counted, &player, settings());
+        let (scripted, mut received) = ScriptedHandler::new();
+        let background = BackgroundRunner::start(&counted, &scripted, settings());
         enqueue(&plain, "a", "").await;
-        hears.recv().await.expect("it runs");
+        received.recv().await.expect("it runs");
         tokio::time::sleep(Duration::from_secs(1)).await;
         let before = faults.operations();
         tokio::time::sleep(Duration::from_secs(13)).await;
@@ -207,7 +210,7 @@ fn an_idle_runner_sends_no_statement_between_its_slow_polls() {
         tokio::time::sleep(Duration::from_secs(3_600)).await;
         let polls = faults.operations() - before;
         assert!(polls <= 5 * (3_600 / 15 + 1), "{polls} statements in an hour of slow polls");
-        stage.stop().await;
+        background.stop().await;
     });
 }
 
@@ -215,18 +218,18 @@ fn an_idle_runner_sends_no_statement_between_its_slow_polls() {
 fn a_wake_up_starts_a_job_at_once_and_a_due_time_is_kept() {
     simulate(async {
         let queue = open(&Database::memory().await).await;
-        let (player, mut hears) = Player::new();
-        let stage = Stage::start(&queue, &player, settings());
+        let (scripted, mut received) = ScriptedHandler::new();
+        let background = BackgroundRunner::start(&queue, &scripted, settings());
         tokio::time::sleep(Duration::from_secs(5)).await;
         let asked = tokio::time::Instant::now();
         enqueue(&queue, "a", "fail twice").await;
         for (attempt, after) in [(1, 0), (2, 10), (3, 30)] {
-            assert_eq!(hears.recv().await, Some(format!("a#{attempt}")));
-            // Backoff of 10 s, then 20 s; times in the database have milliseconds.
+            assert_eq!(received.recv().await, Some(format!("a#{attempt}")));
+            // Backoff of 10 s, then 20 s; times in the database are in milliseconds.
             let took = asked.elapsed().as_millis();
             assert!((after * 1_000..after * 1_000 + 50).contains(&took), "{attempt}: {took} ms");
         }
-        stage.stop().await;
+        background.stop().await;
     });
 }
 
@@ -235,18 +238,18 @@ fn a_long_job_keeps_its_lease_and_a_lost_claim_is_aborted() {
     simulate(async {
         let database = Database::memory().await;
         let queue = open(&database).await;
-        let (player, mut hears) = Player::new();
-        let stage = Stage::start(&queue, &player, settings());
+        let (scripted, mut received) = ScriptedHandler::new();
+        let background = BackgroundRunner::start(&queue, &scripted, settings());
         enqueue(&queue, "long", "sleep").await;
-        hears.recv().await.expect("it starts");
+        received.recv().await.expect("it starts");
         until_finished(&queue).await;
         assert_eq!(state(&queue, "long").await, (State::Done, 1), "600 s under leases of 60 s");
         enqueue(&queue, "unwanted", "sleep").await;
-        hears.recv().await.expect("it starts");
+        received.recv().await.expect("it starts");
         queue.cancel("k", "unwanted").await.expect("works");
         tokio::time::sleep(Duration::from_secs(21)).await;
-        assert_eq!(player.running.load(Ordering::SeqCst), 0, "aborted by the next heartbeat");
-        stage.stop().await;
+        assert_eq!(scripted.running.load(Ordering::SeqCst), 0, "aborted by the next heartbeat");
+        background.stop().await;
     });
 }
 
@@ -255,20 +258,20 @@ fn another_runner_takes_over_within_the_lease_when_one_dies() {
     simulate(async {
         let database = Database::memory().await;
         let queue = open(&database).await;
-        let (player, mut hears) = Player::new();
-        let first = Stage::start(&queue, &player, settings());
+        let (scripted, mut received) = ScriptedHandler::new();
+        let first = BackgroundRunner::start(&queue, &scripted, settings());
         enqueue(&queue, "a", "wait").await;
-        assert_eq!(hears.recv().await.as_deref(), Some("a#1"));
+        assert_eq!(received.recv().await.as_deref(), Some("a#1"));
         let mut other = settings();
         other.owner = "other".to_owned();
-        let second = Stage::start(&queue, &player, other);
+        let second = BackgroundRunner::start(&queue, &scripted, other);
         tokio::time::sleep(Duration::from_secs(5)).await;
         let died = tokio::time::Instant::now();
         drop(first);
-        assert_eq!(hears.recv().await.as_deref(), Some("a#2"));
+        assert_eq!(received.recv().await.as_deref(), Some("a#2"));
         let lease = settings().lease;
         assert!(died.elapsed() <= lease, "noticed after {:?}", died.elapsed());
-        player.gate.add_permits(1);
+        scripted.gate.add_permits(1);
         until_finished(&queue).await;
         second.stop().await;
     });
@@ -278,17 +281,17 @@ fn another_runner_takes_over_within_the_lease_when_one_dies() {
 fn a_stop_lets_jobs_finish_and_releases_what_takes_too_long() {
     simulate(async {
         let queue = open(&Database::memory().await).await;
-        let (player, mut hears) = Player::new();
-        let stage = Stage::start(&queue, &player, settings());
+        let (scripted, mut received) = ScriptedHandler::new();
+        let background = BackgroundRunner::start(&queue, &scripted, settings());
         enqueue(&queue, "long", "sleep").await;
         enqueue(&queue, "short", "wait").await;
         enqueue(&queue, "next", "").await;
         for _ in 0..SLOTS {
-            hears.recv().await.expect("both start");
+            received.recv().await.expect("both start");
         }
         let started = tokio::time::Instant::now();
-        let gate = Arc::clone(&player.gate);
-        tokio::join!(stage.stop(), async move {
+        let gate = Arc::clone(&scripted.gate);
+        tokio::join!(background.stop(), async move {
             tokio::time::sleep(Duration::from_secs(3)).await;
             gate.add_permits(1);
         });
@@ -307,18 +310,21 @@ fn position_and_eta_come_from_measured_times_and_all_slots() {
             enqueue(&queue, &format!("{number}"), "wait").await;
         }
         let place = queue.place("k", "9").await.expect("works");
-        assert_eq!((place.position, place.wait), (10, None), "nobody runs this kind");
-        let (player, mut hears) = Player::new();
+        assert_eq!((place.position, place.wait), (10, None), "no runner has this kind");
+        let (scripted, mut received) = ScriptedHandler::new();
         let mut slow = settings();
         slow.expected_job_time = Duration::from_secs(6);
         let mut other = slow.clone();
         other.owner = "other".to_owned();
-        let stages = [Stage::start(&queue, &player, slow), Stage::start(&queue, &player, other)];
+        let stages = [
+            BackgroundRunner::start(&queue, &scripted, slow),
+            BackgroundRunner::start(&queue, &scripted, other),
+        ];
         for _ in 0..2 * SLOTS {
-            hears.recv().await.expect("four start");
+            received.recv().await.expect("four start");
         }
-        // Announced when a runner finds that it has nothing more to claim; let two jobs end for that.
-        player.gate.add_permits(100);
+        // A runner announces itself when it finds nothing more to claim, so let the jobs end.
+        scripted.gate.add_permits(100);
         until_finished(&queue).await;
         let mut last = NewJob::new("k", "later", "wait");
         last.delay = Duration::from_secs(1_000);
@@ -328,11 +334,11 @@ fn position_and_eta_come_from_measured_times_and_all_slots() {
         assert!(place.wait.is_some_and(|wait| wait <= Duration::from_secs(6)), "{place:?}");
         let done = queue.place("k", "0").await.expect("works");
         assert_eq!((done.position, done.wait), (0, Some(Duration::ZERO)));
-        for stage in stages {
-            stage.stop().await;
+        for background in stages {
+            background.stop().await;
         }
         let place = queue.place("k", "later").await.expect("works");
-        assert_eq!(place.wait, None, "they said goodbye");
+        assert_eq!(place.wait, None, "the runners have deregistered");
     });
 }
 
@@ -342,19 +348,19 @@ fn on_postgresql_jobs_wake_a_runner_in_another_process_and_all_are_done() {
     in_real_time(async {
         let database = Database::postgres(&server);
         let (here, there) = (open(&database).await, open(&database).await);
-        let (player, mut hears) = Player::new();
+        let (scripted, mut received) = ScriptedHandler::new();
         let mut patient = settings();
         (patient.lease, patient.slow_poll) = (Duration::from_secs(600), Duration::from_secs(600));
-        let stage = Stage::start(&there, &player, patient);
-        // Each job is enqueued only after the one before has started, so every one needs a wake-up of its own.
+        let background = BackgroundRunner::start(&there, &scripted, patient);
+        // Each job is enqueued only after the previous one has started, so each needs its own wake-up.
         let started = Mutex::new(Vec::new());
         for number in 0..30 {
             enqueue(&here, &format!("{number}"), "").await;
-            let told = tokio::time::timeout(Duration::from_secs(60), hears.recv()).await;
+            let report = tokio::time::timeout(Duration::from_secs(60), received.recv()).await;
             started
                 .lock()
                 .expect("no panic")
-                .push(told.expect("woken by NOTIFY, not by the slow poll"));
+                .push(report.expect("woken by NOTIFY, not by the slow poll"));
         }
         until_finished(&here).await;
         let counts = here.counts().await.expect("works");
@@ -362,6 +368,6 @@ fn on_postgresql_jobs_wake_a_runner_in_another_process_and_all_are_done() {
             counts.iter().map(|count| (count.state, count.jobs)).collect::<Vec<_>>(),
             [(State::Done, 30)]
         );
-        stage.stop().await;
+        background.stop().await;
     });
 }

@@ -1,4 +1,4 @@
-//! Sidecars: what a start concludes from them, and what a crash leaves of them.
+//! What opening concludes from a sidecar, and what a crash leaves of one.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn write_slots(database: &Path, slots: &[(u64, &[u8])]) {
 }
 
 #[test]
-fn the_newest_slot_that_is_whole_counts() {
+fn the_newest_intact_slot_counts() {
     let folder = folder();
     let path = folder.path().join("test.db");
     let whole = |sequence| mark(sequence).bytes();
@@ -53,7 +53,7 @@ fn the_newest_slot_that_is_whole_counts() {
 }
 
 #[test]
-fn only_a_database_that_holds_less_than_was_remembered_is_refused() {
+fn only_a_database_that_holds_less_than_its_sidecar_records_is_refused() {
     let folder = folder();
     let path = database(folder.path(), 5);
     let check_with = |slots: &[(u64, &[u8])]| {
@@ -79,7 +79,7 @@ fn only_a_database_that_holds_less_than_was_remembered_is_refused() {
 }
 
 #[test]
-fn a_database_that_is_missing_or_empty_is_refused_even_beside_a_torn_sidecar() {
+fn a_missing_or_empty_database_is_refused_even_with_a_torn_sidecar() {
     let folder = folder();
     let path = folder.path().join("test.db");
     check(&path).expect("nothing was ever there");
@@ -102,7 +102,7 @@ fn a_database_that_is_missing_or_empty_is_refused_even_beside_a_torn_sidecar() {
 }
 
 #[test]
-fn every_write_leaves_one_slot_alone() {
+fn every_write_leaves_one_slot_unchanged() {
     let folder = folder();
     let path = database(folder.path(), 1);
     let mut connection = Connection::open(&path).expect("a database");

@@ -1,31 +1,31 @@
-//! Schemas of what is said of usage: events, aggregates, live values, answers to queries, settings.
+//! Schemas of events, aggregates, live values, query results and settings.
 //!
-//! Guarantees: those of the document. Leaves to others: saying it.
+//! Guarantees: those of the document. Leaves to others: the values.
 
 use serde_json::{Map, Value, json};
 
 use super::{Schemas, array, flag, maybe, named, number, object, reference, text};
 
 pub(super) fn all() -> Schemas {
-    [events(), aggregations(), live(), answers(), corrections(), settings()].concat()
+    [events(), aggregations(), live(), answers(), trends(), corrections(), settings()].concat()
 }
 
-/// An average whose digits do not end.
+/// An average without a finite decimal form.
 fn mean() -> Value {
     object(
-        "an average whose digits do not end, exactly",
+        "an average with infinitely many digits, as an exact fraction",
         &["sum", "count"],
-        json!({"sum": text("the sum of the values"), "count": number("how many there are")}),
+        json!({"sum": text("sum of the values"), "count": number("number of values")}),
     )
 }
 
-/// A number as JSON, where that is exact.
+/// A JSON number, where that is exact.
 fn shown_number(about: &str) -> Value {
     json!({"type": ["number", "integer", "null"], "description": about})
 }
 
-/// What every aggregate says.
-const SAYS: [&str; 3] = ["events", "eventsExact", "eventCounts"];
+/// Fields that every aggregate has.
+const FIGURE_FIELDS: [&str; 3] = ["events", "eventsExact", "eventCounts"];
 
 fn answers() -> Schemas {
     let provisional = json!({
@@ -33,37 +33,37 @@ fn answers() -> Schemas {
         "description": "usage that is not final yet and not part of the value",
         "required": ["value", "valueExact", "count"],
         "properties": {
-            "value": shown_number("as a JSON number; null if that would not be exact"),
-            "valueExact": text("as text, exactly"),
-            "count": number("how many events"),
+            "value": shown_number("as a JSON number; null if a JSON number would not be exact"),
+            "valueExact": text("exact value, as text"),
+            "count": number("number of events"),
         },
     });
     let group = json!({"type": ["string", "null"]});
     let line = object(
-        "One line of an answer.",
+        "One line of a query result.",
         &["start", "end", "group", "value", "valueExact", "exact", "count", "final", "provisional"],
         json!({
-            "start": text("the first moment of its window"),
-            "end": text("the first moment after its window"),
+            "start": text("start of the window"),
+            "end": text("end of the window, exclusive"),
             "group": {
                 "type": "object",
-                "description": "the values that it is of",
+                "description": "values of the dimensions that the line is grouped by",
                 "additionalProperties": group,
             },
             "value": shown_number(
-                "as a JSON number; of what is not exact the nearest double; null if it is exact and a JSON number \
-                 would not be, or there is none",
+                "as a JSON number; the nearest double if it is not exact; null if the value \
+                    is exact and a JSON number would not be, or if there is no value",
             ),
-            "valueExact": maybe("string", "as text, exactly; rounded to 36 decimal places if `exact` is false"),
+            "valueExact": maybe("string", "exact value, as text; rounded to 36 decimal places if `exact` is false"),
             "mean": mean(),
-            "exact": flag("whether it is exact"),
-            "count": number("how many events it is made of"),
+            "exact": flag("whether the value is exact"),
+            "count": number("number of events behind the value"),
             "final": flag("whether its window and the grace have passed, and usage of chains is complete"),
             "provisional": provisional,
         }),
     );
     let answer = object(
-        "The answer to a query.",
+        "Result of a query.",
         &[
             "eventType",
             "op",
@@ -76,20 +76,20 @@ fn answers() -> Schemas {
             "data",
         ],
         json!({
-            "eventType": text("of which usage"),
-            "op": text("how it was computed"),
-            "from": text("from when on"),
-            "to": text("until when, and not at that moment"),
-            "window": maybe("string", "the kind of windows"),
-            "zone": text("their time zone"),
+            "eventType": text("event type"),
+            "op": text("operation"),
+            "from": text("start of the queried time"),
+            "to": text("end of the queried time, exclusive"),
+            "window": maybe("string", "kind of the windows"),
+            "zone": text("time zone"),
             "provisionalComplete": flag(
-                "whether all usage of chains is in `value` or in `provisional`, and no recorded usage is of blocks \
-                 that were replaced",
+                "whether all usage of chains is in `value` or in `provisional`, and no \
+                    recorded usage comes from replaced blocks",
             ),
             "provisionalIncomplete": {
                 "type": "array",
-                "description": "why usage of chains is missing or not corrected yet, for people; empty if \
-                    `provisionalComplete` is true",
+                "description": "human-readable reasons why usage of chains is missing or not corrected yet; \
+                    empty if `provisionalComplete` is true",
                 "items": {"type": "string"},
             },
             "data": array("MeterLine"),
@@ -98,18 +98,70 @@ fn answers() -> Schemas {
     vec![named("MeterLine", line), named("MeterAnswer", answer)]
 }
 
+fn trends() -> Schemas {
+    let value = |about: &str| {
+        json!({
+            "value": shown_number("as a JSON number; the nearest double if the value is not exact; null if it \
+                    is exact and a JSON number would not be"),
+            "valueExact": text(about),
+            "exact": flag("whether `valueExact` is exact"),
+        })
+    };
+    let slope = json!({
+        "type": ["object", "null"],
+        "description": "change of the line from one period to the next; null with fewer than two \
+                    points",
+        "required": ["value", "valueExact", "exact"],
+        "properties": value("as text; rounded to 36 decimal places if it has infinitely many digits"),
+    });
+    let of_period = |about: &str, kind: Value| {
+        let mut properties =
+            value("as text; rounded to 36 decimal places if it has infinitely many digits");
+        properties["start"] = text("start of the period");
+        properties["end"] = text("end of the period, exclusive");
+        json!({
+            "type": kind,
+            "description": about,
+            "required": ["start", "end", "value", "valueExact", "exact"],
+            "properties": properties,
+        })
+    };
+    let trend = object(
+        "A straight line through the last final aggregates of a customer.",
+        &["eventType", "customerId", "period", "op", "points", "slope", "forecast"],
+        json!({
+            "eventType": text("event type"),
+            "customerId": text("customer"),
+            "period": text("kind of period"),
+            "op": text("operation of the values"),
+            "points": {
+                "type": "array",
+                "description": "points of the line, oldest first",
+                "items": of_period("value of a period", json!("object")),
+            },
+            "slope": slope,
+            "forecast": of_period(
+                "value of the line at the period after the newest final one; null with fewer \
+                    than two points",
+                json!(["object", "null"]),
+            ),
+        }),
+    );
+    vec![named("MeterTrend", trend)]
+}
+
 fn corrections() -> Schemas {
     let fields = json!({
-        "chain": number("which chain"),
+        "chain": number("chain id"),
         "replacement": number("number of the replacement of stored blocks"),
-        "firstBlock": number("the first replaced block"),
-        "lastBlock": number("the last replaced block"),
-        "reason": text("why"),
+        "firstBlock": number("first replaced block"),
+        "lastBlock": number("last replaced block"),
+        "reason": text("reason"),
         "blocks": number("blocks whose usage changed"),
-        "cancelled": number("usage events that were cancelled"),
-        "recorded": number("usage events that were recorded in their place"),
-        "begunAt": text("when it began"),
-        "doneAt": maybe("string", "when it was complete; null while it is under way"),
+        "cancelled": number("cancelled usage events"),
+        "recorded": number("usage events recorded in their place"),
+        "begunAt": text("start of the correction"),
+        "doneAt": maybe("string", "end of the correction; null while it is in progress"),
     });
     let required = [
         "chain",
@@ -132,20 +184,20 @@ fn corrections() -> Schemas {
 
 fn events() -> Schemas {
     let fields = json!({
-        "eventType": text("its type"),
-        "customerId": text("whose usage"),
+        "eventType": text("event type"),
+        "customerId": text("customer"),
         "value": {
             "type": ["number", "integer", "null"],
-            "description": "as a JSON number; null if that would not be exact",
+            "description": "as a JSON number; null if a JSON number would not be exact",
         },
-        "valueExact": text("as text, exactly"),
-        "metadata": {"type": "object", "description": "as it was sent", "additionalProperties": true},
-        "receivedAt": text("when it came"),
-        "timestamp": text("when it happened"),
-        "source": text("who said it"),
-        "id": text("which event of that source"),
+        "valueExact": text("exact value, as text"),
+        "metadata": {"type": "object", "description": "as sent", "additionalProperties": true},
+        "receivedAt": text("time of arrival"),
+        "timestamp": text("time of the event"),
+        "source": text("source of the event"),
+        "id": text("id, unique within its source"),
         "state": {"type": "string", "enum": ["recorded", "amended", "cancelled"]},
-        "minute": text("YYYYMMDDHHmm of when it happened, in UTC"),
+        "minute": text("YYYYMMDDHHmm of the event, in UTC"),
         "hour": text("YYYYMMDDHH"),
         "day": text("YYYYMMDD"),
         "week": text("YYYYWW, by ISO 8601"),
@@ -156,21 +208,30 @@ fn events() -> Schemas {
         fields.as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let correction = object(
-        "What was done to an event.",
+        "A correction of an event.",
         &["action", "valueBefore", "valueAfter", "reason", "actor", "at"],
         json!({
-            "action": {"type": "string", "enum": ["cancel", "amend"]},
-            "valueBefore": text("its value before"),
-            "valueAfter": {"type": ["string", "null"], "description": "its value since, if it has one"},
-            "reason": text("why"),
-            "actor": text("the key of who did it"),
-            "at": text("when"),
+            "action": {"type": "string", "enum": ["cancel", "amend", "lost"]},
+            "valueBefore": text("value before"),
+            "valueAfter": maybe("string", "value after; null if the event no longer counts"),
+            "reason": text("reason"),
+            "actor": text("name of the key that made the correction"),
+            "at": text("time of the correction"),
         }),
     );
     let corrections = json!({"corrections": {"type": "array", "items": correction}});
     vec![
         named("Event", object("A recorded event.", &names, fields)),
-        named("Events", array("Event")),
+        named(
+            "Events",
+            json!({
+                "type": "array",
+                "description": "events, followed by the damaged events of the page; the header \
+                    x-damaged-events has the number of the latter, if there are any",
+                "items": {"oneOf": [reference("Event"), reference("DamagedEvent")]},
+            }),
+        ),
+        named("DamagedEvent", damaged_event()),
         named(
             "EventWithCorrections",
             json!({
@@ -183,8 +244,8 @@ fn events() -> Schemas {
     ]
 }
 
-/// What an aggregate says of usage.
-fn said() -> Map<String, Value> {
+/// The usage fields of an aggregate.
+fn figure_fields() -> Map<String, Value> {
     let by_type = |of: Value, about: &str| json!({"type": "object", "description": about, "additionalProperties": of});
     let numbers = json!({"type": ["number", "integer", "null"]});
     [
@@ -192,25 +253,25 @@ fn said() -> Map<String, Value> {
             "events",
             by_type(
                 numbers,
-                "by event type; the nearest double of what is in `approximate`; null where the value is exact \
-                 and a JSON number would not be",
+                "by event type; the nearest double for types in `approximate`; null where the \
+                    value is exact and a JSON number would not be",
             ),
         ),
         (
             "eventsExact",
             by_type(
                 json!({"type": "string"}),
-                "the same as text, exactly; rounded to 36 decimal places if it is in `approximate`",
+                "exact values as text; rounded to 36 decimal places for types in `approximate`",
             ),
         ),
-        ("eventsMean", by_type(mean(), "averages whose digits do not end, if there are any")),
-        ("eventCounts", by_type(json!({"type": "integer"}), "how many events, by event type")),
+        ("eventsMean", by_type(mean(), "averages with infinitely many digits, if there are any")),
+        ("eventCounts", by_type(json!({"type": "integer"}), "number of events, by event type")),
         (
             "approximate",
             json!({
                 "type": "array",
                 "items": {"type": "string"},
-                "description": "the event types whose value is not exact, if there are any",
+                "description": "event types whose value is not exact, if there are any",
             }),
         ),
     ]
@@ -219,54 +280,63 @@ fn said() -> Map<String, Value> {
     .collect()
 }
 
-/// What an aggregate says of usage, and more.
-fn with_said(more: &Value) -> Value {
-    let mut fields = said();
+/// The usage fields of an aggregate, and more.
+fn with_figures(more: &Value) -> Value {
+    let mut fields = figure_fields();
     fields.extend(more.as_object().cloned().unwrap_or_default());
     Value::Object(fields)
 }
 
-/// How far the delivery of an aggregate has come.
+/// Delivery progress of an aggregate.
 fn delivery_summary() -> Value {
     object(
-        "How far webhooks are with telling of it.",
+        "State of the webhook deliveries of an aggregate.",
         &["delivered", "attempts"],
         json!({
-            "delivered": flag("whether every endpoint was told"),
-            "attempts": number("how many attempts were made"),
-            "deliveredAt": text("when the last endpoint was told"),
-            "lastAttemptAt": text("when the last attempt was made"),
-            "lastError": text("what went wrong last"),
-            "dryRun": flag("whether nothing is sent"),
+            "delivered": flag("whether every endpoint has received the message"),
+            "attempts": number("number of attempts"),
+            "deliveredAt": text("time at which the last endpoint received the message"),
+            "lastAttemptAt": text("time of the last attempt"),
+            "lastError": text("last error"),
+            "dryRun": flag("whether this is a dry run, in which nothing is sent"),
         }),
     )
 }
 
 fn aggregations() -> Schemas {
     let state = json!({"type": "string", "enum": ["provisional", "final", "corrected"]});
-    let aggregation = with_said(&json!({
-        "_id": text("customer, period and key"),
-        "customerId": text("whose usage"),
-        "period": text("the kind of its period"),
-        "periodStart": text("its first moment"),
-        "periodEnd": text("its last millisecond"),
-        "periodKey": text("which period of its kind"),
-        "timestamp": text("when it was computed"),
+    let aggregation = with_figures(&json!({
+        "_id": text("customer, kind of period and period key"),
+        "customerId": text("customer"),
+        "period": text("kind of period"),
+        "periodStart": text("start of the period"),
+        "periodEnd": text("last millisecond of the period"),
+        "periodKey": text("key of the period within its kind"),
+        "timestamp": text("time of the computation"),
         "state": state,
-        "revision": number("how often it was computed anew"),
+        "revision": number("revision number, from 1"),
+        "correctionPending": flag(
+            "whether blocks with usage of this aggregate were replaced and the usage is not \
+                corrected yet: a corrected aggregate may follow",
+        ),
         "webhookStatus": delivery_summary(),
     }));
-    let revision = with_said(&json!({
-        "revision": number("which"),
+    let revision = with_figures(&json!({
+        "revision": number("revision number, from 1"),
         "state": state,
-        "timestamp": text("when it was computed"),
+        "timestamp": text("time of the computation"),
     }));
     let all = ["_id", "customerId", "period", "periodStart", "periodEnd", "periodKey", "timestamp"];
-    let all: Vec<&str> = [&all[..], &SAYS, &["state", "revision", "webhookStatus"]].concat();
-    let revision = object("What an aggregate said.", &SAYS, revision);
+    let all: Vec<&str> =
+        [&all[..], &FIGURE_FIELDS, &["state", "revision", "correctionPending", "webhookStatus"]]
+            .concat();
+    let revision = object("One revision of an aggregate.", &FIGURE_FIELDS, revision);
     let revisions = json!({"revisions": {"type": "array", "items": revision}});
     vec![
-        named("Aggregation", object("What is said of a period.", &all, aggregation)),
+        named(
+            "Aggregation",
+            object("The figures of one customer in one period.", &all, aggregation),
+        ),
         named("Aggregations", array("Aggregation")),
         named(
             "AggregationWithRevisions",
@@ -280,24 +350,36 @@ fn aggregations() -> Schemas {
     ]
 }
 
+fn damaged_event() -> Value {
+    object(
+        "An event whose stored row is not what was recorded. Its content is not shown.",
+        &["damaged", "sequence", "error"],
+        json!({
+            "damaged": flag("always true"),
+            "sequence": number("sequence number, for `logmill meter restore-event`"),
+            "error": text("human-readable"),
+        }),
+    )
+}
+
 fn live() -> Schemas {
-    let period = with_said(&json!({
-        "period": text("the kind of the period"),
-        "periodKey": text("which period of its kind"),
-        "periodStart": text("its first moment"),
-        "periodEnd": text("its last millisecond"),
+    let period = with_figures(&json!({
+        "period": text("kind of period"),
+        "periodKey": text("key of the period within its kind"),
+        "periodStart": text("start of the period"),
+        "periodEnd": text("last millisecond of the period"),
     }));
     let payload = object(
-        "What the periods under way say.",
+        "Figures of the periods in progress.",
         &["customerId", "timestamp", "periods"],
         json!({
-            "customerId": text("whose usage"),
-            "timestamp": text("when it was looked"),
-            "periods": {"type": "array", "items": object("A period.", &SAYS, period)},
+            "customerId": text("customer"),
+            "timestamp": text("time at which the figures were read"),
+            "periods": {"type": "array", "items": object("Figures of one period.", &FIGURE_FIELDS, period)},
         }),
     );
     let fields = json!({"type": {"type": "string", "enum": ["meters"]}, "payload": payload});
-    let message = object("A message of the stream.", &["type", "payload"], fields);
+    let message = object("One message of the stream.", &["type", "payload"], fields);
     vec![named("LiveMeters", message)]
 }
 
@@ -308,15 +390,15 @@ fn settings() -> Schemas {
         "periods": {
             "type": "array",
             "items": {"type": ["string", "object"], "additionalProperties": true},
-            "description": "the kinds of periods",
+            "description": "kinds of periods",
         },
-        "zone": text("their time zone"),
-        "graceMs": number("how long a period waits for late events"),
-        "events": {"type": "object", "description": "event types", "additionalProperties": any},
-        "alerts": list("thresholds"),
+        "zone": text("time zone"),
+        "graceMs": number("how long a period stays open for late events, in milliseconds"),
+        "events": {"type": "object", "description": "event types by name", "additionalProperties": any},
+        "alerts": list("alert rules"),
         "webhooks": list("webhooks of the configuration, without secrets"),
-        "source": text("the source of events that the caller sends without one"),
+        "source": text("source of events that the caller sends without one"),
     });
     let names = ["periods", "zone", "graceMs", "events", "alerts", "webhooks"];
-    vec![named("MeterConfig", object("What is metered.", &names, fields))]
+    vec![named("MeterConfig", object("The metering configuration.", &names, fields))]
 }

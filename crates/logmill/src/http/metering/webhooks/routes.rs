@@ -1,4 +1,4 @@
-//! The paths of webhooks.
+//! The webhook paths of the HTTP API.
 //!
 //! Guarantees: each is declared once, for the router and the document. Leaves to others: answering.
 
@@ -8,8 +8,8 @@ use crate::http::Scope;
 use crate::http::metering::route::{CURSOR, JSON, LIMIT, NO_PARAMS, Param, Route, param};
 
 pub(super) const DELIVERY_PARAMS: &[Param] = &[
-    param("endpointId", "of which endpoint; of all if it is not given"),
-    param("state", "pending, waiting, succeeded, exhausted or cancelled"),
+    param("endpointId", "endpoint; all endpoints by default"),
+    param("state", "state: pending, waiting, succeeded, exhausted or cancelled"),
     LIMIT,
     CURSOR,
 ];
@@ -17,38 +17,40 @@ pub(super) const DELIVERY_PARAMS: &[Param] = &[
 const KEY_USED: (&str, &str, &str) = (
     "409",
     "MeterError",
-    "the key was used for another request, or an endpoint just like it has another secret",
+    "the key was used for another request, or an identical endpoint has another secret",
 );
 const DECLARED: (&str, &str, &str) =
     ("409", "MeterError", "the endpoint is declared by the configuration");
+const NO_SUCH_KIND: (&str, &str, &str) =
+    ("422", "MeterError", "`events` names a kind of message that does not exist");
 
-/// What most of these have in common.
+/// Template of the other routes.
 const BASE: Route = Route {
     id: "listEndpoints",
     method: "get",
     path: "/webhooks/endpoints",
     scope: Some(Scope::Admin),
-    summary: "All endpoints, and how they stand.",
+    summary: "All endpoints with the counts of their deliveries.",
     params: NO_PARAMS,
     bodies: &[],
-    answers: &[("200", "EndpointStatuses", "all of them")],
+    answers: &[("200", "EndpointStatuses", "all endpoints")],
     failures: &[],
     handler: || get(super::list_endpoints),
 };
 
-/// Every path of webhooks.
 pub(in crate::http::metering) const ROUTES: &[Route] = &[
     BASE,
     Route {
         id: "createEndpoint",
         method: "post",
-        summary: "Makes an endpoint. Its secret is in the answer, and never shown again.",
+        summary: "Creates an endpoint. The response contains its secret, which is not returned \
+                    again.",
         bodies: &[(JSON, "NewEndpoint")],
         answers: &[
-            ("201", "MadeEndpoint", "it is made, or was by the same request before"),
-            ("200", "Endpoint", "there is one just like it, whose secret is not shown again"),
+            ("201", "MadeEndpoint", "the endpoint is created, now or by the same request earlier"),
+            ("200", "Endpoint", "an identical endpoint exists; its secret is not returned"),
         ],
-        failures: &[KEY_USED],
+        failures: &[KEY_USED, NO_SUCH_KIND],
         handler: || post(super::create),
         ..BASE
     },
@@ -67,7 +69,7 @@ pub(in crate::http::metering) const ROUTES: &[Route] = &[
         summary: "Changes an endpoint; disables or enables it.",
         bodies: &[(JSON, "EndpointChange")],
         answers: &[("200", "Endpoint", "the endpoint as it is now")],
-        failures: &[DECLARED],
+        failures: &[DECLARED, NO_SUCH_KIND],
         handler: || patch(super::update),
         ..BASE
     },
@@ -76,7 +78,7 @@ pub(in crate::http::metering) const ROUTES: &[Route] = &[
         method: "delete",
         path: "/webhooks/endpoints/{id}",
         summary: "Removes an endpoint and its secrets.",
-        answers: &[("204", "", "it is gone")],
+        answers: &[("204", "", "the endpoint is removed")],
         failures: &[DECLARED],
         handler: || delete(super::delete),
         ..BASE
@@ -85,8 +87,8 @@ pub(in crate::http::metering) const ROUTES: &[Route] = &[
         id: "testEndpoint",
         method: "post",
         path: "/webhooks/endpoints/{id}/test",
-        summary: "Sends an endpoint a message of the kind webhook.test.",
-        answers: &[("202", "Tested", "it is under way")],
+        summary: "Sends a message of the kind webhook.test to an endpoint.",
+        answers: &[("202", "Tested", "the message is being sent")],
         failures: &[(
             "409",
             "MeterError",
@@ -99,9 +101,9 @@ pub(in crate::http::metering) const ROUTES: &[Route] = &[
         id: "rotateSecret",
         method: "post",
         path: "/webhooks/endpoints/{id}/rotate",
-        summary: "Gives an endpoint a new secret; the old one signs along for a while.",
+        summary: "Replaces the secret of an endpoint; the old secret also signs during an overlap.",
         bodies: &[(JSON, "Rotation")],
-        answers: &[("200", "Rotated", "the new secret, which is never shown again")],
+        answers: &[("200", "Rotated", "the new secret, which is not returned again")],
         failures: &[(
             "409",
             "MeterError",
@@ -114,9 +116,9 @@ pub(in crate::http::metering) const ROUTES: &[Route] = &[
         id: "replayMessages",
         method: "post",
         path: "/webhooks/endpoints/{id}/replay",
-        summary: "Sends an endpoint one message again, or all that failed since a moment.",
+        summary: "Sends one message to an endpoint again, or all messages that failed since a time.",
         bodies: &[(JSON, "Replay")],
-        answers: &[("202", "Replayed", "they are under way")],
+        answers: &[("202", "Replayed", "the messages are being sent")],
         failures: &[(
             "409",
             "MeterError",
@@ -129,8 +131,9 @@ pub(in crate::http::metering) const ROUTES: &[Route] = &[
         id: "retryMessages",
         method: "post",
         path: "/webhooks/endpoints/{id}/retry",
-        summary: "Sends an endpoint all messages now that wait for their next attempt, and ends a pause it asked for.",
-        answers: &[("202", "Replayed", "they are under way")],
+        summary: "Sends all messages that wait for their next attempt to an endpoint now, and \
+                    ends a pause that it requested.",
+        answers: &[("202", "Replayed", "the messages are being sent")],
         failures: &[(
             "409",
             "MeterError",
@@ -142,7 +145,7 @@ pub(in crate::http::metering) const ROUTES: &[Route] = &[
     Route {
         id: "listDeliveries",
         path: "/webhooks/deliveries",
-        summary: "What was sent, and what became of it, the newest first.",
+        summary: "Deliveries and their state, newest first.",
         params: DELIVERY_PARAMS,
         answers: &[("200", "Deliveries", "a page")],
         handler: || get(super::deliveries),
@@ -152,7 +155,7 @@ pub(in crate::http::metering) const ROUTES: &[Route] = &[
         id: "listAttempts",
         path: "/webhooks/deliveries/{messageId}/{endpointId}/attempts",
         summary: "Every attempt to deliver a message to an endpoint.",
-        answers: &[("200", "Attempts", "all of them, oldest first")],
+        answers: &[("200", "Attempts", "all attempts, oldest first")],
         handler: || get(super::attempts),
         ..BASE
     },

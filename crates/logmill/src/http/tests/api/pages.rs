@@ -1,4 +1,4 @@
-//! Pages add up to what a scan of the blocks finds, with a tip and after a reorg.
+//! Pages add up to the result of a scan of the blocks, with a tip and after a reorg.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,29 +7,29 @@ use logmill_chain::Block;
 use logmill_chain::sim::action::{FEES_COLLECTED, SWAP_V2, SWAP_V3};
 use serde_json::Value;
 
-use super::rich::Rich;
-use super::world::{Moved, Scan, World, blocks, moved, sim};
+use super::derived_server::{DerivedServer, Scan, TransferRow, blocks, moved, sim};
+use super::sample_chain::SampleChain;
 
-/// How many blocks are final, and how many there are in all.
+/// Number of final blocks, and of all blocks.
 const FINAL: u64 = 40;
 const ALL: u64 = 52;
 
-/// The places of items, as they are compared.
+/// Block and log index of items.
 fn places(items: &[Value]) -> Vec<(u64, u64)> {
     let number = |item: &Value, name: &str| item[name].as_u64().expect("a number");
     items.iter().map(|item| (number(item, "blockNumber"), number(item, "logIndex"))).collect()
 }
 
-/// Compares every list with the scan; of those of accounts and of blocks, each `step`th.
-async fn check_all(world: &World, scan: &Scan, step: usize) {
-    check_transfers(world, scan, step).await;
-    check_holdings(world, scan, step).await;
-    check_days(world, scan).await;
-    check_items(world, scan, step).await;
-    check_nft_transfers(world, scan).await;
-    check_transactions(world, scan, step).await;
-    check_events(world, scan).await;
-    check_blocks(world, scan, step).await;
+/// Compares every list with the scan; of the lists of accounts and blocks, every `step`th.
+async fn check_all(derived: &DerivedServer, scan: &Scan, step: usize) {
+    check_transfers(derived, scan, step).await;
+    check_holdings(derived, scan, step).await;
+    check_days(derived, scan).await;
+    check_items(derived, scan, step).await;
+    check_nft_transfers(derived, scan).await;
+    check_transactions(derived, scan, step).await;
+    check_events(derived, scan).await;
+    check_blocks(derived, scan, step).await;
 }
 
 #[tokio::test]
@@ -38,54 +38,54 @@ async fn pages_add_up_to_a_scan_of_the_blocks_also_after_a_reorg() {
     sim.grow(ALL - 1);
     let (last, tip) = (blocks(&sim, 0..FINAL), blocks(&sim, FINAL..ALL));
     let scan = Scan::of(last.iter().chain(&tip).cloned());
-    let world = World::of(last.clone(), tip).await;
-    check_all(&world, &scan, 4).await;
+    let derived = DerivedServer::of(last.clone(), tip).await;
+    check_all(&derived, &scan, 4).await;
     sim.reorg(ALL - FINAL - 2, ALL - FINAL + 3).expect("it can be reorganised");
     let tip = blocks(&sim, FINAL..sim.latest().number + 1);
     let after = Scan::of(last.iter().chain(&tip).cloned());
     assert_ne!(after.transfers(), scan.transfers());
-    world.reorg(tip).await;
-    check_all(&world, &after, 3).await;
+    derived.reorg(tip).await;
+    check_all(&derived, &after, 3).await;
 }
 
 #[tokio::test]
-async fn postgresql_gives_the_same_pages() {
+async fn postgresql_returns_the_same_pages() {
     let server = logmill_sim::postgres::PostgresServer::start();
     let sql = logmill_sim::Database::postgres(&server).open().await;
-    let rich = Rich::on(sql, 0).await;
-    for path in rich.requests().values() {
-        rich.world.get(path).await;
+    let sample = SampleChain::on(sql, 0).await;
+    for path in sample.requests().values() {
+        sample.derived.get(path).await;
     }
-    check_all(&rich.world, &rich.scan, 9).await;
-    // Where creation is to be looked up.
-    let part = Rich::on(logmill_sim::Database::postgres(&server).open().await, 3).await;
-    let born = part.world.get(&format!("/accounts/{}/holdings", part.holder)).await;
+    check_all(&sample.derived, &sample.scan, 9).await;
+    // With the first blocks missing, so that the creation block must be looked up.
+    let part = SampleChain::on(logmill_sim::Database::postgres(&server).open().await, 3).await;
+    let born = part.derived.get(&format!("/accounts/{}/holdings", part.holder)).await;
     let items = born["items"].as_array().expect("a list");
     assert_eq!(items.iter().filter(|item| item["complete"] == true).count(), 1);
 }
 
-async fn check_transfers(world: &World, scan: &Scan, step: usize) {
+async fn check_transfers(derived: &DerivedServer, scan: &Scan, step: usize) {
     let all = scan.transfers();
-    let of = |keep: &dyn Fn(&Moved) -> bool| -> Vec<Moved> {
+    let of = |keep: &dyn Fn(&TransferRow) -> bool| -> Vec<TransferRow> {
         all.iter().filter(|moved| keep(moved)).cloned().collect()
     };
     for token in scan.tokens() {
-        let items = world.all(&format!("/tokens/{token}/transfers"), 7).await;
-        let found: Vec<Moved> = items.iter().map(moved).collect();
+        let items = derived.all(&format!("/tokens/{token}/transfers"), 7).await;
+        let found: Vec<TransferRow> = items.iter().map(moved).collect();
         assert_eq!(found, of(&|moved| moved.3 == token), "{token}");
     }
     for (number, account) in scan.holders().into_iter().step_by(step).enumerate() {
         let limit = [1, 3, 100][number % 3];
-        let items = world.all(&format!("/accounts/{account}/transfers"), limit).await;
-        let found: Vec<Moved> = items.iter().map(moved).collect();
+        let items = derived.all(&format!("/accounts/{account}/transfers"), limit).await;
+        let found: Vec<TransferRow> = items.iter().map(moved).collect();
         assert_eq!(found, of(&|moved| moved.4 == account || moved.5 == account), "{account}");
     }
 }
 
-async fn check_holdings(world: &World, scan: &Scan, step: usize) {
+async fn check_holdings(derived: &DerivedServer, scan: &Scan, step: usize) {
     let expected = scan.holdings();
     for account in scan.holders().into_iter().step_by(step) {
-        let items = world.all(&format!("/accounts/{account}/holdings"), 2).await;
+        let items = derived.all(&format!("/accounts/{account}/holdings"), 2).await;
         let found: BTreeMap<(Address, Address), i128> = items
             .iter()
             .map(|item| {
@@ -101,7 +101,7 @@ async fn check_holdings(world: &World, scan: &Scan, step: usize) {
         assert_eq!(found, of_account.map(|(key, value)| (*key, *value)).collect());
     }
     for token in scan.tokens() {
-        let items = world.all(&format!("/tokens/{token}/holders"), 3).await;
+        let items = derived.all(&format!("/tokens/{token}/holders"), 3).await;
         let found: Vec<(i128, Address)> = items
             .iter()
             .map(|item| {
@@ -117,7 +117,7 @@ async fn check_holdings(world: &World, scan: &Scan, step: usize) {
     }
 }
 
-async fn check_days(world: &World, scan: &Scan) {
+async fn check_days(derived: &DerivedServer, scan: &Scan) {
     let mut days: BTreeMap<(Address, Address), BTreeMap<u64, i128>> = BTreeMap::new();
     for block in &scan.blocks {
         for change in &block.tokens.ft_changes {
@@ -129,7 +129,7 @@ async fn check_days(world: &World, scan: &Scan) {
     let longest = days.into_iter().max_by_key(|(_, days)| days.len()).expect("somebody");
     let ((account, token), days) = longest;
     assert!(days.len() > 3, "there is something to page through");
-    let items = world.all(&format!("/accounts/{account}/balances?token={token}"), 2).await;
+    let items = derived.all(&format!("/accounts/{account}/balances?token={token}"), 2).await;
     let number = |item: &Value, name: &str| -> i128 {
         item[name].as_str().expect("text").parse().expect("small")
     };
@@ -147,13 +147,13 @@ async fn check_days(world: &World, scan: &Scan) {
     assert_eq!(balance, scan.holdings()[&(account, token)]);
 }
 
-async fn check_items(world: &World, scan: &Scan, step: usize) {
+async fn check_items(derived: &DerivedServer, scan: &Scan, step: usize) {
     let (owners, quantities) = scan.items();
     let unique = owners.keys();
     let ids: BTreeSet<_> = unique.chain(quantities.keys().map(|(item, _)| item)).copied().collect();
     let collections: BTreeSet<Address> = ids.iter().map(|(collection, _)| *collection).collect();
     let id = |item: &Value| -> U256 { item["id"].as_str().expect("text").parse().expect("an id") };
-    let found: BTreeSet<Address> = world
+    let found: BTreeSet<Address> = derived
         .all("/collections", 2)
         .await
         .iter()
@@ -161,7 +161,7 @@ async fn check_items(world: &World, scan: &Scan, step: usize) {
         .collect();
     assert_eq!(found, collections);
     for collection in &collections {
-        let items = world.all(&format!("/collections/{collection}/items"), 3).await;
+        let items = derived.all(&format!("/collections/{collection}/items"), 3).await;
         let found: Vec<U256> = items.iter().map(id).collect();
         let of = ids.iter().filter(|(of, _)| of == collection).map(|(_, id)| *id);
         assert_eq!(found, of.collect::<Vec<_>>(), "by their ids, each once");
@@ -180,7 +180,7 @@ async fn check_items(world: &World, scan: &Scan, step: usize) {
         owned.entry(*owner).or_default().insert((*collection, *id, *quantity));
     }
     for (owner, expected) in owned.into_iter().step_by(step) {
-        let items = world.all(&format!("/accounts/{owner}/nfts"), 2).await;
+        let items = derived.all(&format!("/accounts/{owner}/nfts"), 2).await;
         let found = items.iter().map(|item| {
             let text = |name: &str| item[name].as_str().expect("text");
             let collection = text("collection").parse().expect("an address");
@@ -191,7 +191,7 @@ async fn check_items(world: &World, scan: &Scan, step: usize) {
     }
 }
 
-async fn check_nft_transfers(world: &World, scan: &Scan) {
+async fn check_nft_transfers(derived: &DerivedServer, scan: &Scan) {
     let mut of: BTreeMap<Address, Vec<(u64, u64, u64)>> = BTreeMap::new();
     let mut of_item: BTreeMap<(Address, U256), usize> = BTreeMap::new();
     let number = |index: usize| u64::try_from(index).expect("few");
@@ -204,7 +204,7 @@ async fn check_nft_transfers(world: &World, scan: &Scan) {
     }
     for (collection, mut expected) in of {
         expected.reverse();
-        let items = world.all(&format!("/collections/{collection}/transfers"), 4).await;
+        let items = derived.all(&format!("/collections/{collection}/transfers"), 4).await;
         let found = items.iter().map(|item| {
             let number = |name: &str| item[name].as_u64().expect("a number");
             (number("blockNumber"), number("logIndex"), number("batchIndex"))
@@ -213,12 +213,12 @@ async fn check_nft_transfers(world: &World, scan: &Scan) {
     }
     let ((collection, id), count) =
         of_item.into_iter().max_by_key(|(_, count)| *count).expect("some item");
-    let items = world.all(&format!("/collections/{collection}/items/{id}/transfers"), 1).await;
+    let items = derived.all(&format!("/collections/{collection}/items/{id}/transfers"), 1).await;
     assert_eq!(items.len(), count);
     assert!(items.iter().all(|item| item["itemId"] == id.to_string()));
 }
 
-async fn check_transactions(world: &World, scan: &Scan, step: usize) {
+async fn check_transactions(derived: &DerivedServer, scan: &Scan, step: usize) {
     let hash = |item: &Value| item["hash"].as_str().expect("text").to_owned();
     let mut hashes: Vec<String> = Vec::new();
     for (number, block) in scan.blocks.iter().rev().enumerate() {
@@ -227,10 +227,10 @@ async fn check_transactions(world: &World, scan: &Scan, step: usize) {
         if number % step > 0 {
             continue;
         }
-        let items = world.all(&format!("/blocks/{}/transactions", block.number()), 2).await;
+        let items = derived.all(&format!("/blocks/{}/transactions", block.number()), 2).await;
         assert_eq!(items.iter().map(hash).collect::<Vec<_>>(), of, "block {}", block.number());
     }
-    let items = world.all("/transactions", 9).await;
+    let items = derived.all("/transactions", 9).await;
     assert_eq!(items.iter().map(hash).collect::<Vec<_>>(), hashes);
     let mut sent: BTreeMap<Address, Vec<String>> = BTreeMap::new();
     for transaction in scan.blocks.iter().rev().flat_map(|block| block.transactions.iter().rev()) {
@@ -238,7 +238,7 @@ async fn check_transactions(world: &World, scan: &Scan, step: usize) {
         sent.entry(from).or_default().push(transaction.hash.to_string());
     }
     for (account, expected) in sent.into_iter().step_by(step) {
-        let items = world.all(&format!("/accounts/{account}/transactions"), 8).await;
+        let items = derived.all(&format!("/accounts/{account}/transactions"), 8).await;
         let payer = |item: &&Value| {
             item["roles"].as_array().is_some_and(|roles| roles.contains(&"PAYER".into()))
         };
@@ -247,7 +247,7 @@ async fn check_transactions(world: &World, scan: &Scan, step: usize) {
     }
 }
 
-async fn check_events(world: &World, scan: &Scan) {
+async fn check_events(derived: &DerivedServer, scan: &Scan) {
     let logs = scan.logs();
     let of = |topics: &[alloy_primitives::B256]| -> Vec<(u64, u64)> {
         let is_one = |log: &logmill_chain::Log| {
@@ -258,44 +258,44 @@ async fn check_events(world: &World, scan: &Scan) {
             .map(|(block, index, _)| (*block, *index))
             .collect()
     };
-    let swaps = world.all("/swaps", 5).await;
+    let swaps = derived.all("/swaps", 5).await;
     assert_eq!(places(&swaps), of(&[SWAP_V2, SWAP_V3]));
-    let fees = world.all("/fees", 2).await;
+    let fees = derived.all("/fees", 2).await;
     assert_eq!(places(&fees), of(&[FEES_COLLECTED]));
     for name in ["integrator", "token"] {
         let value = fees[0][name].as_str().expect("text");
-        let some = world.all(&format!("/fees?{name}={value}"), 1).await;
+        let some = derived.all(&format!("/fees?{name}={value}"), 1).await;
         let expected: Vec<&Value> = fees.iter().filter(|fee| fee[name] == value).collect();
         assert_eq!(some.iter().collect::<Vec<_>>(), expected, "{name}");
     }
-    let some = world.all("/fees?fromBlock=10&toBlock=45", 3).await;
+    let some = derived.all("/fees?fromBlock=10&toBlock=45", 3).await;
     let within = |fee: &&Value| (10..=45).contains(&fee["blockNumber"].as_u64().expect("it"));
     assert_eq!(some.iter().collect::<Vec<_>>(), fees.iter().filter(within).collect::<Vec<_>>());
-    let pools = world.all("/pairs", 2).await;
+    let pools = derived.all("/pairs", 2).await;
     let named: BTreeSet<&str> = swaps.iter().filter_map(|swap| swap["pair"].as_str()).collect();
     let found: BTreeSet<&str> = pools.iter().filter_map(|pool| pool["pair"].as_str()).collect();
     assert_eq!((found, pools.len()), (named.clone(), named.len()));
     for pool in &pools {
         let pair = pool["pair"].as_str().expect("text");
-        let events = world.all(&format!("/pairs/{pair}/events"), 4).await;
+        let events = derived.all(&format!("/pairs/{pair}/events"), 4).await;
         let expected: Vec<&Value> = swaps.iter().filter(|swap| swap["pair"] == pair).collect();
         assert_eq!(events.iter().collect::<Vec<_>>(), expected);
         assert_eq!(pool["swapCount"], expected.len());
-        let detail = world.get(&format!("/pairs/{pair}")).await;
+        let detail = derived.get(&format!("/pairs/{pair}")).await;
         assert_eq!(detail["pools"][0]["state"], pool["state"]);
     }
-    let staked = world.all("/staking/events", 50).await;
+    let staked = derived.all("/staking/events", 50).await;
     let withdrawals: usize = scan.blocks.iter().map(|block| block.withdrawals.len()).sum();
     assert_eq!(staked.len(), withdrawals);
 }
 
-async fn check_blocks(world: &World, scan: &Scan, step: usize) {
-    let items = world.all("/blocks", 7).await;
+async fn check_blocks(derived: &DerivedServer, scan: &Scan, step: usize) {
+    let items = derived.all("/blocks", 7).await;
     assert_eq!(items.len(), scan.blocks.len());
     for (item, decoded) in items.iter().zip(scan.blocks.iter().rev()).step_by(step) {
         let block: &Block = &decoded.block;
-        let by_hash = world.get(&format!("/blocks/{}", block.at.hash)).await;
-        let by_number = world.get(&format!("/blocks/{}", block.at.number)).await;
+        let by_hash = derived.get(&format!("/blocks/{}", block.at.hash)).await;
+        let by_number = derived.get(&format!("/blocks/{}", block.at.number)).await;
         assert_eq!(by_hash, by_number);
         for (name, value) in item.as_object().expect("an object") {
             assert_eq!(by_hash[name], *value);

@@ -1,6 +1,7 @@
-//! Answers against the OpenAPI document: every field that is there is documented, and every documented one is there.
+//! Checks answers against the OpenAPI document: every present field is documented, and every documented field is
+//! present.
 //!
-//! Guarantees: a keyword of a schema that this does not know is a failure. Leaves to others: which answers.
+//! Guarantees: an unknown schema keyword is a failure. Leaves to others: which answers to check.
 
 use std::sync::LazyLock;
 
@@ -8,14 +9,13 @@ use serde_json::{Map, Value};
 
 use crate::http::api::document;
 
-/// The document.
 pub(in crate::http::tests) fn openapi() -> &'static Value {
     static DOCUMENT: LazyLock<Value> =
         LazyLock::new(|| serde_json::from_str(document()).expect("JSON"));
     &DOCUMENT
 }
 
-/// The path of the document that a request's path is of.
+/// The documented path that matches a request's path.
 pub(super) fn template(document: &Value, path: &str) -> String {
     let path = path.split('?').next().unwrap_or_default();
     let parts: Vec<&str> = path.split('/').collect();
@@ -29,7 +29,6 @@ pub(super) fn template(document: &Value, path: &str) -> String {
     paths.keys().find(fits).unwrap_or_else(|| panic!("{path} is not in the document")).clone()
 }
 
-/// The parameters of a path of the document.
 pub(super) fn parameters(document: &Value, path: &str) -> Vec<Value> {
     let all = document["paths"][path]["get"]["parameters"].as_array().expect("a list");
     let whole = |one: &Value| match one["$ref"].as_str() {
@@ -39,7 +38,7 @@ pub(super) fn parameters(document: &Value, path: &str) -> Vec<Value> {
     all.iter().map(whole).collect()
 }
 
-/// Fails if an answer is not what the document says of its path.
+/// Fails if an answer does not match the schema of its path.
 pub(super) fn check_answer(path: &str, answer: &Value) {
     let document = openapi();
     let template = template(document, path);
@@ -48,7 +47,7 @@ pub(super) fn check_answer(path: &str, answer: &Value) {
     check(document, schema, answer, &template);
 }
 
-/// Fails if a value is not what a schema says.
+/// Fails if a value does not match a schema.
 pub(in crate::http::tests) fn check(document: &Value, schema: &Value, value: &Value, at: &str) {
     if let Some(any) = schema["anyOf"].as_array() {
         let null = |one: &Value| one["type"] == "null";
@@ -58,6 +57,17 @@ pub(in crate::http::tests) fn check(document: &Value, schema: &Value, value: &Va
                 check(document, one, value, at);
             }),
         }
+        return;
+    }
+    if let Some(one_of) = schema["oneOf"].as_array() {
+        let has_all = |one: &&Value| {
+            let required = resolved(document, one)["required"].clone();
+            let mut names = required.as_array().into_iter().flatten();
+            names.all(|name| value.get(name.as_str().unwrap_or_default()).is_some())
+        };
+        let meant: Vec<&Value> = one_of.iter().filter(has_all).collect();
+        assert_eq!(meant.len(), 1, "{at}: {value}");
+        check(document, meant[0], value, at);
         return;
     }
     let schema = resolved(document, schema);
@@ -100,7 +110,7 @@ fn check_object(document: &Value, schema: &Value, fields: &Map<String, Value>, a
         let others = &schema["additionalProperties"];
         match properties.get(name) {
             Some(schema) => check(document, schema, value, &at),
-            // Whatever it is.
+            // Any value is allowed.
             None if *others == Value::Bool(true) => {}
             None if others.is_object() => check(document, others, value, &at),
             None => panic!("{at} is not documented"),
@@ -132,7 +142,7 @@ fn check_text(schema: &Value, text: &str, at: &str) {
     }
 }
 
-/// The schema behind references, with all of `allOf` as one object.
+/// Resolves references, and merges `allOf` into one object.
 fn resolved(document: &Value, schema: &Value) -> Value {
     if let Some(reference) = schema["$ref"].as_str() {
         let name = reference.strip_prefix("#/components/schemas/").expect("one of ours");

@@ -1,4 +1,4 @@
-//! Who may do what with usage, and what nobody is shown.
+//! Access to usage by scope, and secrets that are never shown.
 
 use http_body_util::Full;
 use logmill_meter::Settings;
@@ -86,7 +86,7 @@ async fn the_source_of_usage_is_the_name_of_the_key(engine: Engine) {
     let metered = guarded(&engine, settings()).await;
     let (app, boss) = ("u".repeat(16), "a".repeat(16));
     assert_eq!(ask(&metered, "POST", "/usage/api.calls", Some(&app)).await.status, 201);
-    // The same id of another key is another event.
+    // The same id sent with another key is another event.
     assert_eq!(ask(&metered, "POST", "/usage/api.calls", Some(&boss)).await.status, 201);
     let events = ask(&metered, "GET", "/events", Some(&boss)).await.body;
     let sources: Vec<&str> = events

@@ -1,4 +1,4 @@
-//! From usage to aggregates: the vectors of the seed, and its traps, over HTTP.
+//! From usage to aggregates over HTTP: the seed's test vectors and its pitfalls.
 
 use serde_json::{Value, json};
 
@@ -93,7 +93,7 @@ async fn a_trigger_in_the_middle_of_a_period_does_not_stand_in_the_way_of_the_fi
     );
     metered.set("2026-01-13T23:59:59.999Z");
     post_all(&metered, "c", "api.calls", &["10"]).await;
-    // Over, but not past the grace.
+    // The period is over, but not its grace.
     metered.set("2026-01-14T00:05:00Z");
     let daily = metered.aggregated("period=daily").await;
     assert_eq!(
@@ -109,7 +109,7 @@ async fn a_trigger_in_the_middle_of_a_period_does_not_stand_in_the_way_of_the_fi
         (&daily[0]["state"], &daily[0]["events"]["api.calls"]),
         (&json!("final"), &json!(111))
     );
-    // Later than that: a correction.
+    // After the grace: a correction.
     let later = json!({"customerId": "c", "value": 1000, "timestamp": "2026-01-13T23:00:00Z"});
     metered.send("api.calls", later).await;
     let daily = metered.aggregated("period=daily&customerId=c").await;
@@ -205,7 +205,7 @@ async fn a_mean_whose_digits_do_not_end_is_the_nearest_double_with_its_fraction(
     );
     assert_eq!(of("c"), expected);
     let tiny = of("d");
-    // This reader of JSON may be off by the last digit.
+    // This JSON parser may be off in the last digit.
     assert!(tiny.0.to_string().starts_with("3.33333333333333"), "{}", tiny.0);
     assert_eq!(tiny.2, mean("0.000000000000000001"));
     assert_eq!(of("e"), (json!(1.5), json!("1.5"), Value::Null, Value::Null));

@@ -1,4 +1,4 @@
-//! Batches, whole or in part, once and again: what is answered is what counts.
+//! Batches, whole or in part, sent once or repeatedly: the response matches what is counted.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ fn cloud(value: i64, id: &str) -> Value {
     })
 }
 
-/// What live queries and aggregates say of it all, which is the same; and how many events there are.
+/// The total, which live queries and aggregates must agree on, and the number of events.
 async fn counted(metered: &Metered) -> (i64, usize) {
     let query = "/meters/query?eventType=api.calls&from=2026-01-13T00:00:00Z";
     let answer = metered.found(query).await;
@@ -97,7 +97,7 @@ async fn batches_of_cloud_events_have_the_same_rules_and_the_same_keys(engine: E
         .collect();
     assert_eq!(indexes, [&json!(1), &json!(2)]);
     assert_eq!(counted(&metered).await, (0, 0));
-    // The same event, whichever way it comes.
+    // The same event, whichever format it has.
     metered.post("/usagebatch", &json!([event(1, "a")])).await;
     for _ in 0..2 {
         let answer = send(json!([cloud(1, "a"), cloud(2, "b")])).await;

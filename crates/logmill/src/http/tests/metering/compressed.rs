@@ -1,4 +1,4 @@
-//! Bodies that are compressed: taken, bounded, and told apart from what they are not.
+//! Compressed request bodies: accepted, bounded, and rejected if they are not what their header says.
 
 use std::io::Read;
 
@@ -49,13 +49,13 @@ async fn a_compressed_body_that_is_wrong_is_told_what_is_wrong_with_it(engine: E
     let (plain, packed) = (Bytes::from(event.clone()), gzip(event.as_bytes()));
     let bomb = gzip(std::io::repeat(b' ').take(64 << 20));
     for (encoding, body, status, said) in [
-        (None, packed.clone(), 400, "say so with Content-Encoding: gzip"),
-        (Some("gzip"), plain.clone(), 400, "not gzip, as its Content-Encoding says"),
+        (None, packed.clone(), 400, "send Content-Encoding: gzip"),
+        (Some("gzip"), plain.clone(), 400, "not gzip although its Content-Encoding says so"),
         (Some("gzip"), packed.slice(..packed.len() - 2), 400, "not gzip"),
-        (Some("br"), plain.clone(), 415, "Content-Encoding \"br\" is not known"),
-        (Some("gzip, gzip"), packed.clone(), 415, "is not known"),
+        (Some("br"), plain.clone(), 415, "Content-Encoding \"br\" is not supported"),
+        (Some("gzip, gzip"), packed.clone(), 415, "is not supported"),
         (Some("gzip"), bomb, 413, "the body has more than"),
-        (None, Bytes::from_static(b"{\"a\":\"\xff\"}"), 400, "not text in UTF-8: see byte 7"),
+        (None, Bytes::from_static(b"{\"a\":\"\xff\"}"), 400, "not UTF-8: see byte 7"),
     ] {
         let answer = sent(&metered, "/usage/api.calls", encoding, body).await;
         let error = answer.body["error"].as_str().expect("an error");

@@ -1,4 +1,4 @@
-//! Every answer is what the OpenAPI document says, and every path is in it.
+//! Every response matches the OpenAPI document, and every path is in it.
 
 use serde_json::{Value, json};
 
@@ -6,8 +6,8 @@ use super::super::api::schema::{check, openapi};
 use super::engine::{Engine, on_both_engines};
 use super::ground::{Answer, Metered};
 
-/// Fails if an answer is not what the document says of it.
-fn check_answer(path: &str, method: &str, answer: &Answer) {
+/// Fails if a response does not match the document.
+pub(super) fn check_answer(path: &str, method: &str, answer: &Answer) {
     let document = openapi();
     let responses = &document["paths"][path][method]["responses"];
     let response = &responses[answer.status.to_string()];
@@ -73,6 +73,8 @@ async fn answers_are_what_the_document_says(engine: Engine) {
             "/meters/query?eventType=api.calls&from=2026-01-13T00:00:00Z&groupBy=customerId",
         ),
         ("/meters/query", "/meters/query?eventType=x&from=0"),
+        ("/meters/trend", "/meters/trend?eventType=api.calls&customerId=c&period=daily"),
+        ("/meters/trend", "/meters/trend?eventType=x&customerId=c&period=daily"),
         ("/ping", "/ping"),
     ] {
         check_answer(path, "get", &metered.get(real).await);
@@ -90,10 +92,36 @@ fn the_configuration_is_what_the_document_says() {
         ("meter.webhooks", r#"[{ url = "https://example.com/", secret = "0123456789abcdef" }]"#),
     ];
     let flags = flags.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
-    let config = crate::config::Config::load(&crate::config::Given { flags, ..Default::default() });
-    let shown = config.expect("fine").settings.meter.shown();
+    let config =
+        crate::config::Config::load(&crate::config::ConfigSources { flags, ..Default::default() });
+    let shown = config.expect("fine").settings.meter.redacted_json();
     let document = openapi();
     check(document, &document["components"]["schemas"]["MeterConfig"], &shown, "/config");
+}
+
+async fn bodies_may_be_compressed_and_the_document_says_how(engine: Engine) {
+    let metered = Metered::new(&engine).await;
+    let request = hyper::Request::post("/usagebatch")
+        .header("host", "localhost")
+        .header("content-type", "application/json")
+        .header("content-encoding", "br")
+        .body("[]".into());
+    let answer = metered.ask(request.expect("a request")).await;
+    assert_eq!(answer.status, 415, "{}", answer.body);
+    check_answer("/usagebatch", "post", &answer);
+    for (path, methods) in openapi()["paths"].as_object().expect("paths") {
+        let metering = |operation: &Value| operation["tags"] == json!(["metering"]);
+        for (method, operation) in methods.as_object().expect("methods") {
+            if !metering(operation) {
+                continue;
+            }
+            let has_body = operation["requestBody"].is_object();
+            let parameters = operation["parameters"].as_array().expect("a list");
+            let encoding = parameters.iter().find(|one| one["name"] == "Content-Encoding");
+            assert_eq!(encoding.is_some(), has_body, "{method} {path}");
+            assert_eq!(operation["responses"]["415"].is_object(), has_body, "{method} {path}");
+        }
+    }
 }
 
 #[test]
@@ -105,11 +133,13 @@ fn every_schema_that_is_named_is_there_and_used() {
         let name = part.split('"').next().unwrap_or_default();
         assert!(schemas.contains_key(name), "{name} is not there");
     }
-    // A message of a WebSocket is named in words alone.
-    for name in schemas.keys().filter(|name| *name != "LiveMeters") {
+    for name in schemas.keys() {
         let reference = format!("\"#/components/schemas/{name}\"");
         assert!(text.contains(&reference), "{name} is not used");
     }
 }
 
-on_both_engines![answers_are_what_the_document_says,];
+on_both_engines![
+    answers_are_what_the_document_says,
+    bodies_may_be_compressed_and_the_document_says_how,
+];

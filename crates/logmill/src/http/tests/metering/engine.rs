@@ -1,11 +1,11 @@
-//! The engines that the tests of metering run on: one suite, the same requests, the same answers.
+//! The database engines of the metering tests: one suite, the same requests, the same responses.
 //!
-//! Each test is a function of an [`Engine`]. [`on_both_engines`] makes of a module's functions a test each on SQLite,
-//! and one test that runs them all on one PostgreSQL server, then again on SQLite, and compares every answer of the
-//! two.
+//! Each test is a function of an [`Engine`]. [`on_both_engines`] turns each function of a module into a test on SQLite.
+//! It also adds one test that runs them all on one PostgreSQL server, then again on SQLite, and compares every response
+//! of the two.
 //!
-//! Guarantees: an answer that differs is shown with its request. What comes from the database's clock is left out of
-//! the comparison, as PostgreSQL's cannot be stopped. Leaves to others: what is asked.
+//! Guarantees: a differing response is shown with its request. Times from the database's clock are not compared,
+//! because PostgreSQL's clock cannot be stopped. Leaves to others: the requests.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
 use serde_json::Value;
 
-/// Fields whose times are the database's.
+/// Fields with times from the database's clock.
 const BY_DATABASE_CLOCK: [&str; 10] = [
     "at",
     "createdAt",
@@ -29,7 +29,7 @@ const BY_DATABASE_CLOCK: [&str; 10] = [
     "updatedAt",
 ];
 
-/// Where the meter of a test keeps its data, and what was asked and answered.
+/// The database of a test's meter, and the recorded requests and responses.
 #[derive(Clone)]
 pub(super) struct Engine {
     server: Option<Arc<PostgresServer>>,
@@ -45,7 +45,7 @@ impl Engine {
         Self { server: Some(Arc::clone(server)), exchanges: Arc::default() }
     }
 
-    /// A database of one's own, whose clock is at the injected one's.
+    /// A new database, whose clock agrees with the injected one.
     pub(super) async fn open(&self, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Sql {
         let Some(server) = &self.server else {
             let sql = Sql::sqlite(&SqliteSettings::memory(), clock, entropy).await;
@@ -59,7 +59,7 @@ impl Engine {
         sql
     }
 
-    /// Takes note of a request and its answer.
+    /// Records a request and its response.
     pub(super) fn note(&self, request: &str, status: u16, answer: &[u8]) {
         let answer = match serde_json::from_slice::<Value>(answer) {
             Ok(mut answer) => {
@@ -72,7 +72,7 @@ impl Engine {
         exchanges.push(format!("{request}\n  {status} {answer}"));
     }
 
-    /// Fails if any answer was another one there.
+    /// Fails if any response differs between the two.
     pub(super) fn compare(&self, other: &Self, test: &str) {
         let (ours, others) = (self.exchanges.lock(), other.exchanges.lock());
         let (ours, others) = (ours.expect("not poisoned"), others.expect("not poisoned"));
@@ -88,7 +88,8 @@ fn leave_out_times(answer: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(leave_out_times),
         Value::Object(fields) => {
             for (name, value) in fields {
-                if value.is_string() && BY_DATABASE_CLOCK.contains(&name.as_str()) {
+                let is_time = value.is_string() && BY_DATABASE_CLOCK.contains(&name.as_str());
+                if is_time || name == "uptime_seconds" {
                     *value = "a time".into();
                 }
                 leave_out_times(value);
@@ -98,7 +99,7 @@ fn leave_out_times(answer: &mut Value) {
     }
 }
 
-/// Makes tests of functions of an engine: see the top of this file.
+/// Turns functions of an engine into tests; see the top of this file.
 macro_rules! on_both_engines {
     ($($test:ident),+ $(,)?) => {
         mod on_sqlite {

@@ -1,6 +1,6 @@
-//! A meter on one of the engines that is served on a port of this machine, at whatever time a test says it is.
+//! A meter on one of the engines, served on a local port, at a time that the test sets.
 //!
-//! Guarantees: everything ends with the ground; jobs are done when a test says so. Leaves to others: what is expected.
+//! Guarantees: everything ends when the ground is dropped; jobs run when a test says so. Leaves to others: assertions.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -11,8 +11,8 @@ use futures::future::BoxFuture;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use logmill_io::blob::MemoryBlobs;
-use logmill_io::wire::guarded::{Allowed, Net};
-use logmill_io::wire::{GuardedClient, GuardedSettings};
+use logmill_io::wire::GuardedClient;
+use logmill_io::wire::guarded::{AllowedTarget, Net};
 use logmill_io::{Clock, Entropy, SeededEntropy, SystemClock, Tasks, Timestamp};
 use logmill_meter::aggregate::Aggregator;
 use logmill_meter::due::AGGREGATE_JOB;
@@ -20,21 +20,21 @@ use logmill_meter::period::parse_time;
 use logmill_meter::settings::{EventType, Op};
 use logmill_meter::webhooks::{WebhookSettings, Webhooks};
 use logmill_meter::{Meter, Recorder, Settings};
-use logmill_work::{Handler, Queue, Running};
+use logmill_work::{Handler, Queue, RunningJob};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::super::ground::limits;
+use super::super::test_server::limits;
 use super::engine::Engine;
-use crate::http::{Keys, Limits, Metering, State, serve};
+use crate::http::{Keys, Limits, Metering, ServerParts, serve};
 use crate::meter::Usage;
-use crate::meter::sources::KeySources;
+use crate::meter::key_sources::KeySources;
 use crate::readiness::Readiness;
 
 /// A Tuesday.
 pub(super) const NOW: &str = "2026-01-13T08:20:00.000Z";
 
-/// A clock that tests set; waiting is real.
+/// A clock that tests set; sleeps are real.
 #[derive(Debug)]
 pub(super) struct SetClock {
     real: Arc<dyn Clock>,
@@ -55,7 +55,7 @@ impl Clock for SetClock {
     }
 }
 
-/// Randomness that starts again when a test begins, so that what is made up is the same on both engines.
+/// Randomness that restarts when a test begins, so that random values are the same on both engines.
 #[derive(Debug)]
 struct Drawn(Mutex<Arc<dyn Entropy>>);
 
@@ -77,7 +77,7 @@ impl Entropy for Drawn {
     }
 }
 
-/// The event types of the seed, and one with dimensions.
+/// The seed's event types, and one with dimensions.
 pub(super) fn settings() -> Settings {
     let mut settings = Settings::default();
     for (name, op) in [
@@ -94,7 +94,6 @@ pub(super) fn settings() -> Settings {
     settings
 }
 
-/// A meter that is served.
 pub(super) struct Metered {
     pub(super) meter: Meter,
     pub(super) address: SocketAddr,
@@ -104,7 +103,6 @@ pub(super) struct Metered {
     _tasks: Tasks<()>,
 }
 
-/// What came back.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -113,26 +111,25 @@ pub(super) struct Answer {
 }
 
 impl Metered {
-    /// One with the seed's event types, and no keys.
+    /// With the seed's event types, without keys.
     pub(super) async fn new(engine: &Engine) -> Self {
         Self::with(engine, settings(), |_| {}).await
     }
 
-    /// Another one.
     pub(super) async fn with(
         engine: &Engine,
         settings: Settings,
-        change: impl FnOnce(&mut State),
+        change: impl FnOnce(&mut ServerParts),
     ) -> Self {
         Self::delivering(engine, settings, WebhookSettings::default(), change).await
     }
 
-    /// Another one, whose webhooks are delivered so, and may be on this machine.
+    /// With webhooks that are delivered as set, also to this machine.
     pub(super) async fn delivering(
         engine: &Engine,
         settings: Settings,
         hooks: WebhookSettings,
-        change: impl FnOnce(&mut State),
+        change: impl FnOnce(&mut ServerParts),
     ) -> Self {
         let now_ms = AtomicI64::new(parse_time(NOW).expect("a moment").millis());
         let clock = Arc::new(SetClock { real: SystemClock::shared(), now_ms });
@@ -141,13 +138,9 @@ impl Metered {
         let entropy = Arc::clone(&drawn) as Arc<dyn Entropy>;
         let sql = engine.open(Arc::clone(&shared), Arc::clone(&entropy)).await;
         let queue = Queue::open(sql).await.expect("a queue");
-        let loopback = Allowed::Net(Net::parse("127.0.0.2").expect("an address"));
-        let guarded = GuardedSettings {
-            ports: Vec::new(),
-            allowed: vec![loopback],
-            ..GuardedSettings::default()
-        };
-        let client = GuardedClient::new(Arc::clone(&shared), guarded).expect("a client");
+        let loopback = AllowedTarget::Net(Net::parse("127.0.0.2").expect("an address"));
+        let client =
+            GuardedClient::new(Arc::clone(&shared), hooks.guard(vec![loopback])).expect("a client");
         let webhooks = Webhooks::open(queue.clone(), client, hooks).await.expect("webhooks");
         let is_metered = !settings.events.is_empty();
         let blobs = MemoryBlobs::shared();
@@ -157,7 +150,7 @@ impl Metered {
         tasks.spawn(async move { recording.await.expect("the store works") });
         let usage = is_metered.then(|| Usage::new(meter.clone(), recorder));
         let timeout = std::time::Duration::from_secs(5);
-        let mut state = State {
+        let mut state = ServerParts {
             late_chains: None,
             readiness: Readiness::new(Arc::clone(&shared), timeout, Default::default()),
             tables: None,
@@ -171,6 +164,7 @@ impl Metered {
                 },
                 max_requests: 16,
                 max_body_bytes: 1 << 20,
+                compress_min_bytes: 4_096,
                 default_chain: None,
                 keys: Keys::default(),
             },
@@ -190,20 +184,18 @@ impl Metered {
         tasks.spawn(async move {
             serve(listener, state, std::future::pending()).await.expect("it serves");
         });
-        // An engine may have drawn more than the other until here.
+        // One engine may have drawn more random values than the other up to here.
         drawn.start_again();
         let engine = engine.clone();
         Self { meter, address, clock, queue, engine, _tasks: tasks }
     }
 
-    /// Sets the clock.
     pub(super) fn set(&self, now: &str) {
         let now = parse_time(now).expect("a moment").millis();
         let before = self.clock.now_ms.swap(now, Ordering::SeqCst);
         self.queue.sql().skew_clock(now - before);
     }
 
-    /// Sends a request.
     pub(super) async fn ask(&self, request: hyper::Request<Full<bytes::Bytes>>) -> Answer {
         let (status, headers, body) = self.raw(request).await;
         let text = String::from_utf8_lossy(&body);
@@ -233,12 +225,12 @@ impl Metered {
         (status, headers, body)
     }
 
-    /// Sends a request whose answer has no body; gives its status.
+    /// Sends a request whose response has no body; returns its status.
     pub(super) async fn status(&self, request: hyper::Request<Full<bytes::Bytes>>) -> u16 {
         self.raw(request).await.0
     }
 
-    /// Sends a body of some type to a path.
+    /// Posts a body with a media type.
     pub(super) async fn post_as(&self, path: &str, media: &str, body: &str) -> Answer {
         let request = hyper::Request::post(path)
             .header("host", "localhost")
@@ -247,7 +239,7 @@ impl Metered {
         self.ask(request.expect("a request")).await
     }
 
-    /// Sends JSON to a path with an `Idempotency-Key`.
+    /// Posts JSON with an `Idempotency-Key`.
     pub(super) async fn post_once(&self, path: &str, key: &str, body: &Value) -> Answer {
         let request = hyper::Request::post(path)
             .header("host", "localhost")
@@ -257,38 +249,37 @@ impl Metered {
         self.ask(request.expect("a request")).await
     }
 
-    /// Delivers all messages that are due; gives how many requests were made.
+    /// Delivers all due messages; returns the number of requests made.
     pub(super) async fn deliver(&self) -> u64 {
         let deliverer = self.meter.webhooks().deliverer("test");
         deliverer.expect("a deliverer").drain().await.expect("delivered")
     }
 
-    /// Sends JSON to a path.
+    /// Posts JSON.
     pub(super) async fn post(&self, path: &str, body: &Value) -> Answer {
         self.post_as(path, "application/json", &body.to_string()).await
     }
 
-    /// Sends usage that must be taken.
+    /// Sends usage that must be accepted.
     pub(super) async fn send(&self, event_type: &str, body: Value) -> Value {
         let answer = self.post(&format!("/usage/{event_type}"), &body).await;
         assert_eq!(answer.status, 201, "{}", answer.body);
         answer.body
     }
 
-    /// Gets a path.
     pub(super) async fn get(&self, path: &str) -> Answer {
         let request = hyper::Request::get(path).header("host", "localhost").body(Full::default());
         self.ask(request.expect("a request")).await
     }
 
-    /// Gets a path that must be there.
+    /// Gets a path that must exist.
     pub(super) async fn found(&self, path: &str) -> Value {
         let answer = self.get(path).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
         answer.body
     }
 
-    /// Does all jobs that make aggregates.
+    /// Runs all aggregation jobs.
     pub(super) async fn work(&self) {
         loop {
             let lease = Duration::from_secs(60);
@@ -297,13 +288,13 @@ impl Metered {
                 return;
             }
             for claim in claims {
-                let running = Running { claim, queue: self.queue.clone() };
+                let running = RunningJob { claim, queue: self.queue.clone() };
                 Aggregator(self.meter.clone()).run(running).await.expect("made");
             }
         }
     }
 
-    /// Triggers, does the jobs, and gives the aggregates that a query finds.
+    /// Triggers aggregation, runs the jobs, and returns the aggregates that match a query.
     pub(super) async fn aggregated(&self, query: &str) -> Vec<Value> {
         let answer = self.post("/aggregations/trigger", &json!(null)).await;
         assert_eq!(answer.status, 202, "{}", answer.body);

@@ -1,4 +1,4 @@
-//! Endpoints of webhooks over HTTP: made, looked at, changed, rotated, deleted.
+//! Webhook endpoints over HTTP: create, read, change, rotate, delete.
 
 use http_body_util::Full;
 use logmill_meter::webhooks::{ConfiguredEndpoint, Secret, WebhookSettings};
@@ -105,11 +105,11 @@ async fn an_endpoint_that_must_not_be_reached_is_refused_without_its_secret(engi
         json!({}),
         json!({"url": "ftp://example.com/"}),
         json!({"url": "http://127.0.0.1/"}),
+        json!({"url": "http://localhost:8080/hook"}),
         json!({"url": "https://[::ffff:10.0.0.1]/"}),
         json!({"url": "https://user:sesame@example.com/"}),
         json!({"url": URL, "secret": "sesame"}),
         json!({"url": URL, "secret": 77_123_771_237_i64}),
-        json!({"url": URL, "events": ["not a kind"]}),
         json!({"url": URL, "colour": "red"}),
         json!([]),
     ] {
@@ -117,27 +117,49 @@ async fn an_endpoint_that_must_not_be_reached_is_refused_without_its_secret(engi
         assert_eq!(answer.status, 400, "{body}: {}", answer.body);
         let said = answer.body.to_string();
         assert!(!said.contains("sesame") && !said.contains("77123"), "{said}");
+        let is_own =
+            ["127.0.0.1", "localhost", "::ffff"].iter().any(|own| body.to_string().contains(own));
+        assert_eq!(is_own, said.contains("meter.delivery.allowed"), "{body}: {said}");
     }
     assert_eq!(metered.found("/webhooks/endpoints").await, json!([]));
     assert_eq!(metered.get("/webhooks/deliveries?state=lost").await.status, 400);
 }
 
+async fn an_event_that_is_never_sent_is_refused_with_those_that_are(engine: Engine) {
+    let metered = Metered::new(&engine).await;
+    let id = make(&metered, json!({"url": URL})).await["id"].as_str().expect("an id").to_owned();
+    let typo = json!(["alert.triggered", "aggregation.complete"]);
+    let why = "events: entry 2: no such kind of message; it must be one of aggregation.completed, \
+        aggregation.corrected, alert.triggered, endpoint.disabled, webhook.test";
+    for (method, path, body) in [
+        ("POST", "/webhooks/endpoints", json!({"url": URL, "events": typo})),
+        ("PATCH", &format!("/webhooks/endpoints/{id}"), json!({"events": typo})),
+    ] {
+        let refused = ask(&metered, method, path, &body).await;
+        assert_eq!((refused.status, &refused.body["error"]), (422, &json!(why)), "{method}");
+    }
+    assert_eq!(metered.found("/webhooks/endpoints").await.as_array().map(Vec::len), Some(1));
+    let change = json!({"events": ["endpoint.disabled"]});
+    let changed = ask(&metered, "PATCH", &format!("/webhooks/endpoints/{id}"), &change).await;
+    assert_eq!((changed.status, &changed.body["events"]), (200, &change["events"]));
+}
+
 #[derive(Clone, Copy)]
 enum Receiving {
-    /// Nothing is sent, and all is taken for received.
+    /// Dry run: nothing is sent, and everything counts as delivered.
     All,
-    /// Nobody listens.
+    /// No receiver listens.
     Nothing,
 }
 
-/// A meter whose aggregates of an hour and a day are final, with one endpoint.
+/// A meter with one endpoint, whose hourly and daily aggregates are final.
 async fn finished(engine: &Engine, receiving: Receiving) -> (Metered, String) {
     let hooks = WebhookSettings {
         dry_run: matches!(receiving, Receiving::All),
         ..WebhookSettings::default()
     };
     let metered = Metered::delivering(engine, settings(), hooks, |_| {}).await;
-    // Of the addresses of this machine nobody uses the second.
+    // Nothing listens on the second loopback address.
     let made = make(&metered, json!({"url": "http://127.0.0.2:9/"})).await;
     metered.send("api.calls", json!({"customerId": "c", "value": 1, "id": "e"})).await;
     metered.set("2026-01-14T00:30:00Z");
@@ -153,6 +175,8 @@ async fn the_status_of_an_aggregate_outlives_its_deliveries(engine: Engine) {
     let status = metered.found(DAY).await["webhookStatus"].take();
     assert_eq!((&status["delivered"], &status["attempts"]), (&json!(true), &json!(1)));
     assert!(status["deliveredAt"].is_string(), "{status}");
+    assert!(status["lastAttemptAt"].is_string() && status["lastError"].is_null(), "{status}");
+    assert_eq!(status["dryRun"], true, "{status}");
     let page = metered.found("/aggregations?customerId=c").await;
     let delivered = page.as_array().expect("a page").iter();
     let delivered = delivered.filter(|one| one["webhookStatus"]["delivered"] == true).count();
@@ -170,6 +194,7 @@ async fn a_delivery_that_failed_is_shown_and_retried_now(engine: Engine) {
     let status = metered.found(DAY).await["webhookStatus"].take();
     assert_eq!((&status["delivered"], &status["attempts"]), (&json!(false), &json!(1)));
     assert!(status["lastError"].is_string() && status["deliveredAt"].is_null(), "{status}");
+    assert!(status["lastAttemptAt"].is_string() && status["dryRun"] != true, "{status}");
     let since = json!({"since": "2026-01-01T00:00:00Z"});
     let endpoint = format!("/webhooks/endpoints/{id}");
     let replayed = ask(&metered, "POST", &format!("{endpoint}/replay"), &since).await;
@@ -182,6 +207,13 @@ async fn a_delivery_that_failed_is_shown_and_retried_now(engine: Engine) {
     assert_eq!(metered.deliver().await, 2);
     let status = metered.found(DAY).await["webhookStatus"].take();
     assert_eq!(status["attempts"], 2, "the schedule goes on");
+    // Repeated with its key, the request gets the same response and sends nothing more.
+    let first = metered.post_once(&retry, "k", &Value::Null).await;
+    assert_eq!((first.status, &first.body["deliveries"]), (202, &json!(2)), "{}", first.body);
+    assert_eq!(metered.deliver().await, 2);
+    let again = metered.post_once(&retry, "k", &Value::Null).await;
+    assert_eq!((again.status, &again.body), (first.status, &first.body));
+    assert_eq!(metered.deliver().await, 0);
     let refused = ask(&metered, "POST", &retry, &json!({"since": "x"})).await;
     assert_eq!(refused.status, 400, "{}", refused.body);
     let none = ask(&metered, "POST", "/webhooks/endpoints/none/retry", &Value::Null).await;
@@ -251,6 +283,7 @@ on_both_engines![
     an_endpoint_is_changed_disabled_and_deleted,
     what_is_told_is_listed_and_can_be_sent_again,
     an_endpoint_that_must_not_be_reached_is_refused_without_its_secret,
+    an_event_that_is_never_sent_is_refused_with_those_that_are,
     the_status_of_an_aggregate_outlives_its_deliveries,
     a_delivery_that_failed_is_shown_and_retried_now,
     what_the_configuration_declares_is_not_changed_here,

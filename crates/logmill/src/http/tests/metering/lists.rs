@@ -1,4 +1,4 @@
-//! Lists: filters, pages, and what is refused.
+//! Lists: filters, pages, and rejected requests.
 
 use serde_json::{Value, json};
 
@@ -82,9 +82,9 @@ async fn aggregations_are_filtered_by_what_is_asked(engine: Engine) {
 async fn what_makes_no_sense_is_a_400_that_names_it(engine: Engine) {
     let metered = filled(&engine).await;
     for (path, named) in [
-        ("/events?limit=0", "limit"),
-        ("/events?limit=1001", "limit"),
-        ("/events?limit=-1", "limit"),
+        ("/events?limit=many", "limit"),
+        ("/events?limit=1.5", "limit"),
+        ("/events?limit=-", "limit"),
         ("/events?from=soon", "from"),
         ("/events?to=2026-01", "to"),
         ("/events?cursor=x", "cursor"),
@@ -105,7 +105,40 @@ async fn what_makes_no_sense_is_a_400_that_names_it(engine: Engine) {
     assert_eq!(other.status, 400, "a cursor of another list");
 }
 
+async fn a_limit_out_of_bounds_is_brought_within_them(engine: Engine) {
+    let metered = filled(&engine).await;
+    let whole = metered.found("/events").await;
+    let count = |found: &Value| found.as_array().expect("a list").len();
+    assert!((2..1_000).contains(&count(&whole)), "{whole}");
+    for (limit, expected) in [
+        ("0", 1),
+        ("-1", 1),
+        ("-99999999999999999999999999", 1),
+        ("1", 1),
+        ("1001", count(&whole)),
+        ("99999999999999999999999999", count(&whole)),
+    ] {
+        let answer = metered.get(&format!("/events?limit={limit}")).await;
+        assert_eq!((answer.status, count(&answer.body)), (200, expected), "{limit}");
+        let more = answer.headers.contains_key("x-next-cursor");
+        assert_eq!(more, expected < count(&whole), "what is left out is on the next page: {limit}");
+        let answer = metered.get(&format!("/aggregations?limit={limit}")).await;
+        assert_eq!(answer.status, 200, "{limit}: {}", answer.body);
+    }
+}
+
+async fn a_period_that_does_not_exist_is_a_422_and_never_an_empty_list(engine: Engine) {
+    let metered = filled(&engine).await;
+    let answer = metered.get("/aggregations?period=nope").await;
+    assert_eq!(answer.status, 422, "{}", answer.body);
+    let error = answer.body["error"].as_str().expect("an error");
+    assert!(error.contains("period") && error.contains("daily"), "{error}");
+    assert_eq!(metered.found("/aggregations?period=yearly").await, json!([]));
+}
+
 on_both_engines![
+    a_limit_out_of_bounds_is_brought_within_them,
+    a_period_that_does_not_exist_is_a_422_and_never_an_empty_list,
     events_are_filtered_by_what_is_asked,
     pages_follow_each_other_without_gap_or_overlap,
     aggregations_are_filtered_by_what_is_asked,

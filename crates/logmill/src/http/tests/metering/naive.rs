@@ -1,51 +1,49 @@
-//! Every operation as one would do it by hand: over a list of events, in whole numbers.
+//! A naive implementation of every operation: over a list of events, in whole numbers.
 //!
-//! Guarantees: shares no code with the meter; reads every event for every question. Leaves to others: what is asked.
+//! Guarantees: shares no code with the meter; reads every event for every question. Leaves to others: the questions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// All operations.
 pub(super) const OPS: [&str; 10] =
     ["sum", "avg", "min", "max", "count", "first", "last", "unique", "percentile", "time_weighted"];
 
-/// The decimal places in which values are compared: hundredths times thousandths of a second.
+/// Decimal places in which values are compared: hundredths times thousandths of a second.
 pub(super) const PLACES: usize = 5;
-/// Averages have digits without end, and are compared in so many.
+/// Averages may have infinitely many digits and are compared in this many.
 const AVERAGE_PLACES: usize = 20;
-/// A percentile is off by less than this part of itself.
+/// The relative error of a percentile is less than one part in this many.
 const SKETCH_PART: i128 = 128;
 
-/// An event that was sent.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     pub(super) customer: &'static str,
     pub(super) region: &'static str,
     pub(super) user: u64,
-    /// Its value in hundredths.
+    /// Value in hundredths.
     pub(super) cents: i64,
     pub(super) time_ms: i64,
 }
 
-/// From when until when, the end not included.
+/// Half-open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Span {
     pub(super) start_ms: i64,
     pub(super) end_ms: i64,
 }
 
-/// What an operation gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
-    /// This very number.
     Exactly(i128),
-    /// This sum by this count.
-    Average { sum: i128, count: i128 },
-    /// A number that may be off by a part of itself.
+    Average {
+        sum: i128,
+        count: i128,
+    },
+    /// Subject to the relative error of the sketch.
     About(i128),
 }
 
 impl Expected {
-    /// Checks what was answered.
+    /// Compares it with an answer.
     #[track_caller]
     pub(super) fn check(&self, answered: &str, exact: bool, what: &str) {
         match *self {
@@ -66,7 +64,7 @@ impl Expected {
     }
 }
 
-/// Whether the digits of a quotient end.
+/// Whether a quotient has a finite decimal form.
 fn ends(sum: i128, count: i128) -> bool {
     let (mut rest, mut factor) = (count, sum.abs());
     while factor != 0 {
@@ -81,7 +79,7 @@ fn ends(sum: i128, count: i128) -> bool {
     left == 1
 }
 
-/// A number in units of its last of so many decimal places; further ones are cut off.
+/// A number as an integer with this many decimal places; further digits are cut off.
 pub(super) fn scaled(text: &str, places: usize) -> i128 {
     let (sign, digits) = text.strip_prefix('-').map_or((1, text), |rest| (-1, rest));
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
@@ -90,8 +88,8 @@ pub(super) fn scaled(text: &str, places: usize) -> i128 {
     sign * number
 }
 
-/// What an operation gives over the events of a span; `all` are those that are looked at, whenever they happened, in
-/// the order in which they were sent. With it, how many events there are in it.
+/// The result of an operation over the events of a span, and the number of events in it. `all` holds the selected
+/// events of any time, in the order in which they were sent.
 pub(super) fn fold(
     op: &str,
     quantile_milli: usize,
@@ -103,7 +101,7 @@ pub(super) fn fold(
         .copied()
         .filter(|sent| (span.start_ms..span.end_ms).contains(&sent.time_ms))
         .collect();
-    // Those of one moment stay in the order in which they were sent.
+    // A stable sort: events of the same time stay in the order in which they were sent.
     events.sort_by_key(|sent| sent.time_ms);
     let count = events.len();
     if op == "time_weighted" {
@@ -130,7 +128,7 @@ pub(super) fn fold(
         _ => {
             let rank = (count * quantile_milli).div_ceil(1_000);
             let value = sorted[rank - 1];
-            // The smallest and the largest are known.
+            // The sketch knows the smallest and the largest value exactly.
             let is_end = rank == 1 || rank == count || sorted[0] == sorted[count - 1];
             if is_end { exactly(value) } else { Expected::About(value) }
         }
@@ -138,7 +136,7 @@ pub(super) fn fold(
     (Some(expected), count)
 }
 
-/// Each value times the seconds that it held: every customer and region has a line of its own.
+/// Each value times the seconds for which it held, separately for each customer and region.
 fn weighted(all: &[&Sent], span: Span) -> Option<Expected> {
     let mut series: BTreeMap<(&str, &str), Vec<&Sent>> = BTreeMap::new();
     for sent in all.iter().filter(|sent| sent.time_ms < span.end_ms) {

@@ -1,5 +1,6 @@
-//! Requests with an `Idempotency-Key`: repeated, they are answered as the first was and do nothing.
+//! Requests with an `Idempotency-Key`: a repetition gets the first response and changes nothing.
 
+use logmill_meter::webhooks::EndpointChange;
 use serde_json::{Value, json};
 
 use super::engine::{Engine, on_both_engines};
@@ -29,7 +30,7 @@ async fn a_repeated_request_makes_no_second_endpoint(engine: Engine) {
     let other = metered.post_once(ENDPOINTS, "k1", &endpoint("b")).await;
     assert_eq!(other.status, 409, "the key of another request: {}", other.body);
     assert!(other.body["error"].as_str().is_some_and(|why| why.contains("Idempotency-Key")));
-    // Without a key, or with another one, there is still no second endpoint just like the first.
+    // Without a key, or with another one, there is still no second identical endpoint.
     for again in [
         metered.post(ENDPOINTS, &endpoint("a")).await,
         metered.post_once(ENDPOINTS, "k2", &endpoint("a")).await,
@@ -46,13 +47,35 @@ async fn a_repeated_request_makes_no_second_endpoint(engine: Engine) {
     let mut described = endpoint("a");
     described["description"] = "a second one, on purpose".into();
     assert_eq!(metered.post(ENDPOINTS, &described).await.status, 201);
-    // A request that failed is not remembered.
+    // A failed request is not remembered.
     let bad = json!({"url": "ftp://example.com/"});
     assert_eq!(metered.post_once(ENDPOINTS, "k3", &bad).await.status, 400);
     assert_eq!(metered.post_once(ENDPOINTS, "k3", &endpoint("c")).await.status, 201);
     metered.set("2026-01-14T08:21:00Z");
     let later = metered.post_once(ENDPOINTS, "k1", &endpoint("d")).await;
     assert_eq!(later.status, 201, "after a day a key is free: {}", later.body);
+}
+
+async fn a_repeated_request_is_answered_as_it_was_whatever_the_endpoint_became(engine: Engine) {
+    let metered = Metered::new(&engine).await;
+    let made = metered.post_once(ENDPOINTS, "made", &endpoint("a")).await;
+    let found = metered.post_once(ENDPOINTS, "found", &endpoint("a")).await;
+    assert_eq!((made.status, found.status), (201, 200), "{} {}", made.body, found.body);
+    let id = made.body["id"].as_str().expect("an id");
+    let hooks = metered.meter.webhooks();
+    let secret = hooks.rotate(id, None, None).await.expect("rotated");
+    let description = Some("no longer like the request".to_owned());
+    let change = EndpointChange { description, ..EndpointChange::default() };
+    hooks.update(id, &change).await.expect("changed");
+    // The request that found an endpoint still refers to it and creates no second one.
+    let again = metered.post_once(ENDPOINTS, "found", &endpoint("a")).await;
+    assert_eq!((again.status, &again.body["id"]), (200, &made.body["id"]), "{}", again.body);
+    // The request that created it does not receive a later secret.
+    let again = metered.post_once(ENDPOINTS, "made", &endpoint("a")).await;
+    assert_eq!((again.status, &again.body["id"]), (201, &made.body["id"]), "{}", again.body);
+    assert!(again.body.get("secret").is_none(), "{}", again.body);
+    assert!(!again.body.to_string().contains(secret.expose()));
+    assert_eq!(count(&metered).await, 1);
 }
 
 async fn a_key_is_its_senders_and_must_make_sense(engine: Engine) {
@@ -107,7 +130,7 @@ async fn a_correction_is_made_once_and_answered_as_it_was(engine: Engine) {
     let cancel = json!({"id": "e", "reason": "y"});
     let second = metered.post_once("/events/cancel", "b", &cancel).await;
     assert_eq!((second.status, &second.body["state"]), (200, &json!("cancelled")));
-    // Each is answered as it was then, whatever came after.
+    // Each gets its original response, whatever came after.
     same(&first, &metered.post_once("/events/amend", "a", &amend).await);
     same(&second, &metered.post_once("/events/cancel", "b", &cancel).await);
     let found = metered.found("/events/lookup?id=e").await;
@@ -146,6 +169,7 @@ async fn usage_without_an_id_has_that_of_its_request(engine: Engine) {
 
 on_both_engines![
     a_repeated_request_makes_no_second_endpoint,
+    a_repeated_request_is_answered_as_it_was_whatever_the_endpoint_became,
     a_key_is_its_senders_and_must_make_sense,
     tests_rotations_and_replays_are_done_once,
     a_correction_is_made_once_and_answered_as_it_was,

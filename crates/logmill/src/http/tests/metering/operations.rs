@@ -1,5 +1,5 @@
-//! Every operation from usage to answers, beside a computation by hand: queries with windows, groups, filters and a
-//! zone whose clocks change, and aggregates.
+//! Every operation from usage to answers, compared with a naive computation: aggregates, and queries with windows,
+//! groups, filters and a time zone with a clock change.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::ground::{Metered, settings};
 use super::naive::{Expected, OPS, PLACES, Sent, Span, fold, scaled};
 
 const NOW: &str = "2026-04-01T08:20:00.000Z";
-/// The days of Berlin, of which the third has 23 hours.
+/// The days in Berlin, the third of which has 23 hours.
 const DAYS: [&str; 8] = [
     "2026-03-25T23:00:00Z",
     "2026-03-26T23:00:00Z",
@@ -34,7 +34,7 @@ fn ms(text: &str) -> i64 {
     parse_time(text).expect("a moment").millis()
 }
 
-/// Five days of events; some happen at one moment, and some values are less than zero.
+/// Five days of events; some share a time, and some values are negative.
 fn events() -> Vec<Sent> {
     let mut seed = 5_u64;
     let mut draw = |below: u64| {
@@ -57,7 +57,7 @@ fn events() -> Vec<Sent> {
         .collect()
 }
 
-/// A meter with one event type for each operation, each of which has all events.
+/// A meter with one event type per operation, each with all events.
 async fn filled(engine: &Engine, events: &[Sent]) -> Metered {
     let mut settings = settings();
     "Europe/Berlin".clone_into(&mut settings.zone);
@@ -94,7 +94,7 @@ async fn filled(engine: &Engine, events: &[Sent]) -> Metered {
     metered
 }
 
-/// What is asked, and the same in other words.
+/// A query, and the same selection for the naive computation.
 struct Question {
     query: &'static str,
     customers: &'static [&'static str],
@@ -135,7 +135,7 @@ impl Question {
         bounds.windows(2).map(cut).filter(|span| span.start_ms < span.end_ms).collect()
     }
 
-    /// The events that are looked at, by group.
+    /// The selected events by group.
     fn groups<'a>(&self, events: &'a [Sent]) -> BTreeMap<String, Vec<&'a Sent>> {
         let mut groups: BTreeMap<String, Vec<&Sent>> = BTreeMap::new();
         for sent in events {
@@ -153,7 +153,7 @@ impl Question {
         groups
     }
 
-    /// Asks, and compares every line.
+    /// Runs the query and compares every line.
     async fn check(&self, metered: &Metered, events: &[Sent], op: &str, quantile_milli: usize) {
         let path = format!(
             "/meters/query?eventType=m.{op}&op={op}&quantileMilli={quantile_milli}&from={FROM}&to={TO}{}",
@@ -210,10 +210,10 @@ async fn queries_of_every_operation_equal_a_computation_by_hand(engine: Engine) 
     }
 }
 
-/// What is expected of an aggregate, by event type.
+/// Expected figures of an aggregate, by event type.
 type Figures = BTreeMap<String, (Expected, usize)>;
 
-/// All aggregates of a kind of period, by customer and start.
+/// All aggregates of one kind of period, by customer and start.
 fn aggregated(events: &[Sent], bounds: &[&str]) -> BTreeMap<(String, i64), Figures> {
     let mut all = BTreeMap::new();
     for customer in CUSTOMERS {
@@ -244,7 +244,7 @@ fn check_aggregate(one: &Value, figures: &Figures) {
         let exact = !approximate.into_iter().any(|other| other == name);
         let answered = one["eventsExact"][name].as_str().expect("digits");
         value.check(answered, exact, &format!("{name} of {one}"));
-        // The number says the same, or nothing.
+        // The JSON number has the same value, or is missing.
         if let Some(number) = one["events"][name].as_number() {
             assert_eq!(scaled(&number.to_string(), PLACES), scaled(answered, PLACES), "{name}");
         }
@@ -254,7 +254,7 @@ fn check_aggregate(one: &Value, figures: &Figures) {
 async fn aggregates_of_every_operation_equal_a_computation_by_hand(engine: Engine) {
     let events = events();
     let metered = filled(&engine, &events).await;
-    // A value that holds on makes the next day due when its own is final.
+    // A value that still holds makes the next day due when its own day becomes final.
     for _ in DAYS {
         metered.aggregated("").await;
     }
@@ -281,12 +281,12 @@ async fn many_different_things_are_counted_by_an_estimate_within_its_error(engin
     settings.events.insert("visitors".to_owned(), visitors);
     let metered = Metered::with(&engine, settings, |_| {}).await;
     let query = "/meters/query?eventType=visitors&from=2026-01-13T00:00:00Z";
-    // Exact up to 4096, then with a standard error of 0.81 %, of which there are five here.
+    // Exact up to 4096, then with a standard error of 0.81 %; the test allows five standard errors.
     for (from, until, exact) in [(0, 4_000, true), (0, 4_096, true), (4_096, 9_000_u64, false)] {
         for start in (from..until).step_by(1_000) {
             let batch: Vec<Value> = (start..(start + 1_000).min(until))
                 .map(|user| {
-                    // All over an hour, so that partials are merged.
+                    // Spread over an hour, so that partials are merged.
                     let timestamp = format!("2026-01-13T07:{:02}:00Z", user % 60);
                     json!({
                         "eventType": "visitors", "customerId": "c", "value": 1, "id": format!("{until}-{user}"),

@@ -1,4 +1,4 @@
-//! Usage comes in: every status and body, once and again.
+//! Sending usage: every status and body, for first and repeated requests.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::ground::{Metered, settings};
 const CLOUD: &str = "application/cloudevents+json";
 const CLOUD_BATCH: &str = "application/cloudevents-batch+json";
 
-/// The types in the order in which they are named.
+/// The types in the order in which errors list them.
 const TYPES: &str =
     "api.calls, response.time.ms, storage.bytes, test.count, test.first, test.last, test.min";
 
@@ -96,7 +96,7 @@ async fn a_repeated_request_is_answered_the_same_and_counts_once(engine: Engine)
     let first = metered.send("api.calls", body.clone()).await;
     let again = metered.send("api.calls", body).await;
     assert_eq!(first, again);
-    // The same content, written otherwise.
+    // The same content, formatted differently.
     let text = " { \"id\": \"same\", \"value\": 5.0, \"customerId\": \"c\" } ";
     let answer = metered.post_as("/usage/api.calls", "application/json", text).await;
     assert_eq!((answer.status, &answer.body), (201, &first));
@@ -281,7 +281,7 @@ async fn events_of_other_times_are_taken_within_bounds(engine: Engine) {
         let answer = metered.post("/usage/api.calls", &body).await;
         assert_eq!(answer.status, status, "{timestamp}: {}", answer.body);
     }
-    // There were no time zones then.
+    // Time zones did not exist at that time.
     settings.past_max = None;
     settings.zone = "Europe/Berlin".to_owned();
     let in_berlin = Metered::with(&engine, settings, |_| {}).await;
@@ -289,7 +289,7 @@ async fn events_of_other_times_are_taken_within_bounds(engine: Engine) {
     let answer = in_berlin.post("/usage/api.calls", &body).await;
     assert_eq!(answer.status, 422, "{}", answer.body);
     assert!(answer.body["details"][0].as_str().is_some_and(|why| why.contains("in no")));
-    // What was recorded in time is answered as it was then, however late it is sent again.
+    // An event that was recorded in time gets its original response, however late it is sent again.
     let timestamp = "2026-01-13T08:20:00Z";
     let body = json!({"customerId": "c", "value": 1, "timestamp": timestamp, "id": "a"});
     let first = metered.post("/usage/api.calls", &body).await;
@@ -314,7 +314,7 @@ async fn a_field_that_an_event_has_not_is_named_and_nothing_recorded(engine: Eng
     let metered = Metered::new(&engine).await;
     let misspelt = json!({"customerId": "c", "value": 1, "timestamps": "2026-01-12T00:00:00Z"});
     let answer = metered.post("/usage/api.calls", &misspelt).await;
-    let expected = "timestamps is not a field of an event: it has eventType, customerId, value, \
+    let expected = "timestamps: unknown field; an event has eventType, customerId, value, \
         metadata, id, source and timestamp";
     assert_eq!((answer.status, &answer.body["details"]), (422, &json!([expected])));
     let typed = json!({"eventType": "api.calls", "customerId": "c", "value": 1, "Value": 2});
@@ -324,10 +324,10 @@ async fn a_field_that_an_event_has_not_is_named_and_nothing_recorded(engine: Eng
     let answer = metered.post("/usagebatch", &batch).await;
     assert_eq!((answer.status, &answer.body["invalidCount"]), (422, &json!(1)));
     assert_eq!(answer.body["validationErrors"][0]["index"], 1);
-    // The type of the path and that of the body must not differ.
+    // The type in the path and the type in the body must agree.
     let other = json!({"eventType": "test.min", "customerId": "c", "value": 1});
     let answer = metered.post("/usage/api.calls", &other).await;
-    let expected = json!(["eventType is not that of the path"]);
+    let expected = json!(["eventType must match the event type in the path"]);
     assert_eq!((answer.status, &answer.body["details"]), (422, &expected));
     let twice = r#"{"customerId": "c", "value": 1, "value": 2}"#;
     let answer = metered.post_as("/usage/api.calls", "application/json", twice).await;

@@ -1,4 +1,4 @@
-//! As who API keys send usage: whatever a key is called, and whoever changes its source.
+//! The source under which an API key sends usage, across renamed keys, rotated secrets and changed sources.
 
 use http_body_util::Full;
 use serde_json::json;
@@ -9,7 +9,7 @@ use crate::http::Keys;
 
 const SECRET: &str = "0123456789abcdef";
 
-/// The sources of keys, as `name=source`; what is wrong otherwise.
+/// The sources of keys as `name=source`, or the error.
 async fn synced(metered: &Metered, keys: &str, force: bool) -> Result<Vec<String>, String> {
     let keys = Keys::parse(keys).expect("keys").senders();
     let synced = metered.meter.sync_key_sources(&keys, force).await;
@@ -31,10 +31,10 @@ async fn a_renamed_key_keeps_its_source(engine: Engine) {
     mark_used(&metered, &app).await;
     let renamed = format!("billing:{SECRET}:usage+read");
     assert_eq!(synced(&metered, &renamed, false).await, names(&["billing=app"]));
-    // Its secret is replaced: it is known by its name.
+    // With a new secret, the key is recognized by its name.
     let rotated = "billing:fedcba9876543210:usage";
     assert_eq!(synced(&metered, rotated, false).await, names(&["billing=app"]));
-    // A new key with the old name would send as the other does.
+    // A new key with the old name would send under the source of the other.
     let both = format!("{rotated},app:aaaaaaaaaaaaaaaa:usage");
     let refused = synced(&metered, &both, false).await.expect_err("it is refused");
     assert!(
@@ -43,7 +43,7 @@ async fn a_renamed_key_keeps_its_source(engine: Engine) {
     );
     let told_apart = format!("{both}:app-2");
     assert_eq!(synced(&metered, &told_apart, false).await, names(&["billing=app", "app=app-2"]));
-    // Two keys may share a source if somebody says so.
+    // Two keys may share a source if the configuration says so.
     let shared = format!("{rotated},app:aaaaaaaaaaaaaaaa:usage:app-2,c:cccccccccccccccc:usage:app");
     let expected = names(&["billing=app", "app=app-2", "c=app"]);
     assert_eq!(synced(&metered, &shared, false).await, expected);
@@ -67,7 +67,7 @@ async fn another_source_for_a_used_key_is_refused_unless_it_is_forced(engine: En
     synced(&metered, &renamed, false).await.expect_err("also under another name");
 }
 
-/// Before sources were remembered nobody noted which keys were used: where there is usage, all count as used.
+/// Earlier versions did not record which keys were used: in a meter with usage, all keys count as used.
 async fn keys_of_a_meter_that_has_usage_already_count_as_used(engine: Engine) {
     let metered = Metered::new(&engine).await;
     metered.send("api.calls", json!({"customerId": "c", "value": 1})).await;
@@ -95,7 +95,7 @@ async fn events_of_a_key_have_its_source_and_it_is_shown(engine: Engine) {
     assert_eq!((found.status, &found.body["source"]), (200, &json!("billing-eu")));
     let config = metered.ask(request("GET", "/config", "")).await;
     assert_eq!(config.body["source"], "billing-eu");
-    // It was used by now.
+    // The key has been used by now.
     let changed = format!("app:{SECRET}:usage:other");
     synced(&metered, &changed, false).await.expect_err("it is used");
 }

@@ -15,7 +15,7 @@ async fn connect(metered: &Metered, query: &str) -> Socket {
     tokio_tungstenite::connect_async(address).await.expect("a WebSocket").0
 }
 
-/// What the next message says of the day.
+/// The values of the day in the next message.
 async fn day(socket: &mut Socket) -> Value {
     loop {
         if let Message::Text(text) = socket.next().await.expect("open").expect("a message") {

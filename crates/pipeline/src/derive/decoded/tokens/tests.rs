@@ -1,4 +1,4 @@
-//! Every shape of a transfer, and all that only looks like one.
+//! Every shape of a transfer, and logs that only resemble one.
 
 use std::slice;
 
@@ -6,8 +6,8 @@ use alloy_primitives::{Bytes, address, keccak256};
 use logmill_chain::Topics;
 
 use super::*;
-use crate::derive::scene::{
-    Scene, account, deposit, erc20, erc721, erc1155, log, withdrawal, word,
+use crate::derive::block_builder::{
+    BlockBuilder, account, deposit, erc20, erc721, erc1155, log, withdrawal, word,
 };
 
 const WETH: Address = address!("0xc02aaa39b223fe8d0a0e5c4f27ead9083c756cc2");
@@ -15,13 +15,13 @@ const KITTIES: Address = address!("0x06012c8cf97bead5deae237070f9587f8e7a266d");
 const ZERO: Address = Address::ZERO;
 
 fn tokens(transactions: &[&[Log]]) -> Tokens {
-    let scene = transactions
+    let builder = transactions
         .iter()
-        .fold(Scene::new(7), |scene, logs| scene.transaction(logs.iter().cloned()));
-    Tokens::of(&scene.block(), TokenSettings::known())
+        .fold(BlockBuilder::new(7), |builder, logs| builder.transaction(logs.iter().cloned()));
+    Tokens::of(&builder.block(), TokenSettings::known())
 }
 
-/// From, to, amount and position of the fungible transfers.
+/// From, to, amount and log index of the fungible transfers.
 fn ft(transactions: &[&[Log]]) -> Vec<(Address, Address, u64, usize)> {
     let brief = |it: &FtTransfer| (it.from, it.to, it.amount.to(), it.log_index);
     tokens(transactions).ft.iter().map(brief).collect()
@@ -101,7 +101,7 @@ fn only_known_tokens_wrap() {
     ];
     assert_eq!(ft(&[&logs]), [(ZERO, a, 5, 0), (a, ZERO, 2, 1)]);
     let settings = TokenSettings { wrapped_native: [other].into(), ..TokenSettings::default() };
-    let block = Scene::new(1).transaction(logs).block();
+    let block = BlockBuilder::new(1).transaction(logs).block();
     let found: Vec<_> =
         Tokens::of(&block, &settings).ft.iter().map(|it| (it.token, it.log_index)).collect();
     assert_eq!(found, [(other, 2), (other, 3)]);
@@ -114,23 +114,23 @@ fn a_deposit_that_is_a_transfer_too_counts_once() {
     let check = |transactions: &[&[Log]], expected: &[(Address, Address, u64, usize)]| {
         assert_eq!(ft(transactions), expected, "{transactions:?}");
     };
-    let (said, meant) = (erc20(WETH, ZERO, a, amount), deposit(WETH, a, amount));
-    // In either order, and as often as both are there.
-    check(&[&[said.clone(), meant.clone()]], &[(ZERO, a, 5, 0)]);
-    check(&[&[meant.clone(), said.clone()]], &[(ZERO, a, 5, 1)]);
-    check(&[&[said.clone(), meant.clone(), meant.clone()]], &[(ZERO, a, 5, 0), (ZERO, a, 5, 2)]);
+    let (transfer, wrap) = (erc20(WETH, ZERO, a, amount), deposit(WETH, a, amount));
+    // In either order, and as often as both occur.
+    check(&[&[transfer.clone(), wrap.clone()]], &[(ZERO, a, 5, 0)]);
+    check(&[&[wrap.clone(), transfer.clone()]], &[(ZERO, a, 5, 1)]);
+    check(&[&[transfer.clone(), wrap.clone(), wrap.clone()]], &[(ZERO, a, 5, 0), (ZERO, a, 5, 2)]);
     check(&[&[withdrawal(WETH, a, amount), erc20(WETH, a, ZERO, amount)]], &[(a, ZERO, 5, 1)]);
-    // Not that of another transaction, account, amount, token or direction.
-    let (first, second) = (slice::from_ref(&said), slice::from_ref(&meant));
+    // Not if transaction, account, amount, token or direction differ.
+    let (first, second) = (slice::from_ref(&transfer), slice::from_ref(&wrap));
     check(&[first, second], &[(ZERO, a, 5, 0), (ZERO, a, 5, 1)]);
-    check(&[&[said.clone(), deposit(WETH, b, amount)]], &[(ZERO, a, 5, 0), (ZERO, b, 5, 1)]);
-    check(&[&[said.clone(), deposit(WETH, a, U256::ONE)]], &[(ZERO, a, 5, 0), (ZERO, a, 1, 1)]);
-    check(&[&[erc20(b, ZERO, a, amount), meant]], &[(ZERO, a, 5, 0), (ZERO, a, 5, 1)]);
-    check(&[&[said, withdrawal(WETH, a, amount)]], &[(ZERO, a, 5, 0), (a, ZERO, 5, 1)]);
+    check(&[&[transfer.clone(), deposit(WETH, b, amount)]], &[(ZERO, a, 5, 0), (ZERO, b, 5, 1)]);
+    check(&[&[transfer.clone(), deposit(WETH, a, U256::ONE)]], &[(ZERO, a, 5, 0), (ZERO, a, 1, 1)]);
+    check(&[&[erc20(b, ZERO, a, amount), wrap]], &[(ZERO, a, 5, 0), (ZERO, a, 5, 1)]);
+    check(&[&[transfer, withdrawal(WETH, a, amount)]], &[(ZERO, a, 5, 0), (a, ZERO, 5, 1)]);
 }
 
 #[test]
-fn early_collections_index_what_they_like() {
+fn early_collections_may_index_any_arguments() {
     let (a, b) = (account(1).into_word(), account(2).into_word());
     let check = |contract: Address, topics: &[B256], data: &[B256], expected: Option<u64>| {
         let found = tokens(&[&[log(contract, topics, data)]]);
@@ -143,12 +143,12 @@ fn early_collections_index_what_they_like() {
     check(KITTIES, &[TRANSFER, a], &[b, word(9)], None);
     check(KITTIES, &[TRANSFER], &[a, b], None);
     check(KITTIES, &[TRANSFER], &[a, b, word(9), word(1)], None);
-    // Of anybody else it may be an amount.
+    // From any other contract it may be an amount.
     check(account(3), &[TRANSFER], &[a, b, word(9)], None);
 }
 
 #[test]
-fn what_only_looks_like_a_transfer_is_left_out() {
+fn logs_that_only_resemble_transfers_are_skipped() {
     let (a, b) = (account(1).into_word(), account(2).into_word());
     let dirty = B256::repeat_byte(1);
     let w = word(1);
@@ -180,7 +180,7 @@ fn what_only_looks_like_a_transfer_is_left_out() {
 }
 
 #[test]
-fn a_batch_that_lies_about_its_arrays_is_left_out() {
+fn a_batch_with_inconsistent_arrays_is_skipped() {
     let party = account(1).into_word();
     let topics = [TRANSFER_BATCH, party, party, account(2).into_word()];
     let check = |data: &[u64], expected: Option<usize>| {
@@ -189,7 +189,7 @@ fn a_batch_that_lies_about_its_arrays_is_left_out() {
         assert_eq!(found, expected.unwrap_or(0), "{data:?}");
     };
     check(&[64, 128, 1, 7, 1, 8], Some(1));
-    // Both may be the same array.
+    // Both offsets may point to the same array.
     check(&[64, 64, 2, 7, 8], Some(2));
     check(&[64, 128, 1, 7, 2, 8, 8], None);
     check(&[64, 128, 2, 7, 1, 8], None);
@@ -203,7 +203,7 @@ fn a_batch_that_lies_about_its_arrays_is_left_out() {
 }
 
 #[test]
-fn data_that_is_no_whole_words_is_left_out() {
+fn data_with_partial_words_is_skipped() {
     let (a, b) = (account(1).into_word(), account(2).into_word());
     let check = |address, topics: &[B256], length: usize| {
         let topics: Topics = topics.iter().copied().collect();

@@ -1,4 +1,4 @@
-//! Facts of simulated blocks compared with what a node of the same chain answers, which is made by other code.
+//! Compares facts of simulated blocks with a node's answers for the same chain, which independent code produces.
 
 use std::sync::Arc;
 
@@ -21,30 +21,30 @@ fn ask(chain: &SimChain, method: &str, number: u64) -> Value {
     answer["result"].clone()
 }
 
-fn told<T: serde::de::DeserializeOwned>(value: &Value) -> T {
+fn from_json<T: serde::de::DeserializeOwned>(value: &Value) -> T {
     serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{error}: {value}"))
 }
 
 fn number(value: &Value) -> Option<u64> {
-    told::<Option<U64>>(value).map(|number| number.to())
+    from_json::<Option<U64>>(value).map(|number| number.to())
 }
 
 fn check(decoded: &DecodedTransaction, transaction: &Value, receipt: &Value) {
-    assert_eq!(decoded.hash, told::<B256>(&receipt["transactionHash"]));
+    assert_eq!(decoded.hash, from_json::<B256>(&receipt["transactionHash"]));
     assert_eq!(Some(decoded.index as u64), number(&receipt["transactionIndex"]));
     assert_eq!(Some(u64::from(decoded.tx_type)), number(&receipt["type"]));
-    assert_eq!(decoded.from, told(&receipt["from"]));
-    assert_eq!(decoded.to, told(&receipt["to"]));
+    assert_eq!(decoded.from, from_json(&receipt["from"]));
+    assert_eq!(decoded.to, from_json(&receipt["to"]));
     assert_eq!(decoded.gas_used, number(&receipt["gasUsed"]));
     assert_eq!(decoded.success, number(&receipt["status"]).map(|status| status == 1));
-    let price: U128 = told(&receipt["effectiveGasPrice"]);
+    let price: U128 = from_json(&receipt["effectiveGasPrice"]);
     assert_eq!(decoded.effective_gas_price, Some(price.to()));
     assert_eq!(decoded.blob_gas_used, number(&receipt["blobGasUsed"]));
-    let created: Option<Address> = told(&receipt["contractAddress"]);
+    let created: Option<Address> = from_json(&receipt["contractAddress"]);
     assert_eq!(decoded.created, created.filter(|_| decoded.success != Some(false)));
     assert_eq!(decoded.nonce, number(&transaction["nonce"]));
-    assert_eq!(decoded.value, told::<U256>(&transaction["value"]));
-    assert_eq!(decoded.input, told::<Bytes>(&transaction["input"]));
+    assert_eq!(decoded.value, from_json::<U256>(&transaction["value"]));
+    assert_eq!(decoded.input, from_json::<Bytes>(&transaction["input"]));
     assert_eq!(decoded.gas_limit, number(&transaction["gas"]));
     let logs = receipt["logs"].as_array().expect("logs");
     assert_eq!(decoded.log_count, logs.len());
@@ -65,7 +65,7 @@ fn decoded(chain: &SimChain, number: u64) -> DecodedBlock {
 }
 
 #[test]
-fn facts_are_those_that_a_node_tells() {
+fn facts_equal_the_answers_of_a_node() {
     for fork in [Fork::Homestead, Fork::London, Fork::Prague] {
         let chain = grown(fork);
         let (mut created, mut failed, mut delegated) = (0, 0, 0);
@@ -73,7 +73,7 @@ fn facts_are_those_that_a_node_tells() {
             let (block, receipts) =
                 (ask(&chain, "eth_getBlockByNumber", at), ask(&chain, "eth_getBlockReceipts", at));
             let read = decoded(&chain, at);
-            assert_eq!(read.header.miner, told(&block["miner"]));
+            assert_eq!(read.header.miner, from_json(&block["miner"]));
             assert_eq!(read.header.base_fee_per_gas, number(&block["baseFeePerGas"]));
             assert_eq!(read.header.gas_used, number(&block["gasUsed"]));
             assert_eq!(read.header.gas_limit, number(&block["gasLimit"]));
@@ -93,15 +93,15 @@ fn facts_are_those_that_a_node_tells() {
     }
 }
 
-fn check_withdrawals(read: &DecodedBlock, told_of: &Value) {
-    let expected: Vec<Withdrawal> = told_of
+fn check_withdrawals(read: &DecodedBlock, reported: &Value) {
+    let expected: Vec<Withdrawal> = reported
         .as_array()
         .into_iter()
         .flatten()
         .map(|one| Withdrawal {
             index: number(&one["index"]).expect("an index"),
             validator_index: number(&one["validatorIndex"]).expect("a validator"),
-            address: told(&one["address"]),
+            address: from_json(&one["address"]),
             amount_gwei: number(&one["amount"]).expect("an amount"),
         })
         .collect();
@@ -109,16 +109,16 @@ fn check_withdrawals(read: &DecodedBlock, told_of: &Value) {
 }
 
 #[test]
-fn who_delegates_is_who_signed_that() {
+fn authorities_are_the_signers_of_delegations() {
     let chain = grown(Fork::Prague);
-    let accounts: Vec<Address> = (0..16).map(|rank| chain.world().account(rank)).collect();
+    let accounts: Vec<Address> = (0..16).map(|rank| chain.actors().account(rank)).collect();
     let read: Vec<DecodedBlock> = (1..=40).map(|at| decoded(&chain, at)).collect();
     for transaction in read.iter().flat_map(|block| &block.transactions) {
         assert_eq!(transaction.authorities.len(), usize::from(transaction.tx_type == 4));
         assert!(transaction.authorities.iter().all(|signer| accounts.contains(signer)));
         assert!(transaction.from.is_some_and(|from| accounts.contains(&from)));
     }
-    // A delegation for another chain is none.
+    // A delegation for another chain does not count.
     let elsewhere = (1..=40).map(|at| chain.block(at).expect("a block"));
     for block in elsewhere {
         let read = DecodedBlock::new(5, block).expect("it is read");
@@ -127,7 +127,7 @@ fn who_delegates_is_who_signed_that() {
 }
 
 #[test]
-fn foreign_parts_give_the_facts_of_canonical_ones() {
+fn foreign_parts_yield_the_facts_of_canonical_ones() {
     let chain = grown(Fork::Prague);
     for at in 1..=40 {
         let canonical = decoded(&chain, at);
@@ -151,7 +151,7 @@ fn foreign_parts_give_the_facts_of_canonical_ones() {
 }
 
 #[test]
-fn a_block_of_logs_alone_tells_neither_success_nor_gas() {
+fn a_block_of_logs_alone_has_neither_success_nor_gas() {
     let chain = grown(Fork::Prague);
     let mut block = (*chain.block(7).expect("a block")).clone();
     for receipt in &mut block.receipts {
@@ -168,7 +168,7 @@ fn a_block_of_logs_alone_tells_neither_success_nor_gas() {
 }
 
 #[test]
-fn the_price_of_blob_gas_is_what_the_node_told_else_what_the_rules_give() {
+fn the_blob_gas_price_is_the_nodes_or_follows_from_the_rules() {
     let mut block = (*grown(Fork::Prague).block(7).expect("a block")).clone();
     let price = |chain_id, block: &Block| {
         DecodedBlock::new(chain_id, Arc::new(block.clone())).expect("read").header.blob_gas_price
@@ -185,7 +185,7 @@ fn the_price_of_blob_gas_is_what_the_node_told_else_what_the_rules_give() {
 }
 
 #[test]
-fn what_is_not_in_its_stored_form_is_an_error() {
+fn a_block_not_in_its_stored_form_is_an_error() {
     let whole = (*grown(Fork::Prague).block(7).expect("a block")).clone();
     let check = |spoil: &dyn Fn(&mut Block)| {
         let mut block = whole.clone();

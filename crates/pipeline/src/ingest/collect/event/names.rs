@@ -1,14 +1,14 @@
-//! Names of columns, made of names of parameters.
+//! Derives column names from parameter names.
 //!
-//! Guarantees: a name is a word that both engines take without quotes, is no longer than allowed, and stands once in
-//! its table. Leaves to others: what the columns hold.
+//! Guarantees: a name needs no quotes in either engine, is not too long, and is unique in its table. Leaves to others:
+//! what the columns hold.
 
 use crate::derive::Column;
 
-/// The longest name that is made, with room for a number behind it.
+/// Maximum length of a name, with room for a numeric suffix.
 const LETTERS_MAX: usize = 28;
 
-/// Words that mean something in SQL, and names that tables have for themselves.
+/// SQL keywords, and names of common columns.
 const TAKEN: &[&str] = &[
     "abort",
     "action",
@@ -199,8 +199,8 @@ const TAKEN: &[&str] = &[
     "without",
 ];
 
-/// A name of Solidity as a word in lower case with underscores: `integratorFee` is `integrator_fee`. `otherwise` if
-/// nothing of it is left.
+/// Converts a Solidity name to snake case: `integratorFee` becomes `integrator_fee`. Returns `otherwise` if nothing is
+/// left.
 pub(super) fn word(name: &str, otherwise: &str) -> String {
     let mut word = String::new();
     let mut before_lower = false;
@@ -212,7 +212,7 @@ pub(super) fn word(name: &str, otherwise: &str) -> String {
             }
             continue;
         }
-        // A new word begins where a large letter follows a small one: `URLPart` stays one.
+        // A new word begins where an upper-case letter follows a lower-case one: `URLPart` stays one word.
         if letter.is_ascii_uppercase() && before_lower {
             word.push('_');
         }
@@ -228,11 +228,11 @@ pub(super) fn word(name: &str, otherwise: &str) -> String {
     }
 }
 
-/// A signature without the names of the parts of tuples, which the parser does not take and no column has:
-/// `tuple(uint256 a, address b)[] list` is `(uint256,address)[] list`.
+/// Removes the names of tuple components, which the parser does not accept and no column needs:
+/// `tuple(uint256 a, address b)[] list` becomes `(uint256,address)[] list`.
 pub(super) fn without_parts(signature: &str) -> String {
     let mut plain = String::new();
-    // For every open bracket, whether the type of the part that is read has ended.
+    // For each open parenthesis, whether the type of the current component has ended.
     let mut open: Vec<bool> = Vec::new();
     for letter in signature.replace("tuple(", "(").chars() {
         let inside = open.len() > 1;
@@ -253,7 +253,7 @@ pub(super) fn without_parts(signature: &str) -> String {
     plain
 }
 
-/// The name of a parameter's column, beside those that are there already.
+/// A unique name for a parameter's column.
 pub(super) fn column(parameter: &str, number: usize, others: &[Column]) -> String {
     let word = word(parameter, &format!("arg{number}"));
     let is_free =
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_tuples_lose_their_names() {
+    fn tuple_components_lose_their_names() {
         for (signature, expected) in [
             ("event A(uint8 indexed a, address b)", "event A(uint8 indexed a, address b)"),
             ("event A((uint8 a, bytes  b)[] t, bool c)", "event A((uint8,bytes)[] t, bool c)"),
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_have_names_of_their_own_that_sql_does_not_take() {
+    fn column_names_are_unique_and_no_sql_keywords() {
         let others = [once("token", Kind::Int), once("to_", Kind::Int)];
         for (name, expected) in [
             ("from", "from_"),
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_that_are_taken_are_sorted_and_stand_once() {
+    fn taken_words_are_sorted_and_unique() {
         assert!(TAKEN.windows(2).all(|two| two[0] < two[1]));
     }
 }

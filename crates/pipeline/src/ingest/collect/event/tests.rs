@@ -1,4 +1,4 @@
-//! Events by their signatures: tables, and what becomes of logs, right and wrong ones.
+//! Tests of events by signature: their tables, and decoding of valid and invalid logs.
 
 use alloy_primitives::{Bytes, U256, address, b256};
 use logmill_io::Amount;
@@ -10,7 +10,7 @@ use crate::derive::table::Fold;
 
 const CONTRACT: Address = address!("0xbd6c7b0d2f68c2b7805d88388319cfb6ecb50ea9");
 const OTHER: Address = address!("0x0000000000000000000000000000000000000007");
-const PLACE: LogPlace = LogPlace {
+const POSITION: LogPosition = LogPosition {
     block: 52_661_448,
     timestamp: 1_705_918_000,
     transaction_index: 82,
@@ -30,11 +30,11 @@ fn word(number: u64) -> B256 {
     U256::from(number).into()
 }
 
-/// The cells of the parameters of a log's row, if it has one.
+/// The parameter cells of a log's row, if it has one.
 fn cells_of(event: &CollectedEvent, log: &Log) -> Option<Vec<Cell>> {
     let mut rows = Rows::new(event.tables());
-    rows.at_block(PLACE.block);
-    event.process_log(&PLACE, log, &mut rows).expect("no log is an error");
+    rows.at_block(POSITION.block);
+    event.process_log(&POSITION, log, &mut rows).expect("no log is an error");
     let (_, rows) = rows.tables().next().expect("a table");
     rows.first().map(|row| row.cells[6..].to_vec())
 }
@@ -67,7 +67,7 @@ fn a_signature_becomes_a_typed_table() {
 }
 
 #[test]
-fn another_question_is_another_table() {
+fn another_signature_or_contract_is_another_table() {
     let name = |contracts: &[Address], signature: &str| {
         CollectedEvent::new(contracts, signature).expect(signature).name().to_owned()
     };
@@ -82,29 +82,29 @@ fn another_question_is_another_table() {
 }
 
 #[test]
-fn signatures_that_can_not_be_collected_are_refused_with_a_reason() {
-    for (signature, said) in [
-        ("Transfer", "no event"),
-        ("event Transfer(address", "no event"),
-        ("function f(uint256 a)", "no event"),
-        ("event A(uint7 a)", "no event"),
+fn signatures_that_cannot_be_collected_are_refused_with_a_reason() {
+    for (signature, reason) in [
+        ("Transfer", "not an event"),
+        ("event Transfer(address", "not an event"),
+        ("function f(uint256 a)", "not an event"),
+        ("event A(uint7 a)", "not an event"),
         ("event A(address a) anonymous", "anonymous"),
         ("event A(uint[][][] a)", "too deep"),
-        ("event A(uint256[0] a)", "no event"),
+        ("event A(uint256[0] a)", "not an event"),
     ] {
         let error = CollectedEvent::new(&[CONTRACT], signature).expect_err(signature);
-        assert!(error.to_string().contains(said), "{signature}: {error}");
+        assert!(error.to_string().contains(reason), "{signature}: {error}");
     }
     let long = format!("event A(uint256 {})", "a".repeat(SIGNATURE_BYTES_MAX));
     CollectedEvent::new(&[CONTRACT], &long).expect_err("too long");
     let many: Vec<String> = (0..33).map(|n| format!("uint256 a{n}")).collect();
     CollectedEvent::new(&[CONTRACT], &format!("event A({})", many.join(","))).expect_err("many");
-    collected(1, &[], "").expect_err("no contract");
+    event_processor(1, &[], "").expect_err("no contract");
 }
 
 #[test]
-fn fees_of_known_contracts_are_those_that_everybody_derives() {
-    let name = |chain, contract| collected(chain, &[contract], " ").expect("fine");
+fn fees_of_known_contracts_share_the_tables_of_the_deriver() {
+    let name = |chain, contract| event_processor(chain, &[contract], " ").expect("fine");
     let known = name(137, CONTRACT);
     assert_eq!(known.name(), "fees_worker");
     assert_eq!(known.parameters(), Fees::of_chain(137).parameters());
@@ -196,10 +196,10 @@ fn a_log_that_is_not_what_its_topic_says_has_no_row() {
 }
 
 #[test]
-fn a_log_that_decodes_to_far_more_than_it_is_has_no_row() {
+fn a_log_that_expands_too_much_has_no_row() {
     let event = event("event A(uint256[][] a)");
     let topic = event.filter().topics[0];
-    // Many offsets that all lead to one long list.
+    // Many offsets that all point to one long list.
     let lists = |count: u64, length: u64| {
         let mut words = vec![word(32), word(count)];
         words.extend((0..count).map(|_| word(32 * count)));
@@ -213,7 +213,7 @@ fn a_log_that_decodes_to_far_more_than_it_is_has_no_row() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_a_row_or_none_and_never_a_panic(
+    fn any_bytes_yield_a_row_or_none_and_never_a_panic(
         topics in prop::collection::vec(any::<[u8; 32]>(), 0..4),
         data in prop::collection::vec(any::<u8>(), 0..400),
         small in prop::collection::vec(0_u64..200, 0..12),

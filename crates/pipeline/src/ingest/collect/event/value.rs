@@ -5,11 +5,11 @@
 //! | `address` | address |
 //! | `uintN`, `intN` | amount |
 //! | `bool` | 0 or 1 |
-//! | `bytesN`, `bytes`, `function`; anything of unknown length that is indexed (its hash) | bytes |
+//! | `bytesN`, `bytes`, `function`; any indexed type that a topic holds as a hash | bytes |
 //! | `string` | text |
 //! | arrays, tuples | JSON: numbers as text, bytes in hex |
 //!
-//! Guarantees: bytes that are not what a Solidity compiler makes of such values give nothing. Leaves to others: names.
+//! Guarantees: a log that a Solidity compiler would not have encoded that way is ignored. Leaves to others: names.
 
 use alloy_dyn_abi::{DecodedEvent, DynSolEvent, DynSolType, DynSolValue};
 use alloy_primitives::{B256, I256, hex};
@@ -20,33 +20,33 @@ use serde_json::{Value, json};
 use crate::derive::rows::amount;
 use crate::derive::{Cell, Kind};
 
-/// What the column of a type holds.
+/// The kind of column for a type.
 pub(super) fn kind(ty: &DynSolType, indexed: bool) -> Kind {
     match ty {
         DynSolType::Address => Kind::Address,
         DynSolType::Uint(_) | DynSolType::Int(_) => Kind::Amount,
         DynSolType::Bool => Kind::Int,
         DynSolType::FixedBytes(_) | DynSolType::Bytes | DynSolType::Function => Kind::Bytes,
-        // Of these a topic has the hash alone.
+        // For these types a topic holds only the hash.
         _ if indexed => Kind::Bytes,
         _ => Kind::Text,
     }
 }
 
-/// The values of a log; none if it does not have the form of the event.
-pub(super) fn decoded(event: &DynSolEvent, log: &Log) -> Option<DecodedEvent> {
+/// The values of a log; none if it is not encoded as the event.
+pub(super) fn decode(event: &DynSolEvent, log: &Log) -> Option<DecodedEvent> {
     let decoded = event.decode_log_parts(log.topics.iter().copied(), &log.data).ok()?;
     let topics = log.topics.iter().skip(1).zip(&decoded.indexed);
     let whole =
         topics.zip(event.indexed()).all(|((topic, value), ty)| is_word_of(value, ty, topic));
     let body = DynSolValue::Tuple(decoded.body.clone());
-    // Where every value has its fixed place there is one way to write them; the decoder cuts what does not fit.
+    // Static values have only one encoding; comparing it catches what the decoder ignores.
     let exact = body.is_dynamic() || body.abi_encode_sequence().is_some_and(|b| log.data == b);
     let fitting = decoded.indexed.iter().chain(&decoded.body).all(fits);
     (whole && exact && fitting).then_some(decoded)
 }
 
-/// Whether a value is no larger than its type: the decoder takes the whole word.
+/// Whether a value fits its type: the decoder takes the whole word.
 fn fits(value: &DynSolValue) -> bool {
     match value {
         DynSolValue::Uint(number, bits) => number.bit_len() <= *bits,
@@ -59,7 +59,7 @@ fn fits(value: &DynSolValue) -> bool {
     }
 }
 
-/// Whether a topic is the word that a value has; of what has unknown length any hash will do.
+/// Whether a topic is the encoded value; for types that are hashed, any topic is accepted.
 fn is_word_of(value: &DynSolValue, ty: &DynSolType, topic: &B256) -> bool {
     match ty {
         DynSolType::Bytes
@@ -71,7 +71,6 @@ fn is_word_of(value: &DynSolValue, ty: &DynSolType, topic: &B256) -> bool {
     }
 }
 
-/// A value as a cell.
 pub(super) fn cell(value: DynSolValue) -> Cell {
     match value {
         DynSolValue::Address(address) => address.into(),
@@ -86,7 +85,7 @@ pub(super) fn cell(value: DynSolValue) -> Cell {
     }
 }
 
-/// No engine stores a NUL in text.
+/// NUL cannot be stored in text columns.
 fn storable(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }

@@ -1,4 +1,4 @@
-//! Tests of what is tried again, how often, and after which waits.
+//! Tests of which operations are retried, how often, and after which waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,7 +8,7 @@ use logmill_io::{Faults, SeededEntropy, SimClock, Timestamp};
 
 use super::*;
 
-/// The longest that the database itself tries, before it says that it is gone.
+/// Maximum time that the database layer itself retries before it reports a failure.
 const STORE_S: u64 = 10;
 
 fn of_database() -> Error {
@@ -20,7 +20,7 @@ fn of_chain() -> Error {
     logmill_chain::Error::Unavailable { what, why }.into()
 }
 
-/// How often an operation runs that fails so often, whether it goes well in the end, and how many seconds that takes.
+/// How often an operation that fails this often runs, whether it succeeds in the end, and how many seconds that takes.
 async fn tried(failures: u32, error: fn() -> Error, faults: Arc<Faults>) -> (u32, bool, u64) {
     let clock = SimClock::at(Timestamp(1_790_000_000_000));
     let (memory, entropy) = (SqliteSettings::memory(), SeededEntropy::shared(1));
@@ -39,7 +39,7 @@ async fn tried(failures: u32, error: fn() -> Error, faults: Arc<Faults>) -> (u32
 }
 
 #[tokio::test(start_paused = true)]
-async fn there_are_three_attempts_and_the_waits_between_them_grow_in_a_line() {
+async fn there_are_three_attempts_with_linearly_growing_waits() {
     for (failures, expected) in
         [(0, (1, true, 0)), (1, (2, true, 2)), (2, (3, true, 6)), (3, (3, false, 6))]
     {
@@ -48,15 +48,15 @@ async fn there_are_three_attempts_and_the_waits_between_them_grow_in_a_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_database_is_asked_whether_it_is_there_before_anything_is_tried_again() {
+async fn the_database_is_pinged_before_every_retry() {
     let gone = Faults::seeded(SeededEntropy::shared(1), 1_000, 0);
     let (ran, is_done, took) = tried(1, of_database, gone).await;
-    // What was to be tried would have worked.
+    // The operation itself would have succeeded.
     assert_eq!((ran, is_done), (1, false));
     assert!((6..6 + 2 * STORE_S).contains(&took), "{took} s");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_fault_of_the_database_is_not_tried_again() {
+async fn a_failure_of_the_chain_is_not_retried() {
     assert_eq!(tried(1, of_chain, Faults::none()).await, (1, false, 0));
 }

@@ -1,5 +1,5 @@
-//! The crash matrix of the collector: for each operation of a life on its database, fail there, lose the answer there,
-//! die just before or just after it; then start again, finish, and compare with the life that nothing disturbed.
+//! The crash matrix of the collector: for each database operation of a run, fail there, lose the answer there, or crash
+//! just before or after it; then restart, finish, and compare with an undisturbed run.
 
 use logmill_io::{Fault, Faults};
 
@@ -7,27 +7,27 @@ use super::*;
 
 const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
 
-/// A life under faults, and one after it that nothing disturbs.
+/// A run under faults, then an undisturbed one.
 async fn live(chain: &SimChain, faults: &Arc<Faults>) {
-    let ground = Ground::on(chain.clone()).await;
-    // What opening makes is not what is disturbed here.
-    drop(ground.collector().await);
-    let faulty = ground.sql.with_faults(Arc::clone(faults));
-    if let Ok(collector) = ground.collector_of(&faulty, ground.settings()).await {
+    let fixture = Fixture::on(chain.clone()).await;
+    // The set-up runs without faults.
+    drop(fixture.collector().await);
+    let faulty = fixture.sql.with_faults(Arc::clone(faults));
+    if let Ok(collector) = fixture.collector_of(&faulty, fixture.settings()).await {
         collector.catch_up().await;
     }
-    ground.clock.sleep(LATER).await;
-    let after = ground.collector().await;
+    fixture.clock.sleep(LATER).await;
+    let after = fixture.collector().await;
     after.tables.queue().reap(&after.kind()).await.expect("leases are over");
     assert!(after.catch_up().await);
-    ground.check().await;
+    fixture.check().await;
     let status = after.report().await.collected.expect("the database answers");
     assert_eq!((status.cursor, status.dead, status.pending, status.running), (20, 0, 0, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_collected_survives_a_fault_at_every_operation() {
-    let chain = Ground::new(24, 5).await.sim;
+async fn collected_rows_survive_a_fault_at_every_operation() {
+    let chain = Fixture::new(24, 5).await.sim;
     let counted = Faults::none();
     live(&chain, &counted).await;
     let operations = counted.operations();

@@ -1,5 +1,5 @@
-//! A receiver that remembers which messages came, and says 200 to all but two paths: `/fail` never does, `/flaky` not
-//! when a message comes for the first time.
+//! A receiver that records messages and answers 200, except on two paths: `/fail` always fails, and `/flaky` fails the
+//! first time a message arrives.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -12,11 +12,11 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 /// Path and id of every request.
-type Seen = Arc<(Mutex<Vec<(String, String)>>, watch::Sender<usize>)>;
+type ReceivedRequests = Arc<(Mutex<Vec<(String, String)>>, watch::Sender<usize>)>;
 
 pub(super) struct Receiver {
     at: SocketAddr,
-    seen: Seen,
+    seen: ReceivedRequests,
     _tasks: Tasks<()>,
 }
 
@@ -24,7 +24,7 @@ impl Receiver {
     pub(super) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let at = listener.local_addr().expect("bound");
-        let seen: Seen = Arc::new((Mutex::default(), watch::channel(0).0));
+        let seen: ReceivedRequests = Arc::new((Mutex::default(), watch::channel(0).0));
         let router = Router::new().fallback(receive).with_state(Arc::clone(&seen));
         let mut tasks = Tasks::new();
         tasks.spawn(async move { axum::serve(listener, router).await.expect("it serves") });
@@ -39,13 +39,13 @@ impl Receiver {
         self.seen.0.lock().expect("no panic").clear();
     }
 
-    /// The ids of the messages that came to a path, in their order.
+    /// The ids of the messages that a path received, in order.
     pub(super) fn ids(&self, path: &str) -> Vec<String> {
         let seen = self.seen.0.lock().expect("no panic");
         seen.iter().filter(|(to, _)| to == path).map(|(_, id)| id.clone()).collect()
     }
 
-    /// Waits until so many requests have come to each path.
+    /// Waits until each path has received this many requests.
     pub(super) async fn wait_for(&self, wanted: &[(&str, usize)]) {
         let mut changes = self.seen.1.subscribe();
         while wanted.iter().any(|(path, count)| self.ids(path).len() < *count) {
@@ -54,7 +54,7 @@ impl Receiver {
     }
 }
 
-async fn receive(State(seen): State<Seen>, uri: Uri, headers: HeaderMap) -> StatusCode {
+async fn receive(State(seen): State<ReceivedRequests>, uri: Uri, headers: HeaderMap) -> StatusCode {
     let id = headers["webhook-id"].to_str().expect("plain text").to_owned();
     let request = (uri.path().to_owned(), id);
     let known = {

@@ -1,8 +1,8 @@
-//! What the scanner sees in small pieces of source.
+//! Tests of the scanner with small pieces of source.
 
 use super::*;
 
-/// Checks what is left of `source` as code and as comments, blanks squeezed.
+/// Checks the code and the comments of `source`, with whitespace collapsed.
 #[track_caller]
 fn check_split(source: &str, code: &str, comments: &str) {
     let scan = Scan::new(source);
@@ -13,7 +13,7 @@ fn check_split(source: &str, code: &str, comments: &str) {
     assert_eq!(scan.code.lines().count(), source.lines().count(), "lines of {source:?}");
 }
 
-/// Checks the functions with a body that are found in `source`.
+/// Checks the functions with a body in `source`.
 #[track_caller]
 fn check_functions(source: &str, expected: &[(&str, usize)]) {
     let found = Scan::new(source).functions();
@@ -21,7 +21,7 @@ fn check_functions(source: &str, expected: &[(&str, usize)]) {
     assert_eq!(found, expected, "functions of {source:?}");
 }
 
-/// Checks the lines of `source`, counted from zero and half-open, that only tests have.
+/// Checks the lines of `source`, counted from zero and half-open, that belong only to tests.
 #[track_caller]
 fn check_tests(source: &str, expected: &[(usize, usize)]) {
     let found = Scan::new(source).test_lines();
@@ -30,7 +30,7 @@ fn check_tests(source: &str, expected: &[(usize, usize)]) {
 }
 
 #[test]
-fn comments_and_literals_are_told_from_code() {
+fn comments_and_literals_are_separated_from_code() {
     for (source, code, comments) in [
         ("", "", ""),
         ("let a = 1; // one", "let a = 1;", "// one"),
@@ -107,4 +107,22 @@ fn attributes_are_found_whole() {
     let scan = Scan::new("#[a(b[0], c)]\n#[doc = \"]\"] // #[no]\nfn f() {}");
     let squeezed: Vec<_> = scan.attributes().iter().map(|inside| inside.trim()).collect();
     assert_eq!(squeezed, ["a(b[0], c)", "doc ="]);
+}
+
+#[test]
+fn tests_are_found_with_their_path() {
+    for (source, expected) in [
+        ("#[test]\nfn a() {}\nfn b() {}", &["a"][..]),
+        ("#[tokio::test(start_paused = true)]\n#[should_panic]\nasync fn a() {}", &["a"]),
+        (
+            "mod t {\n  mod u {\n    #[test]\n    fn a() {}\n  }\n  #[test]\n  fn b() {}\n}",
+            &["t::u::a", "t::b"],
+        ),
+        ("mod t;\n#[test]\nfn a() { mod u {} }", &["a"]),
+        ("// #[test]\n#[cfg(test)]\nfn a() {}", &[]),
+        ("proptest! {\n  #[test]\n  fn a(x in 0..9) {}\n}", &["a"]),
+    ] {
+        assert_eq!(Scan::new(source).tests(), expected, "{source}");
+    }
+    assert_eq!(Scan::new("each![\n  a,\n  b,\n]; // each![c]").macro_words("each!"), ["a", "b"]);
 }
