@@ -7,12 +7,11 @@ use tokio::runtime::Runtime;
 
 use crate::process::{Sandbox, Server, wait_until};
 
-const QUICK: [&str; 5] = [
+const QUICK: [&str; 4] = [
     "database.durability=relaxed",
     "index.cell_blocks=16",
     "ingest.poll_ms=30",
     "ingest.error_wait_ms=200",
-    "ready.free_disk_mib=0",
 ];
 
 #[test]

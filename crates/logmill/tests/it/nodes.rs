@@ -17,12 +17,11 @@ use tokio::runtime::Runtime;
 use crate::process::{Sandbox, Server, wait_until};
 
 /// Small cells and short polls; the delays after errors are the defaults.
-const QUICK: [&str; 6] = [
+const QUICK: [&str; 5] = [
     "database.durability=relaxed",
     "index.cell_blocks=16",
     "index.piece_logs=40",
     "ingest.poll_ms=50",
-    "ready.free_disk_mib=0",
     "log.level=info",
 ];
 

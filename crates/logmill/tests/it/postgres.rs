@@ -75,7 +75,6 @@ fn a_server_carries_out_an_operators_decision_about_its_index() {
         "database.schema=logmill_test",
         "index.cell_blocks=16",
         "ingest.poll_ms=30",
-        "ready.free_disk_mib=0",
     ]);
     let url = node.url();
     let serve = || sandbox.serve_with(&["--rpc-url", &url]);

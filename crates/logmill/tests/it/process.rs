@@ -112,6 +112,8 @@ impl Sandbox {
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = command(LOGMILL, self.folder.path());
         command.args(arguments).arg("--data").arg(self.data());
+        // The disk of the machine is no business of these tests; those that are about it set another limit.
+        command.args(["--set", "ready.free_disk_mib=0"]);
         for setting in &self.settings {
             command.args(["--set", setting]);
         }
@@ -165,6 +167,8 @@ pub(crate) struct Server {
     child: Child,
     lines: Receiver<String>,
     log: String,
+    /// Where in `log` the next [`Server::expect_line`] begins.
+    expected_until: usize,
     http: Option<SocketAddr>,
 }
 
@@ -174,6 +178,8 @@ impl Server {
         let mut server = Self::spawn(command);
         let ready = server.expect_line(READY);
         server.http = address(&ready);
+        // Other lines may come before this one as well as after it.
+        server.expected_until = 0;
         server
     }
 
@@ -194,25 +200,25 @@ impl Server {
                 }
             }
         });
-        Self { child, lines, log: String::new(), http: None }
+        Self { child, lines, log: String::new(), expected_until: 0, http: None }
     }
 
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for a log line that contains `part`.
+    /// Waits for a log line that contains `part`, after the line that was expected before.
     pub(crate) fn expect_line(&mut self, part: &str) -> String {
         let end = Instant::now() + WAIT_MAX;
         loop {
+            let rest = &self.log[self.expected_until..];
+            if let Some(line) = rest.lines().find(|line| line.contains(part)) {
+                let line = line.to_owned();
+                self.expected_until += rest.find(&line).expect("it is there") + line.len();
+                return line;
+            }
             match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
-                Ok(line) => {
-                    self.log.push_str(&line);
-                    self.log.push('\n');
-                    if line.contains(part) {
-                        return line;
-                    }
-                }
+                Ok(line) => self.log.extend([&line, "\n"]),
                 Err(RecvTimeoutError::Timeout) => panic!("{part:?} was not logged: {}", self.log),
                 Err(RecvTimeoutError::Disconnected) => panic!("it ended: {}", self.log),
             }

@@ -20,7 +20,7 @@ use crate::process::{Sandbox, Server, at, wait_until};
 
 const EVENTS: &str = r#"meter.events={ "api.calls" = { op = "sum" } }"#;
 /// Small sizes and short intervals; a head counts as seen for two seconds.
-const QUICK: [&str; 13] = [
+const QUICK: [&str; 12] = [
     EVENTS,
     "database.durability=relaxed",
     "index.cell_blocks=16",
@@ -33,7 +33,6 @@ const QUICK: [&str; 13] = [
     "chain.request_timeout_ms=1000",
     "ready.head_seen_within_ms=2000",
     "ready.store_timeout_ms=2000",
-    "ready.free_disk_mib=0",
 ];
 
 fn sandbox(more: &[&str]) -> Sandbox {

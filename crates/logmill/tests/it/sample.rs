@@ -26,12 +26,11 @@ const BLOCKS: u64 = 60;
 const FINALITY_LAG: u64 = 6;
 const CHAIN: u64 = 1337;
 
-const SETTINGS: [&str; 9] = [
+const SETTINGS: [&str; 8] = [
     "database.durability=relaxed",
     "index.cell_blocks=16",
     "index.piece_logs=40",
     "ingest.poll_ms=50",
-    "ready.free_disk_mib=0",
     "chain.id=1337",
     r#"meter.events={ "api.calls" = { op = "sum" }, "fees.collected" = { op = "sum" } }"#,
     "meter.periods=daily,monthly",

@@ -11,13 +11,12 @@ use tokio::runtime::Runtime;
 
 use crate::process::{LOGMILL, Sandbox, Server, command, wait_until};
 
-const QUICK: [&str; 6] = [
+const QUICK: [&str; 5] = [
     "database.durability=relaxed",
     "index.cell_blocks=16",
     "ingest.poll_ms=30",
     "ingest.error_wait_ms=200",
     "ready.head_seen_within_ms=2000",
-    "ready.free_disk_mib=0",
 ];
 
 fn chain(chain_id: u64, seed: u64, blocks: u64) -> SimChain {

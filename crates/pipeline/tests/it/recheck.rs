@@ -68,9 +68,11 @@ async fn damage_that_only_a_follower_met_is_refilled_by_the_writer() {
     world.sim.grow(100);
     // At this rate the audit needs a minute and a half for a round.
     let (one, two) = (ingest(&world, "one", 1).await, ingest(&world, "two", 1).await);
-    let stop = watch::Sender::new(false);
+    let (stop, start_two) = (watch::Sender::new(false), watch::Sender::new(false));
     let driver = async {
         complete(&world, &one.chain, 60 * SECOND).await;
+        // Before, the other could build chunks too, and would have what it built in its cache.
+        start_two.send_replace(true);
         complete(&world, &two.chain, 10 * SECOND).await;
         let chunks = one.chain.index().chunks();
         let chunk = chunks.iter().rev().find(|one| !one.is_piece()).expect("some").clone();
@@ -93,8 +95,11 @@ async fn damage_that_only_a_follower_met_is_refilled_by_the_writer() {
         }
         stop.send_replace(true);
     };
-    let ((), ran_one, ran_two) =
-        join3(driver, one.run(stopping(&stop)), two.run(stopping(&stop))).await;
+    let follower = async {
+        stopping(&start_two)().await;
+        two.run(stopping(&stop)).await
+    };
+    let ((), ran_one, ran_two) = join3(driver, one.run(stopping(&stop)), follower).await;
     ran_one.and(ran_two).expect("they ran");
     let chain = world.open().await;
     assert!(audit(&chain, 0..u64::MAX, |_| {}).await.expect("it looks").is_clean());

@@ -164,7 +164,7 @@ fn low_disk_space_makes_all_services_unready() {
 
 #[test]
 fn a_service_that_is_not_configured_is_unready_only_at_its_own_path() {
-    let sandbox = Sandbox::with(&["database.durability=relaxed", "ready.free_disk_mib=0"]);
+    let sandbox = Sandbox::with(&["database.durability=relaxed"]);
     let server = sandbox.serve();
     wait_until_ready(&server);
     assert_eq!(ready(&server, "/meter"), (503, vec!["not_served".to_owned()]));
