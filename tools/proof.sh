@@ -4,7 +4,7 @@
 #   PROOF_MINUTES=120     how long it may take, building not counted; what did not fit is listed, and the run is not
 #                         called passed
 #   PROOF_TEST_MINUTES=20 how long one test may take, before it is ended and counted as failed
-#   PROOF_FACTOR=8        how many times as many cases the tests that name their number run
+#   PROOF_FACTOR=4        how many times as many cases the tests that name their number run
 #   PROPTEST_CASES        how many cases the other random tests run; as many times the usual 256 if it is not given
 #   PROOF_FILTER='all()'  which tests, as a nextest filter; with another one the run is never called passed
 #
@@ -17,7 +17,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly MINUTES=${PROOF_MINUTES:-120}
 readonly TEST_MINUTES=${PROOF_TEST_MINUTES:-20}
-readonly FACTOR=${PROOF_FACTOR:-8}
+readonly FACTOR=${PROOF_FACTOR:-4}
 # 256 is what `proptest` runs without a number.
 readonly CASES=${PROPTEST_CASES:-$((256 * FACTOR))}
 readonly FILTER=${PROOF_FILTER:-all()}
