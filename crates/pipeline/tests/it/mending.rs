@@ -520,6 +520,20 @@ async fn a_replacement_is_announced_once_though_two_tasks_look_at_once() {
     announced(&Faults::slow(std::time::Duration::from_millis(7)), true).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_auditor_does_not_replace_published_logs_of_a_chunk() {
+    let (world, process) = deceived(true).await;
+    let chunks = process.chain.index().chunks();
+    assert!(chunks.iter().any(|chunk| chunk.blocks.contains(&15)), "{chunks:?}");
+    let image = stored_image(&world).await;
+    let refused = repairs(&process).refill(15).await.expect_err("its logs are published");
+    assert!(logmill_io::error_chain(&refused).contains("logs"), "{refused}");
+    assert_eq!(stored_image(&world).await, image);
+    assert_eq!(process.chain.index().last_replacement(), 0);
+    repairs(&process).repair(15..16).await.expect("an operator may replace them");
+    assert_eq!(process.chain.index().last_replacement(), 1);
+}
+
 /// Two audit rounds over stores that may fail; returns both reports, and the number of operations after the first.
 async fn rounds(faults: &Arc<Faults>) -> (AuditReport, AuditReport, u64) {
     let (world, process) = world(2).await;
