@@ -68,7 +68,7 @@ pub async fn history(made: ChainParameters, parent: &Path) -> anyhow::Result<Sto
         std::fs::rename(&unfinished, &folder)?;
     }
     let source = Era1Source::new(stages::open(&files).await?, SystemClock::shared());
-    let chain_id = logmill_chain::ChainSource::info(&*source).await?.chain_id;
+    let chain_id = logmill_chain::BlockSource::info(&*source).await?.chain_id;
     let chain = whole::open(&folder, chain_id).await?;
     let covered = chain.covered();
     ensure!(covered.len() == 1 && covered[0].start == 0, "history has gaps: {covered:?}");

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::engine::Engine;
 use super::queries::Class;
-use super::rounds::{Figures, Measurements, QueryTimes, Slice};
+use super::rounds::{Figures, Measurements, QueryTimes, Slice, rate};
 use super::settings::{COMMIT_BLOCKS, Settings};
 use crate::machine;
 use crate::report::{NONE, aligned, number, rounded};
@@ -181,11 +181,6 @@ fn shown(value: &Value) -> String {
         None => None,
     }
     .unwrap_or_else(|| NONE.to_owned())
-}
-
-/// Count per second.
-pub fn rate(count: u64, elapsed: Duration) -> f64 {
-    to_float(count) / elapsed.as_secs_f64().max(1e-9)
 }
 
 fn per(amount: f64, count: u64) -> f64 {

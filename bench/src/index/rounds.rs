@@ -127,8 +127,8 @@ async fn ingest(
             let batches = slice(engine, &mut source, batched, COMMIT_BLOCKS).await;
             let batches = batches.with_context(|| format!("ingesting into {}", engine.name()))?;
             let singles = slice(engine, &mut source, single, 1).await?;
-            let rate = super::report::rate(batches.logs, batches.cost.elapsed);
-            eprintln!("  {}: {rate:.0} logs/s", engine.name());
+            let logs_per_s = rate(batches.logs, batches.cost.elapsed);
+            eprintln!("  {}: {logs_per_s:.0} logs/s", engine.name());
             let figures = measured.engines.entry(engine.name()).or_default();
             figures.batches.push(batches);
             figures.singles.push(singles);
@@ -240,4 +240,10 @@ async fn ask(
     }
     asked.times.push(times);
     Ok(())
+}
+
+/// Count per second.
+#[allow(clippy::cast_precision_loss)] // Counts of a run are far below 2^52.
+pub(super) fn rate(count: u64, elapsed: Duration) -> f64 {
+    count as f64 / elapsed.as_secs_f64().max(1e-9)
 }

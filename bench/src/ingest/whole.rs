@@ -13,7 +13,8 @@ use logmill_io::meta::SqlMeta;
 use logmill_io::sql::SqliteSettings;
 use logmill_io::{OsEntropy, Sql, SystemClock};
 use logmill_pipeline::audit::Auditor;
-use logmill_pipeline::ingest::{Ingest, IngestSettings, Progress, Roles};
+use logmill_pipeline::ingest::{IngestSettings, Progress};
+use logmill_pipeline::process::{Ingest, Roles};
 use logmill_pipeline::{Chain, Tip};
 use logmill_work::{Queue, RunnerSettings};
 use tokio::sync::watch;
@@ -65,7 +66,7 @@ pub async fn ingest(
     let ingest = Ingest {
         auditor: Arc::new(Auditor::new(chain.clone(), Arc::clone(&clock), AUDIT_BLOCKS_PER_SECOND)),
         chain: chain.clone(),
-        historic: Arc::clone(&source),
+        historic: source.clone(),
         source,
         queue,
         settings: IngestSettings { store_senders, ..IngestSettings::default() },

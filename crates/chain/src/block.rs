@@ -14,9 +14,10 @@ use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::node_fields::KeptFields;
+use crate::json_fields;
+use crate::node_fields::{KeptFields, key};
 use crate::sender::Sender;
-use crate::verify::VerifyLevel;
+use crate::verify_level::VerifyLevel;
 
 pub const TOPICS_MAX: usize = 4;
 
@@ -149,6 +150,30 @@ impl Block {
     pub fn log_count(&self) -> usize {
         self.receipts.iter().map(|receipt| receipt.logs.len()).sum()
     }
+
+    /// The `logIndex` of the log at a position: the node's if it is kept, else the position.
+    pub fn log_index(&self, position: usize) -> u32 {
+        let kept = self.node_fields.get().log_indexes.get(position).copied();
+        kept.or_else(|| key(position)).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the node returned no receipt for a transaction.
+    pub fn lacks_receipt(&self, position: usize) -> bool {
+        key(position).is_some_and(|key| self.node_fields.get().without_receipt.contains(&key))
+    }
+
+    /// Number of transactions that the block lists; only the receipts of any others are known.
+    pub fn listed_transactions(&self) -> usize {
+        let alone = usize::try_from(self.node_fields.get().receipts_alone).unwrap_or(usize::MAX);
+        self.transactions.len().saturating_sub(alone)
+    }
+
+    /// Recovers the senders of all its transactions, replacing any that are set.
+    pub fn recover_senders(&mut self) {
+        for transaction in &mut self.transactions {
+            transaction.sender = transaction.recover_sender();
+        }
+    }
 }
 
 impl Header {
@@ -170,8 +195,8 @@ impl Header {
         match self {
             Self::Canonical(_) => Ok(self.decode()?.map(|header| header.logs_bloom)),
             Self::Foreign(json) => {
-                let fields = crate::facts::object(json, "a header")?;
-                Ok(crate::facts::field(&fields, "logsBloom"))
+                let fields = json_fields::object(json, "a header")?;
+                Ok(json_fields::field(&fields, "logsBloom"))
             }
         }
     }
@@ -186,6 +211,14 @@ impl Transaction {
     /// From EIP-2718 bytes.
     pub fn canonical(bytes: Bytes) -> Self {
         Self::new(keccak256(&bytes), TransactionForm::Canonical(bytes))
+    }
+
+    /// Recovers the signer. Returns `Unknown` for a foreign transaction and for one that cannot be decoded.
+    pub fn recover_sender(&self) -> Sender {
+        match &self.form {
+            TransactionForm::Canonical(bytes) => Sender::recover(bytes),
+            TransactionForm::Foreign(_) => Sender::Unknown,
+        }
     }
 }
 

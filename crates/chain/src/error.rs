@@ -6,7 +6,7 @@
 use alloy_primitives::B256;
 use logmill_io::ErrorKind;
 
-use crate::verify::Mismatch;
+use crate::mismatch::Mismatch;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 

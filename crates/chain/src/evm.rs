@@ -2,19 +2,21 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `pool` | the nodes as one source: failover, parts of a range, branches; `choice` and `pool_request` decide |
+//! | `pool` | the nodes, and which of them is asked next; `choice` and `pool_request` decide |
+//! | `blocks` | blocks from all nodes as one source: failover, parts of a range, branches |
 //! | `fetch` | blocks from one node, with receipts by the best method that it supports |
 //! | `logs` | logs of some contracts over a range, without their blocks |
 //! | `node` | one node: limits, `health`, `pace`, request sizes that adapt (`adapt`); `exchange` classifies refusals |
 //! | `json`, `transaction`, `receipt` | decode the nodes' JSON; `compare` keeps what does not follow from the block |
 //! | `rpc`, `error_class`, `node_error` | calls, responses, and the classes of their errors |
-//! | `level` | the verification level, where the chain's profile decides |
+//! | `level`, `probed_level` | the verification level, where the chain's profile decides |
 //! | `heads`, `head_waker` | identity of the chain, its heads, and announcements of new ones |
 //!
 //! Guarantees: those of [`ChainSource`]; a node that returns a false block is named in log, metric and status, and
 //! another node is asked. Leaves to others: which blocks to fetch, and storing them.
 
 mod adapt;
+mod blocks;
 mod choice;
 mod compare;
 mod error_class;
@@ -32,12 +34,13 @@ mod pace;
 mod patience;
 mod pool;
 mod pool_request;
+mod probed_level;
 mod receipt;
 mod rpc;
 mod settings;
 #[cfg(test)]
 mod tests;
-pub(crate) mod transaction;
+mod transaction;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -57,7 +60,10 @@ use serde_json::value::RawValue;
 
 use crate::block::{Block, BlockRef};
 use crate::error::{Error, Result};
-use crate::source::{ChainInfo, ChainSource, ChecksStatus, FoundLog, Heads, LogFilter, NodeStatus};
+use crate::source::{
+    BlockSource, ChainInfo, ChainSource, ChecksStatus, FoundLog, Heads, LogFilter, NodeSource,
+    NodeStatus,
+};
 use error_class::classify_error;
 use head_waker::HeadWaker;
 use node::Node;
@@ -70,7 +76,7 @@ pub use settings::{EvmSettings, NodeSettings};
 
 const NODES_MAX: usize = 100;
 
-/// Maximum size of a response that [`ChainSource::pass`] forwards.
+/// Maximum size of a response that [`NodeSource::pass`] forwards.
 const PASS_BYTES_MAX: usize = 32 << 20;
 
 /// Connections to a node.
@@ -177,13 +183,9 @@ fn wire(to: &Endpoint, http: &HttpClient, clock: &Arc<dyn Clock>) -> Result<Arc<
 }
 
 #[async_trait]
-impl ChainSource for EvmSource {
+impl BlockSource for EvmSource {
     async fn info(&self) -> Result<ChainInfo> {
         self.pool.info().await
-    }
-
-    async fn heads(&self) -> Result<Heads> {
-        self.pool.heads().await
     }
 
     async fn blocks(&self, range: Range<u64>) -> Result<Vec<Block>> {
@@ -192,6 +194,18 @@ impl ChainSource for EvmSource {
 
     async fn block_by_hash(&self, hash: B256) -> Result<Option<Block>> {
         self.pool.block_by_hash(hash).await
+    }
+
+    fn nodes(&self) -> Vec<NodeStatus> {
+        let nodes = self.pool.nodes.iter().zip(self.pool.rests());
+        nodes.map(|(node, rest)| node.status(rest.is_none())).collect()
+    }
+}
+
+#[async_trait]
+impl ChainSource for EvmSource {
+    async fn heads(&self) -> Result<Heads> {
+        self.pool.heads().await
     }
 
     async fn changed(&self, at_most: Duration) {
@@ -209,7 +223,10 @@ impl ChainSource for EvmSource {
     fn announced(&self) -> Vec<(u64, Duration)> {
         self.wake.take_announced(self.pool.clock.monotonic())
     }
+}
 
+#[async_trait]
+impl NodeSource for EvmSource {
     async fn logs(
         &self,
         filter: &LogFilter,
@@ -217,11 +234,6 @@ impl ChainSource for EvmSource {
         anchor: BlockRef,
     ) -> Result<Vec<FoundLog>> {
         self.pool.logs(filter, range, anchor).await
-    }
-
-    fn nodes(&self) -> Vec<NodeStatus> {
-        let nodes = self.pool.nodes.iter().zip(self.pool.rests());
-        nodes.map(|(node, rest)| node.status(rest.is_none())).collect()
     }
 
     fn checks(&self) -> Option<ChecksStatus> {

@@ -4,12 +4,11 @@
 //! stored form are an error. Leaves to others: transactions ([`crate::transaction_view`]), and fields
 //! that only JSON has.
 
-use alloy_primitives::{Address, U64, U128, U256};
-use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use alloy_primitives::{Address, U128, U256};
 
 use crate::block::{Block, Header, Outcome, Receipt};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::json_fields::{field, number, object};
 use crate::transaction_view::TransactionView;
 
 /// The header fields that are needed beyond rendering.
@@ -153,22 +152,6 @@ impl Block {
             contract: field::<Option<Address>>(&fields, "contractAddress"),
         }
     }
-}
-
-/// Parses a JSON object that a node returned.
-pub(crate) fn object(text: &[u8], what: &str) -> Result<Map<String, Value>> {
-    serde_json::from_slice(text)
-        .map_err(|error| Error::corrupt(format!("{what} is not a JSON object: {error}")))
-}
-
-/// Returns a field if it is present and valid.
-pub(crate) fn field<T: DeserializeOwned>(fields: &Map<String, Value>, name: &str) -> Option<T> {
-    T::deserialize(fields.get(name)?).ok()
-}
-
-/// Returns a hex number field if it is present, valid and fits.
-pub(crate) fn number(fields: &Map<String, Value>, name: &str) -> Option<u64> {
-    field::<U64>(fields, name).map(|number| number.to())
 }
 
 #[cfg(test)]

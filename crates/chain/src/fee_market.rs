@@ -10,7 +10,7 @@ use alloy_primitives::U128;
 
 use crate::block::{Block, Transaction, TransactionForm};
 use crate::error::{Error, Result};
-use crate::facts;
+use crate::json_fields;
 
 /// Ratio of the gas limit to the gas target.
 const ELASTICITY: u64 = 2;
@@ -69,8 +69,8 @@ fn gas_price(transaction: &Transaction, base_fee: Option<u64>) -> Result<Option<
             Ok(is_known.then(|| envelope.effective_gas_price(base_fee)))
         }
         TransactionForm::Foreign(text) => {
-            let fields = facts::object(text, "a transaction")?;
-            Ok(facts::field::<U128>(&fields, "gasPrice").map(|price| price.to()))
+            let fields = json_fields::object(text, "a transaction")?;
+            Ok(json_fields::field::<U128>(&fields, "gasPrice").map(|price| price.to()))
         }
     }
 }

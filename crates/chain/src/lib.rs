@@ -7,7 +7,7 @@
 //! | [`transaction_view`], [`facts`] | typed fields of transactions, headers and receipts, for both stored forms |
 //! | [`mod@verify`] | the checks of a block against its own header |
 //! | [`render`] | blocks as the JSON that Ethereum clients know |
-//! | [`source`] | [`ChainSource`]: the interface that fetches blocks |
+//! | [`source`] | [`BlockSource`], [`ChainSource`], [`NodeSource`]: the interfaces of a chain |
 //! | [`evm`] | EVM chains, through the JSON-RPC of their nodes |
 //! | [`era1`] | history files: read, verified, written |
 //! | [`sim`] | a simulated chain made from a seed, with reorgs, faults and false blocks |
@@ -28,6 +28,8 @@ mod error;
 pub mod evm;
 pub mod facts;
 pub mod fee_market;
+mod json_fields;
+mod mismatch;
 pub mod node_fields;
 pub mod profile;
 pub mod render;
@@ -36,8 +38,10 @@ mod signature;
 pub mod sim;
 pub mod source;
 pub mod stored;
+mod transaction_json;
 pub mod transaction_view;
 pub mod verify;
+mod verify_level;
 
 pub use alloy_primitives::{Address, B256, Bloom, Bytes, U256};
 pub use block::{
@@ -45,11 +49,14 @@ pub use block::{
     TransactionForm,
 };
 pub use error::{Error, Result};
+pub use mismatch::Mismatch;
 pub use node_fields::{KeptFields, NodeFields};
 pub use profile::{ChainProfile, Family};
 pub use sender::Sender;
 pub use source::{
-    ChainInfo, ChainSource, ChecksStatus, Finality, FoundLog, Heads, LogFilter, NodeStatus,
+    BlockSource, ChainInfo, ChainSource, ChecksStatus, Finality, FoundLog, Heads, LogFilter,
+    NodeSource, NodeStatus,
 };
 pub use transaction_view::TransactionView;
-pub use verify::{Mismatch, VerifyLevel, verify};
+pub use verify::{verify, verify_for};
+pub use verify_level::VerifyLevel;

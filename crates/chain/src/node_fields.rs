@@ -14,9 +14,8 @@ use alloy_primitives::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::block::Block;
 use crate::error::Result;
-use crate::facts;
+use crate::json_fields;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFields {
@@ -93,29 +92,10 @@ impl NodeFields {
     }
 }
 
-impl Block {
-    /// The `logIndex` of the log at a position: the node's if it is kept, else the position.
-    pub fn log_index(&self, position: usize) -> u32 {
-        let kept = self.node_fields.get().log_indexes.get(position).copied();
-        kept.or_else(|| key(position)).unwrap_or(u32::MAX)
-    }
-
-    /// Whether the node returned no receipt for a transaction.
-    pub fn lacks_receipt(&self, position: usize) -> bool {
-        key(position).is_some_and(|key| self.node_fields.get().without_receipt.contains(&key))
-    }
-
-    /// Number of transactions that the block lists; only the receipts of any others are known.
-    pub fn listed_transactions(&self) -> usize {
-        let alone = usize::try_from(self.node_fields.get().receipts_alone).unwrap_or(usize::MAX);
-        self.transactions.len().saturating_sub(alone)
-    }
-}
-
 pub(crate) fn key(position: usize) -> Option<u32> {
     u32::try_from(position).ok()
 }
 
 fn read(text: Option<&Bytes>) -> Result<Map<String, Value>> {
-    text.map_or_else(|| Ok(Map::new()), |text| facts::object(text, "a node's fields"))
+    text.map_or_else(|| Ok(Map::new()), |text| json_fields::object(text, "a node's fields"))
 }

@@ -15,7 +15,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::verify::VerifyLevel;
+use crate::verify_level::VerifyLevel;
 
 /// Confirmations that make a block final on an unknown chain whose nodes do not know the tag `finalized`.
 const CONFIRMATIONS_UNKNOWN: u64 = 128;
@@ -134,6 +134,20 @@ impl ChainProfile {
         Self { family, verify, may_verify_less, confirmations, takes_blocks_back }
     }
 
+    /// Whether genuine headers of the family match their hashes as on Ethereum. A header of these chains that has only
+    /// known fields and another hash is false.
+    pub fn has_ethereum_headers(&self) -> bool {
+        match self.family {
+            Family::Ethereum
+            | Family::OpStack
+            | Family::Arbitrum
+            | Family::Polygon
+            | Family::Bnb
+            | Family::Development => true,
+            Family::ZkSync | Family::FlowEvm | Family::Ethermint | Family::Unknown => false,
+        }
+    }
+
     /// Whether everything that nodes report about a block follows from it, so that no node fields are kept.
     pub fn has_ethereum_rules(&self) -> bool {
         self.family == Family::Ethereum
@@ -151,8 +165,8 @@ impl fmt::Display for Family {
             Self::ZkSync => "the ZK stack",
             Self::FlowEvm => "Flow EVM",
             Self::Ethermint => "Ethermint",
-            Self::Development => "development",
-            Self::Unknown => "no known family",
+            Self::Development => "a development chain",
+            Self::Unknown => "a chain of no known family",
         })
     }
 }
@@ -160,6 +174,17 @@ impl fmt::Display for Family {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_of_a_family_completes_the_words_blocks_of() {
+        for (family, name) in [
+            (Family::OpStack, "the OP stack"),
+            (Family::Development, "a development chain"),
+            (Family::Unknown, "a chain of no known family"),
+        ] {
+            assert_eq!(family.to_string(), name);
+        }
+    }
 
     #[test]
     fn a_chain_is_in_one_family_and_only_an_unknown_one_may_be_checked_less() {

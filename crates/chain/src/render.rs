@@ -25,7 +25,7 @@ use serde_json::{Map, Value};
 
 use crate::block::{Block, Header};
 use crate::error::{Error, Result};
-use crate::facts;
+use crate::json_fields;
 
 pub use json::{bytes, quantity};
 pub use log::{LogFields, log, log_bytes_max};
@@ -158,7 +158,7 @@ fn to_object(value: &impl serde::Serialize) -> Result<Map<String, Value>> {
 
 /// Parses a foreign header. Drops its transactions, which are kept separately.
 fn foreign(text: &[u8]) -> Result<Map<String, Value>> {
-    let mut fields = facts::object(text, "a header")?;
+    let mut fields = json_fields::object(text, "a header")?;
     fields.remove("transactions");
     Ok(fields)
 }

@@ -2,7 +2,7 @@
 //!
 //! Recovering a signer costs more than all other decoding of a transaction, so it is done once and kept.
 //!
-//! Guarantees: [`Sender::recover`] uses only the signature, never what a node reports. Leaves to others: the senders
+//! Guarantees: a signer follows from the signature only, never from what a node reports. Leaves to others: the senders
 //! of foreign transactions ([`crate::TransactionView`]), and whether senders are stored.
 
 use alloy_consensus::TxEnvelope;
@@ -10,7 +10,6 @@ use alloy_eips::eip2718::Decodable2718;
 use alloy_primitives::Address;
 use serde::{Deserialize, Serialize};
 
-use crate::block::{Block, Transaction, TransactionForm};
 use crate::signature;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,11 +23,8 @@ pub enum Sender {
 }
 
 impl Sender {
-    /// Recovers the signer. Returns `Unknown` for a foreign transaction and for one that cannot be decoded.
-    pub fn recover(transaction: &Transaction) -> Self {
-        let TransactionForm::Canonical(bytes) = &transaction.form else {
-            return Self::Unknown;
-        };
+    /// Recovers the signer from EIP-2718 bytes. Returns `Unknown` if they cannot be decoded.
+    pub(crate) fn recover(bytes: &[u8]) -> Self {
         let envelope = TxEnvelope::decode_2718_exact(bytes);
         envelope.map_or(Self::Unknown, |envelope| Self::of(&envelope))
     }
@@ -44,15 +40,6 @@ impl Sender {
         match self {
             Self::Signer(address) => Some(address),
             Self::Unknown | Self::Nobody => None,
-        }
-    }
-}
-
-impl Block {
-    /// Recovers the senders of all its transactions, replacing any that are set.
-    pub fn recover_senders(&mut self) {
-        for transaction in &mut self.transactions {
-            transaction.sender = Sender::recover(transaction);
         }
     }
 }

@@ -1,4 +1,10 @@
-//! `ChainSource`: the interface that fetches blocks.
+//! The interfaces of a chain. Each extends the one before it.
+//!
+//! | trait | what it serves | used by |
+//! |---|---|---|
+//! | [`BlockSource`] | blocks | backward ingest |
+//! | [`ChainSource`] | also heads | forward ingest |
+//! | [`NodeSource`] | also other requests to nodes | JSON-RPC, async workers, `collect` |
 //!
 //! Guarantees: returned blocks are verified as far as they record ([`crate::Block::verified`]), consecutive blocks
 //! link by parent hash, and an unavailable block is an error. Leaves to others: which blocks to fetch, and in what
@@ -14,15 +20,13 @@ use serde::Serialize;
 use crate::block::{Block, BlockRef, Log};
 use crate::error::{Error, Result};
 use crate::profile::Family;
-use crate::verify::VerifyLevel;
+use crate::verify_level::VerifyLevel;
 
+/// Blocks of a chain, from nodes or files.
 #[async_trait]
-pub trait ChainSource: Send + Sync + std::fmt::Debug {
+pub trait BlockSource: Send + Sync + std::fmt::Debug {
     /// Identifies the chain, after checking that it can be reached and that all nodes serve the same one.
     async fn info(&self) -> Result<ChainInfo>;
-
-    /// All heads are from one node at one time.
-    async fn heads(&self) -> Result<Heads>;
 
     /// Returns the blocks of a range in order, linked to each other and verified. If a block is unavailable, returns
     /// those before it, or the error if there are none.
@@ -31,22 +35,17 @@ pub trait ChainSource: Send + Sync + std::fmt::Debug {
     /// Returns the verified block, or `None` if no node knows the hash.
     async fn block_by_hash(&self, hash: B256) -> Result<Option<Block>>;
 
+    fn nodes(&self) -> Vec<NodeStatus>;
+}
+
+/// A chain that can be followed: it also reports its heads.
+#[async_trait]
+pub trait ChainSource: BlockSource {
+    /// All heads are from one node at one time.
+    async fn heads(&self) -> Result<Heads>;
+
     /// Completes when there may be a new head, or after `at_most`.
     async fn changed(&self, at_most: Duration);
-
-    /// Returns all logs in `range` that match `filter`, in order. The range must be final. Asks only nodes that have
-    /// `anchor`, a final block at or above the last of the range. Sources that only serve whole blocks return an error.
-    async fn logs(
-        &self,
-        filter: &LogFilter,
-        range: Range<u64>,
-        anchor: BlockRef,
-    ) -> Result<Vec<FoundLog>> {
-        let _ = (filter, range, anchor);
-        Err(Error::Invalid {
-            what: "this source returns whole blocks only, not single logs".to_owned(),
-        })
-    }
 
     /// Completes a pending [`ChainSource::changed`] now, without an announcement from a node.
     fn nudge(&self) {}
@@ -62,8 +61,25 @@ pub trait ChainSource: Send + Sync + std::fmt::Debug {
     fn announced(&self) -> Vec<(u64, Duration)> {
         Vec::new()
     }
+}
 
-    fn nodes(&self) -> Vec<NodeStatus>;
+/// A chain whose nodes answer other requests than those for blocks and heads. The default methods are those of a
+/// source without such nodes: they refuse.
+#[async_trait]
+pub trait NodeSource: ChainSource {
+    /// Returns all logs in `range` that match `filter`, in order. The range must be final. Asks only nodes that have
+    /// `anchor`, a final block at or above the last of the range.
+    async fn logs(
+        &self,
+        filter: &LogFilter,
+        range: Range<u64>,
+        anchor: BlockRef,
+    ) -> Result<Vec<FoundLog>> {
+        let _ = (filter, range, anchor);
+        Err(Error::Invalid {
+            what: "this source returns whole blocks only, not single logs".to_owned(),
+        })
+    }
 
     /// Reports what is checked of the chain's blocks, and why; `None` if that does not depend on the chain.
     fn checks(&self) -> Option<ChecksStatus> {

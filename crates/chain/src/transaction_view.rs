@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::block::{Block, Transaction, TransactionForm};
 use crate::error::{Error, Result};
-use crate::facts;
+use crate::json_fields;
 use crate::sender::Sender;
 use crate::signature::strict_signer;
 
@@ -63,7 +63,7 @@ impl TransactionView {
                 Ok(Self::canonical(envelope, sender.address(), base_fee))
             }
             TransactionForm::Foreign(text) => {
-                let fields = facts::object(text, "a transaction");
+                let fields = json_fields::object(text, "a transaction");
                 Ok(Self::foreign(fields.map_err(|error| wrong(error.to_string()))?))
             }
         }
@@ -93,19 +93,20 @@ impl TransactionView {
     }
 
     fn foreign(fields: Map<String, Value>) -> Self {
-        let number = |name| facts::number(&fields, name);
-        let input = facts::field(&fields, "input").or_else(|| facts::field(&fields, "data"));
+        let number = |name| json_fields::number(&fields, name);
+        let input =
+            json_fields::field(&fields, "input").or_else(|| json_fields::field(&fields, "data"));
         Self {
             tx_type: number("type").and_then(|kind| u8::try_from(kind).ok()),
-            from: facts::field(&fields, "from"),
-            to: facts::field(&fields, "to"),
+            from: json_fields::field(&fields, "from"),
+            to: json_fields::field(&fields, "to"),
             // An address that cannot be parsed does not mean creation.
             creates: fields.get("to").is_none_or(Value::is_null),
             nonce: number("nonce"),
-            value: facts::field(&fields, "value").unwrap_or_default(),
+            value: json_fields::field(&fields, "value").unwrap_or_default(),
             input: input.unwrap_or_default(),
             gas_limit: number("gas"),
-            gas_price: facts::field::<U128>(&fields, "gasPrice").map(|price| price.to()),
+            gas_price: json_fields::field::<U128>(&fields, "gasPrice").map(|price| price.to()),
             blob_gas_used: blob_gas(&fields),
             signed: false,
             form: DecodedForm::Foreign(fields),
@@ -119,7 +120,7 @@ impl TransactionView {
         let transaction = transaction.ok_or_else(|| Error::corrupt("a transaction is missing"))?;
         let mut view = Self::read(transaction, base_fee)?;
         let kept = block.node_fields.get().of_transaction(position)?;
-        if let Some(from) = facts::field(&kept, "from") {
+        if let Some(from) = json_fields::field(&kept, "from") {
             (view.from, view.signed) = (Some(from), false);
         }
         Ok(view)
@@ -142,7 +143,7 @@ impl TransactionView {
         let list = match &self.form {
             DecodedForm::Canonical(envelope) => envelope.authorization_list().unwrap_or_default(),
             DecodedForm::Foreign(fields) => {
-                told = facts::field(fields, "authorizationList").unwrap_or_default();
+                told = json_fields::field(fields, "authorizationList").unwrap_or_default();
                 &told
             }
         };
@@ -158,7 +159,7 @@ impl TransactionView {
 }
 
 fn blob_gas(fields: &Map<String, Value>) -> Option<u64> {
-    let hashes: Vec<B256> = facts::field(fields, "blobVersionedHashes")?;
+    let hashes: Vec<B256> = json_fields::field(fields, "blobVersionedHashes")?;
     let blobs = u64::try_from(hashes.len()).ok().filter(|blobs| *blobs > 0)?;
     blobs.checked_mul(DATA_GAS_PER_BLOB)
 }
@@ -214,7 +215,7 @@ mod tests {
         let view = TransactionView::read(&made, None).expect("it is read");
         assert_eq!((view.from, view.is_signed(), view.created()), (None, false, None));
         assert!(view.creates);
-        assert_eq!(Sender::recover(&made), Sender::Nobody);
+        assert_eq!(made.recover_sender(), Sender::Nobody);
     }
 
     #[test]
@@ -254,10 +255,10 @@ mod tests {
         let text = json!({"from": from}).to_string().into_bytes();
         let form = TransactionForm::Foreign(text.into());
         let mut transaction = Transaction::new(B256::ZERO, form);
-        assert_eq!(Sender::recover(&transaction), Sender::Unknown);
+        assert_eq!(transaction.recover_sender(), Sender::Unknown);
         transaction.sender = Sender::Signer(Address::repeat_byte(2));
         assert_eq!(TransactionView::read(&transaction, None).expect("an object").from, Some(from));
-        assert_eq!(Sender::recover(&Transaction::canonical(Bytes::new())), Sender::Unknown);
+        assert_eq!(Transaction::canonical(Bytes::new()).recover_sender(), Sender::Unknown);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! | level | what is checked |
 //! |---|---|
 //! | `full` | header hash, its fields, transactions and their root, receipts root, bloom, gas, withdrawals, uncles |
-//! | `bloom` | as many receipts as transactions, and the bloom of the logs; the header hash where it can be computed |
+//! | `bloom` | as many receipts as transactions, the bloom of the logs, and the header hash as [`verify_for`] says |
 //! | `off` | nothing |
 //!
 //! The source fetches uncle headers, and skips them where a node has no method for them.
@@ -15,7 +15,6 @@
 pub(crate) mod foreign;
 
 use std::fmt;
-use std::str::FromStr;
 
 use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, Header as EvmHeader};
 use alloy_eips::eip4895::Withdrawal;
@@ -23,165 +22,14 @@ use alloy_primitives::map::HashMap;
 use alloy_primitives::{B256, Bloom, BloomInput, keccak256};
 use alloy_rlp::{BufMut, Decodable, Encodable, Header as RlpHeader};
 use alloy_trie::root::{ordered_trie_root, ordered_trie_root_with_encoder};
-use serde::{Deserialize, Serialize};
 
 use crate::block::{Block, Header, Log, Outcome, Receipt, TransactionForm};
+use crate::mismatch::Mismatch;
+use crate::profile::ChainProfile;
+use crate::verify_level::VerifyLevel;
 
 /// `keccak256(prefix ++ block number ++ block hash)` is the hash of a Polygon PoS block's state sync transaction.
 const STATE_SYNC_PREFIX: &[u8] = b"matic-bor-receipt-";
-
-/// Verification level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum VerifyLevel {
-    Off,
-    /// The bloom of its logs.
-    Bloom,
-    /// Everything that the block hash commits to.
-    Full,
-}
-
-/// The check that a block failed. The texts name what differs, with the header's value and the computed one. Only
-/// fields and types that a chain adds to Ethereum's come with the advice to lower the level.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Mismatch {
-    /// The header's fields do not hash to the block hash.
-    #[error(
-        "the fields of its header hash to {computed}, but the node reports the hash {claimed}{}",
-        left_out(.unknown)
-    )]
-    HeaderHash {
-        /// The hash of its fields.
-        computed: B256,
-        /// The hash that the node reported.
-        claimed: B256,
-        /// Fields that are not part of `computed`.
-        unknown: Vec<String>,
-    },
-    /// The header has unknown fields that may be part of its hash, so that the hash cannot be checked.
-    #[error(
-        "its header has fields that Logmill does not know ({}); without them it hashes to {computed}, not to \
-         {claimed}: if this chain's headers have these fields, set `verify = \"bloom\"`",
-        .unknown.join(", ")
-    )]
-    ForeignHeader {
-        /// The hash of the known fields.
-        computed: B256,
-        /// The hash that the node reported.
-        claimed: B256,
-        unknown: Vec<String>,
-    },
-    /// The header lacks fields of Ethereum's, or has them in a different form.
-    #[error("its header is not one of Ethereum's: {why}")]
-    UnreadableHeader {
-        /// The field that is missing or cannot be parsed.
-        why: String,
-    },
-    /// The transaction's fields do not hash to its hash.
-    #[error(
-        "the fields of transaction {index} hash to {computed}, but the node reports the hash {claimed}"
-    )]
-    TransactionHash {
-        index: usize,
-        /// The hash of its fields.
-        computed: B256,
-        /// The hash that the node reported.
-        claimed: B256,
-    },
-    /// A transaction has a type or fields that are specific to its chain.
-    #[error(
-        "transaction {index} has {what}: if this is usual on this chain, set `verify = \"bloom\"`"
-    )]
-    ForeignTransaction {
-        index: usize,
-        /// The type or the fields.
-        what: String,
-    },
-    /// A transaction has one of Ethereum's types but lacks the fields of that type.
-    #[error("transaction {index} is not one of Ethereum's: {why}")]
-    UnreadableTransaction {
-        index: usize,
-        /// The field that is missing or cannot be parsed.
-        why: String,
-    },
-    /// A header field contradicts the rest of the block.
-    #[error("its header says that the {field} is {header}, but the rest of the block says {block}")]
-    Field {
-        field: &'static str,
-        header: String,
-        /// The value that follows from the rest of the block.
-        block: String,
-    },
-    /// A root computed from the block's parts differs from the header's.
-    #[error("its {what} have the root {computed}, but its header says {expected}")]
-    Root {
-        /// The parts, such as `receipts`.
-        what: &'static str,
-        computed: B256,
-        /// The header's root.
-        expected: B256,
-    },
-    /// Logs are missing or surplus.
-    #[error(
-        "its {logs} logs do not match the logsBloom of its header: {missing} bits are set only in the header's bloom, \
-         and {surplus} only in the bloom of the logs"
-    )]
-    LogsBloom {
-        logs: usize,
-        /// Bits set only in the header's bloom.
-        missing: usize,
-        /// Bits set only in the bloom of the logs.
-        surplus: usize,
-    },
-    /// A log that the header's bloom excludes.
-    #[error("log {log_index} is not in the logsBloom of its header")]
-    LogNotInBloom {
-        /// The `logIndex` that the node reported.
-        log_index: u64,
-    },
-    /// The header has no bloom to compare the logs with.
-    #[error("its header has no logsBloom to check its logs against")]
-    NoBloom,
-    /// There are logs, but no receipts to verify them with.
-    #[error(
-        "the node returns no receipts to check the logs against: use a node that supports \
-         eth_getBlockReceipts or eth_getTransactionReceipt"
-    )]
-    NoReceipts,
-    #[error("it has {transactions} transactions, but the node returned {receipts} receipts")]
-    Receipts { transactions: usize, receipts: usize },
-    /// A failed check on a chain whose blocks may be unable to pass it, with the setting that helps.
-    #[error("{mismatch}; {advice}")]
-    Advised { mismatch: Box<Mismatch>, advice: String },
-    /// Some part cannot be parsed.
-    #[error("{what}")]
-    Malformed { what: String },
-}
-
-impl Mismatch {
-    /// Whether the node returned something false, rather than something that cannot be checked.
-    pub fn is_lie(&self) -> bool {
-        if let Self::Advised { mismatch, .. } = self {
-            return mismatch.is_lie();
-        }
-        !matches!(
-            self,
-            Self::ForeignHeader { .. }
-                | Self::UnreadableHeader { .. }
-                | Self::ForeignTransaction { .. }
-                | Self::UnreadableTransaction { .. }
-                | Self::NoBloom
-                | Self::NoReceipts
-        )
-    }
-}
-
-fn left_out(unknown: &[String]) -> String {
-    if unknown.is_empty() {
-        return String::new();
-    }
-    format!(" (not hashed: {}, which Logmill does not know)", unknown.join(", "))
-}
 
 /// Checks a block, and records the level in it.
 pub fn verify(block: &mut Block, level: VerifyLevel) -> Result<(), Mismatch> {
@@ -193,6 +41,23 @@ pub fn verify(block: &mut Block, level: VerifyLevel) -> Result<(), Mismatch> {
     }
     block.verified = level;
     Ok(())
+}
+
+/// Checks a block by what is known about its chain. Where headers are hashed as on Ethereum, one with only known fields
+/// must match its hash in `bloom` too, although that level accepts headers that cannot be hashed.
+pub fn verify_for(
+    profile: Option<ChainProfile>,
+    block: &mut Block,
+    level: VerifyLevel,
+) -> Result<(), Mismatch> {
+    if level != VerifyLevel::Off
+        && profile.is_some_and(|profile| profile.has_ethereum_headers())
+        && let Header::Foreign(json) = &block.header
+        && let lie @ Mismatch::HeaderHash { .. } = foreign::header(json, block.at.hash)
+    {
+        return Err(lie);
+    }
+    verify(block, level)
 }
 
 fn check_bloom(block: &Block) -> Result<(), Mismatch> {
@@ -208,7 +73,7 @@ fn check_bloom(block: &Block) -> Result<(), Mismatch> {
 fn check_all(block: &Block) -> Result<(), Mismatch> {
     match &block.header {
         Header::Canonical(bytes) => check_hash(block, bytes)?,
-        Header::Foreign(json) => return Err(foreign::header(json, block.at.hash)),
+        Header::Foreign(json) => return Err(foreign::block(json, block)),
     }
     check_counts(block)?;
     if block.receipts.iter().any(|receipt| receipt.outcome == Outcome::Unknown) {
@@ -442,29 +307,6 @@ fn encode_log(log: &Log, out: &mut dyn BufMut) {
     log.address.encode(out);
     alloy_rlp::encode_list::<_, B256>(&log.topics, out);
     log.data.encode(out);
-}
-
-impl fmt::Display for VerifyLevel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Off => "off",
-            Self::Bloom => "bloom",
-            Self::Full => "full",
-        })
-    }
-}
-
-impl FromStr for VerifyLevel {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "off" => Ok(Self::Off),
-            "bloom" => Ok(Self::Bloom),
-            "full" => Ok(Self::Full),
-            _ => Err(format!("{name:?} is not one of full, bloom, off")),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -6,13 +6,9 @@
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
-use std::sync::Arc;
-
 use finalized_log_index::{
     Address, B256, BlockLog, Bytes, Filter, FinalizedBlock, LogIndex, Result, Settings, Stores,
 };
-use logmill_io::blob::MemoryBlobs;
-use logmill_io::meta::MemoryMeta;
 use logmill_io::{OsEntropy, SystemClock};
 
 fn block(number: u64, parent_hash: B256, logs: Vec<BlockLog>) -> FinalizedBlock {
@@ -23,13 +19,7 @@ fn block(number: u64, parent_hash: B256, logs: Vec<BlockLog>) -> FinalizedBlock 
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
-    let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
-    let stores = Stores {
-        meta: MemoryMeta::shared(Arc::clone(&clock), Arc::clone(&entropy)),
-        blobs: MemoryBlobs::shared(),
-        clock,
-        entropy,
-    };
+    let stores = Stores::memory(SystemClock::shared(), OsEntropy::shared());
     let index = LogIndex::open(stores, Settings::default()).await?;
     let writer = index.writer("example").await?;
 

@@ -15,8 +15,8 @@ use alloy_primitives::B256;
 
 use crate::error::{Error, Result};
 use crate::records::chunks::{Change, ChunkEntry};
+use crate::records::replacement::ReplacementPosition;
 use crate::records::tail_state::TailState;
-use crate::replace::ReplacementPosition;
 use crate::types::BlockRange;
 
 /// Everything that is published, as of one change.

@@ -7,7 +7,7 @@
 //! the same is damaged.
 //!
 //! Guarantees: reads only the state, the chunk list and the tail, never the logs of chunks. Leaves to others: what to
-//! do with them ([`crate::index`]).
+//! do with them ([`crate::state`]).
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -16,11 +16,12 @@ use logmill_io::{KeyRange, Record, Version};
 
 use crate::chunk_list::ChunkList;
 use crate::error::{Error, Result};
-use crate::index::{IndexState, SharedIndex};
 use crate::records::chunks::{Change, ChunksHead};
 use crate::records::degraded::Degradation;
+use crate::records::replacement::{ReplacementPosition, missing_replacement};
 use crate::records::tail_state::TailState;
-use crate::records::{number_of, tail_batch};
+use crate::records::{identity, number_of, tail_batch};
+use crate::state::{IndexState, SharedIndex};
 use crate::tail::Tail;
 
 /// How often reading is retried because the tail or the list moved.
@@ -190,6 +191,22 @@ impl SharedIndex {
             }
         }
         Ok(true)
+    }
+
+    /// The position after replacement `seq`.
+    pub(crate) async fn position_at(&self, seq: u64) -> Result<ReplacementPosition> {
+        if seq == 0 {
+            return Ok(ReplacementPosition { seq, mark: self.identity().await?.unwrap_or(0) });
+        }
+        let record = self.stores.meta.get(&self.keys.replacement(seq)).await?;
+        let record = record.ok_or_else(|| missing_replacement(seq))?;
+        Ok(ReplacementPosition::after(seq, &record.value))
+    }
+
+    /// The random number that identifies this index, if it was drawn.
+    pub(crate) async fn identity(&self) -> Result<Option<u64>> {
+        let record = self.stores.meta.get(&self.keys.identity()).await?;
+        record.map(|record| identity::decode(&record.value)).transpose()
     }
 
     /// Brings the tail up to a stored state; returns false if its batches are gone.

@@ -14,12 +14,12 @@ use logmill_io::{Batch, BlobName, Condition, ErrorKind, Key, KeyRange, Timestamp
 
 use crate::codec::as_u64;
 use crate::error::{Error, Result};
+use crate::pressure::Pressure;
 use crate::publish::CHECKPOINT_EVERY;
 use crate::records::chunks::token_of;
 use crate::records::degraded::{Cause, Degradation};
 use crate::records::tail_state::TailState;
 use crate::records::{attempt, number_of};
-use crate::settings::Guardrails;
 use crate::writer::Writer;
 
 /// Page size when listing blobs.
@@ -57,19 +57,6 @@ pub struct GcReport {
     pub stale_tail_records: u64,
     /// Whether the garbage was deleted.
     pub deleted: bool,
-}
-
-/// Amount of garbage at the last count.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pressure {
-    /// Percentage of its limit that the worst kind has reached; above 100 ingest is throttled.
-    percent: u64,
-}
-
-impl Pressure {
-    pub(crate) fn is_high(self) -> bool {
-        self.percent > 100
-    }
 }
 
 impl Writer {
@@ -254,18 +241,14 @@ impl Writer {
         let (changes, tail_records) = (report.stale_changes, report.stale_tail_records);
         let left = if report.deleted { [0; 4] } else { [bytes, chunks, changes, tail_records] };
         self.shared().metrics.backlog(left[0], left[1], left[2], left[3]);
-        let limits: Guardrails = self.shared().settings.guardrails;
-        let percent = |left: u64, max: u64| left.saturating_mul(100) / max.max(1);
-        let worst = percent(left[0], limits.max_orphan_chunk_bytes)
-            .max(percent(left[2], limits.max_orphan_manifest_segments))
-            .max(percent(left[3], limits.max_stale_tail_keys));
-        let now = Pressure { percent: worst };
+        let limits = &self.shared().settings.guardrails;
+        let now = Pressure::of(limits, left[0], left[2], left[3]);
         let before = {
             let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *backlog, now)
         };
         if now.is_high() && before.is_high() && now.percent > before.percent {
-            let what = format!("garbage is at {worst} % of its limit and grows: {left:?}");
+            let what = format!("garbage is at {} % of its limit and grows: {left:?}", now.percent);
             let mut followed = self.shared().followed.lock().await;
             let degraded = Degradation::new(Cause::Backlog, what.clone());
             self.degrade(&mut followed, degraded).await?;

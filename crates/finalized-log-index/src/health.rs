@@ -16,12 +16,13 @@ use logmill_io::{Batch, Condition, ErrorKind};
 
 use crate::chunk_list::ChunkList;
 use crate::error::{Error, Result};
-use crate::index::{IndexState, LogIndex, Snapshot};
+use crate::index::LogIndex;
 use crate::records::chunks::{Change, ChunkEntry};
 use crate::records::degraded::Degradation;
 use crate::records::replacement::ReplacementKind;
 use crate::records::tail_state::TailState;
 use crate::replace::ReplacedBlocks;
+use crate::state::{IndexState, Snapshot};
 use crate::types::BlockRange;
 use crate::writer::Writer;
 

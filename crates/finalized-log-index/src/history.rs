@@ -12,13 +12,14 @@ use std::sync::Arc;
 use futures::{Stream, StreamExt, pin_mut};
 use tokio::sync::MutexGuard;
 
-use crate::bodies::BodiesUpload;
+use crate::body_upload::BodiesUpload;
 use crate::chunk::{self, EncodedChunk};
 use crate::error::{Error, Result};
-use crate::index::{IndexState, LogIndex};
+use crate::index::LogIndex;
 use crate::publish::{PublishEffects, Role};
 use crate::records::chunks::ChunkEntry;
 use crate::section::{ChunkPrefix, Content, End, Section};
+use crate::state::IndexState;
 use crate::types::{BlockRange, FinalizedBlock};
 
 impl LogIndex {

@@ -49,9 +49,13 @@
 #![warn(missing_docs)]
 
 mod bodies;
+mod body_keys;
+mod body_lookup;
+mod body_upload;
 mod chunk;
 mod chunk_list;
 mod codec;
+mod damage;
 mod damage_notes;
 mod error;
 mod filter;
@@ -63,6 +67,7 @@ mod index;
 mod lookup;
 mod metric;
 mod page;
+mod pressure;
 mod publish;
 mod query;
 mod reader;
@@ -75,10 +80,12 @@ mod samples;
 mod seal;
 mod section;
 mod settings;
+mod state;
 mod tail;
 mod term;
 mod terms;
 mod types;
+mod validation;
 mod words;
 pub mod workload;
 mod writer;
@@ -89,16 +96,16 @@ pub use error::{Error, Result};
 pub use filter::{Blocks, Filter};
 pub use gc::{GcMode, GcReport};
 pub use health::{HealthReport, RebuildPlan, Resolution};
-pub use index::{LogIndex, Stores};
+pub use index::LogIndex;
 pub use query::{ExplainedClause, ExplainedSource, Explanation, LogPage, Strategy};
 pub use recheck::Recheck;
 pub use records::chunks::{BodiesRef, ChunkEntry};
 pub use records::degraded::{Cause, DamagedBlocks, Degradation};
-pub use records::replacement::{Replacement, ReplacementKind};
-pub use replace::ReplacementPosition;
+pub use records::replacement::{Replacement, ReplacementKind, ReplacementPosition};
 pub use rewrite::{Origin, RewriteOutcome, RewrittenBlock, TAIL_REWRITE_BLOCKS_MAX};
 pub use seal::MaintenanceSummary;
 pub use settings::{BroadPolicy, Guardrails, Settings};
+pub use state::Stores;
 pub use term::{Fingerprint, Kind};
 pub use types::{
     BLOCK_BODY_BYTES_MAX, BLOCK_DATA_BYTES_MAX, BLOCK_LOGS_MAX, BLOCK_TRANSACTIONS_MAX, BlockInfo,

@@ -8,9 +8,10 @@ use logmill_io::ErrorKind;
 
 use crate::codec::as_u64;
 use crate::error::{Error, Result};
-use crate::index::{LogIndex, SharedIndex, Snapshot};
+use crate::index::LogIndex;
 use crate::query::{OpenSource, Source};
 use crate::section::BlockRow;
+use crate::state::{SharedIndex, Snapshot};
 use crate::term::{Fingerprint, Kind};
 use crate::terms::Group;
 use crate::types::{BlockInfo, BlockRange, Log};

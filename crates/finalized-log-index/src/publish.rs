@@ -16,16 +16,16 @@ use std::time::Duration;
 
 use logmill_io::{Batch, Condition, ErrorKind, Fence, MetaStoreExt, Version};
 
-use crate::bodies::EncodedBodies;
+use crate::bodies::blob::EncodedBodies;
 use crate::chunk::EncodedChunk;
 use crate::chunk_list::PublishPlan;
 use crate::error::{Error, Result};
 use crate::follow::version_at;
-use crate::index::{IndexState, SharedIndex};
 use crate::records::attempt;
 use crate::records::chunks::{BodiesRef, Change, ChunkEntry, ChunksHead, blob_name};
+use crate::records::replacement::ReplacementPosition;
 use crate::records::tail_state::TailState;
-use crate::replace::ReplacementPosition;
+use crate::state::{IndexState, SharedIndex};
 
 /// How often a publication that loses races is planned again.
 const ATTEMPTS_MAX: usize = 64;

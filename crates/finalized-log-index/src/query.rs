@@ -33,9 +33,10 @@ pub(crate) use source::{OpenSource, Source};
 use crate::codec::as_u64;
 use crate::error::{Error, Result};
 use crate::filter::{Blocks, Filter};
-use crate::index::{LogIndex, SharedIndex, Snapshot};
+use crate::index::LogIndex;
 use crate::query::execute::Execution;
 use crate::settings::BroadPolicy;
+use crate::state::{SharedIndex, Snapshot};
 use crate::types::{BlockRange, Log};
 
 /// Answer to a query.

@@ -12,9 +12,10 @@ use logmill_io::{BlobName, BlobStore, ErrorKind};
 use crate::bodies;
 use crate::damage_notes::DamageLocation;
 use crate::error::{Error, Result};
-use crate::index::{LogIndex, SharedIndex, Snapshot};
+use crate::index::LogIndex;
 use crate::reader;
 use crate::records::degraded::DamagedBlocks;
+use crate::state::{SharedIndex, Snapshot};
 
 /// What a check found.
 #[derive(Clone, Debug, PartialEq, Eq)]

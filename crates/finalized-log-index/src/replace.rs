@@ -22,36 +22,19 @@ use alloy_primitives::B256;
 use logmill_io::{Batch, Condition, ErrorKind, MetaStoreExt, Version};
 
 use crate::codec::as_u64;
-use crate::error::{Error, Result};
-use crate::index::{IndexState, LogIndex, SharedIndex};
+use crate::error::Result;
+use crate::index::LogIndex;
 use crate::records::chunks::Change;
-use crate::records::replacement::{OLD_HASHES_MAX, Replacement, ReplacementKind};
+use crate::records::replacement::{
+    OLD_HASHES_MAX, Replacement, ReplacementKind, ReplacementPosition, missing_replacement,
+};
 use crate::records::{identity, number_of};
 use crate::section::BlockRow;
+use crate::state::{IndexState, SharedIndex};
 use crate::types::BlockRange;
 
 /// Page size of [`LogIndex::replacements_after`].
 const REPLACEMENTS_PER_CALL: usize = 64;
-
-/// A position in the log of replacements.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReplacementPosition {
-    /// Number of the last replacement before the position; 0 before the first.
-    pub seq: u64,
-    /// Tells apart logs that use the same number for different replacements; 0 if unknown, as in an index of an
-    /// earlier version that has not been written since.
-    pub mark: u64,
-}
-
-impl ReplacementPosition {
-    /// A position in no log, stored by a consumer whose position was not in this log.
-    pub const NOWHERE: Self = Self { seq: 0, mark: u64::MAX };
-
-    /// Whether both positions are the same; an unknown mark matches any.
-    pub fn is_same(self, other: Self) -> bool {
-        self.seq == other.seq && (self.mark == other.mark || self.mark == 0 || other.mark == 0)
-    }
-}
 
 /// Blocks that a commit removes or changes.
 #[derive(Debug)]
@@ -109,26 +92,15 @@ impl LogIndex {
             }
             let replacement = Replacement::decode(&record.value)?;
             if replacement.seq != number || number != seq + as_u64(found.len()) + 1 {
-                return Err(missing(seq + as_u64(found.len()) + 1));
+                return Err(missing_replacement(seq + as_u64(found.len()) + 1));
             }
             found.push(replacement);
         }
         if found.is_empty() {
-            return Err(missing(seq + 1));
+            return Err(missing_replacement(seq + 1));
         }
         Ok(found)
     }
-}
-
-/// The mark of a replacement: part of the hash of its record, which contains time and reason.
-fn mark_of(record: &[u8]) -> u64 {
-    let hash = blake3::hash(record);
-    let first = hash.as_bytes().first_chunk().copied().unwrap_or_default();
-    u64::from_be_bytes(first).clamp(1, u64::MAX - 1)
-}
-
-fn missing(seq: u64) -> Error {
-    Error::corrupt(format!("the record of replacement {seq} is missing"))
 }
 
 impl SharedIndex {
@@ -157,27 +129,12 @@ impl SharedIndex {
         );
         let record = Replacement { seq, blocks, kind, old_hashes, reason, at };
         let encoded = record.encode();
-        let position = ReplacementPosition { seq, mark: mark_of(&encoded) };
+        let position = ReplacementPosition::after(seq, &encoded);
         let batch = batch.put(self.keys.replacement(seq), encoded, Condition::Absent);
         let count = record.blocks.end - record.blocks.start;
         let committed = self.commit_list(followed, change, batch, position).await?;
         self.metrics.replaced(count);
         Ok(committed)
-    }
-
-    /// The position after replacement `seq`.
-    pub(crate) async fn position_at(&self, seq: u64) -> Result<ReplacementPosition> {
-        if seq == 0 {
-            return Ok(ReplacementPosition { seq, mark: self.identity().await?.unwrap_or(0) });
-        }
-        let record = self.stores.meta.get(&self.keys.replacement(seq)).await?;
-        let record = record.ok_or_else(|| missing(seq))?;
-        Ok(ReplacementPosition { seq, mark: mark_of(&record.value) })
-    }
-
-    async fn identity(&self) -> Result<Option<u64>> {
-        let record = self.stores.meta.get(&self.keys.identity()).await?;
-        record.map(|record| identity::decode(&record.value)).transpose()
     }
 
     /// Draws the random number that identifies this index, unless it has one.

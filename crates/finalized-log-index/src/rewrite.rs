@@ -17,11 +17,11 @@ use futures::{Stream, StreamExt, pin_mut};
 use logmill_io::{Batch, Condition, ErrorKind};
 use logmill_work::IntervalSet;
 
-use crate::bodies::{self, BodiesUpload, BodyKeys};
+use crate::body_keys::BodyKeys;
+use crate::body_upload::BodiesUpload;
 use crate::chunk;
 use crate::codec::as_u64;
 use crate::error::{Error, Result};
-use crate::index::{IndexState, SharedIndex};
 use crate::publish::{Attempt, Role};
 use crate::records;
 use crate::records::chunks::{BodiesRef, Change, ChunkEntry};
@@ -30,6 +30,7 @@ use crate::records::tail_batch;
 use crate::records::tail_state::TailState;
 use crate::replace::ReplacedBlocks;
 use crate::section::{ChunkPrefix, Content, Section};
+use crate::state::{IndexState, SharedIndex};
 use crate::tail::Tail;
 use crate::term::ID_MAX;
 use crate::types::{BlockRange, FinalizedBlock};
@@ -464,7 +465,7 @@ impl SharedIndex {
                 keys = keys.without(block.number);
                 keys.join(BodyKeys::of(std::slice::from_ref(block)));
                 rewritten = true;
-                for (number, body) in bodies::records_of(std::slice::from_ref(block)).await {
+                for (number, body) in records::body::encode_all(std::slice::from_ref(block)).await {
                     let key = self.keys.body(generation, number);
                     rewrite.puts.push((key, body, Condition::Any));
                 }

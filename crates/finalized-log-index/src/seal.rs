@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use logmill_io::{ErrorKind, Key};
 
-use crate::bodies::TailBodies;
+use crate::body_keys::TailBodies;
 use crate::chunk;
 use crate::error::{Error, Result};
-use crate::index::SharedIndex;
 use crate::publish::{PublishEffects, Role};
 use crate::records::chunks::ChunkEntry;
 use crate::section::{Content, End};
+use crate::state::{IndexState, SharedIndex};
 use crate::tail::{SectionView, Tail};
 use crate::writer::Writer;
 
@@ -151,8 +151,8 @@ impl Writer {
     }
 
     /// The lease is held, the tail is known, and nothing forbids to write.
-    async fn usable(&self, followed: &mut crate::index::IndexState) -> Result<()> {
-        self.keep_lease().await?;
+    async fn usable(&self, followed: &mut IndexState) -> Result<()> {
+        self.renew_if_due().await?;
         if !followed.tail_known {
             self.shared().follow(followed).await?;
         }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use alloy_primitives::B256;
 
-use crate::bodies::{BodyKeys, TailBodies};
+use crate::body_keys::{BodyKeys, TailBodies};
 use crate::chunk::pages_of_blocks;
 use crate::codec::as_u64;
 use crate::metric::Metrics;

@@ -11,22 +11,24 @@
 //! survives a crash; a failed call can be retried. A writer that lost its lease cannot commit. Leaves to others:
 //! canonical order and finality (the caller's promise), and running [`Writer::maintain`].
 
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
+use logmill_io::group_commit::{GroupCommit, GroupWriter};
 use logmill_io::{Batch, Condition, ErrorKind, Fence};
-use logmill_work::{HeldLease, Lease, LeaseSettings};
-use tokio::sync::{MutexGuard, Semaphore, oneshot};
+use logmill_work::{Lease, LeaseKeeper, LeaseSettings};
+use tokio::sync::Semaphore;
 
-use crate::bodies::{self, BodyKeys};
+use crate::body_keys::BodyKeys;
 use crate::codec::as_u64;
 use crate::error::{Error, Result};
 use crate::follow::version_at;
-use crate::index::{IndexState, LogIndex, SharedIndex};
+use crate::index::LogIndex;
+use crate::pressure::Pressure;
+use crate::records::body;
 use crate::records::degraded::{Cause, Degradation};
 use crate::records::tail_state::TailState;
+use crate::state::{IndexState, SharedIndex};
 use crate::tail::Tail;
 use crate::types::FinalizedBlock;
 
@@ -48,24 +50,16 @@ pub enum IngestOutcome {
 #[derive(Debug)]
 pub struct Writer {
     pub(crate) index: LogIndex,
-    lease: Lease,
-    held: std::sync::Mutex<(HeldLease, Duration)>,
-    queue: std::sync::Mutex<VecDeque<QueuedBlock>>,
+    lease: LeaseKeeper,
+    queue: GroupCommit<FinalizedBlock, IngestOutcome, Error>,
     queue_room: Semaphore,
-    pub(crate) backlog: std::sync::Mutex<crate::gc::Pressure>,
+    pub(crate) backlog: std::sync::Mutex<Pressure>,
     /// Held while sealing, so that no section is sealed twice.
     pub(crate) sealing: tokio::sync::Mutex<()>,
     /// Held while merging.
     pub(crate) merging: tokio::sync::Mutex<()>,
     /// Notified when a section is complete.
     pub(crate) sealable: tokio::sync::Notify,
-}
-
-/// A block in the queue.
-#[derive(Debug)]
-struct QueuedBlock {
-    block: FinalizedBlock,
-    answer: oneshot::Sender<Result<IngestOutcome>>,
 }
 
 impl LogIndex {
@@ -77,8 +71,7 @@ impl LogIndex {
             LeaseSettings { ttl: shared.settings.lease_ttl, margin: shared.settings.lease_margin };
         let (meta, clock) = (Arc::clone(&shared.stores.meta), Arc::clone(&shared.stores.clock));
         let lease = Lease::new(meta, clock, &shared.keys.lease(), owner, settings);
-        let since = shared.stores.clock.monotonic();
-        let Some(held) = lease.acquire().await? else {
+        let Some(lease) = LeaseKeeper::acquire(lease).await? else {
             return Err(Error::Standby);
         };
         shared.ensure_identity().await?;
@@ -91,14 +84,31 @@ impl LogIndex {
         Ok(Writer {
             index: self.clone(),
             lease,
-            held: std::sync::Mutex::new((held, since)),
-            queue: std::sync::Mutex::default(),
+            queue: GroupCommit::default(),
             queue_room: Semaphore::new(QUEUE_BLOCKS_MAX),
             backlog: std::sync::Mutex::default(),
             sealing: tokio::sync::Mutex::default(),
             merging: tokio::sync::Mutex::default(),
             sealable: tokio::sync::Notify::new(),
         })
+    }
+}
+
+/// Commits blocks of concurrent callers together.
+struct BlockWriter<'a>(&'a Writer);
+
+impl GroupWriter for BlockWriter<'_> {
+    type Item = FinalizedBlock;
+    type Outcome = IngestOutcome;
+    type Error = Error;
+    type State = IndexState;
+
+    async fn commit(
+        &self,
+        followed: &mut IndexState,
+        blocks: &mut Vec<FinalizedBlock>,
+    ) -> Result<Vec<IngestOutcome>> {
+        self.0.commit(followed, blocks).await
     }
 }
 
@@ -120,50 +130,38 @@ impl Writer {
 
     /// The lease's epoch, logged as `writer_epoch`.
     pub fn epoch(&self) -> i64 {
-        self.held().0.epoch()
-    }
-
-    fn held(&self) -> (HeldLease, Duration) {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lease.epoch()
     }
 
     /// Add this fence to other writes that may succeed only while this writer holds its lease.
     pub fn fence(&self) -> Fence {
-        self.held().0.fence()
+        self.lease.fence()
     }
 
-    /// Renews the lease. Ingest and maintenance renew it themselves; an idle writer must call this.
+    /// Renews the lease. Ingest and maintenance renew it themselves; an idle writer must call this, or
+    /// [`Writer::keep_lease`].
     pub async fn renew(&self) -> Result<()> {
-        let since = self.shared().stores.clock.monotonic();
-        let renewed = self.lease.renew(&self.held().0).await;
-        match renewed {
-            Ok(held) => {
-                *self.held.lock().unwrap_or_else(PoisonError::into_inner) = (held, since);
-                Ok(())
-            }
-            Err(error) if error.kind() == ErrorKind::Fenced => Err(self.lost()),
-            Err(error) => Err(error.into()),
-        }
+        self.lease.renew().await.map_err(|error| self.lease_error(error))
+    }
+
+    /// Renews the lease until it is lost or its store has failed for good; returns that error, and passes any other
+    /// to `note`.
+    pub async fn keep_lease(&self, note: impl Fn(&Error)) -> Error {
+        self.lease_error(self.lease.keep(|error| note(&error.into())).await)
     }
 
     /// Releases the lease: nothing can be written afterwards.
     pub async fn release(&self) -> Result<()> {
-        Ok(self.lease.release(&self.held().0).await?)
+        Ok(self.lease.release().await?)
     }
 
-    /// Renews the lease if a third of its lifetime has passed.
-    pub(crate) async fn keep_lease(&self) -> Result<()> {
-        let (held, since) = self.held();
-        let now = self.shared().stores.clock.monotonic();
-        if now.saturating_sub(since) < self.shared().settings.lease_ttl / 3 {
-            return Ok(());
-        }
-        match self.renew().await {
-            Err(error) if error.kind() == ErrorKind::Fenced => Err(error),
-            // The renewal failed, but the lease is still valid for a while.
-            Err(_) if self.lease.is_trusted(&held) => Ok(()),
-            outcome => outcome,
-        }
+    /// Renews the lease if that is due.
+    pub(crate) async fn renew_if_due(&self) -> Result<()> {
+        self.lease.renew_if_due().await.map_err(|error| self.lease_error(error))
+    }
+
+    fn lease_error(&self, error: logmill_work::Error) -> Error {
+        if error.kind() == ErrorKind::Fenced { self.lost() } else { error.into() }
     }
 
     /// Records that another process now holds the lease.
@@ -178,57 +176,14 @@ impl Writer {
     pub async fn ingest_finalized_block(&self, block: FinalizedBlock) -> Result<IngestOutcome> {
         let _room = self.queue_room.acquire().await.map_err(|_| Error::Standby)?;
         self.make_room().await?;
-        let (answer, mut waiting) = oneshot::channel();
-        self.lock_queue().push_back(QueuedBlock { block, answer });
-        let wait = self.shared().settings.commit_wait;
-        if !wait.is_zero() && self.lock_queue().len() < self.shared().settings.commit_blocks {
+        let pending = self.queue.add(block);
+        let (wait, most) =
+            (self.shared().settings.commit_wait, self.shared().settings.commit_blocks);
+        if !wait.is_zero() && self.queue.waiting() < most {
             self.shared().stores.clock.sleep(wait).await;
         }
-        loop {
-            let mut followed = self.shared().followed.lock().await;
-            match waiting.try_recv() {
-                Ok(outcome) => return outcome,
-                Err(oneshot::error::TryRecvError::Closed) => return Err(interrupted()),
-                Err(oneshot::error::TryRecvError::Empty) => {}
-            }
-            self.commit_waiting(&mut followed).await;
-        }
-    }
-
-    fn lock_queue(&self) -> std::sync::MutexGuard<'_, VecDeque<QueuedBlock>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Commits the waiting blocks and sends each caller its outcome.
-    async fn commit_waiting(&self, followed: &mut MutexGuard<'_, IndexState>) {
-        let taken: Vec<QueuedBlock> = {
-            let mut queue = self.lock_queue();
-            let count = queue.len().min(self.shared().settings.commit_blocks);
-            queue.drain(..count).collect()
-        };
-        let mut blocks = Vec::with_capacity(taken.len());
-        let mut answers = Vec::with_capacity(taken.len());
-        for waiting in taken {
-            blocks.push(waiting.block);
-            answers.push(waiting.answer);
-        }
-        // A caller may have been cancelled; sending to it fails, which does not matter.
-        match self.commit(followed, &blocks).await {
-            Ok(outcomes) => answers.into_iter().zip(outcomes).for_each(|(answer, outcome)| {
-                let _ = answer.send(Ok(outcome));
-            }),
-            Err(_) if blocks.len() > 1 => {
-                for (block, answer) in blocks.iter().zip(answers) {
-                    let outcome = self.commit(followed, std::slice::from_ref(block)).await;
-                    let _ = answer.send(outcome.map(|outcomes| outcomes[0]));
-                }
-            }
-            Err(error) => {
-                if let Some(answer) = answers.into_iter().next() {
-                    let _ = answer.send(Err(error));
-                }
-            }
-        }
+        let outcome = pending.commit(&BlockWriter(self), &self.shared().followed, most).await;
+        outcome.unwrap_or_else(|| Err(interrupted()))
     }
 
     /// Adds consecutive blocks in one commit: all or none.
@@ -277,7 +232,7 @@ impl Writer {
             .put(self.shared().keys.tail_state(), tail.state.encode(), condition)
             .put(key, appended.encode(&body_keys), Condition::Absent)
             .fenced(self.fence());
-        for (number, record) in bodies::records_of(fresh).await {
+        for (number, record) in body::encode_all(fresh).await {
             let key = self.shared().keys.body(tail.state.generation, number);
             batch = batch.put(key, record, Condition::Absent);
         }
@@ -319,7 +274,7 @@ impl Writer {
 
     /// Renews the lease and reloads the tail if necessary; fails if the index is degraded.
     pub(crate) async fn ready(&self, followed: &mut IndexState) -> Result<()> {
-        self.keep_lease().await?;
+        self.renew_if_due().await?;
         if !followed.tail_known {
             let outcome = self.shared().follow(followed).await;
             self.store_corruption(followed, outcome).await?;

@@ -10,6 +10,9 @@ use tokio_postgres::error::SqlState;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// Why a transaction is over if its database is closed or the writer thread is gone.
+pub(crate) const DATABASE_CLOSED: &str = "the database was closed";
+
 /// What the caller should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
@@ -232,7 +235,7 @@ impl Error {
     pub fn is_fatal(&self) -> bool {
         match self {
             Self::Poisoned { .. } | Self::Crashed { .. } => true,
-            Self::TransactionOver { why } => *why == crate::sql::CLOSED,
+            Self::TransactionOver { why } => *why == DATABASE_CLOSED,
             Self::Sqlite { .. } => self.kind() == ErrorKind::Internal,
             _ => false,
         }

@@ -11,7 +11,8 @@
 //! - [`mod@private`]: files and folders that only their owner may read.
 //! - [`Sql`]: one thin interface to SQLite and PostgreSQL.
 //! - [`wire`]: clients of remote servers, by HTTP, WebSocket and Unix socket.
-//! - [`FaultyStore`], [`Faults`]: fault injection.
+//! - [`mod@group_commit`]: callers that share a commit.
+//! - [`FaultyStore`], [`Faults`], [`CrashMatrix`]: fault injection.
 //! - [`meta::conformance`], [`blob::conformance`]: tests that every implementation must pass.
 //!
 //! Guarantees: no other crate touches disk, network, clock or randomness. Leaves to others: chains, jobs, and
@@ -22,11 +23,15 @@
 
 pub mod blob;
 mod clock;
+mod crash_matrix;
 pub mod disk;
 mod entropy;
 mod error;
 mod fault;
+mod faulty_store;
+mod fence;
 pub mod file;
+pub mod group_commit;
 pub mod meta;
 mod open_files;
 pub mod private;
@@ -38,10 +43,13 @@ pub mod wire;
 
 pub use blob::{BlobMeta, BlobName, BlobStore, BlobStoreExt};
 pub use clock::{Clock, SimClock, SystemClock, Timestamp, millis};
+pub use crash_matrix::CrashMatrix;
 pub use entropy::{Entropy, OsEntropy, SeededEntropy};
 pub use error::{Error, ErrorKind, Result, error_chain};
-pub use fault::{Fault, Faults, FaultyStore};
-pub use meta::{Batch, Condition, Fence, Key, KeyRange, MetaStore, MetaStoreExt, Record, Version};
+pub use fault::{Fault, Faults};
+pub use faulty_store::FaultyStore;
+pub use fence::Fence;
+pub use meta::{Batch, Condition, Key, KeyRange, MetaStore, MetaStoreExt, Record, Version};
 pub use open_files::raise_open_files;
 pub use proof::proof_cases;
 pub use sql::{Amount, Row, Sql, Tx, Value};

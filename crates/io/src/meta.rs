@@ -23,13 +23,13 @@ use bytes::Bytes;
 
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
+use crate::fence::Fence;
 
 pub mod conformance;
 mod memory;
 mod sql;
 
 pub use memory::MemoryMeta;
-pub(crate) use sql::MIGRATIONS;
 pub use sql::SqlMeta;
 
 pub const KEY_BYTES_MAX: usize = 1_024;
@@ -107,22 +107,6 @@ pub enum Condition {
     Absent,
     /// The record still has this version.
     Version(Version),
-}
-
-/// A counter of the store that only grows, and the value it must have: a lease holder with a lower value can no
-/// longer write.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fence {
-    /// Name of the counter; also the name of the lease.
-    pub name: String,
-    /// Value when the holder acquired the lease.
-    pub counter: i64,
-}
-
-impl Fence {
-    pub fn stale(&self) -> Error {
-        Error::Fenced { fence: self.name.clone(), counter: self.counter }
-    }
 }
 
 #[derive(Clone, Debug)]

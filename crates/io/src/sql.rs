@@ -18,7 +18,6 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,7 +26,6 @@ use crate::clock::{Clock, Timestamp, millis};
 use crate::entropy::Entropy;
 use crate::error::{Error, Result};
 use crate::fault::Faults;
-use crate::meta::Fence;
 use crate::params;
 
 mod amount;
@@ -41,6 +39,8 @@ mod probe;
 mod read_executor;
 mod sqlite;
 mod statement_cache;
+mod store_tables;
+mod transaction;
 mod value;
 mod wake;
 
@@ -48,13 +48,16 @@ pub use amount::Amount;
 pub use bulk::{Bulk, ColumnType};
 pub use folder::DataFolder;
 pub use migrate::{Migration, Migrations};
+use postgres::Postgres;
 pub use postgres::PostgresSettings;
-use postgres::{Postgres, PostgresTx};
 pub use presence::PRESENCE_LOOK;
 pub use read_executor::ReadExecutor;
-use sqlite::{Sqlite, SqliteTx};
+use sqlite::Sqlite;
 pub use sqlite::{SqliteSettings, check_database, check_step_back};
 use statement_cache::StatementCache;
+use store_tables::STORE_TABLES;
+use transaction::TxEngine;
+pub use transaction::{TransactionError, Tx};
 pub use value::{Row, Value};
 pub use wake::{Waiter, Wakes};
 
@@ -68,8 +71,10 @@ const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// writer.
 const TRANSACTION_MAX: Duration = Duration::from_secs(60);
 
-/// Why a statement fails if its database is closed or the writer thread is gone.
-pub(crate) const CLOSED: &str = "the database was closed";
+tokio::task_local! {
+    /// Set while a task runs the body of a transaction.
+    static IN_TRANSACTION: ();
+}
 
 /// A statement in the engine's dialect.
 type Statement = (Arc<str>, Vec<Value>);
@@ -125,6 +130,7 @@ enum Access {
 }
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one per database, on the heap")]
 enum Engine {
     Sqlite(Sqlite),
     Postgres(Postgres),
@@ -146,9 +152,9 @@ impl Sql {
         let engine = Engine::Sqlite(open_sqlite(settings, &clock).await?);
         let sql = Self::new(engine, clock, entropy);
         if settings.read_only {
-            sql.expect_migrated(&crate::meta::MIGRATIONS).await?;
+            sql.expect_migrated(&STORE_TABLES).await?;
         } else {
-            sql.migrate(&crate::meta::MIGRATIONS).await?;
+            sql.migrate(&STORE_TABLES).await?;
         }
         Ok(sql)
     }
@@ -161,7 +167,7 @@ impl Sql {
     ) -> Result<Self> {
         let engine = Engine::Postgres(Postgres::connect(settings).await?);
         let sql = Self::new(engine, clock, entropy);
-        sql.migrate(&crate::meta::MIGRATIONS).await?;
+        sql.migrate(&STORE_TABLES).await?;
         Ok(sql)
     }
 
@@ -231,45 +237,54 @@ impl Sql {
 
     /// Runs `body` in a transaction, again if it lost a race, and commits.
     ///
-    /// `body` gets a handle that it may clone. It is called once per attempt and must do the same each time.
-    pub async fn write<T, F, Fut>(&self, mut body: F) -> Result<T>
+    /// `body` gets a handle that it may clone. It is called once per attempt and must do the same each time. Its own
+    /// errors roll the transaction back and are returned as they are.
+    pub async fn write<T, E, F, Fut>(&self, mut body: F) -> Result<T, E>
     where
+        E: TransactionError,
         F: FnMut(Tx) -> Fut,
-        Fut: Future<Output = Result<T>>,
+        Fut: Future<Output = Result<T, E>>,
     {
         let mut attempt = 0;
         loop {
-            match self.attempt(&mut body).await {
-                Err(error) => self.again(&mut attempt, error).await?,
-                done => return done,
+            match self.attempt(&mut body).await.map_err(E::into_store) {
+                Ok(value) => return Ok(value),
+                Err(Ok(error)) => self.again(&mut attempt, error).await?,
+                Err(Err(own)) => return Err(own),
             }
         }
     }
 
-    async fn attempt<T, F, Fut>(&self, body: &mut F) -> Result<T>
+    async fn attempt<T, E, F, Fut>(&self, body: &mut F) -> Result<T, E>
     where
+        E: TransactionError,
         F: FnMut(Tx) -> Fut,
-        Fut: Future<Output = Result<T>>,
+        Fut: Future<Output = Result<T, E>>,
     {
         let tx = in_time("begin a transaction", self.begin()).await?;
-        match in_time("run a transaction", body(tx.clone())).await {
+        // On the heap: a body is a large future, and so would be every future that contains this one.
+        let run = Box::pin(body(tx.clone()));
+        #[cfg(debug_assertions)]
+        let run = IN_TRANSACTION.scope((), run);
+        match in_time("run a transaction", run).await.map_err(E::into_store) {
             Ok(value) => {
                 let committed = in_time("commit a transaction", tx.commit()).await;
                 committed.map_err(Error::doubt_if_slow)?;
                 Ok(value)
             }
             // Dropping the transaction rolls it back.
-            Err(error @ Error::TooSlow { .. }) => Err(error),
+            Err(Ok(error @ Error::TooSlow { .. })) => Err(error.into()),
             Err(error) => {
                 // The first error explains the failure; if the rollback fails too, the engine rolls back by
                 // itself.
                 drop(tx.rollback().await);
-                Err(error.before_commit())
+                Err(error.map_or_else(|own| own, |error| error.before_commit().into()))
             }
         }
     }
 
     async fn begin(&self) -> Result<Tx> {
+        self.outside_transactions();
         let begin = async {
             Ok(match &*self.engine {
                 Engine::Sqlite(sqlite) => TxEngine::Sqlite(sqlite.begin(self.lane).await?),
@@ -288,6 +303,7 @@ impl Sql {
         &self,
         statements: Vec<(&str, Vec<Value>)>,
     ) -> Result<Vec<StatementResult>> {
+        self.outside_transactions();
         let mut attempt = 0;
         loop {
             let rewritten: Vec<Statement> = statements
@@ -314,6 +330,7 @@ impl Sql {
         params: Vec<Value>,
         access: Access,
     ) -> Result<StatementResult> {
+        self.outside_transactions();
         let mut attempt = 0;
         loop {
             let (text, params) = (self.rewrite(text), params.clone());
@@ -323,7 +340,12 @@ impl Sql {
                     (Engine::Sqlite(sqlite), Access::Write) => {
                         sqlite.one(self.lane, text, params).await
                     }
-                    (Engine::Postgres(postgres), _) => postgres.one(&text, &params).await,
+                    (Engine::Postgres(postgres), Access::Read) => {
+                        postgres.read(&text, &params).await
+                    }
+                    (Engine::Postgres(postgres), Access::Write) => {
+                        postgres.one(&text, &params).await
+                    }
                 }
             };
             match (self.faulty(run).await, access) {
@@ -346,6 +368,16 @@ impl Sql {
         tracing::debug!(attempt, error = error.chain(), "retrying a statement or transaction");
         self.clock.sleep(self.backoff(*attempt)).await;
         Ok(())
+    }
+
+    /// Panics in debug builds if the body of a transaction uses a database other than through its [`Tx`]. The
+    /// transaction holds a connection of a small pool, or SQLite's only writer: all callers that hold one might wait
+    /// for another.
+    fn outside_transactions(&self) {
+        debug_assert!(
+            IN_TRANSACTION.try_with(|()| ()).is_err(),
+            "the body of a transaction asks for another connection"
+        );
     }
 
     async fn faulty<T>(&self, operation: impl Future<Output = Result<T>>) -> Result<T> {
@@ -388,107 +420,10 @@ async fn open_sqlite(settings: &SqliteSettings, clock: &Arc<dyn Clock>) -> Resul
     }
 }
 
-async fn in_time<T>(doing: &'static str, work: impl Future<Output = Result<T>>) -> Result<T> {
+async fn in_time<T, E: From<Error>>(
+    doing: &'static str,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
     let slow = || Error::TooSlow { doing, limit_ms: millis(TRANSACTION_MAX).unsigned_abs() };
-    tokio::time::timeout(TRANSACTION_MAX, work).await.unwrap_or_else(|_| Err(slow()))
-}
-
-/// A transaction. Clones are handles to the same one.
-#[derive(Clone, Debug)]
-pub struct Tx {
-    engine: Arc<TxEngine>,
-    sql: Sql,
-    /// Statements that failed, were dropped, or are still running.
-    unfinished: Arc<AtomicUsize>,
-}
-
-#[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one per transaction, on the heap")]
-enum TxEngine {
-    Sqlite(SqliteTx),
-    Postgres(PostgresTx),
-}
-
-#[async_trait]
-impl Execute for Tx {
-    async fn execute(&self, text: &str, params: Vec<Value>) -> Result<StatementResult> {
-        self.step(self.one(text, params)).await
-    }
-}
-
-impl Tx {
-    /// Awaits a statement; the transaction cannot commit unless it succeeds.
-    async fn step<T>(&self, statement: impl Future<Output = Result<T>>) -> Result<T> {
-        self.unfinished.fetch_add(1, Ordering::SeqCst);
-        // An error, or a dropped caller, leaves the statement counted.
-        let done = statement.await?;
-        self.unfinished.fetch_sub(1, Ordering::SeqCst);
-        Ok(done)
-    }
-
-    async fn one(&self, text: &str, params: Vec<Value>) -> Result<StatementResult> {
-        let text = self.sql.rewrite(text);
-        let run = async {
-            match &*self.engine {
-                TxEngine::Sqlite(tx) => tx.one(text, params).await,
-                TxEngine::Postgres(tx) => tx.one(&text, &params).await,
-            }
-        };
-        self.sql.faulty(run).await
-    }
-
-    /// Runs one statement for each set of parameters; returns how many rows each changed.
-    pub async fn execute_many(
-        &self,
-        text: &str,
-        sets: impl Into<Arc<[Vec<Value>]>>,
-    ) -> Result<Vec<u64>> {
-        let sets = sets.into();
-        if sets.is_empty() {
-            return Ok(Vec::new());
-        }
-        let text = self.sql.rewrite(text);
-        let run = async {
-            match &*self.engine {
-                TxEngine::Sqlite(tx) => tx.many(text, sets).await,
-                TxEngine::Postgres(tx) => tx.many(&text, &sets).await,
-            }
-        };
-        self.step(self.sql.faulty(run)).await
-    }
-
-    /// Makes the commit conditional on `fence`: no process can raise its counter before the transaction ends.
-    pub async fn hold(&self, fence: &Fence) -> Result<()> {
-        // The lock is essential: with a plain read a stale writer could commit after a take-over.
-        let text = "SELECT counter FROM meta_fence WHERE name = $1 FOR SHARE";
-        self.step(async {
-            let found = self.one(text, params![fence.name.as_str()]).await?;
-            match found.rows.first().map(|row| row.int(0)).transpose()? {
-                Some(counter) if counter == fence.counter => Ok(()),
-                _ => Err(fence.stale()),
-            }
-        })
-        .await
-    }
-
-    async fn commit(&self) -> Result<()> {
-        if self.unfinished.load(Ordering::SeqCst) > 0 {
-            drop(self.rollback().await);
-            return Err(Error::TransactionOver {
-                why: "one of its statements failed or was dropped",
-            });
-        }
-        self.sql.faulty(self.end(true)).await
-    }
-
-    async fn rollback(&self) -> Result<()> {
-        self.end(false).await
-    }
-
-    async fn end(&self, commit: bool) -> Result<()> {
-        match &*self.engine {
-            TxEngine::Sqlite(tx) => tx.end(commit).await,
-            TxEngine::Postgres(tx) => tx.end(commit).await,
-        }
-    }
+    tokio::time::timeout(TRANSACTION_MAX, work).await.unwrap_or_else(|_| Err(slow().into()))
 }

@@ -43,7 +43,7 @@ pub struct Limits {
 pub struct WireResponse {
     /// HTTP status; 200 if the transport has none.
     pub status: u16,
-    /// The server's `Retry-After`.
+    /// The server's `Retry-After`, as it was sent; it may be very long.
     pub retry_after: Option<Duration>,
     pub body: Bytes,
 }

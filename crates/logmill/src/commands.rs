@@ -1,7 +1,14 @@
-//! Commands that have a file of their own below this one: `logmill verify` and `logmill repair`.
+//! Commands other than `logmill run`, a file each.
 //!
-//! Guarantees: those of each command. Leaves to others: the commands that share a module with what they control
-//! ([`crate::jobs`], [`crate::index`], [`crate::meter`], [`crate::secrets`], [`crate::derive`]).
+//! Guarantees: those of each command. Leaves to others: their arguments ([`crate::cli`]).
 
+pub(crate) mod collect;
+pub(crate) mod demo;
+pub(crate) mod index;
+pub(crate) mod jobs;
+pub(crate) mod meter;
+pub(crate) mod preflight;
+pub(crate) mod rederive;
 pub(crate) mod repair;
+pub(crate) mod secrets;
 pub(crate) mod verify;

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! Guarantees: only the server's own user can connect (mode 0600 before it listens). Bodies, responses, time and
-//! concurrent requests are bounded. Leaves to others: what a change does ([`crate::jobs::change`]).
+//! concurrent requests are bounded. Leaves to others: what a change does ([`change`]).
 
+pub(crate) mod change;
 mod client;
 mod service;
 mod socket;

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use logmill_io::ErrorKind;
+use logmill_serve::Error as ServeError;
 
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -30,6 +31,10 @@ pub(crate) enum Error {
     Missing { ranges: u64 },
     #[error("nothing has been collected for {consumer} on chain {chain_id}")]
     NothingCollected { chain_id: u64, consumer: &'static str },
+    #[error(
+        "{consumer} on chain {chain_id} has been collected from {collected}, and never from {requested}"
+    )]
+    OtherContracts { chain_id: u64, consumer: &'static str, collected: String, requested: String },
     #[error("nothing was verified: no block of chain {chain_id} is stored in this range")]
     NothingVerified { chain_id: u64 },
     #[error(transparent)]
@@ -150,14 +155,8 @@ pub(crate) enum Error {
     StoppedUnfinished { deadline_ms: i64 },
     #[error("stopped by a signal")]
     Interrupted,
-    #[error("listen on {address}")]
-    Listen {
-        address: std::net::SocketAddr,
-        #[source]
-        source: std::io::Error,
-    },
-    #[error("other machines can reach {address}, but no API keys are set")]
-    NoKeys { address: std::net::SocketAddr },
+    #[error(transparent)]
+    Serve(ServeError),
     #[error("{doing}")]
     System {
         doing: &'static str,
@@ -170,6 +169,19 @@ pub(crate) enum Error {
     Output(#[source] std::io::Error),
     #[error("{what}")]
     Internal { what: String },
+}
+
+impl From<ServeError> for Error {
+    /// Errors of stores are the same wherever they come from.
+    fn from(error: ServeError) -> Self {
+        match error {
+            ServeError::Store(error) => error.into(),
+            ServeError::Pipeline(error) => error.into(),
+            ServeError::Meter(error) => error.into(),
+            ServeError::Panicked(source) => source.into(),
+            error => Self::Serve(error),
+        }
+    }
 }
 
 impl Error {
@@ -215,7 +227,7 @@ impl Error {
             | Self::ManyIndexes { .. }
             | Self::NothingMetered
             | Self::NoSecretKey
-            | Self::NoKeys { .. } => 2,
+            | Self::Serve(ServeError::NoKeys { .. }) => 2,
             Self::Index { source, .. } if is_invalid_query(source) => 2,
             _ => 1,
         }
@@ -258,14 +270,18 @@ impl Error {
             Self::Missing { .. } => {
                 Some("`logmill collect --check` lists them; --redrive retries them")
             }
-            Self::NothingCollected { .. } => Some(
+            Self::NothingCollected { .. } | Self::OtherContracts { .. } => Some(
                 "check ACTIVE_CHAIN, CONTRACT_ADDRESS and EVENT, or run `logmill collect` first",
             ),
             Self::NothingVerified { .. } => Some(
                 "`logmill index status` lists the stored blocks; check --from, --to and --chain",
             ),
-            Self::NoKeys { .. } => Some("set server.keys, or listen on 127.0.0.1"),
-            Self::Listen { .. } => Some("set server.listen to another address or port"),
+            Self::Serve(ServeError::NoKeys { .. }) => {
+                Some("set server.keys, or listen on 127.0.0.1")
+            }
+            Self::Serve(ServeError::Listen { .. }) => {
+                Some("set server.listen to another address or port")
+            }
             Self::NoJob { .. } => Some("`logmill jobs status` lists the kinds"),
             Self::Work(logmill_work::Error::Store(error))
             | Self::Meter(logmill_meter::Error::Store(error))
@@ -366,5 +382,16 @@ pub(crate) fn store_hint(error: &logmill_io::Error) -> Option<&'static str> {
             Some("check that PostgreSQL runs, and host and port of database.url")
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn serving_other_machines_without_keys_is_a_wrong_configuration() {
+        let address = "0.0.0.0:80".parse().expect("an address");
+        assert_eq!(Error::from(ServeError::NoKeys { address }).exit_code(), 2);
     }
 }

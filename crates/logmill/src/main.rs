@@ -4,27 +4,14 @@
 //! |---|---|
 //! | [`cli`] | command line arguments |
 //! | [`config`] | settings from defaults, file, environment and flags |
-//! | [`stores`] | opens the configured stores: to serve, to read, to change |
-//! | [`server`] | `logmill run` |
-//! | [`collect`] | `logmill collect` |
-//! | [`preflight`] | checks the requirements before a start; `logmill preflight` |
-//! | [`readiness`] | whether this process may be sent requests, and why not |
-//! | [`chains`] | the server's work for the chains it follows |
-//! | [`mod@derive`] | derived tables in the server, and `logmill rederive` |
-//! | [`workers`] | async workers of the server |
-//! | [`commands`] | `logmill verify`, `logmill repair` |
-//! | [`meter`] | the server's work for usage, and `logmill meter …` |
-//! | [`secrets`] | keys that encrypt webhook secrets, and `logmill secrets …` |
-//! | [`maintenance`] | scheduled work of the server |
+//! | [`stores`] | opens the configured stores: to serve, to read, to change; checks them before a start |
+//! | [`server`] | `logmill run`: chains, usage, maintenance, and what serves them ([`logmill_serve`]) |
+//! | [`commands`] | all other commands |
 //! | [`control`] | the socket through which commands reach the server |
-//! | [`http`] | HTTP: JSON-RPC, WebSockets, operator endpoints |
-//! | [`rpc`] | JSON-RPC for Ethereum clients, answered from stored data |
+//! | [`job_kinds`] | which database has the jobs of a kind |
 //! | [`tracing_setup`] | log lines on standard error |
 //! | [`output`] | everything else that is written to the terminal |
 //! | [`error`] | the error type, exit codes and hints |
-//! | [`jobs`] | `logmill jobs …` |
-//! | [`index`] | `logmill index …` |
-//! | [`demo`] | `logmill demo` |
 //!
 //! Guarantees: exit code 0 if the command succeeded, 1 if it failed, 2 if the command line or the configuration is
 //! wrong. Leaves to others: everything else; this crate is the outermost.
@@ -39,29 +26,16 @@ use cli::{Cli, Command, ConfigArgs};
 use config::{Config, ConfigSources};
 use error::{Error, Result};
 
-mod chains;
 mod cli;
-mod collect;
 mod commands;
 mod config;
 mod control;
-mod demo;
-mod derive;
 mod error;
-mod http;
-mod index;
-mod jobs;
-mod maintenance;
-mod meter;
+mod job_kinds;
 mod output;
-mod preflight;
-mod readiness;
-mod rpc;
-mod secrets;
 mod server;
 mod stores;
 mod tracing_setup;
-mod workers;
 
 /// Returns unused memory to the system, SQLite's too; the system allocator keeps much of it in an arena per thread.
 #[global_allocator]
@@ -102,18 +76,18 @@ fn start(cli: Cli) -> Result<()> {
 async fn run(command: Command, config: &Config) -> Result<()> {
     match command {
         Command::Run(_) => server::run(&config.settings).await,
-        Command::Collect(args) => collect::run(&args, &config.settings).await,
+        Command::Collect(args) => commands::collect::run(&args, &config.settings).await,
         Command::Verify(args) => commands::verify::run(&args, &config.settings).await,
         Command::Repair(args) => commands::repair::run(&args, &config.settings).await,
-        Command::Rederive(args) => derive::rederive(&args, &config.settings).await,
-        Command::Jobs(command) => jobs::run(command, &config.settings).await,
-        Command::Meter(command) => meter::command::run(command, &config.settings).await,
-        Command::Secrets(command) => secrets::run(command, &config.settings).await,
-        Command::Index(command) => index::run(command, &config.settings).await,
+        Command::Rederive(args) => commands::rederive::run(&args, &config.settings).await,
+        Command::Jobs(command) => commands::jobs::run(command, &config.settings).await,
+        Command::Meter(command) => commands::meter::run(command, &config.settings).await,
+        Command::Secrets(command) => commands::secrets::run(command, &config.settings).await,
+        Command::Index(command) => commands::index::run(command, &config.settings).await,
         Command::Config(cli::Config::Check) => output::line(config.redacted_toml()?.trim_end()),
         Command::Config(cli::Config::Default) => output::line(config::DEFAULTS.trim_end()),
-        Command::Preflight => preflight::run(&config.settings).await,
-        Command::Demo => demo::run().await,
+        Command::Preflight => commands::preflight::run(&config.settings).await,
+        Command::Demo => commands::demo::run().await,
     }
 }
 

@@ -18,39 +18,44 @@ use std::time::Duration;
 
 use logmill_io::{BlobStore, Entropy, OsEntropy, Sql, SystemClock, Tasks, millis};
 use logmill_pipeline::derive::Tables;
-use logmill_work::Queue;
+use logmill_serve::http::{self, Metering};
+use logmill_serve::readiness::stores::{BlobCheck, DiskCheck, SqlCheck};
+use logmill_serve::readiness::usage::UsageCheck;
+use logmill_serve::readiness::{Cause, Finding, Readiness, Service};
+use logmill_serve::rpc::ServedChain;
+use logmill_serve::usage::Usage;
+use logmill_serve::usage::chain_usage::Blocks;
+use logmill_serve::usage::relay::Relay;
+use logmill_work::{Backoff, Queue};
 use tokio::sync::{mpsc, watch};
 
-use crate::chains::{OpenChain, OpenChains};
 use crate::config::Settings;
 use crate::control::{self, Control, Queues};
 use crate::error::{Error, Result};
-use crate::http::{self, Metering};
-use crate::maintenance;
-use crate::meter::relay::{Blocks, Relay};
-use crate::meter::{self, OpenMeter, Usage};
-use crate::preflight;
-use crate::readiness::chain::{ChainCheck, HeadDuty};
-use crate::readiness::stores::{BlobCheck, DiskCheck, SqlCheck};
-use crate::readiness::tables::TablesCheck;
-use crate::readiness::usage::UsageCheck;
-use crate::readiness::{Cause, Finding, Readiness, Service};
-use crate::rpc::ServedChain;
 use crate::stores::index::IndexStores;
-use crate::stores::{Stores, tables};
+use crate::stores::{Databases, Stores, preflight, tables};
 
+pub(crate) mod chains;
 mod handover;
 mod listen;
+mod maintenance;
 mod signals;
+pub(crate) mod usage;
 
+use chains::checks::{ChainCheck, HeadDuty, TablesCheck};
+use chains::{OpenChain, OpenChains};
 use handover::Handovers;
 use listen::listen;
 pub(crate) use listen::{listen_at, listen_for_health};
 pub(crate) use signals::Signals;
+use usage::OpenMeter;
 
-/// Delays between attempts to learn the chain id from the nodes while it is unknown: short at first, then longer.
-const IDENTIFY_FIRST: Duration = Duration::from_millis(250);
-const IDENTIFY_EVERY: Duration = Duration::from_secs(3);
+/// Delays between attempts to learn the chain id from the nodes while it is unknown.
+const IDENTIFY_WAITS: Backoff = Backoff::Exponential {
+    first: Duration::from_millis(250),
+    max: Duration::from_secs(3),
+    jitter_percent: 0,
+};
 /// Minimum time limit of a stop, whatever the settings say: even an idle server needs a moment.
 const STOP_MIN: Duration = Duration::from_secs(1);
 
@@ -85,10 +90,10 @@ async fn open_and_start(settings: &Settings) -> Result<RunningServer> {
     let health = listen_for_health(settings).await?;
     let health_address = health.as_ref().map(|(_, address)| address.to_string());
     let http_address = http.as_ref().map(|(_, address)| address.to_string());
-    let opening = open_shared(settings, queue).await?;
+    let opening = open_shared(&stores.databases, queue).await?;
     let (chains, unknown) = opening.open().await?;
     let chains: Vec<Arc<OpenChain>> = chains.into_iter().map(Arc::new).collect();
-    let metered = meter::open(settings).await?;
+    let metered = usage::open(&stores.databases).await?;
     let usage_jobs = metered.as_ref().filter(|_| settings.postgres().is_none());
     let usage_jobs = usage_jobs.map(|metered| metered.queue.clone());
     let table_jobs = opening.tables.as_ref().filter(|_| settings.postgres().is_none());
@@ -116,7 +121,7 @@ async fn open_and_start(settings: &Settings) -> Result<RunningServer> {
         tasks.spawn(async move {
             let health = health.map(|(listener, _)| listener);
             let outcome = http::serve_with_health(listener, health, state, stop).await;
-            TaskResult { task: "the HTTP server", outcome }
+            TaskResult { task: "the HTTP server", outcome: outcome.map_err(Error::from) }
         });
     }
     tracing::info!(
@@ -141,7 +146,10 @@ fn start_checks(
 ) {
     let (readiness, stop) = (Arc::clone(readiness), stop_requested(stopped.clone()));
     tasks.spawn(async move {
-        TaskResult { task: "the readiness checks", outcome: readiness.run(stop).await }
+        TaskResult {
+            task: "the readiness checks",
+            outcome: readiness.run(stop).await.map_err(Error::from),
+        }
     });
 }
 
@@ -154,16 +162,16 @@ async fn open_stores(settings: &Settings) -> Result<Stores> {
 }
 
 /// Opens what chains need before any of them is opened.
-async fn open_shared(settings: &Settings, queue: &Queue) -> Result<OpenChains> {
+async fn open_shared(databases: &Databases, queue: &Queue) -> Result<OpenChains> {
+    let settings = Arc::clone(&databases.settings);
     let owner = format!("logmill-{}-{:x}", std::process::id(), OsEntropy.mark());
     // Before anything is held under this name: other processes must not consider its owner dead.
     let owner = queue.wakes().prove_alive(&owner).await;
-    let stores = IndexStores::open_to_write(settings).await?;
+    let stores = IndexStores::open(databases).await?;
     let tables = match settings.derives_nothing() {
         true => None,
-        false => Some(tables::open_to_write(settings).await?),
+        false => Some(tables::open(databases).await?),
     };
-    let settings = Arc::new(settings.clone());
     Ok(OpenChains { settings, queue: queue.clone(), stores: Arc::new(stores), tables, owner })
 }
 
@@ -316,7 +324,7 @@ impl RunningChains {
     }
 
     async fn run_late(&self, found: mpsc::Sender<ServedChain>) -> Result<()> {
-        let (clock, mut wait) = (SystemClock::shared(), IDENTIFY_FIRST);
+        let (clock, mut failed) = (SystemClock::shared(), 0);
         let chain = loop {
             let error = match self.open_late().await {
                 Ok(chain) => break Arc::new(chain),
@@ -325,12 +333,12 @@ impl RunningChains {
             };
             let why = format!("the chain of the nodes cannot be opened yet; last error: {error}");
             self.readiness.report(Finding::new(Cause::ChainUnknown, None, why));
+            failed += 1;
             tokio::select! {
                 biased;
                 () = stop_requested(self.stopped.clone()) => return Ok(()),
-                () = clock.sleep(wait) => {}
+                () = clock.sleep(IDENTIFY_WAITS.wait(failed, &OsEntropy)) => {}
             }
-            wait = (wait * 2).min(IDENTIFY_EVERY);
         };
         self.add_checks(&chain);
         self.readiness.clear(Cause::ChainUnknown, None);
@@ -342,7 +350,7 @@ impl RunningChains {
         }
         let relaying = async {
             match relay {
-                Some(relay) => relay.run(stop_requested(self.stopped.clone())).await,
+                Some(relay) => Ok(relay.run(stop_requested(self.stopped.clone())).await?),
                 None => Ok(()),
             }
         };

@@ -17,16 +17,20 @@ use logmill_io::{Timestamp, params};
 use logmill_work::{Claim, Failure, Handler, Outcome, Queue, RunningJob};
 use serde_json::{Map, Value as Json, json};
 
-use crate::due::{AGGREGATE_JOB, DuePeriod, aggregate_id};
+use crate::Meter;
+use crate::aggregate::due::{AGGREGATE_JOB, DuePeriod, aggregate_id};
+use crate::aggregate::figures::Figures;
 use crate::error::{Error, Result};
-use crate::figures::Figures;
-use crate::meter::Meter;
-use crate::names::read_customer;
 use crate::period::{Period, format_time};
+use crate::store::names::read_customer;
 use crate::webhooks::{NewMessage, message_id};
 pub(crate) use write::AggregateCommitter;
 use write::ReadyAggregate;
 
+pub(crate) mod alerts;
+pub(crate) mod due;
+pub(crate) mod figures;
+mod finality;
 mod write;
 
 /// Maximum size of the figures in a message.
@@ -143,7 +147,8 @@ impl Meter {
         let finished = period.end <= self.final_before_of(due.customer).await? || was_final;
         let at = self.clock().now();
         let until = if finished { period.end } else { at };
-        let figures = self.figures(due.customer, &period, until).await?;
+        let figures =
+            Figures::of_customer(&self.sql, &self.settings, due.customer, &period, until).await?;
         let computed = ComputedAggregate { due, name, period, finished, figures, at };
         self.write_grouped(queue, ReadyAggregate { computed, claim: claim.clone(), generation })
             .await
@@ -152,7 +157,7 @@ impl Meter {
     /// Ends the job without an aggregate; the period stays due.
     async fn postpone(&self, queue: &Queue, claim: &Claim) -> Result<()> {
         let remove =
-            |tx| async move { Ok(queue.remove_many_in(&tx, std::slice::from_ref(claim)).await?) };
+            |tx| async move { queue.remove_many_in(&tx, std::slice::from_ref(claim)).await };
         Ok(self.sql.write(remove).await?)
     }
 

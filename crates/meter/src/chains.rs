@@ -2,7 +2,7 @@
 //! complete.
 //!
 //! - [`usage`]: usage of a block, and its ids; `ledger`: what was recorded of which block.
-//! - `plan`: what to record and cancel; [`reconcile`]: executes a plan in one transaction.
+//! - `plan`: what to record and cancel; `reconcile`: executes a plan in one transaction.
 //! - [`relay`]: the protocol, one step at a time, over a [`source`]; `state`: its stored state.
 //!
 //! Blocks are recorded once they are final, which takes longer than any grace, and a chain that is catching up brings
@@ -12,24 +12,25 @@
 //! Guarantees: a period does not become final before the usage of all chains behind its event types is complete up to
 //! its end and none of it is pending, or the configured wait has passed. Leaves to others: which logs are usage.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use logmill_io::sql::Execute;
-use logmill_io::{Timestamp, Tx, millis, params};
+use logmill_io::{Timestamp, params};
 use logmill_work::IntervalSet;
 
+use crate::Meter;
 use crate::error::Result;
-use crate::meter::Meter;
+use crate::store::chain_state::{self, sql_int};
 
 pub(crate) mod ledger;
 mod plan;
-pub mod reconcile;
+pub(crate) mod reconcile;
 pub mod relay;
 pub mod source;
 mod state;
 pub mod usage;
 
-pub use ledger::ChainState;
+pub use crate::store::chain_state::ChainState;
 pub(crate) use state::forget_usage;
 pub use state::unapplied;
 
@@ -85,22 +86,10 @@ impl PendingCorrections {
 }
 
 impl Meter {
-    /// Completeness of a chain to which no blocks will ever be added.
-    pub const COMPLETE: Timestamp = Timestamp(i64::MAX);
-
     /// Records that all usage of a chain before a moment is recorded; time zero means that nothing is complete yet. The
-    /// moment only rises, except from [`Meter::COMPLETE`], because such a chain may be followed again.
+    /// moment only rises, except from `COMPLETE`, because such a chain may be followed again.
     pub async fn chain_is_complete(&self, chain_id: u64, before: Timestamp) -> Result<()> {
-        let chain = i64::try_from(chain_id).unwrap_or(i64::MAX);
-        let text = "INSERT INTO meter_chain (chain, complete_ms) VALUES ($1, $2)
-                    ON CONFLICT (chain) DO UPDATE SET complete_ms = excluded.complete_ms
-                        WHERE meter_chain.complete_ms < excluded.complete_ms
-                           OR meter_chain.complete_ms = $3";
-        let complete = Self::COMPLETE;
-        let write =
-            |tx: Tx| async move { tx.execute(text, params![chain, before, complete]).await };
-        self.sql.write(write).await?;
-        Ok(())
+        chain_state::store_complete(&self.sql, chain_id, before).await
     }
 
     pub async fn recorded_coverage(&self, chain: u64) -> Result<RecordedCoverage> {
@@ -108,12 +97,12 @@ impl Meter {
         let state = ChainState::read(&reading, chain).await?;
         let text = "SELECT consumer, version, done FROM coverage
                     WHERE chain_id = $1 AND consumer IN ($2, $3)";
-        let params = params![ledger::sql_int(chain), relay::CONSUMER, relay::EARLIER_CONSUMER];
+        let params = params![sql_int(chain), state::CONSUMER, state::EARLIER_CONSUMER];
         let mut recorded = RecordedCoverage { state, ..RecordedCoverage::default() };
         for row in &reading.execute(text, params).await?.rows {
             let done = IntervalSet::decode(&row.blob(2)?)?;
             recorded.all.extend(&done);
-            if row.text(0)? == relay::CONSUMER {
+            if row.text(0)? == state::CONSUMER {
                 let generation = u32::try_from(row.count(1)?).unwrap_or(u32::MAX);
                 recorded.generations.insert(generation, done);
             }
@@ -146,92 +135,18 @@ impl Meter {
         corrections.collect()
     }
 
-    /// A period with usage of these types is final if it ended before this moment.
-    pub(crate) async fn final_before(&self, types: &[String]) -> Result<Timestamp> {
-        let ended = self.finished_before();
-        let sources = self.chains_of(types);
-        if sources.is_empty() {
-            return Ok(ended);
-        }
-        let text = "SELECT chain, complete_ms FROM meter_chain";
-        let mut complete = ended;
-        for row in &self.sql.query(text, params![]).await?.rows {
-            let chain = u64::try_from(row.int(0)?).unwrap_or(u64::MAX);
-            if sources.iter().any(|chains| chains.is_empty() || chains.contains(&chain)) {
-                complete = complete.min(Timestamp(row.int(1)?));
-            }
-        }
-        let waited = self.waited_before().unwrap_or(Timestamp(i64::MIN));
-        let corrected = self.corrected_before(&sources).await?;
-        Ok(ended.min(complete.max(waited)).min(corrected))
-    }
-
-    /// The moment before which no usage of these chains awaits a correction. A correction that is pending for longer
-    /// than `chain_wait` no longer counts.
-    async fn corrected_before(&self, sources: &[&Vec<u64>]) -> Result<Timestamp> {
-        let text = "SELECT chain, pending_ms, pending_since_ms FROM meter_chain_state
-                    WHERE pending_ms IS NOT NULL";
-        let mut corrected = Timestamp(i64::MAX);
-        for row in &self.sql.query(text, params![]).await?.rows {
-            let chain = row.count(0)?;
-            let since = Timestamp(row.opt_int(2)?.unwrap_or(i64::MAX));
-            let is_of = sources.iter().any(|chains| chains.is_empty() || chains.contains(&chain));
-            if is_of && self.waited_before().is_none_or(|waited| since > waited) {
-                corrected = corrected.min(row.time(1)?);
-            }
-        }
-        Ok(corrected)
-    }
-
     /// Usage that awaits correction because its blocks were replaced.
     pub async fn pending_corrections(&self) -> Result<PendingCorrections> {
         if self.settings.chain_types.is_empty() {
             return Ok(PendingCorrections::default());
         }
-        let text = "SELECT chain, pending_ms FROM meter_chain_state WHERE pending_ms IS NOT NULL";
-        let found = self.sql.query(text, params![]).await?;
-        let from = found.rows.iter().map(|row| Ok((row.count(0)?, row.time(1)?)));
-        let from: BTreeMap<u64, Timestamp> = from.collect::<Result<_>>()?;
+        let pending = chain_state::pending_chains(&self.sql).await?;
+        let from: BTreeMap<u64, Timestamp> =
+            pending.into_iter().map(|pending| (pending.chain, pending.from)).collect();
         let chains = match from.is_empty() {
             true => BTreeMap::new(),
             false => self.settings.chain_types.clone(),
         };
         Ok(PendingCorrections { from, chains })
-    }
-
-    /// Periods that ended before this moment have waited long enough for chains; `None` if the wait is unbounded.
-    fn waited_before(&self) -> Option<Timestamp> {
-        let now = self.clock().now().millis();
-        self.settings.chain_wait.map(|wait| Timestamp(now.saturating_sub(millis(wait))))
-    }
-
-    /// The chains of each of these types; types that come from no chain are left out.
-    fn chains_of(&self, types: &[String]) -> Vec<&Vec<u64>> {
-        let sources = &self.settings.chain_types;
-        types.iter().filter_map(|name| sources.get(name)).collect()
-    }
-
-    /// Like [`Meter::final_before`], for all types that the customer has usage of.
-    pub(crate) async fn final_before_of(&self, customer: i64) -> Result<Timestamp> {
-        if self.settings.chain_types.is_empty() {
-            return Ok(self.finished_before());
-        }
-        self.final_before(&self.types_of(customer).await?).await
-    }
-
-    /// The moment before which no usage of a customer awaits a correction.
-    pub(crate) async fn corrected_before_of(&self, customer: i64) -> Result<Timestamp> {
-        if self.settings.chain_types.is_empty() {
-            return Ok(Timestamp(i64::MAX));
-        }
-        let types = self.types_of(customer).await?;
-        self.corrected_before(&self.chains_of(&types)).await
-    }
-
-    async fn types_of(&self, customer: i64) -> Result<Vec<String>> {
-        let series = self.series_of(customer).await?;
-        let types: BTreeSet<String> =
-            series.into_iter().map(|(_, event_type)| event_type).collect();
-        Ok(types.into_iter().collect())
     }
 }

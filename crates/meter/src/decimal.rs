@@ -1,7 +1,7 @@
 //! Exact decimals, and the arithmetic that aggregates need.
 //!
 //! A decimal is a sign, a magnitude of up to 512 bits and a number of decimal places. Any integer of 256 bits with any
-//! number of decimals up to [`SCALE_MAX`] fits, and so does the sum of 2^64 of them, times milliseconds.
+//! number of decimals up to `SCALE_MAX` fits, and so does the sum of 2^64 of them, times milliseconds.
 //!
 //! Guarantees: each number has one representation, so that `==` and hashes compare numbers. Only [`Decimal::div`]
 //! rounds, and it reports that. A result that does not fit is `None`. Leaves to others: what the numbers mean.
@@ -16,18 +16,15 @@ use std::cmp::Ordering;
 
 use ruint::Uint;
 
-use crate::settings::SCALE_MAX;
-
 pub use mean::Mean;
 
-/// Maximum number of decimal places: a value has at most [`SCALE_MAX`], a value times milliseconds, in seconds, three
+/// Maximum number of decimal places of a value.
+pub(crate) const SCALE_MAX: u8 = 36;
+/// Maximum number of decimal places: a value has at most `SCALE_MAX`, a value times milliseconds, in seconds, three
 /// more.
-pub const SCALE_LIMIT: u8 = SCALE_MAX + 3;
+const SCALE_LIMIT: u8 = SCALE_MAX + 3;
 /// Maximum number of digits of a value before the point; all integers of 256 bits fit.
-pub const WHOLE_DIGITS_MAX: usize = 78;
-
-/// Bytes of the widest integers on chains.
-const UNITS_BYTES_MAX: usize = 32;
+const WHOLE_DIGITS_MAX: usize = 78;
 
 type Wide = Uint<512, 8>;
 
@@ -72,8 +69,11 @@ impl Decimal {
     }
 
     /// An integer of at most 256 bits, big-endian, in units of `10^-scale`; `None` if it is longer, or has more than
-    /// [`SCALE_MAX`] decimal places.
-    pub fn from_units(magnitude_be: &[u8], negative: bool, scale: u8) -> Option<Self> {
+    /// `SCALE_MAX` decimal places.
+    #[cfg(test)]
+    pub(crate) fn from_units(magnitude_be: &[u8], negative: bool, scale: u8) -> Option<Self> {
+        // Bytes of the widest integers on chains.
+        const UNITS_BYTES_MAX: usize = 32;
         if magnitude_be.len() > UNITS_BYTES_MAX {
             return None;
         }
@@ -86,23 +86,23 @@ impl Decimal {
         self.scale
     }
 
-    pub fn is_negative(&self) -> bool {
+    pub(crate) fn is_negative(&self) -> bool {
         self.negative
     }
 
-    pub fn is_zero(&self) -> bool {
+    pub(crate) fn is_zero(&self) -> bool {
         self.magnitude.is_zero()
     }
 
     /// The negated number.
     #[must_use]
-    pub fn neg(self) -> Self {
+    pub(crate) fn neg(self) -> Self {
         Self { negative: !self.negative && !self.is_zero(), ..self }
     }
 
     /// `None` if the sum does not fit.
     #[must_use]
-    pub fn checked_add(self, other: Self) -> Option<Self> {
+    pub(crate) fn checked_add(self, other: Self) -> Option<Self> {
         let scale = self.scale.max(other.scale);
         let (mine, others) = (self.magnitude_at(scale)?, other.magnitude_at(scale)?);
         let (negative, magnitude) = if self.negative == other.negative {
@@ -117,18 +117,18 @@ impl Decimal {
 
     /// `None` if the difference does not fit.
     #[must_use]
-    pub fn checked_sub(self, other: Self) -> Option<Self> {
+    pub(crate) fn checked_sub(self, other: Self) -> Option<Self> {
         self.checked_add(other.neg())
     }
 
     /// `None` if the product does not fit.
     #[must_use]
-    pub fn checked_mul_u64(self, by: u64) -> Option<Self> {
+    pub(crate) fn checked_mul_u64(self, by: u64) -> Option<Self> {
         let magnitude = self.magnitude.checked_mul(Wide::from(by))?;
         Some(Self::normal(self.negative, magnitude, self.scale))
     }
 
-    /// The quotient, and whether it is exact. It has at most [`SCALE_MAX`] decimal places (or as many as this number if
+    /// The quotient, and whether it is exact. It has at most `SCALE_MAX` decimal places (or as many as this number if
     /// that is more); if these are too few, it is rounded half to even. `None` if `by` is zero or the digits do not
     /// fit.
     #[must_use]

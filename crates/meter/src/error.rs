@@ -4,8 +4,9 @@
 //! statuses.
 
 use logmill_io::ErrorKind;
+use logmill_io::sql::TransactionError;
 
-use crate::audit::DamagedRecord;
+use crate::damage::DamagedRecord;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -106,20 +107,12 @@ impl Error {
     }
 }
 
-/// Inside a transaction of [`logmill_io::Sql`] errors are the store's; this conversion carries ours through it.
-impl From<Error> for logmill_io::Error {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::Store(error) => error,
-            Error::Work(error) => error.into(),
-            Error::Invalid { what } => Self::Invalid { what },
-            Error::NotFound { what } => Self::NotFound { what },
-            Error::Conflict { what } => Self::Conflict { what },
-            Error::Unavailable { what } => Self::Conflict { what },
-            Error::Corrupt { what } => Self::Corrupt { what },
-            Error::DamagedEvent { .. } | Error::DamagedName { .. } => {
-                Self::Corrupt { what: error.to_string() }
-            }
+impl TransactionError for Error {
+    fn into_store(self) -> Result<logmill_io::Error, Self> {
+        match self {
+            Self::Store(error) => Ok(error),
+            Self::Work(error) => error.into_store().map_err(Self::Work),
+            own => Err(own),
         }
     }
 }

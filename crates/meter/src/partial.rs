@@ -1,7 +1,7 @@
 //! Partials: mergeable summaries of one meter in one bucket and, merged, in one period.
 //!
 //! Count, sum, minimum, maximum, first and last are always kept. Event types may also request the set of unique items
-//! (exact up to [`UNIQUE_EXACT_MAX`], beyond with a standard error of 0.81 %), a sketch of the distribution (quantiles
+//! (exact up to `UNIQUE_EXACT_MAX`, beyond with a standard error of 0.81 %), a sketch of the distribution (quantiles
 //! with a relative error below 1/128) and the area of time-weighted values (exact).
 //!
 //! Guarantees: a partial, and every answer from it, depends only on its events, not on their order or on how they were
@@ -17,19 +17,19 @@ mod unique;
 
 use logmill_io::Timestamp;
 
-use crate::decimal::Decimal;
+use crate::decimal::{Decimal, SCALE_MAX};
 use crate::error::{Error, Result};
-use crate::settings::{EventType, Op, SCALE_MAX};
+use crate::settings::{EventType, Op};
 use sketch::Sketch;
 use unique::Unique;
 
 pub(crate) use codec::HEAD_BYTES;
-pub use op_result::{OpResult, Window};
-pub use unique::UNIQUE_EXACT_MAX;
+pub use op_result::OpResult;
+pub(crate) use op_result::Window;
 
 /// Position of an event in the order of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Position {
+pub(crate) struct Position {
     /// When it happened.
     pub time: Timestamp,
     pub received: Timestamp,
@@ -39,7 +39,7 @@ pub struct Position {
 
 /// One event, as partials see it.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample<'a> {
+pub(crate) struct Sample<'a> {
     pub at: Position,
     pub value: Decimal,
     /// The item that `unique` counts; an event without it adds nothing to that count.
@@ -48,7 +48,7 @@ pub struct Sample<'a> {
 
 /// The optional parts of a partial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct OptionalParts {
+pub(crate) struct OptionalParts {
     /// The set of unique items.
     pub unique: bool,
     /// The distribution of values.
@@ -69,7 +69,7 @@ impl From<&EventType> for OptionalParts {
 
 impl OptionalParts {
     /// The parts that one operation needs.
-    pub fn for_op(op: Op) -> Self {
+    pub(crate) fn for_op(op: Op) -> Self {
         Self {
             unique: op == Op::Unique,
             sketch: op == Op::Percentile,
@@ -81,7 +81,7 @@ impl OptionalParts {
 /// Result of adding a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum AddOutcome {
+pub(crate) enum AddOutcome {
     Done,
     /// It precedes the last one, and time-weighted values need their order: nothing changed, and the bucket must be
     /// recomputed from its events.
@@ -90,7 +90,7 @@ pub enum AddOutcome {
 
 /// Summary of the events of one meter over a range of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Partial {
+pub(crate) struct Partial {
     keeps: OptionalParts,
     /// `None` while there are no events.
     facts: Option<Facts>,
@@ -114,30 +114,31 @@ struct Facts {
 }
 
 impl Partial {
-    pub fn new(keeps: OptionalParts) -> Self {
+    pub(crate) fn new(keeps: OptionalParts) -> Self {
         Self { keeps, facts: None }
     }
 
-    pub fn keeps(&self) -> OptionalParts {
+    pub(crate) fn keeps(&self) -> OptionalParts {
         self.keeps
     }
 
     /// Number of events.
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.facts.as_ref().map_or(0, |facts| facts.count)
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.facts.is_none()
     }
 
     /// The first event and its value.
-    pub fn first(&self) -> Option<(Position, Decimal)> {
+    #[cfg(test)]
+    pub(crate) fn first(&self) -> Option<(Position, Decimal)> {
         self.facts.as_ref().map(|facts| facts.first)
     }
 
     /// The last event and its value.
-    pub fn last(&self) -> Option<(Position, Decimal)> {
+    pub(crate) fn last(&self) -> Option<(Position, Decimal)> {
         self.facts.as_ref().map(|facts| facts.last)
     }
 
@@ -148,7 +149,7 @@ impl Partial {
             + facts.sketch.as_ref().map_or(0, Sketch::bytes)
     }
 
-    pub fn add(&mut self, sample: &Sample<'_>) -> Result<AddOutcome> {
+    pub(crate) fn add(&mut self, sample: &Sample<'_>) -> Result<AddOutcome> {
         if sample.value.scale() > SCALE_MAX {
             return Err(Error::invalid(format!("a value has at most {SCALE_MAX} decimal places")));
         }
@@ -161,7 +162,7 @@ impl Partial {
 
     /// Drops optional parts that are not in `keeps`. A requested part that is missing is an error: it was not yet
     /// configured when the events were recorded.
-    pub fn reduced(self, keeps: OptionalParts) -> Result<Self> {
+    pub(crate) fn reduced(self, keeps: OptionalParts) -> Result<Self> {
         let has = self.keeps;
         if (keeps.unique && !has.unique)
             || (keeps.sketch && !has.sketch)
@@ -182,7 +183,7 @@ impl Partial {
 
     /// Adds the events of another partial with the same optional parts. With time-weighted values, all of its events
     /// must come after those of this one.
-    pub fn merge(&mut self, other: &Self) -> Result<()> {
+    pub(crate) fn merge(&mut self, other: &Self) -> Result<()> {
         if self.keeps != other.keeps {
             return Err(Error::invalid("partials with different optional parts cannot be merged"));
         }

@@ -34,20 +34,21 @@ const STEPS_OFF_MAX: usize = 8;
 
 /// Fifteen minutes of UTC, counted from 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Bucket(pub i64);
+pub(crate) struct Bucket(pub i64);
 
 impl Bucket {
     /// The bucket that contains a moment.
-    pub fn of(time: Timestamp) -> Self {
+    pub(crate) fn of(time: Timestamp) -> Self {
         Self(time.millis().div_euclid(BUCKET_MS))
     }
 
-    pub fn start(self) -> Timestamp {
+    pub(crate) fn start(self) -> Timestamp {
         Timestamp(self.0.saturating_mul(BUCKET_MS))
     }
 
     /// Exclusive.
-    pub fn end(self) -> Timestamp {
+    #[cfg(test)]
+    pub(crate) fn end(self) -> Timestamp {
         Timestamp(self.0.saturating_add(1).saturating_mul(BUCKET_MS))
     }
 }
@@ -64,7 +65,7 @@ pub struct Period {
 }
 
 impl Period {
-    pub fn buckets(&self) -> Range<i64> {
+    pub(crate) fn buckets(&self) -> Range<i64> {
         Bucket::of(self.start).0..Bucket::of(self.end).0
     }
 
@@ -121,7 +122,7 @@ impl Calendar {
         Err(Error::invalid(format!("no period at {} in {}", format_time(time), self.name)))
     }
 
-    pub fn period_of_key(&self, kind: &PeriodKind, key: &str) -> Result<Period> {
+    pub(crate) fn period_of_key(&self, kind: &PeriodKind, key: &str) -> Result<Period> {
         let Some(steps) = Steps::of(kind) else { return self.hour_of_key(kind, key) };
         let unknown = || {
             let shown: String = key.chars().take(32).collect();
@@ -146,17 +147,18 @@ impl Calendar {
         self.period(kind, key.to_owned(), start, end)
     }
 
-    pub fn next(&self, period: &Period) -> Result<Period> {
+    pub(crate) fn next(&self, period: &Period) -> Result<Period> {
         self.period_at(&period.kind, period.end)
     }
 
-    pub fn previous(&self, period: &Period) -> Result<Period> {
+    pub(crate) fn previous(&self, period: &Period) -> Result<Period> {
         self.period_at(&period.kind, Timestamp(period.start.millis().saturating_sub(1)))
     }
 
     /// The periods of a kind that overlap `[from, to)`, in order, up to the first error. There can be many: the caller
     /// must bound them.
-    pub fn periods(
+    #[cfg(test)]
+    pub(crate) fn periods(
         &self,
         kind: &PeriodKind,
         from: Timestamp,

@@ -8,18 +8,16 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::decimal::Decimal;
+use crate::decimal::{Decimal, SCALE_MAX};
 use crate::error::{Error, Result};
 use crate::period::PeriodKind;
 
-/// Maximum number of decimal places of a value.
-pub const SCALE_MAX: u8 = 36;
 /// Maximum number of dimensions of an event type.
-pub const DIMENSIONS_MAX: usize = 8;
+const DIMENSIONS_MAX: usize = 8;
 /// Maximum number of thresholds of one alert.
-pub const THRESHOLDS_MAX: usize = 20;
+const THRESHOLDS_MAX: usize = 20;
 /// Maximum length of the name of an event type, customer, source, id or dimension.
-pub const NAME_BYTES_MAX: usize = 200;
+pub(crate) const NAME_BYTES_MAX: usize = 200;
 
 /// Operation on the values of a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -88,7 +86,7 @@ impl EventType {
     }
 
     /// Whether partials keep what an operation needs.
-    pub fn keeps(&self, op: Op) -> bool {
+    pub(crate) fn keeps(&self, op: Op) -> bool {
         let costly = matches!(op, Op::Unique | Op::Percentile | Op::TimeWeighted);
         !costly || self.op == op || self.also.contains(&op)
     }

@@ -9,7 +9,7 @@
 //!
 //! | module | role |
 //! |---|---|
-//! | [`settings`] | times and limits |
+//! | `settings` | times and limits |
 //! | `tables` | SQL schema |
 //! | `secret` | secrets and signatures |
 //! | `message` | messages and their bodies |
@@ -62,7 +62,7 @@ mod replay;
 mod retention;
 mod secret;
 mod send;
-pub mod settings;
+mod settings;
 mod status;
 mod tables;
 mod targets;
@@ -75,17 +75,17 @@ pub use admin::CreatedEndpoint;
 pub use configured_endpoints::ConfiguredEndpoint;
 pub use deliver::Deliverer;
 pub use delivery_summary::DeliverySummary;
-pub use endpoint::{ENDPOINTS_MAX, Endpoint, EndpointChange, NewEndpoint};
-pub use message::{
-    BODY_BYTES_MAX, MESSAGE_ID_BYTES_MAX, MESSAGE_KINDS, NewMessage, check_kind, message_id,
-};
+pub use endpoint::{Endpoint, EndpointChange, NewEndpoint};
+pub(crate) use message::message_id;
+pub use message::{MESSAGE_KINDS, NewMessage, check_kind};
 pub use publish::PublishResult;
-pub use replay::{REPLAY_MAX, ReplayResult};
+pub use replay::ReplayResult;
 pub use retention::PurgeResult;
 pub use secret::Secret;
 pub use settings::WebhookSettings;
-pub use status::{AttemptView, DeliveryCursor, DeliveryView, EndpointStatus, LIST_MAX};
-pub use tables::{DeliveryState, MIGRATIONS};
+pub use status::{AttemptView, DeliveryCursor, DeliveryView, EndpointStatus};
+pub use tables::DeliveryState;
+use tables::MIGRATIONS;
 pub use vault::{RekeyResult, SecretKeys};
 
 use endpoint_queues::Class;

@@ -6,7 +6,7 @@
 //! | [`contract_code`] | code of contracts that transactions created |
 //! | [`nft_items`] | metadata of NFT items |
 //! | [`reconcile`] | comparison of owners and balances with the answers of contracts |
-//! | [`progress`] | progress of a worker |
+//! | `progress` | progress of a worker |
 //! | `derived` | typed access to rows of derived tables |
 //!
 //! A worker processes the heights that its gates (the processors it depends on) have done, in ranges that end at
@@ -34,9 +34,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use finalized_log_index::ReplacementPosition;
-use logmill_io::Clock;
 use logmill_work::coverage::RangeClaim;
 use logmill_work::intervals::SearchOrder;
+use logmill_work::ranges::{self, RangeDriver, Step};
 use logmill_work::{
     Backoff, Coverage, Failure, Handler, Heights, IntervalSet, NewJob, Outcome, Queue, Runner,
     RunnerSettings, RunningJob, Scope, State,
@@ -50,7 +50,7 @@ use crate::error::{Error, Result};
 pub mod contract_code;
 mod derived;
 pub mod nft_items;
-pub mod progress;
+mod progress;
 pub mod reconcile;
 #[cfg(test)]
 mod tests;
@@ -190,7 +190,7 @@ impl AsyncWorker {
         let mut taken = coverage.done;
         taken.extend(&coverage.claimed);
         let mut claimed = 0;
-        for range in next_ranges(&ready, &taken, self.settings.range_size, free) {
+        for range in ranges::missing(&ready, &taken, self.settings.range_size).take(free) {
             let most = range.end - range.start;
             let claim = RangeClaim { within: range, most, order: SearchOrder::LowestFirst };
             let job = |range: &Heights| self.job(range, scope.version);
@@ -244,48 +244,34 @@ impl AsyncWorker {
     }
 
     pub async fn run(&self, owner: &str, stop: impl Future<Output = ()> + Send) -> Result<()> {
-        let runner = self.runner(owner)?;
+        let (runner, sql) = (self.runner(owner)?, self.queue.sql());
         tokio::select! {
             biased;
             ended = runner.run(stop) => Ok(ended?),
-            never = self.look() => match never {},
+            error = ranges::drive(self, &**sql.clock(), &**sql.entropy()) => Err(error),
+            never = self.watch() => match never {},
         }
     }
 
-    /// Plans for as long as it is polled.
-    pub async fn look(&self) -> Infallible {
-        let clock: Arc<dyn Clock> = Arc::clone(self.queue.sql().clock());
-        let mut watched = clock.monotonic();
+    /// Logs dead letters and gaps, for as long as it is polled.
+    async fn watch(&self) -> Infallible {
         loop {
-            if let Err(error) = self.plan().await {
-                tracing::warn!(
-                    worker = self.name(),
-                    error = logmill_io::error_chain(&error),
-                    "cannot plan ranges, retrying"
-                );
-            }
-            if clock.monotonic().saturating_sub(watched) >= self.settings.watch {
-                watched = clock.monotonic();
-                self.watch().await;
-            }
-            clock.sleep(self.settings.poll).await;
-        }
-    }
-
-    /// Logs dead letters and gaps.
-    async fn watch(&self) {
-        match self.progress().await {
-            Ok(progress) if progress.jobs.dead > 0 || !progress.gaps.is_empty() => tracing::warn!(
-                worker = progress.name,
-                checkpoint = progress.checkpoint,
-                dead = progress.jobs.dead,
-                gaps = progress.gaps_total,
-                "ranges of the worker are missing"
-            ),
-            Ok(_) => {}
-            Err(error) => {
-                let error = logmill_io::error_chain(&error);
-                tracing::warn!(worker = self.name(), error, "cannot read the worker's progress");
+            self.queue.sql().clock().sleep(self.settings.watch).await;
+            match self.progress().await {
+                Ok(progress) if progress.jobs.dead > 0 || !progress.gaps.is_empty() => {
+                    tracing::warn!(
+                        worker = progress.name,
+                        checkpoint = progress.checkpoint,
+                        dead = progress.jobs.dead,
+                        gaps = progress.gaps_total,
+                        "ranges of the worker are missing"
+                    );
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    let (worker, error) = (self.name(), logmill_io::error_chain(&error));
+                    tracing::warn!(worker, error, "cannot read the worker's progress");
+                }
             }
         }
     }
@@ -295,7 +281,7 @@ impl AsyncWorker {
         let queue = &self.queue;
         let covered = queue.sql().write(|tx| async move {
             Coverage::cover(&tx, scope, range).await?;
-            Ok(queue.complete_in(&tx, &running.claim).await?)
+            queue.complete_in(&tx, &running.claim).await
         });
         covered.await?;
         // The range is done; a checkpoint that cannot be stored now is stored with the next range.
@@ -335,6 +321,26 @@ impl Handler for AsyncWorker {
     }
 }
 
+#[async_trait]
+impl RangeDriver for AsyncWorker {
+    type Error = Error;
+
+    async fn claim(&self) -> Result<Step> {
+        // One plan claims as much as the look-ahead allows.
+        self.plan().await.map(|_| Step::Busy)
+    }
+
+    async fn wait(&self, _: Step) {
+        self.queue.sql().clock().sleep(self.settings.poll).await;
+    }
+
+    fn retry(&self, error: Error) -> Result<Backoff> {
+        let (worker, error) = (self.name(), logmill_io::error_chain(&error));
+        tracing::warn!(worker, error, "cannot plan ranges, retrying");
+        Ok(Backoff::Constant { wait: self.settings.poll })
+    }
+}
+
 /// The version of a worker's coverage: its own, combined with the last replacement that its gates have applied.
 fn version_after(version: u32, applied: ReplacementPosition) -> u32 {
     let round = applied.seq.wrapping_add(applied.mark) % (1 << 16);
@@ -344,24 +350,4 @@ fn version_after(version: u32, applied: ReplacementPosition) -> u32 {
 
 fn failure(error: &Error) -> Failure {
     Failure::again(logmill_io::error_chain(error))
-}
-
-/// The next ranges that are ready and not taken, lowest first; none crosses a multiple of `size`.
-fn next_ranges(ready: &IntervalSet, taken: &IntervalSet, size: u64, most: usize) -> Vec<Heights> {
-    let size = size.max(1);
-    let mut next = Vec::new();
-    let gaps = ready.ranges().flat_map(|range| taken.gaps(&range));
-    for gap in gaps {
-        let mut start = gap.start;
-        while start < gap.end {
-            if next.len() >= most {
-                return next;
-            }
-            let border = (start / size + 1).saturating_mul(size);
-            let end = border.min(gap.end);
-            next.push(start..end);
-            start = end;
-        }
-    }
-    next
 }

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use logmill_chain::{VerifyLevel, verify};
+use logmill_chain::{ChainProfile, VerifyLevel, verify_for};
 use logmill_io::{Clock, ErrorKind};
 use serde::{Deserialize, Serialize};
 
@@ -23,8 +23,7 @@ use crate::chain::Chain;
 use crate::error::Result;
 use crate::repair::RepairHandler;
 use crate::senders;
-use progress::AuditProgress;
-pub(crate) use progress::AuditRecord;
+use progress::{AuditProgress, AuditRecord};
 
 /// Maximum number of damaged blocks that a report lists.
 const LISTED_MAX: usize = 100;
@@ -102,9 +101,10 @@ async fn check(
     }
     let fault = if with_senders { senders::find_fault(&block).await } else { None };
     let level = block.verified;
+    let profile = ChainProfile::of(chain.chain_id());
     let checked = logmill_io::compute(move || {
         let mut block = Arc::unwrap_or_clone(block);
-        verify(&mut block, level)
+        verify_for(Some(profile), &mut block, level)
     })
     .await;
     let label = chain.chain_id().to_string();
@@ -214,7 +214,7 @@ impl Auditor {
     /// it may have been repaired since.
     pub async fn resume(&self, repairs: Option<&RepairHandler>) {
         let stored = loop {
-            match self.chain.shared.tip.audit_record().read().await {
+            match AuditRecord::beside(&self.chain.shared.tip).read().await {
                 Ok(stored) => break stored,
                 Err(error) => {
                     let (chain, said) = (self.chain.chain_id(), logmill_io::error_chain(&error));
@@ -420,7 +420,7 @@ impl Auditor {
     async fn store(&self, repairs: Option<&RepairHandler>, round: &mut Round) {
         let Some(repairs) = repairs else { return };
         round.stored_at = self.clock.monotonic();
-        let record = self.chain.shared.tip.audit_record();
+        let record = AuditRecord::beside(&self.chain.shared.tip);
         if let Err(error) = record.put(round.progress.clone(), repairs.fence()).await {
             let (chain, error) = (self.chain.chain_id(), logmill_io::error_chain(&error));
             tracing::warn!(chain, error, "cannot store the progress of the audit");

@@ -1,5 +1,7 @@
 //! `Chain`: read access to the stored blocks of one chain.
 //!
+//! `view` has the [`View`], a chain at one moment.
+//!
 //! Guarantees: a [`View`] never changes; a [`Change`] is sent after its blocks are stored. Leaves to others: writing
 //! ([`crate::tip`] and the ingesters).
 
@@ -18,7 +20,10 @@ use tokio::sync::broadcast;
 use crate::error::{Error, Result};
 use crate::sighting::Sightings;
 use crate::tip::Tip;
-use crate::view::View;
+
+mod view;
+
+pub use view::View;
 
 /// Changes that are buffered for a slow listener; one that falls further behind gets a lag error.
 const CHANGES_KEPT: usize = 256;
@@ -152,7 +157,7 @@ impl Chain {
 
     /// Announces replacements of stored blocks since the last call: of the recently announced blocks, the old ones are
     /// removed, and the blocks stored in their place are added.
-    pub async fn announce_replacements(&self) -> Result<()> {
+    pub(crate) async fn announce_replacements(&self) -> Result<()> {
         let _announcing = self.shared.announcing.lock().await;
         let (change, last) = self.unannounced_replacements().await?;
         self.shared.announce_change(change);
@@ -209,7 +214,7 @@ impl Chain {
     /// Stored ranges, lowest first.
     pub fn covered(&self) -> Vec<Range<u64>> {
         let tip = self.shared.tip.now();
-        crate::view::covered(&self.shared.index, &tip)
+        view::covered(&self.shared.index, &tip)
     }
 }
 

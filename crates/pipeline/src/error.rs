@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use alloy_primitives::B256;
 use logmill_io::ErrorKind;
+use logmill_io::sql::TransactionError;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -116,5 +117,15 @@ impl Error {
 
     pub(crate) fn corrupt(what: impl Into<String>) -> Self {
         Self::Corrupt { what: what.into() }
+    }
+}
+
+impl TransactionError for Error {
+    fn into_store(self) -> Result<logmill_io::Error, Self> {
+        match self {
+            Self::Store(error) => Ok(error),
+            Self::Work(error) => error.into_store().map_err(Self::Work),
+            own => Err(own),
+        }
     }
 }

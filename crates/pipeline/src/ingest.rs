@@ -13,16 +13,14 @@ mod arrivals;
 pub mod backward;
 pub mod collect;
 pub mod forward;
-pub mod layered_source;
-pub mod process;
-pub mod progress;
+mod layered_source;
+mod progress;
 
 use std::time::Duration;
 
-pub use backward::{Backward, CELL_JOB};
+pub use backward::Backward;
 pub use forward::Forward;
 pub use layered_source::LayeredSource;
-pub use process::{Ingest, Roles};
 pub use progress::{Progress, ProgressReport, Role};
 
 #[derive(Clone, Debug)]

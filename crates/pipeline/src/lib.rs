@@ -2,8 +2,8 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`chain`] | [`Chain`]: read access to the stored blocks of one chain |
-//! | [`view`] | [`View`]: a chain at one moment, tip and finalized history joined |
+//! | [`chain`] | [`Chain`]: read access to the stored blocks of one chain; [`View`]: a chain at one moment |
+//! | [`process`] | [`process::Ingest`]: the work of one process for one chain, all of the below together |
 //! | [`tip`] | blocks that are not final yet |
 //! | [`ingest`] | the forward and the backward ingester |
 //! | [`audit`], [`repair`] | checking stored blocks again, and fetching them again |
@@ -29,6 +29,7 @@ pub mod derive;
 mod error;
 pub mod ingest;
 pub mod observe;
+pub mod process;
 pub mod processors;
 pub mod recheck;
 mod record;
@@ -40,9 +41,7 @@ pub mod span;
 mod stage;
 pub mod tip;
 pub mod uncompared;
-pub mod view;
 
-pub use chain::{Chain, Change};
+pub use chain::{Chain, Change, View};
 pub use error::{Error, Result};
 pub use tip::Tip;
-pub use view::View;

@@ -24,17 +24,16 @@ use crate::derive::store::chain_param;
 use crate::error::{Error, Result};
 
 pub mod answer;
-#[cfg(test)]
-pub(crate) mod fake;
 pub mod plain;
 pub mod state;
 
-pub use state::{Call, StateAnswer, StateReader, StateSettings};
+pub(crate) use state::Call;
+pub use state::{StateAnswer, StateReader, StateSettings};
 
 /// Maximum size of a value; of a larger one only the fact is kept ([`AnswerStatus::TooLarge`]).
-pub const VALUE_BYTES_MAX: usize = 1 << 20;
+pub(crate) const VALUE_BYTES_MAX: usize = 1 << 20;
 /// Maximum page size of [`Observations::list`].
-pub const LIST_MAX: usize = 1_000;
+pub(crate) const LIST_MAX: usize = 1_000;
 
 pub static MIGRATIONS: Migrations = Migrations {
     component: "observe",
@@ -63,7 +62,7 @@ pub enum AnswerStatus {
     Reverted,
     /// The answer was empty.
     Empty,
-    /// The answer exceeded [`VALUE_BYTES_MAX`].
+    /// The answer exceeded `VALUE_BYTES_MAX`.
     TooLarge,
 }
 
@@ -99,20 +98,20 @@ impl AnswerStatus {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Question {
+pub(crate) struct Question {
     pub kind: &'static str,
     pub subject: Bytes,
 }
 
 impl Question {
     /// A question about a contract or a part of it; the subject is the concatenation of `parts`.
-    pub fn new(kind: &'static str, parts: &[&[u8]]) -> Self {
+    pub(crate) fn new(kind: &'static str, parts: &[&[u8]]) -> Self {
         Self { kind, subject: parts.concat().into() }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Observation {
+pub(crate) struct Observation {
     pub subject: Bytes,
     pub block: u64,
     pub status: AnswerStatus,
@@ -124,7 +123,7 @@ pub struct Observation {
 
 /// Outcome of storing an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PutOutcome {
+pub(crate) enum PutOutcome {
     New,
     /// The same answer was stored before.
     Same,
@@ -134,7 +133,7 @@ pub enum PutOutcome {
 
 /// The observations of one chain. Clones share the same handle.
 #[derive(Clone, Debug)]
-pub struct Observations {
+pub(crate) struct Observations {
     sql: Sql,
     chain_id: i64,
 }
@@ -143,19 +142,13 @@ const COLUMNS: &str = "subject, block, status, value, observed_at";
 
 impl Observations {
     /// Opens the observations of a chain for writing; creates or migrates the table if necessary.
-    pub async fn open(sql: Sql, chain_id: u64) -> Result<Self> {
+    pub(crate) async fn open(sql: Sql, chain_id: u64) -> Result<Self> {
         sql.migrate(&MIGRATIONS).await?;
         Ok(Self { sql, chain_id: chain_param(chain_id)? })
     }
 
-    /// Opens the observations of a chain for reading.
-    pub async fn open_read_only(sql: Sql, chain_id: u64) -> Result<Self> {
-        sql.expect_migrated(&MIGRATIONS).await?;
-        Ok(Self { sql, chain_id: chain_param(chain_id)? })
-    }
-
     /// Stores an answer within the caller's transaction.
-    pub async fn put_in(
+    pub(crate) async fn put_in(
         &self,
         on: &impl Execute,
         question: &Question,
@@ -205,7 +198,11 @@ impl Observations {
     }
 
     /// The newest answer to a question, at or before a block.
-    pub async fn latest(&self, question: &Question, block: u64) -> Result<Option<Observation>> {
+    pub(crate) async fn latest(
+        &self,
+        question: &Question,
+        block: u64,
+    ) -> Result<Option<Observation>> {
         let text = format!(
             "SELECT {COLUMNS} FROM observation
              WHERE chain_id = $1 AND kind = $2 AND subject = $3 AND block <= $4
@@ -221,7 +218,7 @@ impl Observations {
 
     /// The answers to all questions of a kind, sorted by subject and block, after the given position; at most
     /// [`LIST_MAX`].
-    pub async fn list(
+    pub(crate) async fn list(
         &self,
         kind: &'static str,
         after: Option<(&[u8], u64)>,

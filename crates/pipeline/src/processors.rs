@@ -32,12 +32,15 @@ pub mod ft_holdings;
 #[cfg(test)]
 mod laws;
 pub mod meta;
+mod name;
 pub mod nft_ownership;
 pub mod staking;
 pub mod token;
 pub mod tx_contracts;
 pub mod tx_metrics;
 pub mod usage;
+
+pub use name::ProcessorName;
 
 /// The configuration keys of [`TokenSettings`].
 const TOKEN_SETTINGS: &str = "derive.wrapped_native_tokens, derive.early_nfts";

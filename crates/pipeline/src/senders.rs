@@ -39,7 +39,9 @@ pub(crate) async fn find_fault(block: &Block) -> Option<String> {
 async fn recover_all(transactions: &[Transaction]) -> Vec<Sender> {
     let work = transactions.chunks(PIECE).map(|piece| {
         let piece = piece.to_vec();
-        logmill_io::compute(move || piece.iter().map(Sender::recover).collect::<Vec<_>>())
+        logmill_io::compute(move || {
+            piece.iter().map(Transaction::recover_sender).collect::<Vec<_>>()
+        })
     });
     let work: Vec<_> = work.collect();
     stream::iter(work).buffered(SIDE_BY_SIDE).concat().await

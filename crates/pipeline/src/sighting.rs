@@ -16,7 +16,6 @@ use logmill_io::{Batch, Condition, Fence, Key, MetaStore};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::uncompared::UncomparedBlocks;
 
 const VERSION: u8 = 1;
 
@@ -35,6 +34,16 @@ pub struct Sighting {
     pub damaged: u64,
     /// Final blocks stored without node fields, as far as that process knows.
     pub uncompared: Option<UncomparedBlocks>,
+}
+
+/// Final blocks without node fields.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UncomparedBlocks {
+    pub from: u64,
+    /// The last such block; blocks between the two may be complete.
+    pub to: u64,
+    /// Why the last attempt to fetch some of them failed.
+    pub why: Option<String>,
 }
 
 #[derive(Clone, Debug)]

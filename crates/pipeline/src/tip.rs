@@ -6,7 +6,7 @@
 //! | `tip/NUMBER-HASH` | a complete block | the commit that lists it; an unlisted block does not count |
 //!
 //! Guarantees: the tip changes in one commit, fenced by the lease of the index's writer; its blocks link to each
-//! other. A [`TipSnapshot`] never changes. Leaves to others: what the tip should be (the forward ingester).
+//! other. A `TipSnapshot` never changes. Leaves to others: what the tip should be (the forward ingester).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,6 @@ use logmill_chain::{Block, BlockRef, stored};
 use logmill_io::{Batch, Condition, Fence, Key, MetaStore, Version};
 use serde::{Deserialize, Serialize};
 
-use crate::audit::AuditRecord;
 use crate::error::{Error, Result};
 use crate::record;
 use crate::sighting::Sightings;
@@ -30,7 +29,7 @@ const READS_MAX: usize = 16;
 
 /// The tip at one moment.
 #[derive(Debug, Default)]
-pub struct TipSnapshot {
+pub(crate) struct TipSnapshot {
     /// Lowest first; each is the parent of the next.
     pub(crate) blocks: Vec<Arc<Block>>,
     /// The safe block, if a node has reported one.
@@ -81,7 +80,7 @@ impl Tip {
         Ok(tip)
     }
 
-    pub fn now(&self) -> Arc<TipSnapshot> {
+    pub(crate) fn now(&self) -> Arc<TipSnapshot> {
         self.now.load_full()
     }
 
@@ -89,8 +88,9 @@ impl Tip {
         Sightings::new(Arc::clone(&self.meta), &self.prefix)
     }
 
-    pub(crate) fn audit_record(&self) -> AuditRecord {
-        AuditRecord::new(Arc::clone(&self.meta), &self.prefix)
+    /// The store, and the key of another record of the same chain in it.
+    pub(crate) fn sibling(&self, name: &str) -> (Arc<dyn MetaStore>, Key) {
+        (Arc::clone(&self.meta), Key::from(format!("{}/{name}", self.prefix)))
     }
 
     /// Whether the tip must be read again before it is changed.

@@ -18,12 +18,12 @@ use std::time::Duration;
 use finalized_log_index::Writer;
 use logmill_chain::{ChainProfile, stored};
 use logmill_io::{Clock, ErrorKind};
-use serde::{Deserialize, Serialize};
 
 use crate::chain::Chain;
 use crate::error::Result;
 use crate::ingest::Progress;
 use crate::repair::RepairHandler;
+use crate::sighting::UncomparedBlocks;
 
 /// Maximum number of blocks sampled across the stored ranges.
 const LOOKS_MAX: u64 = 64;
@@ -33,16 +33,6 @@ const CHUNK_LOOKS_MAX: usize = 2_048;
 const PAUSE: Duration = Duration::from_millis(200);
 /// Wait before failed chunks are retried.
 const RETRY: Duration = Duration::from_secs(300);
-
-/// Final blocks without node fields.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UncomparedBlocks {
-    pub from: u64,
-    /// The last such block; blocks between the two may be complete.
-    pub to: u64,
-    /// Why the last attempt to fetch some of them failed.
-    pub why: Option<String>,
-}
 
 /// Drops the tip if it has such blocks. Called when a process begins to write.
 pub async fn at_start(chain: &Chain, writer: &Writer) -> Result<()> {

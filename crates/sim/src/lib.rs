@@ -1,12 +1,14 @@
-//! Whole-system tests: faults, crashes, many processes, and the rules of the tree.
+//! The test kit, and whole-system tests: faults, crashes, many processes, and the rules of the tree.
 //!
-//! The tests live in `tests/it`, one binary; this library holds what they share. A test belongs here if it needs more
-//! than one crate, a real server, or a separate process. A test of a single crate lives beside its code.
+//! The kit starts what tests run against: databases, nodes, object stores and processes ([`Database`], [`node`],
+//! [`anvil`], [`moto`], [`postgres`], [`worker`]), and worlds, which are stores that outlive the processes over them
+//! ([`chain_world`], [`meter_world`]). The tests of all crates above `chain` use it. Those in `tests/it` here need more
+//! than one crate, a real server, or a separate process; a test of a single crate lives beside its code.
 //!
-//! Guarantees: nothing depends on this crate, so nothing here ships. A test that cannot run in this environment calls
+//! Guarantees: only tests depend on this crate, so nothing here ships. A test that cannot run in this environment calls
 //! [`skip`] and is counted; it never passes silently. Rules about the source tree that can be checked automatically
-//! are tests in `tests/it/tidy`. Leaves to others: faults and conformance suites (`logmill_io`), and installing
-//! servers (the scripts in `tools/`).
+//! are tests in `tests/it/tidy`. Leaves to others: faults, the crash matrix and conformance suites (`logmill_io`),
+//! simulated chains (`logmill_chain::sim`), and installing servers (the scripts in `tools/`).
 
 #![allow(
     clippy::disallowed_methods,
@@ -18,13 +20,16 @@
 )]
 
 pub mod anvil;
+pub mod chain_world;
 mod database;
 mod disk;
 pub mod http;
+pub mod meter_world;
 pub mod moto;
 pub mod node;
 mod paths;
 pub mod postgres;
+pub mod scripted_node;
 mod skip;
 pub mod worker;
 

@@ -1,9 +1,9 @@
-//! A simulated node behind a real socket, for real clients.
+//! A simulated node behind a real socket, for real clients, and the chains that it serves.
 //!
-//! Guarantees: it listens only on loopback, on a free port, and stops when it is dropped. Leaves to others: the
-//! answers ([`SimNode`]).
+//! Guarantees: it listens only on loopback, has threads of its own, so that a test may block, and stops when it is
+//! dropped. Leaves to others: the answers ([`SimNode`]).
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use axum::Router;
@@ -13,29 +13,52 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{Response, StatusCode};
 use axum::routing::post;
 use logmill_chain::sim::rpc::{Reply, SimNode};
-use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
+use logmill_chain::sim::{Shape, SimChain, SimSettings};
+use tokio::runtime::{Builder, Runtime};
 
 /// Changes the answer to a request before it is sent.
 pub type Hook = Arc<dyn Fn(&str, Reply) -> Reply + Send + Sync>;
+
+/// A chain of small blocks, the newest `finality_lag` of which are not final.
+pub fn sparse(seed: u64, finality_lag: u64) -> SimSettings {
+    let (shape, finality_lag) = (Shape::sparse(), Some(finality_lag));
+    SimSettings { seed, shape, finality_lag, ..SimSettings::default() }
+}
+
+/// A chain with this many blocks above the first.
+pub fn grown(settings: SimSettings, blocks: u64) -> SimChain {
+    let chain = SimChain::with(settings);
+    chain.grow(blocks);
+    chain
+}
 
 /// A simulated node that listens on a socket.
 #[derive(Debug)]
 pub struct SimNodeServer {
     node: SimNode,
     address: SocketAddr,
-    serving: JoinHandle<()>,
+    /// `None` once it is stopped.
+    runtime: Option<Runtime>,
 }
 
 impl SimNodeServer {
-    /// Starts listening on a free port.
+    /// A node of a chain, on a free port.
     ///
     /// # Panics
     ///
     /// If loopback has no free port.
-    pub async fn start(node: SimNode) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("loopback has a free port");
-        Self::on(listener, node)
+    pub fn start(chain: &SimChain) -> Self {
+        Self::hooked(chain, Arc::new(|_, reply| reply))
+    }
+
+    /// Like [`SimNodeServer::start`], with answers changed by a hook.
+    ///
+    /// # Panics
+    ///
+    /// If loopback has no free port.
+    pub fn hooked(chain: &SimChain, hook: Hook) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has a free port");
+        Self::serve(listener, chain, hook)
     }
 
     /// Serves on a socket that is already listening.
@@ -43,23 +66,23 @@ impl SimNodeServer {
     /// # Panics
     ///
     /// If the socket has no address.
-    pub fn on(listener: TcpListener, node: SimNode) -> Self {
-        Self::hooked(listener, node, Arc::new(|_, reply| reply))
+    pub fn on(listener: TcpListener, chain: &SimChain) -> Self {
+        Self::serve(listener, chain, Arc::new(|_, reply| reply))
     }
 
-    /// Like [`SimNodeServer::on`], with answers changed by a hook.
-    ///
-    /// # Panics
-    ///
-    /// If the socket has no address.
-    pub fn hooked(listener: TcpListener, node: SimNode, hook: Hook) -> Self {
+    fn serve(listener: TcpListener, chain: &SimChain, hook: Hook) -> Self {
         let address = listener.local_addr().expect("a bound socket has an address");
+        listener.set_nonblocking(true).expect("sockets can be made so");
+        let node = SimNode::new(chain.clone());
         let router = Router::new().route("/", post(answer)).with_state((node.clone(), hook));
-        let serving = tokio::spawn(async move {
-            // It ends when the task is aborted.
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        runtime.spawn(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).expect("a socket");
+            // It ends with the runtime.
             let _ = axum::serve(listener, router).await;
         });
-        Self { node, address, serving }
+        Self { node, address, runtime: Some(runtime) }
     }
 
     pub fn url(&self) -> String {
@@ -74,11 +97,23 @@ impl SimNodeServer {
     pub fn node(&self) -> &SimNode {
         &self.node
     }
+
+    pub fn chain(&self) -> &SimChain {
+        self.node.chain()
+    }
+
+    /// Stops listening, and closes all connections.
+    pub fn stop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // Does not wait, so that a node can be dropped inside another runtime.
+            runtime.shutdown_background();
+        }
+    }
 }
 
 impl Drop for SimNodeServer {
     fn drop(&mut self) {
-        self.serving.abort();
+        self.stop();
     }
 }
 

@@ -1,7 +1,7 @@
 //! Delays between attempts.
 //!
 //! Guarantees: pure, because the caller passes the entropy for the jitter. Leaves to others: how many attempts
-//! there are.
+//! there are ([`crate::Attempts`], the attempts of a job).
 
 use std::time::Duration;
 
@@ -9,6 +9,8 @@ use logmill_io::Entropy;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backoff {
+    /// The same delay after every failure.
+    Constant { wait: Duration },
     /// The delay grows by `step` with every failure.
     Linear { step: Duration },
     /// `first`, doubled by every failure up to `max`, then moved up or down by at most `jitter_percent`
@@ -23,6 +25,7 @@ impl Backoff {
     pub fn wait(&self, failed: i64, entropy: &dyn Entropy) -> Duration {
         let failed = u32::try_from(failed.max(1)).unwrap_or(u32::MAX);
         match self {
+            Self::Constant { wait } => *wait,
             Self::Linear { step } => step.saturating_mul(failed),
             Self::Exponential { first, max, jitter_percent } => {
                 let doublings = (failed - 1).min(31);
@@ -71,6 +74,8 @@ mod tests {
     #[test]
     fn delays_without_jitter() {
         let second = Duration::from_secs(1);
+        let constant = Backoff::Constant { wait: 7 * second };
+        assert_eq!(waits(&constant), [7; 7]);
         let linear = Backoff::Linear { step: 2 * second };
         assert_eq!(waits(&linear), [2, 2, 4, 6, 8, 80, 2 * u64::from(u32::MAX)]);
         let doubling = Backoff::Exponential { first: second, max: 60 * second, jitter_percent: 0 };

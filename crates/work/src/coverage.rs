@@ -114,6 +114,13 @@ impl Coverage {
         coverage.store_done(tx, scope).await
     }
 
+    /// Forgets which ranges were done; their rows must be removed in the same transaction.
+    pub async fn forget(tx: &Tx, scope: &Scope) -> Result<()> {
+        let text = format!("DELETE FROM coverage WHERE {SCOPE}");
+        tx.execute(&text, scope.params()?).await?;
+        Ok(())
+    }
+
     /// Claims the next missing range and creates its job in one transaction; returns `None` if nothing is
     /// missing. `job` builds the job of a range; its key must contain the scope and the range.
     pub async fn claim_next(
@@ -126,7 +133,7 @@ impl Coverage {
             .sql()
             .write(|tx| {
                 let job = &job;
-                async move { Ok(Self::claim_next_in(&tx, queue, scope, claim, job).await?) }
+                async move { Self::claim_next_in(&tx, queue, scope, claim, job).await }
             })
             .await?;
         if let Some((range, kind)) = claimed {

@@ -129,8 +129,7 @@ impl Cron {
     /// Enqueues a job for every slot that has passed; returns the number of jobs and the time until the next
     /// slot.
     pub async fn tick(&self) -> Result<(usize, Option<Duration>)> {
-        let handed =
-            self.queue.sql().write(|tx| async move { Ok(self.tick_in(&tx).await?) }).await?;
+        let handed = self.queue.sql().write(|tx| async move { self.tick_in(&tx).await }).await?;
         if handed.0 > 0 {
             self.queue.wakes().wake(&self.schedule.kind);
         }

@@ -1,6 +1,7 @@
 //! The error type of this crate.
 
 use logmill_io::ErrorKind;
+use logmill_io::sql::TransactionError;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -70,20 +71,11 @@ impl Error {
     }
 }
 
-/// A transaction of [`logmill_io::Sql`] returns the store's error type; this carries ours through it.
-impl From<Error> for logmill_io::Error {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::Store(error) => error,
-            Error::Fenced { kind, key, token } => {
-                Self::Fenced { fence: format!("the job {kind}/{key}"), counter: token }
-            }
-            Error::LeaseLost { name, epoch } => Self::Fenced { fence: name, counter: epoch },
-            Error::NoSuchJob { kind, key } => {
-                Self::NotFound { what: format!("the job {kind}/{key}") }
-            }
-            Error::Invalid { what } => Self::Invalid { what },
-            Error::Corrupt { what } => Self::Corrupt { what },
+impl TransactionError for Error {
+    fn into_store(self) -> Result<logmill_io::Error, Self> {
+        match self {
+            Self::Store(error) => Ok(error),
+            own => Err(own),
         }
     }
 }

@@ -22,7 +22,7 @@
 //! - [`HeldLease::fence`] makes a [`logmill_io::Batch`] or a [`logmill_io::Tx`] of a replaced holder fail.
 //!   Correctness depends on the fence; the time only lets a holder know early.
 //!
-//! Leaves to others: what is done under the lease, and when to renew.
+//! Leaves to others: what is done under the lease, and when to renew ([`LeaseKeeper`]).
 //!
 //! Stored form: JSON `{"v":1,"owner":…,"epoch":…,"until_ms":…}`.
 
@@ -33,6 +33,10 @@ use logmill_io::{Batch, Clock, Condition, ErrorKind, Fence, Key, KeyRange, MetaS
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+
+mod keeper;
+
+pub use keeper::LeaseKeeper;
 
 const VERSION: u8 = 1;
 /// Key prefix of all leases.
@@ -72,8 +76,8 @@ pub struct Lease {
 pub struct HeldLease {
     name: String,
     epoch: i64,
-    /// On the holder's monotonic clock.
-    trusted_until: Duration,
+    /// Start of the last renewal, on the holder's monotonic clock.
+    since: Duration,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -182,7 +186,8 @@ impl Lease {
 
     /// Whether the holder may rely on the lease without asking the store.
     pub fn is_trusted(&self, held: &HeldLease) -> bool {
-        self.clock.monotonic() < held.trusted_until
+        let trusted = self.settings.ttl.saturating_sub(self.settings.margin);
+        self.clock.monotonic() < held.since + trusted
     }
 
     fn record(&self, epoch: i64, now: Timestamp) -> Result<Vec<u8>> {
@@ -190,9 +195,8 @@ impl Lease {
         encode(&LeaseRecord { v: VERSION, owner: self.owner.clone(), epoch, until_ms })
     }
 
-    fn held(&self, epoch: i64, start: Duration) -> HeldLease {
-        let trusted_until = start + self.settings.ttl.saturating_sub(self.settings.margin);
-        HeldLease { name: self.name.clone(), epoch, trusted_until }
+    fn held(&self, epoch: i64, since: Duration) -> HeldLease {
+        HeldLease { name: self.name.clone(), epoch, since }
     }
 }
 

@@ -324,7 +324,7 @@ impl Queue {
     /// Enqueues many jobs in one transaction; returns how many are new or revived. Keys must be distinct.
     pub async fn enqueue_many(&self, jobs: &[NewJob]) -> Result<u64> {
         let changed =
-            self.sql.write(|tx| async move { Ok(self.enqueue_many_in(&tx, jobs).await?) }).await?;
+            self.sql.write(|tx| async move { self.enqueue_many_in(&tx, jobs).await }).await?;
         let mut kinds: Vec<&str> = jobs.iter().map(|job| job.kind.as_str()).collect();
         kinds.sort_unstable();
         kinds.dedup();

@@ -1,8 +1,8 @@
 //! `Runner`: a bounded number of slots that run the jobs of one kind.
 //!
-//! One task claims, heartbeats, acknowledges and reaps; each job runs in its own task. No counter tracks free
-//! slots: their number is the number of slots minus the number of existing tasks. So no path through the code
-//! (an empty or failed claim, a handler that panics or is aborted) can leak a slot.
+//! One task claims and acknowledges; each job runs in its own task. No counter tracks free slots: their number
+//! is the number of slots minus the number of existing tasks. So no path through the code (an empty or failed
+//! claim, a handler that panics or is aborted) can leak a slot.
 //!
 //! ```text
 //!            wake-up, a job that comes due, a lease that ends, slow poll
@@ -21,20 +21,21 @@
 //! - After the stop signal of [`Runner::run`] nothing new is claimed. Running jobs may finish until the
 //!   deadline; the rest are released, and their attempts do not count.
 //!
-//! Leaves to others: what a job does. A handler must not block between awaits, or it cannot be aborted in time.
+//! Leaves to others: keeping claims ([`ClaimKeeper`]), the loop ([`crate::claim_loop`]), and what a job does. A
+//! handler must not block between awaits, or it cannot be aborted in time.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use logmill_io::sql::Waiter;
 use logmill_io::{Clock, ErrorKind, Tasks};
 
 use crate::backoff::Backoff;
+use crate::claim_keeper::{ClaimKeeper, ClaimSettings};
+use crate::claim_loop::{ClaimWorker, finish_tasks, work_until};
 use crate::error::{Error, Result};
-use crate::queue::{Claim, Claimer, FailedClaim, Queue, Reclaimer};
+use crate::queue::{Claim, FailedClaim, Queue};
 
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
@@ -145,26 +146,20 @@ pub struct Runner {
     handler: Arc<dyn Handler>,
     settings: RunnerSettings,
     clock: Arc<dyn Clock>,
-    claimer: Claimer,
-    reclaimer: Reclaimer,
-    waiter: Waiter,
     tasks: Tasks<EndedTask>,
-    /// Jobs that run, or ended and are not acknowledged yet, by key.
-    held: BTreeMap<String, HeldJob>,
+    /// Jobs that run, or ended and are not acknowledged yet.
+    held: ClaimKeeper<JobTask>,
     /// Duration of a job, as a moving average.
     job_time: Duration,
-    heartbeat_at: Duration,
-    /// When a busy runner next checks for stale leases, on the monotonic clock.
-    tidy_at: Duration,
 }
 
-struct HeldJob {
-    claim: Claim,
+/// The task of a held job.
+struct JobTask {
     /// On the monotonic clock.
     started: Duration,
     /// `None` while the task runs.
     ended: Option<Result<Outcome, Failure>>,
-    abort: Option<tokio::sync::oneshot::Sender<()>>,
+    abort: tokio::sync::oneshot::Sender<()>,
 }
 
 struct EndedTask {
@@ -173,12 +168,10 @@ struct EndedTask {
     outcome: Result<Outcome, Failure>,
 }
 
-/// Delay before a failed statement is retried.
-const AGAIN_WAIT: Duration = Duration::from_millis(500);
 /// Default of [`RunnerSettings::wait_max`].
 const WAIT_MAX: Duration = Duration::from_secs(2 * 24 * 3_600);
-/// How often a busy runner checks for stale leases.
-const TIDY_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval between checks for times written by a clock that was ahead.
+const CLOCK_LOOK: Duration = Duration::from_secs(60);
 
 impl Runner {
     /// Creates a runner without starting it.
@@ -189,119 +182,63 @@ impl Runner {
                 settings.kind
             )));
         }
-        let waiter = queue.wakes().waiter(&settings.kind)?;
-        let claimer = Claimer::new(queue.clone(), &settings.kind, &settings.owner, settings.lease);
-        let reclaimer =
-            Reclaimer::new(queue.clone(), &settings.kind, &settings.owner, settings.lease)
-                .with_wait_max(settings.wait_max);
-        let clock = Arc::clone(queue.sql().clock());
-        let job_time = settings.expected_job_time;
+        let claims = ClaimSettings {
+            kind: settings.kind.clone(),
+            owner: settings.owner.clone(),
+            lease: settings.lease,
+            slow_poll: settings.slow_poll,
+            wait_max: settings.wait_max,
+            clock_look: CLOCK_LOOK,
+        };
         Ok(Self {
+            held: ClaimKeeper::new(queue.clone(), claims)?,
+            clock: Arc::clone(queue.sql().clock()),
             queue,
             handler,
-            clock,
-            claimer,
-            reclaimer,
-            waiter,
-            settings,
             tasks: Tasks::new(),
-            held: BTreeMap::new(),
-            job_time,
-            heartbeat_at: Duration::ZERO,
-            tidy_at: Duration::ZERO,
+            job_time: settings.expected_job_time,
+            settings,
         })
     }
 
     /// Runs jobs until `stop` completes, then winds down.
     pub async fn run(mut self, stop: impl Future<Output = ()> + Send) -> Result<()> {
-        let mut stop = std::pin::pin!(stop);
-        loop {
-            let wait = match self.step().await {
-                Ok(wait) => wait,
-                // A store handle with this error does not recover: the caller must reopen it.
-                Err(error) if matches!(error.kind(), ErrorKind::Internal | ErrorKind::Corrupt) => {
-                    return Err(error);
-                }
-                Err(error) => {
-                    // The store is unavailable. Running jobs go on; the runner retries.
-                    tracing::warn!(
-                        kind = self.settings.kind,
-                        error = error.chain(),
-                        "runner step failed, retrying"
-                    );
-                    AGAIN_WAIT
-                }
-            };
-            tokio::select! {
-                biased;
-                () = &mut stop => break,
-                Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => self.end(ended),
-                () = self.waiter.wait() => {}
-                () = self.clock.sleep(wait) => {}
-            }
-        }
+        let clock = Arc::clone(&self.clock);
+        work_until(&mut self, &*clock, stop).await?;
+        let deadline = self.settings.stop_deadline;
+        finish_tasks(&mut self, &*clock, deadline).await;
         self.wind_down().await
     }
 
-    /// Does everything that can be done now; returns the time to the next work if no event comes earlier.
-    async fn step(&mut self) -> Result<Duration> {
-        self.collect_ended().await;
-        self.acknowledge_failed().await?;
-        self.heartbeat().await?;
-        let free = self.settings.slots.saturating_sub(self.tasks.len());
-        if free == 0 {
-            return Ok(self.until_heartbeat());
+    /// Does the periodic checks of an idle runner while this one is busy.
+    async fn tidy(&mut self) -> Result<()> {
+        if self.held.tidy().await? {
+            self.announce().await?;
+            self.held.reclaim().await?;
         }
-        self.waiter.clear();
-        let claims = self.acknowledge_done(free).await?;
-        let found = claims.len();
-        claims.into_iter().for_each(|claim| self.start(claim));
-        if found == free {
-            self.tidy().await?;
-            return Ok(self.until_heartbeat());
-        }
-        let idle = self.until_due().await?;
-        Ok(if self.held.is_empty() { idle } else { idle.min(self.until_heartbeat()) })
+        Ok(())
     }
 
-    /// Does the periodic checks of an idle runner while this one is busy; otherwise the jobs of a dead process
-    /// would wait behind the whole backlog.
-    async fn tidy(&mut self) -> Result<()> {
-        let now = self.clock.monotonic();
-        if now < self.tidy_at {
-            return Ok(());
-        }
-        self.tidy_at = now + TIDY_INTERVAL;
-        let (kind, owner) = (&self.settings.kind, &self.settings.owner);
-        self.queue.announce(owner, kind, self.settings.slots, self.job_time).await?;
-        self.queue.reap(kind).await?;
-        self.reclaimer.look().await?;
-        Ok(())
+    async fn announce(&self) -> Result<()> {
+        let RunnerSettings { kind, owner, slots, .. } = &self.settings;
+        self.queue.announce(owner, kind, *slots, self.job_time).await
     }
 
     /// Ends stale leases; returns the time until the next job comes due or lease ends.
     async fn until_due(&mut self) -> Result<Duration> {
-        let (kind, owner) = (&self.settings.kind, &self.settings.owner);
-        self.queue.announce(owner, kind, self.settings.slots, self.job_time).await?;
-        if self.reclaimer.look().await? > 0 {
+        self.announce().await?;
+        if self.held.reclaim().await? {
             return Ok(Duration::ZERO);
         }
-        let slow_poll = self.settings.slow_poll;
-        let slow_poll = self.reclaimer.look_within().map_or(slow_poll, |wait| wait.min(slow_poll));
-        let (now, due) = self.queue.next_due(kind).await?;
-        match due {
-            Some(due) if due <= now => {
-                self.queue.reap(kind).await?;
-                // The next step, which follows at once, claims jobs that came due meanwhile.
-                Ok(Duration::ZERO)
-            }
-            Some(due) => Ok(due.since(now).min(slow_poll)),
-            None => Ok(slow_poll),
-        }
+        // If there may be jobs now, the next step, which follows at once, claims them.
+        let due = self.held.look_ahead().await?;
+        Ok(self.held.reclaim_within().map_or(due, |within| due.min(within)))
     }
 
-    fn until_heartbeat(&self) -> Duration {
-        self.heartbeat_at.saturating_sub(self.clock.monotonic())
+    /// Time until the next heartbeat, at most `idle`.
+    fn until_heartbeat(&self, idle: Duration) -> Duration {
+        let now = self.clock.monotonic();
+        self.held.heartbeat_at().map_or(idle, |at| at.saturating_sub(now).min(idle))
     }
 
     fn start(&mut self, claim: Claim) {
@@ -313,12 +250,8 @@ impl Runner {
             let outcome = run_guarded(handler, running, aborted).await;
             EndedTask { key, token, outcome }
         });
-        let now = self.clock.monotonic();
-        if self.held.is_empty() {
-            self.heartbeat_at = now + self.settings.lease / 3;
-        }
-        let held = HeldJob { claim, started: now, ended: None, abort: Some(abort) };
-        self.held.insert(held.claim.key.clone(), held);
+        let started = self.clock.monotonic();
+        self.held.hold(claim, JobTask { started, ended: None, abort });
     }
 
     fn end(&mut self, ended: Result<EndedTask, logmill_io::TaskPanic>) {
@@ -327,12 +260,10 @@ impl Runner {
         let Ok(ended) = ended else {
             return;
         };
-        if let Some(held) = self.held.get_mut(&ended.key)
-            && held.claim.token == ended.token
-        {
-            let took = self.clock.monotonic().saturating_sub(held.started);
+        if let Some(task) = self.held.get_mut(&ended.key, ended.token) {
+            let took = self.clock.monotonic().saturating_sub(task.started);
             self.job_time = (self.job_time * 7 + took) / 8;
-            held.ended = Some(ended.outcome);
+            task.ended = Some(ended.outcome);
         }
     }
 
@@ -352,41 +283,25 @@ impl Runner {
     /// Records failed jobs in one batch. Those that cannot be acknowledged now stay held and are heartbeated.
     async fn acknowledge_failed(&mut self) -> Result<()> {
         let mut failed = Vec::new();
-        for held in self.held.values() {
-            if let Some(Err(failure)) = &held.ended {
-                failed.push(self.failed(&held.claim, failure));
+        for (claim, task) in self.held.iter() {
+            if let Some(Err(failure)) = &task.ended {
+                failed.push(self.failed(claim, failure));
             }
         }
         let fenced = self.queue.fail_many(&failed).await?;
-        let claims: Vec<Claim> = failed.into_iter().map(|failed| failed.claim).collect();
-        self.settle(&claims, &fenced);
+        failed.iter().for_each(|failed| self.held.settle(&failed.claim));
+        log_fenced(&fenced);
         Ok(())
     }
 
     /// Completes done jobs and claims up to `most` others in one transaction; returns the claims.
     async fn acknowledge_done(&mut self, most: usize) -> Result<Vec<Claim>> {
-        self.held.retain(|_, held| held.ended != Some(Ok(Outcome::Completed)));
-        let is_done = |held: &&HeldJob| held.ended == Some(Ok(Outcome::Done));
-        let done = self.held.values().filter(is_done).map(|held| held.claim.clone());
-        let done: Vec<Claim> = done.collect();
-        let turn = self.claimer.complete_and_claim(&done, most).await?;
-        // Settle before starting the claims: a fenced job may be among them, under its new token.
-        self.settle(&done, &turn.fenced);
-        Ok(turn.claims)
-    }
-
-    fn settle(&mut self, claims: &[Claim], fenced: &[Claim]) {
-        for claim in claims {
-            self.held.remove(&claim.key);
-        }
-        for claim in fenced {
-            tracing::warn!(
-                kind = claim.kind,
-                key = claim.key,
-                token = claim.token,
-                "job result refused: the claim is fenced"
-            );
-        }
+        self.held.retain(|task| task.ended != Some(Ok(Outcome::Completed)));
+        let done = self.held.iter().filter(|(_, task)| task.ended == Some(Ok(Outcome::Done)));
+        let done: Vec<Claim> = done.map(|(claim, _)| claim.clone()).collect();
+        let outcome = self.held.claim(&done, most).await?;
+        log_fenced(&outcome.fenced);
+        Ok(outcome.claims)
     }
 
     fn failed(&self, claim: &Claim, failure: &Failure) -> FailedClaim {
@@ -400,55 +315,13 @@ impl Runner {
         FailedClaim { claim: claim.clone(), error: failure.error.clone(), retry_after }
     }
 
-    async fn heartbeat(&mut self) -> Result<()> {
-        let now = self.clock.monotonic();
-        if self.held.is_empty() || now < self.heartbeat_at {
-            return Ok(());
-        }
-        let claims: Vec<Claim> = self.held.values().map(|held| held.claim.clone()).collect();
-        let fenced = self.queue.heartbeat(&claims, self.settings.lease).await?;
-        self.heartbeat_at = now + self.settings.lease / 3;
-        for claim in fenced {
-            tracing::warn!(
-                kind = claim.kind,
-                key = claim.key,
-                token = claim.token,
-                "job aborted: its claim is lost"
-            );
-            if let Some(mut held) = self.held.remove(&claim.key)
-                && let Some(abort) = held.abort.take()
-            {
-                // The task may already have ended.
-                let _ = abort.send(());
-            }
-        }
-        Ok(())
-    }
-
+    /// Acknowledges what has ended and releases the rest.
     async fn wind_down(mut self) -> Result<()> {
-        let deadline = self.clock.monotonic() + self.settings.stop_deadline;
-        while !self.tasks.is_empty() && self.clock.monotonic() < deadline {
-            if let Err(error) = self.heartbeat().await {
-                tracing::warn!(
-                    kind = self.settings.kind,
-                    error = error.chain(),
-                    "cannot send heartbeats, retrying"
-                );
-            }
-            let left = deadline.saturating_sub(self.clock.monotonic());
-            let wait = self.until_heartbeat().max(AGAIN_WAIT).min(left);
-            tokio::select! {
-                biased;
-                Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => self.end(ended),
-                () = self.clock.sleep(wait) => {}
-            }
-        }
         self.collect_ended().await;
         self.tasks.abort_all();
         self.acknowledge_failed().await?;
         self.acknowledge_done(0).await?;
-        let left: Vec<Claim> = self.held.values().map(|held| held.claim.clone()).collect();
-        self.queue.release_many(&left).await?;
+        self.held.release().await?;
         if let Err(error) = self.queue.retire(&self.settings.owner, &self.settings.kind).await {
             // Only estimates count runners, and they ignore stale entries.
             tracing::debug!(
@@ -461,9 +334,89 @@ impl Runner {
     }
 }
 
+impl ClaimWorker for Runner {
+    type Error = Error;
+
+    async fn work(&mut self) -> Result<Duration> {
+        self.collect_ended().await;
+        self.acknowledge_failed().await?;
+        self.heartbeat().await?;
+        let free = self.settings.slots.saturating_sub(self.tasks.len());
+        if free == 0 {
+            return Ok(self.until_heartbeat(self.settings.lease));
+        }
+        let claims = self.acknowledge_done(free).await?;
+        let found = claims.len();
+        claims.into_iter().for_each(|claim| self.start(claim));
+        if found == free {
+            self.tidy().await?;
+            return Ok(self.until_heartbeat(self.settings.lease));
+        }
+        let idle = self.until_due().await?;
+        Ok(self.until_heartbeat(idle))
+    }
+
+    async fn event(&mut self) {
+        tokio::select! {
+            biased;
+            Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => self.end(ended),
+            () = self.held.wait() => {}
+        }
+    }
+
+    async fn end_next(&mut self) {
+        if let Some(ended) = self.tasks.join_next().await {
+            self.end(ended);
+        }
+    }
+
+    fn has_tasks(&self) -> bool {
+        !self.tasks.is_empty()
+    }
+
+    async fn heartbeat(&mut self) -> Result<()> {
+        for (claim, task) in self.held.heartbeat().await? {
+            tracing::warn!(
+                kind = claim.kind,
+                key = claim.key,
+                token = claim.token,
+                "job aborted: its claim is lost"
+            );
+            // The task may already have ended.
+            let _ = task.abort.send(());
+        }
+        Ok(())
+    }
+
+    fn error_kind(error: &Error) -> ErrorKind {
+        error.kind()
+    }
+
+    fn log_failure(&self, error: &Error) {
+        let (kind, error) = (&self.settings.kind, error.chain());
+        tracing::warn!(kind, error, "runner step failed, retrying");
+    }
+
+    fn log_missed_heartbeat(&self, error: &Error) {
+        let (kind, error) = (&self.settings.kind, error.chain());
+        tracing::warn!(kind, error, "cannot send heartbeats, retrying");
+    }
+}
+
 impl std::fmt::Debug for Runner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Runner({}, {} of {})", self.settings.kind, self.tasks.len(), self.settings.slots)
+    }
+}
+
+fn log_fenced(fenced: &[Claim]) {
+    for claim in fenced {
+        tracing::warn!(
+            kind = claim.kind,
+            key = claim.key,
+            token = claim.token,
+            "job result refused: the claim is fenced"
+        );
     }
 }
 

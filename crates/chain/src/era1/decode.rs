@@ -16,7 +16,9 @@ use crate::block::{
     Block, BlockRef, Header, Log, Outcome, Receipt, TOPICS_MAX, Topics, Transaction,
 };
 use crate::body;
-use crate::verify::{Mismatch, VerifyLevel, verify};
+use crate::mismatch::Mismatch;
+use crate::verify::verify;
+use crate::verify_level::VerifyLevel;
 
 /// Maximum decompressed sizes of a block's header, body and receipts.
 pub(super) const HEADER_BYTES_MAX: usize = 4 << 10;

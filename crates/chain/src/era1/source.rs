@@ -16,7 +16,7 @@ use logmill_io::Clock;
 use super::Era1;
 use crate::block::Block;
 use crate::error::Result;
-use crate::source::{ChainInfo, ChainSource, Finality, Heads, NodeStatus};
+use crate::source::{BlockSource, ChainInfo, ChainSource, Finality, Heads, NodeSource, NodeStatus};
 
 #[derive(Debug)]
 pub struct Era1Source {
@@ -42,18 +42,13 @@ impl Era1Source {
 }
 
 #[async_trait]
-impl ChainSource for Era1Source {
+impl BlockSource for Era1Source {
     async fn info(&self) -> Result<ChainInfo> {
         Ok(ChainInfo {
             chain_id: self.era1.settings().chain_id,
             finality: Finality::Tags,
             client: "era1 files".to_owned(),
         })
-    }
-
-    async fn heads(&self) -> Result<Heads> {
-        let latest = self.count(self.era1.last().await)?;
-        Ok(Heads { latest, safe: Some(latest), finalized: Some(latest) })
     }
 
     async fn blocks(&self, range: Range<u64>) -> Result<Vec<Block>> {
@@ -73,10 +68,6 @@ impl ChainSource for Era1Source {
         self.count(self.era1.block_by_hash(hash).await)
     }
 
-    async fn changed(&self, at_most: Duration) {
-        self.clock.sleep(at_most).await;
-    }
-
     fn nodes(&self) -> Vec<NodeStatus> {
         vec![NodeStatus {
             name: self.era1.settings().folder.display().to_string(),
@@ -90,3 +81,18 @@ impl ChainSource for Era1Source {
         }]
     }
 }
+
+#[async_trait]
+impl ChainSource for Era1Source {
+    async fn heads(&self) -> Result<Heads> {
+        let latest = self.count(self.era1.last().await)?;
+        Ok(Heads { latest, safe: Some(latest), finalized: Some(latest) })
+    }
+
+    async fn changed(&self, at_most: Duration) {
+        self.clock.sleep(at_most).await;
+    }
+}
+
+/// Files answer no other requests.
+impl NodeSource for Era1Source {}

@@ -8,8 +8,8 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::sim::{Fork, Shape, SimChain};
-use crate::source::ChainSource;
-use crate::verify::VerifyLevel;
+use crate::source::{BlockSource, ChainSource};
+use crate::verify_level::VerifyLevel;
 
 fn chain(fork: Fork, blocks: u64) -> SimChain {
     let chain = SimChain::new(21, Shape::sparse().at(fork));

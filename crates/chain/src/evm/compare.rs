@@ -9,17 +9,18 @@
 
 use alloy_consensus::TxEnvelope;
 use alloy_eips::eip2718::Decodable2718;
-use alloy_primitives::{Address, Bytes, U64, U256};
+use alloy_primitives::{Address, Bytes, U64};
 use metrics::counter;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::block::{Block, Header, Log, TransactionForm};
 use crate::error::Result;
-use crate::facts;
+use crate::json_fields;
 use crate::node_fields::{NodeFields, key};
 use crate::render::BlockRenderer;
 use crate::sender::Sender;
+use crate::transaction_json::may_be_signature;
 use crate::transaction_view::TransactionView;
 
 /// Maximum bytes of one kept field as JSON.
@@ -28,8 +29,6 @@ const FIELD_BYTES_MAX: usize = 256 << 10;
 const FIELDS_MAX: usize = 256;
 /// Maximum bytes of all kept fields of a block.
 const BLOCK_BYTES_MAX: usize = 16 << 20;
-/// An `r` or `s` with fewer bits is made up: one real value in 2^95 is that small.
-const SIGNATURE_BITS_MIN: usize = 161;
 
 /// Remaining space for kept fields of a block.
 #[derive(Debug)]
@@ -95,7 +94,7 @@ pub(super) fn keep_block_fields(
 ) -> Result<()> {
     let mut budget = Budget::new(chain);
     let mut kept = NodeFields::default();
-    let mut reported = facts::object(json.get().as_bytes(), "a block")?;
+    let mut reported = json_fields::object(json.get().as_bytes(), "a block")?;
     let transactions = reported.remove("transactions");
     // Fields kept earlier must not take part in the comparison.
     block.node_fields = crate::KeptFields::default();
@@ -103,7 +102,7 @@ pub(super) fn keep_block_fields(
     if matches!(block.header, Header::Canonical(_)) {
         let mut text = Vec::new();
         render.block(&mut text, false)?;
-        let follows = facts::object(&text, "a block")?;
+        let follows = json_fields::object(&text, "a block")?;
         kept.block = budget.kept(differing(reported, &follows));
     }
     let Some(Value::Array(transactions)) = transactions else {
@@ -117,7 +116,7 @@ pub(super) fn keep_block_fields(
         };
         let mut text = Vec::new();
         render.transaction(&mut text, position, &view)?;
-        let follows = facts::object(&text, "a transaction")?;
+        let follows = json_fields::object(&text, "a transaction")?;
         let fields = budget.kept(differing(reported, &follows));
         if let (Some(fields), Some(key)) = (fields, key(position)) {
             kept.transactions.insert(key, fields);
@@ -143,16 +142,11 @@ fn assumed_view(
     let envelope = TxEnvelope::decode_2718_exact(bytes);
     let envelope = envelope.map_err(|error| crate::Error::corrupt(error.to_string()))?;
     let signature = envelope.signature();
-    let from = match facts::field::<Address>(reported, "from") {
+    let from = match json_fields::field::<Address>(reported, "from") {
         Some(from) if may_be_signature(signature.r(), signature.s()) => Some(from),
         _ => Sender::of(&envelope).address(),
     };
     Ok(Some(TransactionView::canonical(envelope, from, base_fee)))
-}
-
-/// Whether two numbers look like a signature. Nodes fill in small numbers where there is none.
-pub(super) fn may_be_signature(r: U256, s: U256) -> bool {
-    r.bit_len() >= SIGNATURE_BITS_MIN && s.bit_len() >= SIGNATURE_BITS_MIN && r != s
 }
 
 /// Compares the receipts of a block and their logs with the node's JSON, and keeps the differences. `reported` is by
@@ -174,7 +168,7 @@ pub(super) fn keep_receipt_fields(
         };
         let mut text = Vec::new();
         render.receipt(&mut text, position, &view)?;
-        let follows = facts::object(&text, "a receipt")?;
+        let follows = json_fields::object(&text, "a receipt")?;
         compared.push((position, compare_receipt(reported, follows, &mut budget)));
     }
     let mut firsts = Vec::with_capacity(block.receipts.len());
@@ -294,7 +288,7 @@ pub(super) fn bounded(json: &[u8], known: &[&str]) -> Option<Bytes> {
     if is_small {
         return None;
     }
-    let mut fields = facts::object(json, "a part of a block").ok()?;
+    let mut fields = json_fields::object(json, "a part of a block").ok()?;
     let mut unknown = Map::new();
     fields.retain(|name, value| {
         let is_known = known.contains(&name.as_str());

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use logmill_io::wire::WireResponse;
 use logmill_io::{Error as IoError, compute};
 
+use super::health::RETRY_AFTER_MAX;
 use super::node_error::{BatchLimit, NodeError};
 use super::rpc::{self, CallResult};
 
@@ -50,6 +51,9 @@ pub(super) fn accepted(answer: WireResponse, calls: usize) -> Result<Bytes, Node
     let mut why = format!("http status {status}");
     if let Some(wait) = answer.retry_after {
         why = format!("{why}, Retry-After {} s", wait.as_secs());
+        if wait > RETRY_AFTER_MAX {
+            why = format!("{why}, of which at most {} s are waited", RETRY_AFTER_MAX.as_secs());
+        }
     }
     // Many nodes send a JSON-RPC error with an HTTP error status, and its message says more.
     let speaks = matches!(answer.body.trim_ascii_start().first(), Some(b'{' | b'['));

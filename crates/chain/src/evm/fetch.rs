@@ -13,14 +13,16 @@ use logmill_io::compute;
 use serde_json::value::RawValue;
 
 use super::compare;
-use super::json::{self, BlockDefect};
+use super::json::{self, BlockDefect, ReadOptions};
 use super::node::{Node, ReceiptMethod, UNCLES};
 use super::node_error::NodeError;
 use super::patience::Patience;
 use super::receipt::{self, NodeLog, NodeReceipt};
 use super::rpc::{Call, CallResult};
 use crate::block::{Block, Header};
-use crate::verify::{Mismatch, VerifyLevel, verify};
+use crate::mismatch::Mismatch;
+use crate::verify::verify_for;
+use crate::verify_level::VerifyLevel;
 
 /// Maximum retries of a range of logs with a smaller size; the maximum size can be halved ten times.
 const LOGS_TRIES_MAX: u32 = 12;
@@ -30,16 +32,6 @@ const LOGS_TRIES_MAX: u32 = 12;
 pub(super) enum BlockQuery {
     Numbers(Range<u64>),
     Hash(B256),
-}
-
-/// How blocks are read and checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ReadOptions {
-    pub(super) verify: VerifyLevel,
-    /// Whether the node's answers are compared with the derived values, and differences kept.
-    pub(super) compared: bool,
-    /// For metrics; `None` if it is not known yet.
-    pub(super) chain: Option<u64>,
 }
 
 /// The first of the requested blocks, and why the next one is missing.
@@ -120,7 +112,7 @@ async fn by_block(node: &Node, query: &BlockQuery, options: ReadOptions) -> Fetc
                 return Err(late(block.at.number));
             }
             let added = json::add_receipts(&mut block, receipts, options);
-            finish(block, added, options.verify)
+            finish(block, added, options)
         }))
     };
     node.call(calls, read).await
@@ -154,7 +146,7 @@ async fn by_transaction(node: &Node, query: &BlockQuery, options: ReadOptions) -
             }
             let own = own.into_iter().flatten().collect();
             let added = json::add_receipts(&mut block, own, options);
-            finish(block, added, options.verify)
+            finish(block, added, options)
         }))
     });
     note_joined(node, joined.await, error)
@@ -190,7 +182,7 @@ async fn by_logs(node: &Node, query: &BlockQuery, options: ReadOptions) -> Fetch
                 true => Err(BlockDefect::Late(json::NO_LOGS_YET)),
                 false => json::add_logs(&mut block, own, options),
             };
-            finish(block, added, options.verify)
+            finish(block, added, options)
         }))
     });
     note_joined(node, joined.await, error)
@@ -299,9 +291,11 @@ fn draft(key: Key, outcome: &CallResult<'_>, options: ReadOptions) -> Result<Blo
 fn finish(
     mut block: Block,
     added: Result<(), BlockDefect>,
-    level: VerifyLevel,
+    options: ReadOptions,
 ) -> Result<Block, NodeError> {
-    let checked = added.and_then(|()| verify(&mut block, level).map_err(BlockDefect::Mismatch));
+    let ReadOptions { profile, verify: level, .. } = options;
+    let checked =
+        added.and_then(|()| verify_for(profile, &mut block, level).map_err(BlockDefect::Mismatch));
     let checked = match checked {
         Err(BlockDefect::Mismatch(_)) if is_hollow(&block) => {
             Err(BlockDefect::Late(json::NO_TRANSACTIONS_YET))

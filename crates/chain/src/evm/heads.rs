@@ -20,7 +20,7 @@ use super::rpc::{Call, CallResult};
 use crate::block::BlockRef;
 use crate::error::{Error, Result};
 use crate::source::{ChainInfo, Finality, Heads};
-use crate::verify::VerifyLevel;
+use crate::verify_level::VerifyLevel;
 
 /// If a node is further behind the newest known head, another node is asked first.
 const LAG_BLOCKS_MAX: u64 = 3;

@@ -25,6 +25,8 @@ const LIE: Backoff = Backoff::Exponential {
 
 /// Maximum rest of a node while no other can be asked: a failed request a minute costs less than standing still.
 const LAST_NODE_REST_MAX: Duration = Duration::from_secs(60);
+/// Longer `Retry-After` waits are cut to this.
+pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Health {
@@ -61,7 +63,7 @@ impl Health {
         retry_after: Option<Duration>,
         entropy: &dyn Entropy,
     ) {
-        let asked_for = retry_after.unwrap_or_default();
+        let asked_for = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
         if self.rest_as_last(now).is_some() {
             // Concurrent requests fail together: that is one failure.
             if !asked_for.is_zero() {
@@ -135,7 +137,7 @@ mod tests {
         let (day, entropy) = (Duration::from_secs(86_400), SeededEntropy::shared(1));
         let mut throttled = Health::default();
         throttled.failed(Duration::ZERO, Some(day), &*entropy);
-        assert_eq!(throttled.rest(Duration::ZERO), Some(day));
+        assert_eq!(throttled.rest(Duration::ZERO), Some(RETRY_AFTER_MAX));
         assert_eq!(throttled.rest_as_last(Duration::ZERO), minute);
         let later = Duration::from_secs(61);
         assert_eq!(throttled.rest_as_last(later), None);

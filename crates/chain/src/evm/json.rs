@@ -14,12 +14,27 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::fetch::ReadOptions;
 use super::receipt::{NodeLog, NodeReceipt};
 use super::{compare, transaction};
 use crate::block::{Block, BlockRef, Header, Log, Outcome, Receipt, Transaction, TransactionForm};
+use crate::mismatch::Mismatch;
 use crate::node_fields::{KeptFields, key};
-use crate::verify::{Mismatch, VerifyLevel, foreign};
+use crate::profile::ChainProfile;
+use crate::transaction_json::foreign_type;
+use crate::verify::foreign;
+use crate::verify_level::VerifyLevel;
+
+/// How blocks are read and checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ReadOptions {
+    pub(super) verify: VerifyLevel,
+    /// What is known about the chain; `None` if its id is not known yet.
+    pub(super) profile: Option<ChainProfile>,
+    /// Whether the node's answers are compared with the derived values, and differences kept.
+    pub(super) compared: bool,
+    /// For metrics; `None` if it is not known yet.
+    pub(super) chain: Option<u64>,
+}
 
 /// Why the parts of a block do not fit together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -350,6 +365,6 @@ fn transaction_type(transaction: &Transaction) -> u8 {
         TransactionForm::Canonical(bytes) => {
             bytes.first().filter(|byte| **byte < 0x80).map_or(0, |byte| *byte)
         }
-        TransactionForm::Foreign(json) => transaction::foreign_type(json),
+        TransactionForm::Foreign(json) => foreign_type(json),
     }
 }

@@ -19,39 +19,21 @@
 //! Guarantees: the level of a known family never changes; that of an unknown one only falls, and never below what the
 //! table says. Leaves to others: fetching and checking.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
-
 use metrics::counter;
-use tokio::sync::OnceCell;
 
 use super::compare::chain_label;
-use super::fetch::{BlockQuery, ReadOptions, fetch};
+use super::fetch::{BlockQuery, fetch};
+use super::json::ReadOptions;
 use super::node_error::NodeError;
 use super::pool::Pool;
 use super::pool_request::PoolRequest;
+use super::probed_level::LoweredLevel;
 use crate::block::Block;
+use crate::mismatch::Mismatch;
 use crate::profile::ChainProfile;
 use crate::source::ChecksStatus;
-use crate::verify::{Mismatch, VerifyLevel, verify};
-
-/// Probe results of a chain of an unknown family.
-#[derive(Debug, Default)]
-pub(super) struct ProbedLevel {
-    probed: OnceCell<()>,
-    /// Whether a header has passed `full`: then an unknown field in a later header does not lower the level.
-    headers_passed: AtomicBool,
-    /// Whether a block with transactions has passed `full`: then an unknown field or type in a later transaction does
-    /// not lower the level. Empty blocks prove nothing about transactions.
-    transactions_passed: AtomicBool,
-    lowered: Mutex<Option<LoweredLevel>>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct LoweredLevel {
-    verify: VerifyLevel,
-    why: String,
-}
+use crate::verify::verify;
+use crate::verify_level::VerifyLevel;
 
 impl Pool {
     /// Decides how blocks are read. Probes an unknown chain first.
@@ -62,7 +44,8 @@ impl Pool {
             let _ = self.level.probed.get_or_try_init(|| self.probe()).await;
         }
         let compared = profile.is_some_and(|profile| !profile.has_ethereum_rules());
-        ReadOptions { verify: self.verify_level(), compared, chain: self.known_chain_id() }
+        let (verify, chain) = (self.verify_level(), self.known_chain_id());
+        ReadOptions { verify, profile, compared, chain }
     }
 
     /// Configured, or reported by a node.
@@ -75,13 +58,9 @@ impl Pool {
             (false, _) => self.settings.verify,
             (true, None) => VerifyLevel::Full,
             (true, Some(profile)) => {
-                self.lowered().map_or(profile.verify, |lowered| lowered.verify)
+                self.level.lowered().map_or(profile.verify, |lowered| lowered.verify)
             }
         }
-    }
-
-    fn lowered(&self) -> Option<LoweredLevel> {
-        self.level.lowered.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn lower(&self, lowered: LoweredLevel) {
@@ -95,7 +74,7 @@ impl Pool {
         );
         let labels = [("chain", chain_label(chain_id)), ("to", verify.to_string())];
         counter!("logmill_chain_verify_lowered_total", &labels).increment(1);
-        *self.level.lowered.lock().unwrap_or_else(PoisonError::into_inner) = Some(lowered);
+        self.level.lower(lowered);
     }
 
     /// Probes blocks of an unknown chain. Fails if none is available.
@@ -111,7 +90,8 @@ impl Pool {
             let mut blocks = Vec::new();
             for number in &numbers {
                 let chain = self.known_chain_id();
-                let options = ReadOptions { verify: VerifyLevel::Off, compared: true, chain };
+                let verify = VerifyLevel::Off;
+                let options = ReadOptions { verify, profile: None, compared: true, chain };
                 let query = BlockQuery::Numbers(*number..*number + 1);
                 blocks.extend(fetch(&node, &query, options).await.blocks);
             }
@@ -123,7 +103,7 @@ impl Pool {
             let has_transactions = blocks.iter().any(|block| !block.transactions.is_empty());
             let Some(lowered) = logmill_io::compute(move || decide(blocks)).await else {
                 // No single node can lower a level that the blocks of another node pass.
-                self.note_passed(has_transactions);
+                self.level.note_passed(has_transactions);
                 return Ok(());
             };
             if found.as_ref().is_none_or(|found| found.verify < lowered.verify) {
@@ -139,14 +119,7 @@ impl Pool {
         let mut passed =
             blocks.iter().filter(|block| block.verified == VerifyLevel::Full).peekable();
         if passed.peek().is_some() {
-            self.note_passed(passed.any(|block| !block.transactions.is_empty()));
-        }
-    }
-
-    fn note_passed(&self, has_transactions: bool) {
-        self.level.headers_passed.store(true, Ordering::Relaxed);
-        if has_transactions {
-            self.level.transactions_passed.store(true, Ordering::Relaxed);
+            self.level.note_passed(passed.any(|block| !block.transactions.is_empty()));
         }
     }
 
@@ -156,13 +129,13 @@ impl Pool {
         let Some((number, mismatch)) = request.unverifiable() else {
             return false;
         };
-        let may = self.settings.auto && self.profile().is_some_and(|known| known.may_verify_less);
+        let is_false = matches!(mismatch, Mismatch::ForeignBlock { .. });
+        let may = self.settings.auto
+            && !is_false
+            && self.profile().is_some_and(|known| known.may_verify_less);
         let is_of_header =
             matches!(mismatch, Mismatch::ForeignHeader { .. } | Mismatch::UnreadableHeader { .. });
-        let passed = match is_of_header {
-            true => self.level.headers_passed.load(Ordering::Relaxed),
-            false => self.level.transactions_passed.load(Ordering::Relaxed),
-        };
+        let passed = self.level.has_passed(is_of_header);
         if !may || passed || self.verify_level() != VerifyLevel::Full {
             return false;
         }
@@ -194,7 +167,7 @@ impl Pool {
     }
 
     pub(super) fn checks(&self) -> ChecksStatus {
-        let lowered = self.lowered();
+        let lowered = self.level.lowered();
         ChecksStatus {
             family: self.profile().map(|profile| profile.family),
             verify: self.verify_level(),
@@ -224,8 +197,12 @@ fn advice(profile: ChainProfile, level: VerifyLevel, mismatch: &Mismatch) -> Opt
     if let Some(less) = left_out {
         return Some(format!("if the nodes of this chain leave it out, set `verify = \"{less}\"`"));
     }
-    let is_foreign =
-        matches!(mismatch, Mismatch::ForeignHeader { .. } | Mismatch::ForeignTransaction { .. });
+    let is_foreign = matches!(
+        mismatch,
+        Mismatch::ForeignHeader { .. }
+            | Mismatch::ForeignBlock { .. }
+            | Mismatch::ForeignTransaction { .. }
+    );
     let hashes_otherwise = profile.verify == VerifyLevel::Off && is_of_hash(mismatch);
     let is_usual = level == VerifyLevel::Full
         && profile.verify < VerifyLevel::Full
@@ -245,7 +222,11 @@ fn decide(mut blocks: Vec<Block>) -> Option<LoweredLevel> {
         let checked = verify(block, VerifyLevel::Full);
         failed.extend(checked.err().map(|mismatch| (block.at.number, mismatch)));
     }
-    let foreign = failed.iter().find(|(_, mismatch)| !mismatch.is_lie());
+    // A header with only known fields and another hash may be false, whatever the transactions are.
+    let is_own = |mismatch: &Mismatch| {
+        !mismatch.is_lie() && !matches!(mismatch, Mismatch::ForeignBlock { .. })
+    };
+    let foreign = failed.iter().find(|(_, mismatch)| is_own(mismatch));
     let all_fail = failed.len() == blocks.len();
     let none_hashes = all_fail && failed.iter().all(|(_, mismatch)| is_of_hash(mismatch));
     let speaks_for_all = none_hashes || (all_fail && blocks.len() > 1);
@@ -268,6 +249,7 @@ fn is_of_hash(mismatch: &Mismatch) -> bool {
         mismatch,
         Mismatch::HeaderHash { .. }
             | Mismatch::ForeignHeader { .. }
+            | Mismatch::ForeignBlock { .. }
             | Mismatch::UnreadableHeader { .. }
     )
 }

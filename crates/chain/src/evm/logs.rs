@@ -26,8 +26,10 @@ use super::pool::Pool;
 use super::rpc::{Call, CallResult};
 use crate::block::{BlockRef, Log, Topics};
 use crate::error::{Error, Result};
+use crate::mismatch::Mismatch;
 use crate::source::{FoundLog, LogFilter};
-use crate::verify::{Mismatch, VerifyLevel, foreign};
+use crate::verify::foreign;
+use crate::verify_level::VerifyLevel;
 
 /// Maximum headers per request: each holds the hashes of all its transactions.
 const HEADERS_MAX: usize = 100;

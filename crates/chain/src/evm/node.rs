@@ -22,8 +22,8 @@ use super::pace::Pace;
 use super::patience::Patience;
 use super::rpc::{self, Call, CallResult};
 use super::settings::{EvmSettings, NodeSettings};
+use crate::mismatch::Mismatch;
 use crate::source::NodeStatus;
-use crate::verify::Mismatch;
 
 /// Initial blocks per request.
 const BLOCKS_FIRST: u64 = 8;
@@ -254,18 +254,24 @@ impl Node {
         error
     }
 
-    /// Unknown fields do not excuse a wrong hash if the node's other headers matched their hashes without them.
+    /// Unknown fields and types do not excuse a wrong hash if the node's other headers matched their hashes.
     fn judge(&self, error: NodeError) -> NodeError {
-        match error {
-            NodeError::Unverifiable {
-                number,
-                hash,
-                mismatch: Mismatch::ForeignHeader { computed, claimed, unknown },
-            } if self.state().headers_hash => {
-                let mismatch = Mismatch::HeaderHash { computed, claimed, unknown };
-                NodeError::Lie { number, hash, mismatch }
+        let NodeError::Unverifiable { number, hash, mismatch } = error else {
+            return error;
+        };
+        let (computed, claimed, unknown) = match mismatch {
+            Mismatch::ForeignHeader { computed, claimed, unknown } if self.state().headers_hash => {
+                (computed, claimed, unknown)
             }
-            other => other,
+            Mismatch::ForeignBlock { computed, claimed, .. } if self.state().headers_hash => {
+                (computed, claimed, Vec::new())
+            }
+            mismatch => return NodeError::Unverifiable { number, hash, mismatch },
+        };
+        NodeError::Lie {
+            number,
+            hash,
+            mismatch: Mismatch::HeaderHash { computed, claimed, unknown },
         }
     }
 

@@ -10,7 +10,7 @@ use logmill_io::{Error as IoError, error_chain};
 
 use super::error_class::{ErrorClass, classify_error};
 use super::rpc::{BodyError, RpcError, one_line};
-use crate::verify::Mismatch;
+use crate::mismatch::Mismatch;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NodeError {
@@ -124,6 +124,9 @@ fn redacted_mismatch(mismatch: Mismatch, redact: impl Fn(&str) -> String) -> Mis
         }
         Mismatch::ForeignHeader { computed, claimed, unknown } => {
             Mismatch::ForeignHeader { computed, claimed, unknown: each(unknown) }
+        }
+        Mismatch::ForeignBlock { computed, claimed, index, what } => {
+            Mismatch::ForeignBlock { computed, claimed, index, what: redact(&what) }
         }
         Mismatch::HeaderHash { computed, claimed, unknown } => {
             Mismatch::HeaderHash { computed, claimed, unknown: each(unknown) }

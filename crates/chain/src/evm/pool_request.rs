@@ -11,7 +11,7 @@ use alloy_primitives::B256;
 use super::node::Node;
 use super::node_error::NodeError;
 use crate::error::Error;
-use crate::verify::Mismatch;
+use crate::mismatch::Mismatch;
 
 /// Maximum attempts per request. Halving the largest batch down to one call takes fewer.
 const ATTEMPTS_MAX: u32 = 16;

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use super::compare;
 use crate::block::{Log, Outcome, Receipt, Topics};
-use crate::facts;
+use crate::json_fields;
 
 /// A receipt, with the transaction and block that the node assigns it to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,9 +63,9 @@ pub(super) fn read(json: &RawValue, compared: bool) -> Result<NodeReceipt, Strin
 /// Decodes a receipt as far as possible. Unreadable fields differ from the derived ones, so they are kept as
 /// reported.
 fn lenient(reported: Map<String, Value>) -> Result<NodeReceipt, String> {
-    let number = |name| facts::number(&reported, name);
+    let number = |name| json_fields::number(&reported, name);
     let kind = number("type").map_or(0, |kind| u8::try_from(kind).unwrap_or(u8::MAX));
-    let outcome = match (number("status"), facts::field(&reported, "root")) {
+    let outcome = match (number("status"), json_fields::field(&reported, "root")) {
         (Some(status), _) => Outcome::Status(status != 0),
         (None, Some(root)) => Outcome::StateRoot(root),
         (None, None) => Outcome::Unknown,
@@ -83,8 +83,8 @@ fn lenient(reported: Map<String, Value>) -> Result<NodeReceipt, String> {
         extra: None,
     };
     Ok(NodeReceipt {
-        transaction_hash: facts::field(&reported, "transactionHash"),
-        block_hash: facts::field(&reported, "blockHash"),
+        transaction_hash: json_fields::field(&reported, "transactionHash"),
+        block_hash: json_fields::field(&reported, "blockHash"),
         receipt,
         reported: Some(reported),
     })

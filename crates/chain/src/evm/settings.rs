@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use logmill_io::wire::Endpoint;
 
-use crate::verify::VerifyLevel;
+use crate::verify_level::VerifyLevel;
 
 #[derive(Clone, Debug)]
 pub struct EvmSettings {

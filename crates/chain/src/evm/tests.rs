@@ -20,8 +20,9 @@ use serde_json::{Value, json};
 use super::{EvmSettings, EvmSource, NodeConnections, NodeSettings};
 use crate::block::Block;
 use crate::error::Error;
-use crate::source::{ChainSource, NodeStatus};
-use crate::verify::{Mismatch, VerifyLevel};
+use crate::mismatch::Mismatch;
+use crate::source::{BlockSource, ChainSource, NodeSource, NodeStatus};
+use crate::verify_level::VerifyLevel;
 use fake::{FakeChain, FakeNode, Quirks, Tamper};
 
 struct PoolFixture {

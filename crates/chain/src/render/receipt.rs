@@ -12,7 +12,7 @@ use super::log::{LogFields, log};
 use super::{BlockRenderer, write_value};
 use crate::block::{Block, Outcome, Receipt};
 use crate::error::{Error, Result};
-use crate::facts;
+use crate::json_fields;
 use crate::transaction_view::TransactionView;
 
 impl BlockRenderer<'_> {
@@ -125,7 +125,7 @@ fn logs(out: &mut Vec<u8>, block: &Block, position: usize, receipt: &Receipt) ->
         }
         let mut text = Vec::new();
         log(&mut text, &fields);
-        let mut merged = facts::object(&text, "a log")?;
+        let mut merged = json_fields::object(&text, "a log")?;
         merged.extend(kept);
         write_value(out, &merged)?;
     }
@@ -138,7 +138,7 @@ fn extra(block: &Block, receipt: &Receipt, view: &TransactionView) -> Result<Map
     let Some(text) = &receipt.extra else {
         return Ok(Map::new());
     };
-    let mut fields = facts::object(text, "a receipt's extra")?;
+    let mut fields = json_fields::object(text, "a receipt's extra")?;
     fields.retain(|name, _| {
         let is_ours = match name.as_str() {
             "logs" => true,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::block::{BlockRef, Log, Outcome, Receipt, Transaction, TransactionForm};
-use crate::verify::VerifyLevel;
+use crate::verify_level::VerifyLevel;
 
 fn sample() -> Block {
     let sign = |nonce, to| {

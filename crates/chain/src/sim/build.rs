@@ -22,7 +22,8 @@ use super::shape::Fork;
 use super::sign::Account;
 use crate::block::{Block, BlockRef, Header, Outcome, Receipt, Transaction};
 use crate::body;
-use crate::verify::{VerifyLevel, receipts_root};
+use crate::verify::receipts_root;
+use crate::verify_level::VerifyLevel;
 
 /// How many of 1 024 transactions succeed without logs, and how many fail.
 const QUIET_SHARE: u64 = 300;

@@ -18,8 +18,9 @@ use super::SimChain;
 use super::lie::Lie;
 use crate::block::Block;
 use crate::error::{Error, Result};
-use crate::source::{ChainInfo, ChainSource, Finality, Heads, NodeStatus};
-use crate::verify::{VerifyLevel, verify};
+use crate::source::{BlockSource, ChainInfo, ChainSource, Finality, Heads, NodeStatus};
+use crate::verify::verify;
+use crate::verify_level::VerifyLevel;
 
 /// Name of the source's only node.
 const NODE: &str = "sim";
@@ -170,7 +171,7 @@ impl SimSource {
 }
 
 #[async_trait]
-impl ChainSource for SimSource {
+impl BlockSource for SimSource {
     async fn info(&self) -> Result<ChainInfo> {
         self.call("the chain id").await?;
         Ok(ChainInfo {
@@ -178,13 +179,6 @@ impl ChainSource for SimSource {
             finality: Finality::Tags,
             client: NODE.to_owned(),
         })
-    }
-
-    async fn heads(&self) -> Result<Heads> {
-        self.call("the heads").await?;
-        // Before the heads are read, so that the next wait notices a change in between.
-        self.seen.store(self.chain.version(), Ordering::SeqCst);
-        Ok(self.visible())
     }
 
     async fn blocks(&self, range: Range<u64>) -> Result<Vec<Block>> {
@@ -213,15 +207,6 @@ impl ChainSource for SimSource {
         self.checked(Block::clone(&block)).map(Some)
     }
 
-    async fn changed(&self, at_most: Duration) {
-        let seen = self.seen.load(Ordering::SeqCst);
-        tokio::select! {
-            biased;
-            () = self.chain.changed(seen) => {}
-            () = self.clock.sleep(at_most) => {}
-        }
-    }
-
     fn nodes(&self) -> Vec<NodeStatus> {
         vec![NodeStatus {
             name: NODE.to_owned(),
@@ -233,6 +218,25 @@ impl ChainSource for SimSource {
             lacks: Vec::new(),
             last_error: None,
         }]
+    }
+}
+
+#[async_trait]
+impl ChainSource for SimSource {
+    async fn heads(&self) -> Result<Heads> {
+        self.call("the heads").await?;
+        // Before the heads are read, so that the next wait notices a change in between.
+        self.seen.store(self.chain.version(), Ordering::SeqCst);
+        Ok(self.visible())
+    }
+
+    async fn changed(&self, at_most: Duration) {
+        let seen = self.seen.load(Ordering::SeqCst);
+        tokio::select! {
+            biased;
+            () = self.chain.changed(seen) => {}
+            () = self.clock.sleep(at_most) => {}
+        }
     }
 }
 

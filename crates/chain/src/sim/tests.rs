@@ -7,9 +7,11 @@ use alloy_eips::eip2718::Decodable2718;
 
 use super::*;
 use crate::block::{Outcome, TransactionForm};
+use crate::mismatch::Mismatch;
 use crate::sender::Sender;
 use crate::stored;
-use crate::verify::{Mismatch, VerifyLevel, verify};
+use crate::verify::verify;
+use crate::verify_level::VerifyLevel;
 
 fn grown(seed: u64, shape: Shape, blocks: u64) -> SimChain {
     let chain = SimChain::new(seed, shape);

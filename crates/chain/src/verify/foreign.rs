@@ -10,8 +10,9 @@ use alloy_consensus::Header as EvmHeader;
 use alloy_primitives::{B256, keccak256};
 use serde::de::IgnoredAny;
 
-use super::Mismatch;
-use crate::evm::transaction;
+use crate::block::{Block, TransactionForm};
+use crate::mismatch::Mismatch;
+use crate::transaction_json;
 
 /// Limits on the field names in an error: their number, and the characters of each.
 const NAMES_MAX: usize = 8;
@@ -111,10 +112,30 @@ pub(crate) fn header(json: &[u8], claimed: B256) -> Mismatch {
     Mismatch::ForeignHeader { computed, claimed, unknown }
 }
 
+/// Explains why the header of a block, in JSON, does not hash to the block's hash. A chain with its own transactions
+/// may have its own hashes, so they are named.
+pub(crate) fn block(json: &[u8], block: &Block) -> Mismatch {
+    let header = header(json, block.at.hash);
+    let Mismatch::HeaderHash { computed, claimed, .. } = header else {
+        return header;
+    };
+    let own = block.transactions.iter().enumerate().find_map(|(index, of)| match &of.form {
+        TransactionForm::Foreign(json) => match transaction(json, index, of.hash) {
+            Mismatch::ForeignTransaction { index, what } => Some((index, what)),
+            _ => None,
+        },
+        TransactionForm::Canonical(_) => None,
+    });
+    match own {
+        Some((index, what)) => Mismatch::ForeignBlock { computed, claimed, index, what },
+        None => header,
+    }
+}
+
 /// Explains why transaction `index`, in JSON, does not hash to `claimed`.
 pub(crate) fn transaction(json: &[u8], index: usize, claimed: B256) -> Mismatch {
-    let kind = transaction::foreign_type(json);
-    if !transaction::is_known_type(kind) {
+    let kind = transaction_json::foreign_type(json);
+    if !transaction_json::is_known_type(kind) {
         let what = format!("the type {kind:#04x}, which Logmill does not know");
         return Mismatch::ForeignTransaction { index, what };
     }
@@ -123,11 +144,11 @@ pub(crate) fn transaction(json: &[u8], index: usize, claimed: B256) -> Mismatch 
         let what = format!("fields that Logmill does not know ({})", unknown.join(", "));
         return Mismatch::ForeignTransaction { index, what };
     }
-    if transaction::is_unsigned(json) {
+    if transaction_json::is_unsigned(json) {
         let what = "an `r` and an `s` that are no signature, as for an impersonated account";
         return Mismatch::ForeignTransaction { index, what: what.to_owned() };
     }
-    match transaction::encode(json) {
+    match transaction_json::encode(json) {
         Ok(bytes) => Mismatch::TransactionHash { index, computed: keccak256(bytes), claimed },
         Err(why) => Mismatch::UnreadableTransaction { index, why },
     }

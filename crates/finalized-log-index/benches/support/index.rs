@@ -1,11 +1,7 @@
 //! Shared by the benchmarks: an index in memory, and a chain for it.
 
-use std::sync::Arc;
-
 use finalized_log_index::workload::{Workload, WorkloadSettings};
 use finalized_log_index::{FinalizedBlock, LogIndex, Settings, Stores, Writer};
-use logmill_io::blob::MemoryBlobs;
-use logmill_io::meta::MemoryMeta;
 use logmill_io::{OsEntropy, SystemClock};
 
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
@@ -19,13 +15,7 @@ pub(crate) fn blocks(logs_per_block: u32, count: usize) -> Vec<FinalizedBlock> {
 }
 
 pub(crate) async fn writer() -> Writer {
-    let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
-    let stores = Stores {
-        meta: MemoryMeta::shared(Arc::clone(&clock), Arc::clone(&entropy)),
-        blobs: MemoryBlobs::shared(),
-        clock,
-        entropy,
-    };
+    let stores = Stores::memory(SystemClock::shared(), OsEntropy::shared());
     let settings = Settings { cell_blocks: 256, merge_cpu_percent: 100, ..Settings::default() };
     let index = LogIndex::open(stores, settings).await.expect("the index opens");
     index.writer("benchmark").await.expect("no other process writes")

@@ -9,14 +9,16 @@
 //! Every part has a CRC-32C.
 //!
 //! Guarantees: the same bodies make the same bytes; damage of a part is detected before it is used. Leaves to others:
-//! names, and when a blob is large enough ([`super::upload`]).
+//! names, and when a blob is large enough ([`crate::body_upload`]).
 
 use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::{compress, decompress};
-use crate::codec::{Reader, as_u64, put_u64, put_varint, seal, to_usize, unseal};
+use crate::body_keys::key_of;
+use crate::codec::{
+    Reader, as_u64, compress, decompress, put_u64, put_varint, seal, to_usize, unseal,
+};
 use crate::error::{Error, Result};
 use crate::types::{BLOCK_BODY_BYTES_MAX, BlockRange, Body};
 
@@ -86,7 +88,7 @@ impl BodiesBuilder {
         let Some(body) = body else {
             return;
         };
-        self.rows.extend(body.transactions.iter().map(|hash| row(super::key_of(hash), offset)));
+        self.rows.extend(body.transactions.iter().map(|hash| row(key_of(hash), offset)));
         self.group.extend_from_slice(&body.bytes);
     }
 

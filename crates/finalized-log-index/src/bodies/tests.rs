@@ -3,8 +3,8 @@
 use alloy_primitives::B256;
 use proptest::prelude::*;
 
-use super::blob::{BodiesBuilder, BodiesDirectory, offsets_in};
-use super::key_of;
+use super::blob::{BodiesBuilder, BodiesDirectory, EncodedBodies, offsets_in};
+use crate::body_keys::key_of;
 use crate::error::Result;
 use crate::types::Body;
 
@@ -19,7 +19,7 @@ fn bodies() -> impl Strategy<Value = Vec<Option<Body>>> {
     prop::collection::vec(prop::option::weighted(0.9, body), 1..60)
 }
 
-fn built(bodies: &[Option<Body>]) -> super::EncodedBodies {
+fn built(bodies: &[Option<Body>]) -> EncodedBodies {
     let mut builder = BodiesBuilder::new(1_000);
     for body in bodies {
         builder.push(body.as_ref());

@@ -18,13 +18,13 @@ use bytes::Bytes;
 use crate::codec::as_u64;
 use crate::error::{Error, Result};
 use crate::filter::{Blocks, Filter};
-use crate::index::{SharedIndex, Snapshot};
 use crate::page::{FilterTerms, LogSelection, pick};
 use crate::query::AcceptedQuery;
 use crate::query::explain::{ExplainedClause, ExplainedSource, Explanation};
 use crate::query::ids::Ids;
 use crate::query::plan::{Clause, Strategy, estimate, plan};
 use crate::query::source::{OpenSource, Source};
+use crate::state::{SharedIndex, Snapshot};
 use crate::terms::Group;
 use crate::types::{BlockRange, Log};
 

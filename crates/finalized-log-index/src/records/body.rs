@@ -5,10 +5,9 @@
 use bytes::Bytes;
 
 use super::{begin, end, hash, open};
-use crate::bodies::{compress, decompress};
-use crate::codec::{as_u64, put_varint};
+use crate::codec::{as_u64, compress, decompress, put_varint};
 use crate::error::Result;
-use crate::types::{BLOCK_BODY_BYTES_MAX, BLOCK_TRANSACTIONS_MAX, Body};
+use crate::types::{BLOCK_BODY_BYTES_MAX, BLOCK_TRANSACTIONS_MAX, Body, FinalizedBlock};
 
 const VERSION: u8 = 1;
 const WHAT: &str = "the body of a block of the tail";
@@ -20,6 +19,17 @@ pub(crate) fn encode(body: &Body) -> Bytes {
     put_varint(&mut out, as_u64(body.bytes.len()));
     out.extend_from_slice(&compress(&body.bytes));
     end(out)
+}
+
+/// Encodes the bodies of blocks, each with the number of its block.
+pub(crate) async fn encode_all(blocks: &[FinalizedBlock]) -> Vec<(u64, Bytes)> {
+    let bodies = blocks.iter().filter_map(|block| Some((block.number, block.body.clone()?)));
+    let bodies: Vec<(u64, Body)> = bodies.collect();
+    if bodies.is_empty() {
+        return Vec::new();
+    }
+    let encode = |(number, body): (u64, Body)| (number, encode(&body));
+    logmill_io::compute(move || bodies.into_iter().map(encode).collect()).await
 }
 
 pub(crate) fn decode(bytes: &[u8]) -> Result<Body> {

@@ -49,6 +49,34 @@ pub enum ReplacementKind {
     Content,
 }
 
+/// A position in the log of replacements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplacementPosition {
+    /// Number of the last replacement before the position; 0 before the first.
+    pub seq: u64,
+    /// Tells apart logs that use the same number for different replacements; 0 if unknown, as in an index of an
+    /// earlier version that has not been written since.
+    pub mark: u64,
+}
+
+impl ReplacementPosition {
+    /// The position after replacement `seq`, whose mark is part of the hash of its record: that contains time and
+    /// reason.
+    pub(crate) fn after(seq: u64, record: &[u8]) -> Self {
+        let hash = blake3::hash(record);
+        let first = hash.as_bytes().first_chunk().copied().unwrap_or_default();
+        Self { seq, mark: u64::from_be_bytes(first).clamp(1, u64::MAX - 1) }
+    }
+
+    /// A position in no log, stored by a consumer whose position was not in this log.
+    pub const NOWHERE: Self = Self { seq: 0, mark: u64::MAX };
+
+    /// Whether both positions are the same; an unknown mark matches any.
+    pub fn is_same(self, other: Self) -> bool {
+        self.seq == other.seq && (self.mark == other.mark || self.mark == 0 || other.mark == 0)
+    }
+}
+
 impl Replacement {
     /// The previous hash of a block, if it is recorded.
     pub fn old_hash(&self, number: u64) -> Option<B256> {
@@ -94,4 +122,8 @@ impl Replacement {
         }
         Ok(Self { seq, blocks, kind, old_hashes, reason, at })
     }
+}
+
+pub(crate) fn missing_replacement(seq: u64) -> Error {
+    Error::corrupt(format!("the record of replacement {seq} is missing"))
 }

@@ -10,7 +10,7 @@ use alloy_primitives::B256;
 use bytes::Bytes;
 
 use super::{begin, end, hash, open};
-use crate::bodies::{BodyKeys, TransactionAt};
+use crate::body_keys::{BodyKeys, TransactionAt};
 use crate::codec::{Reader, as_u64, put_u64, put_varint, to_usize, zigzag};
 use crate::error::{Error, Result};
 use crate::page::{Page, PageView};

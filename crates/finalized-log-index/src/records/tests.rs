@@ -6,7 +6,7 @@ use logmill_io::Timestamp;
 use proptest::prelude::*;
 
 use super::*;
-use crate::bodies::{BodyKeys, TransactionAt};
+use crate::body_keys::{BodyKeys, TransactionAt};
 use crate::records::chunks::{BodiesRef, Change, ChunkEntry, ChunksHead};
 use crate::records::degraded::{Cause, DamagedBlocks, Degradation};
 use crate::records::replacement::{Replacement, ReplacementKind};

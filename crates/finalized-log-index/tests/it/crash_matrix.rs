@@ -3,52 +3,12 @@
 
 use std::sync::Arc;
 
-use finalized_log_index::{FinalizedBlock, LogIndex, Stores};
-use logmill_io::blob::MemoryBlobs;
-use logmill_io::meta::MemoryMeta;
-use logmill_io::{
-    Clock, Entropy, Fault, Faults, FaultyStore, SeededEntropy, SimClock, Timestamp, millis,
-};
+use finalized_log_index::{FinalizedBlock, LogIndex};
+use logmill_io::{CrashMatrix, Fault, Faults};
 
 use crate::chain::Dice;
-use crate::life::{self, PAUSE, collect, finish, image, live, look};
-
-const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
-
-/// In-memory stores with a clock that can be moved.
-pub(crate) struct MemoryStores {
-    pub(crate) clock: Arc<SimClock>,
-    pub(crate) stores: Stores,
-}
-
-impl MemoryStores {
-    pub(crate) fn new(seed: u64) -> Self {
-        let clock = SimClock::at(Timestamp(1_790_000_000_000));
-        let entropy: Arc<dyn Entropy> = SeededEntropy::shared(seed);
-        let shared: Arc<dyn Clock> = clock.clone();
-        let stores = Stores {
-            meta: MemoryMeta::shared(Arc::clone(&shared), Arc::clone(&entropy)),
-            blobs: MemoryBlobs::shared(),
-            clock: shared,
-            entropy,
-        };
-        Self { clock, stores }
-    }
-
-    /// The stores as seen by a process that is subject to faults.
-    pub(crate) fn through(&self, faults: &Arc<Faults>) -> Stores {
-        let (meta, blobs) = (Arc::clone(&self.stores.meta), Arc::clone(&self.stores.blobs));
-        Stores {
-            meta: Arc::new(FaultyStore::new(meta, Arc::clone(faults))),
-            blobs: Arc::new(FaultyStore::new(blobs, Arc::clone(faults))),
-            ..self.stores.clone()
-        }
-    }
-
-    pub(crate) fn pause(&self) {
-        self.clock.jump(millis(PAUSE));
-    }
-}
+use crate::fixture::MemoryStores;
+use crate::life::{self, collect, finish, image, live, look};
 
 async fn reader(memory: &MemoryStores) -> LogIndex {
     LogIndex::open(memory.stores.clone(), life::settings()).await.expect("it opens")
@@ -57,7 +17,7 @@ async fn reader(memory: &MemoryStores) -> LogIndex {
 async fn run(faults: &Arc<Faults>, blocks: &[FinalizedBlock]) -> String {
     let memory = MemoryStores::new(5);
     let reader = reader(&memory).await;
-    let disturbed = memory.through(faults);
+    let disturbed = memory.stores.with_faults(faults);
     let mut steps = 0;
     let after_step = async || {
         steps += 1;
@@ -78,19 +38,7 @@ async fn run(faults: &Arc<Faults>, blocks: &[FinalizedBlock]) -> String {
 #[tokio::test(start_paused = true)]
 async fn an_index_survives_a_fault_at_every_operation() {
     let blocks = life::blocks();
-    let counted = Faults::none();
-    let undisturbed = run(&counted, &blocks).await;
-    let operations = counted.operations();
-    assert!(operations > 100, "the life has only {operations} operations");
-    for operation in 0..operations {
-        for fault in FAULTS {
-            let faults = Faults::at(operation, fault);
-            let image = run(&faults, &blocks).await;
-            assert_eq!(image, undisturbed, "{fault:?} at operation {operation} of {operations}");
-            let died = matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
-            assert_eq!(faults.crashed(), died, "the fault was reached");
-        }
-    }
+    CrashMatrix::of_at_least(101).check(async |faults| run(&faults, &blocks).await).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,7 +52,7 @@ async fn an_index_that_crashes_repeatedly_ends_in_the_same_state() {
         for _ in 0..1_000 {
             let fault = if dice.one_in(2) { Fault::CrashBefore } else { Fault::CrashAfter };
             let faults = Faults::at(dice.below(150), fault);
-            let disturbed = memory.through(&faults);
+            let disturbed = memory.stores.with_faults(&faults);
             live(&disturbed, &blocks, || faults.crashed(), async || {}).await;
             look(&reader, &blocks).await;
             if dice.one_in(3) {

@@ -11,7 +11,7 @@ use futures::stream::iter;
 use logmill_io::{BlobName, Condition, ErrorKind, Key, KeyRange, MetaStoreExt};
 
 use crate::chain::{check_bodies, scan};
-use crate::crash_matrix::MemoryStores;
+use crate::fixture::MemoryStores;
 use crate::life::{self, filters};
 
 /// Of blobs, every ninth byte is damaged; of records, every byte.

@@ -11,9 +11,8 @@ use futures::future::BoxFuture;
 use futures::stream::iter;
 use logmill_io::{Condition, ErrorKind, Fault, Faults, Key, KeyRange, MetaStoreExt};
 
-use crate::crash_matrix::MemoryStores;
 use crate::degraded::{damage, damage_bodies, reader, rewrite};
-use crate::hook::Hook;
+use crate::fixture::MemoryStores;
 use crate::life::{self, check_answers, write};
 
 /// An index with chunks and a tail.
@@ -150,7 +149,7 @@ async fn repaired_meanwhile(at: u64, read: Read) -> bool {
     drop(writer);
     let mending: Arc<OnceLock<(Arc<Writer>, u64)>> = Arc::default();
     let (inside, part, all) = (Arc::clone(&mending), chunk.clone(), blocks.clone());
-    let hook = Hook::new(move |operation| {
+    let hook = Faults::before_each(move |operation| {
         let (inside, part, all) = (Arc::clone(&inside), part.clone(), all.clone());
         async move {
             if let Some((writer, from)) = inside.get()
@@ -161,7 +160,7 @@ async fn repaired_meanwhile(at: u64, read: Read) -> bool {
         }
         .boxed()
     });
-    let index = LogIndex::open(hook.before(&memory.stores), life::settings()).await;
+    let index = LogIndex::open(memory.stores.with_faults(&hook), life::settings()).await;
     let writer = Arc::new(index.expect("it opens").writer("two").await.expect("nobody writes"));
     damage(&memory.stores, chunk.token, false).await;
     for bodies in &chunk.bodies {
@@ -229,7 +228,7 @@ async fn rewritten_through(faults: &Arc<Faults>) -> (u64, u64) {
     let (writer, blocks) = filled(&memory.stores).await;
     writer.release().await.expect("it works");
     drop(writer);
-    let writer = write(&memory.through(faults)).await.expect("it opens");
+    let writer = write(&memory.stores.with_faults(faults)).await.expect("it opens");
     let chunk = writer.index().chunks()[1].clone();
     damage(&memory.stores, chunk.token, false).await;
     writer.report_damage(chunk.blocks.clone(), "a test".to_owned()).await.expect("stored");

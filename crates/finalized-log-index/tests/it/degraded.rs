@@ -9,7 +9,7 @@ use futures::stream::iter;
 use logmill_io::{BlobName, KeyRange};
 
 use crate::chain::{block_hash, scan};
-use crate::crash_matrix::MemoryStores;
+use crate::fixture::MemoryStores;
 use crate::life::{self, check_answers, write};
 
 pub(crate) async fn reader(stores: &Stores) -> LogIndex {

@@ -6,7 +6,7 @@ use futures::stream::iter;
 use proptest::prelude::*;
 
 use crate::chain::{Dice, SKEWS, chain, filter, scan};
-use crate::fixture::StoreFixture;
+use crate::fixture::MemoryStores;
 
 /// Compares random queries with the scan.
 pub(crate) async fn compare(
@@ -61,7 +61,7 @@ async fn live(seed: u64, skew: usize, count: u64, queries: usize) {
     let mut dice = Dice::new(seed);
     let first = if dice.one_in(2) { 0 } else { dice.below(100) };
     let blocks = chain(seed, SKEWS[skew], first, count);
-    let fixture = StoreFixture::new(seed);
+    let fixture = MemoryStores::new(seed);
     // The writer starts at a random block; the blocks below are history.
     let start = usize::try_from(dice.below(count)).expect("small");
     let (history, live) = blocks.split_at(start);
@@ -88,7 +88,7 @@ async fn live(seed: u64, skew: usize, count: u64, queries: usize) {
     assert_eq!(reader.coverage(), std::slice::from_ref(&whole));
 }
 
-async fn disturb(fixture: &StoreFixture, writer: Writer, dice: &mut Dice) -> Writer {
+async fn disturb(fixture: &MemoryStores, writer: Writer, dice: &mut Dice) -> Writer {
     match dice.below(12) {
         0 | 1 => drop(writer.maintain().await.expect("it works")),
         2 => drop(writer.seal_next().await.expect("it works")),

@@ -5,8 +5,8 @@ use std::time::Duration;
 use finalized_log_index::Stores;
 use logmill_io::millis;
 
-use crate::crash_matrix::MemoryStores;
 use crate::fence::{SharedStores, all_tries};
+use crate::fixture::MemoryStores;
 
 impl SharedStores for MemoryStores {
     async fn open(&self) -> Stores {

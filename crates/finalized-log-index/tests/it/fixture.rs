@@ -1,16 +1,17 @@
-//! An index over in-memory stores that can be opened repeatedly.
+//! An index over in-memory stores that can be opened repeatedly, and a clock that can be moved.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use finalized_log_index::{LogIndex, Settings, Stores, Writer};
-use logmill_io::blob::MemoryBlobs;
-use logmill_io::meta::MemoryMeta;
-use logmill_io::{Entropy, SeededEntropy, SystemClock};
+use logmill_io::{Clock, SeededEntropy, SimClock, Timestamp, millis};
 
-/// Stores that outlive the index.
+use crate::life::PAUSE;
+
+/// In-memory stores that outlive the index, with a clock that can be moved.
 #[derive(Clone, Debug)]
-pub(crate) struct StoreFixture {
+pub(crate) struct MemoryStores {
+    pub(crate) clock: Arc<SimClock>,
     pub(crate) stores: Stores,
     pub(crate) settings: Settings,
 }
@@ -27,17 +28,16 @@ pub(crate) fn small() -> Settings {
     }
 }
 
-impl StoreFixture {
+impl MemoryStores {
     pub(crate) fn new(seed: u64) -> Self {
-        let entropy: Arc<dyn Entropy> = SeededEntropy::shared(seed);
-        let clock = SystemClock::shared();
-        let stores = Stores {
-            meta: MemoryMeta::shared(Arc::clone(&clock), Arc::clone(&entropy)),
-            blobs: MemoryBlobs::shared(),
-            clock,
-            entropy,
-        };
-        Self { stores, settings: small() }
+        let clock = SimClock::at(Timestamp(1_790_000_000_000));
+        let shared = Arc::clone(&clock) as Arc<dyn Clock>;
+        let stores = Stores::memory(shared, SeededEntropy::shared(seed));
+        Self { clock, stores, settings: small() }
+    }
+
+    pub(crate) fn pause(&self) {
+        self.clock.jump(millis(PAUSE));
     }
 
     pub(crate) async fn open(&self) -> LogIndex {

@@ -11,7 +11,7 @@ use futures::stream::iter;
 use logmill_io::{BlobName, BlobStore, Clock};
 
 use crate::chain::{Skew, chain};
-use crate::fixture::{StoreFixture, small};
+use crate::fixture::{MemoryStores, small};
 
 async fn orphan(blobs: &Arc<dyn BlobStore>, number: u64) {
     let name = format!("logindex/chunks/{number:016x}-{number:016x}-{number:016x}");
@@ -37,7 +37,7 @@ fn the_defaults_match_the_specification() {
 
 #[tokio::test(start_paused = true)]
 async fn garbage_first_slows_ingest_and_then_stops_it() {
-    let mut fixture = StoreFixture::new(5);
+    let mut fixture = MemoryStores::new(5);
     let throttle = Duration::from_secs(3);
     let guardrails =
         Guardrails { max_orphan_chunk_bytes: 1_500, throttle, ..Guardrails::default() };
@@ -69,7 +69,7 @@ async fn garbage_first_slows_ingest_and_then_stops_it() {
 
 #[tokio::test(start_paused = true)]
 async fn ingest_seals_by_itself_when_the_tail_is_too_long() {
-    let fixture = StoreFixture::new(7);
+    let fixture = MemoryStores::new(7);
     let writer = fixture.write().await;
     let blocks = chain(1, Skew::Hot, 0, 400);
     // Four pieces, what follows the last complete one, and the block that came last.
@@ -87,7 +87,7 @@ async fn ingest_seals_by_itself_when_the_tail_is_too_long() {
 
 #[tokio::test(start_paused = true)]
 async fn stale_records_of_a_discarded_tail_are_counted_and_deleted() {
-    let fixture = StoreFixture::new(6);
+    let fixture = MemoryStores::new(6);
     let writer = fixture.write().await;
     for block in chain(1, Skew::Sparse, 0, 5) {
         writer.ingest_finalized_block(block).await.expect("it follows");
@@ -105,7 +105,7 @@ async fn stale_records_of_a_discarded_tail_are_counted_and_deleted() {
 /// deleted.
 #[tokio::test(start_paused = true)]
 async fn a_reader_follows_over_checkpoints_and_without_old_changes() {
-    let mut fixture = StoreFixture::new(8);
+    let mut fixture = MemoryStores::new(8);
     let first = chain(1, Skew::Sparse, 0, 1).pop().expect("one");
     fixture.settings.anchors = vec![(0, first.hash)];
     let early: LogIndex = fixture.open().await;

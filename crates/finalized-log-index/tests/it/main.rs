@@ -20,7 +20,6 @@ mod fence;
 mod fencing;
 mod fixture;
 mod guardrails;
-mod hook;
 mod life;
 mod readers;
 mod recheck;

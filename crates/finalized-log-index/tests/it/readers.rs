@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering::SeqCst;
 use finalized_log_index::{Error, Filter, GcMode, LogIndex, Resolution, Writer};
 use futures::stream::iter;
 use futures::{StreamExt, TryStreamExt};
+use logmill_io::Faults;
 
 use crate::chain::scan;
-use crate::crash_matrix::MemoryStores;
-use crate::hook::Hook;
+use crate::fixture::MemoryStores;
 use crate::life::{self, STEPS, check_answers, look, step, write};
 
 #[tokio::test(start_paused = true)]
@@ -21,12 +21,12 @@ async fn a_reader_is_right_between_any_two_operations_of_the_writer() {
     let reader = LogIndex::open(memory.stores.clone(), life::settings()).await.expect("it opens");
     let hook = {
         let blocks = Arc::clone(&blocks);
-        Hook::new(move |_| {
+        Faults::before_each(move |_| {
             let (reader, blocks) = (reader.clone(), Arc::clone(&blocks));
             Box::pin(async move { look(&reader, &blocks).await })
         })
     };
-    let writer = write(&hook.before(&memory.stores)).await.expect("it opens");
+    let writer = write(&memory.stores.with_faults(&hook)).await.expect("it opens");
     for number in 0..STEPS {
         step(&writer, &blocks, number).await.expect("nothing is in the way");
     }
@@ -45,7 +45,7 @@ async fn follow_while(first: usize, at: u64) -> u64 {
     let start = Arc::new(AtomicU64::new(u64::MAX));
     let hook = {
         let (blocks, start) = (Arc::clone(&blocks), Arc::clone(&start));
-        Hook::new(move |number| {
+        Faults::before_each(move |number| {
             let now = start.load(SeqCst).checked_add(at);
             let (writer, blocks) = (Arc::clone(&writer), Arc::clone(&blocks));
             Box::pin(async move {
@@ -57,7 +57,7 @@ async fn follow_while(first: usize, at: u64) -> u64 {
             })
         })
     };
-    let stores = hook.before(&memory.stores);
+    let stores = memory.stores.with_faults(&hook);
     let reader = LogIndex::open(stores.clone(), life::settings()).await.expect("it opens");
     let opened = hook.operations();
     // A reader that was already open, and one that opens now.
@@ -101,7 +101,7 @@ async fn a_block_that_is_sealed_while_a_reader_follows_is_not_seen_twice() {
             let armed = Arc::new(AtomicU64::new(u64::MAX));
             let hook = {
                 let (writer, armed) = (Arc::clone(&writer), Arc::clone(&armed));
-                Hook::new(move |number| {
+                Faults::before_each(move |number| {
                     let now = armed.load(SeqCst) == number;
                     let writer = Arc::clone(&writer);
                     Box::pin(async move {
@@ -111,7 +111,7 @@ async fn a_block_that_is_sealed_while_a_reader_follows_is_not_seen_twice() {
                     })
                 })
             };
-            let stores = hook.before(&memory.stores);
+            let stores = memory.stores.with_faults(&hook);
             if opens {
                 armed.store(at, SeqCst);
             }
@@ -170,7 +170,7 @@ async fn a_slow_reader_whose_chunks_were_merged_away_plans_again() {
             let start = Arc::new(AtomicU64::new(u64::MAX));
             let hook = {
                 let (start, writer) = (Arc::clone(&start), Arc::clone(&writer));
-                Hook::new(move |number| {
+                Faults::before_each(move |number| {
                     let now = start.load(SeqCst);
                     let writer = Arc::clone(&writer);
                     Box::pin(async move {
@@ -180,7 +180,7 @@ async fn a_slow_reader_whose_chunks_were_merged_away_plans_again() {
                     })
                 })
             };
-            let stores = hook.before(&memory.stores);
+            let stores = memory.stores.with_faults(&hook);
             let reader = LogIndex::open(stores, life::settings()).await.expect("it opens");
             start.store(hook.operations() + at, SeqCst);
             let before = hook.operations();

@@ -5,8 +5,8 @@ use finalized_log_index::{DamageLocation, Filter, LogIndex, Recheck, Stores};
 use logmill_io::{BlobName, Condition, KeyRange};
 use proptest::prelude::*;
 
-use crate::crash_matrix::MemoryStores;
 use crate::degraded::reader;
+use crate::fixture::MemoryStores;
 use crate::life::{self, check_answers, write};
 
 /// The only place that a process has noted as damaged.

@@ -8,7 +8,7 @@ use finalized_log_index::{
 use logmill_io::meta::MemoryMeta;
 use logmill_io::{Condition, Fault, Faults, KeyRange, MetaStoreExt};
 
-use crate::crash_matrix::MemoryStores;
+use crate::fixture::MemoryStores;
 use crate::life::{self, write};
 
 async fn reader(memory: &MemoryStores) -> LogIndex {
@@ -76,7 +76,7 @@ async fn an_operation_that_changes_no_block_is_not_a_replacement() {
 async fn blocks_are_removed_together_with_their_record_or_not_at_all() {
     let undisturbed = Faults::none();
     assert_eq!(rebuilt(&undisturbed).await, (true, 1));
-    for fault in [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter] {
+    for fault in Fault::ALL {
         for operation in 0..undisturbed.operations() {
             let (gone, recorded) = rebuilt(&Faults::at(operation, fault)).await;
             assert_eq!(recorded, u64::from(gone), "{fault:?} at operation {operation}");
@@ -92,7 +92,7 @@ async fn rebuilt(faults: &Arc<Faults>) -> (bool, u64) {
     writer.ingest_finalized_blocks(&life::blocks()[..50]).await.expect("they follow");
     writer.maintain().await.expect("it works");
     drop(writer);
-    if let Ok(disturbed) = write(&memory.through(faults)).await {
+    if let Ok(disturbed) = write(&memory.stores.with_faults(faults)).await {
         let _ = disturbed.resolve(Resolution::RebuildFrom(20)).await;
     }
     let index = reader(&memory).await;

@@ -15,8 +15,7 @@ use futures::stream::iter;
 use logmill_io::{ErrorKind, Faults, FaultyStore};
 
 use crate::chain::{address, block_hash, scan, word};
-use crate::crash_matrix::MemoryStores;
-use crate::hook::Hook;
+use crate::fixture::MemoryStores;
 use crate::life::{self, check_answers};
 
 async fn open(stores: &Stores, settings: &Settings) -> LogIndex {
@@ -260,7 +259,7 @@ async fn together(commit_wait: Duration) -> (u64, Duration) {
     let (chunk_logs, piece_logs) = (10_000, 10_000);
     let settings =
         Settings { commit_blocks: 16, commit_wait, chunk_logs, piece_logs, ..life::settings() };
-    let writer = writer(&memory.through(&faults), &settings).await;
+    let writer = writer(&memory.stores.with_faults(&faults), &settings).await;
     let before = (faults.operations(), tokio::time::Instant::now());
     let calls = blocks[..48].iter().map(|block| writer.ingest_finalized_block(block.clone()));
     for outcome in join_all(calls).await {
@@ -324,7 +323,7 @@ async fn race(at: u64, builder_is_hooked: bool) -> bool {
     let hook = {
         let (armed, blocks) = (Arc::clone(&armed), Arc::clone(&blocks));
         let (writer, other) = (Arc::clone(&writer), other.clone());
-        Hook::new(move |number| {
+        Faults::before_each(move |number| {
             let now = armed.load(SeqCst) == number;
             let (writer, other, blocks) = (Arc::clone(&writer), other.clone(), Arc::clone(&blocks));
             Box::pin(async move {
@@ -340,7 +339,7 @@ async fn race(at: u64, builder_is_hooked: bool) -> bool {
             })
         })
     };
-    let hooked = open(&hook.before(&memory.stores), &settings).await;
+    let hooked = open(&memory.stores.with_faults(&hook), &settings).await;
     if builder_is_hooked {
         armed.store(hook.operations() + at, SeqCst);
         let part = iter(blocks[..10].iter().cloned().map(Ok));

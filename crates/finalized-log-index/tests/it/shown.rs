@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use finalized_log_index::{Filter, FinalizedBlock, GcMode, LogIndex, Result, Settings, Strategy};
 use futures::stream::{Stream, iter};
+use logmill_io::Faults;
 use metrics::{SharedString, Unit};
 use metrics_util::CompositeKey;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
 use crate::chain::{Skew, address, chain, scan, word};
-use crate::crash_matrix::MemoryStores;
-use crate::hook::Hook;
+use crate::fixture::MemoryStores;
 use crate::life::{self, write};
 
 /// An index of a chunk and a tail, its blocks, and a filter of a hot address and a rare topic of the chunk.
@@ -122,7 +122,7 @@ fn race(at: u64) -> (u64, u64) {
             let (other, theirs) = (other.expect("it opens"), Arc::clone(&blocks));
             let start = Arc::new(AtomicU64::new(u64::MAX));
             let begun = Arc::clone(&start);
-            let hook = Hook::new(move |number| {
+            let hook = Faults::before_each(move |number| {
                 let (other, theirs) = (other.clone(), Arc::clone(&theirs));
                 let now = begun.load(SeqCst).checked_add(at) == Some(number);
                 Box::pin(async move {
@@ -131,7 +131,7 @@ fn race(at: u64) -> (u64, u64) {
                     }
                 })
             });
-            let stores = hook.before(&memory.stores);
+            let stores = memory.stores.with_faults(&hook);
             let ours = LogIndex::open(stores, life::settings()).await.expect("it opens");
             start.store(hook.operations(), SeqCst);
             ours.build_chunk(12..16, part(&blocks, 12..16)).await.expect("it is tried again");
@@ -177,12 +177,12 @@ async fn an_index_opens_while_its_newest_chunks_are_read_in_the_background() {
     writer.ingest_finalized_blocks(&life::blocks()[..50]).await.expect("they follow");
     writer.maintain().await.expect("it works");
     assert!(writer.index().chunks().len() > 3);
-    let plain = Hook::new(|_| Box::pin(async {}));
-    LogIndex::open(plain.before(&memory.stores), life::settings()).await.expect("it opens");
+    let plain = Faults::before_each(|_| Box::pin(async {}));
+    LogIndex::open(memory.stores.with_faults(&plain), life::settings()).await.expect("it opens");
     let opening = plain.operations();
     // All later reads wait.
     let (open, opened) = tokio::sync::watch::channel(false);
-    let hook = Hook::new(move |number| {
+    let hook = Faults::before_each(move |number| {
         let mut opened = opened.clone();
         Box::pin(async move {
             if number >= opening {
@@ -191,7 +191,7 @@ async fn an_index_opens_while_its_newest_chunks_are_read_in_the_background() {
         })
     });
     let settings = Settings { warm_chunks: 3, ..life::settings() };
-    let stores = hook.before(&memory.stores);
+    let stores = memory.stores.with_faults(&hook);
     let index = LogIndex::open(stores, settings).await.expect("nothing waits for the chunks");
     let wait = || tokio::time::sleep(Duration::from_millis(1));
     while hook.operations() <= opening {

@@ -8,7 +8,7 @@ use futures::stream::iter;
 use logmill_io::{KeyRange, Timestamp};
 
 use crate::chain::{block_hash, scan, transaction_hash, word};
-use crate::crash_matrix::MemoryStores;
+use crate::fixture::MemoryStores;
 use crate::life::{self, check_answers, write};
 
 /// Blocks with one log each, whose topic is `topic(number)`; without a log where that is none.
@@ -195,7 +195,7 @@ async fn trap_8_garbage_collection_leaves_a_chunk_that_is_about_to_be_published(
         let hook = {
             let (collector, clock) = (collector.clone(), memory.clock.clone());
             let started = started.clone();
-            crate::hook::Hook::new(move |_| {
+            logmill_io::Faults::before_each(move |_| {
                 let (collector, clock) = (collector.clone(), clock.clone());
                 let started = started.clone();
                 Box::pin(async move {
@@ -207,7 +207,7 @@ async fn trap_8_garbage_collection_leaves_a_chunk_that_is_about_to_be_published(
                 })
             })
         };
-        let stores = hook.before(&memory.stores);
+        let stores = memory.stores.with_faults(&hook);
         let builder = LogIndex::open(stores, life::settings()).await.expect("it opens");
         let range = if late { 0..10 } else { 10..20 };
         let part = &blocks[usize::try_from(range.start).expect("small")..];
@@ -261,7 +261,8 @@ async fn attempts_of_a_dead_builder_whose_clock_was_a_year_ahead_are_garbage() {
         memory.clock.jump(YEAR_MS);
         let faults = logmill_io::Faults::at(operation, logmill_io::Fault::CrashAfter);
         let built = async {
-            let builder = LogIndex::open(memory.through(&faults), life::settings()).await?;
+            let builder =
+                LogIndex::open(memory.stores.with_faults(&faults), life::settings()).await?;
             builder.build_chunk(10..20, iter(blocks[10..].iter().cloned().map(Ok))).await
         };
         if built.await.is_ok() {

@@ -1,9 +1,4 @@
-//! Records in SQL tables, on SQLite and PostgreSQL.
-//!
-//! | table | columns |
-//! |---|---|
-//! | `meta_record` | `key` primary key, `value`, `version` |
-//! | `meta_fence` | `name` primary key, `counter` |
+//! Records in the SQL tables `meta_record` and `meta_fence`, which every database has (`sql/store_tables.rs`).
 //!
 //! Guarantees: those of the trait. A batch is one transaction; the fence is read with a lock that a take-over
 //! has to wait for. A check for absence inserts the key and deletes it again, because only the unique index can
@@ -18,42 +13,7 @@ use super::{Batch, Condition, Key, KeyRange, MetaStore, Op, Record, SCAN_LIMIT_M
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::params;
-use crate::sql::{Migration, Migrations, Row, Sql, Tx, Value};
-
-pub(crate) static MIGRATIONS: Migrations = Migrations {
-    component: "store",
-    list: &[Migration {
-        name: "records_and_fences",
-        statements: "
-            CREATE TABLE meta_record (
-                key {bytes} NOT NULL PRIMARY KEY,
-                value {bytes} NOT NULL,
-                version BIGINT NOT NULL
-            );
-            CREATE TABLE meta_fence (
-                name {name} NOT NULL PRIMARY KEY,
-                counter BIGINT NOT NULL
-            );",
-        postgres_only: "
-            CREATE FUNCTION amount_add(numeric, numeric) RETURNS numeric
-                LANGUAGE sql IMMUTABLE STRICT AS 'SELECT $1 + $2';
-            CREATE FUNCTION amount_text(numeric) RETURNS text
-                LANGUAGE sql IMMUTABLE STRICT AS 'SELECT CAST($1 AS text)';",
-    }, Migration {
-        name: "bounded_amounts",
-        statements: "",
-        // Not STRICT, so that it can be inlined. The overflow function takes an argument; otherwise the planner
-        // would evaluate it.
-        postgres_only: "
-            CREATE FUNCTION amount_overflow(numeric) RETURNS numeric LANGUAGE plpgsql IMMUTABLE AS
-                'BEGIN RAISE numeric_value_out_of_range USING MESSAGE = ''an amount of more than 320 bits''; END';
-            CREATE OR REPLACE FUNCTION amount_add(numeric, numeric) RETURNS numeric
-                LANGUAGE sql IMMUTABLE AS '
-                SELECT CASE WHEN abs($1 + $2) >
-                2135987035920910082395021706169552114602704522356652769947041607822219725780640550022962086936575
-                THEN amount_overflow($1 + $2) ELSE $1 + $2 END';",
-    }],
-};
+use crate::sql::{Row, Sql, Tx, Value};
 
 #[derive(Debug)]
 pub struct SqlMeta {

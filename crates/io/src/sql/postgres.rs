@@ -11,7 +11,8 @@ use deadpool_postgres::{
     Runtime, TimeoutType,
 };
 use futures::future::try_join_all;
-use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
+use tokio::runtime::Handle;
+use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard, Semaphore};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, NoTls, Statement};
 
@@ -38,6 +39,8 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 const KEEPALIVE_RETRIES: u32 = 3;
 /// Maximum number of pipelined executions.
 const PIPELINE_MAX: usize = 512;
+/// Connections of the pool that reads leave to writes: leases and claims are renewed whatever is read.
+const NOT_FOR_READS: usize = 2;
 
 #[derive(Clone)]
 pub struct PostgresSettings {
@@ -73,6 +76,8 @@ pub(super) struct Postgres {
     pool: Pool,
     config: Config,
     connections: usize,
+    /// One permit per connection that reads may use at a time.
+    reads: Semaphore,
     absences: Absences,
 }
 
@@ -122,7 +127,8 @@ impl Postgres {
             .build()
             .map_err(|error| Error::invalid(format!("cannot create the database pool: {error}")))?;
         let connections = settings.connections;
-        let postgres = Self { pool, config, connections, absences: Absences::default() };
+        let reads = Semaphore::new(connections.saturating_sub(NOT_FOR_READS).max(1));
+        let postgres = Self { pool, config, connections, reads, absences: Absences::default() };
         // Fail now, with a clear reason, rather than at the first statement.
         drop(postgres.client().await?);
         Ok(postgres)
@@ -139,10 +145,7 @@ impl Postgres {
 
     pub(super) async fn client(&self) -> Result<Object> {
         self.pool.get().await.map_err(|error| match error {
-            PoolError::Timeout(TimeoutType::Wait) => Error::PoolTimeout {
-                waited_ms: millis(WAIT_MAX).unsigned_abs(),
-                connections: self.connections,
-            },
+            PoolError::Timeout(TimeoutType::Wait) => self.waited_too_long(),
             PoolError::Backend(source) | PoolError::PostCreateHook(HookError::Backend(source)) => {
                 Error::Postgres { doing: "connect".to_owned(), source }
             }
@@ -154,11 +157,31 @@ impl Postgres {
         })
     }
 
+    fn waited_too_long(&self) -> Error {
+        Error::PoolTimeout {
+            waited_ms: millis(WAIT_MAX).unsigned_abs(),
+            connections: self.connections,
+        }
+    }
+
+    /// Runs one statement that only reads, beside at most as many others as leaves connections for writes.
+    pub(super) async fn read(&self, text: &str, params: &[Value]) -> Result<StatementResult> {
+        let permit = tokio::time::timeout(WAIT_MAX, self.reads.acquire()).await;
+        let Ok(Ok(_permit)) = permit else { return Err(self.waited_too_long()) };
+        self.one(text, params).await
+    }
+
     /// Runs one statement in its own transaction.
     pub(super) async fn one(&self, text: &str, params: &[Value]) -> Result<StatementResult> {
-        let client = self.client().await?;
-        let statement = prepare(&client, text).await?;
-        run(&client, &statement, text, params).await.map_err(|error| doubt_if_lost(error, text))
+        let client = BusyClient::new(self.client().await?);
+        let answer = async {
+            let statement = prepare(client.get()?, text).await?;
+            let answer = run(client.get()?, &statement, text, params).await;
+            answer.map_err(|error| doubt_if_lost(error, text))
+        };
+        let answer = answer.await;
+        client.answered();
+        answer
     }
 
     /// Runs statements in one transaction, sent and answered as one statement: each separate answer of the
@@ -174,17 +197,19 @@ impl Postgres {
         let text = dialect::joined(parts);
         let params: Vec<Value> =
             statements.iter().flat_map(|(_, params)| params.iter().cloned()).collect();
-        let client = self.client().await?;
-        let statement = prepare(&client, &text).await?;
-        let names = statement.columns().iter().map(tokio_postgres::Column::name);
-        let starts: Vec<usize> = names
-            .enumerate()
-            .filter(|(_, name)| *name == dialect::PART)
-            .map(|(at, _)| at)
-            .collect();
-        let answer = run(&client, &statement, &text, &params).await;
-        let answer = answer.map_err(|error| doubt_if_lost(error, &text))?;
-        Ok(split(answer, &starts))
+        let client = BusyClient::new(self.client().await?);
+        let answer = async {
+            let statement = prepare(client.get()?, &text).await?;
+            let names = statement.columns().iter().map(tokio_postgres::Column::name);
+            let starts = names.enumerate().filter(|(_, name)| *name == dialect::PART);
+            let starts: Vec<usize> = starts.map(|(at, _)| at).collect();
+            let answer = run(client.get()?, &statement, &text, &params).await;
+            let answer = answer.map_err(|error| doubt_if_lost(error, &text))?;
+            Ok(split(answer, &starts))
+        };
+        let answer = answer.await;
+        client.answered();
+        answer
     }
 
     pub(super) async fn begin(&self) -> Result<PostgresTx> {
@@ -246,6 +271,37 @@ async fn create_schema(config: &Config, schema: &str) -> Result<()> {
     // The connection ends once its client is gone; its result does not matter.
     drop(driver.await);
     created.map_err(|source| failed(&text, source))
+}
+
+/// A connection that runs a statement. If it is dropped before the answer, the statement is cancelled and the
+/// connection is closed: in the pool, the next user would wait for an answer that nobody reads.
+struct BusyClient(Option<Object>);
+
+impl BusyClient {
+    fn new(client: Object) -> Self {
+        Self(Some(client))
+    }
+
+    fn get(&self) -> Result<&Object> {
+        self.0.as_ref().ok_or(Error::TransactionOver { why: "its connection was returned" })
+    }
+
+    /// Returns the connection to the pool.
+    fn answered(mut self) {
+        self.0.take();
+    }
+}
+
+impl Drop for BusyClient {
+    fn drop(&mut self) {
+        let Some(client) = self.0.take() else { return };
+        let cancel = client.cancel_token();
+        drop(Object::take(client));
+        // Without a runtime the process is ending, and its statements with it.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move { drop(cancel.cancel_query(NoTls).await) });
+        }
+    }
 }
 
 /// A transaction on its own connection.

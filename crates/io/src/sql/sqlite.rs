@@ -30,7 +30,7 @@ use tokio::sync::{OwnedMutexGuard, mpsc, oneshot};
 
 use super::{Durability, Statement, StatementResult, Value};
 use crate::clock::Clock;
-use crate::error::{Error, Result};
+use crate::error::{DATABASE_CLOSED, Error, Result};
 use crate::private;
 use health::Health;
 use lanes::Lanes;
@@ -430,7 +430,7 @@ fn boxed<T: Send + 'static>(
 }
 
 fn gone() -> Error {
-    Error::TransactionOver { why: super::CLOSED }
+    Error::TransactionOver { why: DATABASE_CLOSED }
 }
 
 fn over() -> Error {

@@ -26,7 +26,7 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 /// Time limit for connecting.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// Longer `Retry-After` waits are cut to this.
+/// Longer `Retry-After` waits of guarded requests are cut to this.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
 /// Maximum allocation for a body before any of it has arrived.
@@ -76,7 +76,7 @@ impl HttpClient {
         let sent = request.send().await;
         let mut response = sent.map_err(|source| failed("post to", &place, source))?;
         let status = response.status().as_u16();
-        let retry_after = retry_after(response.headers(), self.clock.now());
+        let retry_after = requested_wait(response.headers(), self.clock.now());
         let too_large = || Error::TooLarge { what: place.clone(), limit_bytes: limits.bytes_max };
         let announced = response.content_length().unwrap_or(0);
         if usize::try_from(announced).unwrap_or(usize::MAX) > limits.bytes_max {
@@ -121,20 +121,24 @@ impl Wire for HttpWire {
     }
 }
 
+/// The wait that a `Retry-After` header asks for, at most [`RETRY_AFTER_MAX`].
+pub(super) fn retry_after(headers: &HeaderMap<HeaderValue>, now: Timestamp) -> Option<Duration> {
+    Some(requested_wait(headers, now)?.min(RETRY_AFTER_MAX))
+}
+
 /// The wait that a `Retry-After` header asks for, given in seconds or as a date. A date is compared with the
 /// server's `Date` header or, without one, with our clock; a past date means no wait.
-pub(super) fn retry_after(headers: &HeaderMap<HeaderValue>, now: Timestamp) -> Option<Duration> {
+fn requested_wait(headers: &HeaderMap<HeaderValue>, now: Timestamp) -> Option<Duration> {
     let asked = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    let wait = match asked.parse() {
-        Ok(seconds) => Duration::from_secs(seconds),
+    match asked.parse() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
         Err(_) => {
             let until = httpdate::parse_http_date(asked).ok()?;
             let ours = Duration::from_millis(u64::try_from(now.millis()).unwrap_or(0));
             let now = date(headers).unwrap_or(UNIX_EPOCH + ours);
-            until.duration_since(now).unwrap_or_default()
+            Some(until.duration_since(now).unwrap_or_default())
         }
-    };
-    Some(wait.min(RETRY_AFTER_MAX))
+    }
 }
 
 fn date(headers: &HeaderMap<HeaderValue>) -> Option<SystemTime> {
@@ -160,6 +164,8 @@ mod tests {
             headers.insert(DATE, HeaderValue::from_str(date).expect("a value"));
         }
         let wait = retry_after(&headers, NOW);
+        let requested = requested_wait(&headers, NOW);
+        assert_eq!(requested.map(|requested| requested.min(RETRY_AFTER_MAX)), wait, "{asked:?}");
         assert_eq!(wait, wanted_s.map(Duration::from_secs), "{asked:?} at {date:?}");
     }
 
@@ -173,6 +179,13 @@ mod tests {
         check("Fri, 31 Dec 9999 23:59:59 GMT", None, Some(3_600));
         check("Wed, 31 Dec 2025 23:59:59 GMT", None, Some(0));
         check("Thu, 01 Jan 1970 00:00:00 GMT", Some("Fri, 31 Dec 9999 23:59:59 GMT"), Some(0));
+    }
+
+    #[test]
+    fn a_long_retry_after_of_a_node_is_reported_as_it_was_sent() {
+        let mut headers = HeaderMap::new();
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("86400"));
+        assert_eq!(requested_wait(&headers, NOW), Some(Duration::from_secs(86_400)));
     }
 
     #[test]

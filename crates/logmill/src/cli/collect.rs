@@ -1,7 +1,7 @@
 //! The command line of `logmill collect`.
 //!
 //! Guarantees: every flag that is a setting stands for a configuration key. Leaves to others: collecting
-//! ([`crate::collect`]).
+//! ([`crate::commands::collect`]).
 
 use clap::Args;
 

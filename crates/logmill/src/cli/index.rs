@@ -1,7 +1,7 @@
 //! The command line of `logmill index …`.
 //!
 //! Guarantees: addresses, topics, tokens and limits are checked before anything is opened. Leaves to others: running
-//! the commands ([`crate::index`]).
+//! the commands ([`crate::commands::index`]).
 
 use clap::{Args, Subcommand};
 use finalized_log_index::{Address, B256, TOPICS_MAX};

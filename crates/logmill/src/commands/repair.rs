@@ -9,23 +9,22 @@ use logmill_pipeline::repair;
 use crate::cli;
 use crate::config::Settings;
 use crate::error::Result;
-use crate::jobs::Jobs;
-use crate::jobs::change::Enqueue;
 use crate::output;
 use crate::stores::index::IndexStores;
+use crate::stores::{Databases, OpenMode};
+
+use super::jobs;
 
 /// Enqueues a job that fetches stored blocks again.
 pub(crate) async fn run(args: &cli::Repair, settings: &Settings) -> Result<()> {
-    let stores = IndexStores::open_to_read(settings).await?.without_warm_up();
+    let databases = Databases::open(settings, OpenMode::Read).await?;
+    let stores = IndexStores::open(&databases).await?.without_warm_up();
     let chain = stores.choose(args.chain).await?;
     let (first, last) = (*args.range.start(), *args.range.end());
     let (chain, range) = (stores.chain(chain).await?, first..last.saturating_add(1));
     repair::check_range(&chain, &range)?;
-    let kind = repair::kind(chain.chain_id());
     for job in repair::jobs(&chain, range, &format!("{:x}", OsEntropy.mark()))? {
-        let key = job.key.clone();
-        let enqueue = Enqueue::new(job.kind, job.key, job.payload, 0)?;
-        Jobs::open(settings, &kind).await?.change(&enqueue).await?;
+        let (kind, key) = jobs::enqueue(settings, job).await?;
         output::line(&format!(
             "enqueued: the server will run it as a job; see logmill jobs show {kind} {key}"
         ))?;

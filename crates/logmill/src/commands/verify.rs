@@ -10,13 +10,15 @@ use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::output;
 use crate::stores::index::IndexStores;
+use crate::stores::{Databases, OpenMode};
 
 /// Blocks between two progress lines.
 const PROGRESS_EVERY: u64 = 1_000;
 
 /// Checks stored blocks against their headers.
 pub(crate) async fn run(args: &cli::Verify, settings: &Settings) -> Result<()> {
-    let stores = IndexStores::open_to_read(settings).await?.without_warm_up();
+    let databases = Databases::open(settings, OpenMode::Read).await?;
+    let stores = IndexStores::open(&databases).await?.without_warm_up();
     let chain = stores.chain(stores.choose(args.chain).await?).await?;
     let range = args.from.unwrap_or(0)..args.to.map_or(u64::MAX, |to| to.saturating_add(1));
     let mut count = 0_u64;

@@ -1,7 +1,7 @@
 //! The sections `[chain]` and `[ingest]`: which chain to follow, through which nodes, and how.
 //!
 //! Guarantees: settings that pass [`Chain::fault`] and [`Ingest::fault`] can be used; no error contains a node's
-//! address. Leaves to others: connecting to the nodes ([`crate::chains`]).
+//! address. Leaves to others: connecting to the nodes ([`crate::server::chains`]).
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -10,7 +10,8 @@ use std::time::Duration;
 use logmill_chain::VerifyLevel;
 use logmill_chain::evm::{EvmSettings, NodeSettings};
 use logmill_io::wire::{Endpoint, Scheme};
-use logmill_pipeline::ingest::{IngestSettings, Roles};
+use logmill_pipeline::ingest::IngestSettings;
+use logmill_pipeline::process::Roles;
 use serde::Deserialize;
 
 use super::{InvalidKey, TIME_MS_MAX, count, non_empty, within};

@@ -13,7 +13,7 @@
 //! belongs to one chain.
 //!
 //! Guarantees: every entry has a unique id; an error names the entry and the key, and contains no secret. Leaves to
-//! others: following the chains ([`crate::chains`]).
+//! others: following the chains ([`crate::server::chains`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use super::{Settings, secret};
 use crate::error::{Error, Result};
 
 /// The key of the list.
-pub(super) const KEY: &str = "chains";
+const KEY: &str = "chains";
 /// Maximum chains per process: each has its own tasks and connections.
 const CHAINS_MAX: usize = 100;
 /// Sections that an entry may set for its chain.
@@ -68,18 +68,6 @@ pub(super) fn settings(layers: &Layers, all: &Settings) -> Result<Vec<Arc<Settin
         chains.push(Arc::new(settings));
     }
     Ok(chains)
-}
-
-/// The list with the secrets in node addresses redacted.
-pub(super) fn redact(mut list: Value) -> Value {
-    for entry in list.as_array_mut().into_iter().flatten() {
-        for (name, value) in entry.as_table_mut().into_iter().flatten() {
-            if let Value::String(text) = value {
-                *text = secret::redact(&full_key(name), text);
-            }
-        }
-    }
-    list
 }
 
 /// All settings, overridden by those of an entry.

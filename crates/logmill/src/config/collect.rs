@@ -1,7 +1,7 @@
 //! The section `[collect]`: contract events that are collected without an archive.
 //!
 //! Guarantees: a job that [`Collect::job`] returns can be started; an error about a missing or wrong setting names its
-//! environment variable. Leaves to others: collecting ([`crate::collect`]).
+//! environment variable. Leaves to others: collecting ([`crate::commands::collect`]).
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The section `[meter]`: what usage is metered, how it is aggregated, and where webhooks go.
 //!
 //! Guarantees: settings that pass [`Meter::fault`] can be used; no secret is printed. Leaves to others: metering
-//! ([`logmill_meter`]), starting it ([`crate::meter`]).
+//! ([`logmill_meter`]), starting it ([`crate::server::usage`]).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

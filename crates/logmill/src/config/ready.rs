@@ -1,14 +1,14 @@
 //! The section `[ready]`: when this process is ready for requests, and how long its start may take.
 //!
 //! Guarantees: settings that pass [`ReadySettings::fault`] can be used. Leaves to others: the checks
-//! ([`crate::readiness`]).
+//! ([`logmill_serve::readiness`]).
 
 use std::time::Duration;
 
+use logmill_serve::readiness::chain::HeadLimits;
 use serde::Deserialize;
 
 use super::{InvalidKey, TIME_MS_MAX, within};
-use crate::readiness::chain::HeadLimits;
 
 /// Maximum lag at which a view may count as caught up.
 const LAG_BLOCKS_MAX: u64 = 1 << 20;

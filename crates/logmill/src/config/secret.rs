@@ -55,7 +55,7 @@ pub(super) fn expected_form(key: &str) -> Option<&'static str> {
             "expected a list of tables, each with url and secret, and optionally enabled and events, for \
              example [[meter.webhooks]] with url = \"https://example.com/hook\" and secret = \"SECRET\"",
         ),
-        super::chains::KEY => Some("expected a list of tables, each with id and rpc_urls"),
+        "chains" => Some("expected a list of tables, each with id and rpc_urls"),
         _ => None,
     }
 }
@@ -80,7 +80,7 @@ pub(super) fn redact(key: &str, value: &str) -> String {
 pub(super) fn redact_list(key: &str, mut value: Value) -> Value {
     match key {
         "meter.webhooks" => {}
-        super::chains::KEY => return super::chains::redact(value),
+        "chains" => return redact_chains(value),
         _ => return value,
     }
     for entry in value.as_array_mut().into_iter().flatten() {
@@ -94,6 +94,18 @@ pub(super) fn redact_list(key: &str, mut value: Value) -> Value {
         }
     }
     value
+}
+
+/// The list of chains with the secrets in node addresses redacted. An entry has the keys of the section `chain`.
+fn redact_chains(mut list: Value) -> Value {
+    for entry in list.as_array_mut().into_iter().flatten() {
+        for (name, value) in entry.as_table_mut().into_iter().flatten() {
+            if let Value::String(text) = value {
+                *text = redact(&format!("chain.{name}"), text);
+            }
+        }
+    }
+    list
 }
 
 /// An address without credentials, path and query.

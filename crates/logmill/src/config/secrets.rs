@@ -1,7 +1,7 @@
 //! The section `[secrets]`: the keys that encrypt webhook secrets at rest.
 //!
 //! Guarantees: keys that pass [`Secrets::fault`] can be used. Leaves to others: reading the key file
-//! ([`crate::secrets`]).
+//! ([`crate::server::usage`]).
 
 use std::path::{Path, PathBuf};
 

@@ -1,18 +1,18 @@
 //! The sections `[server]` and `[rpc]`: where HTTP is served, for which clients, and within which limits.
 //!
 //! Guarantees: settings that pass [`Server::fault`] and [`Rpc::fault`] can be used; nothing is served to other machines
-//! without keys. Leaves to others: serving ([`crate::http`]).
+//! without keys. Leaves to others: serving ([`logmill_serve::http`]).
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use logmill_io::wire::guarded::Net;
+use logmill_serve::http::{self, Keys, Origins};
+use logmill_serve::rpc;
+use logmill_serve::rpc::forward::{ForwardLimits, NAMED_MAX, may_be_named};
 use serde::Deserialize;
 
 use super::{InvalidKey, TIME_MS_MAX, count, within};
-use crate::http::{self, Keys, Origins};
-use crate::rpc;
-use crate::rpc::forward::{ForwardLimits, NAMED_MAX, may_be_named};
 
 /// Maximum of each limit on connections, requests, filters and the like: each costs memory.
 const EACH_MAX: u64 = 1_000_000;

@@ -2,6 +2,10 @@
 
 use super::*;
 
+#[path = "../../../serve/tests/it/api/schema.rs"]
+#[allow(dead_code, reason = "shared with the tests of what is served")]
+mod schema;
+
 /// Loads a configuration from variables and flags, without a file.
 fn load(variables: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Config> {
     let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
@@ -41,6 +45,17 @@ fn flags_override_variables_and_variables_override_the_file() {
     assert_eq!(layers.origin("work.lease_ms"), "f.toml");
     assert_eq!(layers.origin("work.slots"), "the command line");
     assert_eq!(layers.origin("work.slow_poll_ms"), "the defaults");
+}
+
+#[test]
+fn reads_are_passed_on_to_nodes_unless_that_is_turned_off() {
+    let forward = |flags: &[_]| load(&[], flags).expect("fine").settings.rpc.limits(3).forward;
+    assert!(forward(&[]).is_on && forward(&[]).named.is_empty());
+    assert!(!forward(&[("rpc.pass_through", "false")]).is_on);
+    let named =
+        forward(&[("rpc.pass_through_methods", "debug_traceCall, eth_sendRawTransaction,")]);
+    assert!(named.is_on);
+    assert_eq!(named.named, ["debug_traceCall", "eth_sendRawTransaction"]);
 }
 
 #[test]
@@ -582,4 +597,20 @@ fn no_webhook_secret_is_printed() {
         assert!(message.contains("meter.webhooks"), "{message}");
         assert!(!message.contains("sesame") && !message.contains("77123"), "{message}");
     }
+}
+
+#[test]
+fn the_configuration_of_usage_is_what_the_document_says() {
+    let flags = [
+        ("meter.events", r#"{ a = { op = "sum" } }"#),
+        (
+            "meter.periods",
+            r#"["daily", { name = "x", anchor = "2026-01-15T00:00", length = "1 month" }]"#,
+        ),
+        ("meter.webhooks", r#"[{ url = "https://example.com/", secret = "0123456789abcdef" }]"#),
+    ];
+    let shown = load(&[], &flags).expect("fine").settings.meter.redacted_json();
+    let document = schema::openapi();
+    let expected = &document["components"]["schemas"]["MeterConfig"];
+    schema::check(document, expected, &shown, "/config");
 }

@@ -1,7 +1,7 @@
 //! The client: one request over one connection, within a time limit.
 //!
 //! Guarantees: a response is read completely and within a size limit, or the error says that the change may
-//! have happened. Leaves to others: whether there is a server at all ([`crate::jobs::Jobs::open`]).
+//! have happened. Leaves to others: whether there is a server at all ([`crate::commands::jobs::Jobs::open`]).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use hyper_util::rt::TokioIo;
 use logmill_io::{Clock, Tasks};
 use tokio::net::UnixStream;
 
+use super::change::Change;
 use super::{ANSWER_BYTES_MAX, ANSWER_TIME_MAX, ErrorBody, socket};
 use crate::error::{Error, Result};
-use crate::jobs::change::Change;
 
 /// Connection to the server of a data folder.
 pub(crate) struct Client {

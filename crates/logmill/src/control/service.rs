@@ -22,11 +22,11 @@ use logmill_work::Queue;
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 
+use super::change::{Cancel, Change, Enqueue, Pause, Purge, Redrive, Resume};
 use super::{ErrorBody, REQUEST_BYTES_MAX, REQUEST_TIME_MAX, socket};
 use crate::error::{Error, Result};
-use crate::jobs::change::{Cancel, Change, Enqueue, Pause, Purge, Redrive, Resume};
+use crate::job_kinds;
 use crate::output;
-use crate::stores;
 
 /// Maximum number of concurrent requests; others wait, within their own time limit.
 const REQUESTS_MAX: usize = 64;
@@ -63,8 +63,8 @@ pub(crate) struct Queues {
 
 impl Queues {
     fn of(&self, kind: &str) -> &Queue {
-        let usage = self.usage.as_ref().filter(|_| stores::meter::has_jobs_of(kind));
-        let tables = self.tables.as_ref().filter(|_| stores::tables::has_jobs_of(kind));
+        let usage = self.usage.as_ref().filter(|_| job_kinds::is_beside_usage(kind));
+        let tables = self.tables.as_ref().filter(|_| job_kinds::is_beside_tables(kind));
         usage.or(tables).unwrap_or(&self.all)
     }
 }

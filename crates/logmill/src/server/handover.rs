@@ -6,17 +6,17 @@
 //! ```
 //!
 //! Guarantees: a chain that was handed over has ended, and released its leases, before it is opened again. Leaves to
-//! others: opening it ([`crate::chains`]).
+//! others: opening it ([`crate::server::chains`]).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use logmill_io::Tasks;
+use logmill_serve::usage::relay::Relay;
 use tokio::sync::watch;
 
 use super::{TaskResult, stop_requested};
-use crate::chains::OpenChain;
-use crate::meter::relay::Relay;
+use crate::server::chains::OpenChain;
 
 /// The running chains. Clones share state.
 #[derive(Clone, Debug, Default)]
@@ -61,7 +61,7 @@ impl Handovers {
             };
             let relaying = async {
                 match relay {
-                    Some(relay) => relay.run(stop()).await,
+                    Some(relay) => Ok(relay.run(stop()).await?),
                     None => Ok(()),
                 }
             };

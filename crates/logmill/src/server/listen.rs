@@ -1,15 +1,15 @@
 //! The addresses at which the server listens.
 //!
 //! Guarantees: an address in use is an error before anything else is started. Leaves to others: serving
-//! ([`crate::http`]).
+//! ([`logmill_serve::http`]).
 
 use std::net::SocketAddr;
 
+use logmill_serve::http;
 use tokio::net::TcpListener;
 
 use crate::config::Settings;
 use crate::error::{Error, Result};
-use crate::http;
 
 /// Listens for HTTP, if configured; before everything else, so that a port in use fails the start at once.
 pub(super) async fn listen(settings: &Settings) -> Result<Option<(TcpListener, SocketAddr)>> {

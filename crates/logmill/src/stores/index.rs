@@ -11,23 +11,18 @@
 //! folder's lock, held by the process that writes, and the writer lease.
 
 use std::ops::Bound;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use finalized_log_index::LogIndex;
 use logmill_io::meta::SqlMeta;
-use logmill_io::sql::SqliteSettings;
-use logmill_io::{BlobStore, Key, KeyRange, OsEntropy, Sql, SystemClock};
+use logmill_io::{BlobStore, Key, KeyRange, Sql};
 use logmill_pipeline::sighting::Sightings;
 use logmill_pipeline::{Chain, Tip};
 
-use super::open_blobs;
+use super::{Database, Databases, OpenMode, open_blobs};
 use crate::config::Settings;
 use crate::error::{Error, Result};
 
-/// Database of the log index: a file of its own. In a shared file jobs and their heartbeats would wait for its
-/// commits, one for every few blocks, because one thread writes a file.
-const DATABASE: &str = "index.db";
 /// Prefix of the keys and blobs of all log indexes.
 const PREFIX: &str = "log-index/";
 /// Prefix of the keys of all tips.
@@ -45,37 +40,21 @@ pub(crate) struct IndexStores {
 }
 
 impl IndexStores {
-    /// Opens for writing; creates the database if missing. On SQLite the caller holds the folder.
-    pub(crate) async fn open_to_write(settings: &Settings) -> Result<Self> {
-        Self::open(settings, false).await
-    }
-
-    /// Opens read-only, beside a writer or without one.
-    pub(crate) async fn open_to_read(settings: &Settings) -> Result<Self> {
-        expect_database(settings)?;
-        Self::open(settings, true).await
-    }
-
-    async fn open(settings: &Settings, read_only: bool) -> Result<Self> {
-        let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
-        let file = database(&settings.data);
-        let (sql, place) = match settings.postgres() {
-            Some(postgres) => {
-                let sql = Sql::postgres(&postgres, clock.clone(), entropy.clone()).await?;
-                (sql, "the PostgreSQL database".to_owned())
-            }
-            None => {
-                let place = file.display().to_string();
-                let file =
-                    SqliteSettings { read_only, ..super::sqlite_file(settings, file.clone()) };
-                (Sql::sqlite(&file, clock.clone(), entropy.clone()).await?, place)
-            }
-        };
-        if !read_only {
-            super::take_over(&sql, None).await?;
+    /// Opens the index; to write, creates the database if missing.
+    pub(crate) async fn open(databases: &Databases) -> Result<Self> {
+        let settings = &databases.settings;
+        let read_only = databases.mode == OpenMode::Read;
+        if read_only {
+            expect_database(settings)?;
         }
+        let sql = databases.sql(Database::Index).await?;
+        let (clock, entropy) = (Arc::clone(sql.clock()), Arc::clone(sql.entropy()));
         let (meta, blobs) = (SqlMeta::shared(sql.clone()), open_blobs(settings)?);
         let stores = finalized_log_index::Stores { meta, blobs, clock, entropy };
+        let place = match settings.postgres() {
+            Some(_) => "the PostgreSQL database".to_owned(),
+            None => Database::Index.file(&settings.data).display().to_string(),
+        };
         Ok(Self { stores, sql, settings: settings.index(), read_only, place })
     }
 
@@ -159,14 +138,10 @@ pub(crate) fn expect_database(settings: &Settings) -> Result<()> {
     if settings.postgres().is_some() {
         return Ok(());
     }
-    let path = database(&settings.data);
+    let path = Database::Index.file(&settings.data);
     match path.try_exists() {
         Ok(true) => Ok(()),
         Ok(false) => Err(Error::NoIndex { place: path.display().to_string() }),
         Err(source) => Err(logmill_io::Error::File { doing: "look for", path, source }.into()),
     }
-}
-
-pub(super) fn database(data: &Path) -> PathBuf {
-    data.join(DATABASE)
 }

@@ -6,17 +6,13 @@
 //!
 //! Guarantees: none beyond those of the stores. Leaves to others: the folder's lock, held by the process that writes.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use logmill_io::sql::SqliteSettings;
-use logmill_io::{BlobStore, OsEntropy, Sql, SystemClock};
+use logmill_io::BlobStore;
 use logmill_work::Queue;
 
-use crate::config::Settings;
+use super::{Database, Databases};
 use crate::error::Result;
-
-const DATABASE: &str = "meter.db";
 
 pub(crate) struct MeterStores {
     pub(crate) queue: Queue,
@@ -24,46 +20,8 @@ pub(crate) struct MeterStores {
 }
 
 impl MeterStores {
-    /// Opens for writing; creates the database if missing. On SQLite the caller holds the folder.
-    pub(crate) async fn open_to_write(settings: &Settings) -> Result<Self> {
-        let queue = Queue::open(open(settings, false).await?).await?;
-        super::take_over(queue.sql(), Some(&queue)).await?;
-        Ok(Self { queue, blobs: super::open_blobs(settings)? })
+    pub(crate) async fn open(databases: &Databases) -> Result<Self> {
+        let queue = databases.queue(Database::Meter).await?;
+        Ok(Self { queue, blobs: super::open_blobs(&databases.settings)? })
     }
-}
-
-/// Whether jobs of a kind are stored beside usage.
-pub(crate) fn has_jobs_of(kind: &str) -> bool {
-    kind.starts_with("meter.") || kind.starts_with("webhook.")
-}
-
-/// Opens the jobs beside usage read-only; `None` if they are among all jobs, or nothing was ever metered.
-pub(crate) async fn jobs_to_read(settings: &Settings) -> Result<Option<Queue>> {
-    if settings.postgres().is_some() || !database(&settings.data).try_exists().unwrap_or(false) {
-        return Ok(None);
-    }
-    Ok(Some(Queue::open_read_only(open(settings, true).await?).await?))
-}
-
-/// Refuses a folder without usage, so that a mistyped name creates no new one.
-pub(crate) fn expect_database(settings: &Settings) -> Result<()> {
-    if settings.postgres().is_some() {
-        return Ok(());
-    }
-    super::expect_file(database(&settings.data))
-}
-
-async fn open(settings: &Settings, read_only: bool) -> Result<Sql> {
-    let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
-    Ok(match settings.postgres() {
-        Some(postgres) => Sql::postgres(&postgres, clock, entropy).await?,
-        None => {
-            let file = super::sqlite_file(settings, database(&settings.data));
-            Sql::sqlite(&SqliteSettings { read_only, ..file }, clock, entropy).await?
-        }
-    })
-}
-
-pub(super) fn database(data: &Path) -> PathBuf {
-    data.join(DATABASE)
 }

@@ -4,13 +4,12 @@ use std::time::{Duration, Instant};
 
 use alloy_primitives::{Address, B256, U256};
 use logmill_chain::sim::action::{DEPOSIT, FEES_COLLECTED, WITHDRAWAL};
-use logmill_chain::sim::rpc::{NodeFaults, SimNode};
-use logmill_chain::sim::{FEE_COLLECTOR, Shape, SimChain, SimSettings, WETH};
+use logmill_chain::sim::rpc::NodeFaults;
+use logmill_chain::sim::{FEE_COLLECTOR, Shape, SimSettings, WETH};
 use logmill_sim::http::{JsonRpc, request};
-use logmill_sim::node::SimNodeServer;
+use logmill_sim::node::{SimNodeServer, grown, sparse};
 use logmill_sim::postgres::PostgresServer;
 use serde_json::{Value, json};
-use tokio::runtime::Runtime;
 
 use crate::process::{LOGMILL, Sandbox, Server, WAIT_MAX, command, finish, wait_until};
 
@@ -27,36 +26,24 @@ const SETTINGS: [&str; 7] = [
     "log.level=info",
 ];
 
-/// A chain, and a node that runs until this is dropped.
-struct SimulatedNode {
-    chain: SimChain,
-    server: SimNodeServer,
-    _runtime: Runtime,
-}
+/// A node, and the fees of its chain.
+struct FeeNode(SimNodeServer);
 
-impl SimulatedNode {
+impl FeeNode {
     fn new(seed: u64, blocks: u64) -> Self {
-        let chain = SimChain::with(SimSettings {
-            seed,
-            shape: Shape { transactions: 4, logs: 8, ..Shape::sparse() },
-            finality_lag: Some(12),
-            ..SimSettings::default()
-        });
-        chain.grow(blocks);
-        let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");
-        let server = runtime.block_on(SimNodeServer::start(SimNode::new(chain.clone())));
-        Self { chain, server, _runtime: runtime }
+        let shape = Shape { transactions: 4, logs: 8, ..Shape::sparse() };
+        let settings = SimSettings { shape, ..sparse(seed, 12) };
+        Self(SimNodeServer::start(&grown(settings, blocks)))
     }
 
     fn faults(&self, faults: NodeFaults) {
-        self.server.node().set_faults(faults);
+        self.0.node().set_faults(faults);
     }
 
     /// The arguments of a fee collector.
     fn arguments(&self) -> Vec<String> {
         let contract = FEE_COLLECTOR.to_string();
-        let url = self.server.url();
+        let url = self.0.url();
         let all = ["collect", "--rpc-url", &url, "--active-chain", "1337", "--start-point", "1"];
         let all = all.into_iter().chain(["--contract-address", &contract]);
         all.map(str::to_owned).collect()
@@ -70,14 +57,14 @@ impl SimulatedNode {
     }
 
     fn finalized(&self) -> u64 {
-        self.chain.heads().finalized.expect("some are final").number
+        self.0.chain().heads().finalized.expect("some are final").number
     }
 
     /// All fees of final blocks, newest first, in the format of the API.
     fn expected(&self) -> Vec<Value> {
         let mut events = Vec::new();
         for number in 1..=self.finalized() {
-            let block = self.chain.block(number).expect("a block");
+            let block = self.0.chain().block(number).expect("a block");
             for placed in block.logs() {
                 let log = placed.log;
                 if log.address != FEE_COLLECTOR || log.topics.first() != Some(&FEES_COLLECTED) {
@@ -126,7 +113,7 @@ fn served(api: JsonRpc) -> Vec<Value> {
 
 /// Waits until all final blocks are collected.
 #[track_caller]
-fn wait_for_all(node: &SimulatedNode, api: JsonRpc) {
+fn wait_for_all(node: &FeeNode, api: JsonRpc) {
     let end = Instant::now() + WAIT_MAX;
     loop {
         let collected = api.get("/status")["collector"]["collected"].take();
@@ -155,7 +142,7 @@ impl SplitMix64 {
 fn five_workers_that_are_killed_at_random_collect_every_event_once() {
     const WORKERS: usize = 5;
     const KILLS: usize = 14;
-    let node = SimulatedNode::new(51, 1_200);
+    let node = FeeNode::new(51, 1_200);
     node.faults(NodeFaults {
         fail_every: 23,
         too_many_every: 41,
@@ -185,10 +172,10 @@ fn five_workers_that_are_killed_at_random_collect_every_event_once() {
         let depth = random.below(12);
         match random.below(2) {
             0 => {
-                node.chain.grow(random.below(12));
+                node.0.chain().grow(random.below(12));
             }
             _ => {
-                let reorganized = node.chain.reorg(depth, depth + random.below(4));
+                let reorganized = node.0.chain().reorg(depth, depth + random.below(4));
                 reorganized.map(|_| ()).expect("above what is final");
             }
         }
@@ -196,7 +183,7 @@ fn five_workers_that_are_killed_at_random_collect_every_event_once() {
         workers.remove(at).kill();
         workers.push(worker());
     }
-    node.chain.grow(20);
+    node.0.chain().grow(20);
     wait_for_all(&node, api.rpc());
     let expected = node.expected();
     assert!(expected.len() > 100, "only {} events", expected.len());
@@ -230,7 +217,7 @@ fn check_sums_and_filters(api: JsonRpc, expected: &[Value]) {
 
 #[test]
 fn one_process_collects_and_serves_in_a_folder() {
-    let node = SimulatedNode::new(61, 150);
+    let node = FeeNode::new(61, 150);
     let sandbox = Sandbox::with(&SETTINGS);
     let mut server = node.start(&sandbox, &["--workers", "3"]);
     let api = server.rpc();
@@ -251,7 +238,7 @@ fn one_process_collects_and_serves_in_a_folder() {
     let sums = api.get("/fees/summary?period=month");
     assert!(sums["data"].as_array().is_some_and(|sums| !sums.is_empty()), "{sums}");
     // New blocks are collected, while a second process serves the same data.
-    node.chain.grow(30);
+    node.0.chain().grow(30);
     wait_for_all(&node, api);
     let reader = node.start(&sandbox, &["--api-only"]);
     assert_eq!(served(reader.rpc()), node.expected());
@@ -274,7 +261,7 @@ fn body(api: JsonRpc, path: &str) -> String {
 
 #[test]
 fn a_process_that_only_serves_is_not_ready_once_no_worker_makes_progress() {
-    let node = SimulatedNode::new(62, 40);
+    let node = FeeNode::new(62, 40);
     let quick = ["ready.head_seen_within_ms=4000", "server.health_listen=127.0.0.1:0"];
     let sandbox = Sandbox::with(&[&SETTINGS[..], &quick[..]].concat());
     let worker = node.start(&sandbox, &["--worker-only"]);
@@ -303,7 +290,7 @@ fn a_process_that_only_serves_is_not_ready_once_no_worker_makes_progress() {
 
 #[test]
 fn workers_do_not_sleep_while_there_is_more_to_collect() {
-    let node = SimulatedNode::new(65, 150);
+    let node = FeeNode::new(65, 150);
     let slow = [
         "collect.historical_poll_interval_ms=3600000",
         "collect.realtime_poll_interval_ms=3600000",
@@ -317,7 +304,7 @@ fn workers_do_not_sleep_while_there_is_more_to_collect() {
 
 #[test]
 fn a_collector_whose_database_stays_unreachable_ends_with_1() {
-    let node = SimulatedNode::new(66, 60);
+    let node = FeeNode::new(66, 60);
     let mut database = PostgresServer::start();
     let url = format!("database.url={}", database.url());
     let sandbox = Sandbox::with(&[&SETTINGS[..], &[&url, "database.schema=logmill_test"]].concat());
@@ -329,7 +316,7 @@ fn a_collector_whose_database_stays_unreachable_ends_with_1() {
 
 #[test]
 fn a_signal_releases_the_running_job_at_once() {
-    let node = SimulatedNode::new(71, 60);
+    let node = FeeNode::new(71, 60);
     let database = PostgresServer::start();
     let url = format!("database.url={}", database.url());
     let shared = [url.as_str(), "database.schema=logmill_test", "collect.job_lease_ttl_ms=600000"];
@@ -349,7 +336,7 @@ fn a_signal_releases_the_running_job_at_once() {
 
 #[test]
 fn ranges_whose_attempts_all_failed_are_reported_and_can_be_retried() {
-    let node = SimulatedNode::new(81, 60);
+    let node = FeeNode::new(81, 60);
     let quick = ["collect.historical_poll_interval_ms=1", "collect.realtime_poll_interval_ms=1"];
     let sandbox = Sandbox::with(&[&SETTINGS[..], &quick[..]].concat());
     // The node returns the head, but no block below it.
@@ -397,7 +384,7 @@ fn ranges_whose_attempts_all_failed_are_reported_and_can_be_retried() {
 
 #[test]
 fn checking_an_event_that_was_never_collected_is_an_error_and_creates_no_folder() {
-    let node = SimulatedNode::new(85, 30);
+    let node = FeeNode::new(85, 30);
     let sandbox = Sandbox::with(&SETTINGS);
     let arguments = node.arguments();
     let with = |more: &[&'static str]| {
@@ -417,14 +404,21 @@ fn checking_an_event_that_was_never_collected_is_an_error_and_creates_no_folder(
         let refused = with(&[command, "--event", "event Never(uint256 happened)"]);
         refused.assert_refused(1, &["collect_never_", "1337"]);
         assert_eq!(refused.stdout, "");
+        let contract = FEE_COLLECTOR.to_string();
+        let other = "0x1111111111111111111111111111111111111111";
+        let of_other = arguments.iter().map(|text| if *text == contract { other } else { text });
+        let refused = sandbox.run(&of_other.chain([command]).collect::<Vec<&str>>());
+        let collected = format!("{FEE_COLLECTOR:#x}");
+        refused.assert_refused(1, &[&collected, "never from 0x1111"]);
+        assert_eq!(refused.stdout, "");
     }
 }
 
 #[test]
 fn a_start_that_cannot_succeed_ends_with_1_and_says_why() {
-    let node = SimulatedNode::new(91, 20);
+    let node = FeeNode::new(91, 20);
     let sandbox = Sandbox::new();
-    let url = node.server.url();
+    let url = node.0.url();
     let contract = FEE_COLLECTOR.to_string();
     let all = [
         ("RPC_URL", url.as_str()),
@@ -463,7 +457,7 @@ fn a_start_that_cannot_succeed_ends_with_1_and_says_why() {
 
 #[test]
 fn any_event_becomes_a_table_and_a_mongo_uri_causes_a_warning() {
-    let node = SimulatedNode::new(95, 80);
+    let node = FeeNode::new(95, 80);
     let sandbox = Sandbox::with(&SETTINGS);
     let weth = WETH.to_string();
     let mut collect = command(LOGMILL, sandbox.root());
@@ -472,7 +466,7 @@ fn any_event_becomes_a_table_and_a_mongo_uri_causes_a_warning() {
         collect.args(["--set", setting]);
     }
     collect.env("LOGMILL_SERVER_LISTEN", "127.0.0.1:0");
-    collect.env("RPC_URL", node.server.url()).env("ACTIVE_CHAIN", "1337");
+    collect.env("RPC_URL", node.0.url()).env("ACTIVE_CHAIN", "1337");
     collect.env("CONTRACT_ADDRESS", &weth).env("START_POINT", "1");
     collect.env("EVENT", "event Deposit(address indexed dst, uint256 wad)");
     collect.env("MONGO_URI", "mongodb://me:sesame@127.0.0.1/fees");
@@ -484,7 +478,7 @@ fn any_event_becomes_a_table_and_a_mongo_uri_causes_a_warning() {
     let table = name.as_str().expect("a name").replacen("collect_", "collected_", 1);
     let mut expected = 0;
     for number in 1..=node.finalized() {
-        let block = node.chain.block(number).expect("a block");
+        let block = node.0.chain().block(number).expect("a block");
         let is_one = |log: &logmill_chain::Log| log.address == WETH && log.topics[0] == DEPOSIT;
         expected += block.logs().filter(|placed| is_one(placed.log)).count();
     }
@@ -503,17 +497,18 @@ fn any_event_becomes_a_table_and_a_mongo_uri_causes_a_warning() {
 }
 
 /// Number of logs of WETH with this topic in final blocks.
-fn logs_of_weth(node: &SimulatedNode, topic: B256) -> usize {
+fn logs_of_weth(node: &FeeNode, topic: B256) -> usize {
     let is_one = |log: &logmill_chain::Log| log.address == WETH && log.topics[0] == topic;
-    let blocks = (1..=node.finalized()).map(|number| node.chain.block(number).expect("a block"));
+    let blocks =
+        (1..=node.finalized()).map(|number| node.0.chain().block(number).expect("a block"));
     blocks.map(|block| block.logs().filter(|placed| is_one(placed.log)).count()).sum()
 }
 
 #[test]
 fn several_events_have_a_table_each_and_changing_the_list_loses_none() {
-    let node = SimulatedNode::new(97, 120);
+    let node = FeeNode::new(97, 120);
     let sandbox = Sandbox::with(&SETTINGS);
-    let (url, weth) = (node.server.url(), WETH.to_string());
+    let (url, weth) = (node.0.url(), WETH.to_string());
     let with = |more: &[&'static str]| {
         let all = ["collect", "--rpc-url", &url, "--active-chain", "1337", "--start-point", "1"];
         let all = all.into_iter().chain(["--contract-address", &weth]).chain(more.iter().copied());

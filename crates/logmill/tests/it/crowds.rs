@@ -3,10 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use logmill_chain::sim::rpc::SimNode;
 use logmill_chain::sim::{Shape, SimChain, SimSettings};
 use logmill_sim::http::request;
-use logmill_sim::node::SimNodeServer;
+use logmill_sim::node::{SimNodeServer, grown, sparse};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -341,10 +340,8 @@ fn subscriptions_do_not_hold_ingest_back() {
     logmill_io::raise_open_files();
     let runtime = Runtime::new().expect("a runtime");
     let shape = Shape { transactions: 2, logs: 6, ..Shape::sparse() };
-    let settings = SimSettings { seed: 3, shape, finality_lag: Some(40), ..SimSettings::default() };
-    let chain = SimChain::with(settings);
-    chain.grow(20);
-    let node = runtime.block_on(SimNodeServer::start(SimNode::new(chain.clone())));
+    let chain = grown(SimSettings { shape, ..sparse(3, 40) }, 20);
+    let node = SimNodeServer::start(&chain);
     let more = ["server.max_connections=2000", "server.max_websockets=1000"];
     let slow = ["server.max_waiting_per_address=2000", "ingest.poll_ms=100"];
     let sandbox = sandbox(&[&more[..], &slow, &["ingest.raw_only=true"]].concat());

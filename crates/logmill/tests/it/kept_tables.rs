@@ -1,9 +1,7 @@
 //! A server restarted with settings that would empty a table.
 
-use logmill_chain::sim::rpc::SimNode;
-use logmill_chain::sim::{Shape, SimChain, SimSettings, WETH};
-use logmill_sim::node::SimNodeServer;
-use tokio::runtime::Runtime;
+use logmill_chain::sim::{Shape, SimSettings, WETH};
+use logmill_sim::node::{SimNodeServer, grown, sparse};
 
 use crate::process::{Sandbox, Server, wait_until};
 
@@ -17,11 +15,7 @@ const QUICK: [&str; 4] = [
 #[test]
 fn a_start_with_the_wrong_contract_keeps_the_old_fees_until_an_operator_allows_empty_tables() {
     let shape = Shape { transactions: 4, logs: 8, ..Shape::sparse() };
-    let settings = SimSettings { seed: 41, shape, finality_lag: Some(5), ..SimSettings::default() };
-    let chain = SimChain::with(settings);
-    chain.grow(60);
-    let runtime = Runtime::new().expect("a runtime");
-    let node = runtime.block_on(SimNodeServer::start(SimNode::new(chain)));
+    let node = SimNodeServer::start(&grown(SimSettings { shape, ..sparse(41, 5) }, 60));
     let sandbox = Sandbox::with(&QUICK);
     // A contract that collects no fees; without the setting, the known contracts count.
     let (url, wrong) = (node.url(), format!("collect.contract_address={WETH}"));

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use logmill_chain::sim::rpc::{Reply, SimNode};
-use logmill_chain::sim::{Shape, SimChain, SimSettings};
+use logmill_chain::sim::{SimChain, SimSettings};
 use logmill_sim::http::quantity;
-use logmill_sim::node::{Hook, SimNodeServer};
+use logmill_sim::node::{Hook, SimNodeServer, grown, sparse};
 use serde_json::{Value, json};
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::TcpSocket;
 use tokio::runtime::Runtime;
 
 use crate::process::{Sandbox, Server, wait_until};
@@ -25,35 +25,8 @@ const QUICK: [&str; 5] = [
     "log.level=info",
 ];
 
-/// A simulated node with a hook that changes its answers.
-struct Node {
-    _runtime: Runtime,
-    server: SimNodeServer,
-}
-
-impl Node {
-    fn start(chain: SimChain, hook: Hook) -> Self {
-        let runtime = Runtime::new().expect("a runtime");
-        let server = runtime.block_on(async {
-            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-            SimNodeServer::hooked(listener, SimNode::new(chain), hook)
-        });
-        Self { _runtime: runtime, server }
-    }
-
-    fn url(&self) -> String {
-        self.server.url()
-    }
-}
-
 fn chain(blocks: u64) -> SimChain {
-    chain_with(blocks, SimSettings { finality_lag: Some(30), ..SimSettings::default() })
-}
-
-fn chain_with(blocks: u64, settings: SimSettings) -> SimChain {
-    let chain = SimChain::with(SimSettings { seed: 8, shape: Shape::sparse(), ..settings });
-    chain.grow(blocks);
-    chain
+    grown(sparse(8, 30), blocks)
 }
 
 /// Applies `change` to each answer in a reply, with its call.
@@ -116,7 +89,7 @@ fn receipts_that_are_300_ms_late_do_not_delay_ingest() {
         })
     });
     let chain = chain(40);
-    let node = Node::start(chain.clone(), hook);
+    let node = SimNodeServer::hooked(&chain, hook);
     let sandbox = Sandbox::with(&QUICK);
     let server = sandbox.serve_with(&["--rpc-url", &node.url()]);
     wait_for_head(&server, 40, Duration::from_secs(60));
@@ -185,7 +158,7 @@ fn a_start_adapts_to_the_node_and_waits_for_it() {
         ),
     ];
     for (what, hook) in hooks {
-        let node = Node::start(chain(40), hook);
+        let node = SimNodeServer::hooked(&chain(40), hook);
         let sandbox = Sandbox::with(&QUICK);
         let mut server = sandbox.serve_with(&["--rpc-url", &node.url()]);
         wait_until(what, || is_at(&server, 40));
@@ -203,10 +176,8 @@ fn a_node_that_is_not_up_yet_is_waited_for() {
     let sandbox = Sandbox::with(&QUICK);
     let server = sandbox.serve_with(&["--rpc-url", &format!("http://{address}/")]);
     let runtime = Runtime::new().expect("a runtime");
-    let _node = runtime.block_on(async {
-        let listener = socket.listen(64).expect("it listens");
-        SimNodeServer::on(listener, SimNode::new(chain(40)))
-    });
+    let listener = runtime.block_on(async { socket.listen(64)?.into_std() });
+    let _node = SimNodeServer::on(listener.expect("it listens"), &chain(40));
     wait_until("the chain is served", || is_at(&server, 40));
     assert!(server.terminate().success());
 }
@@ -227,7 +198,7 @@ fn all(of: SocketAddr, head: u64) -> Vec<Value> {
 #[test]
 fn a_server_can_follow_another_logmill_server() {
     let chain = chain(60);
-    let node = Node::start(chain.clone(), Arc::new(|_, reply| reply));
+    let node = SimNodeServer::start(&chain);
     let (sandbox, other) = (Sandbox::with(&QUICK), Sandbox::with(&QUICK));
     let first = sandbox.serve_with(&["--rpc-url", &node.url()]);
     let is_complete = |of: &Server| {
@@ -255,8 +226,7 @@ fn a_server_can_follow_another_logmill_server() {
 #[test]
 fn reorgs_of_blocks_that_a_development_node_reported_as_final_are_followed() {
     // As on Hardhat: the newest block is safe and final, until the node reverts to a snapshot.
-    let settings = SimSettings { chain_id: 31_337, finality_lag: None, ..SimSettings::default() };
-    let chain = chain_with(100, settings);
+    let chain = grown(SimSettings { chain_id: 31_337, finality_lag: None, ..sparse(8, 0) }, 100);
     let honest = SimNode::new(chain.clone());
     let at_head: Hook = Arc::new(move |request, reply| {
         each(request, reply, |call, answer| {
@@ -271,7 +241,7 @@ fn reorgs_of_blocks_that_a_development_node_reported_as_final_are_followed() {
             }
         })
     });
-    let node = Node::start(chain.clone(), at_head);
+    let node = SimNodeServer::hooked(&chain, at_head);
     let sandbox = Sandbox::with(&QUICK);
     let server = sandbox.serve_with(&["--rpc-url", &node.url()]);
     wait_for_head(&server, 100, Duration::from_secs(60));

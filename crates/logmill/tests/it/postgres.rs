@@ -1,17 +1,16 @@
-//! PostgreSQL: commands connect to it directly, and connection errors do not contain the password.
+//! PostgreSQL: commands connect to it directly, connection errors do not contain the password, and a process has no
+//! more connections than configured.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use logmill_chain::sim::rpc::SimNode;
-use logmill_chain::sim::{Shape, SimChain, SimSettings};
 use logmill_io::sql::{Execute as _, PostgresSettings};
 use logmill_io::{OsEntropy, Sql, SystemClock, params};
-use logmill_sim::node::SimNodeServer;
+use logmill_sim::node::{SimNodeServer, grown, sparse};
 use logmill_sim::postgres::{PostgresServer, free_port};
 use serde_json::json;
-use tokio::runtime::Runtime;
 
-use crate::process::{Sandbox, signal, wait_until};
+use crate::process::{Sandbox, at, get, post, signal, wait_until};
 
 fn sandbox(url: &str) -> Sandbox {
     Sandbox::with(&[&format!("database.url={url}"), "database.schema=logmill_test"])
@@ -60,16 +59,8 @@ fn an_unreachable_database_is_reported() {
 #[test]
 fn a_server_carries_out_an_operators_decision_about_its_index() {
     let database = PostgresServer::start();
-    let settings = SimSettings {
-        seed: 5,
-        shape: Shape::sparse(),
-        finality_lag: Some(5),
-        ..SimSettings::default()
-    };
-    let (chain_id, chain) = (settings.chain_id, SimChain::with(settings));
-    chain.grow(60);
-    let runtime = Runtime::new().expect("a runtime");
-    let node = runtime.block_on(SimNodeServer::start(SimNode::new(chain.clone())));
+    let chain = grown(sparse(5, 5), 60);
+    let (chain_id, node) = (chain.settings().chain_id, SimNodeServer::start(&chain));
     let sandbox = Sandbox::with(&[
         &format!("database.url={}", database.url()),
         "database.schema=logmill_test",
@@ -126,7 +117,10 @@ fn a_signal_ends_a_start_that_hangs_after_the_database_was_reached() {
             let mut child = sandbox.start(&["run"]);
             loop {
                 let text = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
-                let waiting = sql.query(text, params![]).await.expect("an answer");
+                let sql = sql.clone();
+                // In a task of its own: a transaction must not ask for another connection.
+                let waiting = tokio::spawn(async move { sql.query(text, params![]).await });
+                let waiting = waiting.await.expect("no panic").expect("an answer");
                 if waiting.row().and_then(|row| row.int(0)).expect("a number") > 0 {
                     break;
                 }
@@ -136,10 +130,86 @@ fn a_signal_ends_a_start_that_hangs_after_the_database_was_reached() {
             let asked = Instant::now();
             let ended = tokio::task::spawn_blocking(move || child.wait()).await;
             let ended = ended.expect("it is waited for").expect("it ends");
-            Ok((ended, asked.elapsed()))
+            Ok::<_, logmill_io::Error>((ended, asked.elapsed()))
         });
         held.await.expect("the row is held meanwhile")
     });
     assert!(ended.0.success(), "{ended:?}");
     assert!(ended.1 < Duration::from_secs(60), "{ended:?}");
+}
+
+/// Clients that send usage at the same time.
+const CLIENTS: u64 = 6;
+/// Batches of each client, and events of a batch.
+const BATCHES: u64 = 8;
+const BATCH: u64 = 10;
+
+/// Follows a chain, derives its tables and meters usage of many clients; returns the largest number of connections
+/// that the server had for longer than a moment. One that was closed by the server may still be listed for a moment.
+fn most_connections(database: &PostgresServer, connections: usize) -> usize {
+    let chain = grown(sparse(5, 5), 40);
+    let node = SimNodeServer::start(&chain);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let sandbox = Sandbox::with(&[
+        &format!("database.url={}", database.url()),
+        &format!("database.schema=with_{connections}"),
+        &format!("database.connections={connections}"),
+        "index.cell_blocks=16",
+        "ingest.poll_ms=30",
+        r#"meter.events={ "api.calls" = { op = "sum" } }"#,
+        "meter.periods=daily,yearly",
+    ]);
+    let settings = PostgresSettings::new(format!("{}?application_name=test", database.url()));
+    let sql = runtime
+        .block_on(Sql::postgres(&settings, SystemClock::shared(), OsEntropy::shared()))
+        .expect("a database");
+    let text = "SELECT pid FROM pg_stat_activity WHERE application_name = 'logmill'";
+    let sessions = || -> BTreeSet<i64> {
+        let found = runtime.block_on(sql.query(text, params![])).expect("an answer");
+        found.rows.iter().map(|row| row.int(0).expect("a number")).collect()
+    };
+    let server = sandbox.serve_with(&["--rpc-url", &node.url()]);
+    let (to, rpc) = (at(&server), server.rpc());
+    let (mut before, mut most) = (sessions(), 0);
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            scope.spawn(move || {
+                for number in 0..BATCHES {
+                    let event = |index| {
+                        json!({"eventType": "api.calls", "customerId": format!("c{client}"), "value": 1,
+                            "id": format!("{client}-{number}-{index}")})
+                    };
+                    let batch = (0..BATCH).map(event).collect();
+                    assert_eq!(post(to, "/usagebatch", &batch).0, 201);
+                }
+            });
+        }
+        wait_until("all is served and counted", || {
+            let now = sessions();
+            most = most.max(now.intersection(&before).count());
+            before = now;
+            if chain.latest().number < 60 {
+                chain.grow(1);
+            }
+            post(to, "/aggregations/trigger", &serde_json::Value::Null);
+            let all = get(to, "/aggregations?period=yearly");
+            let all = all.as_array().expect("an array").iter();
+            let counted: u64 = all.filter_map(|one| one["events"]["api.calls"].as_u64()).sum();
+            let latest = rpc.ask("eth_getBlockByNumber", &json!(["latest", false]));
+            let is_latest =
+                latest.expect("an answer")["result"]["hash"] == json!(chain.latest().hash);
+            counted == CLIENTS * BATCHES * BATCH && is_latest && chain.latest().number >= 60
+        });
+    });
+    assert!(server.terminate().success());
+    most
+}
+
+#[test]
+fn a_server_has_the_configured_number_of_connections_and_one_session() {
+    let database = PostgresServer::start();
+    for connections in [1, 2, 8] {
+        let most = most_connections(&database, connections);
+        assert!((2..=connections + 1).contains(&most), "{most} with a pool of {connections}");
+    }
 }

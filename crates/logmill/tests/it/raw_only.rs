@@ -1,9 +1,7 @@
 //! `RAW_ONLY`: blocks are stored, and nothing is derived.
 
-use logmill_chain::sim::rpc::SimNode;
-use logmill_chain::sim::{Shape, SimChain, SimSettings};
 use logmill_sim::http::request;
-use logmill_sim::node::SimNodeServer;
+use logmill_sim::node::{SimNodeServer, grown, sparse};
 
 use crate::process::{LOGMILL, Sandbox, Server, command, wait_until};
 
@@ -29,15 +27,7 @@ fn status_of(server: &Server, path: &str) -> (u16, String) {
 
 #[test]
 fn with_raw_only_blocks_are_stored_and_nothing_is_derived() {
-    let chain = SimChain::with(SimSettings {
-        seed: 31,
-        shape: Shape::sparse(),
-        finality_lag: Some(5),
-        ..SimSettings::default()
-    });
-    chain.grow(40);
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let node = runtime.block_on(SimNodeServer::start(SimNode::new(chain)));
+    let node = SimNodeServer::start(&grown(sparse(31, 5), 40));
     let sandbox = Sandbox::new();
     let server = served(&sandbox, &node.url(), "true");
     assert_eq!(status_of(&server, "/api/v1/1337/blocks/17").0, 200, "blocks are there");

@@ -8,12 +8,10 @@ mod starts;
 
 use std::net::SocketAddr;
 
-use logmill_chain::sim::rpc::{NodeFaults, SimNode};
-use logmill_chain::sim::{Shape, SimChain, SimSettings};
+use logmill_chain::sim::rpc::NodeFaults;
 use logmill_sim::http::request;
-use logmill_sim::node::SimNodeServer;
+use logmill_sim::node::{SimNodeServer, grown, sparse};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
 use crate::process::{Sandbox, Server, at, wait_until};
@@ -39,64 +37,9 @@ fn sandbox(more: &[&str]) -> Sandbox {
     Sandbox::with(&[&QUICK[..], more].concat())
 }
 
-/// A simulated node on a socket; it ends with its runtime.
-struct Node {
-    runtime: Option<Runtime>,
-    server: Option<SimNodeServer>,
-    node: SimNode,
-    address: SocketAddr,
-}
-
-impl Node {
-    /// A node that answers, with a chain of `blocks` blocks.
-    fn start(blocks: u64, finality_lag: u64) -> Self {
-        let mut node = Self::silent(blocks, finality_lag);
-        node.0.answer(node.1);
-        node.0
-    }
-
-    /// A node that accepts connections without answering, and the socket to answer on.
-    fn silent(blocks: u64, finality_lag: u64) -> (Self, std::net::TcpListener) {
-        let settings = SimSettings {
-            seed: 5,
-            shape: Shape::sparse(),
-            finality_lag: Some(finality_lag),
-            ..SimSettings::default()
-        };
-        let chain = SimChain::with(settings);
-        chain.grow(blocks);
-        let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = socket.local_addr().expect("an address");
-        let runtime = Some(Runtime::new().expect("a runtime"));
-        (Self { runtime, server: None, node: SimNode::new(chain), address }, socket)
-    }
-
-    /// Starts answering.
-    fn answer(&mut self, socket: std::net::TcpListener) {
-        let runtime = self.runtime.as_ref().expect("it runs");
-        let _inside = runtime.enter();
-        socket.set_nonblocking(true).expect("set");
-        let socket = TcpListener::from_std(socket).expect("a socket");
-        self.server = Some(SimNodeServer::on(socket, self.node.clone()));
-    }
-
-    fn url(&self) -> String {
-        format!("http://{}/", self.address)
-    }
-
-    fn chain(&self) -> &SimChain {
-        self.node.chain()
-    }
-
-    fn set_faults(&self, faults: NodeFaults) {
-        self.node.set_faults(faults);
-    }
-
-    /// Ends the node and closes its connections.
-    fn kill(&mut self) {
-        self.server = None;
-        self.runtime.take().expect("it runs").shutdown_background();
-    }
+/// A node of a chain of `blocks` blocks.
+fn start_node(blocks: u64, finality_lag: u64) -> SimNodeServer {
+    SimNodeServer::start(&grown(sparse(5, finality_lag), blocks))
 }
 
 /// Status and cause codes of a path below `/ready`.

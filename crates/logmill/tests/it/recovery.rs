@@ -2,13 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use logmill_chain::sim::rpc::SimNode;
-use logmill_chain::sim::{Shape, SimChain, SimSettings};
 use logmill_io::meta::SqlMeta;
 use logmill_io::sql::{PostgresSettings, SqliteSettings};
 use logmill_io::{OsEntropy, Sql, SystemClock, params};
 use logmill_sim::http::request;
-use logmill_sim::node::SimNodeServer;
+use logmill_sim::node::{SimNodeServer, grown, sparse};
 use logmill_sim::postgres::PostgresServer;
 use logmill_work::{Lease, LeaseSettings, NewJob, Queue};
 use serde_json::json;
@@ -29,35 +27,17 @@ const EVENTS: u64 = 30;
 const METER: &str = r#"meter.events={ "api.calls" = { op = "sum" } }"#;
 const AGGREGATES: &str = "meter.aggregate";
 
-/// A chain, and a node that serves it.
-struct SimulatedNode {
-    runtime: Runtime,
-    chain: SimChain,
-    node: SimNodeServer,
+fn start_node() -> SimNodeServer {
+    SimNodeServer::start(&grown(sparse(41, 5), 20))
 }
 
-impl SimulatedNode {
-    fn new() -> Self {
-        let chain = SimChain::with(SimSettings {
-            seed: 41,
-            shape: Shape::sparse(),
-            finality_lag: Some(5),
-            ..SimSettings::default()
-        });
-        chain.grow(20);
-        let runtime = Runtime::new().expect("a runtime");
-        let node = runtime.block_on(SimNodeServer::start(SimNode::new(chain.clone())));
-        Self { runtime, chain, node }
-    }
-
-    /// A sandbox whose server follows the chain, with the default leases.
-    fn sandbox(&self, more: &[&str]) -> Sandbox {
-        let url = format!("chain.rpc_urls={}", self.node.url());
-        let mut settings = vec!["database.durability=relaxed", "ingest.poll_ms=30", &url];
-        settings.push("index.cell_blocks=32");
-        settings.extend(more);
-        Sandbox::with(&settings)
-    }
+/// A sandbox whose server follows the node, with the default leases.
+fn following(node: &SimNodeServer, more: &[&str]) -> Sandbox {
+    let url = format!("chain.rpc_urls={}", node.url());
+    let mut settings = vec!["database.durability=relaxed", "ingest.poll_ms=30", &url];
+    settings.push("index.cell_blocks=32");
+    settings.extend(more);
+    Sandbox::with(&settings)
 }
 
 fn head(server: &Server) -> u64 {
@@ -73,13 +53,13 @@ fn within(what: &str, since: Instant, limit: Duration) {
 
 #[test]
 fn after_kill_9_the_next_server_of_a_folder_writes_at_once() {
-    let simulated = SimulatedNode::new();
-    let sandbox = simulated.sandbox(&[]);
+    let node = start_node();
+    let sandbox = following(&node, &[]);
     let server = sandbox.serve();
     wait_until("it has stored the chain", || head(&server) == 20);
     let killed = Instant::now();
     server.kill();
-    simulated.chain.grow(7);
+    node.chain().grow(7);
     let mut server = sandbox.serve();
     wait_until("writing goes on", || head(&server) == 27);
     within("writing went on", killed, SQLITE_WITHIN);
@@ -90,9 +70,9 @@ fn after_kill_9_the_next_server_of_a_folder_writes_at_once() {
 #[test]
 fn after_kill_9_another_process_on_the_same_database_writes_within_seconds() {
     let postgres = PostgresServer::start();
-    let simulated = SimulatedNode::new();
+    let node = start_node();
     let url = format!("database.url={}", postgres.url());
-    let sandbox = simulated.sandbox(&[&url]);
+    let sandbox = following(&node, &[&url]);
     let writer = sandbox.serve();
     wait_until("it has stored the chain", || head(&writer) == 20);
     let mut standby = sandbox.serve();
@@ -101,13 +81,13 @@ fn after_kill_9_another_process_on_the_same_database_writes_within_seconds() {
     assert!(!standby.has_logged("epoch="), "the lease of a process that lives is left alone");
     let killed = Instant::now();
     writer.kill();
-    simulated.chain.grow(7);
+    node.chain().grow(7);
     wait_until("writing goes on", || head(&standby) == 27);
     within("another process wrote", killed, POSTGRES_WITHIN);
     // The next process also takes over quickly after the only one died.
     let killed = Instant::now();
     standby.kill();
-    simulated.chain.grow(7);
+    node.chain().grow(7);
     let next = sandbox.serve();
     wait_until("writing goes on", || head(&next) == 34);
     within("the next process wrote", killed, POSTGRES_WITHIN);
@@ -229,14 +209,14 @@ fn aggregates_that_a_dead_process_had_begun_are_made_within_seconds_on_postgresq
 #[test]
 fn sigterm_ends_the_server_in_time_while_the_database_hangs() {
     let postgres = PostgresServer::start();
-    let simulated = SimulatedNode::new();
+    let node = start_node();
     let url = format!("database.url={}", postgres.url());
-    let sandbox = simulated.sandbox(&[&url, METER, "work.stop_deadline_ms=3000"]);
+    let sandbox = following(&node, &[&url, METER, "work.stop_deadline_ms=3000"]);
     let server = sandbox.serve();
     wait_until("it has stored the chain", || head(&server) == 20);
     postgres.freeze();
     // There are new blocks that cannot be written.
-    simulated.chain.grow(3);
+    node.chain().grow(3);
     std::thread::sleep(Duration::from_secs(1));
     let signalled = Instant::now();
     signal("TERM", server.id());
@@ -245,5 +225,4 @@ fn sigterm_ends_the_server_in_time_while_the_database_hangs() {
     postgres.thaw();
     assert_eq!(ended.code(), Some(1), "{log}");
     assert!(log.contains("work.stop_deadline_ms"), "{log}");
-    drop(simulated.runtime);
 }

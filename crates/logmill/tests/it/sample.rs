@@ -13,10 +13,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use logmill_chain::sim::rpc::SimNode;
-use logmill_chain::sim::{Shape, SimChain, SimSettings};
+use logmill_chain::sim::SimSettings;
 use logmill_sim::http::request;
-use logmill_sim::node::SimNodeServer;
+use logmill_sim::node::{SimNodeServer, grown, sparse};
 use serde_json::{Map, Value, json};
 
 use crate::process::{Sandbox, Server, at, get, post, wait_until};
@@ -104,18 +103,10 @@ fn tar(arguments: &[&str], folder: &Path) {
     assert!(done.expect("tar runs").success());
 }
 
-fn chain() -> SimChain {
-    let settings =
-        SimSettings { seed: 16, shape: Shape::sparse(), chain_id: CHAIN, ..SimSettings::default() };
-    let chain = SimChain::with(SimSettings { finality_lag: Some(FINALITY_LAG), ..settings });
-    chain.grow(BLOCKS);
-    chain
-}
-
 /// Writes the content of the sample folder.
 fn fill(sandbox: &Sandbox) {
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let node = runtime.block_on(SimNodeServer::start(SimNode::new(chain())));
+    let settings = SimSettings { chain_id: CHAIN, ..sparse(16, FINALITY_LAG) };
+    let node = SimNodeServer::start(&grown(settings, BLOCKS));
     let server = sandbox.serve_with(&["--rpc-url", &node.url()]);
     let to = at(&server);
     // Long ago, so that the figures of every period are final.

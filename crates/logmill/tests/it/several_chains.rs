@@ -1,13 +1,11 @@
 //! Several chains in one process: each is stored, derived and served separately, and a chain without its node does not
 //! affect the others.
 
-use logmill_chain::sim::rpc::SimNode;
 use logmill_chain::sim::{Shape, SimChain, SimSettings};
 use logmill_sim::failing_sync_shim;
 use logmill_sim::http::request;
-use logmill_sim::node::SimNodeServer;
+use logmill_sim::node::{SimNodeServer, grown, sparse};
 use serde_json::{Value, json};
-use tokio::runtime::Runtime;
 
 use crate::process::{LOGMILL, Sandbox, Server, command, wait_until};
 
@@ -20,12 +18,7 @@ const QUICK: [&str; 5] = [
 ];
 
 fn chain(chain_id: u64, seed: u64, blocks: u64) -> SimChain {
-    let shape = Shape::sparse();
-    let settings =
-        SimSettings { seed, shape, chain_id, finality_lag: Some(5), ..SimSettings::default() };
-    let chain = SimChain::with(settings);
-    chain.grow(blocks);
-    chain
+    grown(SimSettings { chain_id, ..sparse(seed, 5) }, blocks)
 }
 
 /// Calls a method of one chain.
@@ -102,11 +95,7 @@ fn compare_metrics(server: &Server, chains: &[&SimChain]) {
 #[test]
 fn several_chains_are_followed_by_one_process_and_none_waits_for_another() {
     let (first, second) = (chain(1_337, 5, 60), chain(4_242, 6, 40));
-    let runtimes = [Runtime::new().expect("a runtime"), Runtime::new().expect("a runtime")];
-    let start = |runtime: &Runtime, chain: &SimChain| {
-        runtime.block_on(SimNodeServer::start(SimNode::new(chain.clone())))
-    };
-    let nodes = [start(&runtimes[0], &first), start(&runtimes[1], &second)];
+    let nodes = [SimNodeServer::start(&first), SimNodeServer::start(&second)];
     let first_entry = format!(r#"{{ id = 1337, rpc_urls = "{}" }}"#, nodes[0].url());
     let second_entry = format!(
         r#"{{ id = 4242, rpc_urls = "{}", ingest = {{ history_batch_size = 7 }} }}"#,
@@ -132,9 +121,7 @@ fn several_chains_are_followed_by_one_process_and_none_waits_for_another() {
     // Without one node, the other chain is still followed, and all stored blocks are served.
     let server = sandbox.serve();
     let [gone, _stays] = nodes;
-    let [runtime, _running] = runtimes;
     drop(gone);
-    runtime.shutdown_background();
     second.grow(9);
     wait_until("the other goes on", || is_served(&server, &second));
     compare(&server, &second);
@@ -149,8 +136,7 @@ fn several_chains_are_followed_by_one_process_and_none_waits_for_another() {
 #[test]
 fn a_node_of_another_chain_than_its_entry_is_refused() {
     let chain = chain(1_337, 5, 10);
-    let runtime = Runtime::new().expect("a runtime");
-    let node = runtime.block_on(SimNodeServer::start(SimNode::new(chain)));
+    let node = SimNodeServer::start(&chain);
     let list = format!(r#"chains=[{{ id = 7, rpc_urls = "{}" }}]"#, node.url());
     let sandbox = Sandbox::with(&[&QUICK[..], &[&list]].concat());
     sandbox.run(&["run"]).assert_refused(1, &["1337", "7"]);
@@ -196,22 +182,10 @@ fn a_chain_that_fills_its_history_does_not_hold_up_another() {
     const BLOCKS: u64 = 3;
     let shape = Shape { transactions: 1, logs: 1, ..Shape::sparse() };
     let of = |chain_id: u64, blocks: u64| {
-        let settings = SimSettings {
-            seed: chain_id,
-            shape,
-            chain_id,
-            finality_lag: Some(5),
-            ..SimSettings::default()
-        };
-        let chain = SimChain::with(settings);
-        chain.grow(blocks);
-        chain
+        grown(SimSettings { shape, chain_id, ..sparse(chain_id, 5) }, blocks)
     };
     let (large, small) = (of(1_337, 3 * WORKERS), of(4_242, 8));
-    let runtime = Runtime::new().expect("a runtime");
-    let start =
-        |chain: &SimChain| runtime.block_on(SimNodeServer::start(SimNode::new(chain.clone())));
-    let nodes = [start(&large), start(&small)];
+    let nodes = [SimNodeServer::start(&large), SimNodeServer::start(&small)];
     let entry = |id: u64, url: String| format!(r#"{{ id = {id}, rpc_urls = "{url}" }}"#);
     let list =
         format!("chains=[{}, {}]", entry(1_337, nodes[0].url()), entry(4_242, nodes[1].url()));

@@ -1,28 +1,27 @@
 //! Writes aggregates: those that are ready at the same time share one transaction.
 //!
 //! Waiting for the disk at commit takes longer than everything else about an aggregate. So a task with a ready
-//! aggregate waits for its turn and then writes all aggregates that are ready by then. Most waiting tasks find theirs
-//! already written.
+//! aggregate waits for its turn and then writes all aggregates that are ready by then ([`GroupCommit`]). Most waiting
+//! tasks find theirs already written.
 //!
 //! Guarantees: an aggregate, its revision, its message, the removal of its mark and the completion of its job are one
 //! transaction. An aggregate that cannot be written fails alone. A task that is cancelled leaves nothing half done: the
 //! tasks whose aggregates it had taken over write them themselves. Leaves to others: computing aggregates.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use logmill_io::group_commit::{GroupCommit, GroupWriter};
 use logmill_io::sql::{Bulk, ColumnType, Execute};
 use logmill_io::{Tx, Value, params};
 use logmill_work::{Claim, Queue};
 use serde_json::json;
-use tokio::sync::oneshot;
-use tokio::sync::oneshot::error::TryRecvError;
 
 use super::{AggregateState, ComputedAggregate, body};
-use crate::due::aggregate_id;
+use crate::Meter;
+use crate::aggregate::due::aggregate_id;
 use crate::error::{Error, Result};
-use crate::meter::Meter;
 use crate::settings::Op;
 
 /// Maximum number of aggregates in one transaction.
@@ -37,28 +36,33 @@ pub(super) struct ReadyAggregate {
     pub(super) generation: Option<i64>,
 }
 
-/// A ready aggregate, and the channel for the result of its write.
-type PendingWrite = (Arc<ReadyAggregate>, oneshot::Sender<Result<()>>);
-
-/// Queue of ready aggregates, and the lock of the task that writes them.
+/// The ready aggregates, and the lock of the task that writes them.
 #[derive(Debug, Default)]
 pub(crate) struct AggregateCommitter {
-    waiting: Mutex<VecDeque<PendingWrite>>,
+    ready: GroupCommit<Arc<ReadyAggregate>, (), Error>,
     writing: tokio::sync::Mutex<()>,
 }
 
-impl AggregateCommitter {
-    fn add(&self, ready: Arc<ReadyAggregate>) -> oneshot::Receiver<Result<()>> {
-        let (reply, outcome) = oneshot::channel();
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.push_back((ready, reply));
-        outcome
-    }
+struct AggregateWriter<'a> {
+    meter: &'a Meter,
+    queue: &'a Queue,
+}
 
-    fn take(&self) -> Vec<PendingWrite> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let most = waiting.len().min(GROUP_MAX);
-        waiting.drain(..most).collect()
+impl GroupWriter for AggregateWriter<'_> {
+    type Item = Arc<ReadyAggregate>;
+    type Outcome = ();
+    type Error = Error;
+    type State = ();
+
+    async fn commit(&self, (): &mut (), all: &mut Vec<Arc<ReadyAggregate>>) -> Result<Vec<()>> {
+        let written = self.meter.write_aggregates(self.queue, all).await;
+        if let (Err(error), true) = (&written, all.len() > 1) {
+            tracing::debug!(
+                error = error.chain(),
+                "writing a group of aggregates failed, writing them one by one"
+            );
+        }
+        written.map(|()| vec![(); all.len()])
     }
 }
 
@@ -69,46 +73,22 @@ impl Meter {
     /// Writes an aggregate together with all others that are ready.
     pub(super) async fn write_grouped(&self, queue: &Queue, ready: ReadyAggregate) -> Result<()> {
         let ready = Arc::new(ready);
-        let mut outcome = self.committer.add(Arc::clone(&ready));
-        loop {
-            let _writing = self.committer.writing.lock().await;
-            match outcome.try_recv() {
-                Ok(written) => return written,
-                // The task that was writing it was cancelled.
-                Err(TryRecvError::Closed) => return self.write_aggregates(queue, &[ready]).await,
-                Err(TryRecvError::Empty) => self.write_ready(queue).await,
+        let (writer, committer) = (AggregateWriter { meter: self, queue }, &self.committer);
+        let pending = committer.ready.add(Arc::clone(&ready));
+        match pending.commit(&writer, &committer.writing, GROUP_MAX).await {
+            Some(written) => written,
+            // The task that was writing it was cancelled.
+            None => {
+                let _writing = committer.writing.lock().await;
+                self.write_aggregates(queue, &[ready]).await
             }
-        }
-    }
-
-    async fn write_ready(&self, queue: &Queue) {
-        let group = self.committer.take();
-        let all: Vec<Arc<ReadyAggregate>> =
-            group.iter().map(|(ready, _)| Arc::clone(ready)).collect();
-        let written = self.write_aggregates(queue, &all).await;
-        if let (Err(error), true) = (&written, group.len() > 1) {
-            // One aggregate of the group may be the cause, so each is tried alone.
-            tracing::debug!(
-                error = error.chain(),
-                "writing a group of aggregates failed, writing them one by one"
-            );
-            for (ready, reply) in group {
-                drop(reply.send(self.write_aggregates(queue, &[ready]).await));
-            }
-            return;
-        }
-        // A waiting task may have been cancelled; what was written stays.
-        let mut error = written.err();
-        for (_, reply) in group {
-            drop(reply.send(error.take().map_or(Ok(()), Err)));
         }
     }
 
     async fn write_aggregates(&self, queue: &Queue, all: &[Arc<ReadyAggregate>]) -> Result<()> {
-        let written = self
-            .sql
-            .write(|tx| async move { Ok(self.write_aggregates_in(&tx, queue, all).await?) });
-        Ok(written.await?)
+        let written =
+            self.sql.write(|tx| async move { self.write_aggregates_in(&tx, queue, all).await });
+        written.await
     }
 
     async fn write_aggregates_in(

@@ -1,11 +1,6 @@
 //! The ledger: which usage of which block was recorded, so that it can be cancelled when the block is replaced.
 //!
-//! | table | kind | holds |
-//! |---|---|---|
-//! | `meter_chain_block` | source | for each block with usage: one entry per log and rule |
-//! | `meter_chain_rule` | source | numbers for rules, one for each name and definition |
-//! | `meter_chain_state` | source | the replacement that was applied last, and the one being applied |
-//! | `meter_chain_correction` | source | one row for each replacement that changed usage: what, why, how much |
+//! Its tables are `meter_chain_block` and `meter_chain_rule` (`crate::store::schema`).
 //!
 //! Only blocks with usage have a row. Blocks that were removed keep theirs, with all entries cancelled, so that ids are
 //! never used twice.
@@ -15,96 +10,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use logmill_io::sql::{Execute, Migration, Migrations};
-use logmill_io::{Timestamp, Tx, params};
+use logmill_io::sql::Execute;
+use logmill_io::{Tx, params};
 use logmill_work::Heights;
 use serde::{Deserialize, Serialize};
 
 use super::usage::{BlockHash, RuleVersion, UsageId};
 use crate::error::{Error, Result};
-
-pub(crate) const MIGRATIONS: Migrations = Migrations {
-    component: "meter_chain",
-    list: &[
-        Migration {
-            name: "ledger",
-            statements: "
-            CREATE TABLE meter_chain_block (
-                chain BIGINT NOT NULL,
-                height BIGINT NOT NULL,
-                hash {bytes} NOT NULL,
-                entries {bytes} NOT NULL,
-                PRIMARY KEY (chain, height, hash)
-            ) {clustered};
-            CREATE TABLE meter_chain_rule (
-                chain BIGINT NOT NULL,
-                number BIGINT NOT NULL,
-                name {name} NOT NULL,
-                definition BIGINT NOT NULL,
-                PRIMARY KEY (chain, number)
-            );
-            CREATE TABLE meter_chain_state (
-                chain BIGINT NOT NULL PRIMARY KEY,
-                version BIGINT NOT NULL,
-                begun BIGINT NOT NULL,
-                applied BIGINT NOT NULL,
-                pending_ms BIGINT,
-                pending_since_ms BIGINT
-            );
-            CREATE TABLE meter_chain_correction (
-                chain BIGINT NOT NULL,
-                seq BIGINT NOT NULL,
-                first_block BIGINT NOT NULL,
-                last_block BIGINT NOT NULL,
-                reason {name} NOT NULL,
-                blocks BIGINT NOT NULL,
-                cancelled BIGINT NOT NULL,
-                recorded BIGINT NOT NULL,
-                begun_ms BIGINT NOT NULL,
-                done_ms BIGINT,
-                PRIMARY KEY (chain, seq)
-            );",
-            postgres_only: "",
-        },
-        Migration {
-            name: "logs_of_replacements",
-            statements: "
-            ALTER TABLE meter_chain_state ADD COLUMN log BIGINT NOT NULL DEFAULT 0;
-            ALTER TABLE meter_chain_state ADD COLUMN mark BIGINT;
-            CREATE TABLE meter_chain_correction_of_log (
-                chain BIGINT NOT NULL,
-                log BIGINT NOT NULL,
-                seq BIGINT NOT NULL,
-                first_block BIGINT NOT NULL,
-                last_block BIGINT NOT NULL,
-                reason {name} NOT NULL,
-                blocks BIGINT NOT NULL,
-                cancelled BIGINT NOT NULL,
-                recorded BIGINT NOT NULL,
-                begun_ms BIGINT NOT NULL,
-                done_ms BIGINT,
-                PRIMARY KEY (chain, log, seq)
-            );
-            INSERT INTO meter_chain_correction_of_log (chain, log, seq, first_block, last_block,
-                    reason, blocks, cancelled, recorded, begun_ms, done_ms)
-                SELECT chain, 0, seq, first_block, last_block, reason, blocks, cancelled, recorded,
-                    begun_ms, done_ms FROM meter_chain_correction;
-            DROP TABLE meter_chain_correction;
-            ALTER TABLE meter_chain_correction_of_log RENAME TO meter_chain_correction;",
-            postgres_only: "",
-        },
-        Migration {
-            name: "replacements_seen",
-            statements: "
-            ALTER TABLE meter_chain_state ADD COLUMN seen BIGINT NOT NULL DEFAULT 0;
-            ALTER TABLE meter_chain_state ADD COLUMN seen_mark BIGINT;",
-            postgres_only: "",
-        },
-    ],
-};
-
-/// Mark of a chain's state whose log of replacements no longer exists.
-const NO_LOG: u64 = u64::MAX;
+use crate::store::chain_state::sql_int;
 
 const VERSION: u8 = 1;
 const CRC_BYTES: usize = 4;
@@ -154,11 +67,6 @@ pub(crate) fn decode(hash: &BlockHash, bytes: &[u8]) -> Result<Vec<Entry>> {
 
 fn unreadable(why: &dyn std::fmt::Display) -> Error {
     Error::corrupt(format!("a ledger row of chain usage cannot be read: {why}"))
-}
-
-/// A chain id or block number as the database stores it.
-pub(crate) fn sql_int(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 fn hash_of(bytes: &[u8]) -> Result<BlockHash> {
@@ -299,7 +207,7 @@ impl Rules {
         if rules.current.len() == now.len() {
             return Ok(rules);
         }
-        let known = sql.write(|tx| async move { Ok(add_rules(&tx, chain, now).await?) }).await?;
+        let known = sql.write(|tx| async move { add_rules(&tx, chain, now).await }).await?;
         Ok(Self::with(known, now))
     }
 
@@ -330,7 +238,7 @@ async fn read_rules(on: &impl Execute, chain: u64) -> Result<BTreeMap<u32, RuleV
 /// Assigns numbers to rules. Each name also gets a number for definitions that are no longer known.
 async fn add_rules(tx: &Tx, chain: u64, now: &[RuleVersion]) -> Result<BTreeMap<u32, RuleVersion>> {
     // Two processes must not assign the same number.
-    crate::meter::Head::lock(tx).await?;
+    crate::store::head::Head::lock(tx).await?;
     let mut known = read_rules(tx, chain).await?;
     let unknown = |rule: &RuleVersion| RuleVersion {
         name: rule.name.clone(),
@@ -348,102 +256,6 @@ async fn add_rules(tx: &Tx, chain: u64, now: &[RuleVersion]) -> Result<BTreeMap<
         known.insert(number, rule);
     }
     Ok(known)
-}
-
-/// Progress of applying block replacements to a chain's usage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ChainState {
-    /// Changes with every other field; usage read under an older version may be outdated.
-    pub version: u64,
-    /// The replacement that is being applied or was applied last.
-    pub begun: u64,
-    /// The replacement that was applied last; 0 if none was.
-    pub applied: u64,
-    /// Number of earlier logs of replacements.
-    pub log: u64,
-    /// The mark of the begun replacement ([`super::source::UsageSource::replacement_mark`]); 0 if unknown.
-    pub mark: u64,
-    /// The newest known replacement, applied or not. Usage of blocks stored after it may be recorded.
-    pub seen: u64,
-    /// The mark of the newest known replacement; 0 if unknown.
-    pub seen_mark: u64,
-    /// Usage from this moment on is not corrected yet; `None` if all is.
-    pub pending: Option<Timestamp>,
-    pub pending_since: Option<Timestamp>,
-}
-
-impl ChainState {
-    /// The state of a chain whose stored blocks were restored or stored again: all of its usage counts as replaced.
-    #[must_use]
-    pub(crate) fn without_log(self) -> Self {
-        let (version, log) = (self.version + 1, self.log + 1);
-        Self { version, log, begun: 0, applied: 0, mark: NO_LOG, seen: 0, seen_mark: 0, ..self }
-    }
-
-    /// Whether the applied log of replacements no longer exists and the current one is not applied yet.
-    pub(crate) fn has_no_log(&self) -> bool {
-        self.mark == NO_LOG
-    }
-
-    /// Whether a replacement is being applied or was applied.
-    pub(crate) fn has_begun(&self, seq: u64) -> bool {
-        // Without a log, applying all stored blocks may end with number 0.
-        if self.has_no_log() { self.begun == seq + 1 } else { self.begun >= seq }
-    }
-
-    /// The state once a replacement is being applied.
-    #[must_use]
-    pub(crate) fn beginning(self, seq: u64, mark: u64) -> Self {
-        let (begun, mark) = if self.has_no_log() { (seq + 1, NO_LOG) } else { (seq, mark) };
-        Self { version: self.version + 1, begun, mark, ..self }
-    }
-
-    pub(crate) async fn read(on: &impl Execute, chain: u64) -> Result<Self> {
-        let text = "SELECT version, begun, applied, pending_ms, pending_since_ms, log, mark,
-                        seen, seen_mark
-                    FROM meter_chain_state WHERE chain = $1";
-        let found = on.execute(text, params![sql_int(chain)]).await?;
-        let Some(row) = found.rows.first() else { return Ok(Self::default()) };
-        Ok(Self {
-            version: row.count(0)?,
-            begun: row.count(1)?,
-            applied: row.count(2)?,
-            pending: row.opt_int(3)?.map(Timestamp),
-            pending_since: row.opt_int(4)?.map(Timestamp),
-            log: row.count(5)?,
-            mark: row.opt_int(6)?.map_or(0, i64::cast_unsigned),
-            seen: row.count(7)?,
-            seen_mark: row.opt_int(8)?.map_or(0, i64::cast_unsigned),
-        })
-    }
-
-    /// Writes the state; the caller holds the head's lock.
-    pub(crate) async fn store(&self, tx: &Tx, chain: u64) -> Result<()> {
-        let text = "INSERT INTO meter_chain_state
-                        (chain, version, begun, applied, pending_ms, pending_since_ms, log, mark,
-                         seen, seen_mark)
-                    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-                    ON CONFLICT (chain) DO UPDATE SET version = excluded.version,
-                        begun = excluded.begun, applied = excluded.applied,
-                        pending_ms = excluded.pending_ms,
-                        pending_since_ms = excluded.pending_since_ms,
-                        log = excluded.log, mark = excluded.mark,
-                        seen = excluded.seen, seen_mark = excluded.seen_mark";
-        let params = params![
-            sql_int(chain),
-            sql_int(self.version),
-            sql_int(self.begun),
-            sql_int(self.applied),
-            self.pending,
-            self.pending_since,
-            sql_int(self.log),
-            (self.mark != 0).then(|| self.mark.cast_signed()),
-            sql_int(self.seen),
-            (self.seen_mark != 0).then(|| self.seen_mark.cast_signed()),
-        ];
-        tx.execute(text, params).await?;
-        Ok(())
-    }
 }
 
 #[cfg(test)]

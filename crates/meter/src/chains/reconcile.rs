@@ -16,18 +16,21 @@ use logmill_io::sql::Execute;
 use logmill_io::{Tx, params};
 use logmill_work::{Coverage, Heights, Scope};
 
-use super::ledger::{self, ByHeight, ChainState, Entry, Rules};
+use super::ledger::{self, ByHeight, Entry, Rules};
 use super::plan::{Plan, StoredBlock, plan};
 use super::state::scopes;
-use super::usage::{BlockHash, UsageBlock, UsageId};
-use crate::archive::ArchivedEvents;
-use crate::correct::{Change, EventChange};
+use super::usage::{BlockHash, UsageBlock, UsageDelta, UsageId};
+use crate::Meter;
 use crate::error::{Error, Result};
 use crate::event::Key;
-use crate::meter::{Head, Meter};
-use crate::partials::Place;
-use crate::record::{CacheUpdates, Group, PrefetchedState, ReceivedEvent, WriteOutcome};
-use crate::stored_event::{self, EventState, StoredEvent};
+use crate::ingest::corrections::{self, Change, EventChange};
+use crate::ingest::new_events::ReceivedEvent;
+use crate::ingest::record::{CacheUpdates, Group, PrefetchedState, WriteOutcome};
+use crate::store::archive::ArchivedEvents;
+use crate::store::chain_state::{ChainState, sql_int};
+use crate::store::head::Head;
+use crate::store::place::Place;
+use crate::store::stored_event::{self, EventState, StoredEvent};
 
 /// Actor in the notes of events cancelled because their blocks were replaced.
 pub(crate) const ACTOR: &str = "logmill";
@@ -62,26 +65,6 @@ pub(crate) struct Cause {
     pub(crate) replaced: bool,
     pub(crate) blocks: Heights,
     pub(crate) reason: String,
-}
-
-/// Changes made by a batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UsageDelta {
-    /// Blocks whose usage changed.
-    pub blocks: u64,
-    pub cancelled: u64,
-    pub recorded: u64,
-    /// Events that were recorded differently under an earlier definition of their rule, and stay.
-    pub conflicts: u64,
-}
-
-impl UsageDelta {
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.blocks += other.blocks;
-        self.cancelled += other.cancelled;
-        self.recorded += other.recorded;
-        self.conflicts += other.conflicts;
-    }
 }
 
 #[derive(Debug, Default)]
@@ -133,7 +116,7 @@ impl Meter {
                         };
                         *refusal.lock().unwrap_or_else(PoisonError::into_inner) = why;
                         // Only an error rolls a transaction back.
-                        let refused = || Error::conflict("usage was planned on old data").into();
+                        let refused = || Error::conflict("usage was planned on old data");
                         written.ok_or_else(refused)
                     }
                 })
@@ -162,7 +145,7 @@ impl Meter {
         let places: BTreeSet<Place> = places.collect();
         let archived = match places.is_empty() {
             true => ArchivedEvents::default(),
-            false => self.read_archived(&places.into_iter().collect::<Vec<_>>()).await?,
+            false => self.archive.read(&self.sql, &places.into_iter().collect::<Vec<_>>()).await?,
         };
         Ok(PreparedBatch {
             group,
@@ -183,7 +166,7 @@ impl Meter {
         let mut events = stored_event::with_numbers(&self.sql.reading(), &list).await?;
         let here: BTreeSet<i64> = events.iter().map(|event| event.seq).collect();
         let rest: BTreeSet<i64> = seqs.difference(&here).copied().collect();
-        events.extend(self.get_archived_many(&rest).await?);
+        events.extend(self.archive.get_many(&self.sql, &rest).await?);
         if events.len() < ids.len() {
             let missing = ids.len() - events.len();
             tracing::error!(missing, "usage events of replaced blocks are missing in the database");
@@ -256,7 +239,7 @@ impl Meter {
                 changed,
             })
             .collect();
-        self.write_corrections(tx, &changes, &before.archived).await
+        corrections::write(tx, &self.settings, &changes, &before.archived).await
     }
 
     /// Writes the ledger's rows, and adds to the record of the correction.
@@ -368,15 +351,15 @@ async fn note_correction(tx: &Tx, batch: &Batch<'_>, delta: &UsageDelta) -> Resu
             recorded = meter_chain_correction.recorded + excluded.recorded";
     let Cause { log, seq, blocks, reason, replaced } = batch.cause;
     let params = params![
-        ledger::sql_int(batch.chain),
-        ledger::sql_int(*log),
-        ledger::sql_int(*seq),
-        ledger::sql_int(blocks.start),
-        ledger::sql_int(blocks.end.saturating_sub(1)),
+        sql_int(batch.chain),
+        sql_int(*log),
+        sql_int(*seq),
+        sql_int(blocks.start),
+        sql_int(blocks.end.saturating_sub(1)),
         reason.as_str(),
-        ledger::sql_int(delta.blocks),
-        ledger::sql_int(delta.cancelled),
-        ledger::sql_int(delta.recorded),
+        sql_int(delta.blocks),
+        sql_int(delta.cancelled),
+        sql_int(delta.recorded),
         i64::from(*replaced),
     ];
     tx.execute(text, params).await?;

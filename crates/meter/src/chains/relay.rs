@@ -23,19 +23,18 @@ use logmill_io::sql::Execute;
 use logmill_io::{Timestamp, Tx};
 use logmill_work::{Coverage, Heights, IntervalSet, Scope};
 
-use super::ledger::{self, ByHeight, ChainState, Rules};
-use super::reconcile::{Batch, Cause, UsageDelta};
+use super::ledger::{self, ByHeight, Rules};
+use super::reconcile::{Batch, Cause};
 use super::source::{BlockReplacement, SourceState, UsageSource};
-use super::state::{CorrectionRange, LogVerdict, corrected, judge, scope, scopes, unapplied};
-use super::usage::UsageBlock;
-use crate::due::SweepScope;
-use crate::error::Result;
-use crate::meter::{Head, Meter};
+use super::state::{CorrectionRange, LogVerdict, corrected, judge, mark_pending, scope, scopes};
+use super::state::{settle_log, unapplied};
+use super::usage::{UsageBlock, UsageDelta};
+use crate::Meter;
+use crate::aggregate::due::SweepScope;
+use crate::error::{Error, Result};
+use crate::store::chain_state::{COMPLETE, ChainState};
+use crate::store::head::Head;
 
-/// The relay's consumer name in the coverage of the meter's database.
-pub(crate) const CONSUMER: &str = "usage_ledger";
-/// The consumer name before the ledger existed.
-pub(crate) const EARLIER_CONSUMER: &str = "usage_relay";
 const BLOCKS_PER_STEP: u64 = 500;
 /// Approximate number of events that one transaction records and cancels.
 const EVENTS_PER_COMMIT: usize = 2_000;
@@ -203,8 +202,10 @@ impl<S: UsageSource> ChainRelay<S> {
             verdict = judge(&self.source, &state).await?;
         }
         let state = match verdict {
-            LogVerdict::Other => self.meter.settle_log(chain, state, None).await?,
-            LogVerdict::Adopted(mark) => self.meter.settle_log(chain, state, Some(mark)).await?,
+            LogVerdict::Other => settle_log(&self.meter.sql, chain, state, None).await?,
+            LogVerdict::Adopted(mark) => {
+                settle_log(&self.meter.sql, chain, state, Some(mark)).await?
+            }
             LogVerdict::Same | LogVerdict::Left => state,
         };
         let recorded = ledger::end(&self.meter.sql.reading(), chain).await?;
@@ -232,7 +233,7 @@ impl<S: UsageSource> ChainRelay<S> {
         let is_noted = (view.state.seen, view.state.seen_mark) == (seen, mark);
         if !is_noted || view.state.pending.is_none_or(|known| from < known) {
             let (chain, version) = (view.chain, view.state.version);
-            self.meter.mark_pending(chain, version, from, (seen, mark)).await?;
+            mark_pending(&self.meter.sql, chain, version, from, (seen, mark)).await?;
         }
         Ok(())
     }
@@ -256,10 +257,9 @@ impl<S: UsageSource> ChainRelay<S> {
             }
             let next =
                 ChainState { begun: next.begun, mark: next.mark, version: next.version, ..now };
-            Ok(next.store(&tx, chain).await?)
+            next.store(&tx, chain).await
         };
-        self.meter.sql.write(begin).await?;
-        Ok(())
+        self.meter.sql.write(begin).await
     }
 
     /// The last write of a replacement: its number as the applied one.
@@ -286,7 +286,7 @@ impl<S: UsageSource> ChainRelay<S> {
                 (next.pending, next.pending_since) = (None, None);
             }
             next.store(&tx, chain).await?;
-            Ok(Some(corrected(&tx, &corrections).await?))
+            Ok::<_, Error>(Some(corrected(&tx, &corrections).await?))
         };
         let Some(changed) = self.meter.sql.write(finish).await? else {
             return Ok(Step::Progressed(UsageDelta::default()));
@@ -418,7 +418,7 @@ impl<S: UsageSource> ChainRelay<S> {
         let source = &view.source;
         // It does not matter that this process has no nodes: another may have some, or this one after a restart.
         if source.is_archived && view.unapplied.is_empty() {
-            return Ok(Meter::COMPLETE);
+            return Ok(COMPLETE);
         }
         let lowest =
             source.lowest.or_else(|| source.derived.ranges().next().map(|range| range.start));

@@ -4,69 +4,71 @@
 //! was read. Leaves to others: when to change it ([`super::relay`]).
 
 use logmill_io::sql::Execute;
-use logmill_io::{Timestamp, Tx, Value, params};
+use logmill_io::{Sql, Timestamp, Tx, Value, params};
 use logmill_work::{Coverage, Scope};
 
-use super::ledger::{self, ChainState, Rules};
-use super::reconcile::UsageDelta;
-use super::relay::{CONSUMER, EARLIER_CONSUMER};
+use super::ledger::{self, Rules};
 use super::source::{BlockReplacement, UsageSource};
-use super::usage::UsageId;
+use super::usage::{UsageDelta, UsageId};
 use crate::error::Result;
-use crate::meter::{Head, Meter};
+use crate::store::chain_state::{ChainState, sql_int};
+use crate::store::head::Head;
 
-impl Meter {
-    /// Marks usage of a chain from a moment on as awaiting correction, because of the replacements up to one. Does
-    /// nothing if the state has changed since: then they may be applied.
-    pub(super) async fn mark_pending(
-        &self,
-        chain: u64,
-        version: u64,
-        from: Timestamp,
-        (seen, seen_mark): (u64, u64),
-    ) -> Result<()> {
-        let since = self.sql.now().await?;
-        let mark = |tx: Tx| async move {
-            Head::lock(&tx).await?;
-            let state = ChainState::read(&tx, chain).await?;
-            if state.version == version {
-                let pending = Some(state.pending.map_or(from, |known| known.min(from)));
-                let pending_since = state.pending_since.or(Some(since));
-                let next = ChainState { pending, pending_since, seen, seen_mark, ..state };
-                next.store(&tx, chain).await?;
-            }
-            Ok(())
-        };
-        Ok(self.sql.write(mark).await?)
-    }
+/// The relay's consumer name in the coverage of the meter's database.
+pub(crate) const CONSUMER: &str = "usage_ledger";
+/// The consumer name before the ledger existed.
+pub(crate) const EARLIER_CONSUMER: &str = "usage_relay";
 
-    /// Records that the log of replacements is not the applied one, or, with `adopted`, which one it is if that was
-    /// unknown. Returns the new state.
-    pub(super) async fn settle_log(
-        &self,
-        chain: u64,
-        before: ChainState,
-        adopted: Option<u64>,
-    ) -> Result<ChainState> {
-        if adopted.is_none() {
-            let applied = before.applied;
-            tracing::warn!(chain, applied, "the stored blocks were restored or stored again");
-        }
-        let settle = |tx: Tx| async move {
-            Head::lock(&tx).await?;
-            let now = ChainState::read(&tx, chain).await?;
-            if now.version != before.version {
-                return Ok(now);
-            }
-            let next = match adopted {
-                Some(mark) => ChainState { version: now.version + 1, mark, ..now },
-                None => now.without_log(),
-            };
+/// Marks usage of a chain from a moment on as awaiting correction, because of the replacements up to one. Does
+/// nothing if the state has changed since: then they may be applied.
+pub(super) async fn mark_pending(
+    sql: &Sql,
+    chain: u64,
+    version: u64,
+    from: Timestamp,
+    (seen, seen_mark): (u64, u64),
+) -> Result<()> {
+    let since = sql.now().await?;
+    let mark = |tx: Tx| async move {
+        Head::lock(&tx).await?;
+        let state = ChainState::read(&tx, chain).await?;
+        if state.version == version {
+            let pending = Some(state.pending.map_or(from, |known| known.min(from)));
+            let pending_since = state.pending_since.or(Some(since));
+            let next = ChainState { pending, pending_since, seen, seen_mark, ..state };
             next.store(&tx, chain).await?;
-            Ok(next)
-        };
-        Ok(self.sql.write(settle).await?)
+        }
+        Ok(())
+    };
+    sql.write(mark).await
+}
+
+/// Records that the log of replacements is not the applied one, or, with `adopted`, which one it is if that was
+/// unknown. Returns the new state.
+pub(super) async fn settle_log(
+    sql: &Sql,
+    chain: u64,
+    before: ChainState,
+    adopted: Option<u64>,
+) -> Result<ChainState> {
+    if adopted.is_none() {
+        let applied = before.applied;
+        tracing::warn!(chain, applied, "the stored blocks were restored or stored again");
     }
+    let settle = |tx: Tx| async move {
+        Head::lock(&tx).await?;
+        let now = ChainState::read(&tx, chain).await?;
+        if now.version != before.version {
+            return Ok(now);
+        }
+        let next = match adopted {
+            Some(mark) => ChainState { version: now.version + 1, mark, ..now },
+            None => now.without_log(),
+        };
+        next.store(&tx, chain).await?;
+        Ok(next)
+    };
+    sql.write(settle).await
 }
 
 /// Comparison of the applied log of replacements with the source's.
@@ -131,7 +133,7 @@ pub(super) fn scope(chain_id: u64, generation: u32) -> Scope {
 pub(super) async fn scopes(on: &impl Execute, chain: u64) -> Result<Vec<Scope>> {
     let text =
         "SELECT consumer, version FROM coverage WHERE chain_id = $1 AND consumer IN ($2, $3)";
-    let params = params![ledger::sql_int(chain), CONSUMER, EARLIER_CONSUMER];
+    let params = params![sql_int(chain), CONSUMER, EARLIER_CONSUMER];
     let found = on.execute(text, params).await?;
     let scopes = found.rows.iter().map(|row| {
         let version = u32::try_from(row.count(1)?).unwrap_or(u32::MAX);
@@ -153,13 +155,13 @@ impl CorrectionRange {
     /// The corrections in progress up to a replacement.
     pub(super) fn new(chain: u64, state: &ChainState, last: u64) -> Self {
         // Without a log, the applied replacement may itself have number 0.
-        let after = if state.has_no_log() { -1 } else { ledger::sql_int(state.applied) };
+        let after = if state.has_no_log() { -1 } else { sql_int(state.applied) };
         Self { chain, log: state.log, after, last }
     }
 
     pub(super) fn params(&self) -> Vec<Value> {
-        let (chain, log) = (ledger::sql_int(self.chain), ledger::sql_int(self.log));
-        params![chain, log, self.after, ledger::sql_int(self.last)]
+        let (chain, log) = (sql_int(self.chain), sql_int(self.log));
+        params![chain, log, self.after, sql_int(self.last)]
     }
 }
 
@@ -183,7 +185,7 @@ pub(crate) async fn forget_usage(tx: &Tx, id: &str) -> Result<()> {
     let is_rule = |name: &str| rules.known.values().any(|rule| rule.name == name);
     let Some(id) = UsageId::parse(id, is_rule) else { return Ok(()) };
     let text = "SELECT height FROM meter_chain_block WHERE chain = $1 AND hash = $2";
-    let found = tx.execute(text, params![ledger::sql_int(chain), id.hash.as_slice()]).await?;
+    let found = tx.execute(text, params![sql_int(chain), id.hash.as_slice()]).await?;
     let Some(height) = found.rows.first().map(|row| row.count(0)).transpose()? else {
         return Ok(());
     };

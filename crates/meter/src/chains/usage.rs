@@ -102,7 +102,7 @@ impl fmt::Display for UsageId {
 }
 
 /// The hash in hexadecimal.
-pub fn hex(hash: &BlockHash) -> String {
+pub(crate) fn hex(hash: &BlockHash) -> String {
     let digits: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("0x{digits}")
 }
@@ -117,6 +117,26 @@ fn parse_hash(text: &str) -> Option<BlockHash> {
         *byte = u8::from_str_radix(digits.get(2 * index..2 * index + 2)?, 16).ok()?;
     }
     Some(hash)
+}
+
+/// Changes made by a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UsageDelta {
+    /// Blocks whose usage changed.
+    pub blocks: u64,
+    pub cancelled: u64,
+    pub recorded: u64,
+    /// Events that were recorded differently under an earlier definition of their rule, and stay.
+    pub conflicts: u64,
+}
+
+impl UsageDelta {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.blocks += other.blocks;
+        self.cancelled += other.cancelled;
+        self.recorded += other.recorded;
+        self.conflicts += other.conflicts;
+    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ const NEGATIVE: u8 = 0x80;
 const MAGNITUDE_BYTES_MAX: usize = 64;
 
 impl Decimal {
-    pub fn encode(&self, to: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, to: &mut Vec<u8>) {
         let bytes: [u8; MAGNITUDE_BYTES_MAX] = self.magnitude.to_be_bytes();
         let start = bytes.iter().position(|&byte| byte != 0).unwrap_or(bytes.len());
         let trimmed = &bytes[start..];
@@ -24,7 +24,7 @@ impl Decimal {
     }
 
     /// Removes one number from the front of `from` and returns it.
-    pub fn decode(from: &mut &[u8]) -> Result<Self> {
+    pub(crate) fn decode(from: &mut &[u8]) -> Result<Self> {
         let (value, rest) =
             decode(from).ok_or_else(|| Error::corrupt("a stored decimal cannot be decoded"))?;
         *from = rest;

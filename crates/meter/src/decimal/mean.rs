@@ -27,7 +27,7 @@ impl Mean {
     }
 
     /// The nearest double as a JSON number; `None` if it is out of range.
-    pub fn nearest_double(&self) -> Option<serde_json::Number> {
+    pub(crate) fn nearest_double(&self) -> Option<serde_json::Number> {
         let divisor = Wide::from(self.count);
         if divisor.is_zero() {
             return None;
@@ -54,7 +54,7 @@ impl Mean {
 
 impl Decimal {
     /// The nearest double as a JSON number; `None` if it is out of range.
-    pub fn nearest_double(&self) -> Option<serde_json::Number> {
+    pub(crate) fn nearest_double(&self) -> Option<serde_json::Number> {
         Mean { sum: *self, count: 1 }.nearest_double()
     }
 }

@@ -9,9 +9,8 @@ use std::str::FromStr;
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Decimal, SCALE_LIMIT, WHOLE_DIGITS_MAX, Wide, as_u64, power_of_ten};
+use super::{Decimal, SCALE_LIMIT, SCALE_MAX, WHOLE_DIGITS_MAX, Wide, as_u64, power_of_ten};
 use crate::error::{Error, Result};
-use crate::settings::SCALE_MAX;
 
 /// Maximum length of a number's text.
 const TEXT_BYTES_MAX: usize = 256;
@@ -21,8 +20,8 @@ const EXPONENT_MAX: i32 = 1_000_000;
 const CHUNK_POWER: u64 = 10_u64.pow(19);
 
 impl Decimal {
-    /// Parses an external value: a number of the JSON grammar, exponent included, with at most [`WHOLE_DIGITS_MAX`]
-    /// digits before the point and [`SCALE_MAX`] after it.
+    /// Parses an external value: a number of the JSON grammar, exponent included, with at most `WHOLE_DIGITS_MAX`
+    /// digits before the point and `SCALE_MAX` after it.
     pub fn parse(text: &str) -> Result<Self> {
         let value = read(text)?;
         if value.scale > SCALE_MAX {

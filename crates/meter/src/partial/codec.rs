@@ -36,7 +36,7 @@ impl Partial {
         }
     }
 
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let flags = flag(self.facts.is_some(), FILLED)
             | flag(self.keeps.unique, UNIQUE)
@@ -50,7 +50,7 @@ impl Partial {
     }
 
     /// Decodes the output of [`Partial::encode`].
-    pub fn decode(bytes: &[u8]) -> Result<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         let [VERSION, flags, rest @ ..] = bytes else {
             return Err(Error::corrupt("a partial has an unknown version"));
         };

@@ -18,14 +18,14 @@ const MILLI_PLACES: u8 = 3;
 pub struct OpResult {
     pub value: Decimal,
     /// False for an average with infinitely many digits, a quantile from a sketch, and a unique count above
-    /// [`super::UNIQUE_EXACT_MAX`].
+    /// `UNIQUE_EXACT_MAX`.
     pub exact: bool,
     /// The exact fraction of an average with infinitely many digits.
     pub mean: Option<Mean>,
 }
 
 impl OpResult {
-    pub fn exact(value: Decimal) -> Self {
+    pub(crate) fn exact(value: Decimal) -> Self {
         Self { value, exact: true, mean: None }
     }
 
@@ -42,7 +42,7 @@ impl OpResult {
 
 /// The range of time over which values are weighted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub(crate) struct Window {
     /// No event is earlier.
     pub start: Timestamp,
     /// Exclusive; no event is later.
@@ -56,7 +56,7 @@ impl Partial {
     /// value that at least so many thousandths of the values do not exceed. [`Op::TimeWeighted`] requires the window:
     /// each value times the seconds that it held, the opening value from the start of the window to the first event,
     /// the last value until its end. A window without events still has the area of its opening value.
-    pub fn value(
+    pub(crate) fn value(
         &self,
         op: Op,
         quantile_milli: u16,

@@ -11,9 +11,8 @@ use std::collections::BTreeMap;
 
 use ruint::Uint;
 
-use crate::decimal::Decimal;
+use crate::decimal::{Decimal, SCALE_MAX};
 use crate::error::{Error, Result};
-use crate::settings::SCALE_MAX;
 
 /// Bits after the first one that distinguish bins.
 const DETAIL_BITS: u32 = 7;

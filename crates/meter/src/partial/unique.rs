@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 
 /// Up to this many unique items are counted exactly.
-pub const UNIQUE_EXACT_MAX: usize = 4_096;
+pub(crate) const UNIQUE_EXACT_MAX: usize = 4_096;
 
 /// Bits of a hash that select a register.
 const INDEX_BITS: u32 = 14;

@@ -75,7 +75,7 @@ impl PeriodKind {
     }
 
     /// Refuses a kind that does not fit the grid of buckets, or has an invalid name or length.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let Self::Custom(cycle) = self else { return Ok(()) };
         cycle.check()
     }

@@ -12,17 +12,16 @@ use logmill_io::{Tx, millis, params};
 use serde_json::{Value as Json, json};
 
 use super::endpoint::{COLUMNS, ENDPOINTS_MAX, Endpoint, EndpointChange, NewEndpoint};
-use super::endpoint::{from_row, to_list};
+use super::endpoint::{KEY_MISSING, NOT_WANTED, is_key_missing};
+use super::endpoint::{disable_row, from_row, raise_version, to_list};
 use super::message::{NewMessage, message_id};
 use super::publish::Recipients;
 use super::secret::Secret;
 use super::settings::OVERLAP_MAX;
 use super::status::LIST_MAX;
-use super::targets::raise_version;
-use super::vault::{KEY_MISSING, is_key_missing};
 use super::{Webhooks, storable};
 use crate::error::{Error, Result};
-use crate::requests::{self, KeyedRequest};
+use crate::store::requests::{self, KeyedRequest};
 
 /// Number of an endpoint's first secret.
 const FIRST_SECRET: i64 = 1;
@@ -30,7 +29,6 @@ const FIRST_SECRET: i64 = 1;
 const OLD_SECRETS_MAX: i64 = 10;
 /// Deliveries cancelled per statement.
 const CANCEL_BATCH: i64 = 5_000;
-const WHY_BYTES_MAX: usize = 500;
 
 impl Webhooks {
     /// Creates an endpoint. Returns it with its secret, which is not returned again.
@@ -41,7 +39,7 @@ impl Webhooks {
             let (id, secret) = (&id, &secret);
             async move {
                 raise_version(&tx).await?;
-                Ok(self.create_in(&tx, id, new, secret).await?)
+                self.create_in(&tx, id, new, secret).await
             }
         });
         Ok((made.await?, secret))
@@ -60,7 +58,7 @@ impl Webhooks {
             async move {
                 raise_version(&tx).await?;
                 if let Some(outcome) = requests::claim_in(&tx, request).await? {
-                    return Ok(self.created_before(&tx, &outcome).await?);
+                    return self.created_before(&tx, &outcome).await;
                 }
                 if let Some(endpoint) = self.same_in(&tx, new).await? {
                     let outcome = json!({ "endpoint": endpoint.id });
@@ -73,7 +71,7 @@ impl Webhooks {
                 Ok(CreatedEndpoint { endpoint, secret: Some(secret.clone()), is_new: true })
             }
         });
-        Ok(made.await?)
+        made.await
     }
 
     fn prepare(&self, new: &NewEndpoint) -> Result<String> {
@@ -97,7 +95,7 @@ impl Webhooks {
         Ok(from_row(row)?.1)
     }
 
-    /// Endpoints in the order of their ids, after the given one; at most [`LIST_MAX`].
+    /// Endpoints in the order of their ids, after the given one; at most `LIST_MAX`.
     pub async fn list(&self, after: Option<&str>, limit: usize) -> Result<Vec<Endpoint>> {
         let text = format!(
             "SELECT {COLUMNS} FROM webhook_endpoint WHERE deleted_at IS NULL AND id > $1
@@ -133,7 +131,7 @@ impl Webhooks {
                 Some(false) => disable_by_hand(&tx, seq, &was).await?,
                 _ => {}
             }
-            Ok((seq, read_in(&tx, id).await?.1))
+            Ok::<_, Error>((seq, read_in(&tx, id).await?.1))
         });
         let (seq, endpoint) = updated.await?;
         if !endpoint.enabled {
@@ -160,7 +158,7 @@ impl Webhooks {
             raise_version(&tx).await?;
             let (seq, endpoint) = read_in(&tx, id).await?;
             if endpoint.configured {
-                return Err(declared(id).into());
+                return Err(declared(id));
             }
             let text = "UPDATE webhook_endpoint SET enabled = 0, disabled_why = 'it was deleted',
                 deleted_at = now_ms(), updated_at = now_ms() WHERE seq = $1";
@@ -191,11 +189,11 @@ impl Webhooks {
             let message = &message;
             async move {
                 if let Some(outcome) = requests::claim_in(&tx, request).await? {
-                    return Ok(text_of(&outcome, "message")?);
+                    return text_of(&outcome, "message");
                 }
                 let (seq, endpoint) = read_in(&tx, id).await?;
                 if !endpoint.enabled {
-                    return Err(Error::conflict(format!("the endpoint {id} is disabled")).into());
+                    return Err(Error::conflict(format!("the endpoint {id} is disabled")));
                 }
                 self.publish_to(&tx, std::slice::from_ref(message), Recipients::Only(seq)).await?;
                 requests::keep_in(&tx, request, &json!({ "message": message.id })).await?;
@@ -244,7 +242,7 @@ impl Webhooks {
                     return Ok((newest.ok_or_else(again)?.1, false));
                 }
                 if endpoint.configured {
-                    return Err(declared(id).into());
+                    return Err(declared(id));
                 }
                 self.rotate_in(&tx, seq, secret, overlap).await?;
                 let was_held = is_key_missing(endpoint.disabled_why.as_deref());
@@ -436,8 +434,7 @@ pub(super) fn text_of(outcome: &Json, name: &str) -> Result<String> {
 /// Declarations of the configuration are changed there. Disabling because of failures is not a declaration.
 fn check_declared(endpoint: &Endpoint, change: &EndpointChange) -> Result<()> {
     let enables = EndpointChange { enabled: Some(true), ..EndpointChange::default() };
-    let by_config =
-        endpoint.disabled_why.as_deref() == Some(super::configured_endpoints::NOT_WANTED);
+    let by_config = endpoint.disabled_why.as_deref() == Some(NOT_WANTED);
     if !endpoint.configured || (*change == enables && !by_config) {
         return Ok(());
     }
@@ -464,18 +461,6 @@ pub(super) async fn read_in(tx: &Tx, id: &str) -> Result<(i64, Endpoint)> {
     );
     let found = tx.execute(&text, params![id]).await?;
     from_row(found.rows.first().ok_or_else(|| no_such(id))?)
-}
-
-/// Disables an enabled endpoint; returns its id and the time since which it has failed.
-pub(super) async fn disable_row(
-    tx: &Tx,
-    seq: i64,
-    why: &str,
-) -> Result<Option<(String, Option<i64>)>> {
-    let text = "UPDATE webhook_endpoint SET enabled = 0, disabled_why = $2, updated_at = now_ms()
-        WHERE seq = $1 AND enabled = 1 RETURNING id, failing_since";
-    let rows = tx.execute(text, params![seq, storable(why, WHY_BYTES_MAX)]).await?.rows;
-    rows.first().map(|row| Ok((row.text(0)?.to_owned(), row.opt_int(1)?))).transpose()
 }
 
 /// Disables an endpoint on request of an operator. If its key is missing, its messages are no longer held.

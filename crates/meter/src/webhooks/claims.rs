@@ -1,18 +1,15 @@
-//! Claims: the deliveries that this process holds, how it gets them, and how it keeps them.
+//! Claims: the deliveries that this process holds, and how it gets them.
 //!
-//! Guarantees: no more deliveries of a class are held than there is room for. A held delivery is heartbeated until it
-//! is recorded, released or lost; one that was claimed and could not be loaded is loaded later. The database is
-//! queried only after a wake-up, at the next due time, at the end of a lease, or by the slow poll. Leaves to others:
+//! Guarantees: no more deliveries of a class are held than there is room for. One that was claimed and could not be
+//! loaded is loaded later. The database is queried only after a wake-up, at the next due time, at the end of a lease,
+//! or by the slow poll. Leaves to others: keeping a claim until it is recorded, released or lost ([`ClaimKeeper`]),
 //! sending and recording.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use logmill_io::Clock;
-use logmill_io::sql::Waiter;
-use logmill_work::Claim;
-use logmill_work::queue::{Claimer, Reclaimer};
+use logmill_work::{Claim, ClaimKeeper, ClaimSettings};
 
 use super::Webhooks;
 use super::endpoint_queues::Class;
@@ -31,10 +28,8 @@ const CLAIM_MAX: usize = 1_000;
 const HELD_MIN: usize = 2_048;
 /// Poll interval of an idle deliverer, in case a wake-up was lost.
 pub(super) const SLOW_POLL: Duration = Duration::from_secs(15);
-/// How often a busy deliverer looks for leases that have ended.
-const TIDY_INTERVAL: Duration = Duration::from_secs(1);
-/// A delivery held for more lease durations than this was claimed while the clock was ahead.
-const LEASES_MAX: u32 = 10;
+/// How soon to look again for deliveries that wait needlessly, after a full batch of them.
+const UNSTICK_AGAIN: Duration = Duration::from_secs(1);
 
 /// All claims of this process.
 pub(super) struct Claims {
@@ -44,8 +39,6 @@ pub(super) struct Claims {
     loader: Loader,
     /// Claimed, not loaded yet.
     unloaded: Vec<(Class, Claim)>,
-    heartbeat_at: Duration,
-    tidy_at: Duration,
     /// When to look for deliveries that wait needlessly.
     unstick_at: Duration,
     /// Position of the search for pending deliveries without a job.
@@ -55,12 +48,7 @@ pub(super) struct Claims {
 }
 
 struct ClassClaims {
-    claimer: Claimer,
-    /// Takes back deliveries from processes that have ended.
-    reclaimer: Reclaimer,
-    waiter: Waiter,
-    /// Claims of this process in the class, by key.
-    held: BTreeMap<String, Claim>,
+    held: ClaimKeeper<()>,
     held_max: usize,
     /// Whether there may be something to claim.
     may_have_due: bool,
@@ -77,12 +65,16 @@ pub(super) struct ClaimedBatch {
 impl Claims {
     pub(super) fn new(hooks: &Webhooks, owner: &str, slots: [usize; 3]) -> Result<Self> {
         let class_claims = |class: Class| -> Result<ClassClaims> {
-            let (queue, kind) = (hooks.queue.clone(), class.kind());
+            let settings = ClaimSettings {
+                kind: class.kind().to_owned(),
+                owner: owner.to_owned(),
+                lease: hooks.settings.lease,
+                slow_poll: SLOW_POLL,
+                wait_max: hooks.settings.wait_max(class),
+                clock_look: SLOW_POLL,
+            };
             Ok(ClassClaims {
-                waiter: queue.wakes().waiter(kind)?,
-                reclaimer: Reclaimer::new(queue.clone(), kind, owner, hooks.settings.lease),
-                claimer: Claimer::new(queue, kind, owner, hooks.settings.lease),
-                held: BTreeMap::new(),
+                held: ClaimKeeper::new(hooks.queue.clone(), settings)?,
                 held_max: slots[class.index()].saturating_mul(2).max(HELD_MIN),
                 may_have_due: true,
                 check_at: Duration::ZERO,
@@ -98,8 +90,6 @@ impl Claims {
             ],
             loader: Loader::new(),
             unloaded: Vec::new(),
-            heartbeat_at: Duration::ZERO,
-            tidy_at: Duration::ZERO,
             unstick_at: Duration::ZERO,
             scan_position: ScanPosition::default(),
             claimed: 0,
@@ -111,9 +101,9 @@ impl Claims {
         let [first, overflow, retry] = &mut self.classes;
         tokio::select! {
             biased;
-            () = first.waiter.wait() => first.may_have_due = true,
-            () = overflow.waiter.wait() => overflow.may_have_due = true,
-            () = retry.waiter.wait() => retry.may_have_due = true,
+            () = first.held.wait() => first.may_have_due = true,
+            () = overflow.held.wait() => overflow.may_have_due = true,
+            () = retry.held.wait() => retry.may_have_due = true,
         }
     }
 
@@ -141,11 +131,11 @@ impl Claims {
         let mut at = now + SLOW_POLL;
         for class_claims in &self.classes {
             at = at.min(class_claims.check_at.max(now));
-            if let Some(within) = class_claims.reclaimer.look_within() {
+            if let Some(within) = class_claims.held.reclaim_within() {
                 at = at.min(now + within);
             }
-            if !class_claims.held.is_empty() {
-                at = at.min(self.heartbeat_at);
+            if let Some(heartbeat_at) = class_claims.held.heartbeat_at() {
+                at = at.min(heartbeat_at);
             }
         }
         at
@@ -174,33 +164,21 @@ impl Claims {
         if most == 0 || (!class_claims.may_have_due && now < class_claims.check_at) {
             return Ok(());
         }
-        class_claims.waiter.clear();
-        let claims = class_claims.claimer.claim(most).await?;
+        let claims = class_claims.held.claim(&[], most).await?.claims;
         class_claims.may_have_due = claims.len() == most;
         class_claims.check_at = now + SLOW_POLL;
         for claim in claims {
             self.claimed += 1;
-            class_claims.held.insert(claim.key.clone(), claim.clone());
+            class_claims.held.hold(claim.clone(), ());
             self.unloaded.push((class, claim));
         }
         if !class_claims.may_have_due {
-            self.find_next_due(class).await?;
-        }
-        Ok(())
-    }
-
-    /// Finds out when there will be something to claim, and ends a stale lease if there is one.
-    async fn find_next_due(&mut self, class: Class) -> Result<()> {
-        let (now, due) = self.hooks.queue.next_due(class.kind()).await?;
-        let monotonic = self.clock.monotonic();
-        let class_claims = &mut self.classes[class.index()];
-        match due {
-            Some(due) if due <= now => {
-                self.hooks.queue.reap(class.kind()).await?;
+            let wait = class_claims.held.look_ahead().await?;
+            if wait.is_zero() {
                 class_claims.may_have_due = true;
+            } else {
+                class_claims.check_at = self.clock.monotonic() + wait;
             }
-            Some(due) => class_claims.check_at = monotonic + due.since(now).min(SLOW_POLL),
-            None => {}
         }
         Ok(())
     }
@@ -217,55 +195,33 @@ impl Claims {
         if now >= self.unstick_at {
             let unstuck = self.hooks.unstick().await?;
             let full = unstuck >= RELEASE_BATCH.unsigned_abs();
-            self.unstick_at = now + if full { TIDY_INTERVAL } else { SLOW_POLL };
+            self.unstick_at = now + if full { UNSTICK_AGAIN } else { SLOW_POLL };
             self.classes[Class::First.index()].may_have_due |= unstuck > 0;
             let (found, scan_position) = self.hooks.requeue_orphaned(self.scan_position).await?;
             self.scan_position = scan_position;
             self.classes[Class::Overflow.index()].may_have_due |= found > 0;
-            let settings = &self.hooks.settings;
-            let held_max = settings.lease * LEASES_MAX;
-            for class in Class::ALL {
-                let (kind, wait_max) = (class.kind(), settings.wait_max(class));
-                let hastened = self.hooks.queue.hasten(kind, wait_max, held_max).await?;
-                self.classes[class.index()].may_have_due |= hastened > 0;
-            }
         }
         for class_claims in &mut self.classes {
-            class_claims.may_have_due |= class_claims.reclaimer.look().await? > 0;
-        }
-        if now < self.tidy_at {
-            return Ok(());
-        }
-        self.tidy_at = now + TIDY_INTERVAL;
-        for class in Class::ALL.into_iter().filter(|class| self.classes[class.index()].may_have_due)
-        {
-            self.hooks.queue.reap(class.kind()).await?;
+            class_claims.may_have_due |= class_claims.held.reclaim().await?;
+            if class_claims.may_have_due {
+                class_claims.held.tidy().await?;
+            }
         }
         Ok(())
     }
 
     /// Extends the leases of held claims, when it is time.
     pub(super) async fn heartbeat(&mut self) -> Result<()> {
-        let (now, lease) = (self.clock.monotonic(), self.hooks.settings.lease);
-        if self.classes.iter().all(|class_claims| class_claims.held.is_empty()) {
-            self.heartbeat_at = now + lease / 3;
-        }
-        if now < self.heartbeat_at {
-            return Ok(());
-        }
         for class_claims in &mut self.classes {
-            let claims: Vec<Claim> = class_claims.held.values().cloned().collect();
-            for claim in self.hooks.queue.heartbeat(&claims, lease).await? {
+            for (claim, ()) in class_claims.held.heartbeat().await? {
                 // Its request may be under way; recording its result will be fenced.
                 tracing::warn!(
                     kind = claim.kind,
                     key = claim.key,
                     "lost the claim of a webhook delivery"
                 );
-                class_claims.held.remove(&claim.key);
             }
         }
-        self.heartbeat_at = now + lease / 3;
         Ok(())
     }
 
@@ -273,10 +229,7 @@ impl Claims {
     pub(super) fn drop_recorded(&mut self, recorded: &[SettledClaim]) {
         let now = self.clock.monotonic();
         for settled in recorded {
-            let held = &mut self.classes[settled.class.index()].held;
-            if held.get(&settled.claim.key).is_some_and(|held| *held == settled.claim) {
-                held.remove(&settled.claim.key);
-            }
+            self.classes[settled.class.index()].held.settle(&settled.claim);
             if let Some((class, wait)) = settled.later() {
                 let class_claims = &mut self.classes[class.index()];
                 class_claims.check_at = class_claims.check_at.min(now + wait);
@@ -287,9 +240,7 @@ impl Claims {
     /// Releases all claims.
     pub(super) async fn release(&mut self) -> Result<()> {
         for class_claims in &mut self.classes {
-            let left: Vec<Claim> = class_claims.held.values().cloned().collect();
-            self.hooks.queue.release_many(&left).await?;
-            class_claims.held.clear();
+            class_claims.held.release().await?;
         }
         Ok(())
     }

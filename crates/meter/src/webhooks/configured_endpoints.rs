@@ -8,15 +8,11 @@ use logmill_io::sql::Execute;
 use logmill_io::{Tx, params};
 
 use super::Webhooks;
-use super::admin::disable_row;
-use super::endpoint::{NewEndpoint, to_list};
+use super::endpoint::{
+    NOT_WANTED, NewEndpoint, disable_row, is_key_missing, raise_version, to_list,
+};
 use super::secret::Secret;
-use super::targets::raise_version;
-use super::vault::is_key_missing;
 use crate::error::{Error, Result};
-
-/// Reason stored for an endpoint that the config disables or no longer contains.
-pub(super) const NOT_WANTED: &str = "the config does not have it enabled";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfiguredEndpoint {
@@ -65,7 +61,7 @@ impl Webhooks {
             for seq in &unwanted {
                 disable_row(&tx, *seq, NOT_WANTED).await?;
             }
-            Ok((unwanted, back))
+            Ok::<_, Error>((unwanted, back))
         });
         let (unwanted, back) = synced.await?;
         for seq in unwanted {

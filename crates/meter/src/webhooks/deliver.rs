@@ -19,7 +19,8 @@
 //! - An idle deliverer sends no statement until a wake-up, the next due time, or the slow poll.
 //! - On the stop signal nothing new is claimed; requests under way may finish, and the rest is released.
 //!
-//! Leaves to others: which delivery is sent next (`endpoint_queues`), what a response means (`verdict`).
+//! Leaves to others: which delivery is sent next (`endpoint_queues`), what a response means (`verdict`), when to take
+//! the next step ([`logmill_work::claim_loop`]).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -27,18 +28,17 @@ use std::time::Duration;
 
 use futures::future::join;
 use logmill_io::{Clock, ErrorKind};
+use logmill_work::claim_loop::{ClaimWorker, finish_tasks, work_until};
 
 use super::Webhooks;
 use super::claims::{ClaimedBatch, Claims};
 use super::endpoint_queues::PATIENCE;
 use super::in_flight::InFlightDeliveries;
 use super::record::{RecordEffects, SettledClaim};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Maximum number of results that one transaction records.
 const RECORD_MAX: usize = 1_000;
-/// Delay before a failed statement is retried.
-const AGAIN_WAIT: Duration = Duration::from_millis(500);
 /// How long a stop waits for requests, beyond their timeout.
 const STOP_GRACE: Duration = Duration::from_secs(1);
 
@@ -66,28 +66,11 @@ impl Webhooks {
 impl Deliverer {
     /// Delivers until `stop` completes, then shuts down.
     pub async fn run(mut self, stop: impl Future<Output = ()> + Send) -> Result<()> {
-        let mut stop = std::pin::pin!(stop);
-        loop {
-            let wait = match Box::pin(self.step()).await {
-                Ok(()) => self.pause(),
-                // A handle that refuses to go on will not recover: the caller must open a new one.
-                Err(error) if matches!(error.kind(), ErrorKind::Internal | ErrorKind::Corrupt) => {
-                    return Err(error);
-                }
-                Err(error) => {
-                    tracing::warn!(error = error.chain(), "delivering webhooks failed, retrying");
-                    AGAIN_WAIT
-                }
-            };
-            let has_requests = self.in_flight.has_requests();
-            tokio::select! {
-                biased;
-                () = &mut stop => break,
-                () = self.in_flight.end_next(), if has_requests => {}
-                () = self.claims.wait() => {}
-                () = self.clock.sleep(wait) => {}
-            }
-        }
+        let clock = Arc::clone(&self.clock);
+        work_until(&mut self, &*clock, stop).await?;
+        self.in_flight.drop_waiting();
+        let deadline = self.hooks.settings.timeout + STOP_GRACE;
+        finish_tasks(&mut self, &*clock, deadline).await;
         self.wind_down().await
     }
 
@@ -172,23 +155,8 @@ impl Deliverer {
         at.saturating_sub(now)
     }
 
+    /// Records what has ended and releases the rest.
     async fn wind_down(mut self) -> Result<()> {
-        let deadline = self.clock.monotonic() + self.hooks.settings.timeout + STOP_GRACE;
-        self.in_flight.drop_waiting();
-        while self.in_flight.has_requests() && self.clock.monotonic() < deadline {
-            if let Err(error) = self.claims.heartbeat().await {
-                tracing::warn!(
-                    error = error.chain(),
-                    "cannot extend the leases of webhook deliveries"
-                );
-            }
-            let left = deadline.saturating_sub(self.clock.monotonic());
-            tokio::select! {
-                biased;
-                () = self.in_flight.end_next() => {}
-                () = self.clock.sleep(left.min(AGAIN_WAIT)) => {}
-            }
-        }
         self.in_flight.abort();
         while self.in_flight.is_settled() {
             let batch = self.in_flight.take_settled(RECORD_MAX);
@@ -196,6 +164,48 @@ impl Deliverer {
             self.note(batch, recorded).await?;
         }
         self.claims.release().await
+    }
+}
+
+impl ClaimWorker for Deliverer {
+    type Error = Error;
+
+    async fn work(&mut self) -> Result<Duration> {
+        Box::pin(self.step()).await?;
+        Ok(self.pause())
+    }
+
+    async fn event(&mut self) {
+        let has_requests = self.in_flight.has_requests();
+        tokio::select! {
+            biased;
+            () = self.in_flight.end_next(), if has_requests => {}
+            () = self.claims.wait() => {}
+        }
+    }
+
+    async fn end_next(&mut self) {
+        self.in_flight.end_next().await;
+    }
+
+    fn has_tasks(&self) -> bool {
+        self.in_flight.has_requests()
+    }
+
+    async fn heartbeat(&mut self) -> Result<()> {
+        self.claims.heartbeat().await
+    }
+
+    fn error_kind(error: &Error) -> ErrorKind {
+        error.kind()
+    }
+
+    fn log_failure(&self, error: &Error) {
+        tracing::warn!(error = error.chain(), "delivering webhooks failed, retrying");
+    }
+
+    fn log_missed_heartbeat(&self, error: &Error) {
+        tracing::warn!(error = error.chain(), "cannot extend the leases of webhook deliveries");
     }
 }
 

@@ -1,21 +1,28 @@
 //! Endpoints: where messages go, and which ones.
 //!
 //! Guarantees: an endpoint that passed its check can be stored and called; an endpoint read back contains no
-//! secrets. Leaves to others: storing them ([`super::admin`]).
+//! secrets. Leaves to others: the operations on them ([`super::admin`]).
 
+use logmill_io::sql::Execute;
 use logmill_io::wire::GuardedClient;
-use logmill_io::{Row, Timestamp};
+use logmill_io::{Row, Timestamp, Tx, params};
 
 use super::message::check_kind;
 use super::secret::Secret;
+use super::storable;
 use crate::error::{Error, Result};
 use crate::settings::check_name;
 
-pub const ENDPOINTS_MAX: usize = 10_000;
+pub(super) const ENDPOINTS_MAX: usize = 10_000;
 const URL_BYTES_MAX: usize = 2_048;
 const DESCRIPTION_BYTES_MAX: usize = 1_000;
 /// Maximum number of kinds, and of customers, in the filters of an endpoint.
 const FILTER_MAX: usize = 100;
+const WHY_BYTES_MAX: usize = 500;
+/// Prefix of the reason stored for an endpoint that is disabled because its key is missing.
+pub(super) const KEY_MISSING: &str = "its secret is encrypted with a key that is not configured";
+/// Reason stored for an endpoint that the config disables or no longer contains.
+pub(super) const NOT_WANTED: &str = "the config does not have it enabled";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewEndpoint {
@@ -123,6 +130,31 @@ pub(super) fn from_row(row: &Row) -> Result<(i64, Endpoint)> {
         updated_at: row.time(14)?,
     };
     Ok((row.int(0)?, endpoint))
+}
+
+/// Raises the change counter of endpoints and secrets. Must be the first statement of every transaction that changes
+/// them, so that such transactions are serialized.
+pub(super) async fn raise_version(tx: &Tx) -> Result<()> {
+    let text = "UPDATE webhook_version SET version = version + 1 WHERE name = 'endpoints'";
+    tx.execute(text, params![]).await?;
+    Ok(())
+}
+
+/// Disables an enabled endpoint; returns its id and the time since which it has failed.
+pub(super) async fn disable_row(
+    tx: &Tx,
+    seq: i64,
+    why: &str,
+) -> Result<Option<(String, Option<i64>)>> {
+    let text = "UPDATE webhook_endpoint SET enabled = 0, disabled_why = $2, updated_at = now_ms()
+        WHERE seq = $1 AND enabled = 1 RETURNING id, failing_since";
+    let rows = tx.execute(text, params![seq, storable(why, WHY_BYTES_MAX)]).await?.rows;
+    rows.first().map(|row| Ok((row.text(0)?.to_owned(), row.opt_int(1)?))).transpose()
+}
+
+/// Whether an endpoint is disabled only because the key of its secret is missing: its messages are held.
+pub(super) fn is_key_missing(disabled_why: Option<&str>) -> bool {
+    disabled_why.is_some_and(|why| why.starts_with(KEY_MISSING))
 }
 
 /// Encodes a list as it is stored.

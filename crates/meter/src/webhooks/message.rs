@@ -17,8 +17,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use crate::error::{Error, Result};
 use crate::settings::check_name;
 
-pub const BODY_BYTES_MAX: usize = 64 << 10;
-pub const MESSAGE_ID_BYTES_MAX: usize = 128;
+const BODY_BYTES_MAX: usize = 64 << 10;
+const MESSAGE_ID_BYTES_MAX: usize = 128;
 /// Every kind of message that is ever published; a filter that names another kind would never match.
 pub const MESSAGE_KINDS: [&str; 5] = [
     "aggregation.completed",
@@ -123,7 +123,7 @@ pub fn check_kind(kind: &str) -> Result<()> {
 
 /// Derives an id from the parts that identify a message: equal parts yield equal ids, different parts different
 /// ones.
-pub fn message_id(parts: &[&str]) -> String {
+pub(crate) fn message_id(parts: &[&str]) -> String {
     let mut hasher = blake3::Hasher::new();
     for part in parts {
         // The length before each part makes the encoding of the list unambiguous.

@@ -74,8 +74,8 @@ impl Webhooks {
 
     /// Makes the next delivery pending at an ordered endpoint, or a batch at any other; returns how many.
     async fn release_next(&self, seq: i64) -> Result<u64> {
-        let given = self.sql().write(|tx| async move { Ok(self.release_next_in(&tx, seq).await?) });
-        Ok(given.await?)
+        let given = self.sql().write(|tx| async move { self.release_next_in(&tx, seq).await });
+        given.await
     }
 
     pub(super) async fn release_next_in(&self, tx: &Tx, seq: i64) -> Result<u64> {

@@ -71,7 +71,7 @@ impl Webhooks {
         }
         let orphaned = &orphaned;
         let found =
-            self.sql().write(|tx| async move { Ok(self.again_in_new_round(&tx, orphaned).await?) });
+            self.sql().write(|tx| async move { self.again_in_new_round(&tx, orphaned).await });
         let found = found.await?;
         if found > 0 {
             tracing::warn!(

@@ -61,7 +61,7 @@ const DELIVERIES: Bulk = Bulk {
 
 impl Webhooks {
     /// Publishes one message in the caller's transaction. The caller calls [`Webhooks::wake`] after the commit.
-    pub async fn publish_in(&self, tx: &Tx, message: &NewMessage) -> Result<PublishResult> {
+    pub(crate) async fn publish_in(&self, tx: &Tx, message: &NewMessage) -> Result<PublishResult> {
         self.publish_many_in(tx, std::slice::from_ref(message)).await
     }
 
@@ -72,8 +72,7 @@ impl Webhooks {
 
     /// Publishes one message in a transaction of its own, and wakes the deliverers.
     pub async fn publish(&self, message: &NewMessage) -> Result<PublishResult> {
-        let published =
-            self.sql().write(|tx| async move { Ok(self.publish_in(&tx, message).await?) });
+        let published = self.sql().write(|tx| async move { self.publish_in(&tx, message).await });
         let published = published.await?;
         self.wake();
         Ok(published)

@@ -183,8 +183,8 @@ const ATTEMPTS: Bulk = Bulk {
 impl Webhooks {
     pub(super) async fn record(&self, batch: &[SettledClaim]) -> Result<RecordEffects> {
         let recorded =
-            self.sql().write(|tx| async move { Ok(Box::pin(self.record_in(&tx, batch)).await?) });
-        Ok(recorded.await?)
+            self.sql().write(|tx| async move { Box::pin(self.record_in(&tx, batch)).await });
+        recorded.await
     }
 
     async fn record_in(&self, tx: &Tx, batch: &[SettledClaim]) -> Result<RecordEffects> {

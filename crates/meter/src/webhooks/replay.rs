@@ -16,16 +16,15 @@ use serde_json::json;
 
 use super::Webhooks;
 use super::admin::read_in;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, raise_version};
 use super::endpoint_queues::Class;
 use super::publish::{DeliveryRound, job};
 use super::tables::DeliveryState;
-use super::targets::raise_version;
 use crate::error::{Error, Result};
-use crate::requests::{self, KeyedRequest};
+use crate::store::requests::{self, KeyedRequest};
 
 /// Maximum number of deliveries that one call replays.
-pub const REPLAY_MAX: u64 = 10_000;
+const REPLAY_MAX: u64 = 10_000;
 /// Deliveries per transaction.
 const BATCH: i64 = 500;
 
@@ -78,10 +77,10 @@ impl Webhooks {
             let found = tx.execute(text, params![seq, message_id, state]).await?;
             if found.rows.is_empty() {
                 let what = format!("delivery of this message to the endpoint {endpoint_id}");
-                return Err(Error::not_found(what).into());
+                return Err(Error::not_found(what));
             }
             self.again_in(&tx, seq, &endpoint, &found.rows, Class::First).await?;
-            Ok(requests::keep_in(&tx, request, &json!({ "deliveries": 1 })).await?)
+            requests::keep_in(&tx, request, &json!({ "deliveries": 1 })).await
         });
         replayed.await?;
         self.wake();
@@ -89,12 +88,12 @@ impl Webhooks {
     }
 
     /// Sends again all messages to one endpoint that were published since then and failed or were cancelled; at most
-    /// [`REPLAY_MAX`], oldest first.
+    /// `REPLAY_MAX`, oldest first.
     pub async fn replay_since(&self, endpoint_id: &str, since: Timestamp) -> Result<ReplayResult> {
         let (mut replayed, mut after) = (ReplayResult::default(), 0);
         while replayed.deliveries < REPLAY_MAX {
             let batch = self.sql().write(|tx| async move {
-                Ok(self.replay_batch_in(&tx, endpoint_id, since, after).await?)
+                self.replay_batch_in(&tx, endpoint_id, since, after).await
             });
             let batch = batch.await?;
             self.wake();
@@ -129,13 +128,13 @@ impl Webhooks {
     }
 
     /// Sends now all messages to one endpoint that wait for their next attempt, because an attempt failed or because
-    /// the endpoint is paused; at most [`REPLAY_MAX`], oldest first. Their schedules continue where they were.
+    /// the endpoint is paused; at most `REPLAY_MAX`, oldest first. Their schedules continue where they were.
     pub async fn retry_now(&self, endpoint_id: &str) -> Result<ReplayResult> {
         let (mut retried, mut after) = (ReplayResult::default(), 0);
         while retried.deliveries < REPLAY_MAX {
             let batch = self
                 .sql()
-                .write(|tx| async move { Ok(self.retry_batch_in(&tx, endpoint_id, after).await?) });
+                .write(|tx| async move { self.retry_batch_in(&tx, endpoint_id, after).await });
             let (last, count) = batch.await?;
             self.wake();
             let Some(last) = last else { return Ok(retried) };

@@ -63,7 +63,7 @@ impl Webhooks {
             if !settled.is_empty() {
                 let removed = self.sql().write(|tx| {
                     let settled = settled.clone();
-                    async move { Ok(remove_in(&tx, settled).await?) }
+                    async move { remove_in(&tx, settled).await }
                 });
                 purged.messages += removed.await?;
             }

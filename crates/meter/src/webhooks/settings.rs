@@ -13,7 +13,7 @@ use super::endpoint_queues::{Class, POSTPONE_MAX};
 use crate::error::{Error, Result};
 
 /// Maximum time during which an old and a new secret both sign.
-pub const OVERLAP_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
+pub(super) const OVERLAP_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;

@@ -10,7 +10,7 @@ use super::tables::DeliveryState;
 use crate::error::{Error, Result};
 
 /// Maximum length of a list.
-pub const LIST_MAX: usize = 1_000;
+pub(super) const LIST_MAX: usize = 1_000;
 /// Endpoints counted per statement.
 const STATUS_PAGE: usize = 200;
 
@@ -100,7 +100,7 @@ impl Webhooks {
 
     /// Status of endpoints in the order of their ids, after the given one; at most [`LIST_MAX`]. Counts only the
     /// deliveries of these endpoints.
-    pub async fn statuses_after(
+    pub(super) async fn statuses_after(
         &self,
         after: Option<&str>,
         limit: usize,

@@ -15,7 +15,7 @@
 
 use logmill_io::sql::{Migration, Migrations};
 
-pub static MIGRATIONS: Migrations = Migrations {
+pub(super) static MIGRATIONS: Migrations = Migrations {
     component: "webhooks",
     list: &[
         Migration {

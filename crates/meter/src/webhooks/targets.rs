@@ -9,10 +9,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use logmill_io::sql::{Execute, StatementResult};
 use logmill_io::{Row, Sql, Tx, Value, params};
 
-use super::endpoint::from_list;
+use super::endpoint::{from_list, is_key_missing};
 use super::message::NewMessage;
 use super::secret::Signer;
-use super::vault::{COLUMNS, SecretKeys, is_key_missing};
+use super::vault::{COLUMNS, SecretKeys};
 use crate::error::Result;
 
 /// An endpoint that exists, enabled or not.
@@ -166,12 +166,4 @@ fn target(row: &Row, signers: &mut BTreeMap<i64, Vec<Signer>>) -> Result<Target>
         retries: row.int(8)?,
         signers,
     })
-}
-
-/// Raises the change counter of endpoints and secrets. Must be the first statement of every transaction that changes
-/// them, so that such transactions are serialized.
-pub(super) async fn raise_version(tx: &Tx) -> Result<()> {
-    let text = "UPDATE webhook_version SET version = version + 1 WHERE name = 'endpoints'";
-    tx.execute(text, params![]).await?;
-    Ok(())
 }

@@ -11,6 +11,7 @@ mod receiver;
 mod record;
 mod retry;
 mod secrets;
+mod statements;
 mod vault;
 
 use std::sync::Arc;

@@ -26,10 +26,9 @@ use logmill_io::{Entropy, Row, Tx, params};
 use logmill_work::Queue;
 
 use super::Webhooks;
-use super::admin::disable_row;
+use super::endpoint::{KEY_MISSING, disable_row, is_key_missing, raise_version};
 use super::secret::Secret;
 use super::tables::MIGRATIONS;
-use super::targets::raise_version;
 use crate::error::{Error, Result};
 
 const KEY_BYTES: usize = 32;
@@ -38,8 +37,6 @@ const NONCE_BYTES: usize = 24;
 const KEY_ID_CONTEXT: &str = "logmill 2026 id of a key of webhook secrets";
 /// Prefix of the associated data.
 const PURPOSE: &[u8] = b"logmill webhook secret 1";
-/// Prefix of the reason stored for an endpoint that is disabled because its key is missing.
-pub(super) const KEY_MISSING: &str = "its secret is encrypted with a key that is not configured";
 
 /// Keys that encrypt secrets. They cannot be printed by accident.
 #[derive(Clone, Default)]
@@ -112,7 +109,7 @@ impl SecretKeys {
     }
 
     /// The id of the key that encrypts.
-    pub fn newest_id(&self) -> Option<&str> {
+    fn newest_id(&self) -> Option<&str> {
         self.keys.first().map(|key| key.id.as_str())
     }
 
@@ -215,11 +212,6 @@ impl SecretError {
     }
 }
 
-/// Whether an endpoint is disabled only because the key of its secret is missing: its messages are held.
-pub(super) fn is_key_missing(disabled_why: Option<&str>) -> bool {
-    disabled_why.is_some_and(|why| why.starts_with(KEY_MISSING))
-}
-
 /// The columns that [`SecretKeys::open_row`] reads, of a secret `s` and its endpoint `e`.
 pub(super) const COLUMNS: &str = "e.id, s.number, s.secret, s.key_id";
 
@@ -285,7 +277,7 @@ impl Webhooks {
         if self.keys.is_empty() {
             return Err(Error::invalid("there is no key to encrypt secrets with"));
         }
-        Ok(self.sql().write(|tx| async move { Ok(self.seal_all(&tx, true).await?) }).await?)
+        self.sql().write(|tx| async move { self.seal_all(&tx, true).await }).await
     }
 
     /// The ids of the keys that encrypted the secrets of a database; empty if no secret is encrypted.
@@ -300,7 +292,7 @@ impl Webhooks {
     /// the start of a server may call this, because a command may run without the server's keys.
     pub async fn secure_secrets(&self) -> Result<()> {
         if !self.keys.is_empty() {
-            let sealed = self.sql().write(|tx| async move { Ok(self.seal_all(&tx, false).await?) });
+            let sealed = self.sql().write(|tx| async move { self.seal_all(&tx, false).await });
             let sealed = sealed.await?;
             if sealed.encrypted > 0 {
                 tracing::info!(secrets = sealed.encrypted, "webhook secrets were encrypted");
@@ -314,7 +306,7 @@ impl Webhooks {
                 }
             }
         }
-        let back = self.sql().write(|tx| async move { Ok(self.match_keys(&tx).await?) }).await?;
+        let back = self.sql().write(|tx| async move { self.match_keys(&tx).await }).await?;
         for endpoint in back {
             while self.retry_now(&endpoint).await?.more {}
         }

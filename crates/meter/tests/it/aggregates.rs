@@ -5,9 +5,8 @@ use logmill_meter::due::SweepScope;
 use logmill_meter::period::PeriodKind;
 use logmill_meter::settings::{AlertRule, EventType, Op};
 use logmill_meter::{Decimal, Settings};
+use logmill_sim::meter_world::{World, body, settings};
 use serde_json::{Value, json};
-
-use crate::fixture::{World, body, settings};
 
 const NOW: &str = "2026-01-13T08:20:00.000Z";
 
@@ -59,8 +58,8 @@ async fn an_aggregate_has_the_id_and_the_bounds_of_the_seed() {
     ] {
         let aggregate = &world.aggregates(period).await[0];
         assert_eq!(aggregate.id, format!("cust_123_{period}_{key}"));
-        assert_eq!(aggregate.start, crate::fixture::at(start));
-        assert_eq!(aggregate.end, crate::fixture::at(end));
+        assert_eq!(aggregate.start, logmill_sim::meter_world::at(start));
+        assert_eq!(aggregate.end, logmill_sim::meter_world::at(end));
     }
 }
 

@@ -8,9 +8,8 @@ use logmill_meter::Settings;
 use logmill_meter::aggregate::AggregateState::{self, Final, Provisional};
 use logmill_meter::due::SweepScope;
 use logmill_meter::query::Query;
+use logmill_sim::meter_world::{World, at, settings};
 use serde_json::json;
-
-use crate::fixture::{World, at, settings};
 
 /// Calls come from chain 5, or from any chain; bytes come from none.
 async fn world(chains: Vec<u64>, wait: Option<Duration>) -> World {

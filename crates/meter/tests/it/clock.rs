@@ -11,9 +11,8 @@ use logmill_meter::period::PeriodKind;
 use logmill_meter::record::Outcome::{Repeated, Stored};
 use logmill_meter::settings::{AlertRule, EventType, Op};
 use logmill_meter::{Decimal, Settings, Sizes};
+use logmill_sim::meter_world::{World, body, settings};
 use serde_json::{Value, json};
-
-use crate::fixture::{World, body, settings};
 
 const NOW: &str = "2026-01-13T08:20:00.000Z";
 

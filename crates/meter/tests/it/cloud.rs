@@ -2,9 +2,8 @@
 
 use logmill_io::SeededEntropy;
 use logmill_meter::event::{CloudEvent, Event, Sender, from_cloud};
+use logmill_sim::meter_world::{at, settings};
 use serde_json::{Value, json};
-
-use crate::fixture::{at, settings};
 
 fn checked(more: &Value) -> Result<Event, Vec<String>> {
     let mut event = json!({"specversion": "1.0", "type": "api.calls", "subject": "c",

@@ -12,10 +12,9 @@ use logmill_meter::list::EventFilter;
 use logmill_meter::record::Outcome::Repeated;
 use logmill_meter::settings::{EventType, Op};
 use logmill_meter::{Decimal, Settings, Sizes};
+use logmill_sim::meter_world::{World, at, body, settings};
 use logmill_work::{Handler as _, RunningJob};
 use serde_json::{Value, json};
-
-use crate::fixture::{World, at, body, settings};
 
 const NOW: &str = "2026-01-13T08:20:00.000Z";
 

@@ -9,9 +9,8 @@ use logmill_meter::correct::{Change, Correction};
 use logmill_meter::due::SweepScope;
 use logmill_meter::list::EventFilter;
 use logmill_meter::{Decimal, Error, Meter, Settings, Sizes};
+use logmill_sim::meter_world::{World, settings};
 use serde_json::{Value, json};
-
-use crate::fixture::{World, settings};
 
 const NOW: &str = "2026-01-13T08:00:00Z";
 
@@ -86,6 +85,23 @@ async fn a_change_to_any_column_is_an_error_that_names_the_event() {
         let status = meter.audit_status().await.expect("a status");
         assert!(status.damaged.contains(&DamagedRecord::Event(seq)), "{damage}: {status:?}");
         assert_eq!((status.checked, status.rounds), (5, 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recount_ends_at_a_damaged_name_of_a_customer_or_series() {
+    for (damage, record) in [
+        ("meter_customer SET name = 'acmf'", "customer "),
+        ("meter_customer SET checks = checks + 1", "customer "),
+        ("meter_series SET dims = dims || ' '", "series "),
+        ("meter_series SET customer = customer + 1", "series "),
+    ] {
+        let world = world().await;
+        let meter = &world.meter;
+        meter.recount(false, |_| {}).await.expect("nothing is damaged yet");
+        meter.sql().execute(&format!("UPDATE {damage}"), params![]).await.expect("damage");
+        let error = meter.recount(true, |_| {}).await.expect_err(damage).to_string();
+        assert!(error.contains(record) && error.contains("damaged"), "{damage}: {error}");
     }
 }
 
@@ -213,7 +229,10 @@ async fn a_damaged_event_that_nothing_can_restore_is_removed_with_a_note_and_its
     world.work().await;
     let daily = async || {
         let all = world.aggregates("daily").await;
-        (all[0].revision, crate::fixture::body(&all[0])["eventsExact"]["api.calls"].clone())
+        (
+            all[0].revision,
+            logmill_sim::meter_world::body(&all[0])["eventsExact"]["api.calls"].clone(),
+        )
     };
     assert_eq!(daily().await, (1, json!("15")));
     let meter = &world.meter;

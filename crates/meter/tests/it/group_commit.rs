@@ -8,10 +8,9 @@ use std::time::Duration;
 use futures::future::join_all;
 use logmill_meter::aggregate::Aggregator;
 use logmill_meter::due::{AGGREGATE_JOB, SweepScope};
+use logmill_sim::meter_world::{World, settings};
 use logmill_work::{Claim, Failure, Handler as _, Outcome, RunningJob};
 use serde_json::json;
-
-use crate::fixture::{World, settings};
 
 const NOW: &str = "2026-01-13T08:20:00.000Z";
 const CUSTOMERS: usize = 3;
@@ -31,19 +30,17 @@ async fn due() -> (World, Vec<Claim>) {
     (world, claims)
 }
 
-impl World {
-    async fn make(&self, claim: Claim) -> Result<Outcome, Failure> {
-        let running = RunningJob { claim, queue: self.queue.clone() };
-        Aggregator(self.meter.clone()).run(running).await
-    }
+async fn make(world: &World, claim: Claim) -> Result<Outcome, Failure> {
+    let running = RunningJob { claim, queue: world.queue.clone() };
+    Aggregator(world.meter.clone()).run(running).await
+}
 
-    async fn made(&self) -> usize {
-        let mut made = 0;
-        for period in ["hourly", "daily", "weekly", "monthly"] {
-            made += self.aggregates(period).await.len();
-        }
-        made
+async fn count_made(world: &World) -> usize {
+    let mut made = 0;
+    for period in ["hourly", "daily", "weekly", "monthly"] {
+        made += world.aggregates(period).await.len();
     }
+    made
 }
 
 #[tokio::test(start_paused = true)]
@@ -51,10 +48,10 @@ async fn an_aggregate_whose_claim_was_lost_fails_alone() {
     for lost in 0..CUSTOMERS * 4 {
         let (world, claims) = due().await;
         world.queue.remove_in(world.queue.sql(), &claims[lost]).await.expect("it was held");
-        let made = join_all(claims.iter().map(|claim| world.make(claim.clone()))).await;
+        let made = join_all(claims.iter().map(|claim| make(&world, claim.clone()))).await;
         let failed: Vec<usize> =
             (0..claims.len()).filter(|number| made[*number].is_err()).collect();
-        assert_eq!((failed, world.made().await), (vec![lost], claims.len() - 1));
+        assert_eq!((failed, count_made(&world).await), (vec![lost], claims.len() - 1));
     }
 }
 
@@ -76,11 +73,11 @@ async fn a_cancelled_task_does_not_affect_the_others() {
     let (mut stopped, mut finished) = (0, 0);
     for polls in 0..60 {
         let (world, claims) = due().await;
-        let make = |(number, claim): (usize, &Claim)| {
+        let stopped_or_made = |(number, claim): (usize, &Claim)| {
             let polls = if number == 0 { polls } else { usize::MAX };
-            stopped_after(polls, world.make(claim.clone()))
+            stopped_after(polls, make(&world, claim.clone()))
         };
-        let made = join_all(claims.iter().enumerate().map(make)).await;
+        let made = join_all(claims.iter().enumerate().map(stopped_or_made)).await;
         assert!(
             made[1..].iter().all(|made| matches!(made, Some(Ok(_)))),
             "after {polls}: {made:?}"
@@ -93,7 +90,7 @@ async fn a_cancelled_task_does_not_affect_the_others() {
         world.set("2026-01-13T08:25:00.000Z");
         world.queue.reap(AGGREGATE_JOB).await.expect("works");
         assert_eq!(world.work().await, Vec::<String>::new());
-        assert_eq!(world.made().await, claims.len(), "after {polls}");
+        assert_eq!(count_made(&world).await, claims.len(), "after {polls}");
     }
     assert!(stopped > 10 && finished > 1, "{stopped} were stopped, {finished} were not");
 }

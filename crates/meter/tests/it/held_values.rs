@@ -8,9 +8,8 @@ use logmill_meter::period::PeriodKind;
 use logmill_meter::record::ReceivedEvent;
 use logmill_meter::settings::{AlertRule, EventType, Op};
 use logmill_meter::{Decimal, Settings};
+use logmill_sim::meter_world::{World, at, body, settings};
 use serde_json::{Value, json};
-
-use crate::fixture::{World, at, body, settings};
 
 fn with_seats() -> Settings {
     let mut settings = settings();

@@ -5,19 +5,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use async_trait::async_trait;
-use bytes::Bytes;
 use logmill_io::sql::Execute as _;
-use logmill_io::{
-    BlobMeta, BlobName, BlobStore, Fault, Faults, FaultyStore, Result as StoreResult, Tasks, params,
-};
+use logmill_io::{BlobStore, Fault, Faults, FaultyStore, Tasks, params};
 use logmill_meter::record::Outcome::{Conflict, Repeated};
 use logmill_meter::record::ReceivedEvent;
 use logmill_meter::{Decimal, Meter, Recorder, Sizes};
+use logmill_sim::meter_world::{World, settings};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
-
-use crate::fixture::{World, settings};
 
 const NOW: &str = "2026-01-13T08:20:00.000Z";
 const LATER: &str = "2026-01-13T10:20:00.000Z";
@@ -144,8 +139,7 @@ async fn a_crash_anywhere_while_keys_are_sealed_and_merged_loses_none_and_leaves
         if operation == operations.end {
             break;
         }
-        let kinds = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
-        let kind = kinds[usize::try_from(operation % 4).expect("small")];
+        let kind = Fault::ALL[usize::try_from(operation % 4).expect("small")];
         faults = Faults::at(operation, kind);
         operation += 1;
         world = about_to_merge().await;
@@ -166,57 +160,33 @@ async fn a_blob_that_is_entered_is_not_deleted_when_it_is_announced_again() {
     assert_all_are_known(&world, &world.meter, 85).await;
 }
 
-/// A store whose next read waits until it is released.
-#[derive(Debug)]
+/// Holds the next operation of a store until it is released.
+#[derive(Default)]
 struct Gate {
-    store: Arc<dyn BlobStore>,
     closed: AtomicBool,
     reached: Notify,
     open: Notify,
 }
 
-#[async_trait]
-impl BlobStore for Gate {
-    async fn put(&self, name: &BlobName, bytes: Bytes) -> StoreResult<()> {
-        self.store.put(name, bytes).await
-    }
-
-    async fn get(&self, name: &BlobName) -> StoreResult<Option<Bytes>> {
-        self.store.get(name).await
-    }
-
-    async fn get_range(&self, name: &BlobName, range: Range<u64>) -> StoreResult<Option<Bytes>> {
+impl Gate {
+    async fn pass(&self) {
         if self.closed.swap(false, Ordering::Relaxed) {
             self.reached.notify_one();
             self.open.notified().await;
         }
-        self.store.get_range(name, range).await
-    }
-
-    async fn delete(&self, name: &BlobName) -> StoreResult<()> {
-        self.store.delete(name).await
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&BlobName>,
-        limit: usize,
-    ) -> StoreResult<Vec<BlobMeta>> {
-        self.store.list(prefix, after, limit).await
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_key_that_is_sealed_while_it_is_looked_for_is_found() {
     let world = World::with_sizes(NOW, settings(), small()).await;
-    let gate = Arc::new(Gate {
-        store: Arc::clone(&world.blobs),
-        closed: AtomicBool::new(false),
-        reached: Notify::new(),
-        open: Notify::new(),
+    let gate = Arc::new(Gate::default());
+    let passed = Arc::clone(&gate);
+    let held = Faults::before_each(move |_| {
+        let gate = Arc::clone(&passed);
+        Box::pin(async move { gate.pass().await })
     });
-    let blobs: Arc<dyn BlobStore> = Arc::<Gate>::clone(&gate);
+    let blobs: Arc<dyn BlobStore> = Arc::new(FaultyStore::new(Arc::clone(&world.blobs), held));
     let slow = world.reopened_over(world.queue.sql(), &blobs, settings(), small()).await;
     world.record(&calls(0..10, 0)).await;
     world.meter.run_housekeeping().await.expect("house is kept");

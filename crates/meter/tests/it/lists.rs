@@ -8,9 +8,8 @@ use logmill_io::sql::Execute as _;
 use logmill_meter::correct::{Change, Correction};
 use logmill_meter::list::EventFilter;
 use logmill_meter::{Decimal, Settings, Sizes};
+use logmill_sim::meter_world::{World, settings};
 use serde_json::{Value, json};
-
-use crate::fixture::{World, settings};
 
 const NOW: &str = "2026-01-13T08:20:00.000Z";
 

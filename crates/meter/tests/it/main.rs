@@ -8,7 +8,6 @@ mod clock;
 mod cloud;
 mod corrections;
 mod damage;
-mod fixture;
 mod group_commit;
 mod held_values;
 mod keys;

@@ -8,9 +8,8 @@ use logmill_meter::Settings;
 use logmill_meter::period::PeriodKind;
 use logmill_meter::query::{BY_CUSTOMER, Limits, Query};
 use logmill_meter::settings::{EventType, Op};
+use logmill_sim::meter_world::{World, at, settings};
 use serde_json::{Value, json};
-
-use crate::fixture::{World, at, settings};
 
 const NOW: &str = "2026-01-13T08:20:00.000Z";
 

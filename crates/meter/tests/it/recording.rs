@@ -5,8 +5,8 @@ use logmill_meter::settings::{EventType, Op};
 use logmill_meter::{Decimal, OTHER, Settings, Sizes};
 use serde_json::{Value, json};
 
-use crate::fixture::{World, body, settings};
 use logmill_meter::due::SweepScope;
+use logmill_sim::meter_world::{World, body, settings};
 
 const NOW: &str = "2026-01-13T08:20:00.000Z";
 
@@ -53,7 +53,7 @@ async fn the_same_content_is_the_same_however_its_json_is_written() {
         let entropy = logmill_io::SeededEntropy::shared(1);
         let sender = logmill_meter::event::Sender {
             source: "s",
-            now: crate::fixture::at(NOW),
+            now: logmill_sim::meter_world::at(NOW),
             entropy: &*entropy,
         };
         raw.check(world.meter.settings(), None, &sender).map(|event| event.content)

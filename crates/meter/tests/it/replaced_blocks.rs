@@ -14,11 +14,10 @@ use logmill_meter::correct::{Change, Correction};
 use logmill_meter::due::SweepScope;
 use logmill_meter::recount::chains::{ChainRecount, StoredUsage};
 use logmill_meter::{Result, Settings};
+use logmill_sim::meter_world::{World, at, body, settings};
 use logmill_work::{Heights, IntervalSet};
 use serde_json::json;
 use tokio::sync::Notify;
-
-use crate::fixture::{World, at, body, settings};
 
 const CHAIN: u64 = 5;
 

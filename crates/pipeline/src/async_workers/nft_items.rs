@@ -8,8 +8,8 @@
 //! | module | what |
 //! |---|---|
 //! | [`uri`] | location of a metadata document |
-//! | [`document`] | parsing of a document |
-//! | [`rows`] | the table `nft_items` |
+//! | `document` | parsing of a document |
+//! | `rows` | the table `nft_items` |
 //!
 //! Guarantees: the answers of contracts and servers are stored as observations before they become rows, so
 //! [`NftItems::rebuild`] makes the same rows without a node and without the web. Servers named by a contract are only
@@ -46,15 +46,15 @@ use crate::processors::token::NFT_TRANSFERS;
 use rows::{ItemRow, ItemTable};
 use uri::{DocumentLocation, Gateways};
 
-pub mod document;
-pub mod rows;
+mod document;
+mod rows;
 pub mod uri;
 
 pub const NAME: &str = "nft_item_metadata_worker";
 /// Kind of observations of document URIs; the subject is a contract (20 bytes) and an item (32 bytes).
-pub const NFT_URI: &str = "nft_uri";
+pub(crate) const NFT_URI: &str = "nft_uri";
 /// Kind of observations of documents, with the same subjects.
-pub const NFT_DOCUMENT: &str = "nft_document";
+pub(crate) const NFT_DOCUMENT: &str = "nft_document";
 
 pub(super) const TOKEN_URI: [u8; 4] = [0xc8, 0x7b, 0x56, 0xdd];
 pub(super) const URI: [u8; 4] = [0x0e, 0x89, 0x34, 0x1c];
@@ -106,7 +106,7 @@ pub struct Clients {
 
 /// An NFT, as its job names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Item {
+pub(crate) struct Item {
     pub contract: Address,
     pub id: U256,
     /// 721 or 1155.
@@ -357,7 +357,7 @@ impl NftItems {
             self.rows.put_in(&tx, item.contract, item.id, row).await?;
             Ok(running.queue.complete_in(&tx, &running.claim).await?)
         });
-        Ok(done.await?)
+        done.await
     }
 
     /// Stores the failure, and returns when to retry.

@@ -6,7 +6,7 @@
 //!
 //! Guarantees: every answer is stored as an observation before it becomes a row, and rows follow from observations
 //! alone, so [`TokenMetadata::rebuild`] makes the same rows without a node. A contract has one row. Rows hold texts
-//! without hidden characters ([`plain_bytes`]); the observation keeps the raw answer. A contract that cannot be asked
+//! without hidden characters (`plain_bytes`); the observation keeps the raw answer. A contract that cannot be asked
 //! fails its range, but does not delay other contracts in it. Leaves to others: prices, images.
 
 use std::borrow::Cow;
@@ -33,7 +33,7 @@ use crate::processors::token::{FT_TRANSFERS, NFT_TRANSFERS};
 
 pub const NAME: &str = "token_metadata_worker";
 /// Kind of its observations: the answer of a contract (20 bytes) to call data (the rest of the subject).
-pub const TOKEN_CALL: &str = "token_call";
+pub(crate) const TOKEN_CALL: &str = "token_call";
 
 /// Contracts per page.
 const PAGE: usize = 200;
@@ -58,7 +58,7 @@ pub static MIGRATIONS: Migrations = Migrations {
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TokenRow {
+pub(crate) struct TokenRow {
     pub contract: Address,
     pub name: Option<String>,
     pub symbol: Option<String>,
@@ -193,7 +193,7 @@ impl TokenMetadata {
             }
             Ok(())
         });
-        Ok(stored.await?)
+        stored.await
     }
 
     fn values(&self, row: &TokenRow) -> logmill_io::Result<Vec<Value>> {

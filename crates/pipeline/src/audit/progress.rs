@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::{AuditReport, Finding};
 use crate::error::Result;
 use crate::record;
+use crate::tip::Tip;
 
 /// Longer descriptions of findings are cut in the record.
 const WHAT_BYTES_MAX: usize = 200;
@@ -72,15 +73,16 @@ impl AuditProgress {
 
 /// The record of one chain.
 #[derive(Clone, Debug)]
-pub(crate) struct AuditRecord {
+pub(super) struct AuditRecord {
     meta: Arc<dyn MetaStore>,
     key: Key,
 }
 
 impl AuditRecord {
-    /// The record of the chain whose tip has this prefix.
-    pub(crate) fn new(meta: Arc<dyn MetaStore>, prefix: &str) -> Self {
-        Self { meta, key: Key::from(format!("{prefix}/audit")) }
+    /// The record of the chain that has this tip.
+    pub(super) fn beside(tip: &Tip) -> Self {
+        let (meta, key) = tip.sibling("audit");
+        Self { meta, key }
     }
 
     pub(super) async fn read(&self) -> Result<Option<AuditProgress>> {

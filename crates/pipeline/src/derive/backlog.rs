@@ -1,18 +1,19 @@
-//! `DeriveBacklog`: which ranges of every generation are done, taken or failing. The derivers of a process take their
-//! ranges from it.
+//! `DeriveBacklog`: the ranges of every generation, from which the derivers of a process take theirs.
 //!
-//! Ranges are interval sets, never their hull: the gap between two announced ranges was not announced.
+//! Each generation has a [`RangeBacklog`]. A range is read and decoded once for all generations that lack it, so it is
+//! taken from all of them together. Ranges are interval sets, never their hull: the gap between two announced ranges
+//! was not announced.
 //!
-//! Guarantees: no two derivers of a process take the same blocks of a generation; a failing range is halved until the
-//! failing block is alone, and that block is retried with backoff; everything else goes on. The backlog is only a hint:
-//! [`super::store`] refuses blocks that are already done. Leaves to others: deriving.
+//! Guarantees: no two derivers of a process take the same blocks of a generation. The backlog is only a hint:
+//! [`super::store`] refuses blocks that are already done. Leaves to others: deriving, and retries ([`RangeBacklog`]).
 
 use std::ops::Range;
 use std::time::Duration;
 
 use finalized_log_index::ReplacementPosition;
-use logmill_io::Timestamp;
+use logmill_io::{Entropy, Timestamp};
 use logmill_work::intervals::SearchOrder;
+use logmill_work::ranges::{FailingRange, RangeBacklog};
 use logmill_work::{Backoff, IntervalSet};
 
 use super::generation::{Generation, TipBlocks};
@@ -26,20 +27,10 @@ pub(crate) struct DeriveBacklog {
 #[derive(Debug)]
 pub(crate) struct GenerationWork {
     pub(crate) generation: Generation,
-    pub(crate) done: IntervalSet,
+    pub(crate) ranges: RangeBacklog,
     pub(crate) tip: TipBlocks,
-    taken: IntervalSet,
-    pub(crate) failing: Vec<FailingRange>,
     /// The tip is not retried before its `retry_at`.
     pub(crate) tip_failing: Option<FailingRange>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FailingRange {
-    pub(crate) range: Range<u64>,
-    pub(crate) attempts: u32,
-    pub(crate) retry_at: Timestamp,
-    pub(crate) error: String,
 }
 
 /// A range to derive, and the generations that lack all of it.
@@ -49,11 +40,12 @@ pub(crate) struct Task {
     pub(crate) generations: Vec<Generation>,
 }
 
-/// Backoff of a failing block: five seconds, doubling, up to ten minutes.
-pub(crate) fn retry() -> Backoff {
-    let (first, max) = (Duration::from_secs(5), Duration::from_secs(600));
-    Backoff::Exponential { first, max, jitter_percent: 10 }
-}
+/// Backoff of a failing block.
+const RETRY: Backoff = Backoff::Exponential {
+    first: Duration::from_secs(5),
+    max: Duration::from_secs(600),
+    jitter_percent: 10,
+};
 
 impl DeriveBacklog {
     /// Takes the next range of `within` that a generation lacks, with all generations that lack all of it.
@@ -68,7 +60,7 @@ impl DeriveBacklog {
     ) -> Option<Task> {
         let missing = |work: &GenerationWork| match work.generation.takes_blocks_after(replacements)
         {
-            true => work.missing(within, now),
+            true => work.ranges.missing(within, now),
             false => IntervalSet::new(),
         };
         let missing: Vec<IntervalSet> = self.generations.iter().map(missing).collect();
@@ -87,7 +79,7 @@ impl DeriveBacklog {
         let mut generations = Vec::new();
         for (work, missing) in self.generations.iter_mut().zip(&missing) {
             if missing.covers(&range) {
-                work.taken.insert(&range);
+                work.ranges.take(&range);
                 generations.push(work.generation.clone());
             }
         }
@@ -97,7 +89,7 @@ impl DeriveBacklog {
     /// The lowest block of `stored` that some generation has not derived, and one past the highest.
     pub(crate) fn undone_bounds(&self, stored: &IntervalSet) -> (Option<u64>, Option<u64>) {
         let undone: Vec<IntervalSet> =
-            self.generations.iter().map(|work| work.undone(stored)).collect();
+            self.generations.iter().map(|work| work.ranges.undone(stored)).collect();
         let lowest = undone.iter().filter_map(|undone| Some(undone.ranges().next()?.start)).min();
         let ends = undone.iter().filter_map(|undone| Some(undone.ranges().next_back()?.end));
         (lowest, ends.max())
@@ -105,7 +97,7 @@ impl DeriveBacklog {
 
     /// The largest number of blocks of `within` that any generation lacks.
     pub(crate) fn missing_most(&self, within: &IntervalSet, now: Timestamp) -> u64 {
-        let totals = self.generations.iter().map(|work| work.missing(within, now).total());
+        let totals = self.generations.iter().map(|work| work.ranges.missing(within, now).total());
         totals.max().unwrap_or(0)
     }
 
@@ -113,7 +105,7 @@ impl DeriveBacklog {
     pub(crate) fn give_back(&mut self, task: &Task) {
         for generation in &task.generations {
             if let Some(work) = self.work(generation) {
-                work.taken.remove(&task.range);
+                work.ranges.give_back(&task.range);
             }
         }
     }
@@ -121,38 +113,38 @@ impl DeriveBacklog {
     /// Records that a generation has derived a range.
     pub(crate) fn mark_done(&mut self, generation: &Generation, range: &Range<u64>) {
         if let Some(work) = self.work(generation) {
-            work.done.insert(range);
+            work.ranges.cover(range);
             work.tip.0.retain(|(number, _)| !range.contains(number));
-            work.failing.retain(|failing| !overlaps(&failing.range, range));
         }
     }
 
-    /// Records that a generation failed to derive a range: halves it, or schedules the retry of a single block.
+    /// Records that a generation failed to derive a range.
     pub(crate) fn record_failure(
         &mut self,
         generation: &Generation,
         range: &Range<u64>,
         error: &str,
         now: Timestamp,
-        wait: impl Fn(u32) -> Duration,
+        entropy: &dyn Entropy,
     ) {
-        let Some(work) = self.work(generation) else {
-            return;
-        };
-        let before = work.failing.iter().find(|failing| failing.range == *range);
-        let attempts = before.map_or(0, |failing| failing.attempts) + 1;
-        work.failing.retain(|failing| !overlaps(&failing.range, range));
-        let error = error.to_owned();
-        if range.end - range.start > 1 {
-            let middle = range.start + (range.end - range.start) / 2;
-            for range in [range.start..middle, middle..range.end] {
-                let error = error.clone();
-                work.failing.push(FailingRange { range, attempts: 0, retry_at: now, error });
-            }
-            return;
+        if let Some(work) = self.work(generation) {
+            work.ranges.fail(range, error, now, (&RETRY, entropy));
         }
-        let retry_at = now.after(wait(attempts));
-        work.failing.push(FailingRange { range: range.clone(), attempts, retry_at, error });
+    }
+
+    /// Records that the generations of a processor failed to derive the tip.
+    pub(crate) fn record_tip_failure(
+        &mut self,
+        processor: &str,
+        error: &str,
+        now: Timestamp,
+        entropy: &dyn Entropy,
+    ) {
+        for work in self.generations.iter_mut().filter(|work| work.generation.is_of(processor)) {
+            let before = work.tip_failing.as_ref();
+            let failing = FailingRange::after(before, 0..0, error, now, (&RETRY, entropy));
+            work.tip_failing = Some(failing);
+        }
     }
 
     pub(crate) fn work(&mut self, generation: &Generation) -> Option<&mut GenerationWork> {
@@ -166,44 +158,8 @@ pub(crate) fn is_same(a: &Generation, b: &Generation) -> bool {
 
 impl GenerationWork {
     pub(crate) fn new(generation: Generation, done: IntervalSet, tip: TipBlocks) -> Self {
-        let taken = IntervalSet::new();
-        Self { generation, done, tip, taken, failing: Vec::new(), tip_failing: None }
+        Self { generation, ranges: RangeBacklog::new(done), tip, tip_failing: None }
     }
-
-    /// The blocks of `within` that may be derived now. The halves of a failed range are returned one at a time.
-    pub(crate) fn missing(&self, within: &IntervalSet, now: Timestamp) -> IntervalSet {
-        let mut missing = self.undone(within);
-        for range in self.taken.ranges() {
-            missing.remove(&range);
-        }
-        let Some(first) = self
-            .failing
-            .iter()
-            .find(|failing| failing.retry_at <= now && missing.covers(&failing.range))
-        else {
-            for failing in &self.failing {
-                missing.remove(&failing.range);
-            }
-            return missing;
-        };
-        // Alone, because otherwise the halves would be joined again.
-        std::iter::once(first.range.clone()).collect()
-    }
-
-    /// The blocks of `within` that are not derived.
-    pub(crate) fn undone(&self, within: &IntervalSet) -> IntervalSet {
-        let mut undone = IntervalSet::new();
-        for range in within.ranges() {
-            for gap in self.done.gaps(&range) {
-                undone.insert(&gap);
-            }
-        }
-        undone
-    }
-}
-
-fn overlaps(a: &Range<u64>, b: &Range<u64>) -> bool {
-    a.start < b.end && b.start < a.end
 }
 
 fn cut(run: Range<u64>, most: u64, from: SearchOrder) -> Range<u64> {

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use futures::StreamExt;
 use logmill_chain::Block;
 
-use super::decoded::{DecodedBlock, TokenSettings};
-use super::deriver::DeriveSettings;
+use super::DeriveSettings;
+use super::decoded::{BlockParts, DecodedBlock, TokenSettings};
 use super::generation::Generation;
-use super::processor::{BlockParts, Phase};
+use super::processor::Phase;
 use super::rows::Rows;
 use crate::chain::Chain;
 use crate::error::{Error, Result};

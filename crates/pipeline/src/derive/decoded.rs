@@ -8,18 +8,25 @@ use std::sync::Arc;
 use alloy_primitives::{Address, B256, Bytes, U256};
 use logmill_chain::{Block, BlockRef};
 
-use super::processor::BlockParts;
 use crate::error::Result;
 
-pub mod abi;
-mod balances;
+pub(crate) mod abi;
+pub(crate) mod event;
 mod known;
 pub(crate) mod tokens;
 mod transactions;
 
-pub use balances::FtChange;
 pub use known::TokenSettings;
-pub use tokens::{FtTransfer, NftStandard, NftTransfer, Tokens, TransferKind};
+pub use tokens::{FtChange, FtTransfer, NftStandard, NftTransfer, Tokens, TransferKind};
+
+/// The parts of a block that a processor reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BlockParts {
+    /// Logs and token transfers; transactions are not decoded.
+    Logs,
+    /// Everything. The senders cost most, because they are recovered from signatures.
+    Everything,
+}
 
 #[derive(Debug)]
 pub struct DecodedBlock {

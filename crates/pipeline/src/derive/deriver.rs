@@ -13,7 +13,6 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,14 +20,13 @@ use std::time::Duration;
 use finalized_log_index::ReplacementPosition;
 use logmill_io::meta::SqlMeta;
 use logmill_io::{Clock, Entropy, ErrorKind, Fence};
-use logmill_work::{HeldLease, IntervalSet, Lease, LeaseSettings};
+use logmill_work::{IntervalSet, Lease, LeaseKeeper};
 
 use super::backlog::{self, DeriveBacklog, GenerationWork, Task};
-use super::chunk;
-use super::decoded::TokenSettings;
 use super::generation::GenerationState;
 use super::processor::Processor;
 use super::store::{RangeRows, Tables};
+use super::{DeriveSettings, chunk};
 use crate::chain::Chain;
 use crate::error::{Error, Result};
 
@@ -38,55 +36,6 @@ mod replacements;
 mod status;
 
 pub use status::{CheckpointStatus, DeriveStatus, FailingStatus};
-
-#[derive(Clone, Debug)]
-pub struct DeriveSettings {
-    /// `ENABLE_LIVE_DERIVERS`.
-    pub live: bool,
-    /// `LIVE_DERIVERS_CHUNK`: blocks per transaction near the head.
-    pub live_chunk: u64,
-    /// `LIVE_DERIVERS_HEAD_BACKFILL_BLOCKS`: final blocks below the head that are derived first.
-    pub head_backfill: u64,
-    /// `ENABLE_HISTORY_DERIVERS`.
-    pub history: bool,
-    /// `HISTORY_DERIVERS_CHUNK`: blocks per transaction in history.
-    pub history_chunk: u64,
-    /// `HISTORY_DERIVERS_SLEEP_MS`: pause after every chunk of history.
-    pub history_sleep: Duration,
-    /// Approximate bound on the rows of one transaction, whatever the number of blocks.
-    pub rows_max: usize,
-    /// Interval of the poll that finds work without a notification.
-    pub poll: Duration,
-    /// Delay before a retry after an error.
-    pub error_wait: Duration,
-    /// How token transfers are decoded; the processors must be constructed with the same settings.
-    pub tokens: Arc<TokenSettings>,
-    pub lease: LeaseSettings,
-    /// Folder of the database, if it is a file: a second copy of the tables is built only if the disk has room for it.
-    pub database_folder: Option<Arc<Path>>,
-    /// Bytes of disk space that a second copy of the tables must leave free.
-    pub disk_reserve_bytes: u64,
-}
-
-impl Default for DeriveSettings {
-    fn default() -> Self {
-        Self {
-            live: true,
-            live_chunk: 10,
-            head_backfill: 100,
-            history: true,
-            history_chunk: 1_000,
-            history_sleep: Duration::ZERO,
-            rows_max: 200_000,
-            poll: Duration::from_secs(1),
-            error_wait: Duration::from_secs(1),
-            tokens: Arc::default(),
-            lease: LeaseSettings::default(),
-            database_folder: None,
-            disk_reserve_bytes: 256 << 20,
-        }
-    }
-}
 
 /// Derives the tables of one chain.
 #[derive(Debug)]
@@ -155,19 +104,22 @@ impl Deriver {
         }
         self.leads.store(false, Ordering::SeqCst);
         let held = held.into_inner().unwrap_or_else(PoisonError::into_inner);
-        release(&lease, held.as_ref()).await;
+        if let Some(held) = held {
+            release(&held).await;
+        }
         Ok(())
     }
 
     /// Derives whenever it holds the lease; returns only on an error after which nothing can be stored.
-    async fn lead_always(&self, lease: &Lease, now: &Mutex<Option<HeldLease>>) -> Error {
+    async fn lead_always(&self, lease: &Lease, now: &Mutex<Option<Arc<LeaseKeeper>>>) -> Error {
         let note = |held| *now.lock().unwrap_or_else(PoisonError::into_inner) = held;
         loop {
-            match lease.acquire().await {
+            match LeaseKeeper::acquire(lease.clone()).await {
                 Ok(Some(held)) => {
-                    note(Some(held.clone()));
+                    let held = Arc::new(held);
+                    note(Some(Arc::clone(&held)));
                     // Boxed: the future is too large for a thread's stack.
-                    if let Err(error) = Box::pin(self.lead(lease, &held)).await
+                    if let Err(error) = Box::pin(self.lead(&held)).await
                         && error.kind() != ErrorKind::Fenced
                     {
                         if error.is_fatal() {
@@ -177,7 +129,7 @@ impl Deriver {
                         self.log_error(&error, "deriving tables");
                     }
                     self.leads.store(false, Ordering::SeqCst);
-                    release(lease, Some(&held)).await;
+                    release(&held).await;
                     note(None);
                 }
                 Ok(None) => {}
@@ -189,7 +141,7 @@ impl Deriver {
     }
 
     /// Derives for as long as the lease holds.
-    async fn lead(&self, lease: &Lease, held: &HeldLease) -> Result<Infallible> {
+    async fn lead(&self, held: &LeaseKeeper) -> Result<Infallible> {
         let fence = held.fence();
         self.load().await?;
         self.apply_replacements(Some(&fence)).await?;
@@ -206,27 +158,15 @@ impl Deriver {
             }
             Box::pin(self.history(&fence)).await
         };
+        let note = |error: logmill_work::Error| {
+            self.log_error(&error.into(), "renewing the derivers' lease");
+        };
         tokio::select! {
             biased;
-            ended = self.keep(lease, held) => ended,
+            lost = held.keep(note) => Err(lost.into()),
             ended = live => ended,
             ended = history => ended,
             ended = self.note_checkpoints(&fence) => ended,
-        }
-    }
-
-    async fn keep(&self, lease: &Lease, held: &HeldLease) -> Result<Infallible> {
-        let mut held = held.clone();
-        loop {
-            self.clock.sleep(self.settings.lease.ttl / 3).await;
-            match lease.renew(&held).await {
-                Ok(renewed) => held = renewed,
-                Err(error) if error.kind() == ErrorKind::Fenced || error.is_fatal() => {
-                    return Err(error.into());
-                }
-                // Every write checks the fence, so a lost lease is detected there.
-                Err(error) => self.log_error(&error.into(), "renewing the derivers' lease"),
-            }
         }
     }
 
@@ -260,7 +200,9 @@ impl Deriver {
         });
         for (generation, done, tip) in fresh {
             match backlog.work(&generation) {
-                Some(work) => (work.generation, work.done, work.tip) = (generation, done, tip),
+                Some(work) => {
+                    (work.generation, work.ranges.done, work.tip) = (generation, done, tip);
+                }
                 None => backlog.generations.push(GenerationWork::new(generation, done, tip)),
             }
         }
@@ -373,8 +315,8 @@ impl Deriver {
             error = text,
             "cannot derive blocks, retrying"
         );
-        let wait = |attempts: u32| backlog::retry().wait(attempts.into(), &*self.entropy);
-        self.backlog().record_failure(generation, range, &text, self.clock.now(), wait);
+        let now = self.clock.now();
+        self.backlog().record_failure(generation, range, &text, now, &*self.entropy);
     }
 
     fn log_error(&self, error: &Error, doing: &'static str) {
@@ -415,9 +357,8 @@ struct DerivedTask {
 }
 
 /// Releases the lease, so that the next process need not wait until it expires.
-async fn release(lease: &Lease, held: Option<&HeldLease>) {
-    if let Some(held) = held
-        && let Err(error) = lease.release(held).await
+async fn release(lease: &LeaseKeeper) {
+    if let Err(error) = lease.release().await
         && error.kind() != ErrorKind::Fenced
     {
         tracing::debug!(

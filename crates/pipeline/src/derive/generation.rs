@@ -18,11 +18,11 @@ use logmill_work::Scope;
 use serde::{Deserialize, Serialize};
 
 use super::processor::Processor;
-use super::read::stale;
+use super::schema::{self, physical, tip_of};
 use super::table::Table;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GenerationState {
+pub(crate) enum GenerationState {
     /// Invisible to readers: it is filled beside the serving one.
     Building,
     /// Visible to readers.
@@ -53,7 +53,7 @@ pub struct Generation {
     pub processor: Arc<dyn Processor>,
     /// A higher one replaces a lower one.
     pub number: u32,
-    pub state: GenerationState,
+    pub(crate) state: GenerationState,
     /// Position up to which it has applied replacements of stored blocks. Rows are accepted only while it stays the
     /// same.
     pub replacements: ReplacementPosition,
@@ -92,7 +92,7 @@ impl Generation {
 
     /// The statements that create a table like one of the final tables, under another name.
     pub fn create_statements(&self, table: &Table, name: &str) -> Vec<String> {
-        super::schema::create(table, name).into_iter().take(1).collect()
+        schema::create(table, name).into_iter().take(1).collect()
     }
 
     /// Name of the database table with the final rows.
@@ -110,16 +110,6 @@ pub(crate) fn scope(chain_id: u64, processor: &str, number: u32) -> Scope {
     Scope { chain_id, consumer: processor.to_owned(), version: number }
 }
 
-/// Name of the database table with a generation's final rows.
-pub(crate) fn physical(chain_id: u64, generation: u32, table: &str) -> String {
-    format!("c{chain_id}_g{generation}_{table}")
-}
-
-/// Name of the database table with the rows of blocks that are not final.
-pub(crate) fn tip_of(physical: &str) -> String {
-    format!("{physical}_tip")
-}
-
 /// The blocks whose rows are in the tip tables of a generation: the branch that readers see, lowest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TipBlocks(pub Vec<(u64, B256)>);
@@ -132,4 +122,31 @@ impl TipBlocks {
     pub fn contains(&self, number: u64, hash: B256) -> bool {
         self.0.contains(&(number, hash))
     }
+}
+
+/// Why tables that have applied the replacements up to `applied`, and recorded those up to `seen`, may contain rows of
+/// blocks that no longer exist, if the log ends at `end`; none if they cannot. `noted` is the deriver's reason.
+pub(crate) fn stale(
+    applied: ReplacementPosition,
+    seen: ReplacementPosition,
+    end: ReplacementPosition,
+    noted: Option<&str>,
+) -> Option<String> {
+    if applied.is_same(end) && seen.is_same(end) {
+        return None;
+    }
+    let unnoted = || {
+        match applied.seq < end.seq {
+        true => {
+            format!(
+                "stored blocks were replaced (replacement {}), and the tables are not updated yet",
+                end.seq
+            )
+        }
+        false => "the stored blocks were restored from a backup or stored again, or were replaced a moment ago, and \
+                  the tables are not updated yet"
+            .to_owned(),
+    }
+    };
+    Some(noted.map_or_else(unnoted, str::to_owned))
 }

@@ -4,7 +4,7 @@
 //! when it runs. Data of other blocks or of a node is kept in catalogues and observations and joined on read. Leaves to
 //! others: when it runs, storing, folding, reorganizations.
 
-use super::decoded::DecodedBlock;
+use super::decoded::{BlockParts, DecodedBlock};
 use super::rows::Rows;
 use super::table::Table;
 use crate::error::Result;
@@ -16,15 +16,6 @@ pub enum Phase {
     One,
     /// Also reads the token transfers that phase one decoded from the same block.
     Two,
-}
-
-/// The parts of a block that a processor reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum BlockParts {
-    /// Logs and token transfers; transactions are not decoded.
-    Logs,
-    /// Everything. The senders cost most, because they are recovered from signatures.
-    Everything,
 }
 
 /// A pure function from a block to rows.

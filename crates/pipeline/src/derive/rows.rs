@@ -18,18 +18,14 @@ const INDEX_BITS: u32 = 24;
 
 /// Block and index within it, of a log or of a transaction; sorts in chain order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Position(i64);
+pub(crate) struct Position(i64);
 
 impl Position {
     /// None if a number is too large for any known chain.
-    pub fn new(block: u64, index: u64) -> Option<Self> {
+    pub(crate) fn new(block: u64, index: u64) -> Option<Self> {
         let block = i64::try_from(block).ok().filter(|block| *block < 1 << (62 - INDEX_BITS))?;
         let index = i64::try_from(index).ok().filter(|index| *index < 1 << INDEX_BITS)?;
         Some(Self(block << INDEX_BITS | index))
-    }
-
-    pub fn stored(self) -> i64 {
-        self.0
     }
 }
 

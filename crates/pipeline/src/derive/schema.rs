@@ -7,11 +7,20 @@ use std::fmt::Write as _;
 
 use logmill_io::sql::{Bulk, ColumnType};
 
-use super::generation::tip_of;
 use super::table::{FIRST_AT, Fold, Kind, LAST_AT, Table};
 
 /// Column of tip tables: the block that a row comes from.
 pub(crate) const TIP_BLOCK: &str = "tip_block";
+
+/// Name of the database table with a generation's final rows.
+pub(crate) fn physical(chain_id: u64, generation: u32, table: &str) -> String {
+    format!("c{chain_id}_g{generation}_{table}")
+}
+
+/// Name of the database table with the rows of blocks that are not final.
+pub(crate) fn tip_of(physical: &str) -> String {
+    format!("{physical}_tip")
+}
 
 type StoredColumn = (&'static str, ColumnType);
 

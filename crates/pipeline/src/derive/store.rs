@@ -43,11 +43,8 @@ mod swap;
 pub(crate) use generations::chain_param;
 pub use migrations::MIGRATIONS;
 pub(crate) use replacements::LogVerdict;
-pub use replacements::{ReplacementOutcome, ReplacementPage};
+pub(crate) use replacements::{ReplacementOutcome, ReplacementPage};
 pub use swap::{Permit, SwapOutcome};
-
-/// Result inside a transaction, where errors are the store's.
-type StoreResult<T> = logmill_io::Result<T>;
 
 /// Derived tables in a database. Clones share the same handle.
 #[derive(Clone, Debug)]
@@ -80,7 +77,7 @@ pub struct TipChange {
 
 /// Rows in the form in which the database takes them.
 #[derive(Clone, Debug)]
-pub struct PreparedRows {
+pub(crate) struct PreparedRows {
     tables: Vec<(Bulk, Arc<[Vec<Value>]>)>,
 }
 
@@ -95,16 +92,26 @@ pub(crate) struct PreparedRange {
 impl Tables {
     /// Opens the tables for writing; creates or migrates them if necessary.
     pub async fn open(sql: Sql) -> Result<Self> {
-        let queue = Queue::open(sql.clone()).await?;
-        sql.migrate(&MIGRATIONS).await?;
-        Ok(Self { sql, queue, interner: Arc::new(Interner::new()) })
+        Self::open_beside(Queue::open(sql).await?).await
+    }
+
+    /// Opens the tables for writing in the database of a queue, which they share with others.
+    pub async fn open_beside(queue: Queue) -> Result<Self> {
+        queue.sql().migrate(&MIGRATIONS).await?;
+        let (sql, interner) = (queue.sql().clone(), Arc::new(Interner::new()));
+        Ok(Self { sql, queue, interner })
     }
 
     /// Opens the tables for reading.
     pub async fn open_read_only(sql: Sql) -> Result<Self> {
-        let queue = Queue::open_read_only(sql.clone()).await?;
-        sql.expect_migrated(&MIGRATIONS).await?;
-        Ok(Self { sql, queue, interner: Arc::new(Interner::new()) })
+        Self::read_beside(Queue::open_read_only(sql).await?).await
+    }
+
+    /// Opens the tables for reading in the database of a queue, which they share with others.
+    pub async fn read_beside(queue: Queue) -> Result<Self> {
+        queue.sql().expect_migrated(&MIGRATIONS).await?;
+        let (sql, interner) = (queue.sql().clone(), Arc::new(Interner::new()));
+        Ok(Self { sql, queue, interner })
     }
 
     /// The same tables through another handle to the database.
@@ -130,14 +137,18 @@ impl Tables {
     }
 
     /// Prepares final rows for storage: replaces addresses with numbers and sorts the rows by key.
-    pub async fn prepare(&self, generation: &Generation, rows: Rows) -> Result<PreparedRows> {
+    pub(crate) async fn prepare(
+        &self,
+        generation: &Generation,
+        rows: Rows,
+    ) -> Result<PreparedRows> {
         let ids = self.interner.ids(&self.sql, addresses([&rows])).await?;
         let generation = generation.clone();
         Ok(logmill_io::compute(move || prepare_rows(&generation, rows, &ids)).await)
     }
 
     /// Stores prepared rows; must run in the transaction that covers their blocks.
-    pub async fn apply_in(&self, tx: &Tx, rows: &PreparedRows) -> StoreResult<()> {
+    pub(crate) async fn apply_in(&self, tx: &Tx, rows: &PreparedRows) -> Result<()> {
         for (bulk, rows) in &rows.tables {
             tx.bulk(bulk, Arc::clone(rows)).await?;
         }
@@ -146,12 +157,12 @@ impl Tables {
 
     /// Marks blocks as final in a generation and removes them from its tip. Returns the parts that were not covered
     /// before.
-    pub async fn cover_in(
+    pub(crate) async fn cover_in(
         &self,
         tx: &Tx,
         generation: &Generation,
         range: &Heights,
-    ) -> StoreResult<Vec<Heights>> {
+    ) -> Result<Vec<Heights>> {
         let tip = self.lock_tip(tx, generation).await?;
         let fresh = Coverage::cover(tx, &generation.scope(), range).await?;
         let (gone, kept): (Vec<_>, Vec<_>) =
@@ -165,7 +176,7 @@ impl Tables {
     }
 
     /// Stores the highest covered range, for the view `indexing_checkpoints`.
-    async fn store_heights(&self, tx: &Tx, generation: &Generation) -> StoreResult<()> {
+    async fn store_heights(&self, tx: &Tx, generation: &Generation) -> Result<()> {
         let covered = Coverage::read(tx, &generation.scope()).await?.done;
         let Some(last) = covered.ranges().next_back() else {
             return Ok(());
@@ -240,7 +251,7 @@ impl Tables {
         written.await.map_err(|error| attribute(error, generation(at.load(Ordering::SeqCst))))
     }
 
-    async fn change_tip(&self, tx: &Tx, part: &TipChange, rows: &PreparedRows) -> StoreResult<()> {
+    async fn change_tip(&self, tx: &Tx, part: &TipChange, rows: &PreparedRows) -> Result<()> {
         let generation = &part.generation;
         let tip = self.lock_tip(tx, generation).await?;
         let covered = Coverage::read(tx, &generation.scope()).await?.done;
@@ -262,21 +273,16 @@ impl Tables {
     pub async fn tip(&self, generation: &Generation) -> Result<TipBlocks> {
         let text = format!("SELECT tip, replacements, replacement_mark {GENERATION_ROW}");
         let found = self.sql.query(&text, generation_params(generation)?).await?;
-        Ok(tip_of(generation, found.rows.first())?)
+        tip_of(generation, found.rows.first())
     }
 
-    async fn lock_tip(&self, tx: &Tx, generation: &Generation) -> StoreResult<TipBlocks> {
+    async fn lock_tip(&self, tx: &Tx, generation: &Generation) -> Result<TipBlocks> {
         let text =
             format!("SELECT tip, replacements, replacement_mark {GENERATION_ROW} FOR UPDATE");
         tip_of(generation, tx.execute(&text, generation_params(generation)?).await?.rows.first())
     }
 
-    async fn store_tip(
-        &self,
-        tx: &Tx,
-        generation: &Generation,
-        tip: &TipBlocks,
-    ) -> StoreResult<()> {
+    async fn store_tip(&self, tx: &Tx, generation: &Generation, tip: &TipBlocks) -> Result<()> {
         let mut params = generation_params(generation)?;
         params.push(record::encode(tip).into());
         let text = "UPDATE derive_line SET tip = $4, cleared = NULL
@@ -290,7 +296,7 @@ impl Tables {
         tx: &Tx,
         generation: &Generation,
         numbers: impl Iterator<Item = u64>,
-    ) -> StoreResult<()> {
+    ) -> Result<()> {
         let numbers: Arc<[Vec<Value>]> =
             numbers.map(|number| params![i64::try_from(number).unwrap_or(i64::MAX)]).collect();
         for table in generation.processor.tables() {
@@ -305,12 +311,12 @@ impl Tables {
 const GENERATION_ROW: &str =
     "FROM derive_line WHERE chain_id = $1 AND processor = $2 AND generation = $3";
 
-fn generation_params(generation: &Generation) -> StoreResult<Vec<Value>> {
+fn generation_params(generation: &Generation) -> Result<Vec<Value>> {
     let chain = chain_param(generation.chain_id)?;
     Ok(params![chain, generation.processor.name(), generation.number])
 }
 
-fn tip_of(generation: &Generation, row: Option<&logmill_io::sql::Row>) -> StoreResult<TipBlocks> {
+fn tip_of(generation: &Generation, row: Option<&logmill_io::sql::Row>) -> Result<TipBlocks> {
     // No row: another process has dropped the generation. Another position: the rows may come from blocks that were
     // replaced since.
     let row = row.ok_or_else(|| overtaken_error(generation))?;
@@ -318,7 +324,7 @@ fn tip_of(generation: &Generation, row: Option<&logmill_io::sql::Row>) -> StoreR
         return Err(overtaken_error(generation));
     }
     let tip = record::decode(&row.blob(0)?, "the tip of derived tables");
-    tip.map_err(|error| logmill_io::Error::Corrupt { what: error.to_string() })
+    tip.map_err(|error| logmill_io::Error::Corrupt { what: error.to_string() }.into())
 }
 
 /// Position in the replacement log, from the columns of its number and mark.
@@ -326,7 +332,7 @@ pub(crate) fn position(
     row: &logmill_io::sql::Row,
     seq: usize,
     mark: usize,
-) -> StoreResult<ReplacementPosition> {
+) -> Result<ReplacementPosition> {
     let mark = row.opt_int(mark)?.map_or(0, i64::cast_unsigned);
     Ok(ReplacementPosition { seq: row.count(seq)?, mark })
 }
@@ -336,29 +342,29 @@ pub(crate) fn seen(
     row: &logmill_io::sql::Row,
     applied: (usize, usize),
     seen: (usize, usize),
-) -> StoreResult<ReplacementPosition> {
+) -> Result<ReplacementPosition> {
     let (seq, mark) = if row.is_null(seen.0) { applied } else { seen };
     position(row, seq, mark)
 }
 
-async fn hold(tx: &Tx, fence: Option<&Fence>) -> StoreResult<()> {
-    match fence {
-        Some(fence) => tx.hold(fence).await,
-        None => Ok(()),
+async fn hold(tx: &Tx, fence: Option<&Fence>) -> Result<()> {
+    if let Some(fence) = fence {
+        tx.hold(fence).await?;
     }
+    Ok(())
 }
 
-fn overtaken_error(generation: &Generation) -> logmill_io::Error {
-    logmill_io::Error::Conflict { what: format!("the coverage of {}", generation.processor.name()) }
+fn overtaken_error(generation: &Generation) -> Error {
+    Error::Overtaken { processor: generation.processor.name() }
 }
 
 /// Attributes an error of a transaction to the generation that was being written, unless the store itself failed.
-fn attribute(error: logmill_io::Error, generation: Option<&Generation>) -> Error {
+fn attribute(error: Error, generation: Option<&Generation>) -> Error {
     let processor = generation.map_or("derive", |generation| generation.processor.name());
     match error.kind() {
         ErrorKind::Conflict => Error::Overtaken { processor },
-        ErrorKind::Transient | ErrorKind::Fenced => error.into(),
-        _ if generation.is_none() => error.into(),
+        ErrorKind::Transient | ErrorKind::Fenced => error,
+        _ if generation.is_none() => error,
         _ => Error::Processor { processor, what: logmill_io::error_chain(&error) },
     }
 }

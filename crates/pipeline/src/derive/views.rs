@@ -10,9 +10,8 @@
 //!
 //! Guarantees: a view shows the same rows as [`super::read`]. Leaves to others: creating them (`store`).
 
-use super::generation::{physical, tip_of};
-use super::read::{PLAIN, Select, select};
-use super::schema::key_names;
+use super::schema::{key_names, physical, tip_of};
+use super::select::{PLAIN, Select, select};
 use super::table::{Column, Fold, Kind, Table};
 
 /// Base of the limbs that hold decimal digits. A limb times 256, plus everything added to it, fits in 64 bits.

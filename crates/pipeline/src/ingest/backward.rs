@@ -2,7 +2,8 @@
 //!
 //! The unit is a cell of the log index. [`Backward::plan`] finds missing cells and enqueues a job for each, a few at a
 //! time; the worker that runs a job fetches, builds and publishes the cell. Missing cells follow from the published
-//! ones, so no other state is kept, and a cell whose job was lost is found again.
+//! ones, so no other state is kept, and a cell whose job was lost is found again. The coverage is the list of chunks,
+//! so a job is claimed by its key instead of by [`logmill_work::Coverage`].
 //!
 //! Guarantees: a cell is published whole and once, whichever worker builds it and however often; a cell that fails is
 //! retried while others go on. Listeners are not notified of history. Leaves to others: running jobs
@@ -16,9 +17,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use finalized_log_index::{Error as IndexError, FinalizedBlock, LogIndex};
 use futures::{Stream, StreamExt, stream};
-use logmill_chain::{Block, ChainSource, Error as ChainError};
+use logmill_chain::{Block, BlockSource, Error as ChainError};
 use logmill_io::Clock;
-use logmill_work::{EnqueueResult, Failure, Handler, NewJob, Outcome, Queue, RunningJob, State};
+use logmill_work::ranges::{self, RangeDriver, Step};
+use logmill_work::{
+    Backoff, EnqueueResult, Failure, Handler, IntervalSet, NewJob, Outcome, Queue, RunningJob,
+    State,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{IngestSettings, Progress};
@@ -28,7 +33,7 @@ use crate::error::{Error, Result};
 use crate::senders;
 
 /// Prefix of the job kind, before the chain id.
-pub const CELL_JOB: &str = "history-cell";
+pub(crate) const CELL_JOB: &str = "history-cell";
 /// Queued cells per worker: enough that none idles, few enough that the newest go first.
 const WAITING_PER_WORKER: usize = 2;
 /// Missing cells that are considered: those that wait after a failure do not delay the others.
@@ -44,7 +49,7 @@ const FETCHED_AHEAD: usize = 3;
 #[derive(Debug)]
 pub struct Backward {
     chain: Chain,
-    source: Arc<dyn ChainSource>,
+    source: Arc<dyn BlockSource>,
     queue: Queue,
     settings: IngestSettings,
     progress: Arc<Progress>,
@@ -68,7 +73,7 @@ struct CellPayload {
 impl Backward {
     pub fn new(
         chain: Chain,
-        source: Arc<dyn ChainSource>,
+        source: Arc<dyn BlockSource>,
         queue: Queue,
         settings: IngestSettings,
         progress: Arc<Progress>,
@@ -83,26 +88,9 @@ impl Backward {
         kind(self.chain.chain_id())
     }
 
-    /// Plans for as long as it is polled.
-    pub async fn run(&self) -> Result<std::convert::Infallible> {
-        loop {
-            if let Err(error) = self.plan().await {
-                if error.is_fatal() {
-                    return Err(error);
-                }
-                let text = logmill_io::error_chain(&error);
-                tracing::warn!(
-                    chain = self.chain.chain_id(),
-                    error = text,
-                    "cannot plan history jobs, retrying"
-                );
-                self.progress.set_last_error(text);
-                self.clock.sleep(self.settings.error_wait).await;
-            }
-            // There is no history before the first block is final.
-            let begun = self.chain.index().health().tail_start.is_some();
-            self.clock.sleep(if begun { PLAN_EVERY } else { FIRST_PLAN_WAIT }).await;
-        }
+    /// Plans for as long as it is polled; returns an error after which no plan can succeed.
+    pub async fn run(&self) -> Error {
+        ranges::drive(self, &*self.clock, &**self.queue.sql().entropy()).await
     }
 
     /// Enqueues jobs for the newest missing cells; returns the total number of missing blocks.
@@ -172,7 +160,7 @@ impl Backward {
         index.refresh().await?;
         let floor = self.floor.load(Ordering::SeqCst);
         let start = range.start.max(floor).min(range.end);
-        for part in gaps(index, start..range.end) {
+        for part in gaps(index, &(start..range.end)) {
             match self.build(part.clone()).await {
                 Err(Error::Chain(ChainError::Pruned { .. })) => {
                     let floor = self.find_floor(part.clone()).await?;
@@ -224,7 +212,7 @@ impl Backward {
             (Err(_), Some(cause)) => Err(cause),
             // Another process has published it first.
             (Err(IndexError::Unpublishable { .. }), None)
-                if gaps(self.chain.index(), range).is_empty() =>
+                if gaps(self.chain.index(), &range).is_empty() =>
             {
                 Ok(())
             }
@@ -279,7 +267,7 @@ impl Backward {
 
 /// Fetches all blocks of a range and converts them for the index.
 async fn prepare(
-    source: &dyn ChainSource,
+    source: &dyn BlockSource,
     progress: &Progress,
     store_senders: bool,
     range: Range<u64>,
@@ -317,41 +305,46 @@ pub(crate) fn missing_cells(index: &LogIndex, floor: u64) -> Vec<Range<u64>> {
     let Some(end) = index.health().tail_start else {
         return Vec::new();
     };
-    let cell = index.settings().cell_blocks;
-    let mut cells = Vec::new();
-    for gap in gaps(index, floor..end.max(floor)) {
-        let mut start = gap.start;
-        while start < gap.end {
-            let next = (start - start % cell + cell).min(gap.end);
-            cells.push(start..next);
-            start = next;
-        }
-    }
-    cells
+    let wanted = std::iter::once(floor..end.max(floor)).collect();
+    ranges::missing(&wanted, &stored(index), index.settings().cell_blocks).collect()
 }
 
 /// The parts of a range that neither a chunk nor the tail holds.
-fn gaps(index: &LogIndex, range: Range<u64>) -> Vec<Range<u64>> {
-    let mut gaps = Vec::new();
-    let mut next = range.start;
-    let tail = index.health().tail_start.map(|start| start..u64::MAX);
+fn gaps(index: &LogIndex, range: &Range<u64>) -> Vec<Range<u64>> {
+    stored(index).gaps(range)
+}
+
+/// The blocks that need not be fetched: those of chunks, and all from the start of the tail on.
+fn stored(index: &LogIndex) -> IntervalSet {
     let chunks = index.chunks();
-    for held in chunks.iter().map(|entry| entry.blocks.clone()).chain(tail) {
-        if held.end <= next {
-            continue;
-        }
-        if held.start >= range.end {
-            break;
-        }
-        if held.start > next {
-            gaps.push(next..held.start);
-        }
-        next = held.end;
+    let tail = index.health().tail_start.map(|start| start..u64::MAX);
+    chunks.iter().map(|entry| entry.blocks.clone()).chain(tail).collect()
+}
+
+#[async_trait]
+impl RangeDriver for Backward {
+    type Error = Error;
+
+    async fn claim(&self) -> Result<Step> {
+        // One plan enqueues as many cells as the workers can do until the next one.
+        self.plan().await.map(|_| Step::Busy)
     }
-    if next < range.end {
-        gaps.push(next..range.end);
+
+    async fn wait(&self, _: Step) {
+        // There is no history before the first block is final.
+        let begun = self.chain.index().health().tail_start.is_some();
+        self.clock.sleep(if begun { PLAN_EVERY } else { FIRST_PLAN_WAIT }).await;
     }
-    gaps
+
+    fn retry(&self, error: Error) -> Result<Backoff> {
+        if error.is_fatal() {
+            return Err(error);
+        }
+        let (chain, text) = (self.chain.chain_id(), logmill_io::error_chain(&error));
+        tracing::warn!(chain, error = text, "cannot plan history jobs, retrying");
+        self.progress.set_last_error(text);
+        Ok(Backoff::Constant { wait: self.settings.error_wait })
+    }
 }
 
 /// Runs the jobs of a [`Backward`].

@@ -34,9 +34,9 @@ pub mod stored;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use logmill_chain::{Address, BlockRef, ChainSource, Finality};
+use logmill_chain::{Address, BlockRef, Finality, NodeSource};
 use logmill_io::ErrorKind;
-use logmill_work::{Backoff, Runner, RunnerSettings};
+use logmill_work::{Attempts, Backoff, Runner, RunnerSettings};
 use tokio::sync::{Notify, watch};
 
 use crate::derive::{Generation, Tables};
@@ -50,11 +50,13 @@ use status::Counts;
 pub use mode::Mode;
 pub use status::{CollectStatus, MissingRange};
 
+/// Attempts of a range before it needs an operator.
+const ATTEMPTS_MAX: u32 = 10;
 /// Maximum wait before a failed range is retried.
 const FAILURE_WAIT_MAX: Duration = Duration::from_secs(600);
-/// How often the connection test is retried, so that one bad answer does not abort a start.
-const TESTS_MAX: i64 = 3;
-const TEST_WAITS: Backoff = Backoff::Linear { step: Duration::from_millis(300) };
+/// The connection test is retried, so that one bad answer does not abort a start.
+const TESTS: Attempts =
+    Attempts { most: 4, waits: Backoff::Linear { step: Duration::from_millis(300) } };
 /// How often an idle worker looks for jobs, in case a wake-up was lost.
 const SLOW_POLL: Duration = Duration::from_secs(15);
 
@@ -94,7 +96,7 @@ impl Default for CollectSettings {
 #[derive(Debug)]
 pub struct Collector {
     chain_id: u64,
-    source: Arc<dyn ChainSource>,
+    source: Arc<dyn NodeSource>,
     tables: Tables,
     event: Arc<dyn LogProcessor>,
     settings: CollectSettings,
@@ -117,6 +119,8 @@ struct State {
     halted: Option<String>,
     /// When `tidy` last ran, on the monotonic clock.
     tidied_at: Option<Duration>,
+    /// Whether the last step found nothing missing.
+    idles: bool,
 }
 
 /// The chain's heads as last seen.
@@ -132,7 +136,7 @@ impl Collector {
     /// `owner` must be unique for every run of every process.
     pub fn new(
         chain_id: u64,
-        source: Arc<dyn ChainSource>,
+        source: Arc<dyn NodeSource>,
         tables: Tables,
         event: Arc<dyn LogProcessor>,
         settings: CollectSettings,
@@ -146,6 +150,7 @@ impl Collector {
             generations: Vec::new(),
             halted: None,
             tidied_at: None,
+            idles: false,
         };
         Self {
             chain_id,
@@ -168,18 +173,13 @@ impl Collector {
     /// Checks that the nodes serve this chain and that the contracts have code.
     pub async fn test_connection(&self) -> Result<()> {
         let sql = self.tables.sql();
-        let mut failed = 0;
-        loop {
-            match self.test_once().await {
-                Err(error) if error.kind() == ErrorKind::Transient && failed < TESTS_MAX => {
-                    failed += 1;
-                    let text = logmill_io::error_chain(&error);
-                    tracing::warn!(attempt = failed, error = text, "no node answers, retrying");
-                    sql.clock().sleep(TEST_WAITS.wait(failed, &**sql.entropy())).await;
-                }
-                tested => return tested,
-            }
-        }
+        let is_retried = |error: &Error| error.kind() == ErrorKind::Transient;
+        let note = |attempt: i64, error: &Error| {
+            let error = logmill_io::error_chain(error);
+            tracing::warn!(attempt, error, "no node answers, retrying");
+        };
+        let context = (&**sql.clock(), &**sql.entropy());
+        TESTS.run(context, |_| self.test_once(), is_retried, note).await
     }
 
     async fn test_once(&self) -> Result<()> {
@@ -268,7 +268,7 @@ impl Collector {
             let planned = tokio::select! {
                 biased;
                 () = stop_requested() => Ok(()),
-                Err(error) = self.plan() => Err(error),
+                error = self.plan() => Err(error),
                 () = self.watch() => Ok(()),
                 () = self.publish_progress() => Ok(()),
             };

@@ -106,7 +106,7 @@ impl Forward {
                 Err(error) if is_on_its_way(&error) => {
                     let (chain, text) = (self.chain.chain_id(), logmill_io::error_chain(&error));
                     tracing::debug!(chain, error = text, "a block is not available yet");
-                    self.progress.set_last_error(text);
+                    self.progress.set_forward_error(text);
                     self.source.changed(poll).await;
                 }
                 Err(error) => {
@@ -115,7 +115,7 @@ impl Forward {
                     if waits_for_repair(&error) {
                         self.progress.set_stalled(Some(text.clone()));
                     }
-                    self.progress.set_last_error(text);
+                    self.progress.set_forward_error(text);
                     self.clock.sleep(self.settings.error_wait).await;
                 }
             }
@@ -217,13 +217,13 @@ impl Forward {
                 }
                 Some(_) if latest.number < ours.number => self.shortened(ours, heads).await,
                 _ => {
-                    self.losses.forget();
+                    self.forget_losses();
                     self.progress.set_stalled(None);
                     Ok(Look::Nothing)
                 }
             };
         }
-        self.losses.forget();
+        self.forget_losses();
         self.append(Some(ours), ours.number + 1, heads).await
     }
 

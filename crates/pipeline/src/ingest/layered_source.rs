@@ -1,7 +1,6 @@
 //! `LayeredSource`: a stack of sources; each range is fetched from the first source that has it.
 //!
-//! History files come before nodes because reading them costs nothing. Heads, lookups by hash and everything else go to
-//! the last layer.
+//! History files come before nodes because reading them costs nothing. Heads and lookups by hash go to the last layer.
 //!
 //! Guarantees: those of each source; blocks of two sources are only joined if they link. Leaves to others: which
 //! sources there are.
@@ -12,12 +11,10 @@ use std::time::Duration;
 
 use alloy_primitives::B256;
 use async_trait::async_trait;
-use logmill_chain::{
-    Block, ChainInfo, ChainSource, ChecksStatus, Error, Heads, NodeStatus, Result,
-};
+use logmill_chain::{Block, BlockSource, ChainInfo, ChainSource, Error, Heads, NodeStatus, Result};
 
 /// A source, and the only ranges that it has.
-pub type Layer = (Vec<Range<u64>>, Arc<dyn ChainSource>);
+pub(crate) type Layer = (Vec<Range<u64>>, Arc<dyn BlockSource>);
 
 /// Sources, cheapest first. The last one follows the chain.
 #[derive(Debug)]
@@ -32,27 +29,23 @@ impl LayeredSource {
     }
 
     /// The source for blocks from `start` on, and the end of the range that it has.
-    fn layer_of(&self, start: u64) -> (&Arc<dyn ChainSource>, u64) {
+    fn layer_of(&self, start: u64) -> (&dyn BlockSource, u64) {
         let mut until = u64::MAX;
         for (ranges, source) in &self.below {
             if let Some(range) = ranges.iter().find(|range| range.contains(&start)) {
-                return (source, range.end.min(until));
+                return (&**source, range.end.min(until));
             }
             let next = ranges.iter().map(|range| range.start).filter(|next| *next > start).min();
             until = until.min(next.unwrap_or(u64::MAX));
         }
-        (&self.last, until)
+        (&*self.last, until)
     }
 }
 
 #[async_trait]
-impl ChainSource for LayeredSource {
+impl BlockSource for LayeredSource {
     async fn info(&self) -> Result<ChainInfo> {
         self.last.info().await
-    }
-
-    async fn heads(&self) -> Result<Heads> {
-        self.last.heads().await
     }
 
     async fn blocks(&self, range: Range<u64>) -> Result<Vec<Block>> {
@@ -89,20 +82,19 @@ impl ChainSource for LayeredSource {
         self.last.block_by_hash(hash).await
     }
 
-    async fn changed(&self, at_most: Duration) {
-        self.last.changed(at_most).await;
-    }
-
     fn nodes(&self) -> Vec<NodeStatus> {
         let below = self.below.iter().flat_map(|(_, source)| source.nodes());
         below.chain(self.last.nodes()).collect()
     }
+}
 
-    fn checks(&self) -> Option<ChecksStatus> {
-        self.last.checks()
+#[async_trait]
+impl ChainSource for LayeredSource {
+    async fn heads(&self) -> Result<Heads> {
+        self.last.heads().await
     }
 
-    async fn pass(&self, method: &str, params: &str) -> Result<String> {
-        self.last.pass(method, params).await
+    async fn changed(&self, at_most: Duration) {
+        self.last.changed(at_most).await;
     }
 }

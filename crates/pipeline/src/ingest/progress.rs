@@ -11,8 +11,7 @@ use logmill_io::Clock;
 use serde::Serialize;
 use tokio::sync::watch;
 
-use crate::sighting::Sighting;
-use crate::uncompared::UncomparedBlocks;
+use crate::sighting::{Sighting, UncomparedBlocks};
 
 const RATE_WINDOW: Duration = Duration::from_secs(30);
 /// The store is near the head if at most this many blocks are missing.
@@ -59,6 +58,8 @@ struct State {
     uncompared: Option<UncomparedBlocks>,
     stalled: Option<String>,
     last_error: Option<String>,
+    forward_error: Option<String>,
+    lost_final: Option<u64>,
     reorgs: u64,
     deepest_reorg: u64,
     forward: Rate,
@@ -99,6 +100,12 @@ pub struct ProgressReport {
     /// Why no more blocks can be stored for now, if so.
     pub stalled: Option<String>,
     pub last_error: Option<String>,
+    /// The last error at the head, unless blocks were stored there since.
+    #[serde(skip)]
+    pub forward_error: Option<String>,
+    /// The highest final block, if no node has it any more.
+    #[serde(skip)]
+    pub lost_final: Option<u64>,
     /// Number of reorganizations.
     pub reorgs: u64,
     /// Depth of the deepest one.
@@ -247,6 +254,7 @@ impl Progress {
             state.seen_at = sighting.map(|seen| (now, seen.age));
             state.damaged = sighting.map_or(0, |seen| seen.damaged);
             state.uncompared = sighting.and_then(|seen| seen.uncompared.clone());
+            (state.forward_error, state.lost_final) = (None, None);
         });
     }
 
@@ -276,6 +284,22 @@ impl Progress {
         self.change(|state| state.last_error = Some(error));
     }
 
+    /// Records an error that keeps blocks at the head from being stored.
+    pub(crate) fn set_forward_error(&self, error: String) {
+        self.set_last_error(error.clone());
+        self.change(|state| state.forward_error = Some(error));
+    }
+
+    /// Records the highest final block if no node has it any more. Returns true if that changed.
+    pub(crate) fn set_lost_final(&self, number: Option<u64>) -> bool {
+        let mut is_news = false;
+        self.change(|state| {
+            is_news = state.lost_final != number;
+            state.lost_final = number;
+        });
+        is_news
+    }
+
     fn count(&self, name: &'static str, by: u64) {
         metrics::counter!(name, "chain" => Arc::clone(&self.chain)).increment(by);
     }
@@ -291,7 +315,10 @@ impl Progress {
     pub(crate) fn count_forward(&self, blocks: u64, logs: u64) {
         self.count("logmill_forward_blocks_total", blocks);
         let now = self.clock.monotonic();
-        self.change(|state| state.forward.add(now, blocks, logs));
+        self.change(|state| {
+            state.forward.add(now, blocks, logs);
+            state.forward_error = None;
+        });
     }
 
     pub(crate) fn count_history(&self, blocks: u64, logs: u64) {
@@ -332,6 +359,8 @@ impl Progress {
             behind: state.target.map(behind),
             stalled: state.stalled.clone(),
             last_error: state.last_error.clone(),
+            forward_error: state.forward_error.clone(),
+            lost_final: state.lost_final,
             reorgs: state.reorgs,
             deepest_reorg: state.deepest_reorg,
             forward_blocks: state.forward.blocks,
@@ -365,5 +394,16 @@ mod tests {
         progress.take_over(Some(9), Some(&sighting));
         clock.sleep(Duration::from_secs(2)).await;
         assert_eq!(progress.report().seen_ms_ago, Some(27_000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_at_the_head_applies_until_blocks_are_stored() {
+        let progress = Progress::new(SimClock::at(Timestamp(0)), 1_337);
+        progress.set_forward_error("a false block".to_owned());
+        assert_eq!(progress.report().forward_error.as_deref(), Some("a false block"));
+        progress.count_forward(1, 0);
+        let report = progress.report();
+        assert_eq!(report.forward_error, None);
+        assert_eq!(report.last_error.as_deref(), Some("a false block"), "it stays in the status");
     }
 }

@@ -8,30 +8,30 @@ use alloy_primitives::{Address, B256, U256};
 use crate::derive::decoded::abi;
 
 /// The first word of an answer; none if it is shorter.
-pub fn word(answer: &[u8]) -> Option<B256> {
+pub(crate) fn word(answer: &[u8]) -> Option<B256> {
     abi::word(answer, 0)
 }
 
-pub fn number(answer: &[u8]) -> Option<U256> {
+pub(crate) fn number(answer: &[u8]) -> Option<U256> {
     word(answer).map(|word| U256::from_be_bytes(word.0))
 }
 
 /// Decimals of a token; none above 255.
-pub fn decimals(answer: &[u8]) -> Option<u8> {
+pub(crate) fn decimals(answer: &[u8]) -> Option<u8> {
     number(answer).and_then(|number| u8::try_from(number).ok())
 }
 
 /// Whether the first word is exactly 1; anything else counts as no.
-pub fn is_yes(answer: &[u8]) -> bool {
+pub(crate) fn is_yes(answer: &[u8]) -> bool {
     number(answer) == Some(U256::ONE)
 }
 
-pub fn address(answer: &[u8]) -> Option<Address> {
+pub(crate) fn address(answer: &[u8]) -> Option<Address> {
     abi::address(&word(answer)?)
 }
 
 /// The bytes of a text: an ABI string, or a zero-padded word as in the first tokens.
-pub fn text(answer: &[u8]) -> Option<&[u8]> {
+pub(crate) fn text(answer: &[u8]) -> Option<&[u8]> {
     string(answer).or_else(|| short_text(answer))
 }
 

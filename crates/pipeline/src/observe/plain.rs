@@ -3,15 +3,15 @@
 //! A token's name is chosen by its creator, and some are meant to deceive: with characters that reverse the direction
 //! of text, that are invisible, or that a terminal interprets.
 //!
-//! Guarantees: the result of [`plain`] has no control characters, no characters that change the direction of text, no
+//! Guarantees: the result of `plain` has no control characters, no characters that change the direction of text, no
 //! invisible ones (except joiners, which scripts and emoji need), and at most the requested length; applying it twice
 //! changes nothing. Leaves to others: letters that look alike.
 
 /// Maximum length of a name, in characters.
-pub const NAME_CHARS_MAX: usize = 256;
+pub(crate) const NAME_CHARS_MAX: usize = 256;
 
 /// The displayable part of a text; none if nothing is left.
-pub fn plain(text: &str, chars_max: usize) -> Option<String> {
+pub(crate) fn plain(text: &str, chars_max: usize) -> Option<String> {
     let shown: String = text.chars().filter_map(shown).collect();
     let cut: String = shown.trim_start().chars().take(chars_max).collect();
     let cut = cut.trim_end();
@@ -19,7 +19,7 @@ pub fn plain(text: &str, chars_max: usize) -> Option<String> {
 }
 
 /// The same for bytes that should be UTF-8; invalid ones become the replacement character.
-pub fn plain_bytes(bytes: &[u8], chars_max: usize) -> Option<String> {
+pub(crate) fn plain_bytes(bytes: &[u8], chars_max: usize) -> Option<String> {
     // A character has at most four bytes; the factor leaves room for characters that are removed.
     let enough = bytes.len().min(chars_max.saturating_mul(16));
     plain(&String::from_utf8_lossy(&bytes[..enough]), chars_max)

@@ -8,7 +8,7 @@
 //! newest of all; an answer contains its block.
 //!
 //! Guarantees: a contract cannot cause an answer other than the four of [`AnswerStatus`], or one larger than
-//! [`super::VALUE_BYTES_MAX`]. Leaves to others: storing answers, retries.
+//! `super::VALUE_BYTES_MAX`. Leaves to others: storing answers, retries.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ use std::time::Duration;
 use alloy_primitives::{Address, B256, hex};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use logmill_chain::ChainSource;
+use logmill_chain::NodeSource;
 use logmill_chain::evm::{ErrorClass, classify_message};
 use logmill_io::Clock;
 
@@ -49,14 +49,14 @@ impl Default for StateSettings {
 
 /// A read-only call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Call {
+pub(crate) struct Call {
     pub to: Address,
     pub data: Bytes,
 }
 
 impl Call {
     /// Calls a function with words as its arguments.
-    pub fn new(to: Address, selector: [u8; 4], words: &[B256]) -> Self {
+    pub(crate) fn new(to: Address, selector: [u8; 4], words: &[B256]) -> Self {
         let mut data = selector.to_vec();
         words.iter().for_each(|word| data.extend_from_slice(word.as_slice()));
         Self { to, data: data.into() }
@@ -74,7 +74,7 @@ pub struct StateAnswer {
 
 #[derive(Clone, Debug)]
 pub struct StateReader {
-    source: Arc<dyn ChainSource>,
+    source: Arc<dyn NodeSource>,
     clock: Arc<dyn Clock>,
     settings: StateSettings,
     /// The newest final block, and when it was read, on the monotonic clock.
@@ -83,7 +83,7 @@ pub struct StateReader {
 
 impl StateReader {
     pub fn new(
-        source: Arc<dyn ChainSource>,
+        source: Arc<dyn NodeSource>,
         clock: Arc<dyn Clock>,
         settings: StateSettings,
     ) -> Self {
@@ -93,7 +93,7 @@ impl StateReader {
     /// The newest final block, possibly a cached one; the newest of all if none is final yet. Never below `at_least`,
     /// which is known to be final: a contract created there does not exist yet at a block that was cached earlier, or
     /// that a lagging node calls final.
-    pub async fn final_block(&self, at_least: u64) -> Result<u64> {
+    pub(crate) async fn final_block(&self, at_least: u64) -> Result<u64> {
         let known = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((block, at)) = known
             && block >= at_least
@@ -109,7 +109,7 @@ impl StateReader {
     }
 
     /// A contract's answer to a call, at this block or a newer one.
-    pub async fn call(&self, call: &Call, block: u64) -> Result<StateAnswer> {
+    pub(crate) async fn call(&self, call: &Call, block: u64) -> Result<StateAnswer> {
         self.ask("eth_call", &self.call_params(call), block, bytes_of).await
     }
 
@@ -121,12 +121,12 @@ impl StateReader {
     }
 
     /// A contract's answer to a call at exactly this block; none if no node has its state any more.
-    pub async fn call_at(&self, call: &Call, block: u64) -> Result<Option<StateAnswer>> {
+    pub(crate) async fn call_at(&self, call: &Call, block: u64) -> Result<Option<StateAnswer>> {
         self.ask_at("eth_call", &self.call_params(call), block, bytes_of).await
     }
 
     /// Answers to calls, in order. Each contains its block.
-    pub async fn call_all(&self, calls: &[Call], block: u64) -> Result<Vec<StateAnswer>> {
+    pub(crate) async fn call_all(&self, calls: &[Call], block: u64) -> Result<Vec<StateAnswer>> {
         let Some((first, rest)) = calls.split_first() else {
             return Ok(Vec::new());
         };
@@ -141,7 +141,7 @@ impl StateReader {
         Ok([first].into_iter().chain(rest).collect())
     }
 
-    pub async fn code(&self, address: Address, block: u64) -> Result<StateAnswer> {
+    pub(crate) async fn code(&self, address: Address, block: u64) -> Result<StateAnswer> {
         let params = |at: u64| format!(r#"["{address:#x}","{at:#x}"]"#);
         self.ask("eth_getCode", &params, block, bytes_of).await
     }

@@ -41,7 +41,7 @@ pub static ACCOUNTS: Table = Table {
 };
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Accounts {
+pub(crate) struct Accounts {
     /// Fingerprint of the token settings with which transfers are decoded.
     pub tokens: String,
 }
@@ -103,7 +103,7 @@ impl Participants {
 
 impl Processor for Accounts {
     fn name(&self) -> &'static str {
-        "accounts_worker"
+        super::ProcessorName::Accounts.as_str()
     }
 
     fn version(&self) -> u32 {

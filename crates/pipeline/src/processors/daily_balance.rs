@@ -28,14 +28,14 @@ pub static DAILY_BALANCES: Table = Table {
 };
 
 #[derive(Clone, Debug, Default)]
-pub struct DailyBalance {
+pub(crate) struct DailyBalance {
     /// Fingerprint of the token settings with which transfers are decoded.
     pub tokens: String,
 }
 
 impl Processor for DailyBalance {
     fn name(&self) -> &'static str {
-        "daily_balance_worker"
+        super::ProcessorName::DailyBalance.as_str()
     }
 
     fn version(&self) -> u32 {

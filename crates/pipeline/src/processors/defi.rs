@@ -106,11 +106,11 @@ pub static DEFI_PAIR_STATS: Table = Table {
 };
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Defi;
+pub(crate) struct Defi;
 
 impl Processor for Defi {
     fn name(&self) -> &'static str {
-        "defi_worker"
+        super::ProcessorName::Defi.as_str()
     }
 
     fn version(&self) -> u32 {

@@ -44,7 +44,7 @@ pub struct Evm;
 
 impl Processor for Evm {
     fn name(&self) -> &'static str {
-        "evm_worker"
+        super::ProcessorName::Evm.as_str()
     }
 
     fn version(&self) -> u32 {

@@ -22,7 +22,7 @@ use crate::error::Result;
 
 pub const FEES_COLLECTED: B256 =
     b256!("0x28a87b6059180e46de5fb9ab35eb043e8fe00ab45afcc7789e3934ecbbcde3ea");
-pub const FEES_FORWARDED: B256 =
+pub(crate) const FEES_FORWARDED: B256 =
     b256!("0x3a7029951ba36c1af37954df919ce2f9a95c3f5c2c2e872d5e7fd47c61a6df26");
 
 /// The fee collector of Ethereum, Optimism, BNB, Gnosis, Polygon and all chains not known to have another.
@@ -72,7 +72,7 @@ pub static FEE_EVENTS: Table = Table {
 };
 
 /// `FeesForwarded`, one row per recipient.
-pub static FEE_FORWARDS: Table = Table {
+pub(crate) static FEE_FORWARDS: Table = Table {
     name: "fee_forwards",
     columns: &[
         key("block_height", Kind::Int),
@@ -156,7 +156,7 @@ impl Fees {
 
 impl Processor for Fees {
     fn name(&self) -> &'static str {
-        "fees_worker"
+        super::ProcessorName::Fees.as_str()
     }
 
     fn version(&self) -> u32 {

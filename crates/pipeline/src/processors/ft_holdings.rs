@@ -30,7 +30,7 @@ pub struct FtHoldings {
 
 impl Processor for FtHoldings {
     fn name(&self) -> &'static str {
-        "ft_holdings_worker"
+        super::ProcessorName::FtHoldings.as_str()
     }
 
     fn version(&self) -> u32 {

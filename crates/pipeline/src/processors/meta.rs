@@ -35,14 +35,14 @@ pub mod contracts;
 
 pub use contracts::{CONTRACT_VERSIONS, SMART_CONTRACTS};
 
-pub const PAYER: u8 = 1;
-pub const RECEIVER: u8 = 2;
-pub const CREATED: u8 = 4;
-pub const FT_SENDER: u8 = 8;
-pub const FT_RECEIVER: u8 = 16;
-pub const NFT_SENDER: u8 = 32;
-pub const NFT_RECEIVER: u8 = 64;
-pub const AUTHORIZER: u8 = 128;
+pub(crate) const PAYER: u8 = 1;
+pub(crate) const RECEIVER: u8 = 2;
+pub(crate) const CREATED: u8 = 4;
+pub(crate) const FT_SENDER: u8 = 8;
+pub(crate) const FT_RECEIVER: u8 = 16;
+pub(crate) const NFT_SENDER: u8 = 32;
+pub(crate) const NFT_RECEIVER: u8 = 64;
+pub(crate) const AUTHORIZER: u8 = 128;
 
 const ROLE_NAMES: [(u8, &str); 8] = [
     (PAYER, "PAYER"),
@@ -88,7 +88,7 @@ pub static ACCOUNT_STATS: Table = Table {
 };
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Meta {
+pub(crate) struct Meta {
     /// Fingerprint of the token settings with which transfers are decoded.
     pub tokens: String,
 }
@@ -103,7 +103,7 @@ struct Stats {
 
 impl Processor for Meta {
     fn name(&self) -> &'static str {
-        "meta_worker"
+        super::ProcessorName::Meta.as_str()
     }
 
     fn version(&self) -> u32 {

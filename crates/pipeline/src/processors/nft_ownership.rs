@@ -48,7 +48,7 @@ pub struct NftOwnership {
 
 impl Processor for NftOwnership {
     fn name(&self) -> &'static str {
-        "nft_ownership_worker"
+        super::ProcessorName::NftOwnership.as_str()
     }
 
     fn version(&self) -> u32 {

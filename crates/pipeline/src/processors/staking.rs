@@ -32,7 +32,7 @@ use crate::derive::table::{Fold, folded, key, once};
 use crate::derive::{Cell, DecodedBlock, Kind, Processor, Rows, Table};
 use crate::error::Result;
 
-pub const DEPOSIT_EVENT: B256 =
+pub(crate) const DEPOSIT_EVENT: B256 =
     b256!("0x649bbc62d0e31342afea4e5cd82d4049e7e1ee912fc0889aa790803be39038c5");
 
 /// Values of `source` for a deposit and a withdrawal.
@@ -95,10 +95,10 @@ pub static STAKING_VALIDATORS: Table = Table {
 };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Staking;
+pub(crate) struct Staking;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Deposit {
+pub(crate) struct Deposit {
     pub node_id: Bytes,
     pub withdrawal_credentials: Bytes,
     pub amount_gwei: u64,
@@ -107,7 +107,7 @@ pub struct Deposit {
 }
 
 /// The deposit contract of a chain, if known.
-pub fn deposit_contract(chain_id: u64) -> Option<Address> {
+pub(crate) fn deposit_contract(chain_id: u64) -> Option<Address> {
     match chain_id {
         // Ethereum, and Hoodi.
         1 | 560_048 => Some(address!("0x00000000219ab540356cbb839cbe05303d7705fa")),
@@ -120,7 +120,7 @@ pub fn deposit_contract(chain_id: u64) -> Option<Address> {
 }
 
 /// Decodes a deposit; none if the log is not one.
-pub fn deposit(chain_id: u64, log: &Log) -> Option<Deposit> {
+pub(crate) fn deposit(chain_id: u64, log: &Log) -> Option<Deposit> {
     if log.topics[..] != [DEPOSIT_EVENT] || deposit_contract(chain_id) != Some(log.address) {
         return None;
     }
@@ -144,7 +144,7 @@ fn part(data: &[u8], [head, offset, length]: [usize; 3]) -> Option<&[u8]> {
 
 impl Processor for Staking {
     fn name(&self) -> &'static str {
-        "staking_worker"
+        super::ProcessorName::Staking.as_str()
     }
 
     fn version(&self) -> u32 {

@@ -92,7 +92,7 @@ pub struct Token {
 
 impl Processor for Token {
     fn name(&self) -> &'static str {
-        "token_worker"
+        super::ProcessorName::Token.as_str()
     }
 
     fn version(&self) -> u32 {

@@ -47,14 +47,14 @@ pub static TX_TAGS: Table = Table {
 };
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TxContracts {
+pub(crate) struct TxContracts {
     /// Fingerprint of the token settings with which transfers are decoded.
     pub tokens: String,
 }
 
 impl Processor for TxContracts {
     fn name(&self) -> &'static str {
-        "tx_contracts_worker"
+        super::ProcessorName::TxContracts.as_str()
     }
 
     fn version(&self) -> u32 {

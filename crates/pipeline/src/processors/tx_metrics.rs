@@ -56,7 +56,7 @@ struct ExecutionFee {
 
 impl Processor for TxMetrics {
     fn name(&self) -> &'static str {
-        "tx_metrics_worker"
+        super::ProcessorName::TxMetrics.as_str()
     }
 
     fn version(&self) -> u32 {

@@ -14,10 +14,10 @@ use alloy_primitives::{Address, B256, hex, keccak256};
 use logmill_chain::{Block, Log};
 
 use crate::cells;
+use crate::derive::decoded::event::EventDecoder;
 use crate::derive::table::{key, once};
 use crate::derive::{BlockParts, DecodedBlock, Kind, Processor, Rows, Table};
 use crate::error::{Error, Result};
-use crate::ingest::collect::event::NamedEvent;
 
 const RULES_MAX: usize = 1_000;
 const DECIMALS_MAX: u8 = 36;
@@ -71,7 +71,7 @@ pub struct UsageRule {
 #[derive(Clone, Debug)]
 pub struct UsageWorker {
     rules: Vec<UsageRule>,
-    events: Arc<[NamedEvent]>,
+    events: Arc<[EventDecoder]>,
 }
 
 impl PartialEq for UsageWorker {
@@ -91,7 +91,7 @@ impl UsageWorker {
         }
         let mut events = Vec::with_capacity(rules.len());
         for (index, rule) in rules.iter().enumerate() {
-            let event = NamedEvent::new(&rule.event)?;
+            let event = EventDecoder::new(&rule.event)?;
             let twice = rules[..index].iter().any(|other| other.name == rule.name);
             if twice || rule.name.is_empty() || rule.name.len() > TEXT_BYTES_MAX {
                 return wrong("every usage rule needs a unique name".to_owned());
@@ -170,11 +170,11 @@ impl UsageWorker {
 }
 
 impl UsageRule {
-    fn usage(&self, event: &NamedEvent, log: &Log) -> Option<Usage> {
+    fn usage(&self, event: &EventDecoder, log: &Log) -> Option<Usage> {
         if !self.contracts.is_empty() && !self.contracts.contains(&log.address) {
             return None;
         }
-        let values = event.read(log)?;
+        let values = event.decode_named(log)?;
         let customer = text(values.get(self.customer.as_str())?)?;
         let amount = match &self.value {
             None => "1".to_owned(),
@@ -201,7 +201,7 @@ impl UsageRule {
 
 impl Processor for UsageWorker {
     fn name(&self) -> &'static str {
-        "usage_worker"
+        super::ProcessorName::Usage.as_str()
     }
 
     fn version(&self) -> u32 {

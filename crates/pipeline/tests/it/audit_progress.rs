@@ -6,9 +6,9 @@ use finalized_log_index::Resolution;
 use logmill_chain::sim::SimFaults;
 use logmill_io::{Clock, Condition, Key, MetaStoreExt};
 use logmill_pipeline::audit::{AuditStatus, Auditor};
+use logmill_sim::chain_world::{PREFIX, Process, World};
 
 use crate::mending::{damage, repairs, world};
-use crate::world::{PREFIX, Process, World};
 
 /// Final blocks of these worlds.
 const BLOCKS: u64 = 66;

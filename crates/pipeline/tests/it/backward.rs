@@ -5,16 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use finalized_log_index::Resolution;
-use logmill_chain::ChainSource;
+use logmill_chain::BlockSource;
 use logmill_chain::sim::{Lie, SimFaults};
 use logmill_io::Clock;
 use logmill_pipeline::ingest::IngestSettings;
 use logmill_pipeline::ingest::backward::CellHandler;
+use logmill_sim::chain_world::{Process, World};
 use logmill_work::{Handler, Runner, RunnerSettings, State};
 use tokio::sync::broadcast::error::TryRecvError;
 use tokio::sync::watch;
-
-use crate::world::{Process, World};
 
 /// A chain whose tail begins at 96.
 async fn world(seed: u64) -> (World, Process) {

@@ -4,14 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use logmill_chain::ChainSource;
-use logmill_io::ErrorKind;
+use logmill_io::{ErrorKind, Faults};
 use logmill_pipeline::Chain;
+use logmill_sim::chain_world::World;
 
-use crate::hook::Hook;
 use crate::life::{STEPS, chains, check, look, step};
 use crate::listener::Listener;
 use crate::stages::Stages;
-use crate::world::World;
 
 #[tokio::test(start_paused = true)]
 async fn a_follower_is_right_between_any_two_operations_of_the_writer() {
@@ -23,7 +22,7 @@ async fn a_follower_is_right_between_any_two_operations_of_the_writer() {
         let listener = Arc::new(tokio::sync::Mutex::new(Listener::of(&reader).await));
         let hook = {
             let reader = reader.clone();
-            Hook::new(move |number| {
+            Faults::before_each(move |number| {
                 let (reader, listener) = (reader.clone(), Arc::clone(&listener));
                 Box::pin(async move {
                     look(&reader).await;
@@ -36,7 +35,7 @@ async fn a_follower_is_right_between_any_two_operations_of_the_writer() {
             })
         };
         let source: Arc<dyn ChainSource> = stages.clone();
-        let stores = hook.before(&world.stores);
+        let stores = world.stores.with_faults(&hook);
         let process = world.write_as("one", &stores, &source).await.expect("it opens");
         for number in 0..STEPS {
             step(&process, &stages, number).await.expect("nothing is in the way");
@@ -59,7 +58,7 @@ async fn follow_while(chains: &[logmill_chain::sim::SimChain], first: usize, at:
     let start = Arc::new(AtomicU64::new(u64::MAX));
     let hook = {
         let (start, stages, process) = (Arc::clone(&start), Arc::clone(&stages), process.clone());
-        Hook::new(move |number| {
+        Faults::before_each(move |number| {
             let now = start.load(Ordering::SeqCst).checked_add(at) == Some(number);
             let (stages, process) = (Arc::clone(&stages), Arc::clone(&process));
             Box::pin(async move {
@@ -72,7 +71,7 @@ async fn follow_while(chains: &[logmill_chain::sim::SimChain], first: usize, at:
         })
     };
     let mut hooked = World::of(4, chains[3].clone()).await;
-    hooked.stores = hook.before(&world.stores);
+    hooked.stores = world.stores.with_faults(&hook);
     let reader = hooked.open().await;
     let mut listener = Listener::of(&reader).await;
     start.store(hook.operations(), Ordering::SeqCst);
@@ -118,7 +117,7 @@ async fn readers_of_a_follower_see_one_chain_while_it_follows() {
     let hook = {
         let (follower, looks) = (Arc::clone(&follower), Arc::clone(&looks));
         let looking = Arc::new(AtomicBool::new(false));
-        Hook::new(move |_| {
+        Faults::before_each(move |_| {
             let (follower, looking) = (Arc::clone(&follower), Arc::clone(&looking));
             let looks = Arc::clone(&looks);
             Box::pin(async move {
@@ -134,7 +133,7 @@ async fn readers_of_a_follower_see_one_chain_while_it_follows() {
         })
     };
     let mut hooked = World::of(4, chains[3].clone()).await;
-    hooked.stores = hook.before(&world.stores);
+    hooked.stores = world.stores.with_faults(&hook);
     follower.set(hooked.open().await).expect("once");
     let reader = follower.get().expect("set");
     for number in 0..STEPS {

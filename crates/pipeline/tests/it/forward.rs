@@ -1,9 +1,9 @@
 //! The forward ingester over a chain that grows, stalls and is reorganised.
 
 use logmill_pipeline::ingest::IngestSettings;
+use logmill_sim::chain_world::World;
 
 use crate::listener::Listener;
-use crate::world::World;
 
 #[tokio::test(start_paused = true)]
 async fn the_first_block_is_the_boundary_of_the_cell_of_the_finalized_head() {
@@ -32,7 +32,7 @@ async fn after_each_step_the_stored_blocks_equal_the_chain() {
             process.catch_up().await.expect("nothing is in the way");
             listener.receive(&process.chain).await;
             let view = process.chain.view().await.expect("read");
-            crate::world::check_heads(&world.sim, &view);
+            logmill_sim::chain_world::check_heads(&world.sim, &view);
             if step % 3 == 0 {
                 process.writer.maintain().await.expect("it seals");
                 world.check(&process.chain, step as u64).await;

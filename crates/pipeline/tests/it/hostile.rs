@@ -3,9 +3,8 @@
 use alloy_primitives::Address;
 use logmill_chain::{Block, Sender, stored};
 use logmill_pipeline::block::{restore, to_finalized};
+use logmill_sim::chain_world::{logs_of, sim};
 use proptest::prelude::*;
-
-use crate::world::{logs_of, sim};
 
 /// Any senders: the codec does not check them.
 fn senders() -> impl Strategy<Value = Vec<Sender>> {

@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logmill_chain::sim::{SimChain, SimFaults, SimSource};
-use logmill_chain::{ChainSource, Error};
+use logmill_chain::{BlockSource, ChainSource, Error};
 use logmill_io::{SeededEntropy, SystemClock};
 use logmill_pipeline::ingest::LayeredSource;
-
-use crate::world::{World, same, sim};
+use logmill_sim::chain_world::{World, same, sim};
 
 fn source(chain: &SimChain) -> Arc<SimSource> {
     SimSource::new(chain.clone(), SystemClock::shared(), SeededEntropy::shared(1))
@@ -28,7 +27,7 @@ fn chain() -> SimChain {
 fn layers(chain: &SimChain) -> (LayeredSource, [Arc<SimSource>; 3]) {
     let sources = [source(chain), source(chain), source(chain)];
     let [first, second, last] = sources.clone();
-    let below: Vec<(_, Arc<dyn ChainSource>)> =
+    let below: Vec<(_, Arc<dyn BlockSource>)> =
         vec![(vec![0..20, 40..60], first), (vec![30..50], second)];
     (LayeredSource::new(below, last), sources)
 }
@@ -92,7 +91,7 @@ async fn history_of_another_chain_never_counts() {
     theirs.grow(100);
     let mut world = World::of(3, chain()).await;
     // Aligned with cells, so that no single range crosses the border.
-    let files: Vec<(_, Arc<dyn ChainSource>)> = vec![(vec![0..32], source(&theirs))];
+    let files: Vec<(_, Arc<dyn BlockSource>)> = vec![(vec![0..32], source(&theirs))];
     let layered: Arc<dyn ChainSource> = Arc::new(LayeredSource::new(files, source(&world.sim)));
     world.settings.history_batch = 16;
     let process = world.write_as("one", &world.stores, &layered).await.expect("it opens");

@@ -10,9 +10,9 @@ use logmill_chain::sim::{Shape, SimChain, SimSettings};
 use logmill_chain::stored;
 use logmill_io::{ErrorKind, KeyRange};
 use logmill_pipeline::{Chain, Result};
+use logmill_sim::chain_world::{Process, World, check_blocks, check_heads, check_logs, shape};
 
 use crate::stages::Stages;
-use crate::world::{Process, World, check_blocks, check_heads, check_logs, shape};
 
 /// The chains of the scenario: growth, a reorganization, and finality.
 pub(crate) fn chains() -> Vec<SimChain> {

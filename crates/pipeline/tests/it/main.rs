@@ -15,8 +15,6 @@ mod backward;
 mod crash_matrix;
 mod follower;
 mod forward;
-#[path = "../../../finalized-log-index/tests/it/hook.rs"]
-mod hook;
 mod hostile;
 mod layered;
 mod life;
@@ -29,4 +27,3 @@ mod senders;
 mod stages;
 mod stall;
 mod uncompared;
-mod world;

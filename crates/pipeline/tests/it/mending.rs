@@ -4,21 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use finalized_log_index::{Cause, Filter, ReplacementKind, Resolution, Settings, Stores};
+use finalized_log_index::{Cause, Filter, ReplacementKind, Resolution, Settings};
 use logmill_chain::sim::{Lie, SimFaults};
 use logmill_chain::{Block, VerifyLevel};
-use logmill_io::{
-    BlobName, Clock, Condition, ErrorKind, Fault, Faults, FaultyStore, KeyRange, MetaStoreExt,
-};
+use logmill_io::{BlobName, Clock, Condition, ErrorKind, Fault, Faults, KeyRange, MetaStoreExt};
 use logmill_pipeline::audit::{AuditReport, Auditor, audit};
 use logmill_pipeline::block::to_finalized;
 use logmill_pipeline::repair::RepairHandler;
 use logmill_pipeline::resolve::{self, ResolveHandler};
 use logmill_pipeline::{Chain, Error};
+use logmill_sim::chain_world::{Process, World, open, same};
 use logmill_work::{Handler as _, RunningJob};
 
 use crate::listener::Listener;
-use crate::world::{Process, World, open, same};
 
 pub(crate) async fn world(seed: u64) -> (World, Process) {
     let world = World::new(seed, Some(10)).await;
@@ -460,15 +458,6 @@ async fn a_discarded_index_is_filled_again() {
     }
 }
 
-pub(crate) fn through(stores: &Stores, faults: &Arc<Faults>) -> Stores {
-    let (meta, blobs) = (Arc::clone(&stores.meta), Arc::clone(&stores.blobs));
-    Stores {
-        meta: Arc::new(FaultyStore::new(meta, Arc::clone(faults))),
-        blobs: Arc::new(FaultyStore::new(blobs, Arc::clone(faults))),
-        ..stores.clone()
-    }
-}
-
 /// A false block that claims to be verified.
 fn falsified(world: &World, number: u64) -> Block {
     let block = Block::clone(&world.sim.block(number).expect("made"));
@@ -481,7 +470,7 @@ fn falsified(world: &World, number: u64) -> Block {
 /// more. Returns the operations of the faulty part.
 async fn announced(faults: &Arc<Faults>, at_once: bool) -> std::ops::Range<u64> {
     let (world, process) = deceived(false).await;
-    let stores = through(&world.stores, faults);
+    let stores = world.stores.with_faults(faults);
     let follower = open(&stores, &world.index_settings).await.expect("it opens");
     let lied = to_finalized(falsified(&world, 50));
     process.writer.ingest_finalized_block(lied).await.expect("it follows");
@@ -521,6 +510,26 @@ async fn a_replacement_is_announced_once_though_two_tasks_look_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_repairing_process_announces_a_replacement_without_following() {
+    let (world, first) = deceived(false).await;
+    let chain = world.open().await;
+    let lied = falsified(&world, 50);
+    first.writer.ingest_finalized_block(to_finalized(lied.clone())).await.expect("it is next");
+    // Only announced blocks are taken back, so this process reads the false one before it takes over.
+    chain.follow().await.expect("it follows");
+    first.die();
+    world.pause();
+    let process = world.write_over(chain, "two", &world.source()).await.expect("it takes over");
+    let mut changes = process.chain.changes();
+    repairs(&process).repair(50..51).await.expect("it is fetched again");
+    let change = changes.try_recv().expect("it is announced at once");
+    assert_eq!((change.removed.len(), change.added.len()), (1, 1));
+    same(&change.removed[0], &lied);
+    same(&change.added[0], &world.sim.block(50).expect("made"));
+    assert!(changes.try_recv().is_err(), "once");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_auditor_does_not_replace_published_logs_of_a_chunk() {
     let (world, process) = deceived(true).await;
     let chunks = process.chain.index().chunks();
@@ -545,7 +554,7 @@ async fn rounds(faults: &Arc<Faults>) -> (AuditReport, AuditReport, u64) {
     damage(&world, &blob.name).await;
     // No cache.
     let settings = Settings { cache_bytes: 0, ..world.index_settings.clone() };
-    let chain = open(&through(&world.stores, faults), &settings).await.expect("it opens");
+    let chain = open(&world.stores.with_faults(faults), &settings).await.expect("it opens");
     let auditor = Auditor::new(chain, world.clock.clone(), 1_000_000);
     auditor.round(None).await;
     let (first, operations) = (auditor.report(), faults.operations());

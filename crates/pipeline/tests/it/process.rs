@@ -10,14 +10,15 @@ use logmill_chain::sim::{SimChain, SimFaults, SimSettings};
 use logmill_io::{Clock, Fault, Faults, FaultyStore};
 use logmill_pipeline::audit::Auditor;
 use logmill_pipeline::block::to_finalized;
-use logmill_pipeline::ingest::{Ingest, Progress, Role, Roles};
+use logmill_pipeline::ingest::{Progress, Role};
+use logmill_pipeline::process::{Ingest, Roles};
 use logmill_pipeline::tip::Tip;
 use logmill_pipeline::{Chain, repair, resolve};
+use logmill_sim::chain_world::{PREFIX, World, open, shape};
 use logmill_work::{RunnerSettings, State};
 use tokio::sync::watch;
 
 use crate::listener::Listener;
-use crate::world::{PREFIX, World, open, shape};
 
 const SECOND: Duration = Duration::from_secs(1);
 

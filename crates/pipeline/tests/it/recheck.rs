@@ -11,13 +11,13 @@ use logmill_io::{BlobName, Clock, Fault, Faults};
 use logmill_pipeline::Chain;
 use logmill_pipeline::audit::{Auditor, audit};
 use logmill_pipeline::recheck::{self, DamageReports, RecheckHandler};
+use logmill_sim::chain_world::{PAUSE, Process, World, open};
 use logmill_work::queue::FailedClaim;
 use logmill_work::{Handler as _, Retry, RunningJob, State};
 use tokio::sync::watch;
 
-use crate::mending::{damage, repairs, stored_image, through, world};
+use crate::mending::{damage, repairs, stored_image, world};
 use crate::process::{complete, ingest, stopping};
-use crate::world::{PAUSE, Process, World, open};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -170,7 +170,7 @@ async fn crash_at(before: u64, operation: u64) -> (u64, u64) {
     process.die();
     world.pause();
     let faults = Faults::at(before + operation, Fault::CrashBefore);
-    let stores = through(&world.stores, &faults);
+    let stores = world.stores.with_faults(&faults);
     let crashing = world.write_as("crashing", &stores, &world.source()).await.expect("it opens");
     let before = faults.operations();
     run_jobs(&world, &crashing).await;

@@ -8,10 +8,10 @@ use logmill_io::{Entropy, ErrorKind, SeededEntropy};
 use logmill_pipeline::ingest::IngestSettings;
 use logmill_pipeline::ingest::forward::Step;
 use logmill_pipeline::{Chain, Error};
+use logmill_sim::chain_world::{World, check_blocks, check_heads, check_logs, sim};
 
 use crate::listener::Listener;
 use crate::stages::Stages;
-use crate::world::{World, check_blocks, check_heads, check_logs, sim};
 
 /// Checks that the stored blocks are those of an undisturbed run over this chain.
 async fn as_if_undisturbed(world: &World, chain: &Chain) {
@@ -89,10 +89,35 @@ async fn a_head_that_goes_back_is_followed_and_a_node_that_lags_for_some_looks_i
     assert_eq!((head().await, process.progress.report().reorgs), (78, 1));
     listener.receive(&process.chain).await;
     assert_eq!(listener.blocks.last_key_value().expect("some").0, &78, "listeners know");
-    // Never below a final block.
-    world.source.set_faults(SimFaults { behind: 40, ..SimFaults::default() });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_below_final_blocks_removes_only_the_others_and_is_reported_until_it_is_back() {
+    let world = World::new(4, Some(30)).await;
+    world.sim.grow(80);
+    let process = world.write().await;
     process.catch_up().await.expect("nothing is in the way");
-    assert_eq!(head().await, 78);
+    let mut listener = Listener::of(&process.chain).await;
+    let head = async || process.chain.view().await.expect("read").head().expect("one").number;
+    // By fewer blocks than a view may lag.
+    for behind in [31, 32] {
+        world.source.set_faults(SimFaults { behind, ..SimFaults::default() });
+        for _ in 0..4 {
+            assert_eq!(process.forward.step().await.expect("a look"), Step::Soon);
+            assert_eq!(head().await, 80, "a node may lag");
+        }
+        process.catch_up().await.expect("nothing is in the way");
+        assert_eq!(head().await, 50, "final blocks stay");
+        listener.receive(&process.chain).await;
+        assert!(listener.blocks.keys().all(|number| *number <= 50), "listeners know");
+        for _ in 0..20 {
+            process.forward.step().await.expect("a look");
+            assert_eq!(process.progress.report().lost_final, Some(50));
+        }
+        world.source.set_faults(SimFaults::default());
+        process.catch_up().await.expect("nothing is in the way");
+        assert_eq!((head().await, process.progress.report().lost_final), (80, None));
+    }
 }
 
 #[tokio::test(start_paused = true)]

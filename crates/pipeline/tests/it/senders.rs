@@ -8,8 +8,7 @@ use logmill_pipeline::Chain;
 use logmill_pipeline::audit::audit;
 use logmill_pipeline::block::to_finalized;
 use logmill_pipeline::repair::RepairHandler;
-
-use crate::world::{Process, World};
+use logmill_sim::chain_world::{Process, World};
 
 /// A chain with history, a tail and a tip, after a reorganization.
 async fn world(store: bool) -> (World, Process) {
@@ -47,7 +46,7 @@ async fn senders_are_stored_only_if_the_setting_asks_for_them() {
             let blocks = stored(chain).await;
             assert!(transactions(&blocks).count() > 50);
             for transaction in transactions(&blocks) {
-                let signer = Sender::recover(transaction);
+                let signer = transaction.recover_sender();
                 assert!(signer.address().is_some());
                 assert_eq!(transaction.sender, if store { signer } else { Sender::Unknown });
             }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use alloy_primitives::B256;
 use async_trait::async_trait;
 use logmill_chain::sim::{SimChain, SimSource};
-use logmill_chain::{Block, ChainInfo, ChainSource, Heads, NodeStatus, Result};
+use logmill_chain::{Block, BlockSource, ChainInfo, ChainSource, Heads, NodeStatus, Result};
 use logmill_io::{SeededEntropy, SystemClock};
 
 /// Chains, one of which is served.
@@ -43,13 +43,9 @@ impl Stages {
 }
 
 #[async_trait]
-impl ChainSource for Stages {
+impl BlockSource for Stages {
     async fn info(&self) -> Result<ChainInfo> {
         self.now().1.info().await
-    }
-
-    async fn heads(&self) -> Result<Heads> {
-        self.now().1.heads().await
     }
 
     async fn blocks(&self, range: Range<u64>) -> Result<Vec<Block>> {
@@ -60,11 +56,18 @@ impl ChainSource for Stages {
         self.now().1.block_by_hash(hash).await
     }
 
-    async fn changed(&self, at_most: Duration) {
-        self.now().1.changed(at_most).await;
-    }
-
     fn nodes(&self) -> Vec<NodeStatus> {
         self.now().1.nodes()
+    }
+}
+
+#[async_trait]
+impl ChainSource for Stages {
+    async fn heads(&self) -> Result<Heads> {
+        self.now().1.heads().await
+    }
+
+    async fn changed(&self, at_most: Duration) {
+        self.now().1.changed(at_most).await;
     }
 }

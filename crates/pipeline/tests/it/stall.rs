@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use alloy_primitives::B256;
 use async_trait::async_trait;
-use logmill_chain::{Block, ChainInfo, ChainSource, Heads, NodeStatus};
+use logmill_chain::{Block, BlockSource, ChainInfo, ChainSource, Heads, NodeStatus};
 use logmill_pipeline::ingest::IngestSettings;
+use logmill_sim::chain_world::{World, check_blocks};
 
 use crate::listener::Listener;
-use crate::world::{World, check_blocks};
 
 #[tokio::test(start_paused = true)]
 async fn a_full_tip_is_reported_and_continues_when_finality_does() {
@@ -98,13 +98,9 @@ struct CountingSource {
 }
 
 #[async_trait]
-impl ChainSource for CountingSource {
+impl BlockSource for CountingSource {
     async fn info(&self) -> logmill_chain::Result<ChainInfo> {
         self.source.info().await
-    }
-
-    async fn heads(&self) -> logmill_chain::Result<Heads> {
-        self.source.heads().await
     }
 
     async fn blocks(&self, range: Range<u64>) -> logmill_chain::Result<Vec<Block>> {
@@ -117,12 +113,19 @@ impl ChainSource for CountingSource {
         self.source.block_by_hash(hash).await
     }
 
-    async fn changed(&self, at_most: Duration) {
-        self.source.changed(at_most).await;
-    }
-
     fn nodes(&self) -> Vec<NodeStatus> {
         self.source.nodes()
+    }
+}
+
+#[async_trait]
+impl ChainSource for CountingSource {
+    async fn heads(&self) -> logmill_chain::Result<Heads> {
+        self.source.heads().await
+    }
+
+    async fn changed(&self, at_most: Duration) {
+        self.source.changed(at_most).await;
     }
 }
 

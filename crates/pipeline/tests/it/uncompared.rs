@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use finalized_log_index::{B256, LogIndex, Writer};
 use logmill_chain::sim::SimSource;
 use logmill_chain::{
-    Block, ChainInfo, ChainSource, Error as ChainError, Heads, KeptFields, NodeFields, NodeStatus,
-    Result as ChainResult,
+    Block, BlockSource, ChainInfo, ChainSource, Error as ChainError, Heads, KeptFields, NodeFields,
+    NodeStatus, Result as ChainResult,
 };
 use logmill_io::sql::SqliteSettings;
 use logmill_io::{Amount, Clock, SeededEntropy, Sql, params};
@@ -22,8 +22,7 @@ use logmill_pipeline::processors::tx_metrics::{TX_METRICS, TxMetrics};
 use logmill_pipeline::repair::RepairHandler;
 use logmill_pipeline::tip::Tip;
 use logmill_pipeline::{Chain, uncompared};
-
-use crate::world::{PREFIX, World, index_settings};
+use logmill_sim::chain_world::{PREFIX, World, index_settings};
 
 /// A chain outside the Ethereum family, and Ethereum.
 const OTHER: u64 = 25;
@@ -87,13 +86,9 @@ struct ReportingSource {
 }
 
 #[async_trait]
-impl ChainSource for ReportingSource {
+impl BlockSource for ReportingSource {
     async fn info(&self) -> ChainResult<ChainInfo> {
         self.chain.info().await
-    }
-
-    async fn heads(&self) -> ChainResult<Heads> {
-        self.chain.heads().await
     }
 
     async fn blocks(&self, range: Range<u64>) -> ChainResult<Vec<Block>> {
@@ -117,12 +112,19 @@ impl ChainSource for ReportingSource {
         self.chain.block_by_hash(hash).await
     }
 
-    async fn changed(&self, at_most: Duration) {
-        self.chain.changed(at_most).await;
-    }
-
     fn nodes(&self) -> Vec<NodeStatus> {
         Vec::new()
+    }
+}
+
+#[async_trait]
+impl ChainSource for ReportingSource {
+    async fn heads(&self) -> ChainResult<Heads> {
+        self.chain.heads().await
+    }
+
+    async fn changed(&self, at_most: Duration) {
+        self.chain.changed(at_most).await;
     }
 }
 

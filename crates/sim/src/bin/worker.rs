@@ -32,7 +32,7 @@ impl Handler for Effect {
             .write(|tx| async move {
                 let text = "INSERT INTO effect (key) VALUES ($1)";
                 tx.execute(text, params![claim.key.as_str()]).await?;
-                Ok(queue.complete_in(&tx, claim).await?)
+                queue.complete_in(&tx, claim).await
             })
             .await?;
         Ok(Outcome::Completed)

@@ -2,9 +2,6 @@
 
 mod code;
 mod crashes;
-#[path = "../../../pipeline/src/observe/fake.rs"]
-#[allow(dead_code, reason = "shared with the tests of the pipeline")]
-mod fake;
 mod fixture;
 mod items;
 mod ranges;

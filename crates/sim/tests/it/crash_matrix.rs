@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logmill_io::meta::SqlMeta;
-use logmill_io::{Condition, Fault, Faults, Key, MetaStore, MetaStoreExt, SystemClock, params};
+use logmill_io::{
+    Condition, CrashMatrix, Faults, Key, MetaStore, MetaStoreExt, SystemClock, params,
+};
 use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
 use logmill_work::intervals::SearchOrder;
@@ -17,7 +19,6 @@ use crate::work::coverage::{claim_range, create_table, do_range, finish_and_chec
 use crate::work::{create_effects, effect, in_real_time, open, simulate};
 
 const LEASE: Duration = Duration::from_secs(60);
-const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
 
 /// A protocol to test with faults.
 trait Protocol {
@@ -48,7 +49,7 @@ impl<E: std::error::Error> std::convert::From<E> for FaultHit {
 async fn run<P: Protocol>(protocol: &P, database: &Database, faults: Arc<Faults>) -> String {
     let plain = open(database).await;
     protocol.prepare(&plain).await;
-    let disturbed = plain.through(plain.sql().with_faults(Arc::clone(&faults)));
+    let disturbed = plain.through(plain.sql().with_faults(faults));
     let _ = protocol.live(&disturbed, database).await;
     drop(disturbed);
     let restarted = open(database).await;
@@ -57,19 +58,8 @@ async fn run<P: Protocol>(protocol: &P, database: &Database, faults: Arc<Faults>
 }
 
 async fn matrix<P: Protocol, F: Future<Output = Database>>(protocol: P, fresh: impl Fn() -> F) {
-    let counted = Faults::none();
-    let undisturbed = run(&protocol, &fresh().await, Arc::clone(&counted)).await;
-    let operations = counted.operations();
-    assert!(operations >= 5, "the protocol has only {operations} operations");
-    for operation in 0..operations {
-        for fault in FAULTS {
-            let faults = Faults::at(operation, fault);
-            let image = run(&protocol, &fresh().await, Arc::clone(&faults)).await;
-            assert_eq!(image, undisturbed, "{fault:?} at operation {operation} of {operations}");
-            let died = matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
-            assert_eq!(faults.crashed(), died, "the fault was reached");
-        }
-    }
+    let run = async |faults| run(&protocol, &fresh().await, faults).await;
+    CrashMatrix::of_at_least(5).check(run).await;
 }
 
 fn on_both<P: Protocol + Copy>(protocol: P) {

@@ -14,7 +14,8 @@ use logmill_io::meta::SqlMeta;
 use logmill_io::sql::{Durability, SqliteSettings};
 use logmill_io::{Clock, Entropy, OsEntropy, SeededEntropy, Sql, SystemClock};
 use logmill_pipeline::audit::{Auditor, audit};
-use logmill_pipeline::ingest::{Ingest, IngestSettings, Progress, Roles};
+use logmill_pipeline::ingest::{IngestSettings, Progress};
+use logmill_pipeline::process::{Ingest, Roles};
 use logmill_pipeline::{Chain, Tip};
 use logmill_work::{Queue, RunnerSettings};
 

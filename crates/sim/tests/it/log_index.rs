@@ -16,7 +16,7 @@ use std::time::Duration;
 use finalized_log_index::{FinalizedBlock, LogIndex, Stores};
 use logmill_io::blob::{FileBlobs, S3Blobs};
 use logmill_io::meta::SqlMeta;
-use logmill_io::{BlobStore, Fault, Faults, FaultyStore, OsEntropy, SystemClock};
+use logmill_io::{BlobStore, CrashMatrix, Faults, OsEntropy, SystemClock};
 use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
 use tempfile::TempDir;
@@ -25,8 +25,6 @@ use self::fence::{SharedStores, all_tries};
 use self::life::{PAUSE, collect, finish, image, live, look};
 use crate::blob_stores::{Moto, settings as s3_settings};
 use crate::work::in_real_time;
-
-const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
 
 /// A database and a blob store for one test.
 struct IndexFixture {
@@ -43,15 +41,6 @@ impl IndexFixture {
     fn new(database: Database) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         Self { database, blobs: Blobs::Files(folder) }
-    }
-
-    fn through(plain: &Stores, faults: &Arc<Faults>) -> Stores {
-        let (meta, blobs) = (Arc::clone(&plain.meta), Arc::clone(&plain.blobs));
-        Stores {
-            meta: Arc::new(FaultyStore::new(meta, Arc::clone(faults))),
-            blobs: Arc::new(FaultyStore::new(blobs, Arc::clone(faults))),
-            ..plain.clone()
-        }
     }
 }
 
@@ -78,7 +67,7 @@ impl SharedStores for IndexFixture {
 async fn run(fixture: &IndexFixture, faults: &Arc<Faults>, blocks: &[FinalizedBlock]) -> String {
     let plain = fixture.open().await;
     let reader = LogIndex::open(plain.clone(), life::settings()).await.expect("it opens");
-    let disturbed = IndexFixture::through(&plain, faults);
+    let disturbed = plain.with_faults(faults);
     live(&disturbed, blocks, || faults.crashed(), async || {}).await;
     look(&reader, blocks).await;
     drop((plain, disturbed));
@@ -95,17 +84,10 @@ async fn run(fixture: &IndexFixture, faults: &Arc<Faults>, blocks: &[FinalizedBl
 }
 
 /// Runs the scenario with a fault at every `step`-th operation, each kind in turn.
-async fn thinned(fresh: impl Fn() -> IndexFixture, step: usize) {
+async fn thinned(fresh: impl Fn() -> IndexFixture, step: u64) {
     let blocks = life::blocks();
-    let counted = Faults::none();
-    let undisturbed = run(&fresh(), &counted, &blocks).await;
-    let kind = AtomicU64::new(0);
-    for operation in (0..counted.operations()).step_by(step) {
-        let fault =
-            FAULTS[usize::try_from(kind.fetch_add(1, Ordering::SeqCst) % 4).expect("small")];
-        let image = run(&fresh(), &Faults::at(operation, fault), &blocks).await;
-        assert_eq!(image, undisturbed, "{fault:?} at operation {operation}");
-    }
+    let matrix = CrashMatrix::of_at_least(1).every(step).in_turn().with_varying_runs();
+    matrix.check(async |faults| run(&fresh(), &faults, &blocks).await).await;
 }
 
 #[test]

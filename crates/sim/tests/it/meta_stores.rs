@@ -93,7 +93,7 @@ async fn a_stale_fence_is_refused_inside_of_a_transaction() {
         let ignored = sql.write(|tx| async move {
             tx.execute("INSERT INTO effect (counter) VALUES (1)", params![]).await?;
             drop(tx.hold(&fence(1)).await);
-            Ok(())
+            Ok::<_, Error>(())
         });
         ignored.await.expect_err("a refusal can not be ignored");
         assert_eq!(effects(&sql, 1).await, 1, "{sql:?}");

@@ -9,6 +9,8 @@ mod advisories;
 mod brief;
 mod decisions;
 mod dependencies;
+mod kernel;
+mod knots;
 mod licence;
 mod lock;
 mod ports;

@@ -49,12 +49,12 @@ pub(crate) async fn create_effects(queue: &Queue) {
 }
 
 /// Writes a job's effect and completes it, in one transaction.
-pub(crate) async fn effect(queue: &Queue, claim: &Claim) -> Result<(), logmill_io::Error> {
+pub(crate) async fn effect(queue: &Queue, claim: &Claim) -> logmill_work::Result<()> {
     queue
         .sql()
         .write(|tx| async move {
             tx.execute("INSERT INTO effect (key) VALUES ($1)", params![claim.key.as_str()]).await?;
-            Ok(queue.complete_in(&tx, claim).await?)
+            queue.complete_in(&tx, claim).await
         })
         .await
 }

@@ -213,28 +213,6 @@ impl Queue {
         let limit = i64::try_from(BATCH_MAX).unwrap_or(i64::MAX);
         Ok(self.sql.execute(text, params![kind, limit]).await?.changed)
     }
-
-    /// Corrects times that a clock wrote when it was ahead: jobs of a kind with priority 0 that are due later
-    /// than `wait_max` from now become due, and leases that end later than `held_max` from now are cut to that.
-    /// Returns how many.
-    pub async fn hasten(&self, kind: &str, wait_max: Duration, held_max: Duration) -> Result<u64> {
-        let late = "state = 0 AND priority = 0 AND due_us > (now_ms() + $2) * 1000";
-        let long = "state = 1 AND lease_until > now_ms() + $2";
-        let mut hastened = 0;
-        for (which, change, most) in [
-            (late, "due_us = now_ms() * 1000", wait_max),
-            (long, "lease_until = now_ms() + $2", held_max),
-        ] {
-            let params = params![kind, millis(most)];
-            // Such jobs are rare, and a read is cheaper than a write.
-            let text = format!("SELECT 1 FROM job WHERE kind = $1 AND {which} LIMIT 1");
-            if !self.sql.query(&text, params.clone()).await?.rows.is_empty() {
-                let text = format!("UPDATE job SET {change} WHERE kind = $1 AND {which}");
-                hastened += self.sql.execute(&text, params).await?.changed;
-            }
-        }
-        Ok(hastened)
-    }
 }
 
 /// Runs a statement over a list of claims of one kind; returns those that it did not touch.

@@ -23,8 +23,6 @@ use crate::error::Result;
 pub const AT_ONCE_ATTEMPTS_MAX: i64 = 3;
 /// Maximum distance between now and the end of a lease, in leases; it is one unless the clock was set back.
 const LEASES_AHEAD_MAX: u32 = 2;
-/// Interval between checks for times written by a clock that was ahead.
-const CLOCK_LOOK: Duration = Duration::from_secs(60);
 /// Maximum number of owners checked at a time.
 const OWNERS_MAX: i64 = 1_000;
 
@@ -110,8 +108,8 @@ pub struct Reclaimer {
     kind: String,
     owner: String,
     lease: Duration,
-    /// Maximum delay of a job of the kind; `None` if the caller handles that.
-    wait_max: Option<Duration>,
+    /// Maximum delay of a job of the kind, and how often to check; `None` for no check.
+    wait_max: Option<(Duration, Duration)>,
     /// Next check of the owners, on the monotonic clock.
     owners_at: Duration,
     clock_at: Duration,
@@ -134,10 +132,11 @@ impl Reclaimer {
         }
     }
 
-    /// Also corrects jobs that are put off longer than this, and leases that end later than possible.
+    /// Also corrects jobs that are put off longer than this, and leases that end later than possible; checks
+    /// `every` so often.
     #[must_use]
-    pub fn with_wait_max(mut self, wait_max: Duration) -> Self {
-        self.wait_max = Some(wait_max);
+    pub fn with_wait_max(mut self, wait_max: Duration, every: Duration) -> Self {
+        self.wait_max = Some((wait_max, every));
         self
     }
 
@@ -145,10 +144,10 @@ impl Reclaimer {
     pub async fn look(&mut self) -> Result<u64> {
         let now = self.queue.sql.clock().monotonic();
         let mut changed = 0;
-        if let Some(wait_max) = self.wait_max
+        if let Some((wait_max, every)) = self.wait_max
             && now >= self.clock_at
         {
-            self.clock_at = now + CLOCK_LOOK;
+            self.clock_at = now + every;
             changed += self.queue.end_impossible_waits(&self.kind, wait_max).await?;
             changed += self.queue.shorten_impossible_leases(&self.kind, self.lease).await?;
             if changed > 0 {

@@ -201,6 +201,75 @@ async fn unknown_fields_do_not_excuse_a_wrong_hash_once_headers_matched_without_
     assert_eq!(pool.status(0).lies, 1);
 }
 
+/// A block of a chain that is checked in `bloom` and whose only node returns it changed, and the node's lies.
+async fn in_bloom(chain_id: u64, change: Change) -> (Result<(), String>, u64) {
+    let set = |settings: &mut EvmSettings| settings.verify = VerifyLevel::Bloom;
+    let quirks = Quirks { chain_id: Some(chain_id), ..changed(BLOCK, change) };
+    let pool = pool_with(vec![quirks], set, |_, _| {});
+    let fetched = pool.blocks(5..6).await;
+    (fetched.map(drop).map_err(|error| logmill_io::error_chain(&error)), pool.status(0).lies)
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_bloom_a_header_of_known_fields_must_match_its_hash_where_it_is_hashed_as_on_ethereum() {
+    let false_headers: [Change; 3] = [
+        |block| block["stateRoot"] = block["parentHash"].clone(),
+        |block| block["timestamp"] = json!("0x1"),
+        // Fields that nodes show with a block are not hashed, and a null field is none.
+        |block| {
+            block["receiptsRoot"] = block["parentHash"].clone();
+            block["sendRoot"] = block["parentHash"].clone();
+            block["futureField"] = json!(null);
+        },
+    ];
+    let cases = FAMILIES.iter().flat_map(|id| false_headers.map(|change| (*id, change)));
+    for (id, change) in cases {
+        let (fetched, lies) = in_bloom(id, change).await;
+        if !ChainProfile::of(id).has_ethereum_headers() {
+            assert_eq!((fetched, lies), (Ok(()), 0), "chain {id} may have its own hashes");
+            continue;
+        }
+        let said = fetched.expect_err("a false header");
+        assert!(said.contains("fields of its header hash to"), "chain {id}: {said}");
+        assert!(!said.contains("set `verify"), "chain {id}: {said}");
+        assert_eq!(lies, 1, "chain {id}: {said}");
+    }
+    for id in FAMILIES {
+        let unknown_field: Change = |block| {
+            block["stateRoot"] = block["parentHash"].clone();
+            block["validatorSet"] = json!("0x1");
+        };
+        let not_hashed: Change = |block| block["sendRoot"] = block["parentHash"].clone();
+        for change in [unknown_field, not_hashed] {
+            assert_eq!(in_bloom(id, change).await, (Ok(()), 0), "chain {id}");
+        }
+    }
+}
+
+/// A block whose header has another hash and whose second transaction has a type of its own.
+fn has_own_hash_and_type(block: &mut Value) {
+    block["stateRoot"] = block["parentHash"].clone();
+    block["transactions"][1]["type"] = json!("0x3f");
+}
+
+#[tokio::test(start_paused = true)]
+async fn own_types_explain_a_wrong_hash_only_where_headers_may_be_hashed_otherwise() {
+    for id in FAMILIES {
+        let (said, status) = blamed(id, BLOCK, has_own_hash_and_type).await;
+        assert!(said.contains("fields of its header hash to"), "chain {id}: {said}");
+        let is_explained = !ChainProfile::of(id).has_ethereum_headers();
+        assert_eq!(said.contains("transaction 1 has the type 0x3f"), is_explained, "{id}: {said}");
+        assert_eq!(said.contains("set `verify = \"bloom\"`"), is_explained, "chain {id}: {said}");
+        assert_eq!(status.lies == 0, is_explained, "chain {id}: {said}");
+    }
+    let pool = pool(vec![Quirks { chain_id: Some(7_331), ..Quirks::default() }]);
+    pool.blocks(3..5).await.expect("headers that match their hashes");
+    pool.nodes[0].quirks.lock().unwrap().tamper = changed(BLOCK, has_own_hash_and_type).tamper;
+    let error = pool.blocks(5..6).await.expect_err("a false header");
+    assert!(!logmill_io::error_chain(&error).contains("\"bloom\""), "{error}");
+    assert_eq!(pool.status(0).lies, 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_header_without_a_bloom_is_an_error_but_not_a_lie() {
     let set = |settings: &mut EvmSettings| settings.verify = VerifyLevel::Bloom;

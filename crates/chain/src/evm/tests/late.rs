@@ -214,7 +214,12 @@ async fn receipts_of_old_blocks_that_are_missing_are_pruned() {
 async fn the_only_node_is_asked_again_after_a_minute_whatever_it_asks_for() {
     let pool = pool(vec![Quirks { statuses: vec![(429, Some(86_400))], ..Quirks::default() }]);
     let error = pool.blocks(1..2).await.expect_err("it wants to be left alone");
-    assert!(error.to_string().contains("http status 429, Retry-After 86400 s"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("http status 429, Retry-After 86400 s, of which at most 3600 s are waited"),
+        "{error}"
+    );
     assert!(!pool.status(0).healthy);
     pool.clock.sleep(MINUTE.saturating_sub(pool.elapsed())).await;
     pool.blocks(1..2).await.expect("a block");

@@ -8,7 +8,8 @@ use super::*;
 use crate::block::{BlockRef, Header, Transaction};
 use crate::sender::Sender;
 use crate::sim::{FEE_COLLECTOR, Lie, Shape, action};
-use crate::verify::{VerifyLevel, verify};
+use crate::verify::verify;
+use crate::verify_level::VerifyLevel;
 
 fn chain(blocks: u64) -> SimChain {
     let chain = SimChain::new(12, Shape::sparse());

@@ -3,8 +3,8 @@
 use logmill_io::{SeededEntropy, SimClock, Timestamp};
 
 use super::*;
+use crate::mismatch::Mismatch;
 use crate::sim::Shape;
-use crate::verify::Mismatch;
 
 fn source(blocks: u64) -> (Arc<SimSource>, Arc<SimClock>) {
     let chain = SimChain::new(3, Shape::sparse());

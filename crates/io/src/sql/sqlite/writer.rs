@@ -3,6 +3,9 @@
 //! Every commit that changes something increments a counter in the database, and then in the sidecar of the
 //! file.
 //!
+//! This is not [`crate::group_commit`]: it runs on a thread of its own, each caller has a savepoint within the one
+//! transaction, so that a failure costs no second attempt, and transactions keep their turn between groups.
+//!
 //! Guarantees: a caller gets `Ok` only after its commit, and after the sidecar was written. A failing statement
 //! does not affect other callers in the same commit. The transaction of a dropped caller is rolled back. Leaves
 //! to others: the callers' side ([`super::SqliteTx`]).

@@ -4,13 +4,12 @@
 
 use std::time::Duration;
 
-use logmill_chain::sim::rpc::{NodeFaults, SimNode};
+use logmill_chain::sim::rpc::NodeFaults;
 use logmill_chain::sim::{Lie, SimChain, SimSettings};
 use logmill_sim::http::JsonRpc;
 use logmill_sim::node::SimNodeServer;
 use logmill_sim::postgres::PostgresServer;
 use serde_json::{Value, json};
-use tokio::runtime::Runtime;
 
 use super::answers::{assert_same_blocks_but, assert_same_logs};
 use super::anvil_chain::{SETTINGS, SplitMix64, assert_linked, hex, wait_for_all};
@@ -27,30 +26,22 @@ const LACKS: [&str; 6] = [
 ];
 
 /// Nodes that run until this is dropped.
-struct Nodes {
-    runtime: Runtime,
-    servers: Vec<SimNodeServer>,
-}
+#[derive(Default)]
+struct Nodes(Vec<SimNodeServer>);
 
 impl Nodes {
-    fn new() -> Self {
-        let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");
-        Self { runtime, servers: Vec::new() }
-    }
-
     fn add(&mut self, chain: &SimChain, faults: NodeFaults) {
-        let node = SimNode::new(chain.clone());
-        node.set_faults(faults);
-        self.servers.push(self.runtime.block_on(SimNodeServer::start(node)));
+        let node = SimNodeServer::start(chain);
+        node.node().set_faults(faults);
+        self.0.push(node);
     }
 
     fn rpc(&self, at: usize) -> JsonRpc {
-        JsonRpc::at(self.servers[at].address())
+        JsonRpc::at(self.0[at].address())
     }
 
     fn serve(&self, sandbox: &Sandbox) -> Server {
-        let urls: Vec<String> = self.servers.iter().map(SimNodeServer::url).collect();
+        let urls: Vec<String> = self.0.iter().map(SimNodeServer::url).collect();
         let arguments = urls.iter().flat_map(|url| ["--rpc-url", url.as_str()]);
         sandbox.serve_with(&arguments.collect::<Vec<_>>())
     }
@@ -72,7 +63,7 @@ fn whenever_the_server_is_killed_the_chain_is_stored_in_the_end() {
     const ROUNDS: u64 = 14;
     let chain = chain(21);
     chain.grow(260);
-    let mut nodes = Nodes::new();
+    let mut nodes = Nodes::default();
     nodes.add(&chain, NodeFaults { delay: Duration::from_millis(2), ..NodeFaults::default() });
     let sandbox = Sandbox::with(&SETTINGS);
     let mut random = SplitMix64(22);
@@ -119,7 +110,7 @@ fn whenever_the_server_is_killed_the_chain_is_stored_in_the_end() {
 fn nodes_that_lie_or_hang_up_do_no_harm_beside_an_honest_node_and_are_named() {
     let chain = chain(31);
     chain.grow(200);
-    let mut nodes = Nodes::new();
+    let mut nodes = Nodes::default();
     nodes.add(&chain, NodeFaults::default());
     let lie = NodeFaults { lie: Some(Lie::DropLog), lie_every: 3, ..NodeFaults::default() };
     nodes.add(&chain, lie);
@@ -152,7 +143,7 @@ fn nodes_that_lie_or_hang_up_do_no_harm_beside_an_honest_node_and_are_named() {
 fn processes_that_share_a_database_work_together_and_one_takes_over_when_the_other_dies() {
     let chain = chain(41);
     chain.grow(200);
-    let mut nodes = Nodes::new();
+    let mut nodes = Nodes::default();
     nodes.add(&chain, NodeFaults::default());
     let database = PostgresServer::start();
     let url = format!("database.url={}", database.url());

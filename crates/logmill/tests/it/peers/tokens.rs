@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use alloy_primitives::{Address, U256};
 use logmill_chain::evm::{EvmSettings, EvmSource, NodeSettings};
-use logmill_chain::{ChainSource, VerifyLevel};
+use logmill_chain::{BlockSource, VerifyLevel};
 use logmill_io::wire::{Endpoint, HttpClient};
 use logmill_io::{Amount, OsEntropy, SystemClock};
 use logmill_pipeline::derive::rows::amount;

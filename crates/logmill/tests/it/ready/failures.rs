@@ -40,7 +40,7 @@ fn ends_with_an_error(mut server: Server) {
 #[test]
 fn a_failed_sync_while_usage_is_recorded_ends_the_process_and_loses_no_acknowledged_event() {
     let sandbox = sandbox(&[]);
-    let node = Node::start(40, 5);
+    let node = start_node(40, 5);
     let server = serve_with_shim(&sandbox, &node.url());
     wait_until_ready(&server);
     for number in 0..5 {
@@ -63,7 +63,7 @@ fn a_failed_sync_while_usage_is_recorded_ends_the_process_and_loses_no_acknowled
 #[test]
 fn a_failed_sync_while_blocks_are_stored_ends_the_process_and_the_next_one_continues() {
     let sandbox = sandbox(&[]);
-    let node = Node::start(40, 5);
+    let node = start_node(40, 5);
     let server = serve_with_shim(&sandbox, &node.url());
     wait_until_ready(&server);
     arm(&sandbox);
@@ -84,7 +84,7 @@ const RULES: &str = "meter.rules=[{ name = \"fees\", event_type = \"api.calls\",
 #[test]
 fn usage_of_a_chain_that_is_not_recorded_is_a_warning_and_clients_can_still_send() {
     let sandbox = sandbox(&[RULES]);
-    let node = Node::start(40, 5);
+    let node = start_node(40, 5);
     let server = sandbox.serve_with(&["--rpc-url", &node.url()]);
     wait_until_ready(&server);
     let rename = |from: &str, to: &str| {

@@ -20,7 +20,7 @@ fn role(server: &Server) -> String {
 fn processes_that_do_not_write_are_as_ready_as_the_one_that_does() {
     let database = PostgresServer::start();
     let sandbox = on_postgres(&database, &[]);
-    let node = Node::start(40, 5);
+    let node = start_node(40, 5);
     let start = || sandbox.serve_with(&["--rpc-url", &node.url()]);
     let mut servers = vec![start(), start(), start()];
     servers.iter().for_each(wait_until_ready);
@@ -38,7 +38,7 @@ fn processes_that_do_not_write_are_as_ready_as_the_one_that_does() {
     wait_until_ready(&old);
     assert_eq!(old.rpc().head(), 50);
     // No process reaches the node: none keeps reporting its last figure.
-    node.set_faults(NodeFaults {
+    node.node().set_faults(NodeFaults {
         delay: std::time::Duration::from_secs(3_600),
         ..NodeFaults::default()
     });
@@ -47,7 +47,7 @@ fn processes_that_do_not_write_are_as_ready_as_the_one_that_does() {
         let code = if role(server) == "writer" { "node_silent" } else { "head_not_seen" };
         wait_for(server, code, &["meter"]);
     }
-    node.set_faults(NodeFaults::default());
+    node.node().set_faults(NodeFaults::default());
     servers.push(old);
     servers.iter().for_each(wait_until_ready);
     for server in servers {
@@ -59,7 +59,7 @@ fn processes_that_do_not_write_are_as_ready_as_the_one_that_does() {
 fn all_services_are_unready_while_postgresql_is_down() {
     let mut database = PostgresServer::start();
     let sandbox = on_postgres(&database, &[]);
-    let node = Node::start(40, 5);
+    let node = start_node(40, 5);
     let server = sandbox.serve_with(&["--rpc-url", &node.url()]);
     wait_until_ready(&server);
     database.stop();
@@ -78,7 +78,7 @@ fn all_services_are_unready_while_postgresql_is_down() {
 fn tables_that_no_process_derives_make_only_tables_unready() {
     let database = PostgresServer::start();
     let sandbox = on_postgres(&database, &["derive.live=false", "derive.history=false"]);
-    let node = Node::start(40, 5);
+    let node = start_node(40, 5);
     let server = sandbox.serve_with(&["--rpc-url", &node.url()]);
     wait_for(&server, "tables_behind", &["rpc", "meter"]);
     assert!(server.terminate().success());
@@ -106,7 +106,7 @@ fn a_missing_bucket_fails_the_start_and_one_that_is_lost_later_is_a_reason() {
     assert!(refused.stdout.contains("create the bucket"), "{refused:?}");
     runtime.block_on(moto.create_bucket("logmill-ready"));
     sandbox.run(&["preflight"]).answer();
-    let node = Node::start(10, 8);
+    let node = start_node(10, 8);
     let server = sandbox.serve_with(&["--rpc-url", &node.url()]);
     wait_until_ready(&server);
     runtime.block_on(moto.delete_bucket("logmill-ready"));

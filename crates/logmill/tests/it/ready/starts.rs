@@ -1,5 +1,7 @@
 //! Starts: an unreachable node delays nothing else, and an error names whatever a start needs and lacks.
 
+use std::net::TcpListener;
+
 use super::*;
 
 /// Status, head and body of an answer.
@@ -19,10 +21,12 @@ fn last_error(server: &Server) -> Option<String> {
 
 #[test]
 fn a_start_without_a_node_still_serves_usage_and_stored_chains() {
-    let (mut node, socket) = Node::silent(40, 5);
+    // Accepts connections, and does not answer yet.
+    let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/", socket.local_addr().expect("an address"));
     let sandbox = sandbox(&[]);
     // The chain id is not known yet.
-    let server = sandbox.serve_with(&["--rpc-url", &node.url()]);
+    let server = sandbox.serve_with(&["--rpc-url", &url]);
     wait_for(&server, "chain_unknown", &["meter"]);
     assert!(last_error(&server).is_some(), "the start has asked the node");
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"eth_blockNumber","params":[]}"#;
@@ -38,7 +42,7 @@ fn a_start_without_a_node_still_serves_usage_and_stored_chains() {
     let (status, _, body) = answered(at(&server), "GET", "/api/v1/1337/blocks/17", "");
     assert_eq!(status, 503, "{body}");
     assert_eq!(send(&server, "without a chain"), 201);
-    node.answer(socket);
+    let node = SimNodeServer::on(socket, &grown(sparse(5, 5), 40));
     wait_until_ready(&server);
     assert_eq!(server.rpc().head(), 40, "the chain was found and is served");
     let (status, _) = request(at(&server), "GET", "/api/v1/1337/blocks/17", "").expect("an answer");
@@ -47,8 +51,8 @@ fn a_start_without_a_node_still_serves_usage_and_stored_chains() {
     assert_eq!(status, 404, "another chain is not awaited any more: {body}");
     assert!(server.terminate().success());
     // Now the chain id is stored.
-    node.kill();
-    let server = sandbox.serve_with(&["--rpc-url", &node.url()]);
+    drop(node);
+    let server = sandbox.serve_with(&["--rpc-url", &url]);
     // From the first answer on: ingest asks again only after the start has.
     let status = server.rpc().get("/status").to_string();
     assert!(status.contains("refused"), "{status}");
@@ -61,14 +65,14 @@ fn a_start_without_a_node_still_serves_usage_and_stored_chains() {
 
 #[test]
 fn a_node_of_another_chain_is_refused_at_the_start() {
-    let node = Node::start(10, 5);
+    let node = start_node(10, 5);
     let refused = sandbox(&["chain.id=5"]).run(&["run", "--rpc-url", &node.url()]);
     refused.assert_refused(1, &["1337", "5"]);
 }
 
 #[test]
 fn a_preflight_reports_the_result_of_each_check() {
-    let mut node = Node::start(10, 5);
+    let mut node = start_node(10, 5);
     let urls = format!("chain.rpc_urls={}", node.url());
     let sandbox = sandbox(&[&urls]);
     let fine = sandbox.run(&["preflight"]);
@@ -84,7 +88,7 @@ fn a_preflight_reports_the_result_of_each_check() {
     let beside = sandbox.run(&["preflight"]);
     assert!(beside.answer().contains("in use"), "{beside:?}");
     assert!(server.terminate().success());
-    node.kill();
+    node.stop();
     let refused = sandbox.run(&["preflight"]);
     refused.assert_refused(1, &["node"]);
     assert!(refused.stdout.contains("chain.rpc_urls"), "{refused:?}");

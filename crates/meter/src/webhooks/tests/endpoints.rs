@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use async_trait::async_trait;
 
+use super::super::status::LIST_MAX;
 use super::*;
 
 #[tokio::test]
@@ -62,14 +63,14 @@ async fn a_kind_that_is_never_published_cannot_be_subscribed_to() {
 async fn a_message_that_is_rolled_back_was_never_published() {
     let world = World::new(quick()).await;
     world.endpoint("/fine").await;
-    let undone: Result<(), logmill_io::Error> = world
+    let undone: crate::Result<()> = world
         .hooks
         .sql()
         .write(|tx| {
             let hooks = &world.hooks;
             async move {
                 hooks.publish_in(&tx, &message("m")).await?;
-                Err(logmill_io::Error::Invalid { what: "changed our mind".to_owned() })
+                Err(crate::Error::invalid("changed our mind"))
             }
         })
         .await;

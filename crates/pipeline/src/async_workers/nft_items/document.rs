@@ -17,7 +17,7 @@ const TRAIT_CHARS_MAX: usize = 1_024;
 const TRAITS_DEPTH_MAX: usize = 8;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Document {
+pub(crate) struct Document {
     pub name: Option<String>,
     pub description: Option<String>,
     /// URL of the image.
@@ -30,7 +30,7 @@ pub struct Document {
     pub traits: Option<String>,
 }
 
-pub fn read(bytes: &[u8]) -> Result<Document, String> {
+pub(crate) fn read(bytes: &[u8]) -> Result<Document, String> {
     let text = String::from_utf8_lossy(bytes);
     let text = text.trim_start_matches('\u{feff}').trim();
     // The parser itself limits nesting to 128.

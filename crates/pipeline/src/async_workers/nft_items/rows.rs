@@ -18,7 +18,7 @@ use crate::observe::{AnswerStatus, StateAnswer, height};
 /// Maximum length of a stored URI; longer ones are `data:` URIs, from which the rest of the row was read.
 const URI_LENGTH_MAX: usize = 4_096;
 
-pub static MIGRATIONS: Migrations = Migrations {
+pub(crate) static MIGRATIONS: Migrations = Migrations {
     component: "nft_items",
     list: &[Migration {
         name: "nft_items",
@@ -45,7 +45,7 @@ pub static MIGRATIONS: Migrations = Migrations {
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ItemRow {
+pub(crate) struct ItemRow {
     /// Where the document is.
     pub uri: Option<String>,
     pub document: Document,
@@ -84,14 +84,14 @@ impl ItemRow {
 }
 
 #[derive(Clone, Debug)]
-pub struct ItemTable {
+pub(crate) struct ItemTable {
     sql: Sql,
     chain_id: i64,
 }
 
 impl ItemTable {
     /// Creates the table if it does not exist.
-    pub async fn open(sql: Sql, chain_id: u64) -> Result<Self> {
+    pub(crate) async fn open(sql: Sql, chain_id: u64) -> Result<Self> {
         sql.migrate(&MIGRATIONS).await?;
         Ok(Self { sql, chain_id: chain_param(chain_id)? })
     }

@@ -41,7 +41,7 @@ impl Default for Gateways {
 
 /// Location of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DocumentLocation {
+pub(crate) enum DocumentLocation {
     /// The document itself.
     Inline(Vec<u8>),
     /// A URL that the contract names.
@@ -54,7 +54,7 @@ pub enum DocumentLocation {
 
 /// Replaces `{id}` as ERC-1155 specifies: by 64 lowercase hex digits without a prefix. A URI that is too long for a URL
 /// contains the document itself and is left unchanged.
-pub fn with_id(uri: &str, id: U256) -> Cow<'_, str> {
+pub(crate) fn with_id(uri: &str, id: U256) -> Cow<'_, str> {
     if uri.len() > URL_LENGTH_MAX || !uri.contains("{id}") {
         return Cow::Borrowed(uri);
     }
@@ -62,7 +62,7 @@ pub fn with_id(uri: &str, id: U256) -> Cow<'_, str> {
 }
 
 /// Locates the document of a URI.
-pub fn locate(uri: &str, gateways: &Gateways) -> DocumentLocation {
+pub(crate) fn locate(uri: &str, gateways: &Gateways) -> DocumentLocation {
     let uri = uri.trim_matches(|letter: char| letter.is_whitespace() || letter.is_control());
     if uri.is_empty() {
         return DocumentLocation::Unusable("the contract returns an empty URI");

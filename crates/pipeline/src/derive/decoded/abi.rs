@@ -6,36 +6,36 @@
 use alloy_primitives::{Address, B256, I256, U256};
 
 /// The address in a word; none if the padding is not zero.
-pub fn address(word: &B256) -> Option<Address> {
+pub(crate) fn address(word: &B256) -> Option<Address> {
     let (padding, address) = word.split_at(12);
     padding.iter().all(|byte| *byte == 0).then(|| Address::from_slice(address))
 }
 
 /// A word of the data by its index; none beyond the end.
-pub fn word(data: &[u8], number: usize) -> Option<B256> {
+pub(crate) fn word(data: &[u8], number: usize) -> Option<B256> {
     let start = number.checked_mul(32)?;
     data.get(start..start.checked_add(32)?).map(B256::from_slice)
 }
 
 /// The words of data that consists of exactly `N` words.
-pub fn words<const N: usize>(data: &[u8]) -> Option<[B256; N]> {
+pub(crate) fn words<const N: usize>(data: &[u8]) -> Option<[B256; N]> {
     let (words, rest) = data.as_chunks::<32>();
     let words: &[[u8; 32]; N] = words.try_into().ok().filter(|_| rest.is_empty())?;
     Some(words.map(B256::from))
 }
 
 /// An unsigned number; none if it needs more than `bits` bits.
-pub fn unsigned(word: &B256, bits: usize) -> Option<U256> {
+pub(crate) fn unsigned(word: &B256, bits: usize) -> Option<U256> {
     Some(U256::from_be_bytes(word.0)).filter(|number| number.bit_len() <= bits)
 }
 
 /// A signed number; none if it needs more than `bits` bits.
-pub fn signed(word: &B256, bits: u32) -> Option<I256> {
+pub(crate) fn signed(word: &B256, bits: u32) -> Option<I256> {
     Some(I256::from_raw(U256::from_be_bytes(word.0))).filter(|number| number.bits() <= bits)
 }
 
 /// A word as a count of bytes or elements; none if it exceeds the length of the data.
-pub fn size(data: &[u8], number: usize) -> Option<usize> {
+pub(crate) fn size(data: &[u8], number: usize) -> Option<usize> {
     let word = word(data, number)?;
     let (high, low) = word.split_at(24);
     let low = u64::from_be_bytes(low.try_into().ok()?);
@@ -44,7 +44,7 @@ pub fn size(data: &[u8], number: usize) -> Option<usize> {
 }
 
 /// The words of an array of elements of `width` words, whose offset is in the word `head`.
-pub fn array(data: &[u8], head: usize, width: usize) -> Option<Vec<B256>> {
+pub(crate) fn array(data: &[u8], head: usize, width: usize) -> Option<Vec<B256>> {
     let offset = size(data, head)?;
     let tail = data.get(offset..)?;
     let words = size(tail, 0)?.checked_mul(width)?;

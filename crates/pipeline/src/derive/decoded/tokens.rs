@@ -26,8 +26,11 @@ use alloy_primitives::{Address, B256, U256, b256};
 use logmill_chain::{Block, Log};
 
 use super::abi;
-use super::balances::{self, FtChange};
 use super::known::TokenSettings;
+
+mod balances;
+
+pub use balances::FtChange;
 
 /// `Transfer(address,address,uint256)`.
 pub(crate) const TRANSFER: B256 =

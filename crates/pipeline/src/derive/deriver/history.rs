@@ -86,7 +86,8 @@ impl Deriver {
         let complete: Vec<_> = {
             let backlog = self.backlog();
             let is_complete = |work: &&GenerationWork| {
-                work.generation.takes_blocks_after(replacements) && work.undone(&stored).is_empty()
+                work.generation.takes_blocks_after(replacements)
+                    && work.ranges.undone(&stored).is_empty()
             };
             let complete = backlog.generations.iter().filter(is_complete);
             complete.map(|work| work.generation.clone()).collect()

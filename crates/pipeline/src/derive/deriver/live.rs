@@ -14,14 +14,14 @@ use logmill_io::Fence;
 use logmill_work::IntervalSet;
 use logmill_work::intervals::SearchOrder;
 
-use super::super::backlog::{self, FailingRange};
+use super::super::backlog::GenerationWork;
 use super::super::chunk;
 use super::super::generation::{Generation, TipBlocks};
 use super::super::rows::Rows;
 use super::super::store::TipChange;
 use super::Deriver;
+use crate::chain::View;
 use crate::error::{Error, Result};
-use crate::view::View;
 
 /// Maximum number of plans for one change of the tip, if other writers keep overtaking it.
 const PLANS_MAX: usize = 8;
@@ -154,11 +154,11 @@ impl Deriver {
 
     fn tip_states(&self) -> Vec<TipState> {
         let now = self.clock.now();
-        let state = |work: &backlog::GenerationWork| TipState {
+        let state = |work: &GenerationWork| TipState {
             generation: work.generation.clone(),
             before: work.tip.clone(),
-            done: work.done.clone(),
-            waits: work.tip_failing.as_ref().is_some_and(|failing| failing.retry_at > now),
+            done: work.ranges.done.clone(),
+            waits: work.tip_failing.as_ref().is_some_and(|failing| !failing.is_due(now)),
         };
         self.backlog().generations.iter().map(state).collect()
     }
@@ -212,15 +212,7 @@ impl Deriver {
     fn record_tip_failure(&self, processor: &str, error: &Error) {
         let error = logmill_io::error_chain(error);
         tracing::warn!(processor, error, "cannot derive the tip, retrying");
-        let (now, mut backlog) = (self.clock.now(), self.backlog());
-        for work in &mut backlog.generations {
-            if work.generation.processor.name() == processor {
-                let attempts = work.tip_failing.as_ref().map_or(0, |failing| failing.attempts) + 1;
-                let retry_at = now.after(backlog::retry().wait(attempts.into(), &*self.entropy));
-                let (range, error) = (0..0, error.clone());
-                work.tip_failing = Some(FailingRange { range, attempts, retry_at, error });
-            }
-        }
+        self.backlog().record_tip_failure(processor, &error, self.clock.now(), &*self.entropy);
     }
 }
 

@@ -78,9 +78,10 @@ impl Deriver {
         let mut checkpoints = Vec::new();
         let (lowest, highest) = backlog.undone_bounds(&stored);
         for work in &backlog.generations {
-            let undone = work.undone(&stored);
-            let ranges: Vec<(u64, u64)> = work.done.ranges().map(|r| (r.start, r.end)).collect();
-            let failing = work.failing.iter().chain(&work.tip_failing);
+            let undone = work.ranges.undone(&stored);
+            let ranges: Vec<(u64, u64)> =
+                work.ranges.done.ranges().map(|r| (r.start, r.end)).collect();
+            let failing = work.ranges.failing().iter().chain(&work.tip_failing);
             let failing = failing.map(|failing| FailingStatus {
                 start: failing.range.start,
                 end: failing.range.end,

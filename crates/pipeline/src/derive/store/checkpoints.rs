@@ -14,11 +14,11 @@
 use logmill_io::sql::Execute;
 use logmill_io::{Fence, Sql, params};
 
-use super::{StoreResult, Tables, chain_param, hold};
+use super::{Tables, chain_param, hold};
 use crate::error::Result;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checkpoint {
+pub(crate) struct Checkpoint {
     pub name: &'static str,
     /// Where it began; none if nothing is done.
     pub from: Option<u64>,
@@ -28,7 +28,7 @@ pub struct Checkpoint {
 
 impl Tables {
     /// Stores those checkpoints of a chain that have changed.
-    pub async fn put_checkpoints(
+    pub(crate) async fn put_checkpoints(
         &self,
         fence: Option<&Fence>,
         chain_id: u64,
@@ -54,13 +54,13 @@ impl Tables {
             }
             Ok(())
         });
-        Ok(written.await?)
+        written.await
     }
 }
 
 type Row = (String, Option<i64>, Option<i64>);
 
-async fn read(sql: &Sql, chain: i64) -> StoreResult<Vec<Row>> {
+async fn read(sql: &Sql, chain: i64) -> Result<Vec<Row>> {
     let text = "SELECT name, from_height, last_height FROM checkpoint WHERE chain_id = $1";
     let found = sql.query(text, params![chain]).await?;
     let height = |row: &logmill_io::sql::Row, column| {

@@ -11,8 +11,7 @@ use logmill_io::sql::Execute;
 use logmill_io::{ErrorKind, Tx, Value, params};
 use logmill_work::{Coverage, IntervalSet};
 
-use super::swap::{self, Permit};
-use super::{StoreResult, Tables};
+use super::Tables;
 use crate::derive::generation::{self, Generation, GenerationState, TipBlocks};
 use crate::derive::processor::Processor;
 use crate::derive::{schema, views};
@@ -44,7 +43,7 @@ pub(crate) struct StoredGeneration {
     /// Tables that had rows in the tip when it was cleared, separated by commas.
     pub(super) cleared: Option<String>,
     version: i64,
-    pub(super) parameters: String,
+    pub(crate) parameters: String,
     tables: String,
 }
 
@@ -81,7 +80,12 @@ impl Tables {
         Ok(generations)
     }
 
-    async fn ensure(&self, tx: &Tx, chain_id: u64, processor: &dyn Processor) -> StoreResult<()> {
+    pub(super) async fn ensure(
+        &self,
+        tx: &Tx,
+        chain_id: u64,
+        processor: &dyn Processor,
+    ) -> Result<()> {
         let stored = stored_generations(tx, chain_id, Some(processor.name())).await?;
         if stored.iter().any(|generation| generation.is_made_by(processor)) {
             // The settings that would have left a table empty were reverted.
@@ -117,37 +121,6 @@ impl Tables {
         self.create(tx, chain_id, processor, number, state, nothing).await
     }
 
-    /// Begins a new generation beside the serving one, unless there is one. It serves once everything is derived, and
-    /// only if nothing is lost but what `permit` allows.
-    pub async fn rederive(
-        &self,
-        chain_id: u64,
-        processor: &Arc<dyn Processor>,
-        permit: Permit,
-    ) -> Result<()> {
-        let begun = self.sql.write(|tx| async move {
-            lock(&tx).await?;
-            self.ensure(&tx, chain_id, &**processor).await?;
-            let mut stored = stored_generations(&tx, chain_id, Some(processor.name())).await?;
-            let is_built =
-                |generation: &StoredGeneration| generation.state == GenerationState::Building;
-            let is_foreign = |generation: &StoredGeneration| {
-                is_built(generation) && !generation.is_made_by(&**processor)
-            };
-            for generation in stored.extract_if(.., |generation| is_foreign(generation)) {
-                self.drop_generation(&tx, chain_id, &generation).await?;
-            }
-            if !stored.iter().any(is_built) {
-                let number =
-                    stored.iter().map(|generation| generation.number).max().unwrap_or(0) + 1;
-                let (state, nothing) = (GenerationState::Building, ReplacementPosition::default());
-                self.create(&tx, chain_id, &**processor, number, state, nothing).await?;
-            }
-            self.permit_in(&tx, chain_id, processor.name(), permit).await
-        });
-        Ok(begun.await?)
-    }
-
     /// Creates a generation without blocks. Its `replacements` may be behind the log: as long as it has no blocks, no
     /// replacement touches it.
     pub(super) async fn create(
@@ -158,9 +131,9 @@ impl Tables {
         number: u32,
         state: GenerationState,
         replacements: ReplacementPosition,
-    ) -> StoreResult<()> {
+    ) -> Result<()> {
         for table in processor.tables() {
-            let physical = generation::physical(chain_id, number, table.name);
+            let physical = schema::physical(chain_id, number, table.name);
             for statement in schema::create(table, &physical) {
                 tx.execute(&statement, params![]).await?;
             }
@@ -235,7 +208,7 @@ impl Tables {
         let text =
             "SELECT DISTINCT chain_id FROM derive_line WHERE processor = $1 ORDER BY chain_id";
         let found = self.sql.query(text, params![processor]).await?;
-        Ok(found.rows.iter().map(|row| row.count(0)).collect::<StoreResult<_>>()?)
+        Ok(found.rows.iter().map(|row| row.count(0)).collect::<logmill_io::Result<_>>()?)
     }
 
     /// Every serving generation: chain, processor, and the declarations of its tables, one per line.
@@ -246,11 +219,11 @@ impl Tables {
         let read = |row: &logmill_io::sql::Row| {
             Ok((row.count(0)?, row.text(1)?.to_owned(), row.text(2)?.to_owned()))
         };
-        Ok(found.rows.iter().map(read).collect::<StoreResult<_>>()?)
+        Ok(found.rows.iter().map(read).collect::<logmill_io::Result<_>>()?)
     }
 
     pub(crate) async fn stored_generations(&self, chain_id: u64) -> Result<Vec<StoredGeneration>> {
-        Ok(stored_generations(&self.sql.reading(), chain_id, None).await?)
+        stored_generations(&self.sql.reading(), chain_id, None).await
     }
 
     /// The serving generation of a processor.
@@ -297,15 +270,13 @@ impl Tables {
         tx: &Tx,
         chain_id: u64,
         generation: &StoredGeneration,
-    ) -> StoreResult<()> {
+    ) -> Result<()> {
         for table in generation.table_names() {
             // Views show the serving generation.
             if generation.state == GenerationState::Serving {
                 tx.execute(&format!("DROP VIEW IF EXISTS {table}"), params![]).await?;
             }
-            for statement in
-                schema::drop(&generation::physical(chain_id, generation.number, &table))
-            {
+            for statement in schema::drop(&schema::physical(chain_id, generation.number, &table)) {
                 tx.execute(&statement, params![]).await?;
             }
         }
@@ -313,25 +284,18 @@ impl Tables {
             params![chain_param(chain_id)?, generation.processor.as_str(), generation.number];
         let text = "DELETE FROM derive_line
             WHERE chain_id = $1 AND processor = $2 AND generation = $3";
-        tx.execute(text, params.clone()).await?;
-        let text = "DELETE FROM coverage WHERE chain_id = $1 AND consumer = $2 AND version = $3";
         tx.execute(text, params).await?;
-        Ok(())
+        let scope = generation::scope(chain_id, &generation.processor, generation.number);
+        Ok(Coverage::forget(tx, &scope).await?)
     }
 
     /// Clears the tip of a generation and records which tables had rows in it. An earlier record stays as long as the
     /// tip has remained empty since.
-    async fn clear_tip(
-        &self,
-        tx: &Tx,
-        chain_id: u64,
-        generation: &StoredGeneration,
-    ) -> StoreResult<()> {
+    async fn clear_tip(&self, tx: &Tx, chain_id: u64, generation: &StoredGeneration) -> Result<()> {
         let mut cleared: Vec<String> = Vec::new();
         for table in generation.table_names() {
-            let tip =
-                generation::tip_of(&generation::physical(chain_id, generation.number, &table));
-            if swap::has_rows(tx, &tip).await? {
+            let tip = schema::tip_of(&schema::physical(chain_id, generation.number, &table));
+            if has_rows(tx, &tip).await? {
                 tx.execute(&format!("DELETE FROM {tip}"), params![]).await?;
                 cleared.push(table);
             }
@@ -351,7 +315,7 @@ impl Tables {
     }
 
     /// Creates or updates the SQL views of a processor's tables.
-    pub(super) async fn make_views(&self, tx: &Tx, processor: &dyn Processor) -> StoreResult<()> {
+    pub(super) async fn make_views(&self, tx: &Tx, processor: &dyn Processor) -> Result<()> {
         let text = "SELECT chain_id, generation, tables FROM derive_line
             WHERE processor = $1 AND state = 1 ORDER BY chain_id";
         let found = tx.execute(text, params![processor.name()]).await?;
@@ -376,7 +340,7 @@ impl Tables {
     }
 
     /// Whether a view exists exactly as this statement creates it. Only SQLite keeps the text.
-    async fn has_view(&self, tx: &Tx, name: &str, statement: &str) -> StoreResult<bool> {
+    async fn has_view(&self, tx: &Tx, name: &str, statement: &str) -> Result<bool> {
         if self.sql.engine_name() != "sqlite" {
             return Ok(false);
         }
@@ -386,7 +350,7 @@ impl Tables {
 }
 
 impl StoredGeneration {
-    fn is_made_by(&self, processor: &dyn Processor) -> bool {
+    pub(super) fn is_made_by(&self, processor: &dyn Processor) -> bool {
         self.version == i64::from(processor.version())
             && self.parameters == processor.parameters()
             && self.tables == declaration_text(processor)
@@ -400,9 +364,14 @@ impl StoredGeneration {
 }
 
 /// Serializes transactions that change generations: otherwise two starting processes would both create the first one.
-pub(super) async fn lock(tx: &Tx) -> StoreResult<()> {
+pub(super) async fn lock(tx: &Tx) -> Result<()> {
     tx.execute("SELECT id FROM derive_lock FOR UPDATE", params![]).await?;
     Ok(())
+}
+
+pub(super) async fn has_rows(tx: &Tx, physical: &str) -> Result<bool> {
+    let text = format!("SELECT 1 FROM {physical} LIMIT 1");
+    Ok(!tx.execute(&text, params![]).await?.rows.is_empty())
 }
 
 /// The declarations as text: one line per table, beginning with its name.
@@ -421,7 +390,7 @@ pub(super) async fn stored_generations(
     on: &impl Execute,
     chain_id: u64,
     processor: Option<&str>,
-) -> StoreResult<Vec<StoredGeneration>> {
+) -> Result<Vec<StoredGeneration>> {
     let mut params: Vec<Value> = params![chain_param(chain_id)?];
     let mut text =
         "SELECT processor, generation, state, version, parameters, tables, replacements, behind,
@@ -462,7 +431,7 @@ pub(super) fn mark_param(position: ReplacementPosition) -> Option<i64> {
     (position.mark != 0).then(|| position.mark.cast_signed())
 }
 
-pub(crate) fn chain_param(chain_id: u64) -> StoreResult<i64> {
+pub(crate) fn chain_param(chain_id: u64) -> logmill_io::Result<i64> {
     let what = || logmill_io::Error::Invalid { what: format!("chain id {chain_id} is too large") };
     i64::try_from(chain_id).map_err(|_| what())
 }

@@ -26,20 +26,20 @@ use logmill_io::{Fence, Tx, Value, params};
 use logmill_work::Coverage;
 
 use super::generations::{StoredGeneration, chain_param, lock, mark_param, stored_generations};
-use super::{StoreResult, Tables, hold};
+use super::{Tables, hold};
 use crate::derive::generation::{self, GenerationState};
 use crate::derive::processor::Processor;
 use crate::error::Result;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReplacementOutcome {
+pub(crate) struct ReplacementOutcome {
     pub begun: bool,
     /// A new generation is needed, but there is no room for it.
     pub lacks_room: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct ReplacementPage<'a> {
+pub(crate) struct ReplacementPage<'a> {
     /// Consecutive replacements, in order.
     pub replaced: &'a [Replacement],
     /// Position after the last of them.
@@ -69,7 +69,7 @@ struct GenerationNeeds<'l> {
 
 impl Tables {
     /// Applies replacements to the generations of a processor.
-    pub async fn apply_replacements(
+    pub(crate) async fn apply_replacements(
         &self,
         fence: Option<&Fence>,
         chain_id: u64,
@@ -81,7 +81,7 @@ impl Tables {
             lock(&tx).await?;
             self.apply_in_order(&tx, chain_id, &**processor, page).await
         });
-        Ok(applied.await?)
+        applied.await
     }
 
     async fn apply_in_order(
@@ -90,7 +90,7 @@ impl Tables {
         chain_id: u64,
         processor: &dyn Processor,
         page: ReplacementPage<'_>,
-    ) -> StoreResult<ReplacementOutcome> {
+    ) -> Result<ReplacementOutcome> {
         let stored = stored_generations(tx, chain_id, Some(processor.name())).await?;
         let Some(first) = page.replaced.first() else {
             return Ok(ReplacementOutcome::default());
@@ -154,7 +154,7 @@ impl Tables {
             }
             self.begin_needed(&tx, chain_id, &**processor, &stored, needs, page).await
         });
-        Ok(settled.await?)
+        settled.await
     }
 
     /// Handles a generation that has applied another log.
@@ -166,7 +166,7 @@ impl Tables {
         state: GenerationState,
         page: ReplacementPage<'_>,
         needs: &mut GenerationNeeds<'l>,
-    ) -> StoreResult<()> {
+    ) -> Result<()> {
         let scope = generation::scope(chain_id, &generation.processor, generation.number);
         if Coverage::read(tx, &scope).await?.done.is_empty() {
             // It has no blocks, so none were replaced.
@@ -191,7 +191,7 @@ impl Tables {
         stored: &[StoredGeneration],
         needs: GenerationNeeds<'_>,
         page: ReplacementPage<'_>,
-    ) -> StoreResult<ReplacementOutcome> {
+    ) -> Result<ReplacementOutcome> {
         let GenerationNeeds { has_building, dropped, behind } = needs;
         let is_needed = (dropped || behind.is_some()) && !has_building;
         // The dropped generation has made room.
@@ -219,7 +219,7 @@ impl Tables {
         chain_id: u64,
         generation: &StoredGeneration,
         replaced: &'r [Replacement],
-    ) -> StoreResult<Option<&'r Replacement>> {
+    ) -> Result<Option<&'r Replacement>> {
         let scope = generation::scope(chain_id, &generation.processor, generation.number);
         let covered = Coverage::read(tx, &scope).await?.done;
         let mut pending = replaced.iter().filter(|one| one.seq > generation.replacements.seq);
@@ -232,7 +232,7 @@ impl Tables {
         chain_id: u64,
         generation: &StoredGeneration,
         position: ReplacementPosition,
-    ) -> StoreResult<()> {
+    ) -> Result<()> {
         self.store_position(tx, chain_id, generation, position).await?;
         let text = "UPDATE derive_line SET behind = NULL
             WHERE chain_id = $1 AND processor = $2 AND generation = $3";
@@ -246,7 +246,7 @@ impl Tables {
         chain_id: u64,
         generation: &StoredGeneration,
         position: ReplacementPosition,
-    ) -> StoreResult<()> {
+    ) -> Result<()> {
         let mut params = stored_generation_params(chain_id, generation)?;
         params.push(i64::try_from(position.seq).unwrap_or(i64::MAX).into());
         params.push(mark_param(position).into());
@@ -264,7 +264,7 @@ impl Tables {
         generation: &StoredGeneration,
         seen: ReplacementPosition,
         why: &str,
-    ) -> StoreResult<()> {
+    ) -> Result<()> {
         let mut params = stored_generation_params(chain_id, generation)?;
         params.push(why.into());
         params.push(i64::try_from(seen.seq).unwrap_or(i64::MAX).into());
@@ -283,10 +283,7 @@ impl StoredGeneration {
     }
 }
 
-fn stored_generation_params(
-    chain_id: u64,
-    generation: &StoredGeneration,
-) -> StoreResult<Vec<Value>> {
+fn stored_generation_params(chain_id: u64, generation: &StoredGeneration) -> Result<Vec<Value>> {
     Ok(params![chain_param(chain_id)?, generation.processor.as_str(), generation.number])
 }
 

@@ -9,15 +9,18 @@
 //! Guarantees: the change is one transaction; the reason why a complete generation does not serve is recorded, and
 //! reported with answers of the generation that serves instead. Leaves to others: when a generation is complete.
 
+use std::sync::Arc;
+
 use finalized_log_index::ReplacementPosition;
 use logmill_io::sql::Execute;
 use logmill_io::{Fence, Tx, params};
 use logmill_work::{Coverage, IntervalSet};
 
-use super::generations::{StoredGeneration, chain_param, lock, stored_generations};
-use super::{StoreResult, Tables, hold};
+use super::generations::{StoredGeneration, chain_param, has_rows, lock, stored_generations};
+use super::{Tables, hold};
 use crate::derive::generation::{self, Generation, GenerationState};
 use crate::derive::processor::Processor;
+use crate::derive::schema;
 use crate::error::Result;
 
 /// Losses that an operator permits so that a new generation can serve.
@@ -39,6 +42,37 @@ pub enum SwapOutcome {
 }
 
 impl Tables {
+    /// Begins a new generation beside the serving one, unless there is one. It serves once everything is derived, and
+    /// only if nothing is lost but what `permit` allows.
+    pub async fn rederive(
+        &self,
+        chain_id: u64,
+        processor: &Arc<dyn Processor>,
+        permit: Permit,
+    ) -> Result<()> {
+        let begun = self.sql.write(|tx| async move {
+            lock(&tx).await?;
+            self.ensure(&tx, chain_id, &**processor).await?;
+            let mut stored = stored_generations(&tx, chain_id, Some(processor.name())).await?;
+            let is_built =
+                |generation: &StoredGeneration| generation.state == GenerationState::Building;
+            let is_foreign = |generation: &StoredGeneration| {
+                is_built(generation) && !generation.is_made_by(&**processor)
+            };
+            for generation in stored.extract_if(.., |generation| is_foreign(generation)) {
+                self.drop_generation(&tx, chain_id, &generation).await?;
+            }
+            if !stored.iter().any(is_built) {
+                let number =
+                    stored.iter().map(|generation| generation.number).max().unwrap_or(0) + 1;
+                let (state, nothing) = (GenerationState::Building, ReplacementPosition::default());
+                self.create(&tx, chain_id, &**processor, number, state, nothing).await?;
+            }
+            self.permit_in(&tx, chain_id, processor.name(), permit).await
+        });
+        begun.await
+    }
+
     /// Lets a generation that covers all stored blocks serve and drops the previous one, unless rows would be lost
     /// without permission. If blocks were replaced, the previous one may cover blocks above the stored ones that no
     /// longer exist; losing those is fine.
@@ -84,7 +118,7 @@ impl Tables {
             self.make_views(&tx, &*new.processor).await?;
             Ok(SwapOutcome::Serves)
         });
-        Ok(swapped.await?)
+        swapped.await
     }
 
     async fn cost(
@@ -94,7 +128,7 @@ impl Tables {
         building: &StoredGeneration,
         old: &StoredGeneration,
         stored_blocks: &IntervalSet,
-    ) -> StoreResult<SwapCost> {
+    ) -> Result<SwapCost> {
         let name = new.processor.name();
         let covered = Coverage::read(tx, &new.scope()).await?.done;
         let scope = generation::scope(new.chain_id, name, old.number);
@@ -123,7 +157,7 @@ impl Tables {
         chain_id: u64,
         processor: &str,
         permit: Permit,
-    ) -> StoreResult<()> {
+    ) -> Result<()> {
         if permit == Permit::default() {
             return Ok(());
         }
@@ -145,7 +179,7 @@ impl Tables {
             lock(&tx).await?;
             self.permit_in(&tx, chain_id, processor, permit).await
         });
-        Ok(permitted.await?)
+        permitted.await
     }
 
     /// Records why a complete generation does not serve; also on the serving one, if that is behind.
@@ -155,7 +189,7 @@ impl Tables {
         new: &Generation,
         old: &StoredGeneration,
         why: &str,
-    ) -> StoreResult<()> {
+    ) -> Result<()> {
         let text = "UPDATE derive_line SET behind = $4
             WHERE chain_id = $1 AND processor = $2 AND generation = $3";
         let both = [new.number, old.number];
@@ -168,7 +202,7 @@ impl Tables {
     }
 
     /// Records that a complete generation does not serve because it would leave a table empty.
-    async fn note_empties(&self, tx: &Tx, new: &Generation, why: &str) -> StoreResult<()> {
+    async fn note_empties(&self, tx: &Tx, new: &Generation, why: &str) -> Result<()> {
         let text = "UPDATE derive_line SET behind = $4, empties = $4
             WHERE chain_id = $1 AND processor = $2 AND generation = $3";
         let (chain, name) = (chain_param(new.chain_id)?, new.processor.name());
@@ -194,18 +228,14 @@ fn is_behind(old: &StoredGeneration, new: ReplacementPosition) -> bool {
 }
 
 /// Tables that have rows in the serving generation and none in the new one.
-async fn find_emptied(
-    tx: &Tx,
-    new: &Generation,
-    old: &StoredGeneration,
-) -> StoreResult<Vec<String>> {
+async fn find_emptied(tx: &Tx, new: &Generation, old: &StoredGeneration) -> Result<Vec<String>> {
     let cleared: Vec<&str> = old.cleared.as_deref().unwrap_or_default().split(',').collect();
     let mut emptied = Vec::new();
     for name in old.table_names() {
         let Some(table) = new.processor.tables().iter().find(|table| table.name == name) else {
             continue;
         };
-        let before = generation::physical(new.chain_id, old.number, &name);
+        let before = schema::physical(new.chain_id, old.number, &name);
         let had_rows = cleared.contains(&name.as_str()) || has_rows(tx, &before).await?;
         let has_rows =
             has_rows(tx, &new.table(table)).await? || has_rows(tx, &new.tip_table(table)).await?;
@@ -214,11 +244,6 @@ async fn find_emptied(
         }
     }
     Ok(emptied)
-}
-
-pub(super) async fn has_rows(tx: &Tx, physical: &str) -> StoreResult<bool> {
-    let text = format!("SELECT 1 FROM {physical} LIMIT 1");
-    Ok(!tx.execute(&text, params![]).await?.rows.is_empty())
 }
 
 /// Blocks that the serving generation covers and a new one does not.

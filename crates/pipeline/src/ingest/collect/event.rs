@@ -14,34 +14,23 @@
 
 use std::sync::Arc;
 
-use alloy_dyn_abi::{DynSolEvent, DynSolType, Specifier};
-use alloy_json_abi::{Event, EventParam};
-use alloy_primitives::{Address, B256, hex, keccak256};
+use alloy_primitives::{Address, hex, keccak256};
 use logmill_chain::{FoundLog, Log, LogFilter};
 
 use crate::cells;
+use crate::derive::decoded::event::EventDecoder;
 use crate::derive::table::{key, once};
 use crate::derive::{Column, DecodedBlock, Kind, Processor, Rows, Table};
 use crate::error::{Error, Result};
 use crate::processors::fees::{FEES_COLLECTED, FEES_FORWARDED, Fees, LogPosition};
 
-mod named;
 mod names;
 mod value;
 
-pub(crate) use named::NamedEvent;
-
-const SIGNATURE_BYTES_MAX: usize = 2_048;
-/// Maximum number of parameters; Solidity itself can hardly emit more than seventeen.
-const PARAMETERS_MAX: usize = 32;
 const CONTRACTS_MAX: usize = 100;
 /// Maximum number of letters of the event's name in the table's name; bytes of the hash in it.
 const NAME_LETTERS_MAX: usize = 13;
 const NAME_HASH_BYTES: usize = 4;
-/// Maximum nesting of dynamic arrays: the decoded size of `n` bytes grows with that power of `n`.
-const DYNAMIC_DEPTH_MAX: usize = 2;
-/// Maximum size of a log with nested dynamic arrays.
-const NESTED_BYTES_MAX: usize = 16 * 1024;
 
 /// A processor that needs only logs.
 pub trait LogProcessor: Processor {
@@ -97,37 +86,24 @@ pub fn event_processor(
 }
 
 #[derive(Debug)]
-pub struct CollectedEvent {
+pub(crate) struct CollectedEvent {
     name: &'static str,
     contracts: Vec<Address>,
-    topic: B256,
-    event: DynSolEvent,
-    /// For each parameter, whether it is indexed.
-    indexed: Vec<bool>,
+    decoder: EventDecoder,
     table: &'static Table,
     tables: &'static [&'static Table],
-    /// Larger logs are ignored.
-    bytes_max: usize,
 }
 
 impl CollectedEvent {
     /// Parses a Solidity signature, such as `event Transfer(address indexed from, address to, uint256 value)`.
     ///
     /// Leaks the table's declaration: declarations are `'static`, and a program collects one event.
-    pub fn new(contracts: &[Address], signature: &str) -> Result<Self> {
-        let event = parse_signature(signature)?;
+    pub(crate) fn new(contracts: &[Address], signature: &str) -> Result<Self> {
+        let decoder = EventDecoder::new(signature)?;
         let contracts = in_order(contracts);
-        let resolved: DynSolEvent =
-            event.resolve().map_err(|error| unreadable(signature, &error.to_string()))?;
-        let types = resolved.indexed().iter().chain(resolved.body());
-        let depth = types.map(dynamic_depth).collect::<Result<Vec<usize>>>()?;
-        let depth = depth.into_iter().max().unwrap_or(0);
-        if depth > DYNAMIC_DEPTH_MAX {
-            return Err(invalid(too_deep()));
-        }
-        let (word, hash) = (names::word(&event.name, "event"), hash(&event, &contracts));
+        let (word, hash) = (names::word(decoder.name(), "event"), hash(&decoder, &contracts));
         let word = &word[..word.len().min(NAME_LETTERS_MAX)];
-        let columns = columns(&event, &resolved);
+        let columns = columns(&decoder);
         let table = Table {
             name: format!("collected_{word}_{hash}").leak(),
             columns: columns.leak(),
@@ -138,17 +114,10 @@ impl CollectedEvent {
         Ok(Self {
             name: format!("collect_{word}_{hash}").leak(),
             contracts,
-            topic: event.selector(),
-            event: resolved,
-            indexed: event.inputs.iter().map(|input| input.indexed).collect(),
+            decoder,
             table,
             tables: vec![table].leak(),
-            bytes_max: if depth > 1 { NESTED_BYTES_MAX } else { usize::MAX },
         })
-    }
-
-    pub fn table(&self) -> &'static Table {
-        self.table
     }
 }
 
@@ -190,14 +159,14 @@ impl Processor for CollectedEvent {
 
 impl LogProcessor for CollectedEvent {
     fn filter(&self) -> LogFilter {
-        LogFilter { addresses: self.contracts.clone(), topics: vec![self.topic] }
+        LogFilter { addresses: self.contracts.clone(), topics: vec![self.decoder.topic()] }
     }
 
     fn process_log(&self, position: &LogPosition, log: &Log, rows: &mut Rows) -> Result<()> {
-        if !self.filter().matches(log) || log.data.len() > self.bytes_max {
+        if !self.filter().matches(log) || !self.decoder.accepts(log) {
             return Ok(());
         }
-        let Some(values) = value::decode(&self.event, log) else {
+        let Some(values) = self.decoder.decode(log) else {
             metrics::counter!("logmill_collect_undecoded_total").increment(1);
             return Ok(());
         };
@@ -209,10 +178,7 @@ impl LogProcessor for CollectedEvent {
             position.timestamp,
             log.address,
         ];
-        let (mut indexed, mut body) = (values.indexed.into_iter(), values.body.into_iter());
-        let ordered = self.indexed.iter();
-        let ordered = ordered.map(|by_topic| if *by_topic { indexed.next() } else { body.next() });
-        cells.extend(ordered.flatten().map(value::cell));
+        cells.extend(values.into_iter().map(value::cell));
         rows.push(self.table, position.log_index, cells)
     }
 
@@ -229,27 +195,8 @@ fn in_order(contracts: &[Address]) -> Vec<Address> {
     contracts
 }
 
-fn parse_signature(signature: &str) -> Result<Event> {
-    let text = signature.trim().trim_end_matches(';');
-    if text.len() > SIGNATURE_BYTES_MAX {
-        return Err(invalid(format!("a signature may have at most {SIGNATURE_BYTES_MAX} bytes")));
-    }
-    let event = Event::parse(&names::without_parts(text));
-    let event = event.map_err(|error| unreadable(text, &error.to_string()))?;
-    let indexed = event.inputs.iter().filter(|input| input.indexed).count();
-    if event.anonymous {
-        return Err(invalid("an anonymous event cannot be found by its topic".to_owned()));
-    }
-    if indexed > 3 || event.inputs.len() > PARAMETERS_MAX {
-        let what =
-            format!("an event may have at most {PARAMETERS_MAX} parameters, 3 of them indexed");
-        return Err(invalid(what));
-    }
-    Ok(event)
-}
-
 /// The common columns of all collected events, then one for each parameter.
-fn columns(event: &Event, resolved: &DynSolEvent) -> Vec<Column> {
+fn columns(event: &EventDecoder) -> Vec<Column> {
     let mut columns = vec![
         key("block_height", Kind::Int),
         key("event_index", Kind::Int),
@@ -258,57 +205,22 @@ fn columns(event: &Event, resolved: &DynSolEvent) -> Vec<Column> {
         once("timestamp", Kind::Int),
         once("contract", Kind::Address),
     ];
-    let (mut indexed, mut body) = (resolved.indexed().iter(), resolved.body().iter());
-    for (number, EventParam { name, indexed: by_topic, .. }) in event.inputs.iter().enumerate() {
-        let ty = if *by_topic { indexed.next() } else { body.next() };
-        let Some(ty) = ty else { continue };
-        let kind = value::kind(ty, *by_topic);
-        let name = names::column(name, number, &columns);
+    for (number, parameter) in event.parameters().enumerate() {
+        let kind = value::kind(parameter.ty, parameter.indexed);
+        let name = names::column(parameter.name, number, &columns);
         columns.push(once(name.leak(), kind));
     }
     columns
 }
 
-/// Nesting of dynamic arrays; refuses types without a size.
-fn dynamic_depth(ty: &DynSolType) -> Result<usize> {
-    Ok(match ty {
-        DynSolType::Array(of) => dynamic_depth(of)? + 1,
-        DynSolType::FixedArray(_, 0) => {
-            return Err(invalid("an array type has no elements".to_owned()));
-        }
-        DynSolType::FixedArray(of, _) => dynamic_depth(of)?,
-        DynSolType::Tuple(parts) if parts.is_empty() => {
-            return Err(invalid("a tuple type has no components".to_owned()));
-        }
-        DynSolType::Tuple(parts) => {
-            let depths = parts.iter().map(dynamic_depth).collect::<Result<Vec<usize>>>()?;
-            depths.into_iter().max().unwrap_or(0)
-        }
-        _ => 0,
-    })
-}
-
 /// Identifies what is collected: types, names, which parameters are indexed, and the contracts.
-fn hash(event: &Event, contracts: &[Address]) -> String {
+fn hash(event: &EventDecoder, contracts: &[Address]) -> String {
     let all = format!("{} {contracts:?}", event.full_signature());
     hex::encode(&keccak256(all)[..NAME_HASH_BYTES])
 }
 
-fn too_deep() -> String {
-    format!("arrays are nested too deep: at most {DYNAMIC_DEPTH_MAX} levels")
-}
-
 fn invalid(what: String) -> Error {
     Error::Invalid { what }
-}
-
-fn unreadable(signature: &str, why: &str) -> Error {
-    let why = why.lines().map(str::trim).rfind(|line| !line.is_empty());
-    let why = why.unwrap_or_default();
-    invalid(format!(
-        "{signature:?} is not an event signature such as `event Transfer(address indexed from, address indexed to, \
-         uint256 value)`: {why}"
-    ))
 }
 
 #[cfg(test)]

@@ -15,21 +15,21 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use logmill_chain::BlockRef;
 use logmill_io::ErrorKind;
 use logmill_work::coverage::RangeClaim;
 use logmill_work::intervals::SearchOrder;
+use logmill_work::ranges::{self, RangeDriver, Step};
 use logmill_work::{Backoff, Coverage, Heights, IntervalSet, NewJob};
 
 use super::retry::{is_of_chain, with_retry};
 use super::scan::RangeJob;
-use super::{Collector, Head, Mode};
+use super::{ATTEMPTS_MAX, Collector, Head, Mode};
 use crate::derive::store::SwapOutcome;
 use crate::derive::{Generation, GenerationState};
 use crate::error::{Error, Result};
 
-/// Attempts of a range before it needs an operator.
-pub(super) const ATTEMPTS_MAX: u32 = 10;
 /// Minimum interval between two runs of `tidy`.
 const TIDY_EVERY: Duration = Duration::from_secs(30);
 
@@ -42,47 +42,63 @@ pub(super) enum PlanOutcome {
     CaughtUp,
 }
 
+#[async_trait]
+impl RangeDriver for Collector {
+    type Error = Error;
+
+    async fn claim(&self) -> Result<Step> {
+        let step = self.step().await;
+        self.note_idle(matches!(step, Ok(PlanOutcome::CaughtUp)));
+        match step {
+            Ok(PlanOutcome::Claimed(_)) => Ok(Step::Claimed),
+            Ok(PlanOutcome::Busy) => Ok(Step::Busy),
+            Ok(PlanOutcome::CaughtUp) => Ok(Step::CaughtUp),
+            Err(error) if error.kind() == ErrorKind::Conflict && !is_of_chain(&error) => {
+                self.reload().await.map(|()| Step::Claimed)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn wait(&self, after: Step) {
+        if after == Step::Busy {
+            tokio::select! {
+                biased;
+                () = self.ended.notified() => {}
+                () = self.tables.sql().clock().sleep(self.settings.historical_poll) => {}
+            }
+            return;
+        }
+        // Two processes that create an index at the same time can conflict; it is tried again later.
+        if let Err(error) = self.tidy().await {
+            tracing::warn!(
+                error = logmill_io::error_chain(&error),
+                "cannot create indexes or replace tables, retrying later"
+            );
+        }
+        self.source.changed(self.poll()).await;
+    }
+
+    fn retry(&self, error: Error) -> Result<Backoff> {
+        if !is_of_chain(&error) {
+            return Err(error);
+        }
+        let text = logmill_io::error_chain(&error);
+        tracing::warn!(chain = self.chain_id, error = text, "no node answers, retrying");
+        self.counts.failed(&text);
+        Ok(Backoff::Exponential {
+            first: Duration::from_secs(1).min(self.settings.historical_poll),
+            max: self.poll(),
+            jitter_percent: 20,
+        })
+    }
+}
+
 impl Collector {
     /// Plans until the database fails permanently.
-    pub(super) async fn plan(&self) -> Result<std::convert::Infallible> {
-        let clock = self.tables.sql().clock();
-        let (mut failed, mut idles) = (0, false);
-        loop {
-            let step = self.step().await;
-            if idles != matches!(step, Ok(PlanOutcome::CaughtUp)) {
-                idles = !idles;
-                if idles {
-                    tracing::info!(chain = self.chain_id, "idle: no work, everything is collected");
-                }
-            }
-            match step {
-                Err(error) if is_of_chain(&error) => {
-                    failed += 1;
-                    self.note_failure(&error);
-                    clock.sleep(self.backoff(failed)).await;
-                    continue;
-                }
-                Err(error) if error.kind() == ErrorKind::Conflict => self.reload().await?,
-                Err(error) => return Err(error),
-                Ok(PlanOutcome::Claimed(_)) => {}
-                Ok(PlanOutcome::Busy) => tokio::select! {
-                    biased;
-                    () = self.ended.notified() => {}
-                    () = clock.sleep(self.settings.historical_poll) => {}
-                },
-                Ok(PlanOutcome::CaughtUp) => {
-                    // Two processes that create an index at the same time can conflict; it is tried again later.
-                    if let Err(error) = self.tidy().await {
-                        tracing::warn!(
-                            error = logmill_io::error_chain(&error),
-                            "cannot create indexes or replace tables, retrying later"
-                        );
-                    }
-                    self.source.changed(self.poll()).await;
-                }
-            }
-            failed = 0;
-        }
+    pub(super) async fn plan(&self) -> Error {
+        let sql = self.tables.sql();
+        ranges::drive(self, &**sql.clock(), &**sql.entropy()).await
     }
 
     pub(super) async fn step(&self) -> Result<PlanOutcome> {
@@ -249,18 +265,10 @@ impl Collector {
         Ok(wanted.is_some_and(|wanted| covered.covers(&wanted)))
     }
 
-    fn note_failure(&self, error: &Error) {
-        let text = logmill_io::error_chain(error);
-        tracing::warn!(chain = self.chain_id, error = text, "no node answers, retrying");
-        self.counts.failed(&text);
-    }
-
-    fn backoff(&self, failed: i64) -> Duration {
-        let waits = Backoff::Exponential {
-            first: Duration::from_secs(1).min(self.settings.historical_poll),
-            max: self.poll(),
-            jitter_percent: 20,
-        };
-        waits.wait(failed, &**self.tables.sql().entropy())
+    fn note_idle(&self, idles: bool) {
+        let idled = std::mem::replace(&mut self.state().idles, idles);
+        if idles && !idled {
+            tracing::info!(chain = self.chain_id, "idle: no work, everything is collected");
+        }
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alloy_primitives::B256;
-use logmill_chain::{BlockRef, ChainSource};
+use logmill_chain::{BlockRef, NodeSource};
 use logmill_io::meta::SqlMeta;
 use logmill_io::{Condition, ErrorKind, Key, MetaStore, MetaStoreExt, Sql, Version, millis};
 use serde::Deserialize;
@@ -122,7 +122,7 @@ pub(super) struct Anchor {
 impl Anchor {
     /// Checks that the chain, whose finalized head is `finalized`, still has this block. Passes if the node lags or
     /// does not have the block, because then it cannot be decided.
-    pub(super) async fn check(&self, source: &dyn ChainSource, finalized: BlockRef) -> Result<()> {
+    pub(super) async fn check(&self, source: &dyn NodeSource, finalized: BlockRef) -> Result<()> {
         let reported = match self.number.cmp(&finalized.number) {
             Ordering::Greater => None,
             Ordering::Equal => Some(finalized.hash),
@@ -139,7 +139,7 @@ impl Anchor {
 }
 
 /// The hash of a block; none if the node does not have it.
-async fn hash_at(source: &dyn ChainSource, number: u64) -> Result<Option<B256>> {
+async fn hash_at(source: &dyn NodeSource, number: u64) -> Result<Option<B256>> {
     #[derive(Deserialize)]
     struct Fields {
         hash: B256,

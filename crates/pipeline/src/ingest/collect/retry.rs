@@ -9,44 +9,32 @@
 use std::time::Duration;
 
 use logmill_io::{ErrorKind, Sql};
-use logmill_work::Backoff;
+use logmill_work::{Attempts, Backoff};
 
 use crate::error::{Error, Result};
 
-const ATTEMPTS: i64 = 3;
-const WAITS: Backoff = Backoff::Linear { step: Duration::from_secs(2) };
+const ATTEMPTS: Attempts =
+    Attempts { most: 3, waits: Backoff::Linear { step: Duration::from_secs(2) } };
 
 /// Runs a database operation, and retries it if the database fails.
 pub(super) async fn with_retry<T, F, Fut>(sql: &Sql, doing: &'static str, run: F) -> Result<T>
 where
-    F: Fn() -> Fut + Send,
+    F: Fn() -> Fut + Send + Sync,
     Fut: Future<Output = Result<T>> + Send,
 {
-    let mut failed = 0;
-    loop {
-        let outcome = match failed {
-            0 => run().await,
-            _ => match sql.now().await {
-                Ok(_) => run().await,
-                Err(error) => Err(error.into()),
-            },
-        };
-        let error = match outcome {
-            Err(error) if error.kind() == ErrorKind::Transient && !is_of_chain(&error) => error,
-            outcome => return outcome,
-        };
-        failed += 1;
-        if failed >= ATTEMPTS {
-            return Err(error);
+    let run = &run;
+    let operation = |failed: i64| async move {
+        if failed > 0 {
+            sql.now().await?;
         }
-        tracing::warn!(
-            doing,
-            attempt = failed,
-            error = logmill_io::error_chain(&error),
-            "a database operation failed, retrying"
-        );
-        sql.clock().sleep(WAITS.wait(failed, &**sql.entropy())).await;
-    }
+        run().await
+    };
+    let is_retried = |error: &Error| error.kind() == ErrorKind::Transient && !is_of_chain(error);
+    let note = |attempt: i64, error: &Error| {
+        let error = logmill_io::error_chain(error);
+        tracing::warn!(doing, attempt, error, "a database operation failed, retrying");
+    };
+    ATTEMPTS.run((&**sql.clock(), &**sql.entropy()), operation, is_retried, note).await
 }
 
 /// Whether the chain failed, not the database.

@@ -15,9 +15,8 @@ use logmill_work::{Backoff, Failure, Handler, Outcome, Retry, RunningJob};
 use serde::{Deserialize, Serialize};
 
 use super::event::position;
-use super::plan::ATTEMPTS_MAX;
 use super::retry::with_retry;
-use super::{Collector, FAILURE_WAIT_MAX};
+use super::{ATTEMPTS_MAX, Collector, FAILURE_WAIT_MAX};
 use crate::derive::store::PreparedRows;
 use crate::derive::{Generation, Rows};
 use crate::error::{Error, Result};
@@ -131,14 +130,14 @@ impl Collector {
                 } else if !(fresh.is_empty() && job.is_some()) {
                     // Another worker has covered a part: the rows cover more than the missing blocks.
                     let what = format!("the coverage of {}", generation.processor.name());
-                    return Err(logmill_io::Error::Conflict { what });
+                    return Err(logmill_io::Error::Conflict { what }.into());
                 }
                 if let Some(job) = job {
                     job.queue.complete_in(&tx, &job.claim).await?;
                 }
                 Ok(())
             });
-            Ok(written.await?)
+            written.await
         };
         with_retry(sql, "store collected rows", write).await
     }

@@ -85,6 +85,15 @@ pub struct CollectStatus {
     pub missing: Vec<MissingRange>,
 }
 
+/// What was collected for a consumer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FoundStatus {
+    Nothing,
+    /// With other parameters only: those of the newest generation.
+    OtherParameters(String),
+    Collected(CollectStatus),
+}
+
 impl CollectStatus {
     /// The status of the newest generation of a consumer, if it has one.
     pub async fn find(tables: &Tables, chain_id: u64, consumer: &str) -> Result<Option<Self>> {
@@ -96,6 +105,28 @@ impl CollectStatus {
         let version = generation.number;
         let scope = Scope { chain_id, consumer: consumer.to_owned(), version };
         Ok(Some(Self::read(tables, &scope).await?))
+    }
+
+    /// Like [`CollectStatus::find`], of the newest generation with these parameters.
+    pub async fn find_with(
+        tables: &Tables,
+        chain_id: u64,
+        consumer: &str,
+        parameters: &str,
+    ) -> Result<FoundStatus> {
+        let mut stored = tables.stored_generations(chain_id).await?;
+        stored.retain(|generation| generation.processor == consumer);
+        stored.sort_by_key(|generation| generation.number);
+        let made = stored.iter().rev().find(|generation| generation.parameters == parameters);
+        match (made, stored.last()) {
+            (Some(generation), _) => {
+                let version = generation.number;
+                let scope = Scope { chain_id, consumer: consumer.to_owned(), version };
+                Ok(FoundStatus::Collected(Self::read(tables, &scope).await?))
+            }
+            (None, Some(newest)) => Ok(FoundStatus::OtherParameters(newest.parameters.clone())),
+            (None, None) => Ok(FoundStatus::Nothing),
+        }
     }
 
     pub async fn read(tables: &Tables, scope: &Scope) -> Result<Self> {

@@ -59,7 +59,7 @@ impl Fixture {
         Self { sim, node, clock, sql, confirmations: None }
     }
 
-    fn source(&self) -> Arc<dyn ChainSource> {
+    fn source(&self) -> Arc<dyn NodeSource> {
         let address = Endpoint::parse("http://node.example").expect("fine");
         let reach = NodeConnections { wire: Arc::new(self.node.clone()), feed: None };
         let settings = EvmSettings {

@@ -5,8 +5,8 @@
 //! our height. Any other result resets the count, so that lagging nodes, even several behind one address, do not move
 //! the chain back and forth.
 //!
-//! Guarantees: never rolls back below a finalized block or deeper than `max_reorg_depth`: then the tip stays, and
-//! readiness reports that the head went back. Leaves to others: diverging branches ([`Forward::reorganize`]).
+//! Guarantees: never removes a finalized block, nor more than `max_reorg_depth` blocks: those stay, and readiness
+//! reports that the head went back. Leaves to others: diverging branches ([`Forward::reorganize`]).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl Losses {
     }
 
     /// Resets the count.
-    pub(super) fn forget(&self) {
+    fn forget(&self) {
         self.state().1 = 0;
     }
 
@@ -55,27 +55,46 @@ impl Forward {
     /// Handles a head that is below ours, on our branch.
     pub(super) async fn shortened(&self, ours: BlockRef, heads: &Heads) -> Result<Look> {
         let head = heads.latest.number;
-        let depth = ours.number - head;
-        let finalized = self.chain.view().await?.finalized();
-        let is_allowed =
-            depth <= self.settings.max_reorg_depth && finalized.is_none_or(|at| at.number <= head);
-        if !is_allowed || !self.is_gone(ours).await {
-            self.losses.forget();
+        let finalized = self.chain.view().await?.finalized().map(|at| at.number);
+        let lost_final = finalized.filter(|number| *number > head);
+        let kept_to = lost_final.unwrap_or(head);
+        let depth = ours.number - kept_to;
+        if depth > self.settings.max_reorg_depth || !self.is_gone(ours).await {
+            self.forget_losses();
             self.progress.set_stalled(None);
             return Ok(Look::Nothing);
         }
         if self.losses.add(ours.hash) < LOOKS_BEFORE {
             return Ok(Look::Doubtful);
         }
+        let chain = self.chain.chain_id();
+        if self.progress.set_lost_final(lost_final)
+            && let Some(finalized) = lost_final
+        {
+            tracing::warn!(
+                chain,
+                head,
+                finalized,
+                "the head went back below a final block that no node has: final blocks are kept"
+            );
+        }
+        if depth == 0 {
+            return Ok(Look::Nothing);
+        }
         self.losses.forget();
         let tip = self.chain.shared.tip.now();
-        let kept = tip.blocks.iter().filter(|block| block.at.number <= head).cloned().collect();
-        let chain = self.chain.chain_id();
+        let kept = tip.blocks.iter().filter(|block| block.at.number <= kept_to).cloned().collect();
         tracing::warn!(chain, head, depth, "the head went back: no node has the blocks above it");
         self.put_tip(kept, heads).await?;
-        self.arrivals.forget_above(head);
+        self.arrivals.forget_above(kept_to);
         self.progress.count_reorg(depth);
         Ok(Look::Saved)
+    }
+
+    /// Records that our newest block is not gone.
+    pub(super) fn forget_losses(&self) {
+        self.losses.forget();
+        self.progress.set_lost_final(None);
     }
 
     /// Whether the nodes answer that no block of this height exists. Nodes that do not answer do not count.

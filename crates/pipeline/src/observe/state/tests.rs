@@ -3,15 +3,15 @@
 use std::sync::atomic::Ordering;
 
 use logmill_io::{ErrorKind, SimClock, Timestamp};
+use logmill_sim::scripted_node::{ScriptedAnswer, ScriptedNode};
 
 use super::*;
-use crate::observe::fake::{FakeNode, ScriptedAnswer};
 
 const TOKEN: Address = Address::with_last_byte(7);
 const NAME: [u8; 4] = [6, 0xfd, 0xde, 3];
 
-fn reader(node: &Arc<FakeNode>) -> StateReader {
-    let source = Arc::clone(node) as Arc<dyn ChainSource>;
+fn reader(node: &Arc<ScriptedNode>) -> StateReader {
+    let source = Arc::clone(node) as Arc<dyn NodeSource>;
     StateReader::new(source, SimClock::at(Timestamp(0)), StateSettings::default())
 }
 
@@ -20,7 +20,7 @@ fn call() -> Call {
 }
 
 async fn answer_to(scripted: ScriptedAnswer) -> Result<(AnswerStatus, Bytes)> {
-    let node = FakeNode::new(100);
+    let node = ScriptedNode::new(100);
     node.script(TOKEN, &NAME, scripted);
     let answer = reader(&node).call(&call(), 50).await?;
     assert_eq!(answer.block, 50);
@@ -87,7 +87,7 @@ async fn a_failure_of_a_node_is_no_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn a_newer_block_is_queried_if_the_state_is_gone() {
-    let node = FakeNode::new(100);
+    let node = ScriptedNode::new(100);
     node.script(TOKEN, &NAME, ScriptedAnswer::Bytes(vec![1]));
     let reader = reader(&node);
     for (floor, block) in [(0, 10), (10, 10), (11, 100), (100, 100), (101, 164)] {
@@ -107,7 +107,7 @@ async fn a_newer_block_is_queried_if_the_state_is_gone() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_at_a_block_is_answered_from_its_state_or_not_at_all() {
-    let node = FakeNode::new(100);
+    let node = ScriptedNode::new(100);
     node.script(TOKEN, &call().data, ScriptedAnswer::Bytes(vec![2]));
     node.script_until(50, TOKEN, &call().data, ScriptedAnswer::Bytes(vec![1]));
     let reader = reader(&node);
@@ -123,7 +123,7 @@ async fn a_call_at_a_block_is_answered_from_its_state_or_not_at_all() {
 
 #[tokio::test(start_paused = true)]
 async fn calls_carry_their_gas_limit_and_block() {
-    let node = FakeNode::new(100);
+    let node = ScriptedNode::new(100);
     let word = B256::with_last_byte(9);
     reader(&node).call(&Call::new(TOKEN, NAME, &[word]), 16).await.expect("a revert");
     let last = node.last.lock().expect("sound").clone();
@@ -136,7 +136,7 @@ async fn calls_carry_their_gas_limit_and_block() {
 
 #[tokio::test(start_paused = true)]
 async fn code_and_balances_are_read() {
-    let node = FakeNode::new(100);
+    let node = ScriptedNode::new(100);
     let reader = reader(&node);
     node.script(TOKEN, &[], ScriptedAnswer::Bytes(vec![0x60, 0x80]));
     assert_eq!(reader.code(TOKEN, 5).await.expect("code").value, vec![0x60, 0x80]);
@@ -153,7 +153,7 @@ async fn code_and_balances_are_read() {
 
 #[tokio::test(start_paused = true)]
 async fn the_newest_final_block_is_cached_for_a_while() {
-    let node = FakeNode::new(100);
+    let node = ScriptedNode::new(100);
     let reader = reader(&node);
     assert_eq!(reader.final_block(0).await.expect("heads"), 100);
     node.finalized.store(132, Ordering::SeqCst);

@@ -31,13 +31,13 @@ use crate::derive::{Cell, DecodedBlock, Kind, Rows, Table};
 use crate::error::Result;
 
 /// Topic of `Upgraded(address)`.
-pub const UPGRADED: B256 =
+pub(crate) const UPGRADED: B256 =
     b256!("0xbc7cd75a20ee27fd9adebab32041f755214dbc6bffa90cc0225b39da2e5c2d3b");
 /// Topic of `BeaconUpgraded(address)`.
-pub const BEACON_UPGRADED: B256 =
+pub(crate) const BEACON_UPGRADED: B256 =
     b256!("0x1cf3b03a6cf19fa2baba4df148e9dcabedea7f8a5c07840e207e5c089be95d3e");
 /// Topic of `DiamondCut((address,uint8,bytes4[])[],address,bytes)`.
-pub const DIAMOND_CUT: B256 =
+pub(crate) const DIAMOND_CUT: B256 =
     b256!("0x8faa70878671ccd212d20771b795c50af8fd3ff6cf27f4bde57e5d4de0aeb673");
 
 /// Init code of EIP-1167 before and after the address of the implementation.

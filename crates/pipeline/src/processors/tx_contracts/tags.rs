@@ -32,26 +32,26 @@ use crate::processors::fees::{FEES_COLLECTED, FEES_FORWARDED};
 use crate::processors::staking;
 
 /// Topic of `Approval(address,address,uint256)`.
-pub const APPROVAL: B256 =
+pub(crate) const APPROVAL: B256 =
     b256!("0x8c5be1e5ebec7d5bd14f71427d1e84f3dd0314c0f7b2291e5b200ac8c7c3b925");
 /// Topic of `ApprovalForAll(address,address,bool)`.
-pub const APPROVAL_FOR_ALL: B256 =
+pub(crate) const APPROVAL_FOR_ALL: B256 =
     b256!("0x17307eab39ab6107e8899845ad3d59bd9653f200f220920489ca2b5937696c31");
 /// Topic of `Deposit(address,uint256)`.
-pub const WRAPPED: B256 =
+pub(crate) const WRAPPED: B256 =
     b256!("0xe1fffcc4923d04b559f4d29a8bfc6cda04eb5b0d3c460751c2402c5c5cc9109c");
 /// Topic of `Withdrawal(address,uint256)`.
-pub const UNWRAPPED: B256 =
+pub(crate) const UNWRAPPED: B256 =
     b256!("0x7fcf532c15f0a6db0bd6d0e038bea71d30d808c7d98cb3bf7268a95bf5081b65");
 
 /// EIP-2718 types that have a tag.
 const BLOB_TYPE: u8 = 3;
 const SET_CODE_TYPE: u8 = 4;
 
-pub type Tags = BTreeSet<&'static str>;
+pub(crate) type Tags = BTreeSet<&'static str>;
 
 /// The tags of each transaction of a block.
-pub fn of(block: &DecodedBlock) -> Vec<Tags> {
+pub(crate) fn of(block: &DecodedBlock) -> Vec<Tags> {
     let mut all: Vec<Tags> = block.transactions.iter().map(of_transaction).collect();
     let mut add = |transaction: usize, tag: &'static str| {
         all.get_mut(transaction).map(|tags| tags.insert(tag));

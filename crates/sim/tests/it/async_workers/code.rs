@@ -15,9 +15,9 @@ use logmill_pipeline::derive::store::{Permit, SwapOutcome};
 use logmill_pipeline::observe::StateReader;
 use logmill_pipeline::processors::evm::Evm;
 use logmill_sim::Database;
+use logmill_sim::scripted_node::ScriptedAnswer;
 use logmill_work::IntervalSet;
 
-use super::fake::ScriptedAnswer;
 use super::fixture::{CHAIN, Move, WorkerFixture, account, data, string};
 use crate::work::{on_both, simulate};
 

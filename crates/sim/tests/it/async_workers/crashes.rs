@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use alloy_primitives::{B256, U256};
 use logmill_io::wire::{GuardedClient, GuardedSettings};
-use logmill_io::{Fault, Faults, SystemClock};
+use logmill_io::{CrashMatrix, Faults, SystemClock};
 use logmill_pipeline::Result;
 use logmill_pipeline::async_workers::contract_code::ContractCode;
 use logmill_pipeline::async_workers::nft_items::{Clients, ItemSettings, NftItems, item_kind};
@@ -12,13 +12,11 @@ use logmill_pipeline::async_workers::token_metadata::TokenMetadata;
 use logmill_pipeline::async_workers::{AsyncSettings, AsyncWorker};
 use logmill_pipeline::derive::Tables;
 use logmill_sim::Database;
+use logmill_sim::scripted_node::ScriptedAnswer;
 use logmill_work::Handler;
 
-use super::fake::ScriptedAnswer;
 use super::fixture::{CHAIN, LEASE, Move, WorkerFixture, account, data, run_one, string, word};
 use crate::work::simulate;
-
-const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
 
 struct Process {
     tables: Tables,
@@ -107,20 +105,10 @@ async fn run(faults: &Arc<Faults>) -> Vec<Vec<String>> {
 #[test]
 fn metadata_survives_a_fault_at_every_operation() {
     simulate(async {
-        let counted = Faults::none();
-        let undisturbed = run(&counted).await;
+        let undisturbed =
+            CrashMatrix::of_at_least(41).check(async |faults| run(&faults).await).await;
         let lengths: Vec<usize> = undisturbed.iter().map(Vec::len).collect();
         assert_eq!(lengths, [2, 2, 14, 6], "{undisturbed:#?}");
-        let operations = counted.operations();
-        assert!(operations > 40, "only {operations} operations");
-        for operation in 0..operations {
-            for fault in FAULTS {
-                let faults = Faults::at(operation, fault);
-                assert_eq!(run(&faults).await, undisturbed, "{fault:?} at {operation}");
-                let died = matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
-                assert_eq!(faults.crashed(), died, "{fault:?} at {operation} was reached");
-            }
-        }
     });
 }
 
@@ -160,14 +148,8 @@ async fn run_code(faults: &Arc<Faults>) -> Vec<String> {
 #[test]
 fn code_survives_a_fault_at_every_operation() {
     simulate(async {
-        let counted = Faults::none();
-        let undisturbed = run_code(&counted).await;
+        let undisturbed =
+            CrashMatrix::of_at_least(1).check(async |faults| run_code(&faults).await).await;
         assert_eq!(undisturbed.len(), 3);
-        for operation in 0..counted.operations() {
-            for fault in FAULTS {
-                let faults = Faults::at(operation, fault);
-                assert_eq!(run_code(&faults).await, undisturbed, "{fault:?} at {operation}");
-            }
-        }
     });
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alloy_primitives::{Address, B256, U256};
-use logmill_chain::ChainSource;
+use logmill_chain::NodeSource;
 use logmill_io::sql::Execute;
 use logmill_io::{Sql, params};
 use logmill_pipeline::cells;
@@ -15,10 +15,9 @@ use logmill_pipeline::processors::ft_holdings::{FT_HOLDINGS, FtHoldings};
 use logmill_pipeline::processors::nft_ownership::{NFT_BALANCES, NFT_OWNERSHIP, NftOwnership};
 use logmill_pipeline::processors::token::{FT_TRANSFERS, NFT_TRANSFERS, Token};
 use logmill_sim::Database;
+use logmill_sim::scripted_node::ScriptedNode;
 use logmill_work::queue::FailedClaim;
 use logmill_work::{Handler, Heights, Outcome, Queue, Retry, RunningJob};
-
-use super::fake::FakeNode;
 
 pub(crate) const CHAIN: u64 = 1;
 /// Lease of the claims in these tests.
@@ -45,13 +44,13 @@ pub(crate) fn account(number: u8) -> Address {
 pub(crate) struct WorkerFixture {
     pub(crate) database: Database,
     pub(crate) tables: Tables,
-    pub(crate) node: Arc<FakeNode>,
+    pub(crate) node: Arc<ScriptedNode>,
 }
 
 impl WorkerFixture {
     pub(crate) async fn new(database: Database) -> Self {
         let tables = Tables::open(database.open().await).await.expect("tables");
-        Self { database, tables, node: FakeNode::new(100_000) }
+        Self { database, tables, node: ScriptedNode::new(100_000) }
     }
 
     pub(crate) fn sql(&self) -> &Sql {
@@ -63,7 +62,7 @@ impl WorkerFixture {
     }
 
     pub(crate) fn state(&self) -> StateReader {
-        let source = Arc::clone(&self.node) as Arc<dyn ChainSource>;
+        let source = Arc::clone(&self.node) as Arc<dyn NodeSource>;
         StateReader::new(source, Arc::clone(self.sql().clock()), StateSettings::default())
     }
 

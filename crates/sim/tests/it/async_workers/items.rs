@@ -12,9 +12,9 @@ use logmill_pipeline::async_workers::nft_items::{Clients, ItemSettings, NftItems
 use logmill_pipeline::async_workers::{AsyncSettings, AsyncWorker, JobCounts, RangeWork};
 use logmill_sim::Database;
 use logmill_sim::postgres::PostgresServer;
+use logmill_sim::scripted_node::ScriptedAnswer;
 use logmill_work::State;
 
-use super::fake::ScriptedAnswer;
 use super::fixture::{CHAIN, Move, WorkerFixture, account, data, string};
 use super::web::Web;
 use crate::work::{in_real_time, simulate};

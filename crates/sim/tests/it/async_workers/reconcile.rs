@@ -7,8 +7,8 @@ use alloy_primitives::{Address, B256, U256};
 use logmill_pipeline::async_workers::reconcile::{ReconcileSettings, Reconciler};
 use logmill_pipeline::async_workers::{AsyncSettings, AsyncWorker};
 use logmill_sim::Database;
+use logmill_sim::scripted_node::ScriptedAnswer;
 
-use super::fake::ScriptedAnswer;
 use super::fixture::{CHAIN, Move, WorkerFixture, account, data, word};
 use crate::work::{on_both, simulate};
 

@@ -7,8 +7,8 @@ use alloy_primitives::{Address, U256};
 use logmill_pipeline::async_workers::token_metadata::TokenMetadata;
 use logmill_pipeline::async_workers::{AsyncSettings, AsyncWorker, RangeWork};
 use logmill_sim::Database;
+use logmill_sim::scripted_node::ScriptedAnswer;
 
-use super::fake::ScriptedAnswer;
 use super::fixture::{CHAIN, Move, WorkerFixture, account, string, word};
 use crate::work::{on_both, simulate};
 

@@ -1,6 +1,6 @@
 //! A simulated node behind a socket.
 
-use logmill_chain::sim::rpc::{NodeFaults, SimNode};
+use logmill_chain::sim::rpc::NodeFaults;
 use logmill_chain::sim::{Shape, SimChain};
 use logmill_sim::node::SimNodeServer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,7 +24,7 @@ async fn post(server: &SimNodeServer, body: &str) -> (String, String) {
 async fn a_node_answers_over_http_and_refuses_by_its_script() {
     let chain = SimChain::new(3, Shape::sparse());
     chain.grow(16);
-    let server = SimNodeServer::start(SimNode::new(chain)).await;
+    let server = SimNodeServer::start(&chain);
     let request = r#"[{"jsonrpc":"2.0","id":1,"method":"eth_blockNumber","params":[]}]"#;
     let (status, body) = post(&server, request).await;
     assert_eq!(status, "HTTP/1.1 200 OK");

@@ -2,17 +2,15 @@
 
 use std::sync::Arc;
 
-use logmill_io::{Fault, Faults};
+use logmill_io::{CrashMatrix, Fault, Faults};
 use logmill_pipeline::derive::store::Permit;
 use logmill_pipeline::derive::{Deriver, Processor, Tables};
 use logmill_sim::Database;
+use logmill_sim::chain_world::{Process, World};
 
-use super::chain_world::{Process, World};
 use super::life::{check, deriver};
 use super::model;
 use super::probe::Probe;
-
-const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
 
 fn some() -> Vec<Arc<dyn Processor>> {
     let mut some = super::life::real();
@@ -34,9 +32,7 @@ async fn life(world: &World, process: &Process, deriver: &Deriver) -> logmill_pi
 async fn run(faults: &Arc<Faults>, processors: &[Arc<dyn Processor>]) {
     let world = World::new(8, Some(3)).await;
     world.sim.grow(9);
-    let process = world.write().await;
-    process.catch_up().await.expect("nothing is in the way");
-    process.fill().await.expect("nothing is in the way");
+    let process = world.stored().await;
     let database = Database::memory().await;
     let plain = Tables::open(database.open().await).await.expect("tables");
     let disturbed = plain.through(plain.sql().with_faults(Arc::clone(faults)));
@@ -57,8 +53,7 @@ async fn a_deriver_that_dies_anywhere_leaves_tables_that_the_next_one_completes(
     let operations = counted.operations();
     assert!(operations > 50, "only {operations} operations");
     for operation in 0..operations {
-        for fault in FAULTS {
-            let kills = matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
+        for fault in Fault::ALL {
             // Dying after an operation is mostly the same as dying before the next one, and failures without a
             // crash take the same retry path everywhere.
             if fault != Fault::CrashBefore && !operation.is_multiple_of(4) {
@@ -66,7 +61,7 @@ async fn a_deriver_that_dies_anywhere_leaves_tables_that_the_next_one_completes(
             }
             let faults = Faults::at(operation, fault);
             run(&faults, &some()).await;
-            assert_eq!(faults.crashed(), kills, "{fault:?} at {operation} was reached");
+            assert_eq!(faults.crashed(), fault.crashes(), "{fault:?} at {operation} was reached");
         }
     }
 }
@@ -77,15 +72,6 @@ async fn a_deriver_that_dies_anywhere_leaves_tables_that_the_next_one_completes(
 async fn no_table_of_any_processor_is_torn_when_a_deriver_dies() {
     const TIMES: u64 = 12;
     let all = super::life::all();
-    let counted = Faults::none();
-    run(&counted, &all).await;
-    let operations = counted.operations();
-    assert!(operations > TIMES, "only {operations} operations");
-    for (time, fault) in (0..TIMES).zip(FAULTS.into_iter().cycle()) {
-        let operation = time * operations / TIMES;
-        let kills = matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
-        let faults = Faults::at(operation, fault);
-        run(&faults, &all).await;
-        assert_eq!(faults.crashed(), kills, "{fault:?} at {operation} was reached");
-    }
+    let matrix = CrashMatrix::of_at_least(TIMES + 1).at_most(TIMES).in_turn();
+    matrix.check(async |faults| run(&faults, &all).await).await;
 }

@@ -11,8 +11,8 @@ use logmill_chain::{Block, Log};
 use logmill_pipeline::derive::{Deriver, Processor, Tables};
 use logmill_pipeline::{Chain, processors};
 use logmill_sim::Database;
+use logmill_sim::chain_world::{World, shape};
 
-use super::chain_world::{World, shape};
 use super::life;
 use super::model::{self, assert_same};
 use super::naive::{self, Assumptions};
@@ -186,7 +186,7 @@ async fn chain(world: &World) -> Chain {
     let index = index.await.expect("it opens");
     let tip = logmill_pipeline::tip::Tip::open(
         Arc::clone(&world.stores.meta),
-        super::chain_world::PREFIX,
+        logmill_sim::chain_world::PREFIX,
     );
     Chain::new(CHAIN, index, tip.await.expect("it opens"))
 }

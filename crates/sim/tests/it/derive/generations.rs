@@ -10,10 +10,10 @@ use logmill_pipeline::derive::{DeriveSettings, Deriver, Processor, Reader, Table
 use logmill_pipeline::processors;
 use logmill_pipeline::processors::fees::Fees;
 use logmill_sim::Database;
+use logmill_sim::chain_world::{World, sim};
 use logmill_sim::postgres::PostgresServer;
 
-use super::chain_world::{World, sim};
-use super::life::{all, settings};
+use super::life::{all, settings, tables};
 use super::model;
 use super::ranges::part;
 
@@ -29,10 +29,8 @@ async fn wraps(tables: &Tables) -> u64 {
 async fn another_token_setting_builds_the_affected_tables_again() {
     let world = World::new(21, Some(5)).await;
     world.sim.grow(60);
-    let process = world.write().await;
-    process.catch_up().await.expect("nothing is in the way");
-    process.fill().await.expect("nothing is in the way");
-    let tables = Tables::open(Database::memory().await.open().await).await.expect("tables");
+    let process = world.stored().await;
+    let tables = tables().await;
     let deriver = |known: &processors::Settings| {
         let tokens = Arc::new(known.tokens.clone());
         let settings = DeriveSettings { tokens, ..settings() };
@@ -79,9 +77,7 @@ async fn fees(tables: &Tables) -> u64 {
 async fn emptied_by_settings(database: Database, finality_lag: u64) {
     let world = World::new(23, Some(finality_lag)).await;
     world.sim.grow(60);
-    let process = world.write().await;
-    process.catch_up().await.expect("nothing is in the way");
-    process.fill().await.expect("nothing is in the way");
+    let process = world.stored().await;
     let tables = Tables::open(database.open().await).await.expect("tables");
     let with = |contracts: &[Address]| -> Arc<dyn Processor> {
         Arc::new(Fees { collectors: contracts.to_vec(), forwarders: Vec::new() })
@@ -149,10 +145,8 @@ async fn settings_that_would_leave_a_table_without_rows_wait_even_if_nothing_is_
 async fn a_generation_of_reverted_settings_does_not_block_another() {
     let world = World::new(24, Some(5)).await;
     world.sim.grow(30);
-    let process = world.write().await;
-    process.catch_up().await.expect("nothing is in the way");
-    process.fill().await.expect("nothing is in the way");
-    let tables = Tables::open(Database::memory().await.open().await).await.expect("tables");
+    let process = world.stored().await;
+    let tables = tables().await;
     let with = |collector: Address| -> Arc<dyn Processor> {
         Arc::new(Fees { collectors: vec![collector], forwarders: Vec::new() })
     };

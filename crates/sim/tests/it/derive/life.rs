@@ -10,9 +10,9 @@ use logmill_pipeline::derive::{DeriveSettings, Deriver, Processor, Tables};
 use logmill_pipeline::processors::usage::{UsageRule, UsageWorker};
 use logmill_pipeline::{Error, processors};
 use logmill_sim::Database;
+use logmill_sim::chain_world::{Process, World};
 use logmill_work::intervals::SearchOrder;
 
-use super::chain_world::{Process, World};
 use super::model;
 use super::probe::Probe;
 
@@ -47,6 +47,11 @@ pub(crate) fn all() -> Vec<Arc<dyn Processor>> {
 
 pub(crate) fn settings() -> DeriveSettings {
     DeriveSettings { live_chunk: 3, history_chunk: 7, ..DeriveSettings::default() }
+}
+
+/// Empty tables in memory.
+pub(crate) async fn tables() -> Tables {
+    Tables::open(Database::memory().await.open().await).await.expect("tables")
 }
 
 pub(crate) fn deriver(

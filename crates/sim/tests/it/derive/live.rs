@@ -12,26 +12,14 @@ use logmill_pipeline::derive::{
     DecodedBlock, DeriveSettings, Deriver, Phase, Processor, Reader, Rows, Table, Tables,
 };
 use logmill_pipeline::{Error, Result};
-use logmill_sim::Database;
+use logmill_sim::chain_world::{Process, World};
 
-use super::chain_world::{Process, World};
-use super::life::{all, check, deriver, settings};
+use super::life::{all, check, deriver, settings, tables};
 use super::model;
 use super::probe::Probe;
 
 /// Time limit of every wait here, in simulated time.
 const WAIT_MAX: Duration = Duration::from_secs(3_600);
-
-async fn stored(world: &World) -> Process {
-    let process = world.write().await;
-    process.catch_up().await.expect("nothing is in the way");
-    process.fill().await.expect("nothing is in the way");
-    process
-}
-
-async fn tables() -> Tables {
-    Tables::open(Database::memory().await.open().await).await.expect("tables")
-}
 
 /// Runs a deriver until the given future ends.
 async fn beside<T>(deriver: &Deriver, other: impl Future<Output = T>) -> T {
@@ -120,7 +108,7 @@ async fn a_reorg_of_any_depth_leaves_the_tables_of_the_other_branch() {
     for depth in 1..=9 {
         let world = World::new(12, Some(9)).await;
         world.sim.grow(30);
-        let process = stored(&world).await;
+        let process = world.stored().await;
         let (tables, processors) = (tables().await, all());
         let deriver = deriver(&world, &process, &tables, &processors);
         deriver.catch_up().await.expect("derived");
@@ -139,7 +127,7 @@ async fn a_reorg_of_any_depth_leaves_the_tables_of_the_other_branch() {
 async fn the_head_comes_first_and_alone_if_history_is_turned_off() {
     let world = World::new(13, Some(4)).await;
     world.sim.grow(60);
-    let process = stored(&world).await;
+    let process = world.stored().await;
     let tables = tables().await;
     let settings = DeriveSettings { history: false, head_backfill: 12, ..settings() };
     let (chain, clock) = (process.chain.clone(), world.clock.clone());
@@ -158,7 +146,7 @@ async fn the_head_comes_first_and_alone_if_history_is_turned_off() {
 async fn new_blocks_are_derived_in_chunks_of_ten() {
     let world = World::new(18, Some(4)).await;
     world.sim.grow(60);
-    let process = stored(&world).await;
+    let process = world.stored().await;
     let tables = tables().await;
     let probe = vec![Probe::shared()];
     let settings = DeriveSettings { history: false, ..DeriveSettings::default() };
@@ -188,7 +176,7 @@ async fn new_blocks_are_derived_in_chunks_of_ten() {
 async fn a_second_process_takes_over_when_the_first_is_gone_and_not_before() {
     let world = World::new(14, Some(4)).await;
     world.sim.grow(20);
-    let process = stored(&world).await;
+    let process = world.stored().await;
     let (tables, processors) = (tables().await, vec![Probe::shared()]);
     let new = |owner: &str| {
         let (chain, clock) = (process.chain.clone(), world.clock.clone());
@@ -216,7 +204,7 @@ async fn a_second_process_takes_over_when_the_first_is_gone_and_not_before() {
 async fn a_deriver_whose_lease_was_taken_over_writes_nothing() {
     let world = World::new(15, Some(4)).await;
     world.sim.grow(20);
-    let process = stored(&world).await;
+    let process = world.stored().await;
     let (tables, processors) = (tables().await, vec![Probe::shared()]);
     let deriver = deriver(&world, &process, &tables, &processors);
     deriver.load().await.expect("generations");
@@ -267,7 +255,7 @@ impl Processor for FlakyProcessor {
 async fn failed_blocks_are_retried_until_they_succeed() {
     let world = World::new(16, Some(4)).await;
     world.sim.grow(20);
-    let process = stored(&world).await;
+    let process = world.stored().await;
     let tables = tables().await;
     let weak: Arc<dyn Processor> =
         Arc::new(FlakyProcessor { probe: Probe::of_version(1), failures: AtomicU32::new(40) });
@@ -281,9 +269,10 @@ async fn failed_blocks_are_retried_until_they_succeed() {
 async fn the_names_of_older_systems_are_views() {
     let world = World::new(17, Some(4)).await;
     world.sim.grow(20);
-    let process = stored(&world).await;
+    let process = world.stored().await;
     let tables = tables().await;
-    deriver(&world, &process, &tables, &all()).catch_up().await.expect("derived");
+    let deriver = deriver(&world, &process, &tables, &all());
+    deriver.catch_up().await.expect("derived");
     let text = "SELECT service_name, from_height, last_height FROM indexing_checkpoints
         WHERE chain_id = 1337 ORDER BY service_name";
     let found = tables.sql().query(text, Vec::new()).await.expect("a view");
@@ -300,6 +289,12 @@ async fn the_names_of_older_systems_are_views() {
     let found: BTreeMap<&str, (i64, i64)> =
         rows.map(|row| (row.text(0).expect("a name"), (height(row, 1), height(row, 2)))).collect();
     assert_eq!(found, expected);
+    let status = deriver.status().checkpoints;
+    for name in ["history_deriver", "history_deriver_down"] {
+        let cursor = status.iter().find(|one| one.name == name).expect("it is shown");
+        let end = u64::try_from(finalized).expect("high") + 1;
+        assert_eq!((&cursor.ranges, cursor.missing), (&vec![(0, end)], 0), "{name}");
+    }
     for view in ["worker_leases", "last_block", "block_jobs"] {
         let text = format!("SELECT count(*) FROM {view}");
         let count = tables.sql().query(&text, Vec::new()).await.expect("a view");

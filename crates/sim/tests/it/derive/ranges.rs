@@ -9,10 +9,10 @@ use logmill_io::{Entropy, SeededEntropy};
 use logmill_pipeline::Error;
 use logmill_pipeline::derive::{DecodedBlock, Generation, Processor, RangeRows, Rows, Tables};
 use logmill_sim::Database;
+use logmill_sim::chain_world::{World, sim};
 use logmill_sim::postgres::PostgresServer;
 
-use super::chain_world::{World, sim};
-use super::life::{all, check, deriver};
+use super::life::{all, check, deriver, tables};
 use super::model;
 use super::probe::Probe;
 
@@ -78,7 +78,7 @@ async fn ranges_in_any_order_count_once_on_postgresql() {
 
 #[tokio::test(start_paused = true)]
 async fn tables_without_derived_blocks_are_empty_and_not_an_error() {
-    let tables = Tables::open(Database::memory().await.open().await).await.expect("tables");
+    let tables = tables().await;
     let processors = all();
     tables.generations(model::CHAIN, &processors).await.expect("generations");
     model::check(&tables, &processors, &sim(1, None), []).await;
@@ -88,10 +88,8 @@ async fn tables_without_derived_blocks_are_empty_and_not_an_error() {
 async fn deriving_all_again_changes_nothing() {
     let world = World::new(3, Some(5)).await;
     world.sim.grow(30);
-    let process = world.write().await;
-    process.catch_up().await.expect("nothing is in the way");
-    process.fill().await.expect("nothing is in the way");
-    let tables = Tables::open(Database::memory().await.open().await).await.expect("tables");
+    let process = world.stored().await;
+    let tables = tables().await;
     let processors = all();
     for _ in 0..3 {
         deriver(&world, &process, &tables, &processors).catch_up().await.expect("derived");
@@ -103,10 +101,8 @@ async fn deriving_all_again_changes_nothing() {
 async fn a_processor_that_fails_does_not_stop_others_and_keeps_its_position() {
     let world = World::new(4, Some(5)).await;
     world.sim.grow(40);
-    let process = world.write().await;
-    process.catch_up().await.expect("nothing is in the way");
-    process.fill().await.expect("nothing is in the way");
-    let tables = Tables::open(Database::memory().await.open().await).await.expect("tables");
+    let process = world.stored().await;
+    let tables = tables().await;
     let (good, wrong) = (super::life::real(), [11, 30]);
     let bad: Arc<dyn Processor> =
         Probe { fails_at: vec![11], panics_at: vec![30], ..Probe::of_version(1) }.into();
@@ -132,10 +128,8 @@ async fn a_processor_that_fails_does_not_stop_others_and_keeps_its_position() {
 async fn a_new_version_is_built_beside_the_old_one_and_replaces_it() {
     let world = World::new(5, Some(5)).await;
     world.sim.grow(30);
-    let process = world.write().await;
-    process.catch_up().await.expect("nothing is in the way");
-    process.fill().await.expect("nothing is in the way");
-    let tables = Tables::open(Database::memory().await.open().await).await.expect("tables");
+    let process = world.stored().await;
+    let tables = tables().await;
     let old = vec![Probe::shared()];
     deriver(&world, &process, &tables, &old).catch_up().await.expect("derived");
     let new: Vec<Arc<dyn Processor>> = vec![Probe::of_version(2).into()];

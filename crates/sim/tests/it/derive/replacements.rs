@@ -10,7 +10,7 @@ use logmill_chain::sim::Lie;
 use logmill_chain::{Block, VerifyLevel};
 use logmill_io::meta::MemoryMeta;
 use logmill_io::sql::Execute;
-use logmill_io::{Clock, Condition, Fault, Faults, FaultyStore, KeyRange, MetaStoreExt, params};
+use logmill_io::{Clock, Condition, Fault, Faults, KeyRange, MetaStoreExt, params};
 use logmill_pipeline::block::to_finalized;
 use logmill_pipeline::derive::store::Permit;
 use logmill_pipeline::derive::{
@@ -19,11 +19,11 @@ use logmill_pipeline::derive::{
 use logmill_pipeline::repair::RepairHandler;
 use logmill_pipeline::{Change, Error, Result};
 use logmill_sim::Database;
+use logmill_sim::chain_world::{Process, World};
 use logmill_sim::postgres::PostgresServer;
 use tokio::sync::broadcast;
 
-use super::chain_world::{Process, World};
-use super::life::{all, check, deriver, settings};
+use super::life::{all, check, deriver, settings, tables};
 use super::model;
 use super::probe::Probe;
 use super::ranges::part;
@@ -71,17 +71,6 @@ async fn world(blocks: u64) -> World {
     world
 }
 
-async fn stored(world: &World) -> Process {
-    let process = world.write().await;
-    process.catch_up().await.expect("nothing is in the way");
-    process.fill().await.expect("nothing is in the way");
-    process
-}
-
-async fn tables() -> Tables {
-    Tables::open(Database::memory().await.open().await).await.expect("tables")
-}
-
 async fn progress(tables: &Tables, processor: &str) -> GenerationProgress {
     let reader = Reader::new(tables.clone(), model::CHAIN);
     reader.progress(&[processor]).await.expect("read").remove(0)
@@ -103,7 +92,7 @@ async fn after_a_rebuild_from_another_chain_tables_are_marked_and_then_hold_that
     // Longer than before, as long, and shorter.
     for blocks in [70, 40, 12] {
         let world = world(40).await;
-        let process = stored(&world).await;
+        let process = world.stored().await;
         process.writer.maintain().await.expect("it seals");
         let (tables, processors) = (tables().await, all());
         let first = deriver(&world, &process, &tables, &processors);
@@ -118,7 +107,7 @@ async fn after_a_rebuild_from_another_chain_tables_are_marked_and_then_hold_that
         process.die();
         world.pause();
         let world = reset(&world, blocks).await;
-        let process = stored(&world).await;
+        let process = world.stored().await;
         let next = deriver(&world, &process, &tables, &processors);
         next.load().await.expect("generations");
         next.apply_replacements(None).await.expect("applied");
@@ -185,7 +174,7 @@ async fn after_a_repair_tables_hold_the_rows_of_the_repaired_blocks() {
 #[tokio::test(start_paused = true)]
 async fn a_replacement_of_blocks_that_are_not_derived_starts_no_new_generation() {
     let world = world(40).await;
-    let process = stored(&world).await;
+    let process = world.stored().await;
     let tables = tables().await;
     let processors = vec![Probe::shared()];
     let generations = tables.generations(model::CHAIN, &processors).await.expect("generations");
@@ -208,7 +197,7 @@ async fn a_replacement_of_blocks_that_are_not_derived_starts_no_new_generation()
 #[tokio::test(start_paused = true)]
 async fn rows_of_blocks_read_before_a_replacement_are_rejected_after_it() {
     let world = world(40).await;
-    let process = stored(&world).await;
+    let process = world.stored().await;
     let tables = tables().await;
     let processors = vec![Probe::shared()];
     let generations = tables.generations(model::CHAIN, &processors).await.expect("generations");
@@ -226,7 +215,7 @@ async fn rows_of_blocks_read_before_a_replacement_are_rejected_after_it() {
 #[tokio::test(start_paused = true)]
 async fn a_generation_being_built_is_dropped_when_its_blocks_are_replaced() {
     let world = world(40).await;
-    let process = stored(&world).await;
+    let process = world.stored().await;
     let (tables, probe) = (tables().await, Probe::shared());
     let processors = vec![Arc::clone(&probe)];
     let deriver = deriver(&world, &process, &tables, &processors);
@@ -254,7 +243,7 @@ async fn a_generation_being_built_is_dropped_when_its_blocks_are_replaced() {
 #[tokio::test(start_paused = true)]
 async fn without_disk_space_no_generation_is_begun_and_the_reason_is_reported() {
     let world = world(30).await;
-    let process = stored(&world).await;
+    let process = world.stored().await;
     let folder = tempfile::tempdir().expect("a folder");
     let (tables, processors) = (tables().await, vec![Probe::shared()]);
     let of = |disk_reserve_bytes: u64| {
@@ -338,7 +327,7 @@ async fn replace(scenario: Scenario, faults: &Arc<Faults>) {
     let (world, process) = match scenario {
         Scenario::Reset | Scenario::MadeAgain => {
             let world = world(8).await;
-            let process = stored(&world).await;
+            let process = world.stored().await;
             (world, process)
         }
         Scenario::Repair { sealed } => deceived(sealed).await,
@@ -357,7 +346,7 @@ async fn replace(scenario: Scenario, faults: &Arc<Faults>) {
     let follower = world.open().await;
     let mut heard = follower.changes();
     let disturbed = plain.through(plain.sql().with_faults(Arc::clone(faults)));
-    let stores = through(&world.stores, faults);
+    let stores = world.stores.with_faults(faults);
     if let Ok(process) = world.write_as("one", &stores, &world.source()).await {
         // Whether the process died or only failed: the next one finishes.
         let _ = life(scenario, &world, &process, &disturbed, &processors).await;
@@ -411,15 +400,6 @@ fn check_heard(heard: &mut broadcast::Receiver<Arc<Change>>) {
             let before = known.insert(block.at.number, Some(block.at.hash));
             assert!(before.flatten().is_none(), "{:?} came where another is", block.at);
         }
-    }
-}
-
-fn through(stores: &Stores, faults: &Arc<Faults>) -> Stores {
-    let (meta, blobs) = (Arc::clone(&stores.meta), Arc::clone(&stores.blobs));
-    Stores {
-        meta: Arc::new(FaultyStore::new(meta, Arc::clone(faults))),
-        blobs: Arc::new(FaultyStore::new(blobs, Arc::clone(faults))),
-        ..stores.clone()
     }
 }
 
@@ -497,13 +477,13 @@ async fn made_again_under(
 ) {
     for replaced in all_replaced.iter().copied() {
         let old = world(40).await;
-        let process = stored(&old).await;
+        let process = old.stored().await;
         process.writer.resolve(Resolution::RebuildFrom(20)).await.expect("it is stored");
         process.catch_up().await.expect("it comes back");
         let tables = Tables::open(database.open().await).await.expect("tables");
         deriver(&old, &process, &tables, &processors).catch_up().await.expect("derived");
         let new = made_again(&old, 30).await;
-        let process = stored(&new).await;
+        let process = new.stored().await;
         for _ in 0..replaced {
             process.writer.resolve(Resolution::RebuildFrom(20)).await.expect("it is stored");
             process.catch_up().await.expect("it comes back");
@@ -529,7 +509,7 @@ async fn an_index_restored_from_a_backup_replaces_all_derived_rows_if_its_log_di
     // Number of replacements after the backup was restored.
     for replaced in [0, 1, 2] {
         let mut world = world(40).await;
-        let process = stored(&world).await;
+        let process = world.stored().await;
         let (tables, processors) = (tables().await, all());
         deriver(&world, &process, &tables, &processors).catch_up().await.expect("derived");
         let restored = backup(&world).await;
@@ -540,7 +520,7 @@ async fn an_index_restored_from_a_backup_replaces_all_derived_rows_if_its_log_di
         process.die();
         world.pause();
         world.stores = restored;
-        let process = stored(&world).await;
+        let process = world.stored().await;
         for _ in 0..replaced {
             process.writer.resolve(Resolution::RebuildFrom(30)).await.expect("it is stored");
             process.catch_up().await.expect("it comes back");
@@ -549,7 +529,7 @@ async fn an_index_restored_from_a_backup_replaces_all_derived_rows_if_its_log_di
     }
     // The same log, restored with the same position: nothing is derived again.
     let mut world = world(40).await;
-    let process = stored(&world).await;
+    let process = world.stored().await;
     let (tables, processors) = (tables().await, all());
     deriver(&world, &process, &tables, &processors).catch_up().await.expect("derived");
     let before = progress(&tables, PROCESSOR).await;
@@ -557,7 +537,7 @@ async fn an_index_restored_from_a_backup_replaces_all_derived_rows_if_its_log_di
     process.die();
     world.pause();
     world.stores = restored;
-    let process = stored(&world).await;
+    let process = world.stored().await;
     deriver(&world, &process, &tables, &processors).catch_up().await.expect("derived");
     assert_eq!(progress(&tables, PROCESSOR).await, before);
 }
@@ -566,7 +546,7 @@ async fn an_index_restored_from_a_backup_replaces_all_derived_rows_if_its_log_di
 #[tokio::test(start_paused = true)]
 async fn a_replacement_undone_by_a_restored_backup_replaces_rows_derived_since() {
     let mut world = world(40).await;
-    let process = stored(&world).await;
+    let process = world.stored().await;
     let (tables, processors) = (tables().await, all());
     let first = deriver(&world, &process, &tables, &processors);
     first.catch_up().await.expect("derived");
@@ -578,7 +558,7 @@ async fn a_replacement_undone_by_a_restored_backup_replaces_rows_derived_since()
     process.die();
     world.pause();
     world.stores = restored;
-    let process = stored(&world).await;
+    let process = world.stored().await;
     assert!(process.chain.index().replacement_position().is_same(behind.replacements_applied));
     follow_another(&world, &process, &tables, &processors).await;
 }
@@ -586,7 +566,7 @@ async fn a_replacement_undone_by_a_restored_backup_replaces_rows_derived_since()
 #[tokio::test(start_paused = true)]
 async fn tables_of_an_earlier_version_adopt_the_current_replacement_log() {
     let world = world(20).await;
-    let process = stored(&world).await;
+    let process = world.stored().await;
     let (tables, processors) = (tables().await, all());
     deriver(&world, &process, &tables, &processors).catch_up().await.expect("derived");
     let before = progress(&tables, PROCESSOR).await;
@@ -603,7 +583,7 @@ async fn tables_of_an_earlier_version_adopt_the_current_replacement_log() {
 #[tokio::test(start_paused = true)]
 async fn rows_of_pruned_blocks_stay_until_an_operator_gives_them_up() {
     let world = world(60).await;
-    let process = stored(&world).await;
+    let process = world.stored().await;
     process.writer.maintain().await.expect("it seals");
     let (tables, probe) = (tables().await, Probe::shared());
     let processors = vec![Arc::clone(&probe)];
@@ -651,7 +631,7 @@ async fn rows_of_pruned_blocks_stay_until_an_operator_gives_them_up() {
 #[tokio::test(start_paused = true)]
 async fn more_than_one_page_of_replacements_hides_none_of_the_first_page() {
     let world = world(40).await;
-    let process = stored(&world).await;
+    let process = world.stored().await;
     let tables = tables().await;
     let processors = vec![Probe::shared()];
     let generations = tables.generations(model::CHAIN, &processors).await.expect("generations");

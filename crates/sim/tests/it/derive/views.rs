@@ -9,8 +9,8 @@ use logmill_io::params;
 use logmill_io::sql::{Durability, Execute, SqliteSettings};
 use logmill_io::{OsEntropy, Sql, SystemClock};
 use logmill_pipeline::derive::{Kind, Processor, Tables};
+use logmill_sim::chain_world::World;
 
-use super::chain_world::World;
 use super::life::{all, deriver};
 use super::model;
 
@@ -83,9 +83,7 @@ async fn any_client_of_sqlite_reads_the_views_exactly() {
     let tables = Tables::open(sql.expect("a database")).await.expect("tables");
     let world = World::new(25, Some(5)).await;
     world.sim.grow(40);
-    let process = world.write().await;
-    process.catch_up().await.expect("nothing is in the way");
-    process.fill().await.expect("nothing is in the way");
+    let process = world.stored().await;
     let processors: Vec<Arc<dyn Processor>> = all();
     deriver(&world, &process, &tables, &processors).catch_up().await.expect("derived");
     // As an earlier version created it: it needs one of our SQL functions.
@@ -94,7 +92,7 @@ async fn any_client_of_sqlite_reads_the_views_exactly() {
         for statement in old {
             tx.execute(statement, params![]).await?;
         }
-        Ok(())
+        Ok::<_, logmill_io::Error>(())
     });
     replaced.await.expect("an old view");
     tables.generations(model::CHAIN, &processors).await.expect("a start");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use futures::TryStreamExt;
 use logmill_chain::era1::{Era1, Era1Settings};
-use logmill_chain::{Address, B256, Bytes, ChainSource, U256, VerifyLevel};
+use logmill_chain::{Address, B256, BlockSource, Bytes, U256, VerifyLevel};
 use logmill_pipeline::derive::DecodedBlock;
 use logmill_pipeline::derive::decoded::DecodedTransaction;
 use logmill_sim::{skip, test_data};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use logmill_chain::evm::{EvmSettings, EvmSource, NodeSettings};
-use logmill_chain::{ChainSource, VerifyLevel};
+use logmill_chain::{BlockSource, ChainSource, VerifyLevel};
 use logmill_io::wire::{
     Endpoint, Feed, HttpClient, HttpWire, IpcWire, Limits, WebSocketFeed, Wire,
 };

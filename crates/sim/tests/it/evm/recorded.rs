@@ -11,7 +11,7 @@ use alloy_rlp::Decodable;
 use async_trait::async_trait;
 use bytes::Bytes;
 use logmill_chain::evm::{EvmSettings, EvmSource, NodeConnections, NodeSettings};
-use logmill_chain::{ChainSource, Header, TransactionForm, VerifyLevel};
+use logmill_chain::{BlockSource, Header, TransactionForm, VerifyLevel};
 use logmill_io::wire::{Endpoint, Limits, Wire, WireResponse};
 use logmill_io::{OsEntropy, Result, SystemClock};
 use logmill_sim::{skip, test_data};

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 
 use finalized_log_index::{
     Address, B256, BlockLog, Bytes, ChunkEntry, Filter, FinalizedBlock, LogIndex, Settings, Stores,
@@ -12,8 +11,6 @@ use finalized_log_index::{
 };
 use flate2::read::GzDecoder;
 use futures::stream::iter;
-use logmill_io::blob::MemoryBlobs;
-use logmill_io::meta::MemoryMeta;
 use logmill_io::{OsEntropy, SystemClock};
 use serde_json::Value;
 
@@ -173,20 +170,10 @@ async fn check(index: &LogIndex, blocks: &[FinalizedBlock], seed: u64) {
     }
 }
 
-fn stores() -> Stores {
-    let (clock, entropy) = (SystemClock::shared(), OsEntropy::shared());
-    Stores {
-        meta: MemoryMeta::shared(Arc::clone(&clock), Arc::clone(&entropy)),
-        blobs: MemoryBlobs::shared(),
-        clock,
-        entropy,
-    }
-}
-
 /// Checks the tail, its pieces, the merged chunks, and history built by a worker; the last two must have the same
 /// bytes.
 async fn index_and_check(blocks: &[FinalizedBlock]) {
-    let stores = stores();
+    let stores = Stores::memory(SystemClock::shared(), OsEntropy::shared());
     let live = Settings {
         cell_blocks: 64,
         chunk_logs: 6_000,
@@ -265,7 +252,10 @@ fn a_real_log_takes_at_most_75_bytes_and_an_indexed_value_3_6() {
     let blocks = mainnet(&folder);
     in_real_time(async {
         let settings = Settings::default();
-        let index = LogIndex::open(stores(), settings).await.expect("it opens");
+        let index =
+            LogIndex::open(Stores::memory(SystemClock::shared(), OsEntropy::shared()), settings)
+                .await
+                .expect("it opens");
         let range = blocks[0].number..blocks[blocks.len() - 1].number + 1;
         let built = index.build_chunk(range, iter(blocks.iter().cloned().map(Ok))).await;
         let built = built.expect("it is free");

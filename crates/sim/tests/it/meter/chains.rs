@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use logmill_io::{BlobStore, Fault, Faults, Timestamp, params};
+use logmill_io::{BlobStore, CrashMatrix, Faults, Timestamp, params};
 use logmill_meter::chains::relay::{ChainRelay, Step};
 use logmill_meter::chains::source::{BlockReplacement, SourceState, UsageSource};
 use logmill_meter::chains::usage::{BlockHash, LogUsage, RuleVersion, UsageBlock, UsageId};
@@ -28,7 +28,6 @@ const BLOCK_MS: i64 = 6 * 3_600_000;
 /// Few, so that there is more than one page.
 const REPLACEMENTS_PER_PAGE: usize = 2;
 const RULES: [&str; 2] = ["fees", "calls"];
-const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
 
 /// A block: a byte that determines its hash, and its usage as (rule, customer, value) per log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -627,17 +626,8 @@ async fn restart(
 /// `most` operations, evenly spread; a proof run tests a multiple of that, up to all.
 async fn matrix<F: Future<Output = Database>>(fresh: impl Fn() -> F, most: u32) {
     let most = u64::from(logmill_io::proof_cases(most));
-    let counted = Faults::none();
-    let undisturbed = Box::pin(run(&fresh().await, Arc::clone(&counted))).await;
-    let operations = counted.operations();
-    assert!(operations >= 300, "there are only {operations} operations");
-    let every = usize::try_from(operations.div_ceil(most)).expect("few");
-    for (turn, operation) in (0..operations).step_by(every).enumerate() {
-        for fault in if every == 1 { &FAULTS[..] } else { &FAULTS[turn % 4..=turn % 4] } {
-            let image = Box::pin(run(&fresh().await, Faults::at(operation, *fault))).await;
-            assert_eq!(image, undisturbed, "{fault:?} at operation {operation} of {operations}");
-        }
-    }
+    let matrix = CrashMatrix::of_at_least(300).at_most(most).in_turn().with_varying_runs();
+    matrix.check(async |faults| Box::pin(run(&fresh().await, faults)).await).await;
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use logmill_io::{BlobStore, Fault, Faults, Timestamp, params};
+use logmill_io::{BlobStore, CrashMatrix, Faults, Timestamp, params};
 use logmill_meter::correct::{Change, Correction};
 use logmill_meter::record::ReceivedEvent;
 use logmill_meter::{Decimal, Error, Meter};
@@ -16,7 +16,6 @@ use super::world::{LEASE, aggregate, aggregates, blobs, event, open};
 use crate::work::{in_real_time, simulate};
 
 const START: i64 = 1_774_656_000_000;
-const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
 
 fn batch(numbers: std::ops::Range<i64>) -> Vec<ReceivedEvent> {
     let received = numbers.map(|number| {
@@ -105,18 +104,8 @@ async fn run(database: &Database, faults: Arc<Faults>) -> String {
 
 /// `most` operations, evenly spread: there are many, and most are alike.
 async fn matrix<F: Future<Output = Database>>(fresh: impl Fn() -> F, most: u64) {
-    let counted = Faults::none();
-    let undisturbed = run(&fresh().await, Arc::clone(&counted)).await;
-    let operations = counted.operations();
-    assert!(operations >= 100, "a life has only {operations} operations");
-    for operation in
-        (0..operations).step_by(usize::try_from(operations.div_ceil(most)).expect("few"))
-    {
-        for fault in FAULTS {
-            let image = run(&fresh().await, Faults::at(operation, fault)).await;
-            assert_eq!(image, undisturbed, "{fault:?} at operation {operation} of {operations}");
-        }
-    }
+    let matrix = CrashMatrix::of_at_least(100).at_most(most).with_varying_runs();
+    matrix.check(async |faults| run(&fresh().await, faults).await).await;
 }
 
 #[test]

@@ -19,7 +19,6 @@ use crate::work::{in_real_time, on_both, open};
 
 mod receiver;
 
-const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
 const HOUR: Duration = Duration::from_secs(3_600);
 
 fn client() -> GuardedClient {
@@ -51,7 +50,7 @@ async fn publish(hooks: &Webhooks, queue: &Queue, ids: &[&str]) -> logmill_meter
     let messages: Vec<NewMessage> = ids.iter().map(|id| message(id)).collect();
     let published = queue.sql().write(|tx| {
         let messages = &messages;
-        async move { Ok(hooks.publish_many_in(&tx, messages).await?) }
+        async move { hooks.publish_many_in(&tx, messages).await }
     });
     published.await?;
     Ok(())
@@ -134,7 +133,7 @@ async fn matrix<F: Future<Output = Database>>(fresh: impl Fn() -> F, step: u64) 
     assert!(operations > 30, "there are only {operations} operations");
     let (mut tried, mut reached) = (0, 0);
     for operation in (0..operations).step_by(usize::try_from(step).expect("small")) {
-        for fault in FAULTS {
+        for fault in Fault::ALL {
             let faults = Faults::at(operation, fault);
             let image = run(&fresh().await, &client, &receiver, &faults).await;
             assert_eq!(image, undisturbed, "{fault:?} at operation {operation} of {operations}");
@@ -220,7 +219,7 @@ fn a_received_delivery_is_not_cancelled_by_disabling_its_endpoint_concurrently()
             let changed = tx.execute(text, params![]).await?.changed;
             told.notify_one();
             awaited.notified().await;
-            Ok(changed)
+            Ok::<_, logmill_io::Error>(changed)
         });
         let disable = async {
             recorded.notified().await;

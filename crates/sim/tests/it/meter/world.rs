@@ -5,19 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use logmill_io::blob::MemoryBlobs;
-use logmill_io::wire::{GuardedClient, GuardedSettings};
-use logmill_io::{BlobStore, Entropy, SeededEntropy, SystemClock, Timestamp};
-use logmill_meter::aggregate::Aggregator;
-use logmill_meter::due::{AGGREGATE_JOB, SweepScope};
-use logmill_meter::event::{Event, RawEvent, Sender};
+use logmill_io::{BlobStore, Entropy, SeededEntropy};
+use logmill_meter::event::Event;
 use logmill_meter::list::{Aggregate, AggregateFilter};
 use logmill_meter::settings::{EventType, Op};
-use logmill_meter::webhooks::{WebhookSettings, Webhooks};
-use logmill_meter::{Error, Meter, Settings, Sizes};
-use logmill_work::{Handler as _, Queue, RunningJob};
+use logmill_meter::{Meter, Result, Settings, Sizes};
+pub(super) use logmill_sim::meter_world::{LEASE, aggregate};
+use logmill_sim::{START, meter_world};
+use logmill_work::Queue;
 use serde_json::Value;
 
-pub(super) const LEASE: Duration = Duration::from_secs(120);
 /// Small, so that keys are sealed and lists become entries.
 const SIZES: Sizes = Sizes { keys_per_blob: 8, unplaced_max: 12, slice_bytes: 64 << 20 };
 
@@ -43,7 +40,7 @@ pub(super) fn settings() -> Settings {
 }
 
 /// Opens a meter as a new process would.
-pub(super) async fn open(queue: &Queue, blobs: &Arc<dyn BlobStore>) -> Result<Meter, Error> {
+pub(super) async fn open(queue: &Queue, blobs: &Arc<dyn BlobStore>) -> Result<Meter> {
     open_with(queue, blobs, settings()).await
 }
 
@@ -52,12 +49,8 @@ pub(super) async fn open_with(
     queue: &Queue,
     blobs: &Arc<dyn BlobStore>,
     settings: Settings,
-) -> Result<Meter, Error> {
-    let client = GuardedClient::new(SystemClock::shared(), GuardedSettings::default());
-    let client = client.expect("a client");
-    let webhooks = Webhooks::open(queue.clone(), client, WebhookSettings::default()).await?;
-    let blobs = Arc::clone(blobs);
-    Meter::open_with(queue.clone(), blobs, webhooks, settings, SIZES).await
+) -> Result<Meter> {
+    meter_world::open(queue, blobs, settings, SIZES).await
 }
 
 pub(super) fn blobs() -> Arc<dyn BlobStore> {
@@ -66,28 +59,8 @@ pub(super) fn blobs() -> Arc<dyn BlobStore> {
 
 /// Parses a valid event.
 pub(super) fn event(json: &Value) -> Event {
-    let text = json.to_string();
-    let raw: RawEvent<'_> = serde_json::from_str(&text).expect("an object");
     let entropy: Arc<dyn Entropy> = SeededEntropy::shared(1);
-    let sender = Sender { source: "test", now: Timestamp(1_790_000_000_000), entropy: &*entropy };
-    raw.check(&settings(), None, &sender).expect("it is right")
-}
-
-/// Computes all due aggregates.
-pub(super) async fn aggregate(meter: &Meter, queue: &Queue) -> Result<(), Error> {
-    meter.sweep(SweepScope::Finished).await?;
-    loop {
-        let claims = queue.claim(AGGREGATE_JOB, 100, LEASE, "test").await?;
-        if claims.is_empty() {
-            return Ok(());
-        }
-        for claim in claims {
-            let running = RunningJob { claim, queue: queue.clone() };
-            if let Err(failure) = Aggregator(meter.clone()).run(running).await {
-                return Err(Error::invalid(failure.error));
-            }
-        }
-    }
+    meter_world::check_event(json, &settings(), START, &*entropy).expect("it is right")
 }
 
 pub(super) async fn aggregates(meter: &Meter) -> Vec<Aggregate> {

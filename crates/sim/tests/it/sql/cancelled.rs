@@ -38,8 +38,7 @@ async fn is_safe_everywhere(sql: &Sql, observer: &Sql) {
     for step in 0..STEPS {
         let transaction = sql.write(|tx| async move {
             tx.execute(insert, params![step, 1_i64]).await?;
-            tx.execute(insert, params![step, 2_i64]).await?;
-            Ok(())
+            tx.execute(insert, params![step, 2_i64]).await.map(|_| ())
         });
         let polls = usize::try_from(step % POLLS_MAX + 1).expect("small");
         let outcome = cancelled_after(polls, transaction).await;
@@ -71,10 +70,58 @@ async fn a_transaction_can_be_cancelled_at_every_point() {
     let server = PostgresServer::start();
     let database = Database::postgres(&server);
     // One connection, so that the next caller gets the cancelled one.
+    let one = with_connections(&database, 1).await;
+    is_safe_everywhere(&one, &database.open().await).await;
+}
+
+/// A handle with so many connections to a server.
+async fn with_connections(database: &Database, connections: usize) -> Sql {
     let mut settings = database.postgres_settings().expect("it is on a server");
-    settings.connections = 1;
-    let one = Sql::postgres(&settings, SystemClock::shared(), OsEntropy::shared()).await;
-    is_safe_everywhere(&one.expect("the server answers"), &database.open().await).await;
+    settings.connections = connections;
+    let sql = Sql::postgres(&settings, SystemClock::shared(), OsEntropy::shared()).await;
+    sql.expect("the server answers")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_read_is_cancelled_and_keeps_no_connection_busy() {
+    let server = PostgresServer::start();
+    let database = Database::postgres(&server);
+    let (sql, observer) = (with_connections(&database, 1).await, database.open().await);
+    for _ in 0..3 {
+        let read = sql.query("SELECT count(*) FROM pg_sleep(50)", params![]);
+        tokio::time::timeout(Duration::from_millis(300), read).await.expect_err("it is long");
+        let next = tokio::time::timeout(Duration::from_secs(20), number(&sql, "SELECT 1"));
+        assert_eq!(next.await.expect("another connection answers"), 1);
+    }
+    let sleeping = "SELECT count(*) FROM pg_stat_activity
+        WHERE state = 'active' AND query LIKE 'SELECT count(*) FROM pg_sleep%'";
+    let gone = async {
+        while number(&observer, sleeping).await > 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), gone).await.expect("they were cancelled");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_leave_connections_to_writes() {
+    let server = PostgresServer::start();
+    let sql = with_connections(&Database::postgres(&server), 3).await;
+    run(&sql, "CREATE TABLE entry (step BIGINT NOT NULL)").await;
+    let read = || sql.query("SELECT count(*) FROM pg_sleep(50)", params![]);
+    let reads = futures::future::join_all((0..6).map(|_| read()));
+    let write = async {
+        // The reads have started by the time the first of two writes is done.
+        for step in 0..2_i64 {
+            let insert = sql.execute("INSERT INTO entry (step) VALUES ($1)", params![step]);
+            insert.await.expect("a connection is left");
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = reads => panic!("they take fifty seconds"),
+        written = tokio::time::timeout(Duration::from_secs(9), write) => written.expect("no wait"),
+    }
 }
 
 static PLANTS: Migrations = Migrations {

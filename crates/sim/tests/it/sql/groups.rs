@@ -21,7 +21,7 @@ pub(super) async fn together(
         async move {
             begun.send(()).expect("the test waits");
             released.await.expect("the test lets go");
-            Ok(())
+            Ok::<_, logmill_io::Error>(())
         }
     });
     let queued = async {

@@ -50,6 +50,7 @@ async fn an_open_handle_does_not_show_its_password() {
     settings.schema = Some("plain".to_owned());
     let sql = Sql::postgres(&settings, SystemClock::shared(), OsEntropy::shared()).await;
     let sql = sql.expect("the right password");
-    let shown = sql.write(|tx| async move { Ok(format!("{tx:?}")) }).await.expect("a transaction");
+    let shown = sql.write(|tx| async move { Ok::<_, logmill_io::Error>(format!("{tx:?}")) });
+    let shown = shown.await.expect("a transaction");
     assert!(!shown.contains("right") && !format!("{sql:?}").contains("right"), "{shown}");
 }

@@ -67,18 +67,29 @@ impl Scan {
 
     /// The lines, counted from zero, of items that exist only in tests.
     pub(super) fn test_lines(&self) -> Vec<Range<usize>> {
+        let lines = |item: Range<usize>| self.line_of(item.start)..self.line_of(item.end - 1) + 1;
+        self.test_items().into_iter().map(lines).collect()
+    }
+
+    /// The code with the items that exist only in tests blanked.
+    pub(super) fn code_without_tests(&self) -> String {
+        let mut code = self.code.clone().into_bytes();
+        for item in self.test_items() {
+            let blanked = code[item].iter_mut().filter(|byte| **byte != b'\n');
+            blanked.for_each(|byte| *byte = b' ');
+        }
+        String::from_utf8(code).expect("items end between characters")
+    }
+
+    /// The items that exist only in tests, with their attribute.
+    fn test_items(&self) -> Vec<Range<usize>> {
         let whole_file = self.code.contains("#![cfg(test)]");
         if whole_file {
-            return iter::once(0..self.line_of(self.code.len()) + 1).collect();
+            return iter::once(0..self.code.len()).collect();
         }
         let attribute = "#[cfg(test)]";
         let starts = self.code.match_indices(attribute).map(|(at, _)| at);
-        starts
-            .map(|at| {
-                let end = self.item_end(at + attribute.len());
-                self.line_of(at)..self.line_of(end) + 1
-            })
-            .collect()
+        starts.map(|at| at..self.item_end(at + attribute.len()) + 1).collect()
     }
 
     /// The contents of all attributes, such as `cfg(test)`.

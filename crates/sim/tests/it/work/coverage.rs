@@ -38,7 +38,7 @@ fn range_of(claim: &Claim) -> Heights {
 
 /// Does a range: rows for the heights that were not covered, coverage, and completion, in one transaction. The table
 /// has no key, so that a height done twice shows.
-pub(crate) async fn do_range(queue: &Queue, claim: &Claim) -> Result<(), logmill_io::Error> {
+pub(crate) async fn do_range(queue: &Queue, claim: &Claim) -> logmill_work::Result<()> {
     let range = range_of(claim);
     queue
         .sql()
@@ -53,7 +53,7 @@ pub(crate) async fn do_range(queue: &Queue, claim: &Claim) -> Result<(), logmill
                     )
                     .await?;
                 }
-                Ok(queue.complete_in(&tx, claim).await?)
+                queue.complete_in(&tx, claim).await
             }
         })
         .await
@@ -213,7 +213,7 @@ fn two_derivers_that_both_saw_a_range_as_missing_do_not_both_add_it() {
                             let text = "INSERT INTO done (height) VALUES ($1)";
                             tx.execute_many(text, rows.collect::<Vec<_>>()).await?;
                         }
-                        Ok(fresh)
+                        Ok::<_, logmill_work::Error>(fresh)
                     }
                 });
                 done.await.expect("works")
@@ -265,7 +265,7 @@ fn a_released_range_is_missing_again_and_a_finished_job_in_its_way_is_named() {
         do_range(&queue, &claims[0]).await.expect("held");
         let released = queue.sql().write(|tx| {
             let range = range.clone();
-            async move { Ok(Coverage::release(&tx, &scope(), &range).await?) }
+            async move { Coverage::release(&tx, &scope(), &range).await }
         });
         released.await.expect("works");
         let refused =

@@ -10,7 +10,7 @@ use logmill_io::{
     params,
 };
 use logmill_sim::{Database, START};
-use logmill_work::{Lease, LeaseSettings};
+use logmill_work::{Lease, LeaseKeeper, LeaseSettings};
 
 use super::{in_real_time, on_both, simulate};
 
@@ -64,6 +64,33 @@ fn a_lease_passes_on_and_fences_its_old_holder_in_sql() {
         let sql = database.open().await;
         let store = SqlMeta::shared(sql.clone());
         two_holders(store, SystemClock::shared(), |by| database.advance(by, &[&sql])).await;
+    });
+}
+
+#[test]
+fn a_keeper_renews_its_lease_until_another_owner_has_it() {
+    simulate(async {
+        let clock = SimClock::at(START);
+        let store = MemoryMeta::shared(clock.clone(), SeededEntropy::shared(1));
+        let as_clock: Arc<dyn Clock> = clock.clone();
+        let other = lease(&store, &as_clock, "other");
+        let keeper = LeaseKeeper::acquire(lease(&store, &as_clock, "me")).await;
+        let keeper = keeper.expect("works").expect("it is free");
+        assert!(LeaseKeeper::acquire(other.clone()).await.expect("works").is_none(), "it is held");
+        let note = |error: logmill_work::Error| panic!("the store works: {error}");
+        tokio::select! {
+            biased;
+            lost = keeper.keep(note) => panic!("no other owner took it: {lost}"),
+            () = clock.sleep(Duration::from_secs(600)) => {}
+        }
+        assert!(other.acquire().await.expect("works").is_none(), "it was renewed");
+        clock.sleep(Duration::from_secs(31)).await;
+        let taken = other.acquire().await.expect("works").expect("it has ended");
+        assert_eq!((keeper.epoch(), taken.epoch()), (1, 2));
+        for lost in [keeper.keep(note).await, keeper.renew_if_due().await.expect_err("taken over")]
+        {
+            assert_eq!(lost.kind(), ErrorKind::Fenced);
+        }
     });
 }
 

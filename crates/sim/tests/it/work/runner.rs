@@ -215,6 +215,26 @@ fn an_idle_runner_sends_no_statement_between_its_slow_polls() {
 }
 
 #[test]
+fn a_busy_runner_completes_and_claims_in_one_statement() {
+    simulate(async {
+        const JOBS: u64 = 1_000;
+        let plain = open(&Database::memory().await).await;
+        let faults = Faults::none();
+        let counted = plain.through(plain.sql().with_faults(Arc::clone(&faults)));
+        let jobs: Vec<NewJob> = (0..JOBS).map(|n| NewJob::new("k", format!("{n}"), "")).collect();
+        plain.enqueue_many(&jobs).await.expect("works");
+        let (scripted, _received) = ScriptedHandler::new();
+        let background = BackgroundRunner::start(&counted, &scripted, settings());
+        until_finished(&plain).await;
+        let statements = faults.operations();
+        // While the clock stands still, each claim is a full look: a read of the priorities comes before it.
+        let turns = JOBS / u64::try_from(SLOTS).expect("few");
+        assert!(statements <= 2 * turns + 10, "{statements} statements for {turns} turns");
+        background.stop().await;
+    });
+}
+
+#[test]
 fn a_wake_up_starts_a_job_at_once_and_a_due_time_is_kept() {
     simulate(async {
         let queue = open(&Database::memory().await).await;

@@ -228,31 +228,6 @@ pub(super) fn word(name: &str, otherwise: &str) -> String {
     }
 }
 
-/// Removes the names of tuple components, which the parser does not accept and no column needs:
-/// `tuple(uint256 a, address b)[] list` becomes `(uint256,address)[] list`.
-pub(super) fn without_parts(signature: &str) -> String {
-    let mut plain = String::new();
-    // For each open parenthesis, whether the type of the current component has ended.
-    let mut open: Vec<bool> = Vec::new();
-    for letter in signature.replace("tuple(", "(").chars() {
-        let inside = open.len() > 1;
-        match letter {
-            '(' => open.push(false),
-            ')' => drop(open.pop()),
-            ',' => open.last_mut().into_iter().for_each(|ended| *ended = false),
-            _ if inside && letter.is_whitespace() => {
-                let begun = !plain.ends_with(['(', ',']);
-                open.last_mut().into_iter().for_each(|ended| *ended |= begun);
-                continue;
-            }
-            _ if inside && open.last() == Some(&true) => continue,
-            _ => {}
-        }
-        plain.push(letter);
-    }
-    plain
-}
-
 /// A unique name for a parameter's column.
 pub(super) fn column(parameter: &str, number: usize, others: &[Column]) -> String {
     let word = word(parameter, &format!("arg{number}"));
@@ -284,21 +259,6 @@ mod tests {
             ("AAAAAAAAAABBBBBBBBBBCCCCCCCCCCDDDDDDDDDD", "aaaaaaaaaabbbbbbbbbbcccccccc"),
         ] {
             assert_eq!(word(name, "nothing"), expected, "{name}");
-        }
-    }
-
-    #[test]
-    fn tuple_components_lose_their_names() {
-        for (signature, expected) in [
-            ("event A(uint8 indexed a, address b)", "event A(uint8 indexed a, address b)"),
-            ("event A((uint8 a, bytes  b)[] t, bool c)", "event A((uint8,bytes)[] t, bool c)"),
-            (
-                "event A(tuple( (uint8 a)[2] x , b y) indexed t)",
-                "event A(((uint8)[2],b) indexed t)",
-            ),
-            (")) ((((", ")) (((("),
-        ] {
-            assert_eq!(without_parts(signature), expected);
         }
     }
 

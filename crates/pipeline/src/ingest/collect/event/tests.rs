@@ -1,11 +1,13 @@
 //! Tests of events by signature: their tables, and decoding of valid and invalid logs.
 
-use alloy_primitives::{Bytes, U256, address, b256};
+use alloy_dyn_abi::DynSolType;
+use alloy_primitives::{B256, Bytes, U256, address, b256};
 use logmill_io::Amount;
 use proptest::prelude::*;
 
 use super::*;
 use crate::derive::Cell;
+use crate::derive::decoded::event::SIGNATURE_BYTES_MAX;
 use crate::derive::table::Fold;
 
 const CONTRACT: Address = address!("0xbd6c7b0d2f68c2b7805d88388319cfb6ecb50ea9");
@@ -45,7 +47,7 @@ fn a_signature_becomes_a_typed_table() {
         "event Swap(address indexed from, int24 tick, uint256 indexed amountIn, bool ok, bytes32 _id, \
          bytes data, string note, string indexed hashed, uint8[] list, (uint256 a, address b) pair);",
     );
-    let columns = event.table().columns[6..].iter();
+    let columns = event.table.columns[6..].iter();
     let columns: Vec<(&str, Kind)> = columns.map(|column| (column.name, column.kind)).collect();
     let expected = [
         ("from_", Kind::Address),
@@ -60,10 +62,10 @@ fn a_signature_becomes_a_typed_table() {
         ("pair", Kind::Text),
     ];
     assert_eq!(columns, expected);
-    assert_eq!(event.table().key_len(), 2);
-    assert!(event.table().columns[2..].iter().all(|column| column.fold == Fold::Once));
-    assert!(event.table().name.starts_with("collected_swap_"), "{}", event.table().name);
-    assert_eq!(event.name().replacen("collect_", "collected_", 1), event.table().name);
+    assert_eq!(event.table.key_len(), 2);
+    assert!(event.table.columns[2..].iter().all(|column| column.fold == Fold::Once));
+    assert!(event.table.name.starts_with("collected_swap_"), "{}", event.table.name);
+    assert_eq!(event.name().replacen("collect_", "collected_", 1), event.table.name);
 }
 
 #[test]
@@ -138,7 +140,7 @@ fn every_kind_of_value_is_stored() {
     let event =
         event("event A(int8 i, bool b, bytes3 f, bytes d, string s, (uint8 a, bytes2[] b)[] t)");
     let topic = event.filter().topics[0];
-    let values = DynSolType::Tuple(event.event.body().to_vec());
+    let values = DynSolType::Tuple(event.decoder.parameters().map(|it| it.ty.clone()).collect());
     let text = "a\0é";
     let parts = alloy_dyn_abi::DynSolValue::Tuple(vec![
         alloy_dyn_abi::DynSolValue::Int((-5).try_into().expect("small"), 8),

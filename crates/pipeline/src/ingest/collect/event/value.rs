@@ -9,11 +9,10 @@
 //! | `string` | text |
 //! | arrays, tuples | JSON: numbers as text, bytes in hex |
 //!
-//! Guarantees: a log that a Solidity compiler would not have encoded that way is ignored. Leaves to others: names.
+//! Guarantees: every value has a cell. Leaves to others: decoding ([`crate::derive::decoded::event`]), and names.
 
-use alloy_dyn_abi::{DecodedEvent, DynSolEvent, DynSolType, DynSolValue};
-use alloy_primitives::{B256, I256, hex};
-use logmill_chain::Log;
+use alloy_dyn_abi::{DynSolType, DynSolValue};
+use alloy_primitives::{I256, hex};
 use logmill_io::Amount;
 use serde_json::{Value, json};
 
@@ -30,44 +29,6 @@ pub(super) fn kind(ty: &DynSolType, indexed: bool) -> Kind {
         // For these types a topic holds only the hash.
         _ if indexed => Kind::Bytes,
         _ => Kind::Text,
-    }
-}
-
-/// The values of a log; none if it is not encoded as the event.
-pub(super) fn decode(event: &DynSolEvent, log: &Log) -> Option<DecodedEvent> {
-    let decoded = event.decode_log_parts(log.topics.iter().copied(), &log.data).ok()?;
-    let topics = log.topics.iter().skip(1).zip(&decoded.indexed);
-    let whole =
-        topics.zip(event.indexed()).all(|((topic, value), ty)| is_word_of(value, ty, topic));
-    let body = DynSolValue::Tuple(decoded.body.clone());
-    // Static values have only one encoding; comparing it catches what the decoder ignores.
-    let exact = body.is_dynamic() || body.abi_encode_sequence().is_some_and(|b| log.data == b);
-    let fitting = decoded.indexed.iter().chain(&decoded.body).all(fits);
-    (whole && exact && fitting).then_some(decoded)
-}
-
-/// Whether a value fits its type: the decoder takes the whole word.
-fn fits(value: &DynSolValue) -> bool {
-    match value {
-        DynSolValue::Uint(number, bits) => number.bit_len() <= *bits,
-        DynSolValue::Int(number, bits) => usize::try_from(number.bits()).is_ok_and(|n| n <= *bits),
-        DynSolValue::FixedBytes(word, size) => word.iter().skip(*size).all(|byte| *byte == 0),
-        DynSolValue::Array(parts) | DynSolValue::FixedArray(parts) | DynSolValue::Tuple(parts) => {
-            parts.iter().all(fits)
-        }
-        _ => true,
-    }
-}
-
-/// Whether a topic is the encoded value; for types that are hashed, any topic is accepted.
-fn is_word_of(value: &DynSolValue, ty: &DynSolType, topic: &B256) -> bool {
-    match ty {
-        DynSolType::Bytes
-        | DynSolType::String
-        | DynSolType::Array(_)
-        | DynSolType::FixedArray(..)
-        | DynSolType::Tuple(_) => true,
-        _ => value.as_word() == Some(*topic),
     }
 }
 

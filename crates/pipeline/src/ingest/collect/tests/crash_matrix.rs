@@ -1,11 +1,9 @@
 //! The crash matrix of the collector: for each database operation of a run, fail there, lose the answer there, or crash
 //! just before or after it; then restart, finish, and compare with an undisturbed run.
 
-use logmill_io::{Fault, Faults};
+use logmill_io::{CrashMatrix, Faults};
 
 use super::*;
-
-const FAULTS: [Fault; 4] = [Fault::Before, Fault::After, Fault::CrashBefore, Fault::CrashAfter];
 
 /// A run under faults, then an undisturbed one.
 async fn live(chain: &SimChain, faults: &Arc<Faults>) {
@@ -28,16 +26,5 @@ async fn live(chain: &SimChain, faults: &Arc<Faults>) {
 #[tokio::test(start_paused = true)]
 async fn collected_rows_survive_a_fault_at_every_operation() {
     let chain = Fixture::new(24, 5).await.sim;
-    let counted = Faults::none();
-    live(&chain, &counted).await;
-    let operations = counted.operations();
-    assert!(operations > 40, "the life has only {operations} operations");
-    for operation in 0..operations {
-        for fault in FAULTS {
-            let faults = Faults::at(operation, fault);
-            live(&chain, &faults).await;
-            let died = matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
-            assert_eq!(faults.crashed(), died, "{fault:?} at {operation} was reached");
-        }
-    }
+    CrashMatrix::of_at_least(41).check(async |faults| live(&chain, &faults).await).await;
 }

@@ -61,7 +61,7 @@ async fn after_ten_attempts_a_range_is_reported_and_never_silently_gone() {
     collector.step().await.expect("a range");
     // The head is known, so that only the range itself fails.
     fixture.node.set_faults(NodeFaults { floor: 1_000, ..NodeFaults::default() });
-    for attempt in 1..=plan::ATTEMPTS_MAX {
+    for attempt in 1..=ATTEMPTS_MAX {
         let claim = collector.next_job().await.expect("a job");
         assert_eq!(claim.attempt, i64::from(attempt));
         collector.work(claim).await.expect_err("the node has no such block");
