@@ -83,6 +83,8 @@ struct RunningServer {
 async fn open_and_start(settings: &Settings) -> Result<RunningServer> {
     let stores = open_stores(settings).await?;
     let http = listen(settings).await?;
+    // Before any task: what is counted without a recorder is lost.
+    let metrics = http.as_ref().map(|_| http::record_metrics()).transpose()?;
     let queue = &stores.queue;
     let control = stores.folder.as_ref().map(Control::listen).transpose()?;
     let control_path = control.as_ref().map(|control| control.path().display().to_string());
@@ -115,8 +117,8 @@ async fn open_and_start(settings: &Settings) -> Result<RunningServer> {
     drop((opening, usage, handovers));
     start_checks(&readiness, &stopped, &mut tasks);
     if let Some((listener, _)) = http {
-        let state = state(settings, &chains, tables, readiness)?;
-        let state = http::ServerParts { metering, late_chains, ..state };
+        let state = state(settings, &chains, tables, readiness);
+        let state = http::ServerParts { metering, late_chains, metrics, ..state };
         let stop = stop_requested(stopped.clone());
         tasks.spawn(async move {
             let health = health.map(|(listener, _)| listener);
@@ -445,14 +447,14 @@ fn start(
     Ok(tasks)
 }
 
-/// State of the HTTP server.
+/// State of the HTTP server, without metering, metrics and chains that become known later.
 fn state(
     settings: &Settings,
     chains: &[Arc<OpenChain>],
     tables: Option<Tables>,
     readiness: Arc<Readiness>,
-) -> Result<http::ServerParts> {
-    Ok(http::ServerParts {
+) -> http::ServerParts {
+    http::ServerParts {
         late_chains: None,
         readiness,
         tables,
@@ -463,8 +465,8 @@ fn state(
         rpc: settings.rpc.limits(settings.ready.lag_blocks),
         clock: SystemClock::shared(),
         entropy: OsEntropy::shared(),
-        metrics: Some(http::record_metrics()?),
-    })
+        metrics: None,
+    }
 }
 
 /// Completes when the server stops.

@@ -95,6 +95,11 @@ async fn start(args: &Collect, settings: &Settings) -> Result<RunningCollector> 
         false => server::listen_for_health(settings).await?,
     };
     let health_address = health.as_ref().map(|(_, address)| address.to_string());
+    // Before anything runs: what is counted without a recorder is lost.
+    let metrics = match args.worker_only {
+        true => None,
+        false => Some(http::record_metrics()?),
+    };
     let folder = match job.is_some() && settings.postgres().is_none() {
         true => Some(stores::take(&settings.data).await?),
         false => None,
@@ -115,7 +120,7 @@ async fn start(args: &Collect, settings: &Settings) -> Result<RunningCollector> 
         });
     }
     if let Some((listener, _)) = listener {
-        let state = state(settings, tables.clone(), collectors)?;
+        let state = http::ServerParts { metrics, ..state(settings, tables.clone(), collectors) };
         let (readiness, stop) = (Arc::clone(&state.readiness), stop_requested(stopped.clone()));
         tasks.spawn(async move {
             TaskResult {
@@ -269,12 +274,12 @@ async fn redrive(settings: &Settings) -> Result<()> {
     output::line(&format!("{ranges} ranges will be retried"))
 }
 
-/// State of the HTTP server.
+/// State of the HTTP server, without its metrics.
 fn state(
     settings: &Settings,
     tables: Tables,
     collectors: Vec<Arc<Collector>>,
-) -> Result<http::ServerParts> {
+) -> http::ServerParts {
     let consumers = consumers(settings).ok();
     let poll = settings.collect.longest_poll();
     let seen_within = settings.ready.limits(poll).seen_within;
@@ -299,7 +304,7 @@ fn state(
         let (folder, free_mib_min) = (settings.data.clone(), settings.ready.free_disk_mib);
         readiness.add(Arc::new(DiskCheck { folder, free_mib_min }));
     }
-    Ok(http::ServerParts {
+    http::ServerParts {
         chains: Default::default(),
         late_chains: None,
         readiness,
@@ -310,8 +315,8 @@ fn state(
         rpc: settings.rpc.limits(settings.ready.lag_blocks),
         clock: SystemClock::shared(),
         entropy: OsEntropy::shared(),
-        metrics: Some(http::record_metrics()?),
-    })
+        metrics: None,
+    }
 }
 
 /// Reads the status of collecting, in a process that collects or one that only reads.
