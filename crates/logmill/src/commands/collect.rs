@@ -95,11 +95,7 @@ async fn start(args: &Collect, settings: &Settings) -> Result<RunningCollector> 
         false => server::listen_for_health(settings).await?,
     };
     let health_address = health.as_ref().map(|(_, address)| address.to_string());
-    // Before anything runs: what is counted without a recorder is lost.
-    let metrics = match args.worker_only {
-        true => None,
-        false => Some(http::record_metrics()?),
-    };
+    let metrics = listener.as_ref().map(|_| http::record_metrics()).transpose()?;
     let folder = match job.is_some() && settings.postgres().is_none() {
         true => Some(stores::take(&settings.data).await?),
         false => None,

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 const LAG_BUCKETS: [f64; 12] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
 
-/// Installs the recorder, once per process.
+/// Installs the recorder, once per process, before any task runs: what is counted earlier is lost.
 pub fn record_metrics() -> Result<PrometheusHandle> {
     let lag = Matcher::Full("logmill_block_lag_seconds".to_owned());
     let recorder = PrometheusBuilder::new().set_buckets_for_metric(lag, &LAG_BUCKETS);
